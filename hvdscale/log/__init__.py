@@ -1,0 +1,1 @@
+"""The log: one HDF5 schema, its writer and its readers."""

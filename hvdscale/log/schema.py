@@ -1,0 +1,105 @@
+"""The log's layout, version 1: four tables of columns, so that a file holds one trial or 200,000 alike.
+
+/trials, /restarts, /evaluations and /steps are HDF5 groups; a column is a dataset with one entry a row. Integers are
+int64, measurements float64 (NaN: not measured), a status is an HDF5 enum of int8. A text column is int64 of shape
+(rows, 2): where the entry starts in ``/text`` (uint8, UTF-8) and how many bytes it has. Each table's ``committed_rows``
+(int64, shape (1,)) says how many rows are whole; what lies beyond was being written. Each column carries its unit and
+meaning as attributes.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+FORMAT = "hvdscale-log"
+VERSION = 1
+TABLES = ("trials", "restarts", "evaluations", "steps")
+
+
+class Status(IntEnum):
+    """What became of a trial (Shallue et al. 2019): COMPLETE reached its budget or the target it was to stop at."""
+
+    RUNNING = 0
+    COMPLETE = 1
+    INCOMPLETE = 2
+    INFEASIBLE = 3
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name in the table, its type (int, float, text or status), unit ("1": a pure number) and meaning.
+
+    An optional column may be absent from a log; readers then give NaN.
+    """
+
+    name: str
+    type: str
+    unit: str
+    meaning: str
+    optional: bool = False
+
+
+TRIALS = (
+    Column("id", "int", "1", "the trial's number, unique in this log"),
+    Column("status", "status", "1", "RUNNING, COMPLETE, INCOMPLETE or INFEASIBLE"),
+    Column("stop_reason", "text", "1", "why the trial ended, in words; empty while it runs"),
+    Column("dataset", "text", "1", "the data set's name"),
+    Column("model", "text", "1", "the model's name"),
+    Column("optimizer", "text", "1", "the optimizer's name"),
+    Column("global_batch", "int", "examples", "B: examples averaged into one step by all workers"),
+    Column("local_batch", "int", "examples", "b: the most examples that one worker passes through the model at once"),
+    Column("accumulation", "int", "1", "k: passes through the model that one worker adds up for one step"),
+    Column("ghost_batch", "int", "examples", "examples that share batch statistics and dropout streams"),
+    Column("workers", "int", "1", "W: workers at the trial's start"),
+    Column("seed", "int", "1", "seed of every random stream of the trial"),
+    Column("budget_steps", "int", "steps", "steps allowed; 0: the budget is in seconds"),
+    Column("plan", "text", "1", "JSON: all that was asked for and derived before the first step"),
+)
+RESTARTS = (
+    Column("trial", "int", "1", "the trial's id"),
+    Column("first_step", "int", "steps", "steps already done when this process started"),
+    Column("workers", "int", "1", "W in this process's run"),
+    Column("host", "text", "1", "rank 0's host name"),
+    Column("device", "text", "1", "what the workers compute on"),
+    Column("time", "float", "seconds", "start of the process, since 1970-01-01 UTC"),
+    Column("previous_end", "text", "1", "why the process before this one ended; empty for the first"),
+)
+EVALUATIONS = (
+    Column("trial", "int", "1", "the trial's id"),
+    Column("step", "int", "steps", "steps done when evaluated"),
+    Column("examples", "int", "examples", "training examples seen in those steps"),
+    Column("train_seconds", "float", "seconds", "time spent in those steps, evaluation left out"),
+)
+STEPS = (
+    Column("trial", "int", "1", "the trial's id"),
+    Column("step", "int", "steps", "steps done, this one included: the first row says 1"),
+    Column("loss", "float", "1", "training loss over the global batch, before the step's update"),
+    Column("lr", "float", "1", "learning rate of the step"),
+    Column("step_seconds", "float", "seconds", "time of the step on rank 0"),
+    Column("data_seconds", "float", "seconds", "its part spent getting the batch", optional=True),
+    Column("compute_seconds", "float", "seconds", "its part in the model and the optimizer", optional=True),
+    Column("communication_seconds", "float", "seconds", "its part waiting for the allreduce", optional=True),
+    Column("local_sqnorm", "float", "1", "mean over workers of the square norm of their own gradient", optional=True),
+    Column("reduced_sqnorm", "float", "1", "square norm of the gradient averaged over all workers", optional=True),
+)
+
+
+def metric_column(name: str) -> Column:
+    """The /evaluations column of a metric, named ``split/metric``."""
+    split, metric = name.split("/", 1)
+    return Column(name, "float", "1", f"{metric} on the {split} split")
+
+
+def metaparameter_column(name: str) -> Column:
+    """The /trials column of a metaparameter, named ``metaparameters/<name>``."""
+    return Column(f"metaparameters/{name}", "float", "1", f"{name}, as the plan settled it")
+
+
+def columns(metaparameters=(), metrics=(), optional_steps=()) -> dict[str, tuple[Column, ...]]:
+    """Every table's columns for a log with these metaparameters, metrics (``split/metric``) and optional /steps columns."""
+    return {
+        "trials": TRIALS + tuple(map(metaparameter_column, metaparameters)),
+        "restarts": RESTARTS,
+        "evaluations": EVALUATIONS + tuple(map(metric_column, metrics)),
+        "steps": tuple(c for c in STEPS if not c.optional or c.name in optional_steps),
+    }

@@ -1,0 +1,63 @@
+"""When a workload counts as solved. Free of torch, for trainer and report alike.
+
+    target = Target.parse("val/error<0.01")
+    target.met_by(0.009)                        -> True
+    target.met_by(np.array([0.02, np.nan]))     -> [False, False]
+"""
+from __future__ import annotations
+
+import operator
+import re
+from dataclasses import dataclass
+
+from .errors import UsageError
+
+SPLITS = ("train", "val", "test")
+COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+# the published archive's names (Shallue et al. 2019) for the metrics that hvdscale logs
+ALIASES = {"classification_error": "error", "cross_entropy_error": "cross_entropy"}
+
+_WRITTEN = re.compile(r"\s*(\w+)/([\w.-]+)\s*(<=|>=|<|>)\s*(\S+)\s*")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A comparison of one metric with a value: ``split/metric`` and ``<``, ``<=``, ``>`` or ``>=``."""
+
+    split: str
+    metric: str
+    comparison: str
+    value: float
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        """The target written as ``val/error<0.01``; raises UsageError where it says nothing clear."""
+        found = _WRITTEN.fullmatch(text)
+        try:
+            split, metric, comparison, value = found.groups()
+            value = float(value)
+        except (AttributeError, ValueError):
+            raise UsageError(f"target {text!r} is not split/metric, a comparison (<, <=, >, >=) and a number, "
+                             "such as 'val/error<0.01'") from None
+        if split not in SPLITS:
+            raise UsageError(f"target {text!r}: there is no split {split!r}; choose one of {', '.join(SPLITS)}")
+        if value != value:
+            raise UsageError(f"target {text!r}: NaN can never be met; give a number")
+        return cls(split, ALIASES.get(metric, metric), comparison, value)
+
+    @property
+    def column(self) -> str:
+        """The column of /evaluations that decides: ``val/error``."""
+        return f"{self.split}/{self.metric}"
+
+    @property
+    def minimizes(self) -> bool:
+        """Whether smaller values of the metric are better."""
+        return self.comparison in ("<", "<=")
+
+    def met_by(self, measured):
+        """Whether ``measured`` (a number or an array) meets the target; NaN never does."""
+        return COMPARISONS[self.comparison](measured, self.value)
+
+    def __str__(self) -> str:
+        return f"{self.column}{self.comparison}{self.value:g}"
