@@ -1,0 +1,139 @@
+"""All of a report's numbers: logs in, one group of sections a workload out.
+
+    for group in analyse(logs, targets=[Target.parse("val/error<0.01")]):
+        for section in group.sections: ...
+
+A section holds one target, or none: then it is about throughput alone.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from ..log.schema import Status
+from ..target import Target
+from .intervals import CONFIDENCE
+from .regimes import PERFECT_WITHIN, USEFUL_WITHIN, Batches, batches_of
+from .speedup import Series, outside, series_of
+from .steps import Cell, cell_of, first_met
+from .trials import Trial, Workload, by_workload
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user may set."""
+
+    perfect_within: float = PERFECT_WITHIN
+    useful_within: float = USEFUL_WITHIN
+    confidence: float = CONFIDENCE
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """One workload held against one target."""
+
+    workload: Workload
+    target: Target | None
+    trials: tuple[Trial, ...]           # that the section is about
+    series: tuple[Series, ...]
+    alone: tuple[Cell, ...]             # cells in no series
+    batches: Batches | None             # None without a target
+
+    @property
+    def cells(self):
+        """The cells by worker count, each once."""
+        found = {id(point.cell): point.cell for one in self.series for point in one.points}
+        return tuple(sorted((*found.values(), *self.alone), key=lambda cell: (cell.workers, cell.global_batch)))
+
+    def with_status(self, status) -> tuple[Trial, ...]:
+        """Its trials of one status."""
+        return tuple(trial for trial in self.trials if trial.status == status)
+
+    @property
+    def met_before_diverging(self):
+        """INFEASIBLE trials that had met the target before."""
+        return tuple(trial for trial in self.with_status(Status.INFEASIBLE)
+                     if self.target and first_met(trial.metrics[self.target.column], self.target) >= 0)
+
+    @property
+    def stopped_early(self):
+        """COMPLETE trials that ended at a target of their own before this one was met."""
+        return tuple(run.trial for cell in self.cells for run in cell.runs if not run.met and _stopped(run.trial))
+
+    def __str__(self):
+        return f"{self.workload}: {self.target or 'throughput'}"
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A workload's trials, and a section for each target."""
+
+    workload: Workload
+    trials: tuple[Trial, ...]
+    sections: tuple[Section, ...]
+
+
+def analyse(trials, targets=(), options=Options()) -> tuple[Group, ...]:
+    """Trials grouped by workload and held against the targets, or each against its own where none is given.
+
+    Raises UsageError where no trial has a target's metric.
+    """
+    known = sorted({name for trial in trials for name in trial.metrics})
+    for target in targets:
+        if target.column not in known:
+            raise UsageError(f"target {str(target)!r}: no log has {target.column}; the metrics there: "
+                             f"{', '.join(known) or 'none'}")
+    return tuple(Group(workload, found, tuple(_sections(workload, found, targets, options)))
+                 for workload, found in by_workload(trials).items())
+
+
+def _sections(workload, trials, targets, options):
+    held = set()
+    for target, about in _by_target(trials, targets):
+        held.update(trial.key for trial in about)
+        yield _section(workload, target, about, options)
+    rest = tuple(trial for trial in trials if trial.key not in held)
+    if rest:
+        yield _section(workload, None, rest, options)
+
+
+def _by_target(trials, targets):
+    """(target, trials to hold against it) for each target given; where none is, for each in the trials' own plans."""
+    if targets:
+        pairs = [(target, trials) for target in dict.fromkeys(targets)]
+    else:
+        own = {}
+        for trial in trials:
+            if trial.target:
+                own.setdefault(Target.parse(trial.target), []).append(trial)
+        pairs = own.items()
+    for target, about in pairs:
+        about = tuple(trial for trial in about if len(trial.step) and target.column in trial.metrics)
+        if about:
+            yield target, about
+
+
+def _section(workload, target, trials, options):
+    ended = [trial for trial in trials if trial.status in (Status.COMPLETE, Status.INFEASIBLE)]
+    cells = _cells(ended, lambda trial: (trial.workers, trial.global_batch), target, options)
+    series = series_of(cells, options.confidence)
+    batches = None
+    if target is not None:
+        by_batch = _cells(ended, lambda trial: trial.global_batch, target, options)
+        batches = batches_of(by_batch, options.perfect_within, options.useful_within, options.confidence)
+    return Section(workload, target, trials, series, outside(cells, series), batches)
+
+
+def _cells(trials, key, target, options):
+    found = {}
+    for trial in trials:
+        found.setdefault(key(trial), []).append(trial)
+    return [cell_of(found[at], target, options.confidence) for at in sorted(found)]
+
+
+def _stopped(trial):
+    """Whether a trial ended at its own target."""
+    if not trial.target or trial.measurement.get("keep_going"):
+        return False
+    own = Target.parse(trial.target)
+    return own.column in trial.metrics and first_met(trial.metrics[own.column], own) >= 0

@@ -1,0 +1,149 @@
+"""What more workers bought: speedups and efficiencies along a series of worker counts.
+
+With W workers, global batch B, steps to target S, seconds to target T, examples a second x, and the same with index 0
+at the series' smallest worker count:
+
+    step speedup             S0 / S
+    statistical efficiency   (S0 B0) / (S B)       examples needed then, over examples needed now
+    system efficiency        (x / x0) / (W / W0)   speed won, over workers added
+    product                  of both: (T0 / T) / (W / W0), exactly, since T = S B / x
+    time speedup             T0 / T
+
+The split into statistical and system efficiency is that of Qiao et al. 2021 (Pollux, arXiv 2008.12260, section 2).
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from .intervals import CONFIDENCE, NONE, hull, paired_ratio_interval, ratio_interval
+from .steps import Cell
+
+WEAK = "weak"       # the same number of examples a worker: B grows with W
+STRONG = "strong"   # the same global batch
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of two cells. NaN where it cannot be formed, NaN ends where nothing is known of its spread."""
+
+    value: float
+    low: float
+    high: float
+    runs: int           # repeats of the cell that has fewer
+
+    def scaled(self, factor):
+        """``factor`` times the ratio."""
+        return Ratio(self.value * factor, self.low * factor, self.high * factor, self.runs)
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """One worker count of a series, held against the series' first."""
+
+    cell: Cell
+    worker_ratio: float         # W / W0: the ideal speedup
+    step_speedup: Ratio
+    statistical_efficiency: Ratio
+    system_efficiency: Ratio
+    product: Ratio
+    time_speedup: Ratio
+
+    @property
+    def workers(self):
+        return self.cell.workers[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Cells of one scaling at two worker counts or more, by worker count; the first is the baseline."""
+
+    kind: str                   # WEAK or STRONG
+    size: Fraction              # examples a worker a step, or the global batch
+    points: tuple[Point, ...]
+
+    @property
+    def baseline(self):
+        return self.points[0].cell
+
+
+def series_of(cells, confidence=CONFIDENCE) -> tuple[Series, ...]:
+    """Every weak and strong scaling series among cells that have one worker count each."""
+    keys = {}
+    for cell in sorted(cells, key=lambda cell: (cell.workers, cell.global_batch)):
+        keys.setdefault((WEAK, Fraction(cell.global_batch, cell.workers[0])), []).append(cell)
+        keys.setdefault((STRONG, Fraction(cell.global_batch)), []).append(cell)
+    return tuple(Series(kind, size, tuple(compare(cell, found[0], confidence) for cell in found))
+                 for (kind, size), found in sorted(keys.items(), key=lambda item: (item[0][0] != WEAK, item[0][1]))
+                 if len(found) > 1)
+
+
+def outside(cells, series) -> tuple[Cell, ...]:
+    """The cells that are in none of these series."""
+    inside = {id(point.cell) for one in series for point in one.points}
+    return tuple(cell for cell in cells if id(cell) not in inside)
+
+
+def compare(cell: Cell, baseline: Cell, confidence=CONFIDENCE) -> Point:
+    """A cell held against its series' baseline."""
+    worker_ratio = cell.workers[0] / baseline.workers[0]
+    steps = step_speedup(cell, baseline, confidence)
+    time = _ratio(baseline, cell, "seconds", confidence)
+    speed = _speed_ratio(cell, baseline, confidence)
+    return Point(cell, worker_ratio, steps, steps.scaled(baseline.global_batch / cell.global_batch),
+                 speed.scaled(1 / worker_ratio), time.scaled(1 / worker_ratio), time)
+
+
+def step_speedup(cell: Cell, baseline: Cell, confidence=CONFIDENCE) -> Ratio:
+    """S0 / S."""
+    return _ratio(baseline, cell, "steps", confidence)
+
+
+def _ratio(above, below, name, confidence):
+    """Ratio of two cells' estimates of steps or seconds to target."""
+    over, under = getattr(above, name), getattr(below, name)
+    runs = min(over.runs, under.runs)
+    if above is below:
+        return Ratio(1.0 if over.met and over.value > 0 else np.nan, *NONE, runs)
+    if not (over.met and under.met) or under.value == 0:
+        return Ratio(np.nan, *NONE, runs)
+    value = over.value / under.value
+    if np.isinf(over.high) or np.isinf(under.high):         # some repeats did not meet: the ends' own ratios
+        return Ratio(value, over.low / under.high, over.high / under.low if under.low > 0 else np.inf, runs)
+    a, b = (getattr(cell.samples, name) for cell in (above, below))
+    if _same_updates(above, below):
+        return Ratio(value, *map(float, paired_ratio_interval(a, b, confidence)), runs)
+    a_before, b_before = (getattr(cell.samples, f"{name}_before") for cell in (above, below))
+    return Ratio(value, *_grid_hull(a, a_before, b, b_before, confidence), runs)
+
+
+def _grid_hull(a, a_before, b, b_before, confidence):
+    """Welch's interval of a / b, widened as far as the evaluation grid leaves a or b lower than it was read."""
+    corners = [ratio_interval(over, under, confidence) if min(len(over), len(under)) > 1 else
+               (_mean_ratio(over, under),) * 2
+               for over, under in ((a, b), (a_before, b), (a, b_before)) if under.min() > 0 and over.min() > 0]
+    low, high = hull(*corners)
+    return (low if a_before.min() > 0 else 0.0), (high if b_before.min() > 0 else np.inf)
+
+
+def _mean_ratio(over, under):
+    return float(np.exp(np.log(over).mean() - np.log(under).mean()))
+
+
+def _same_updates(one, other):
+    """Whether two cells hold the same sequences of updates: one setting under the same seeds."""
+    return one.setting == other.setting and np.array_equal(one.samples.seeds, other.samples.seeds)
+
+
+def _speed_ratio(cell, baseline, confidence):
+    over, under = cell.examples_per_second, baseline.examples_per_second
+    runs = min(over.runs, under.runs)
+    if cell is baseline:
+        return Ratio(1.0 if over.value > 0 else np.nan, *NONE, runs)
+    value = over.value / under.value if over.runs and under.runs else np.nan
+    a, b = cell.samples.examples_per_second, baseline.samples.examples_per_second
+    interval = NONE if runs < 2 else (paired_ratio_interval if _same_updates(cell, baseline) else ratio_interval)(
+        a, b, confidence)
+    return Ratio(value, *map(float, interval), runs)

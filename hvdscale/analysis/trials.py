@@ -1,0 +1,169 @@
+"""Trials out of logs, and which of them may be compared.
+
+    trials = read_trials(read_log("runs/w8.h5"))
+    by_workload(trials)   -> {Workload: (Trial, ...)}: mixed workloads are grouped, never mixed
+
+A *setting* is all that determines a trial's course but its seed, with the spacing of evaluations; trials of one setting
+that differ by seed alone are repeats. The worker count is no part of it: it does not change the updates.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..log.schema import Status
+
+
+@dataclass(frozen=True, order=True)
+class Workload:
+    """What must agree for two trials to be about the same job."""
+
+    dataset: str
+    model: str
+    model_args: str             # JSON; "" where there are none
+    optimizer: str
+    train_examples: int         # 0: not in the log
+
+    def __str__(self):
+        size = f", {self.train_examples:,} training examples" if self.train_examples else ""
+        return f"{self.dataset}/{self.model}{self.model_args and ' ' + self.model_args}, {self.optimizer}{size}"
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One run, from one log. Arrays have one entry an evaluation, in step order."""
+
+    log: str
+    id: int
+    status: Status
+    stop_reason: str
+    workload: Workload
+    global_batch: int
+    workers: int                # at its start
+    worker_counts: tuple[int, ...]  # of all its process starts
+    seed: int
+    plan: Mapping
+    setting: str                # JSON; equal for repeats
+    step: np.ndarray            # steps done
+    train_seconds: np.ndarray
+    metrics: Mapping            # split/metric -> values
+    timed_steps: int            # steps in /steps, read only where there is no evaluation after step 0
+    timed_seconds: float        # spent in them
+
+    @property
+    def key(self):
+        """Trials are ordered by log, then by id."""
+        return self.log, self.id
+
+    @property
+    def target(self):
+        """The target of its plan, as text; None where it had none."""
+        return self.measurement.get("target") or None
+
+    @property
+    def measurement(self):
+        return self.plan.get("measurement") or {}
+
+    @property
+    def execution(self):
+        return self.plan.get("execution") or {}
+
+    @cached_property
+    def last_step(self):
+        """Steps after which the trial was last seen."""
+        return max(int(self.step[-1]) if len(self.step) else 0, self.timed_steps)
+
+    @property
+    def examples_per_second(self):
+        """Over all its steps; NaN where no time was taken."""
+        seconds = self.timed_seconds if self.timed_steps else self.train_seconds[-1] if len(self.step) else np.nan
+        return self.global_batch * self.last_step / seconds if seconds > 0 else np.nan
+
+
+def read_trials(log) -> list[Trial]:
+    """Every trial of a log, by id.
+
+    log  what log.reader.read_log gives: .path, and .trials, .evaluations, .steps as mappings of columns with .rows
+    """
+    table = log.trials
+    ids = table["id"]
+    evaluations = _Slices(log.evaluations, ids, by_step=True)
+    metrics = [name for name in log.evaluations.columns if "/" in name]
+    values = {name: evaluations.column(name) for name in metrics}
+    step, seconds = evaluations.column("step"), evaluations.column("train_seconds")
+    timed = _timed(log, [np.max(step[rows], initial=0) > 0 for rows in evaluations.rows])
+    starts = _Slices(log.restarts, ids)
+    workers = starts.column("workers")
+    columns = {name: table[name] for name in table.columns}
+    trials = []
+    for row in np.argsort(ids, kind="stable"):
+        at = evaluations.rows[row]
+        trials.append(_trial(log.path, {name: column[row] for name, column in columns.items()},
+                             workers[starts.rows[row]], timed[row], step[at], seconds[at],
+                             {name: column[at] for name, column in values.items()}))
+    return trials
+
+
+def by_workload(trials) -> dict[Workload, tuple[Trial, ...]]:
+    """Trials grouped by workload; workloads in order of name, trials by log and id."""
+    groups = {}
+    for trial in sorted(trials, key=lambda trial: trial.key):
+        groups.setdefault(trial.workload, []).append(trial)
+    return {workload: tuple(groups[workload]) for workload in sorted(groups)}
+
+
+def _trial(path, row, worker_counts, timed, step, seconds, metrics):
+    plan = _parse(row["plan"])
+    problem = dict(plan.get("problem") or {})
+    workload = Workload(str(row["dataset"]), str(row["model"]), _json(problem.get("model_args") or ""),
+                        str(row["optimizer"]), int(problem.get("train_examples") or 0))
+    problem.pop("seed", None)
+    if not problem:             # a log from elsewhere: its metaparameters are all that is known
+        problem = {name: float(value) for name, value in row.items() if name.startswith("metaparameters/")}
+    eval_every = (plan.get("measurement") or {}).get("eval_every")
+    setting = _json({"problem": problem, "eval_every": eval_every, "global_batch": int(row["global_batch"])})
+    return Trial(path, int(row["id"]), Status(int(row["status"])), str(row["stop_reason"]), workload,
+                 int(row["global_batch"]), int(row["workers"]), tuple(map(int, np.unique(worker_counts))),
+                 int(row["seed"]), plan, setting,
+                 step, seconds, metrics, *timed)
+
+
+def _parse(text):
+    try:
+        plan = json.loads(text)
+    except ValueError:
+        return {}
+    return plan if isinstance(plan, dict) else {}
+
+
+def _json(value):
+    return json.dumps(value, sort_keys=True) if value else ""
+
+
+def _timed(log, evaluated):
+    """(steps, seconds) in /steps of each trial that was not evaluated after step 0, else (0, 0.0)."""
+    if all(evaluated) or not log.steps.rows:
+        return [(0, 0.0)] * len(evaluated)
+    slices = _Slices(log.steps, log.trials["id"])
+    step, seconds = slices.column("step"), slices.column("step_seconds")
+    return [(0, 0.0) if known else (int(np.max(step[rows], initial=0)), float(np.sum(seconds[rows])))
+            for known, rows in zip(evaluated, slices.rows)]
+
+
+class _Slices:
+    """A table's rows by trial: ``column(name)[rows[i]]`` is what belongs to ids[i]."""
+
+    def __init__(self, table, ids, by_step=False):
+        self.table = table
+        trial = table["trial"]
+        self.order = np.lexsort((table["step"], trial)) if by_step else np.argsort(trial, kind="stable")
+        ordered = trial[self.order]
+        self.rows = [slice(*ends) for ends in zip(np.searchsorted(ordered, ids, "left"),
+                                                  np.searchsorted(ordered, ids, "right"))]
+
+    def column(self, name):
+        return self.table[name][self.order]

@@ -1,0 +1,70 @@
+"""Logs made in memory for tests of the analysis and the report: what log.reader.read_log gives, as plain arrays."""
+import json
+from types import SimpleNamespace
+
+import numpy as np
+
+from hvdscale.log.schema import Status
+
+
+class MadeTable(dict):
+    """Columns by name, with the row count beside."""
+
+    @property
+    def columns(self):
+        return tuple(self)
+
+    @property
+    def rows(self):
+        return len(next(iter(self.values()), ()))
+
+
+def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, workers=1, batch=32, seed=0,
+          status=Status.COMPLETE, target="val/error<0.2", step_seconds=(), eval_every=100, **changes):
+    """One trial, evaluated after ``steps`` with ``error`` after ``seconds`` (0.01 a step unless given).
+
+    changes  dataset, model, optimizer, keep_going, cores, local_workers, untimed_passes, train_examples, peak_lr,
+             stop_reason, plan, worker_counts (one a restart)
+    """
+    plan = {
+        "problem": {"workload": "made/net", "model_args": changes.get("model_args"), "global_batch": batch,
+                    "train_examples": changes.get("train_examples", 1000), "seed": seed,
+                    "peak_lr": changes.get("peak_lr", 0.1)},
+        "measurement": {"target": target, "keep_going": changes.get("keep_going", False), "eval_every": eval_every},
+        "execution": {"workers": workers, "untimed_passes": changes.get("untimed_passes", 2),
+                      "cores": changes.get("cores", 64), "local_workers": changes.get("local_workers", workers)},
+        "asked": {},
+    }
+    row = {"id": id, "status": int(status), "stop_reason": changes.get("stop_reason", ""),
+           "dataset": changes.get("dataset", "made"), "model": changes.get("model", "net"),
+           "optimizer": changes.get("optimizer", "nesterov"), "global_batch": batch,
+           "local_batch": max(1, batch // workers), "accumulation": 1, "ghost_batch": batch, "workers": workers,
+           "seed": seed, "budget_steps": 1000, "plan": changes.get("plan", json.dumps(plan)),
+           "metaparameters/learning_rate": changes.get("peak_lr", 0.1)}
+    steps = np.asarray(steps, int)
+    seconds = 0.01 * steps if seconds is None else np.asarray(seconds, float)
+    return SimpleNamespace(row=row, step=steps, seconds=seconds, error=np.asarray(error, float),
+                           step_seconds=np.asarray(step_seconds, float),
+                           worker_counts=changes.get("worker_counts", (workers,)))
+
+
+def log(*trials, path="made.h5", metric="val/error"):
+    """A Log of these trials, its evaluations interleaved by step as several trials of one file would be."""
+    rows = sorted(((s, t.row["id"], t.row["global_batch"] * s, w, e)
+                   for t in trials for s, w, e in zip(t.step, t.seconds, t.error)))
+    steps = [(t.row["id"], i + 1, 1.0, 0.1, s) for t in trials for i, s in enumerate(t.step_seconds)]
+    restarts = [(t.row["id"], 0, w, "here", "cpu", 0.0, "") for t in trials for w in t.worker_counts]
+    return SimpleNamespace(
+        path=path, attributes={"creator": "made", "commit": "0" * 7},
+        trials=MadeTable({name: _column([t.row[name] for t in trials]) for name in trial().row}),
+        restarts=_table(("trial", "first_step", "workers", "host", "device", "time", "previous_end"), restarts),
+        evaluations=_table(("step", "trial", "examples", "train_seconds", metric), rows),
+        steps=_table(("trial", "step", "loss", "lr", "step_seconds"), steps))
+
+
+def _table(names, rows):
+    return MadeTable({name: _column([row[at] for row in rows]) for at, name in enumerate(names)})
+
+
+def _column(values):
+    return np.array(values, object if values and isinstance(values[0], str) else None)

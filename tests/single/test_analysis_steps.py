@@ -1,0 +1,154 @@
+"""Steps to target of trials and cells: closed forms and every edge by name."""
+import json
+
+import numpy as np
+import pytest
+from made_logs import log, trial
+
+from hvdscale.analysis.steps import cell_of, first_met, run_of, steps_to_target
+from hvdscale.analysis.trials import by_workload, read_trials
+from hvdscale.log.schema import Status
+from hvdscale.target import Target
+
+TARGET = Target.parse("val/error<0.2")
+
+
+def cell(*trials, target=TARGET):
+    return cell_of(read_trials(log(*trials)), target)
+
+
+def test_steps_to_target_are_those_of_the_first_evaluation_that_meets():
+    assert steps_to_target(np.array([0, 10, 20, 30]), np.array([0.9, 0.1, 0.5, 0.1]), TARGET) == 10
+
+
+def test_the_paper_s_strict_comparison_does_not_count_the_value_itself():
+    assert first_met([0.2], TARGET) == -1
+    assert first_met([0.2], Target.parse("val/error<=0.2")) == 0
+
+
+def test_nan_at_one_evaluation_is_passed_over():
+    assert steps_to_target(np.array([10, 20, 30]), np.array([np.nan, np.nan, 0.1]), TARGET) == 30
+
+
+def test_a_trial_that_never_meets_is_censored_at_its_last_step():
+    [found] = read_trials(log(trial(steps=(0, 100, 250), error=(0.9, 0.8, 0.7))))
+    run = run_of(found, TARGET)
+    assert (run.steps, run.last_step, run.met) == (np.inf, 250, False)
+    assert run.examples_per_second == pytest.approx(32 * 250 / 2.5)
+
+
+def test_one_run_has_the_evaluation_grid_as_its_interval():
+    estimate = cell(trial(steps=(0, 100, 200), error=(0.9, 0.5, 0.1))).steps
+    assert (estimate.value, estimate.low, estimate.high, estimate.runs) == (pytest.approx(200), pytest.approx(100),
+                                                                           pytest.approx(200), 1)
+
+
+def test_evaluations_are_taken_in_step_order_whatever_the_order_of_rows():
+    made = log(trial(steps=(0, 100, 200), error=(0.9, 0.5, 0.1)))
+    for name, column in made.evaluations.items():
+        made.evaluations[name] = column[::-1]
+    assert list(read_trials(made)[0].step) == [0, 100, 200]
+
+
+def test_repeats_give_the_geometric_mean_and_time_is_steps_by_speed():
+    found = cell(*[trial(id=seed, seed=seed, steps=(0, steps - 10, steps), error=(0.9, 0.5, 0.1),
+                         seconds=(0, 1, 2.0 + seed)) for seed, steps in enumerate((100, 200, 400))])
+    assert found.steps.value == pytest.approx(200)
+    assert found.seconds.value == pytest.approx((2 * 3 * 4) ** (1 / 3))
+    assert found.seconds.value == pytest.approx(32 * found.steps.value / found.examples_per_second.value, rel=1e-12)
+    assert found.steps.low < 100 < 400 < found.steps.high
+
+
+def test_the_evaluation_before_widens_the_lower_end_only():
+    repeats = [trial(id=seed, seed=seed, steps=(0, 100, 200), error=(0.9, 0.5, 0.1)) for seed in range(3)]
+    assert cell(*repeats).steps.low == pytest.approx(100)
+    assert cell(*repeats).steps.high == pytest.approx(200)
+
+
+def test_a_target_met_before_the_first_step_takes_none():
+    found = cell(trial(steps=(0, 100), error=(0.1, 0.1)), trial(id=2, seed=1, steps=(0, 100), error=(0.1, 0.1)))
+    assert (found.steps.value, found.steps.low, found.seconds.value) == (0, 0, 0)
+    assert found.examples_per_second.value == pytest.approx(3200)
+
+
+def test_the_first_evaluation_may_be_the_one_that_meets():
+    found = cell(*[trial(id=seed, seed=seed, steps=(100 + seed,), error=(0.1,)) for seed in range(2)])
+    assert found.steps.low == 0 and found.steps.high > 100
+
+
+def test_two_of_three_met_gives_the_median_and_an_open_interval():
+    found = cell(trial(id=1, seed=1, steps=(0, 90, 100), error=(1, 1, 0.1)),
+                 trial(id=2, seed=2, steps=(0, 290, 300), error=(1, 1, 0.1)),
+                 trial(id=3, seed=3, steps=(0, 500, 1000), error=(1, 1, 1)))
+    assert (found.met, found.steps.runs) == (2, 3)
+    assert (found.steps.value, found.steps.low, found.steps.high) == (pytest.approx(300), pytest.approx(90), np.inf)
+    assert found.seconds.value == pytest.approx(32 * 300 / found.examples_per_second.value)
+
+
+def test_where_no_trial_meets_the_target_the_estimate_is_above_the_least_last_step():
+    found = cell(trial(id=1, seed=1, steps=(0, 700), error=(1, 1)), trial(id=2, seed=2, steps=(0, 500), error=(1, 1)))
+    assert (found.met, found.steps.value, found.steps.beyond, found.steps.met) == (0, np.inf, 500, False)
+    assert found.seconds.beyond == pytest.approx(5.0)
+
+
+def test_ties_between_settings_go_to_the_first_trial_id():
+    found = cell(trial(id=5, peak_lr=0.1), trial(id=3, peak_lr=0.2), trial(id=4, peak_lr=0.3))
+    assert ([run.trial.id for run in found.runs], found.settings) == ([3], 3)
+
+
+def test_the_setting_with_the_fewest_steps_stands_for_its_cell():
+    slow = [trial(id=seed, seed=seed, peak_lr=0.1, steps=(0, 300), error=(1, 0.1)) for seed in (1, 2)]
+    fast = [trial(id=seed, seed=seed, peak_lr=0.2, steps=(0, 200), error=(1, 0.1)) for seed in (3, 4)]
+    unmet = [trial(id=5, peak_lr=0.3, steps=(0, 200), error=(1, 1))]
+    assert [run.trial.id for run in cell(*slow, *fast, *unmet).runs] == [3, 4]
+
+
+def test_runs_of_one_seed_count_once_whatever_their_worker_count():
+    found = cell(trial(id=1, workers=1, seed=7, seconds=(0, 1, 8)), trial(id=2, workers=2, seed=7, seconds=(0, 1, 2)))
+    assert (found.steps.runs, found.workers) == (1, (1, 2))
+    assert found.seconds.value == pytest.approx(4.0)
+
+
+def test_infeasible_trials_take_no_part_and_are_counted_with_their_setting():
+    found = cell(trial(id=1, seed=1), trial(id=2, seed=2, status=Status.INFEASIBLE),
+                 trial(id=3, peak_lr=9.0, status=Status.INFEASIBLE))
+    assert ([run.trial.id for run in found.runs], [lost.id for lost in found.diverged]) == ([1], [2])
+
+
+def test_a_cell_where_all_diverged_has_no_estimate():
+    found = cell(trial(status=Status.INFEASIBLE))
+    assert np.isnan(found.steps.value) and not found.runs and len(found.diverged) == 1
+
+
+def test_unfinished_trials_take_no_part():
+    found = cell(trial(id=1), trial(id=2, seed=1, status=Status.RUNNING), trial(id=3, seed=2, status=Status.INCOMPLETE))
+    assert [run.trial.id for run in found.runs] == [1]
+
+
+def test_a_probe_without_evaluations_is_timed_by_its_steps():
+    found = cell(trial(steps=(), error=(), step_seconds=[0.1] * 50), target=None)
+    assert found.examples_per_second.value == pytest.approx(320)
+    assert found.runs[0].last_step == 50
+
+
+def test_a_log_without_times_gives_steps_and_no_seconds():
+    found = cell(trial(seconds=(np.nan,) * 3))
+    assert found.steps.value == pytest.approx(200) and np.isnan(found.seconds.value)
+
+
+def test_an_empty_log_has_no_trials():
+    assert read_trials(log()) == []
+
+
+def test_mixed_workloads_are_never_one_group():
+    trials = read_trials(log(trial(id=1), trial(id=2, model="other"), trial(id=3, optimizer="sgd"),
+                             trial(id=4, train_examples=500), trial(id=5, model_args={"width": 2}),
+                             trial(id=6, dataset="<script>"), trial(id=7, seed=9)))
+    assert sorted(len(group) for group in by_workload(trials).values()) == [1, 1, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("plan", ["", "not JSON", "[]", json.dumps({"problem": None})])
+def test_a_plan_that_says_nothing_leaves_the_metaparameters_to_tell_settings_apart(plan):
+    trials = read_trials(log(trial(id=1, plan=plan), trial(id=2, plan=plan, seed=1), trial(id=3, plan=plan, peak_lr=2.)))
+    assert trials[0].setting == trials[1].setting != trials[2].setting
+    assert trials[0].target is None
