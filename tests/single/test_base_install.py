@@ -1,0 +1,56 @@
+"""`pip install .` gives the offline commands, on every supported Python, without torch, MPI or Horovod."""
+import ast
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+OLDEST = (3, 10)
+PYTHONS = [sys.executable, *os.environ.get("HVDSCALE_PYTHONS", "").split()]
+
+
+def base_python(python):
+    """The interpreter that a virtual environment was made of, and its version."""
+    code = "import sys; print(getattr(sys, '_base_executable', sys.executable)); print('%d.%d' % sys.version_info[:2])"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split("\n")[:2]
+
+
+@pytest.fixture(scope="module", params=PYTHONS, ids=os.path.basename)
+def base_venv(request, tmp_path_factory):
+    """bin/ of a fresh environment that holds the base install of a copy of this tree."""
+    tmp = tmp_path_factory.mktemp("base")
+    leftovers = shutil.ignore_patterns(".*", "build", "runs", "*.egg-info", "__pycache__")  # build/ holds old modules
+    shutil.copytree(ROOT, tmp / "tree", ignore=leftovers)
+    base, _ = base_python(request.param)
+    subprocess.run([base, "-m", "venv", "--without-pip", tmp / "venv"], check=True)    # Debian may lack ensurepip
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+    done = subprocess.run([sys.executable, "-m", "pip", "--python", tmp / "venv/bin/python", "install", tmp / "tree"],
+                          env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return tmp / "venv" / "bin"
+
+
+def run(command, **kwargs):
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, **kwargs)
+
+
+@pytest.mark.parametrize("package", ["torch", "horovod", "mpi4py", "sklearn"])
+def test_the_base_install_brings_no_training_package(base_venv, package, tmp_path):
+    assert run([base_venv / "python", "-c", f"import {package}"], cwd=tmp_path).returncode != 0
+
+
+@pytest.mark.parametrize("command", ["hvdscale-report", "hvdscale-log"])
+def test_the_offline_commands_run_on_the_base_install(base_venv, command, tmp_path):
+    done = run([base_venv / command, "--help"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+def test_every_module_is_written_in_the_grammar_of_the_oldest_python():
+    for path in sorted((ROOT / "hvdscale").rglob("*.py")):
+        ast.parse(path.read_text(encoding="utf-8"), filename=str(path), feature_version=OLDEST)

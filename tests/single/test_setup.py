@@ -1,0 +1,86 @@
+"""tools/setup ends with one clear message when the machine lacks something."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+# what the script itself uses, next to the Python it looks for
+PROGRAMS = "bash cat cksum cut date dirname env find flock grep mkdir readlink rm sed stat tail touch".split()
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """What tools/setup reads of a checkout, in a folder with a space in its name, and a PATH without any compiler."""
+    tree = tmp_path / "a clone"
+    (tree / "tools").mkdir(parents=True)
+    for name in ["tools/setup", "setup.cfg", "pyproject.toml"]:
+        shutil.copy(ROOT / name, tree / name)
+    (tmp_path / "bin").mkdir()
+    for program in PROGRAMS:
+        (tmp_path / "bin" / program).symlink_to(shutil.which(program))
+    (tmp_path / "bin" / "python3").symlink_to(getattr(sys, "_base_executable", sys.executable))
+    return tree
+
+
+def setup(tree, *extras, **environment):
+    environment = {"PATH": str(tree.parent / "bin"), "HOME": str(tree.parent), **environment}
+    return subprocess.run([tree / "tools" / "setup", *extras], env=environment, cwd="/", capture_output=True, text=True,
+                          timeout=30)
+
+
+def one_message(done):
+    """The message of a failed set-up; there is exactly one, and no shell trace beside it."""
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.count("tools/setup: ") == 1 and "line " not in done.stderr, done.stderr
+    return done.stderr
+
+
+def test_a_python_that_is_not_there_is_named(tree):
+    assert "PYTHON=/nonexistent is no Python 3.10 to 3.13" in one_message(setup(tree, PYTHON="/nonexistent"))
+    assert not (tree / ".venv").exists()
+
+
+def test_a_python_of_another_version_is_named_with_its_version(tree, tmp_path):
+    old = tmp_path / "python3.9"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2 || { echo 3.9 /usr; exit 1; }\n')
+    old.chmod(0o755)
+    assert "Python 3.9.2" in one_message(setup(tree, PYTHON=str(old)))
+
+
+def test_no_python_at_all_is_said_with_the_package_to_install(tree):
+    (tree.parent / "bin" / "python3").unlink()
+    assert "apt install python3" in one_message(setup(tree))
+
+
+def test_a_missing_compiler_is_named_with_its_package_and_the_log(tree):
+    message = one_message(setup(tree))
+    assert "step compilers failed" in message and "no gcc on PATH" in message and "apt install gcc g++" in message
+    assert str(tree / ".venv" / "setup.log") in message
+
+
+def test_a_compiler_that_compiles_nothing_is_named(tree):
+    for name in ["gcc", "g++"]:
+        (tree.parent / "bin" / name).symlink_to(shutil.which("false"))
+    assert "g++ does not compile C++17" in one_message(setup(tree))
+
+
+def test_a_checkout_that_cannot_be_written_to_is_named(tree):
+    (tree / ".venv").write_text("in the way")
+    assert f"cannot write to {tree}/.venv" in one_message(setup(tree))
+
+
+def test_an_extra_that_does_not_exist_is_misuse(tree):
+    done = setup(tree, "tset")
+    assert done.returncode == 2 and "no extra 'tset'" in done.stderr
+
+
+def test_an_unreachable_registry_is_told_from_a_missing_package(tree):
+    done = setup(tree, PATH=f"{tree.parent / 'bin'}:{os.environ['PATH']}", PIP_CONFIG_FILE=os.devnull, PIP_RETRIES="1",
+                 PIP_INDEX_URL="http://127.0.0.1:9/simple")
+    if "step compilers failed" in done.stderr:
+        pytest.skip("needs gcc, g++ and Python.h")
+    assert "the package registry could not be reached" in one_message(done)
