@@ -1,0 +1,153 @@
+"""hvdscale-train: train one workload on the workers that the launcher started."""
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+import click
+
+from ..config import KEYS, Settings, key_type, parse_assignments, read_toml
+from ..errors import HvdscaleError, UsageError, WorkersError
+
+
+def _flags(command):
+    """Add an option for every key that has a flag of its own."""
+    for name, key in reversed(list(KEYS.items())):
+        if key.metadata["flag"]:
+            kind = dict(is_flag=True, default=None) if key_type(name) is bool else dict(type=key_type(name))
+            command = click.option(f"--{name.replace('_', '-')}", name, help=_help(key), **kind)(command)
+    return command
+
+
+def _help(key) -> str:
+    rules, said = key.metadata, key.metadata["help"]
+    if rules["choices"]:
+        said += f" ({', '.join(rules['choices'])})"
+    return said if key.default in (None, False) else f"{said} [{key.default}]"
+
+
+class _Command(click.Command):
+    """The command with every other key listed under its options."""
+
+    def format_epilog(self, ctx, formatter):
+        with formatter.section("Keys for --set and the configuration file, beside the options above"):
+            formatter.write_dl([(name, _help(key)) for name, key in KEYS.items() if not key.metadata["flag"]])
+        formatter.write_paragraph()
+        formatter.write_text("Exit codes: 0 done, 1 error, 2 misuse, 3 diverged (the log says INFEASIBLE), 75 stopped by a signal.")
+
+
+@click.command(cls=_Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110, show_default=False))
+@click.argument("workload", required=False)
+@_flags
+@click.option("--config", metavar="FILE", help="TOML file of keys; options and --set win over it")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set any key")
+@click.option("--dry-run", is_flag=True, help="print the plan and stop")
+@click.option("--list", "list_workloads", is_flag=True, help="list the built-in workloads and stop")
+def command(workload, config, assignments, dry_run, list_workloads, **flags):
+    """Train WORKLOAD (dataset/model), alone or under horovodrun, mpirun or srun; the worker count sets the global batch.
+
+    \b
+      hvdscale-train digits/fc
+      horovodrun -np 8 hvdscale-train mnist/simple_cnn --data-dir mnist --local-batch 32 --target "val/error<0.01"
+    """
+    if list_workloads:
+        from ..workloads import names
+        print("\n".join(names()))
+        return 0
+    if workload is None:
+        raise UsageError("which workload? `hvdscale-train --list` names the built-in ones; for instance: hvdscale-train digits/fc")
+    layers = [_without_none(read_toml(config)) if config else {}, _combined(flags, assignments)]
+    return workload, layers, dry_run
+
+
+def _combined(flags: dict, assignments) -> dict:
+    typed, assigned = _without_none(flags), parse_assignments(assignments)
+    for name in typed.keys() & assigned.keys():
+        if typed[name] != assigned[name]:
+            raise UsageError(f"--{name.replace('_', '-')} {typed[name]} and --set {name}={assigned[name]} differ; give one of them")
+    return {**assigned, **typed}
+
+
+def _without_none(layer: dict) -> dict:
+    return {name: value for name, value in layer.items() if value is not None}
+
+
+def main() -> None:
+    """Run the command: one message and one exit code for all ranks."""
+    parsed, error = _parse()
+    if isinstance(parsed, int):
+        sys.exit(parsed)
+    from ..workers import form
+    try:
+        workers = form(_stall_seconds(parsed))
+    except HvdscaleError as raised:
+        _say_error(raised)
+        sys.exit(raised.exit_code)
+    try:
+        with workers.together("the command line"):
+            if error:
+                raise error
+        code = _run(*parsed, workers)
+    except WorkersError as lost:
+        _say_error(lost)
+        workers.abandon()
+        _exit_now(lost.exit_code)
+    except HvdscaleError as agreed:
+        if workers.rank == 0:
+            _say_error(agreed)
+        code = agreed.exit_code
+    _leave(workers, code)
+
+
+def _parse():
+    """What the command line says (or an exit code), and the error in it, which all ranks then raise together."""
+    try:
+        return command.main(standalone_mode=False), None
+    except click.ClickException as raised:
+        return None, UsageError(raised.format_message())
+    except HvdscaleError as raised:
+        return None, raised
+
+
+def _stall_seconds(parsed) -> float:
+    try:
+        return Settings.build({}, *parsed[1]).stall_seconds
+    except (HvdscaleError, TypeError):
+        return KEYS["stall_seconds"].default
+
+
+def _say_error(error: HvdscaleError) -> None:
+    click.echo(f"Error: {error}", err=True)
+
+
+def _leave(workers, code: int) -> None:
+    """End all ranks together. A launcher ends the others when one fails, so rank 0 alone gives the code, its work done."""
+    workers.leave()
+    _exit_now(code if workers.rank == 0 else 0)
+
+
+def _exit_now(code: int) -> None:
+    # without Python's own exit: HDF5 would try to write what a full disk refused, and crash
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _run(name: str, layers: list[dict], dry_run: bool, workers) -> int:
+    """The job's exit code; its last lines say where the log is and what to type next."""
+    from ..job import open_display, open_journal, prepare
+    job = prepare(name, layers, workers)
+    if dry_run:
+        open_display(job, "none: a dry run", workers)
+        return 0
+    journal = open_journal(job, workers)
+    display = open_display(job, journal.path, workers)
+    outcome = job.train(journal, display, workers)
+    journal.close()
+    display.say(f"{outcome.stop.status.name}: {outcome.stop.reason}; " +
+                ", ".join(f"{name} {value:.4g}" for name, value in sorted(outcome.measured.items()) if not name.startswith("train/")))
+    if journal.failure is not None:
+        raise journal.failure
+    display.say(f"log: {journal.path}\nnext: hvdscale-report {shlex.quote(journal.path)}")
+    return outcome.stop.exit_code

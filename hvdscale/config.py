@@ -1,0 +1,211 @@
+"""What a run is asked to do: every key, its meaning, and how a configuration file and the command line set it.
+
+    settings = Settings.build(workload.defaults, read_toml("job.toml"), {"local_batch": 32, "target": "val/error<0.01"})
+
+A later layer wins over an earlier one; a key set in a later layer also unsets its alternatives (``epochs`` for
+``steps``) in the earlier ones.
+"""
+from __future__ import annotations
+
+import difflib
+import sys
+import typing
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from .errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def _key(default, help, flag=False, choices=None, least=None, above=None, below=None):
+    """A settings field. flag: has its own command line option; least, above, below: bounds of a number."""
+    metadata = dict(help=help, flag=flag, choices=choices, least=least, above=above, below=below)
+    return field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All keys with what was asked for; None: left to the plan."""
+
+    # the batch: B = W * b * k
+    local_batch: int | None = _key(None, "examples a worker passes through the model at once; more workers, larger global batch", True, least=1)
+    global_batch: int | None = _key(None, "examples in one step over all workers, fixed; shares may be uneven", True, least=1)
+    accumulate: int = _key(1, "passes a worker adds up for one step", True, least=1)
+    ghost_batch: int = _key(32, "examples that share dropout streams and batch statistics, at any worker count", least=2)
+    last_batch: str = _key("carry", "end of an epoch: carry over into the next, short last batch, or drop it", choices=("carry", "short", "drop"))
+    # the learning rate
+    lr: float | None = _key(None, "base learning rate, as tuned at the base batch", True, above=0)
+    lr_per_example: float | None = _key(None, "base rate per example: the learning rate is this times the global batch", above=0)
+    base_batch: int | None = _key(None, "global batch that the base learning rate was tuned at", True, least=1)
+    lr_rule: str = _key("linear", "factor from the batch ratio: linear, sqrt, none, power:P, or tuned (needs metaparameters)", True)
+    max_lr_factor: float | None = _key(None, "largest factor that the rule may apply", above=0)
+    metaparameters: str | None = _key(None, "TOML file of metaparameters tuned per global batch, for lr_rule tuned", True)
+    warmup: str = _key("gradual", "gradual climb to the peak, constant at the start rate, or none", choices=("gradual", "constant", "none"))
+    warmup_epochs: float | None = _key(None, "length of the warmup in epochs", True, least=0)
+    warmup_steps: int | None = _key(None, "length of the warmup in steps", least=0)
+    warmup_start_factor: float | None = _key(None, "where warmup starts, as a share of the peak; by default the base learning rate", least=0)
+    decay: str = _key("constant", "after the warmup: constant, linear, step or cosine", choices=("constant", "linear", "step", "cosine"))
+    decay_epochs: float | None = _key(None, "epochs from the start to the end of linear or cosine decay; by default the budget", above=0)
+    decay_steps: int | None = _key(None, "the same in steps", least=1)
+    decay_at_epochs: list | None = _key(None, "epochs at which step decay multiplies the rate, as [30, 60, 80]")
+    decay_at_steps: list | None = _key(None, "the same in steps")
+    decay_factor: float = _key(0.1, "what step decay multiplies by", above=0)
+    end_lr_factor: float = _key(0.0, "share of the peak that linear or cosine decay ends at", least=0)
+    # the optimizer and the loss
+    optimizer: str = _key("nesterov", "sgd, momentum, nesterov, or module:Class of a torch optimizer", True)
+    momentum: float = _key(0.9, "momentum, for momentum and nesterov", least=0, below=1)
+    weight_decay: float = _key(0.0, "weight decay, added to the gradient", least=0)
+    decay_norm_and_bias: bool = _key(False, "whether biases and normalisation parameters decay too")
+    optimizer_args: dict = _key({}, "further arguments of a module:Class optimizer")
+    label_smoothing: float = _key(0.0, "share s moved off the true class, s/(K-1) to each of the others", least=0, below=1)
+    # how long, and what is measured
+    steps: int | None = _key(None, "budget in steps", True, least=1)
+    epochs: float | None = _key(None, "budget in epochs", True, above=0)
+    examples: int | None = _key(None, "budget in examples", least=1)
+    seconds: float | None = _key(None, "budget in seconds of training", above=0)
+    target: str | None = _key(None, "stop at the first evaluation that meets it, as 'val/error<0.01'; 'none': no target", True)
+    keep_going: bool = _key(False, "go on to the budget when the target is met")
+    eval_every: int | None = _key(None, "steps between evaluations; 0: never", True, least=0)
+    eval_every_epochs: float | None = _key(None, "epochs between evaluations", above=0)
+    eval_batch: int = _key(256, "examples evaluated at once", least=1)
+    eval_splits: str = _key("train,val,test", "splits evaluated each time; the last evaluation always has all three")
+    train_eval_examples: int | None = _key(None, "size of the fixed training subset evaluated; by default as many as in validation", least=1)
+    # the problem's data and model
+    data_dir: str | None = _key(None, "folder of the data set's files", True)
+    train_subset: int | None = _key(None, "train on the first N examples", True, least=1)
+    model_args: dict = _key({}, "arguments of the model, as model_args.dropout=0.2")
+    seed: int = _key(0, "seed of every random stream", True, least=0)
+    precision: str = _key("fp32", "arithmetic of model and optimizer", True, choices=("fp32", "fp64"))
+    # how it is carried out
+    device: str = _key("auto", "auto takes the local rank's GPU where there is one", choices=("auto", "cpu", "cuda"))
+    threads: int | None = _key(None, "threads a worker; by default the host's cores over its workers", least=1)
+    bucket_mib: float = _key(0.0, "size of the gradient buckets reduced while backward goes on; 0: one allreduce after it", least=0)
+    untimed_passes: int = _key(3, "passes before the first step, outside its clock, that leave no trace in the model", least=0)
+    stall_seconds: float = _key(120.0, "a worker that waits longer than this for the others ends the job", above=0)
+    log: str | None = _key(None, "the log's file; by default runs/WORKLOAD-TIME.h5", True)
+    overwrite: bool = _key(False, "replace an existing log", True)
+    take_over: bool = _key(False, "write the log though its lock cannot be had", False)
+
+    layers: tuple = field(default=(), repr=False)
+
+    @classmethod
+    def build(cls, defaults: dict, *layers: dict) -> Settings:
+        """The settings from a workload's defaults and the user's layers, the last one strongest.
+
+        Raises UsageError naming the key for one that does not exist, a value of the wrong kind, and two alternatives
+        set in one layer.
+        """
+        return cls(**_laid(defaults, *layers), layers=(defaults, *layers))
+
+    def over(self, tuned: dict) -> Settings:
+        """The same with a layer between the workload's defaults and what the user typed."""
+        defaults, *layers = self.layers
+        return Settings(**_laid(defaults, tuned, *layers), layers=self.layers)
+
+    @property
+    def typed(self) -> frozenset:
+        """The keys that the user set and that still stand."""
+        return frozenset(name for name, value in _laid(*self.layers[1:]).items() if value is not None)
+
+    def asked(self) -> dict:
+        """What the user set, by key."""
+        return {name: getattr(self, name) for name in sorted(self.typed)}
+
+
+BATCH = ("local_batch", "global_batch")
+# keys of which only one can hold; the batch's two may stand together where they agree
+ALTERNATIVES = (BATCH, ("lr", "lr_per_example"), ("steps", "epochs", "examples", "seconds"), ("warmup_steps", "warmup_epochs"),
+                ("decay_steps", "decay_epochs"), ("decay_at_steps", "decay_at_epochs"), ("eval_every", "eval_every_epochs"))
+
+
+
+def _laid(*layers: dict) -> dict:
+    """The layers one over the other: each sets its keys and unsets their alternatives."""
+    settled: dict = {}
+    for layer in layers:
+        for group in ALTERNATIVES:
+            given = [name for name in group if layer.get(name) is not None]
+            if len(given) > 1 and group is not BATCH:
+                raise UsageError(f"{given[0]} and {given[1]} are two ways to say one thing; give one of them")
+            if given:
+                for name in group:
+                    settled.pop(name, None)
+        settled.update(checked(layer))
+    return settled
+
+
+KEYS = {f.name: f for f in fields(Settings) if f.name != "layers"}
+_TYPES = {name: [t for t in (typing.get_args(hint) or (hint,)) if t is not type(None)][0]
+          for name, hint in typing.get_type_hints(Settings).items() if name != "layers"}
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list of numbers", dict: "a table"}
+
+
+def key_type(name: str) -> type:
+    """int, float, bool, str, list or dict."""
+    return _TYPES[name]
+
+
+def checked(layer: dict) -> dict:
+    """The layer with every value of its key's type and within its bounds; raises UsageError naming key and value."""
+    return {name: check(name, value) for name, value in layer.items()}
+
+
+def check(name: str, value):
+    """The value as the key's type; raises UsageError naming key and value where it is not one that the key takes."""
+    if name not in KEYS:
+        near = difflib.get_close_matches(name, KEYS, n=3)
+        raise UsageError(f"there is no key {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else
+                                                         "; `hvdscale-train --help` names them all"))
+    kind, rules = _TYPES[name], KEYS[name].metadata
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind or value != value:
+        raise UsageError(f"{name} = {value!r} is not {_WORDS[kind]}")
+    if kind is list and not (value and all(type(v) in (int, float) and v > 0 for v in value) and sorted(value) == value):
+        raise UsageError(f"{name} = {value!r} is not a list of growing positive numbers, such as [30, 60, 80]")
+    if rules["choices"] and value not in rules["choices"]:
+        raise UsageError(f"{name} = {value!r} is none of {', '.join(rules['choices'])}")
+    for word, holds, bound in (("at least", lambda b: value >= b, rules["least"]), ("above", lambda b: value > b, rules["above"]),
+                               ("below", lambda b: value < b, rules["below"])):
+        if bound is not None and not holds(bound):
+            raise UsageError(f"{name} = {value!r} must be {word} {bound}")
+    return value
+
+
+def read_toml(path: str) -> dict:
+    """A TOML file as a dict; raises UsageError naming the file, and line and column of a syntax error."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: is not TOML: {error}") from None
+
+
+def parse_assignments(texts: typing.Iterable[str]) -> dict:
+    """The layer that ``key=value`` texts set: values as in TOML, bare words as text, ``model_args.dropout=0.2`` into a table."""
+    layer: dict = {}
+    for text in texts:
+        dotted, equals, written = text.partition("=")
+        name, _, inner = dotted.strip().partition(".")
+        if not equals or not name:
+            raise UsageError(f"--set {text!r} is not key=value, such as weight_decay=1e-4")
+        value = _toml_value(written.strip())
+        if not inner:
+            layer[name] = value
+        elif name in KEYS and _TYPES[name] is dict:
+            layer.setdefault(name, {})[inner] = value
+        else:
+            raise UsageError(f"--set {text!r}: {name} is not a table, so {dotted} names nothing")
+    return layer
+
+
+def _toml_value(written: str):
+    try:
+        return tomllib.loads(f"value = {written}")["value"]
+    except tomllib.TOMLDecodeError:
+        return written

@@ -1,0 +1,159 @@
+"""What rank 0 prints: the plan, then progress: a bar on a terminal, lines elsewhere."""
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from .plan import Plan
+from .target import Target
+from .workers import launched
+
+LINE_SECONDS, BAR_SECONDS, WIDTH = 2.0, 0.1, 24
+
+
+class Quiet:
+    """Prints nothing: the ranks above 0."""
+
+    def say(self, text: str) -> None:
+        """A line of text."""
+
+    def evaluation(self, step: int, measured: dict[str, float]) -> None:
+        """What was measured after ``step`` steps."""
+
+    def step(self, step: int, examples: int, seconds: float, loss: float) -> None:
+        """Progress: steps and examples done in the seconds, and the last loss."""
+
+    def end(self) -> None:
+        """No progress follows."""
+
+
+class Display(Quiet):
+    """Progress of a plan, with the metric that the target names (else the validation error or loss)."""
+
+    def __init__(self, plan: Plan, metrics: tuple[str, ...], out=sys.stdout, clock=time.monotonic):
+        self._plan, self._out, self._clock = plan, out, clock
+        self._bar = on_terminal(out)
+        target = plan.stop_target
+        self._column = target.column if target else f"val/{metrics[-1]}"
+        self._value = "-"
+        self._drawn, self._shown_step = float("-inf"), -1
+        self._progress = ""
+
+    def say(self, text):
+        self._erase()
+        print(text, file=self._out, flush=True)
+
+    def evaluation(self, step, measured):
+        self._value = f"{measured.get(self._column, float('nan')):.4g}"
+        if step == 0 or step == self._plan.budget_steps:
+            self._show(step)
+
+    def step(self, step, examples, seconds, loss):
+        rate = examples / seconds
+        left = _remaining(self._plan, step, seconds)
+        self._progress = f"loss {loss:<8.4g}{self._column} {self._value:<9}{rate:,.0f} examples/s  {left}"
+        if self._clock() - self._drawn >= (BAR_SECONDS if self._bar else LINE_SECONDS):
+            self._show(step)
+
+    def end(self):
+        if self._shown_step >= 0:
+            self._erase()
+
+    def _show(self, step):
+        self._drawn, self._shown_step = self._clock(), step
+        budget = self._plan.budget_steps
+        count = f"step {step:>{len(str(budget))}}/{budget}" if budget else f"step {step}"
+        if not self._bar:
+            print(f"{count}  {self._progress or f'{self._column} {self._value}'}", file=self._out, flush=True)
+            return
+        share = step / budget if budget else 0
+        filled = int(WIDTH * share)
+        bar = "#" * filled + "-" * (WIDTH - filled)
+        self._out.write(f"\r\x1b[K[{bar}] {count}  {self._progress}")
+        self._out.flush()
+
+    def _erase(self):
+        if self._bar:
+            self._out.write("\r\x1b[K")
+
+
+def on_terminal(out) -> bool:
+    """Whether what is printed reaches a terminal as it is: launchers give their workers terminals of their own, and
+    horovodrun marks every line."""
+    if not out.isatty() or launched() is None:
+        return out.isatty()
+    try:
+        return os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
+    except OSError:
+        return False
+
+
+def _remaining(plan: Plan, step: int, seconds: float) -> str:
+    left = plan.budget_seconds - seconds if plan.budget_seconds else seconds / step * (plan.budget_steps - step)
+    left = max(0, round(left))
+    return f"{left // 60}:{left % 60:02d} to the budget's end"
+
+
+def describe(plan: Plan, log: str) -> str:
+    """The plan in words and numbers, a line each."""
+    rows = [("workers", _workers(plan)), ("global batch", _batch(plan)), ("learning rate", _lr(plan)), ("optimizer", _optimizer(plan)),
+            ("budget", _budget(plan)), ("evaluation", _evaluation(plan)), ("seed", f"{plan.seed}, {plan.precision}"), ("log", log)]
+    lines = [plan.workload + (f" {plan.model_args}" if plan.model_args else "")]
+    lines += [f"  {name:<15}{text}" for name, text in rows]
+    if plan.local_workers > plan.cores and plan.device == "cpu":
+        lines.append(f"  note: {plan.local_workers} workers share {plan.cores} cores, so times say nothing of {plan.workers} real ones")
+    return "\n".join(lines)
+
+
+def _workers(plan):
+    threads = f", {plan.threads} thread{'s' * (plan.threads > 1)} each" if plan.device == "cpu" else ""
+    return f"{plan.workers} on {plan.device}{threads}"
+
+
+def _batch(plan):
+    share = f"{plan.local_batch} examples" if plan.workers * plan.local_batch * plan.accumulate == plan.global_batch else \
+        f"at most {plan.local_batch} examples"
+    passes = f" x {plan.accumulate} passes" if plan.accumulate > 1 else ""
+    return f"{plan.global_batch} = {plan.workers} worker{'s' * (plan.workers > 1)} x {share}{passes}"
+
+
+def _lr(plan):
+    parts = [f"{plan.peak_lr:g}"]
+    if plan.lr_rule == "tuned":
+        parts.append(f"as tuned at {plan.global_batch}")
+    elif plan.lr_factor != 1:
+        parts[0] += f" = {plan.base_lr:g} x {plan.lr_factor:g}"
+        parts.append(f"{plan.lr_rule} from batch {plan.base_batch}")
+    if plan.warmup != "none":
+        parts.append(f"{plan.warmup} warmup of {plan.warmup_steps} steps from {plan.start_lr:g}")
+    if plan.decay == "step":
+        parts.append(f"x {plan.decay_factor:g} at steps {', '.join(map(str, plan.decay_at))}")
+    elif plan.decay != "constant":
+        parts.append(f"{plan.decay} decay to {plan.end_lr_factor * plan.peak_lr:g} at step {plan.decay_steps}")
+    return "; ".join(parts)
+
+
+def _optimizer(plan):
+    parts = [plan.optimizer]
+    parts += [f"momentum {plan.momentum:g}"] * (plan.momentum is not None)
+    parts += [f"weight decay {plan.weight_decay:g}"] * (plan.weight_decay > 0)
+    parts += [f"label smoothing {plan.label_smoothing:g}"] * (plan.label_smoothing > 0)
+    parts += [f"{name} {value}" for name, value in plan.optimizer_args.items()]
+    return ", ".join(parts)
+
+
+def _budget(plan):
+    size = f"{plan.budget_seconds:g} s" if plan.budget_seconds else \
+        f"{plan.budget_steps} steps ({plan.stream.examples_before(plan.budget_steps) / plan.train_examples:.3g} epochs of " \
+        f"{plan.train_examples} examples)"
+    if plan.target is None:
+        return size
+    return f"{size}, " + ("through the target " if plan.keep_going else "or less: until ") + str(Target.parse(plan.target))
+
+
+def _evaluation(plan):
+    if not plan.eval_every:
+        return "none"
+    splits = [f"{split} ({plan.train_eval_examples})" if split == "train" else split for split in plan.eval_splits]
+    return f"every {plan.eval_every} step{'s' * (plan.eval_every > 1)}: {', '.join(splits)}"

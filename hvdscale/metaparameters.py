@@ -1,0 +1,44 @@
+"""Metaparameters tuned per global batch, read from a TOML file.
+
+    workload = "mnist/simple_cnn"
+
+    [global_batch.256]
+    lr = 0.08
+    momentum = 0.92
+
+A batch's table may set any key of the optimizer, the learning rate's schedule and the loss; ``lr`` is the peak rate at
+that batch.
+"""
+from __future__ import annotations
+
+from .config import checked, read_toml
+from .errors import PlanError, UsageError
+
+TUNABLE = frozenset({"lr", "momentum", "weight_decay", "label_smoothing", "warmup", "warmup_steps", "warmup_epochs",
+                     "warmup_start_factor", "decay", "decay_steps", "decay_epochs", "decay_at_steps", "decay_at_epochs",
+                     "decay_factor", "end_lr_factor", "optimizer_args"})
+
+
+def tuned_for(path: str, workload: str, global_batch: int) -> dict:
+    """The keys tuned for the workload at the global batch.
+
+    Raises UsageError for a file that is none of these, PlanError for another workload's file and for a batch without an
+    entry, naming those that have one.
+    """
+    content = read_toml(path)
+    tables = content.get("global_batch")
+    if not isinstance(tables, dict) or not all(b.isdecimal() and isinstance(t, dict) for b, t in tables.items()):
+        raise UsageError(f"{path}: has no tables such as [global_batch.256]; hvdscale-train needs one per tuned batch")
+    if content.get("workload", workload) != workload:
+        raise PlanError(f"{path}: was tuned for {content['workload']!r}, not for {workload!r}")
+    if str(global_batch) not in tables:
+        raise PlanError(f"{workload} has no metaparameters at global batch {global_batch} in {path}; tuned batches: "
+                        f"{', '.join(sorted(tables, key=int)) or 'none'}. Choose one of these with --global-batch, or --lr-rule linear")
+    tuned = tables[str(global_batch)]
+    for name in tuned:
+        if name not in TUNABLE:
+            raise UsageError(f"{path}: [global_batch.{global_batch}]: {name} cannot be tuned per batch; what can: "
+                             f"{', '.join(sorted(TUNABLE))}")
+    if "lr" not in tuned:
+        raise UsageError(f"{path}: [global_batch.{global_batch}]: has no lr")
+    return checked(tuned)

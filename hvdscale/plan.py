@@ -1,0 +1,265 @@
+"""The plan: all that a run will do, settled before its first step and stored whole in its log.
+
+Its fields stand in three parts. ``PROBLEM`` fields determine the sequence of updates, ``EXECUTION`` fields how it is
+carried out (changing them must change no update), the rest what is measured and when the run ends.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+from .config import Settings
+from .errors import PlanError
+from .metaparameters import tuned_for
+from .scaling import TUNED, exponent, lr_factor
+from .schedule import Schedule
+from .shards import Stream, share_bounds
+from .target import SPLITS, Target
+
+
+@dataclass(frozen=True)
+class Plan:
+    """See hvdscale.config for what each key means; lengths are in steps here, whatever unit was typed."""
+
+    # problem
+    workload: str
+    dataset: str
+    model: str
+    model_args: dict
+    train_examples: int
+    global_batch: int
+    ghost_batch: int
+    last_batch: str
+    seed: int
+    precision: str
+    optimizer: str
+    optimizer_args: dict
+    momentum: float | None
+    weight_decay: float
+    decay_norm_and_bias: bool
+    label_smoothing: float
+    base_lr: float
+    base_batch: int
+    lr_rule: str
+    lr_factor: float
+    peak_lr: float
+    start_lr: float
+    warmup: str
+    warmup_steps: int
+    decay: str
+    decay_steps: int
+    decay_at: tuple[int, ...]
+    decay_factor: float
+    end_lr_factor: float
+    # measurement
+    budget_steps: int           # 0: the budget is in seconds
+    budget_seconds: float | None
+    target: str | None
+    keep_going: bool
+    eval_every: int             # 0: never
+    eval_batch: int
+    eval_splits: tuple[str, ...]
+    train_eval_examples: int
+    # execution
+    workers: int
+    local_workers: int
+    cores: int
+    local_batch: int
+    accumulate: int
+    device: str
+    threads: int
+    bucket_mib: float
+    untimed_passes: int
+    stall_seconds: float
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.peak_lr, self.start_lr, self.warmup, self.warmup_steps, self.decay, self.decay_steps,
+                        self.decay_at, self.decay_factor, self.end_lr_factor)
+
+    @property
+    def stream(self) -> Stream:
+        return Stream(self.train_examples, self.global_batch, self.seed, self.last_batch)
+
+    @property
+    def stop_target(self) -> Target | None:
+        return Target.parse(self.target) if self.target else None
+
+    def passes(self, size: int, rank: int) -> list[int]:
+        """Bounds of the rank's passes over a step of ``size`` examples, as positions: accumulate + 1 numbers."""
+        return share_bounds(size, self.ghost_batch, self.workers, self.accumulate)[rank]
+
+    def evaluates_at(self, step: int) -> bool:
+        """Whether the model is evaluated after this many steps: on the grid, and at the end of the budget."""
+        return self.eval_every > 0 and (step % self.eval_every == 0 or step == self.budget_steps)
+
+    def metaparameters(self) -> dict[str, float]:
+        """The metaparameters as numbers, by the log's names; NaN: does not apply."""
+        return {"learning_rate": self.peak_lr, "momentum": math.nan if self.momentum is None else self.momentum,
+                "weight_decay": self.weight_decay, "label_smoothing": self.label_smoothing,
+                "warmup_steps": float(self.warmup_steps),
+                "decay_steps": float(self.decay_steps) if self.decay in ("linear", "cosine") else math.nan,
+                "end_lr_factor": self.end_lr_factor if self.decay in ("linear", "cosine") else math.nan}
+
+    def as_record(self, asked: dict) -> dict:
+        """The plan for the log: its three parts, and what the user asked."""
+        all_fields = asdict(self)
+        execution = {name: all_fields.pop(name) for name in EXECUTION}
+        measurement = {name: all_fields.pop(name) for name in MEASUREMENT}
+        return {"problem": all_fields, "measurement": measurement, "execution": execution, "asked": asked}
+
+
+MEASUREMENT = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every", "eval_batch", "eval_splits", "train_eval_examples")
+EXECUTION = ("workers", "local_workers", "cores", "local_batch", "accumulate", "device", "threads", "bucket_mib",
+             "untimed_passes", "stall_seconds")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run takes place: worker counts, the host's cores for them, and the device of rank 0."""
+
+    workers: int = 1
+    local_workers: int = 1
+    cores: int = 1
+    device: str = "cpu"
+
+
+def settle(settings: Settings, workload, train_examples: int, val_examples: int, place: Place) -> Plan:
+    """The plan for these settings at this place; raises PlanError or UsageError for what cannot hold.
+
+    workload        its name, dataset and model name the problem
+    train_examples  training examples there are, after train_subset
+    """
+    global_batch, accumulate = settle_batch(settings, place.workers, train_examples)
+    settings = settle_tuned(settings, workload.name, global_batch)
+    stream = Stream(train_examples, global_batch, settings.seed, settings.last_batch)
+    if stream.steps_per_epoch < 1 and settings.last_batch == "drop":
+        raise PlanError(f"last_batch = 'drop' leaves no step: {train_examples} training examples, global batch {global_batch}")
+    steps = _in_steps(stream)
+    budget_steps = settle_budget(settings, stream)
+    base_lr, base_batch, factor, peak_lr = settle_lr(settings, global_batch)
+    warmup_steps = steps(settings.warmup_steps, settings.warmup_epochs) or 0
+    start_lr = min(base_lr, peak_lr) if settings.warmup_start_factor is None else settings.warmup_start_factor * peak_lr
+    if settings.warmup == "none" or start_lr == peak_lr:
+        warmup_steps = 0
+    falls = settings.decay in ("linear", "cosine")
+    decay_steps = (steps(settings.decay_steps, settings.decay_epochs) or budget_steps) if falls else 0
+    if falls and decay_steps <= warmup_steps:
+        raise PlanError(f"{settings.decay} decay ends at step {decay_steps}, within the warmup of {warmup_steps} steps; give "
+                        "decay_steps or decay_epochs beyond it" + ("" if decay_steps else " (a budget in seconds has no last step)"))
+    decay_at = tuple(settings.decay_at_steps or (steps(None, e) for e in settings.decay_at_epochs or ()))
+    if settings.decay == "step" and not decay_at:
+        raise PlanError("decay = 'step' needs decay_at_steps or decay_at_epochs, such as decay_at_epochs=[30, 60, 80]")
+    shares = share_bounds(global_batch, settings.ghost_batch, place.workers, accumulate)
+    eval_every = settings.eval_every if settings.eval_every is not None else steps(None, settings.eval_every_epochs)
+    return Plan(
+        workload=workload.name, dataset=workload.dataset, model=workload.model, model_args=settings.model_args,
+        train_examples=train_examples, global_batch=global_batch, ghost_batch=settings.ghost_batch,
+        last_batch=settings.last_batch, seed=settings.seed, precision=settings.precision,
+        optimizer=settings.optimizer, optimizer_args=settings.optimizer_args,
+        momentum=settings.momentum if settings.optimizer in ("momentum", "nesterov") else None,
+        weight_decay=settings.weight_decay, decay_norm_and_bias=settings.decay_norm_and_bias,
+        label_smoothing=settings.label_smoothing, base_lr=base_lr, base_batch=base_batch, lr_rule=settings.lr_rule,
+        lr_factor=factor, peak_lr=peak_lr, start_lr=start_lr if warmup_steps else peak_lr,
+        warmup=settings.warmup if warmup_steps else "none", warmup_steps=warmup_steps,
+        decay=settings.decay, decay_steps=decay_steps, decay_at=decay_at, decay_factor=settings.decay_factor,
+        end_lr_factor=settings.end_lr_factor,
+        budget_steps=budget_steps, budget_seconds=settings.seconds,
+        target=None if settings.target in (None, "none") else str(Target.parse(settings.target)),
+        keep_going=settings.keep_going, eval_every=1 if eval_every is None else eval_every, eval_batch=settings.eval_batch,
+        eval_splits=settle_splits(settings),
+        train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples),
+        workers=place.workers, local_workers=place.local_workers, cores=place.cores,
+        local_batch=max(b - a for share in shares for a, b in zip(share, share[1:])), accumulate=accumulate,
+        device=place.device, threads=settings.threads or max(1, place.cores // place.local_workers),
+        bucket_mib=settings.bucket_mib, untimed_passes=settings.untimed_passes, stall_seconds=settings.stall_seconds)
+
+
+def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple[int, int]:
+    """Global batch B and accumulation k, from B = W·b·k and what was typed of it."""
+    typed, accumulate = settings.typed, settings.accumulate
+    local, batch = settings.local_batch, settings.global_batch
+    if batch is None:
+        batch = workers * local * accumulate
+    elif local is not None and {"global_batch", "local_batch"} <= typed:
+        if "accumulate" not in typed:
+            accumulate = max(1, batch // (workers * local))
+        if workers * local * accumulate != batch:
+            below = workers * local * max(1, batch // (workers * local))
+            raise PlanError(f"--global-batch {batch} is not {workers} workers x --local-batch {local} x {accumulate} passes = "
+                            f"{workers * local * accumulate}. What fits: --global-batch {below} or {below + workers * local}; or "
+                            f"--global-batch {batch} without --local-batch, in uneven shares")
+    if batch > train_examples:
+        raise PlanError(f"a global batch of {batch} ({_product(workers, batch, accumulate)}) is larger than the training set of "
+                        f"{train_examples} examples; use fewer workers or a smaller batch")
+    if batch < workers * accumulate:
+        raise PlanError(f"a global batch of {batch} leaves some of {workers} workers x {accumulate} passes without an example; use "
+                        f"at most {batch // accumulate or 1} workers, or a larger batch")
+    return batch, accumulate
+
+
+def _product(workers: int, batch: int, accumulate: int) -> str:
+    return f"{workers} workers x {batch / workers / accumulate:g} examples x {accumulate} passes"
+
+
+def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settings:
+    """The settings with the metaparameters tuned for this batch, under the rule ``tuned``; what the user typed wins."""
+    if settings.lr_rule != TUNED:
+        exponent(settings.lr_rule)
+        if "metaparameters" in settings.typed:
+            raise PlanError(f"--metaparameters is read under --lr-rule tuned only, not under {settings.lr_rule}; give one of the two")
+        return settings
+    if settings.metaparameters is None:
+        raise PlanError("--lr-rule tuned needs --metaparameters FILE.toml, as hvdscale-tune writes it")
+    return settings.over(tuned_for(settings.metaparameters, workload, global_batch))
+
+
+def settle_lr(settings: Settings, global_batch: int) -> tuple[float, int, float, float]:
+    """Base learning rate, base batch, factor and peak learning rate.
+
+    With lr_per_example the peak is that rate times B (Masters & Luschi 2018, equation 5), which is the linear rule from a
+    base batch of 1.
+    """
+    if settings.lr_per_example is not None:
+        if "lr_rule" in settings.typed and settings.lr_rule != "linear":
+            raise PlanError(f"lr_per_example is a rate times the global batch, so --lr-rule {settings.lr_rule} cannot hold beside it")
+        base_lr, base_batch, rule = settings.lr_per_example, 1, "linear"
+    else:
+        base_lr, base_batch, rule = settings.lr, settings.base_batch or global_batch, settings.lr_rule
+    if base_lr is None:
+        raise PlanError("no learning rate: give --lr (with --base-batch, where it was tuned)")
+    if rule == TUNED:
+        return base_lr, global_batch, 1.0, base_lr
+    factor = lr_factor(rule, global_batch / base_batch, settings.max_lr_factor)
+    return base_lr, base_batch, factor, base_lr * factor
+
+
+def settle_splits(settings: Settings) -> tuple[str, ...]:
+    """The splits of each evaluation, the target's among them."""
+    wanted = {name.strip() for name in settings.eval_splits.split(",")}
+    if wanted - set(SPLITS):
+        raise PlanError(f"eval_splits = {settings.eval_splits!r} is not a list of {', '.join(SPLITS)}")
+    if settings.target not in (None, "none"):
+        wanted.add(Target.parse(settings.target).split)
+    return tuple(split for split in SPLITS if split in wanted)
+
+
+def settle_budget(settings: Settings, stream: Stream) -> int:
+    """The budget in steps, the last one begun included; 0 where it is in seconds."""
+    if settings.examples is not None:
+        step = settings.examples // stream.global_batch
+        while stream.examples_before(step) < settings.examples:
+            step += 1
+        return step
+    if settings.steps is None and settings.epochs is None and settings.seconds is None:
+        raise PlanError("no budget: give --steps or --epochs (or the keys examples, seconds)")
+    return _in_steps(stream)(settings.steps, settings.epochs) or 0
+
+
+def _in_steps(stream: Stream):
+    """A function of (steps, epochs), one of which is given or neither: the length in steps, at least 1, or None."""
+    def steps(steps, epochs):
+        if epochs is None:
+            return steps
+        return max(1, math.ceil(epochs * stream.steps_per_epoch - 1e-9)) if epochs else 0
+    return steps

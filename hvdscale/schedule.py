@@ -1,0 +1,48 @@
+"""The learning rate as a pure function of the step: warmup, then decay.
+
+    schedule = Schedule(peak_lr=3.2, start_lr=0.1, warmup="gradual", warmup_steps=780)
+    schedule.lr_at(0) -> 0.1;  schedule.lr_at(780) -> 3.2
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rates of all steps; step 0 is the first update.
+
+    warmup  gradual: straight from start_lr at step 0 to peak_lr at step warmup_steps (Goyal et al. 2017, section 2.2);
+            constant: start_lr before that step, peak_lr from it; none: peak_lr at once
+    decay   linear: straight from peak_lr at the warmup's end to end_lr_factor * peak_lr at step decay_steps, and that from
+            there (Shallue et al. 2019, section 4); cosine: half a cosine between the same two; step: times decay_factor
+            at each of decay_at; constant: none
+    """
+
+    peak_lr: float
+    start_lr: float = 0.0
+    warmup: str = "none"
+    warmup_steps: int = 0
+    decay: str = "constant"
+    decay_steps: int = 0
+    decay_at: tuple[int, ...] = ()
+    decay_factor: float = 0.1
+    end_lr_factor: float = 0.0
+
+    def lr_at(self, step: int) -> float:
+        """The learning rate of the update that follows ``step`` done steps."""
+        if self.warmup != "none" and step < self.warmup_steps:
+            climbed = step / self.warmup_steps if self.warmup == "gradual" else 0.0
+            return self.start_lr + (self.peak_lr - self.start_lr) * climbed
+        return self.peak_lr * self._decay_at(step)
+
+    def _decay_at(self, step: int) -> float:
+        if self.decay == "constant":
+            return 1.0
+        if self.decay == "step":
+            return self.decay_factor ** sum(step >= at for at in self.decay_at)
+        start = self.warmup_steps if self.warmup != "none" else 0
+        done = min(1.0, (step - start) / max(1, self.decay_steps - start))
+        fallen = done if self.decay == "linear" else (1 - math.cos(math.pi * done)) / 2
+        return 1.0 + (self.end_lr_factor - 1.0) * fallen

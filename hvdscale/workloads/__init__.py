@@ -1,0 +1,23 @@
+"""The built-in workloads, each named dataset/model."""
+from __future__ import annotations
+
+from ..errors import UsageError
+from ..workload import Workload
+from . import digits, mnist
+
+DATASETS = {"digits": digits, "mnist": mnist, "fashion_mnist": mnist}
+
+
+def find(name: str) -> Workload:
+    """The workload of this name; raises UsageError listing those that exist."""
+    dataset, _, model = name.partition("/")
+    if dataset in DATASETS:
+        found = DATASETS[dataset].workload(dataset, model)
+        if found is not None:
+            return found
+    raise UsageError(f"there is no workload {name!r}; choose one of {', '.join(names())}")
+
+
+def names() -> list[str]:
+    """What ``find`` takes; WIDTH stands for a number."""
+    return [f"{dataset}/{model}" for dataset, module in DATASETS.items() for model in module.MODELS]

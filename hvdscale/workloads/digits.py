@@ -1,0 +1,50 @@
+"""scikit-learn's digits: 1,797 grey 8x8 images of handwritten digits, shipped inside that package."""
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import DataError
+from ..shards import epoch_order
+from ..workload import Data, Split, Workload
+from .models.cnn import TinyCNN
+from .models.fc import FullyConnected, parse_widths
+
+MODELS = ("fc", "fc_WIDTH[_WIDTH...]", "cnn")
+CLASSES, PIXELS = 10, 64
+SIZES = (1197, 300, 300)        # train, validation, test
+SPLIT_SEED = 1797               # which image is in which split does not depend on a trial's seed
+
+DEFAULTS = dict(local_batch=16, base_batch=16, optimizer="momentum", momentum=0.9, lr_rule="linear", max_lr_factor=8.0,
+                warmup_epochs=1.0, target="val/error<0.05", epochs=60.0, eval_every_epochs=0.25)
+
+
+def workload(dataset: str, model: str) -> Workload | None:
+    """digits/fc (one hidden layer of 64), digits/fc_WIDTH..., digits/cnn; None for another name."""
+    def make(build, lr):
+        return Workload(dataset, model, CLASSES, load, build, prepare, {**DEFAULTS, "lr": lr})
+    if model == "cnn":
+        return make(TinyCNN, 0.02)
+    widths = (64,) if model == "fc" else parse_widths(model)
+    return widths and make(lambda: FullyConnected(PIXELS, widths, CLASSES), 0.02)
+
+
+def load(data_dir: str | None) -> Data:
+    """The three splits, cut from a fixed shuffle; raises DataError where scikit-learn is missing."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise DataError(f"the digits data set comes with scikit-learn, which cannot be imported ({error}); "
+                        "pip install scikit-learn") from None
+    images, labels = load_digits(return_X_y=True)
+    order = epoch_order(len(labels), SPLIT_SEED, 0)
+    inputs = torch.from_numpy(images.astype(np.uint8).reshape(-1, 1, 8, 8)[order])
+    labels = torch.from_numpy(labels.astype(np.int64)[order])
+    bounds = np.cumsum((0, *SIZES))
+    return Data(*(Split(inputs[a:b], labels[a:b]) for a, b in zip(bounds, bounds[1:])))
+
+
+def prepare(inputs: Tensor, dtype: torch.dtype) -> Tensor:
+    """Grey levels 0..16 to 0..1."""
+    return inputs.to(dtype) / 16

@@ -1,0 +1,43 @@
+"""The Simple CNN of Shallue et al. 2019 in its three widths, and a small one for 8x8 images."""
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ...dropout import Dropout
+
+# filters of the two convolutions and units of the hidden layer
+WIDTHS = {"narrow": (16, 32, 512), "base": (32, 64, 1024), "wide": (64, 128, 2048)}
+
+
+class SimpleCNN(nn.Module):
+    """Two 5x5 convolutions with 2x2 max-pooling, one hidden layer with dropout: (n, 1, side, side) -> (n, classes).
+
+    Widths and dropout are as remembered of the paper's appendix, which could not be consulted: the same family, not a
+    verified copy.
+    """
+
+    def __init__(self, width: str = "base", dropout: float = 0.4, side: int = 28, classes: int = 10):
+        super().__init__()
+        first, second, hidden = WIDTHS[width]
+        self.features = nn.Sequential(
+            nn.Conv2d(1, first, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(first, second, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2))
+        self.readout = nn.Sequential(
+            nn.Flatten(), nn.Linear(second * (side // 4) ** 2, hidden), nn.ReLU(), Dropout(dropout), nn.Linear(hidden, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.readout(self.features(x))
+
+
+class TinyCNN(nn.Module):
+    """Two 3x3 convolutions and a linear readout, for 8x8 images: (n, 1, 8, 8) -> (n, classes)."""
+
+    def __init__(self, width: int = 16, classes: int = 10):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, width, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(width, 2 * width, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Linear(2 * width * 4, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)

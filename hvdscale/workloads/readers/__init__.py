@@ -1,0 +1,1 @@
+"""Readers of data set files, checked on opening."""
