@@ -1,0 +1,220 @@
+"""One HDF5 file of a log: how it is laid out when made and what is looked at when it is opened.
+
+    file = create({"segment": 0})                     column = create_column(file["steps"], spec, ...)
+    save(file, path)
+    with reading(path):                               any failure inside is a LogError that names the file
+        file = open_file(path)
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import struct
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+
+from .. import __version__
+from ..errors import LogError
+from .schema import FORMAT, TABLES, VERSION, Column, Status
+
+MEMORY_BLOCK = 1 << 20
+TEMPORARY = ".tmp"                        # a file is made under this ending and then renamed
+BOUNDS = ("v110", "v110")                # the oldest file layout that has SWMR: HDF5 1.10 and later read it
+STATUS_TYPE = h5py.enum_dtype({status.name: status.value for status in Status}, basetype="i1")
+TYPES = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "text": np.dtype("<i8"), "status": STATUS_TYPE}
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+SUPERBLOCK = struct.Struct("<8sBBBBQQQ")  # signature, version, sizes, flags, base, extension, end of file (HDF5 spec II.A)
+WRITING, SWMR_WRITING = 1, 4             # flags: open for writing; by a single writer that allows readers (SWMR)
+
+
+class Superblock(NamedTuple):
+    """What a file's first bytes say: flags of its state, the end of file that HDF5 counts on, and its real size."""
+
+    flags: int
+    end: int
+    size: int
+
+
+def create(attributes: dict) -> h5py.File:
+    """A new file in memory with the root attributes of every log; ``attributes`` are added to them or replace them.
+
+    HDF5 crashes the process, later and for good, when it cannot write a file that is not in SWMR mode (seen: h5py 3.16
+    on a full disk). So it never writes one: ``save`` does.
+    """
+    file = h5py.File("in memory", "w", driver="core", backing_store=False, block_size=MEMORY_BLOCK, libver=BOUNDS)
+    given = {
+        "format": FORMAT, "version": VERSION, "creator": f"hvdscale {__version__}", "host": platform.node(),
+        **attributes,
+        "versions": {**library_versions(), **attributes.get("versions", {})},
+    }
+    for name, value in given.items():
+        _write_attribute(file, name, value)
+    return file
+
+
+def save(file: h5py.File, path: str):
+    """Closes a file made by ``create`` and has the disk keep it at ``path``; OSError, and no file, where it cannot."""
+    file.flush()
+    image = file.id.get_file_image()
+    file.close()
+    try:
+        with open(path, "wb") as out:
+            out.write(image)
+            out.flush()
+            os.fsync(out.fileno())
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+def library_versions() -> dict:
+    """Versions of what shapes the file itself; a trainer adds torch, horovod and MPI."""
+    return {"python": platform.python_version(), "numpy": np.__version__, "h5py": h5py.__version__,
+            "hdf5": h5py.version.hdf5_version}
+
+
+def _write_attribute(where, name: str, value):
+    """Integers and floats as they are, text as fixed-size UTF-8, all else as JSON text."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        where.attrs[name] = value
+        return
+    text = value if isinstance(value, str) else json.dumps(value)
+    data = text.encode("utf-8", "replace")
+    where.attrs.create(name, np.array(data), dtype=h5py.string_dtype("utf-8", max(len(data), 1)))
+
+
+def read_attribute(value):
+    """An attribute as it was given to ``create``: int, float, str, or the dict or list that JSON text stands for."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        with contextlib.suppress(ValueError):
+            return json.loads(value)
+    return value
+
+
+def create_column(group: h5py.Group, column: Column, rows: int, **layout) -> h5py.Dataset:
+    """The dataset of a column, with its unit and meaning; ``layout`` are the arguments of h5py's create_dataset."""
+    shape = (rows, 2) if column.type == "text" else (rows,)
+    if "chunks" in layout and column.type == "text":
+        layout["chunks"] = (*layout["chunks"], 2)
+    if "maxshape" in layout and column.type == "text":
+        layout["maxshape"] = (*layout["maxshape"], 2)
+    dataset = group.create_dataset(column.name, shape=shape, dtype=TYPES[column.type], **layout)
+    _write_attribute(dataset, "type", column.type)
+    _write_attribute(dataset, "unit", column.unit)
+    _write_attribute(dataset, "meaning", column.meaning)
+    return dataset
+
+
+@contextlib.contextmanager
+def reading(path: str):
+    """Turns whatever goes wrong while HDF5 reads ``path`` into a LogError; FileNotFoundError stays, for who retries."""
+    try:
+        yield
+    except (LogError, FileNotFoundError):
+        raise
+    except Exception as error:   # damaged files make h5py raise OSError, RuntimeError, KeyError, ValueError, ... alike
+        raise LogError(f"{path}: is damaged and cannot be read as it is: {first_line(error)}; "
+                       f"'hvdscale-log repair {path}' saves what is left") from error
+
+
+def first_line(error: BaseException) -> str:
+    """The cause in one line: HDF5 adds its whole write call to some messages."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:300] + "..."
+
+
+def superblock(path: str) -> Superblock:
+    """The state of an HDF5 file; LogError where it is no HDF5 file of the kind that logs are."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(SUPERBLOCK.size)
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise LogError(f"{path}: cannot be opened: {error.strerror}") from error
+    if size == 0:
+        raise LogError(f"{path}: is an empty file, not a log")
+    if not head.startswith(SIGNATURE):
+        raise LogError(f"{path}: is not an HDF5 file, so not a log")
+    if len(head) < SUPERBLOCK.size:
+        raise LogError(f"{path}: is truncated to {size} bytes; nothing is left of the log")
+    _, version, _, _, flags, _, _, end = SUPERBLOCK.unpack(head)
+    if version < 2:                                    # an older layout, which no log has; HDF5 knows its end
+        return Superblock(0, 0, size)
+    return Superblock(flags, end, size)
+
+
+def open_file(path: str, tolerant: bool = False) -> h5py.File:
+    """A log's file, opened for reading whatever state it is in: closed, live, or left by a killed writer.
+
+    Raises LogError where it is not a log or of a newer schema; FileNotFoundError where it is missing. ``tolerant`` opens
+    a file that is shorter than HDF5 counts on, where the lost part may read as zeros (see ``rows_within``).
+    """
+    state = superblock(path)
+    if state.flags & WRITING and not state.flags & SWMR_WRITING:
+        raise LogError(f"{path}: was left open by a program other than hvdscale; "
+                       "HDF5's own 'h5clear -s' may make it readable")
+    with reading(path):
+        try:
+            file = h5py.File(path, "r", swmr=tolerant or bool(state.flags & SWMR_WRITING), locking=False)
+        except OSError as error:
+            if "truncated" in str(error):
+                raise LogError(f"{path}: is truncated: {state.size} of {state.end} bytes are there; "
+                               f"'hvdscale-log repair {path}' saves what is left") from error
+            raise
+        try:
+            _verify(path, file)
+        except BaseException:
+            file.close()
+            raise
+    return file
+
+
+def _verify(path: str, file: h5py.File):
+    """Raises LogError unless the file is a log of a schema version known here."""
+    if read_attribute(file.attrs.get("format")) != FORMAT:
+        raise LogError(f"{path}: is an HDF5 file, but not an hvdscale log (it has no attribute format = {FORMAT!r})")
+    version = file.attrs.get("version")
+    if version is None or int(version) < 1:
+        raise LogError(f"{path}: names no schema version of a log; its attribute version is {version}")
+    if int(version) > VERSION:
+        raise LogError(f"{path}: is written in schema version {int(version)}, this hvdscale ({__version__}) reads "
+                       f"up to version {VERSION}; install a newer hvdscale")
+    missing = [name for name in (*TABLES, "text") if name not in file]
+    if missing:
+        raise LogError(f"{path}: is a damaged log: it has no /{missing[0]}")
+
+
+def rows_within(dataset: h5py.Dataset, rows: int, size: int) -> int:
+    """How many of the first ``rows`` rows lie in chunks that end within ``size`` bytes of file.
+
+    HDF5 reads what lies beyond the end of a live file as zeros, without an error.
+    """
+    if not dataset.chunks or rows == 0:
+        return rows
+    step = dataset.chunks[0]
+    for first in range(0, rows, step):
+        chunk = dataset.id.get_chunk_info_by_coord((first,) + (0,) * (dataset.ndim - 1))
+        if chunk.byte_offset is None or chunk.byte_offset + chunk.size > size:
+            return first
+    return rows
+
+
+def sync_directory(path: str):
+    """Has the disk keep the name of a file that was made or renamed; a file system that cannot is let be."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

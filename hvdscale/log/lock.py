@@ -1,0 +1,130 @@
+"""The lock of a log: one writer at a time. HDF5's own is dropped when readers are let in (SWMR), so it is no help.
+
+    lock = Lock.take("runs/w8.h5")        flock on runs/w8.h5.lock, which names host, process and job
+    holder("runs/w8.h5")                  who writes it now, or None
+    lock.release()
+"""
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import platform
+import time
+from dataclasses import dataclass
+
+from ..errors import LogError
+
+SUFFIX = ".lock"
+JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+ATTEMPTS, WAIT_SECONDS = 10, 0.02        # a reader that looks whether a log is live holds its lock for an instant
+
+
+@dataclass
+class Lock:
+    """A lock that is held; ``release`` gives it back. A process that dies gives it back too."""
+
+    path: str
+    descriptor: int
+
+    @classmethod
+    def take(cls, log: str, take_over: bool = False) -> Lock:
+        """The lock of ``log``; LogError where a living process holds it, or where the file system refuses locks.
+
+        take_over    go on where locks are refused: the user vouches that no other process writes this log
+        """
+        path = log + SUFFIX
+        for attempt in range(ATTEMPTS):
+            descriptor = _open(path, log)
+            refusal = _flock(descriptor, fcntl.LOCK_EX)
+            if refusal is None or (take_over and refusal not in BUSY):
+                if _is_file(descriptor, path):
+                    _sign(descriptor)
+                    return cls(path, descriptor)
+            os.close(descriptor)
+            if refusal is not None and refusal not in BUSY:
+                raise LogError(_refused(log, path, refusal))
+            if refusal is not None:
+                time.sleep(WAIT_SECONDS)
+        raise LogError(f"{log}: is being written by {describe(_read(path))}; "
+                       "wait for it to end, or choose another log")
+
+    def release(self):
+        """Removes the lock file and lets go; safe to call twice."""
+        if self.descriptor < 0:
+            return
+        if _is_file(self.descriptor, self.path):
+            os.unlink(self.path)
+        os.close(self.descriptor)
+        self.descriptor = -1
+
+
+def holder(log: str) -> dict | None:
+    """Who holds the log's lock: host, pid, job, time; None if no living process does.
+
+    Where the file system refuses locks, a lock file that is there counts as held.
+    """
+    path = log + SUFFIX
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return _read(path) if _flock(descriptor, fcntl.LOCK_SH) is not None else None
+    finally:
+        os.close(descriptor)
+
+
+def describe(owner: dict) -> str:
+    """``process 4711 on node7 (job 99)``"""
+    job = f" (job {owner['job']})" if owner.get("job") else ""
+    return f"process {owner.get('pid', 'unknown')} on {owner.get('host', 'an unknown host')}{job}"
+
+
+def _open(path: str, log: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise LogError(f"{log}: cannot be written here: {path}: {error.strerror}") from error
+
+
+def _flock(descriptor: int, kind: int) -> int | None:
+    """None once the lock is held, else the error number."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def _is_file(descriptor: int, path: str) -> bool:
+    """Whether ``path`` still is the file that was opened: its last holder may have removed it in between."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except OSError:
+        return False
+
+
+def _sign(descriptor: int):
+    job = next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), "")
+    owner = {"host": platform.node(), "pid": os.getpid(), "job": job, "time": time.time()}
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(owner).encode() + b"\n", 0)
+
+
+def _read(path: str) -> dict:
+    try:
+        with open(path, encoding="utf-8") as file:
+            owner = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def _refused(log: str, path: str, refusal: int) -> str:
+    owner = _read(path)
+    last = f" {path} was last signed by {describe(owner)}." if owner else ""
+    return (f"{log}: this file system refuses locks ({errno.errorcode.get(refusal, refusal)}), so another process "
+            f"that writes the same log would go unseen.{last} If none does, go on with --take-over")

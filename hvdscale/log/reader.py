@@ -1,0 +1,303 @@
+"""Reading a log, whatever state it is in: closed, being written, or left by a process that was killed.
+
+    log = read_log("runs/w8.h5")                       the whole set of segments is one log
+    log.evaluations["val/error"]                       float array, one entry a row
+    log.trials["plan"]                                 object array of str
+    log.steps.rows, log.steps.columns                  how many rows; the columns' names
+
+Rows are in order of writing. A process that resumed a trial at step S supersedes what earlier segments say about later
+steps of that trial; of a trial's rows in /trials the latest segment's counts.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import h5py
+import numpy as np
+
+from ..errors import LogError
+from . import lock, segments
+from .files import STATUS_TYPE, open_file, read_attribute, reading, rows_within, superblock
+from .schema import TABLES, Column, Status, columns
+
+SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
+ATTEMPTS = 5        # a log that is merged while it is read is read again
+OPTIONAL = {table: {c.name: c for c in spec if c.optional}
+            for table, spec in columns(optional_steps=("data_seconds", "compute_seconds", "communication_seconds",
+                                                       "local_sqnorm", "reduced_sqnorm")).items()}
+
+
+class Part:
+    """One file of a log, open for reading, with the number of rows that are whole in each table."""
+
+    def __init__(self, path: str):
+        self.path = path
+        self.file = open_file(path)
+        with reading(path):
+            self.segment = segments.of_file(path, self.file)
+            self.attributes = {name: read_attribute(value) for name, value in self.file.attrs.items()}
+            self.rows = {table: int(self.file[table]["committed_rows"][0]) for table in TABLES}
+            self.columns = {table: column_specs(self.file[table]) for table in TABLES}
+            self._refuse_lost_rows()
+
+    def read(self, table: str, name: str) -> np.ndarray:
+        """All whole rows of a column: int64, float64, int8 (status) or an object array of str (text)."""
+        with reading(self.path):
+            rows = self.rows[table]
+            dataset = self.file[table][name]
+            if len(dataset) < rows:
+                raise LogError(f"{self.path}: {table}/{name} has {len(dataset)} rows where {rows} were committed; "
+                               f"'hvdscale-log repair {self.path}' saves what is left")
+            values = dataset[:rows]
+            kind = self.columns[table][name].type
+            if kind == "text":
+                return decode(self.file["text"], values)
+            return values.astype(np.int8, copy=False) if kind == "status" else values
+
+    def close(self):
+        """Lets the file go; what was read stays."""
+        self.file.close()
+
+    def _refuse_lost_rows(self):
+        """A live file that was cut off reads as zeros there, so where it is short, each column is looked at."""
+        state = superblock(self.path)
+        if state.size >= state.end:
+            return
+        for table, rows in self.rows.items():
+            for name in self.columns[table]:
+                whole = rows_within(self.file[table][name], rows, state.size)
+                if whole < rows:
+                    raise LogError(f"{self.path}: is truncated: {state.size} of {state.end} bytes are there, with "
+                                   f"{whole} of {rows} rows of {table}/{name}; "
+                                   f"'hvdscale-log repair {self.path}' saves what is left")
+
+
+def column_specs(group: h5py.Group) -> dict[str, Column]:
+    """The columns of a table's group, by name, with the unit and meaning they carry in the file."""
+    found = {}
+
+    def visit(name, item):
+        if isinstance(item, h5py.Dataset) and name != "committed_rows":
+            unit, meaning = (str(read_attribute(item.attrs.get(key, ""))) for key in ("unit", "meaning"))
+            found[name] = Column(name, column_type(item), unit, meaning)
+
+    group.visititems(visit)
+    return found
+
+
+def column_type(dataset: h5py.Dataset) -> str:
+    """int, float, text or status, told from the dataset's own type and shape."""
+    if dataset.ndim == 2:
+        return "text"
+    if h5py.check_enum_dtype(dataset.dtype) is not None or dataset.dtype == np.int8:
+        return "status"
+    return "int" if dataset.dtype.kind in "iu" else "float"
+
+
+def decode(heap: h5py.Dataset, spans: np.ndarray) -> np.ndarray:
+    """The texts at ``spans`` (int64, shape (rows, 2): first byte, bytes) of the heap, as an object array of str."""
+    out = np.empty(len(spans), dtype=object)
+    if len(spans) == 0:
+        return out
+    starts, lengths = spans[:, 0], spans[:, 1]
+    bad = (starts < 0) | (lengths < 0) | (starts + lengths > len(heap))
+    if bad.any():
+        row = int(bad.argmax())
+        raise LogError(f"{heap.file.filename}: a text of {lengths[row]} bytes at byte {starts[row]} (row {row}) lies "
+                       f"outside /text, which has {len(heap)} bytes")
+    first = int(starts.min())
+    data = heap[first:int((starts + lengths).max())].tobytes()
+    known: dict[tuple[int, int], str] = {}
+    for row, (start, length) in enumerate(spans.tolist()):
+        text = known.get((start, length))
+        if text is None:
+            text = known[start, length] = data[start - first:start - first + length].decode("utf-8", "replace")
+        out[row] = text
+    return out
+
+
+class Table(Mapping):
+    """One table of a log: column name -> array, read when asked for and kept. Iterating gives the columns' names.
+
+    ``rows`` is the number of rows; ``len`` is, as of any mapping, the number of columns. An optional column that the log
+    does not have reads as NaN; any other is a KeyError. Where segments differ, a column that one lacks is NaN there.
+    """
+
+    def __init__(self, name: str, parts: list[Part], keep: np.ndarray | None = None):
+        """keep    row numbers to keep of the parts' rows, laid end to end, in the order wanted; None: all."""
+        self.name = name
+        self.specs = {c: spec for part in reversed(parts) for c, spec in part.columns[name].items()}
+        self.rows = sum(part.rows[name] for part in parts) if keep is None else len(keep)
+        self._parts, self._keep = parts, keep
+        self._read: dict[str, np.ndarray] = {}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that the log has."""
+        return tuple(self.specs)
+
+    def read(self, name: str) -> np.ndarray:
+        """A column, not kept: for one pass over a log larger than memory."""
+        if name in self._read:
+            return self._read[name]
+        if name not in self.specs:
+            if name in OPTIONAL[self.name]:
+                return np.full(self.rows, np.nan)
+            raise KeyError(f"the log's {self.name} have no column {name!r}; there are {', '.join(self.specs)}")
+        values = [part.read(self.name, name) if name in part.columns[self.name]
+                  else absent(self.specs[name].type, part.rows[self.name]) for part in self._parts]
+        joined = values[0] if len(values) == 1 else np.concatenate(values)
+        return joined if self._keep is None else joined[self._keep]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._read:
+            self._read[name] = self.read(name)
+        return self._read[name]
+
+    def __iter__(self):
+        return iter(self.specs)
+
+    def __len__(self):
+        return len(self.specs)
+
+    def __contains__(self, name):
+        return name in self.specs
+
+
+def absent(kind: str, rows: int) -> np.ndarray:
+    """What a column reads as where a segment lacks it: NaN, or an empty text."""
+    if kind == "text":
+        return np.full(rows, "", dtype=object)
+    return np.full(rows, Status.RUNNING, np.int8) if kind == "status" else np.full(rows, np.nan)
+
+
+class Log:
+    """A whole log: its root attributes and its four tables. ``read_log`` makes it."""
+
+    def __init__(self, path: str, parts: list[Part]):
+        self.path = path
+        self.attributes = parts[0].attributes
+        self.segments = [part.segment for part in parts]
+        self.part_attributes = [part.attributes for part in parts]
+        self._parts = parts
+        tables = {}
+        for name in TABLES:
+            tables[name] = Table(name, parts, _rows_that_count(name, parts))
+        self.trials, self.restarts = tables["trials"], tables["restarts"]
+        self.evaluations, self.steps = tables["evaluations"], tables["steps"]
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """The four tables, in the schema's order."""
+        return self.trials, self.restarts, self.evaluations, self.steps
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files."""
+        return sum(os.path.getsize(segment.path) for segment in self.segments)
+
+    def writer(self) -> dict | None:
+        """The living process that writes it (host, pid, job), or None: then RUNNING trials were interrupted."""
+        return lock.holder(self.path)
+
+    def load(self):
+        """Reads all columns and closes the files."""
+        for table in self.tables:
+            for name in table:
+                table[name]
+        self.close()
+
+    def close(self):
+        """Closes the files; columns that were read stay."""
+        for part in self._parts:
+            part.close()
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def read_log(path) -> Log:
+    """The log whose first file is ``path``, with all its segments.
+
+    Raises LogError, naming the file, where one is missing, empty, not a log, of a newer schema, truncated or damaged. A
+    log of up to 4 MiB is read at once; of a larger one the files stay open until ``close``.
+    """
+    path = os.fspath(path)
+    for attempt in range(ATTEMPTS):
+        parts: list[Part] = []
+        try:
+            for segment in segments.find(path):
+                parts.append(Part(segment.path))
+            if parts[-1].segment.number < parts[0].segment.stands_for and len(parts) > 1:
+                raise FileNotFoundError(path)        # merged between the listing and the opening
+            with reading(path):
+                log = Log(path, parts)
+                if sum(superblock(part.path).size for part in parts) <= SMALL:
+                    log.load()
+                return log
+        except FileNotFoundError as error:           # a segment that was listed is gone: the log was just merged
+            missing = error
+        except BaseException:
+            _close(parts)
+            raise
+        _close(parts)
+    raise LogError(f"{path}: there is no such log") from missing
+
+
+def _close(parts):
+    for part in parts:
+        part.close()
+
+
+def _rows_that_count(table: str, parts: list[Part]) -> np.ndarray | None:
+    """Numbers of the rows to keep, the parts' rows laid end to end; None where all count."""
+    if len(parts) == 1:
+        return None
+    if table == "trials":
+        return latest_rows(np.concatenate([part.read("trials", "id") for part in parts]))
+    if table == "restarts":
+        return None
+    return current_rows([(part.read(table, "trial"), part.read(table, "step")) for part in parts],
+                        [(part.read("restarts", "trial"), part.read("restarts", "first_step")) for part in parts])
+
+
+def latest_rows(ids: np.ndarray) -> np.ndarray:
+    """The last row of each id, in the order in which the ids first appear."""
+    _, first = np.unique(ids, return_index=True)
+    _, last_from_end = np.unique(ids[::-1], return_index=True)
+    return (len(ids) - 1 - last_from_end)[np.argsort(first)]
+
+
+def current_rows(rows: list[tuple], restarts: list[tuple]) -> np.ndarray:
+    """Numbers of the rows that no later segment supersedes, the segments' rows laid end to end.
+
+    rows        per segment: trial and step, int arrays of shape (rows,)
+    restarts    per segment: trial and first_step, int arrays of shape (restarts,)
+    A segment supersedes what earlier ones say of a trial's steps after first_step, and from its own first row on: a trial
+    begun anew logs step 0 once more.
+    """
+    offsets = np.cumsum([0] + [len(trial) for trial, _ in rows])
+    keep = [np.arange(offsets[-1] - len(rows[-1][0]), offsets[-1])]
+    ids, first_lost = np.empty(0, np.int64), np.empty(0, np.int64)      # per trial: the first step that is superseded
+    for number in range(len(rows) - 2, -1, -1):
+        ids, first_lost = smallest(
+            np.concatenate([ids, restarts[number + 1][0], rows[number + 1][0]]),
+            np.concatenate([first_lost, restarts[number + 1][1] + 1, rows[number + 1][1]]))
+        trial, step = rows[number]
+        current = np.ones(len(trial), bool)
+        if len(ids):
+            place = np.minimum(np.searchsorted(ids, trial), len(ids) - 1)
+            current = (ids[place] != trial) | (step < first_lost[place])
+        keep.append(offsets[number] + np.flatnonzero(current))
+    return np.concatenate(keep[::-1])
+
+
+def smallest(keys: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each key once, ascending, with the smallest of its values."""
+    order = np.lexsort((values, keys))
+    keys, first = np.unique(keys[order], return_index=True)
+    return keys, values[order][first]

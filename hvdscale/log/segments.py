@@ -1,0 +1,100 @@
+"""The files of one log. No log is ever reopened: each process start writes its own segment, readers take them as one.
+
+    w8.h5, w8.1.h5, w8.2.h5, ...      segments 0, 1, 2 share the attribute ``id`` and are numbered by ``segment``
+
+A merged file stands for ``segments`` of them (its attribute), so that leftovers of a merge cut short are passed over.
+A file that is named like a segment but has another id is another log.
+"""
+from __future__ import annotations
+
+import glob
+import os
+import re
+from dataclasses import dataclass
+
+from ..errors import LogError
+from .files import open_file, read_attribute, reading
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One file of a log: where it is, its number, and how many segments it stands for."""
+
+    path: str
+    log_id: str
+    number: int
+    stands_for: int
+
+
+def describe(path: str) -> Segment:
+    """The segment that a file says it is; LogError where it is no log, FileNotFoundError where it is missing."""
+    with open_file(path) as file, reading(path):
+        return of_file(path, file)
+
+
+def of_file(path: str, file) -> Segment:
+    """``describe`` for a file that is open."""
+    log_id, number, stands_for = (read_attribute(file.attrs.get(name)) for name in ("id", "segment", "segments"))
+    return Segment(path, str(log_id), int(number or 0), int(stands_for or 1))
+
+
+def candidates(path: str) -> list[tuple[int, str]]:
+    """Files named like later segments of ``path``: (number in the name, path), in order."""
+    stem, extension = os.path.splitext(path)
+    found = []
+    for name in glob.glob(f"{glob.escape(stem)}.*{glob.escape(extension)}"):
+        number = re.fullmatch(r"\.([1-9]\d*)", name[len(stem):len(name) - len(extension)])
+        if number:
+            found.append((int(number[1]), name))
+    return sorted(found)
+
+
+def free_name(path: str) -> str:
+    """The first name for a later segment that no file has, after all that are there."""
+    stem, extension = os.path.splitext(path)
+    taken = candidates(path)
+    return f"{stem}.{taken[-1][0] + 1 if taken else 1}{extension}"
+
+
+def later(first: Segment) -> list[Segment]:
+    """The segments after the first file's own, in order, leftovers of its merge included; other logs are left out."""
+    found = (describe(name) for _, name in candidates(first.path))
+    return sorted((s for s in found if s.log_id == first.log_id and s.number > 0), key=lambda s: s.number)
+
+
+def find(path: str) -> list[Segment]:
+    """All files that hold the log's rows, in order; LogError where one is missing, FileNotFoundError if the first is."""
+    first = describe(path)
+    if first.number:
+        raise LogError(f"{path}: is segment {first.number} of a log, not its first file; "
+                       "name the first one, the rest is found beside it")
+    segments = [first] + [s for s in later(first) if s.number >= first.stands_for]
+    for expected, segment in enumerate(segments[1:], start=first.stands_for):
+        if segment.number != expected:
+            raise LogError(f"{path}: segment {expected} is missing: {segment.path} is segment {segment.number}; "
+                           f"put it back beside {path}, or let 'hvdscale-log repair {path}' go on without it")
+    return segments
+
+
+def find_logs(paths) -> list[str]:
+    """The logs among files and directories, each once, in the order given: later segments go with their first file.
+
+    A directory stands for all its *.h5 files. A file that cannot be read counts as a log, so that reading it says why.
+    """
+    names = []
+    for path in map(os.fspath, paths):
+        names += sorted(glob.glob(os.path.join(glob.escape(path), "*.h5"))) if os.path.isdir(path) else [path]
+    return list(dict.fromkeys(first_of(name) for name in names))
+
+
+def first_of(path: str) -> str:
+    """The first file of the log that ``path`` belongs to, where it lies beside it; else ``path`` itself."""
+    try:
+        segment = describe(path)
+        stem, extension = os.path.splitext(path)
+        first = os.path.splitext(stem)[0] + extension
+        if segment.number and describe(first).log_id == segment.log_id:
+            return first
+    except (LogError, FileNotFoundError):
+        pass
+    return path

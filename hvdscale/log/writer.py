@@ -1,0 +1,298 @@
+"""Writing a log so that it can be read at any moment, also after the writer was killed or the disk is full.
+
+    log = LogWriter("runs/w8.h5", metrics=("val/error",), metaparameters=("learning_rate",))
+    log.append("trials", id=0, status=Status.RUNNING, ...)
+    log.append("steps", trial=0, step=1, loss=2.3, lr=0.1, step_seconds=0.01)      # buffered
+    log.flush()                                                                    # before an evaluation
+    log.set_status(0, Status.COMPLETE, "target met")
+    log.finish()                                                                   # one compact file
+    log.abandon()                                                                  # instead, after a LogError
+
+The file is made under another name and shown once it is in HDF5's SWMR mode, in which a file that is never closed can
+be read. Rows are written first, then ``committed_rows``, so what readers trust is whole.
+"""
+from __future__ import annotations
+
+import contextlib
+import errno
+import operator
+import os
+import time
+import uuid
+
+import h5py
+import numpy as np
+
+from ..errors import LogError
+from . import segments
+from .compact import finish_segments
+from .files import BOUNDS, TEMPORARY, create, create_column, first_line, save, sync_directory
+from .lock import Lock
+from .schema import TABLES, Status, columns
+
+CHUNK_ROWS = {"trials": 64, "restarts": 16, "evaluations": 128, "steps": 512}
+HEAP_CHUNK = 8192                # bytes of /text
+ROOM_BYTES = 1 << 18             # more than one new chunk of each column takes, with HDF5's own tables
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+REPEATED_BYTES = 256             # texts up to this size are kept once (names, devices, reasons)
+REPEATED_TEXTS = 4096
+
+
+class LogWriter:
+    """The one writer of a log; see the module's synopsis.
+
+    path              the log's first file; a resumed log goes on in the next segment beside it
+    metrics           names ``split/metric`` of the /evaluations columns; all are declared here, before the first row
+    metaparameters    names of the /trials columns metaparameters/<name>
+    optional_steps    names of the optional /steps columns that will be measured
+    attributes        root attributes to add: commit, versions (a dict), ...
+    overwrite         replace a log that is there; resume: go on after it
+    take_over         go on where the file system refuses locks
+    flush_seconds     rows reach the file at the first ``append`` after this time, or before it where appends come so
+                      slowly that the next would be too late
+    clock             seconds, monotonic
+
+    Raises LogError where the log exists and neither is asked, is being written, or cannot be written.
+    """
+
+    def __init__(self, path, *, metrics, metaparameters=(), optional_steps=(), attributes=None, overwrite=False,
+                 take_over=False, resume=False, flush_seconds=1.0, clock=time.monotonic):
+        self.path = os.fspath(path)
+        self._columns = columns(metaparameters, metrics, optional_steps)
+        self._flush_seconds, self._clock = flush_seconds, clock
+        self._convert = {"int": _int64, "float": float, "text": self._store, "status": Status}
+        self._fields = {table: tuple((c.name, self._convert[c.type], c.type == "float") for c in spec)
+                        for table, spec in self._columns.items()}
+        self._rows = {table: [] for table in TABLES}          # buffered rows, each a list in the order of the columns
+        self._written = {table: 0 for table in TABLES}
+        self._heap, self._heap_end, self._heap_written = [], 0, 0
+        self._known_texts: dict[bytes, tuple[int, int]] = {}
+        self._trial_rows: dict[int, int] = {}
+        self._dead = ""
+        self._file, self._datasets = None, {}
+        self._last_flush = self._last_append = clock()
+        self._make_directory()
+        self._lock = Lock.take(self.path, take_over)
+        try:
+            self._open(attributes or {}, overwrite, resume)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def append(self, table: str, **values):
+        """Adds one row: text as str, status as Status. A float column left out is NaN.
+
+        Raises TypeError for a column that the log has not, KeyError for one that is missing: slips of the caller.
+        """
+        self._require_alive()
+        row, used = [], 0
+        for name, convert, may_miss in self._fields[table]:
+            if name in values:
+                row.append(convert(values[name]))
+                used += 1
+            elif may_miss:
+                row.append(np.nan)
+            else:
+                raise KeyError(f"a row of {table} needs {name}")
+        if used != len(values):
+            unknown = set(values) - {name for name, _, _ in self._fields[table]}
+            raise TypeError(f"{table} has no column {', '.join(sorted(unknown))}")
+        if table == "trials":
+            self._trial_rows[values["id"]] = self._written[table] + len(self._rows[table])
+        self._rows[table].append(row)
+        now = self._clock()
+        gap, self._last_append = now - self._last_append, now
+        if now + gap - self._last_flush >= self._flush_seconds:
+            self.flush()
+
+    def set_status(self, trial: int, status: Status, stop_reason: str):
+        """Rewrites the status of a trial of this segment, the reason first, and flushes."""
+        row = self._trial_rows[trial]
+        span = self._store(stop_reason)
+        self.flush()
+        with self._writing():
+            self._file["trials/stop_reason"][row] = span
+            self._file.flush()
+            self._file["trials/status"][row] = int(Status(status))
+            self._file.flush()
+
+    def flush(self, sync: bool = False):
+        """Writes the buffered rows, then says how many are whole. ``sync`` also has the disk keep them (fsync)."""
+        with self._writing():
+            changed = [table for table in TABLES if self._rows[table]]
+            if changed or self._heap:
+                with self._room(self._buffered_bytes()):
+                    self._write_heap()
+                    for table in changed:
+                        self._write_rows(table)
+                    self._flush_file(sync)
+                for table in changed:
+                    self._file[table]["committed_rows"][0] = self._written[table]
+            if changed or sync:
+                self._flush_file(sync)
+        self._last_flush = self._clock()
+
+    def finish(self):
+        """The clean end: all segments become one compact file, by way of another name, and the lock is given back.
+
+        Raises LogError where that fails; the segments are then as readable as before.
+        """
+        self.flush()
+        with self._writing():
+            self._file.close()
+            self._file, self._datasets = None, {}
+            finish_segments(self.path, self.path + TEMPORARY)
+        self._dead = f"{self.path}: the log is finished"
+        self._lock.release()
+
+    def abandon(self):
+        """Leaves the log as it stands and gives the lock back; never raises, safe to call twice.
+
+        HDF5 may crash or spoil the file when it closes one that it failed to write, so its descriptor is first pointed
+        to /dev/null: what HDF5 still writes, now or when the process ends, goes nowhere.
+        """
+        self._dead = self._dead or f"{self.path}: the log was abandoned"
+        with contextlib.suppress(Exception):
+            if self._file:
+                null = os.open(os.devnull, os.O_RDWR)
+                os.dup2(null, self._descriptor, inheritable=False)
+                os.close(null)
+        with contextlib.suppress(OSError):
+            self._lock.release()
+
+    def _make_directory(self):
+        try:
+            os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
+        except OSError as error:
+            raise LogError(f"{self.path}: its directory cannot be made: {error.strerror}") from error
+
+    def _open(self, attributes, overwrite, resume):
+        """Makes the segment's file and shows it; an old log goes only when the new one is there."""
+        old = self._existing(overwrite, resume)
+        self.segment_path = segments.free_name(self.path) if resume and old else self.path
+        last = old[-1] if old and resume else None
+        number = max(last.number + 1, old[0].stands_for) if last else 0
+        identity = {"id": last.log_id if last else uuid.uuid4().hex, "segment": number, "segments": 1}
+        temporary = self.path + TEMPORARY
+        with self._writing():
+            self._save_empty(temporary, {**identity, **attributes})
+            self._file = h5py.File(temporary, "r+", libver=BOUNDS, locking=False)
+            self._descriptor = self._file.id.get_vfd_handle()
+            self._datasets = {table: [self._file[table][c.name] for c in spec] for table, spec in self._columns.items()}
+            with self._room(0):
+                self._file.swmr_mode = True
+                self._file.flush()
+            if not resume:
+                for segment in old[:0:-1]:
+                    os.unlink(segment.path)
+            os.replace(temporary, self.segment_path)
+            sync_directory(self.segment_path)
+
+    def _existing(self, overwrite, resume) -> list[segments.Segment]:
+        """The files of a log that is there; LogError unless it may be overwritten or resumed."""
+        if not os.path.lexists(self.path):
+            return []
+        if not (overwrite or resume):
+            raise LogError(f"{self.path}: exists already; choose another --log, --overwrite it or --resume it")
+        try:
+            first = segments.describe(self.path)
+            return [first, *segments.later(first)]
+        except LogError:
+            if resume:
+                raise
+            return []            # what is overwritten need not be a log that can be read
+
+    def _save_empty(self, path, attributes):
+        file = create(attributes)
+        for table, spec in self._columns.items():
+            group = file.create_group(table)
+            for column in spec:
+                create_column(group, column, 0, maxshape=(None,), chunks=(CHUNK_ROWS[table],))
+            group.create_dataset("committed_rows", data=np.zeros(1, np.int64))
+        file.create_dataset("text", (0,), "u1", maxshape=(None,), chunks=(HEAP_CHUNK,))
+        save(file, path)
+
+    def _store(self, text: str) -> tuple[int, int]:
+        """Where the text will stand in /text: first byte and bytes."""
+        data = text.encode("utf-8", "replace")
+        span = self._known_texts.get(data)
+        if span is None:
+            span = (self._heap_end, len(data))
+            self._heap.append(data)
+            self._heap_end += len(data)
+            if len(data) <= REPEATED_BYTES and len(self._known_texts) < REPEATED_TEXTS:
+                self._known_texts[data] = span
+        return span
+
+    def _flush_file(self, sync):
+        self._file.flush()
+        if sync:
+            os.fsync(self._descriptor)
+
+    def _buffered_bytes(self) -> int:
+        return self._heap_end - self._heap_written + sum(
+            len(rows) * len(self._columns[table]) * 16 for table, rows in self._rows.items())
+
+    @contextlib.contextmanager
+    def _room(self, buffered: int):
+        """Sees to it that the disk has room for what HDF5 is about to write: a full disk fails here, where it does no harm.
+
+        The room is taken beyond the file's end and given back; a file system that cannot do that is let be.
+        """
+        try:
+            os.posix_fallocate(self._descriptor, self._file.id.get_filesize(), ROOM_BYTES + 2 * buffered)
+        except (OSError, AttributeError) as error:
+            if getattr(error, "errno", None) in FULL:
+                raise
+        yield
+        os.ftruncate(self._descriptor, self._file.id.get_filesize())
+
+    def _write_heap(self):
+        data = b"".join(self._heap)
+        if data:
+            dataset = self._file["text"]
+            _write(dataset, self._heap_written, np.frombuffer(data, np.uint8))
+            self._heap_written += len(data)
+            self._heap.clear()
+
+    def _write_rows(self, table):
+        rows, first = self._rows[table], self._written[table]
+        for dataset, values in zip(self._datasets[table], zip(*rows)):
+            _write(dataset, first, np.array(values, dataset.dtype))
+        self._written[table] += len(rows)
+        rows.clear()
+
+    def _require_alive(self):
+        if self._dead:
+            raise LogError(self._dead)
+
+    @contextlib.contextmanager
+    def _writing(self):
+        """Whatever fails inside ends the writer with a LogError that names path and cause."""
+        self._require_alive()
+        try:
+            yield
+        except LogError as error:
+            self._dead = str(error)
+            self.abandon()
+            raise
+        except (OSError, RuntimeError, ValueError) as error:     # h5py raises any of them where a write fails
+            self._dead = f"{self.path}: cannot be written any more: {first_line(error)}"
+            self.abandon()
+            raise LogError(self._dead) from error
+
+
+def _write(dataset: h5py.Dataset, first: int, values: np.ndarray):
+    """Writes rows from ``first`` on; room is made a chunk at a time, so that the file's own tables seldom change."""
+    end = first + len(values)
+    if end > len(dataset):
+        step = dataset.chunks[0]
+        dataset.resize(-(-end // step) * step, axis=0)
+    dataset[first:end] = values
+
+
+def _int64(value) -> int:
+    value = operator.index(value)
+    if not -2**63 <= value < 2**63:
+        raise OverflowError(f"{value} does not fit the log's 64-bit integers")
+    return value
