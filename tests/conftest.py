@@ -1,0 +1,62 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED_DATA = ROOT.parent / "shared" / "data"
+LAUNCHERS = {
+    "mpirun": lambda np: ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(np)],
+    "horovodrun": lambda np: ["horovodrun", "--mpi", "-np", str(np), "-H", f"localhost:{np}"],
+    "gloo": lambda np: ["horovodrun", "--gloo", "-np", str(np), "-H", f"localhost:{np}"],
+}
+
+
+def command_environment():
+    """The environment of a command started by a test: our package and commands first, root allowed for Open MPI."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a command in tmp_path; gives the finished process with its output as text."""
+    def run(*command, timeout=300, check=True, **environment):
+        done = subprocess.run([str(word) for word in command], cwd=tmp_path, capture_output=True, text=True, timeout=timeout,
+                              stdin=subprocess.DEVNULL, env={**command_environment(), **environment})
+        assert not check or done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+    return run
+
+
+@pytest.fixture
+def launch(tmp_path, run):
+    """Run a module of tests.parallel on np workers; gives what each rank wrote to rankN.json, in rank order."""
+    def launch(module, np, given=None, launcher="mpirun"):
+        command = launcher_command(launcher, np)
+        out = tmp_path / f"{launcher}{np}"
+        out.mkdir()
+        (out / "given.json").write_text(json.dumps(given))
+        run(*command, sys.executable, "-m", f"tests.parallel.{module}", out)
+        return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(np)]
+    return launch
+
+
+def launcher_command(launcher, np):
+    command = LAUNCHERS[launcher](np)
+    if shutil.which(command[0], path=command_environment()["PATH"]) is None:
+        pytest.skip(f"needs {command[0]} on PATH")
+    return command
+
+
+@pytest.fixture
+def mnist():
+    """The folder with MNIST's four files."""
+    folder = SHARED_DATA / "mnist"
+    if not folder.is_dir():
+        pytest.skip(f"needs MNIST's files in {folder}")
+    return folder
