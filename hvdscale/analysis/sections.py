@@ -38,6 +38,7 @@ class Section:
     series: tuple[Series, ...]
     alone: tuple[Cell, ...]             # cells in no series
     batches: Batches | None             # None without a target
+    options: Options
 
     @property
     def cells(self):
@@ -121,7 +122,7 @@ def _section(workload, target, trials, options):
     if target is not None:
         by_batch = _cells(ended, lambda trial: trial.global_batch, target, options)
         batches = batches_of(by_batch, options.perfect_within, options.useful_within, options.confidence)
-    return Section(workload, target, trials, series, outside(cells, series), batches)
+    return Section(workload, target, trials, series, outside(cells, series), batches, options)
 
 
 def _cells(trials, key, target, options):

@@ -27,7 +27,10 @@ STRONG = "strong"   # the same global batch
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of two cells. NaN where it cannot be formed, NaN ends where nothing is known of its spread."""
+    """A ratio of two cells, with ends that are NaN where nothing is known of its spread.
+
+    The value is NaN where it cannot be formed; where the target was not met, ``high`` is what it must be below.
+    """
 
     value: float
     low: float
@@ -54,6 +57,11 @@ class Point:
     @property
     def workers(self):
         return self.cell.workers[0]
+
+    @property
+    def throughput_speedup(self):
+        """x / x0: what time speedup would be if the batch cost no more examples."""
+        return self.system_efficiency.scaled(self.worker_ratio)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +115,8 @@ def _ratio(above, below, name, confidence):
     runs = min(over.runs, under.runs)
     if above is below:
         return Ratio(1.0 if over.met and over.value > 0 else np.nan, *NONE, runs)
+    if over.met and np.isinf(under.value) and under.beyond > 0:
+        return Ratio(np.nan, 0.0, over.high / under.beyond, runs)
     if not (over.met and under.met) or under.value == 0:
         return Ratio(np.nan, *NONE, runs)
     value = over.value / under.value

@@ -167,6 +167,19 @@ class Cell:
         """How many of the seeds met the target."""
         return int(np.isfinite(self.samples.steps).sum())
 
+    @property
+    def step_seconds(self):
+        """Seconds a step at the mean speed: B / x."""
+        speed = self.examples_per_second
+        return Estimate(*(self.global_batch / value if value else np.nan for value in
+                          (speed.value, speed.high, speed.low)), speed.runs)
+
+    @property
+    def oversubscribed(self):
+        """Whether its trials ran with more workers on a host than it has cores: their times say little."""
+        return any(trial.execution.get("local_workers", 0) > trial.execution.get("cores", np.inf)
+                   for trial in self.considered)
+
 
 def cell_of(trials, target=None, confidence=CONFIDENCE) -> Cell:
     """The cell of trials at one global batch; unfinished trials take no part.

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from hvdscale.log.schema import Status
+from hvdscale.log.writer import LogWriter
 
 
 class MadeTable(dict):
@@ -68,3 +69,39 @@ def _table(names, rows):
 
 def _column(values):
     return np.array(values, object if values and isinstance(values[0], str) else None)
+
+
+def save(made, path):
+    """The log as a file, and its path."""
+    metrics = [name for name in made.evaluations.columns if "/" in name]
+    writer = LogWriter(path, metrics=metrics, metaparameters=("learning_rate",), attributes={"commit": "0" * 7})
+    for name in ("trials", "restarts", "evaluations", "steps"):
+        table = getattr(made, name)
+        for row in range(table.rows):
+            writer.append(name, **{column: values[row] for column, values in table.items()})
+    writer.finish()
+    return str(path)
+
+
+def study(seeds=3, unmet=True, **changes):
+    """Trials such as people have: 1, 2, 4 and 8 workers at 32 examples each, with noise; {workers: log}.
+
+    unmet  at 8 workers the last seed does not meet the target
+    """
+    random = np.random.default_rng(7)
+    return {workers: log(*[_realistic(random, workers, seed, unmet and workers == 8 and seed == seeds - 1, **changes)
+                           for seed in range(seeds)], path=f"runs/w{workers}.h5") for workers in (1, 2, 4, 8)}
+
+
+def _realistic(random, workers, seed, unmet, **changes):
+    batch = 32 * workers
+    every = int(80 * (1 + batch / 180) / workers) // 5 * 5                  # S = S_min (1 + B_crit / B)
+    pace = 18 * every * np.exp(random.normal(0, 0.06))
+    step = every * np.arange(40)
+    error = (0.012 if not unmet else 0.021) + 0.88 * np.exp(-4.7 * (step / pace) ** 0.55)
+    error[1:] *= np.exp(random.normal(0, 0.04, 39))
+    count = int(np.argmax(error < 0.02)) + 1 if (error < 0.02).any() else 40
+    seconds = step * batch / (4000 * workers ** 0.82) * np.exp(random.normal(0, 0.03))
+    return trial(seed + 1, step[:count], error[:count], seconds[:count], workers=workers, batch=batch, seed=seed,
+                 target="val/error<0.02", eval_every=every, dataset="mnist", model="simple_cnn", train_examples=55000,
+                 cores=4, peak_lr=0.01 * workers, **changes)

@@ -39,8 +39,8 @@ def test_a_trial_that_never_meets_is_censored_at_its_last_step():
 
 def test_one_run_has_the_evaluation_grid_as_its_interval():
     estimate = cell(trial(steps=(0, 100, 200), error=(0.9, 0.5, 0.1))).steps
-    assert (estimate.value, estimate.low, estimate.high, estimate.runs) == (pytest.approx(200), pytest.approx(100),
-                                                                           pytest.approx(200), 1)
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((200, 100, 200))
+    assert estimate.runs == 1
 
 
 def test_evaluations_are_taken_in_step_order_whatever_the_order_of_rows():
@@ -149,6 +149,6 @@ def test_mixed_workloads_are_never_one_group():
 
 @pytest.mark.parametrize("plan", ["", "not JSON", "[]", json.dumps({"problem": None})])
 def test_a_plan_that_says_nothing_leaves_the_metaparameters_to_tell_settings_apart(plan):
-    trials = read_trials(log(trial(id=1, plan=plan), trial(id=2, plan=plan, seed=1), trial(id=3, plan=plan, peak_lr=2.)))
+    trials = read_trials(log(trial(id=1, plan=plan), trial(id=2, plan=plan, seed=1), trial(id=3, plan=plan, peak_lr=2)))
     assert trials[0].setting == trials[1].setting != trials[2].setting
     assert trials[0].target is None

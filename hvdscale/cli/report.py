@@ -1,0 +1,67 @@
+"""hvdscale-report: tables, figures and a page from logs, without torch."""
+from __future__ import annotations
+
+import click
+
+from ..analysis.intervals import CONFIDENCE
+from ..analysis.regimes import PERFECT_WITHIN, USEFUL_WITHIN
+from ..analysis.sections import Options
+from ..errors import HvdscaleError, UsageError
+from ..report.make import FORMATS, make
+from ..target import Target
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.argument("logs", nargs=-1, required=True, metavar="LOGS...")
+@click.option("--target", "targets", multiple=True, metavar="TARGET",
+              help="Split/metric, a comparison and a number, such as 'val/error<0.01'; may be given several times. "
+                   "Without it each trial is held against the target of its own plan.")
+@click.option("--out", metavar="DIR", help="Write report.html, report.json, tables/ and figures/ there.")
+@click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
+              help="What to write, of these.")
+@click.option("--perfect-within", type=float, default=PERFECT_WITHIN, show_default=True, metavar="SHARE",
+              help="A batch scales perfectly if it needs at most this share more examples than the best one.")
+@click.option("--useful-within", type=float, default=USEFUL_WITHIN, show_default=True, metavar="SHARE",
+              help="The maximum useful batch is the smallest that needs at most this share more steps than the fewest.")
+@click.option("--confidence", type=float, default=CONFIDENCE, show_default=True, help="What the intervals claim.")
+@click.option("--skip-broken", is_flag=True, help="Go on without logs that cannot be read; they are named and counted.")
+def command(logs, targets, out, formats, perfect_within, useful_within, confidence, skip_broken):
+    """Steps, time and speedup to a target, from LOGS: log files, or directories of them.
+
+    \b
+      hvdscale-report runs/*.h5 --out report/
+      hvdscale-report runs --target "val/error<0.02" --target "val/error<0.01"
+    """
+    options = Options(_share("--perfect-within", perfect_within), _share("--useful-within", useful_within),
+                      _confidence(confidence))
+    make(logs, [Target.parse(target) for target in targets], out, options=options, formats=_formats(formats),
+         skip_broken=skip_broken, echo=click.echo)
+
+
+def _share(name, value):
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{name} {value:g}: is a share, 0 or more, such as 0.2")
+    return value
+
+
+def _confidence(value):
+    if not 0 < value < 1:
+        raise UsageError(f"--confidence {value:g}: lies between 0 and 1, such as 0.95")
+    return value
+
+
+def _formats(text):
+    formats = tuple(filter(None, (name.strip() for name in text.split(","))))
+    unknown = sorted(set(formats) - set(FORMATS))
+    if unknown or not formats:
+        raise UsageError(f"--format {text!r}: choose from {', '.join(FORMATS)}, with commas between")
+    return formats
+
+
+def main():
+    """The console script."""
+    try:
+        command()
+    except HvdscaleError as error:
+        click.echo(f"{type(error).__name__}: {error}", err=True)
+        raise SystemExit(error.exit_code) from None

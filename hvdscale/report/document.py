@@ -1,0 +1,125 @@
+"""A report as one record: what report.html, report.json and the screen are written from."""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import __version__
+from ..analysis.sections import Group, Section
+from . import words
+from .figures import Figure, figures_of
+from .numbers import counted
+from .tables import Table, as_values, tables_of, trial_list
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """Where numbers come from: a log's attributes, and where its trials ran."""
+
+    path: str
+    trials: int
+    attributes: dict
+    hosts: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """One section in words, tables and figures."""
+
+    section: Section
+    slug: str                       # for file names and anchors
+    title: str
+    summary: tuple[str, ...]
+    left_out: tuple[str, ...]
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Document:
+    """The whole report."""
+
+    pages: tuple[tuple[Group, tuple[Page, ...]], ...]
+    logs: tuple[LogFacts, ...]
+    skipped: tuple[str, ...]        # messages about logs that could not be read
+    confidence: float
+
+    @property
+    def title(self):
+        """What it is about."""
+        names = list(dict.fromkeys(f"{group.workload.dataset}/{group.workload.model}" for group, _ in self.pages))
+        return f"Scaling report: {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
+
+    @property
+    def lead(self):
+        """How much stands behind it."""
+        trials = sum(len(group.trials) for group, _ in self.pages)
+        return f"{counted(trials, 'trial')} in {counted(len(self.logs), 'log')}"
+
+
+def facts_of(log) -> LogFacts:
+    """What to say of a log; see log.reader.Log."""
+    hosts, devices = (tuple(map(str, np.unique(log.restarts[name].astype(str)))) if log.restarts.rows else ()
+                      for name in ("host", "device"))
+    return LogFacts(log.path, log.trials.rows, dict(log.attributes), hosts, devices)
+
+
+def document_of(groups, logs=(), skipped=(), confidence=0.95) -> Document:
+    """The report of analysed groups."""
+    taken = set()
+    pages = tuple((group, tuple(_page(section, taken) for section in group.sections)) for group in groups)
+    return Document(pages, tuple(logs), tuple(skipped), confidence)
+
+
+def as_json(document: Document) -> dict:
+    """The report for report.json: every number with its interval, its trials and its formula."""
+    return {
+        "format": "hvdscale-report", "version": 1, "creator": f"hvdscale {__version__}",
+        "confidence": document.confidence,
+        "logs": [{"path": log.path, "trials": log.trials, "hosts": log.hosts, "devices": log.devices,
+                  "attributes": {name: _plain(value) for name, value in log.attributes.items()}}
+                 for log in document.logs],
+        "skipped": document.skipped,
+        "workloads": [{
+            "dataset": group.workload.dataset, "model": group.workload.model, "model_args": group.workload.model_args,
+            "optimizer": group.workload.optimizer, "train_examples": group.workload.train_examples,
+            "sections": [_section_values(page) for page in pages]} for group, pages in document.pages],
+    }
+
+
+def _section_values(page):
+    options = page.section.options
+    return {
+        "target": str(page.section.target) if page.section.target else None, "summary": page.summary,
+        "left_out": page.left_out,
+        "tolerances": {"perfect_within": options.perfect_within, "useful_within": options.useful_within},
+        "tables": [as_values(table) for table in page.tables],
+        "figures": [{"name": f"{page.slug}-{figure.name}", "title": figure.title, "caption": figure.caption,
+                     "formula": figure.formula, "source": figure.source, "trials": trial_list(figure.trials)}
+                    for figure in page.figures],
+    }
+
+
+def _page(section, taken):
+    title = str(section.target) if section.target else "Throughput"
+    return Page(section, _slug(section, taken), title, words.summary(section), words.left_out(section),
+                tables_of(section), figures_of(section))
+
+
+def _slug(section, taken):
+    """A name for files that no other section has."""
+    workload = section.workload
+    target = str(section.target).replace("<", "-below-").replace(">", "-above-") if section.target else "throughput"
+    text = re.sub(r"[^A-Za-z0-9.]+", "-", f"{workload.dataset}-{workload.model}-{workload.optimizer}-{target}")
+    text = text.strip("-.")[:80]
+    slug = next(name for name in (text, *(f"{text}-{at}" for at in range(2, 9999))) if name not in taken)
+    taken.add(slug)
+    return slug
+
+
+def _plain(value):
+    """An attribute as JSON can hold it."""
+    return value.item() if isinstance(value, np.generic) else value if isinstance(value, (int, float)) else str(value)

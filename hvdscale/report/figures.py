@@ -1,0 +1,354 @@
+"""Figures as records, drawn by matplotlib when they are asked for: importing this module does not import it.
+
+    for figure in figures_of(section):
+        svg = render(figure, "svg")
+
+Marks: a disc stands on two runs or more, a diamond on one; an open triangle was not met and points to where the value
+lies. Colours are Okabe and Ito's (2008), worker counts viridis, so that none is told by red against green.
+"""
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from . import words
+from .numbers import number, whole
+from .tables import POLLUX, SHALLUE, keys_of
+
+INK, MUTED, GRID = "#222222", "#767676", "#dddddd"
+BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
+ON_DARK = {INK: "#e6e6e6", MUTED: "#9a9a9a", GRID: "#363b42", BLUE: "#5fb4ea", ORANGE: "#ff9a57", GREEN: "#3ecb9f"}
+SHADES = 60             # of viridis, for curves
+SIZE = (4.8, 3.7)       # inches: a column of a paper, half a page on a screen
+MOST_NAMED = 8          # entries of a legend
+
+STYLE = {
+    "font.size": 9, "axes.titlesize": 9.5, "axes.titleweight": "bold", "axes.titlelocation": "left",
+    "axes.labelsize": 9, "legend.fontsize": 8, "legend.frameon": False, "xtick.labelsize": 8, "ytick.labelsize": 8,
+    "font.family": "DejaVu Sans", "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": MUTED,
+    "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "xtick.color": MUTED, "ytick.color": MUTED,
+    "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
+    "axes.axisbelow": True, "lines.linewidth": 1.6, "svg.fonttype": "none",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """A figure: what it shows in words, its formula and source, the trials behind it, and how it is drawn."""
+
+    name: str                   # for file names and anchors
+    title: str                  # a line or two
+    caption: str
+    formula: str
+    source: str
+    trials: tuple[tuple[str, int], ...]
+    draw: Callable              # of a matplotlib Axes
+
+    @property
+    def alt(self):
+        """A text for those who do not see it."""
+        return f"{', '.join(self.title.splitlines())}. {self.caption}"
+
+
+def figures_of(section) -> tuple[Figure, ...]:
+    """Every figure of a section that has something to show."""
+    figures = []
+    if section.batches and any(point.cell.runs for point in section.batches.points):
+        figures.append(_steps_figure(section))
+    for series in section.series:
+        if any(point.cell.runs for point in series.points):
+            figures += [_speedup_figure(section, series), _efficiency_figure(section, series)]
+    metric = _metric(section)
+    if metric:
+        figures += [_curve_figure(section, metric, across) for across in ("step", "seconds")]
+    return tuple(figures)
+
+
+@lru_cache(maxsize=100)
+def render(figure: Figure, format: str) -> bytes:
+    """The figure as ``svg`` or ``png``, the same bytes each time."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": figure.name}):
+        canvas = Canvas(figsize=SIZE, layout="constrained")
+        axes = canvas.add_subplot()
+        axes.set_title(figure.title)
+        figure.draw(axes)
+        _legend(canvas, axes)
+        out = io.BytesIO()
+        canvas.savefig(out, format=format, dpi=200, metadata={"Date": None} if format == "svg" else None)
+    if format == "svg":                 # text stays text, in a font that every machine has
+        return out.getvalue().replace(b"'DejaVu Sans'", b"'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif")
+    return out.getvalue()
+
+
+def colors_on_dark() -> dict[str, str]:
+    """For each colour of the figures, the one that takes its place on a dark page."""
+    return ON_DARK | {_viridis(0.85 * at / SHADES): _viridis(0.35 + 0.65 * at / SHADES) for at in range(SHADES + 1)}
+
+
+def _viridis(share):
+    from matplotlib import colormaps
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colormaps["viridis"](share)[:3])
+
+
+def _steps_figure(section):
+    batches = section.batches
+    points = [point for point in batches.points if point.cell.runs]
+
+    def draw(axes):
+        met = [point for point in points if point.cell.steps.met and point.cell.steps.value > 0]
+        _log2(axes, "x", [point.global_batch for point in points])
+        seen = [value for point in points for value in (point.cell.steps.value, point.cell.steps.low,
+                                                        point.cell.steps.high, point.cell.steps.beyond)]
+        if met:
+            first = met[0]
+            ends = [point.global_batch for point in points]
+            line = [first.cell.steps.value * first.global_batch / end for end in (ends[0], ends[-1])]
+            axes.plot([ends[0], ends[-1]], line, "--", color=MUTED, linewidth=1.2, label="perfect scaling")
+            seen += line
+        _log2(axes, "y", seen)
+        if batches.maximum_useful:
+            axes.axvline(batches.maximum_useful, color=GREEN, linestyle=":",
+                         label=f"maximum useful batch, {batches.maximum_useful:,}")
+        axes.plot([p.global_batch for p in met], [p.cell.steps.value for p in met], color=BLUE, linewidth=1)
+        for point in points:
+            _mark(axes, point.global_batch, point.cell.steps, BLUE, "o", "steps to target")
+        axes.set_xlabel("global batch B (examples)")
+        axes.set_ylabel("steps to target S")
+    return Figure(
+        "steps-batch", f"Steps to {section.target}",
+        "Steps to target against the global batch, both axes in powers of 2, over all worker counts. Bars are "
+        f"{section.options.confidence:.0%} intervals over seeds; along the dashed line the batch doubles and the steps "
+        "halve.",
+        "S at the first evaluation that meets the target, geometric mean over seeds; perfect scaling: S1 B1 / B from "
+        "the smallest batch that met it", SHALLUE, _keys(point.cell for point in points), draw)
+
+
+def _speedup_figure(section, series):
+    points = [point for point in series.points if point.cell.runs]
+
+    def draw(axes):
+        shown = [point for point in points if _known(point.throughput_speedup)]
+        timed = [point for point in points if _known(point.time_speedup)]
+        workers = [point.workers for point in points]
+        ideal = [point.worker_ratio for point in points]
+        _log2(axes, "x", workers)
+        ratios = [ratio for point in points for ratio in (point.throughput_speedup, point.time_speedup)]
+        _log2(axes, "y", [1, *ideal, *(end for ratio in ratios for end in (ratio.value, ratio.low, ratio.high))])
+        axes.plot(workers, ideal, "--", color=MUTED, linewidth=1.2, label="ideal")
+        system = [point.throughput_speedup.value for point in shown]
+        axes.fill_between([p.workers for p in shown], system, [p.worker_ratio for p in shown], color=ORANGE,
+                          alpha=0.15, linewidth=0, label="lost to the system")
+        if section.target:
+            both = [point for point in timed if _known(point.throughput_speedup)]
+            axes.fill_between([p.workers for p in both], [p.time_speedup.value for p in both],
+                              [p.throughput_speedup.value for p in both], color=BLUE, alpha=0.15, linewidth=0,
+                              label="lost to statistics")
+        axes.plot([p.workers for p in shown], system, color=ORANGE, linewidth=1)
+        for point in shown:
+            _mark(axes, point.workers, point.throughput_speedup, ORANGE, "s", "examples per second")
+        if section.target:
+            axes.plot([p.workers for p in timed], [p.time_speedup.value for p in timed], color=BLUE, linewidth=1)
+            for point in points:
+                _mark(axes, point.workers, point.time_speedup, BLUE, "o", "time to target")
+        axes.set_xlabel("workers W")
+        axes.set_ylabel(f"speedup over {series.points[0].workers} worker{'s' * (series.points[0].workers > 1)}")
+    what = f"Speedup to {section.target}" if section.target else "Speedup in examples per second"
+    lost = (" The band above the squares is lost to the system, the band below to statistics; on this scale the two "
+            "add up to all that is lost." if section.target else "")
+    return Figure(
+        f"speedup-{words.series_name(series)}", f"{what}\n{words.series_kind(series)}",
+        f"Speedup against workers, both axes in powers of 2; {words.series_kind(series)}. Bars are "
+        f"{section.options.confidence:.0%} intervals.{lost}",
+        "T0 / T (time to target) and x / x0 (examples per second)", POLLUX,
+        _keys(point.cell for point in points), draw)
+
+
+def _efficiency_figure(section, series):
+    points = [point for point in series.points if point.cell.runs]
+    kinds = [("system_efficiency", ORANGE, "s", "system efficiency", 1.0)]
+    if section.target:
+        kinds = [("statistical_efficiency", GREEN, "^", "statistical efficiency", 1 / 1.04),
+                 ("system_efficiency", ORANGE, "s", "system efficiency", 1.04),
+                 ("product", BLUE, "o", "their product", 1.0)]
+
+    def draw(axes):
+        _log2(axes, "x", [point.workers for point in points])
+        axes.axhline(1, color=MUTED, linestyle="--", linewidth=1.2, label="ideal")
+        tops = [1.0]
+        for name, color, marker, label, aside in kinds:
+            known = [point for point in points if _known(getattr(point, name))]
+            axes.plot([p.workers * aside for p in known], [getattr(p, name).value for p in known], color=color,
+                      linewidth=1)
+            for point in points:
+                ratio = getattr(point, name)
+                tops += [end for end in (ratio.value, ratio.high) if math.isfinite(end)]
+                _mark(axes, point.workers * aside, ratio, color, marker, label)
+        axes.set_ylim(0, 1.08 * min(max(tops), 2 * max(1, *(getattr(p, k[0]).value for p in points for k in kinds
+                                                            if _known(getattr(p, k[0]))))))
+        axes.set_xlabel("workers W")
+        axes.set_ylabel("efficiency")
+    what = f"Efficiency to {section.target}" if section.target else "Efficiency in examples per second"
+    return Figure(
+        f"efficiency-{words.series_name(series)}", f"{what}\n{words.series_kind(series)}",
+        f"Statistical efficiency, system efficiency and their product against workers; {words.series_kind(series)}."
+        if section.target else f"System efficiency against workers; {words.series_kind(series)}.",
+        "(S0 B0) / (S B) and (x / x0) / (W / W0)", POLLUX, _keys(point.cell for point in points), draw)
+
+
+def _curve_figure(section, metric, across):
+    cells = [cell for cell in section.cells if cell.runs and any(_plain(run, metric) for run in cell.runs)]
+    label = {"step": "steps", "seconds": "training time (seconds, evaluation left out)"}[across]
+    name = words.metric_name(metric)
+
+    def draw(axes):
+        ends, values = [], []
+        named = {round(at * (len(cells) - 1) / max(1, min(MOST_NAMED, len(cells)) - 1)) for at in range(MOST_NAMED)}
+        for at, cell in enumerate(cells):
+            color = _viridis(0.85 * round(SHADES * at / max(1, len(cells) - 1)) / SHADES)
+            for index, run in enumerate(cell.runs):
+                x = _across(run, across)
+                axes.plot(x, run.trial.metrics[metric], color=color, linewidth=1, alpha=0.9,
+                          label=f"W = {words.listed_workers(cell)}, B = {cell.global_batch:,}"
+                          if index == 0 and at in named else None)
+                ends.append(x[-1])
+                values += [value for value in run.trial.metrics[metric] if math.isfinite(value)]
+        _curve_axes(axes, section, metric, ends, values, cells, across)
+        axes.set_xlabel(label)
+        axes.set_ylabel(name)
+    return Figure(
+        f"curve-{across}", f"{name[0].upper()}{name[1:]} against {'steps' if across == 'step' else 'time'}",
+        f"{metric} at every evaluation against {label}: one line a run, one colour a worker count and global batch.",
+        f"{metric} and {'step' if across == 'step' else 'train_seconds'} of /evaluations", "", _keys(cells), draw)
+
+
+def _curve_axes(axes, section, metric, ends, values, cells, across):
+    goal = [section.target.value] if section.target and section.target.column == metric else []
+    positive = [value for value in values + goal if value > 0]
+    if positive and min(values + goal) > 0 and max(positive) > 8 * min(positive):
+        axes.set_yscale("log")
+        _decimal_ticks(axes)
+    starts = [x[x > 0][0] for cell in cells for run in cell.runs for x in [_across(run, across)] if (x > 0).any()]
+    if starts and max(ends) > 3 * min(ends) > 0:
+        axes.set_xscale("log", base=2, nonpositive="mask")
+        axes.set_xlim(min(starts) / 1.1, max(ends) * 1.1)
+        _powers(axes.xaxis, min(starts), max(ends))
+    else:
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(lambda value, _: number(value, 4))
+    for value in goal:
+        axes.axhline(value, color=INK, linestyle="--", linewidth=1.1, label=f"target {section.target}")
+
+
+def _mark(axes, x, estimate, color, marker, label):
+    """One point with its interval; see the module's text for the marks."""
+    value, low, high = estimate.value, estimate.low, estimate.high
+    if _known(estimate):
+        if low == low and high == high and high > low:
+            top = high if math.isfinite(high) else value
+            axes.plot([x, x], [low if low > 0 else value, top], color=color, linewidth=1.4, alpha=0.75)
+            if math.isinf(high):
+                _arrow(axes, x, value, color, 1)
+            if low == 0:
+                _arrow(axes, x, value, color, -1)
+        one = estimate.runs < 2
+        axes.plot([x], [value], linestyle="", marker="D" if one else marker, color=color,
+                  markersize=5 if one else 5.5, markeredgewidth=0, zorder=3)
+        axes.plot([], [], linestyle="", marker=marker, color=color, markersize=5.5, markeredgewidth=0, label=label)
+        if one:
+            axes.plot([], [], linestyle="", marker="D", color=MUTED, markersize=5, markeredgewidth=0, label="one run")
+        return
+    beyond = getattr(estimate, "beyond", math.nan)
+    if math.isfinite(beyond) and beyond > 0:            # above this
+        _open(axes, x, beyond, color, "^", 1)
+    elif math.isfinite(high) and high > 0:              # below this
+        _open(axes, x, high, color, "v", -1)
+
+
+def _open(axes, x, y, color, marker, way):
+    _arrow(axes, x, y, color, way)
+    look = {"linestyle": "", "marker": marker, "markersize": 6.5, "markerfacecolor": "none", "markeredgewidth": 1.3}
+    axes.plot([x], [y], **look, markeredgecolor=color, zorder=3)
+    axes.plot([], [], **look, markeredgecolor=MUTED, label="not met: above" if way > 0 else "not met: below")
+
+
+def _arrow(axes, x, y, color, way):
+    arrow = axes.annotate("", xy=(x, y), xytext=(0, 20 * way), textcoords="offset points",
+                          arrowprops={"arrowstyle": "<-", "color": color, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 4})
+    arrow.arrow_patch.set_clip_on(True)
+    arrow.arrow_patch.set_clip_box(axes.bbox)
+
+
+def _known(estimate):
+    return math.isfinite(estimate.value) and estimate.value > 0
+
+
+def _legend(canvas, axes):
+    """One legend under the axes, each entry once, so that it covers nothing."""
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels())))
+    names = sorted(handles, key=lambda name: name.startswith(("one run", "not met")))       # what marks mean comes last
+    if handles:
+        canvas.legend([handles[name] for name in names], names, loc="outside lower center", ncols=2, handlelength=1.8,
+                      columnspacing=1.6, labelspacing=0.35)
+
+
+def _log2(axes, which, values):
+    """A base 2 axis that holds the positive values, with a margin, and ticks at powers of 2."""
+    values = [value for value in values if math.isfinite(value) and value > 0] or [1]
+    low, high = min(values), max(values)
+    getattr(axes, f"set_{which}scale")("log", base=2)
+    margin = 2 ** (0.06 * max(1.5, math.log2(high / low)) + 0.1)
+    getattr(axes, f"set_{which}lim")(low / margin, high * margin)
+    _powers(getattr(axes, f"{which}axis"), low / margin, high * margin)
+
+
+def _powers(axis, low, high, most=9):
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    if last - first < 1:                # within an octave: halves of it say more
+        ticks = [2 ** (at / 4) for at in range(math.ceil(4 * math.log2(low)), math.floor(4 * math.log2(high)) + 1)]
+    else:
+        stride = math.ceil((last - first + 1) / most)
+        ticks = [2.0 ** at for at in range(first, last + 1, stride)]
+    axis.set_major_locator(_fixed(ticks))
+    axis.set_minor_locator(_fixed([]))
+    axis.set_major_formatter(lambda value, _: whole(value) if value >= 1 else f"{value:g}")
+
+
+def _decimal_ticks(axes):
+    from matplotlib.ticker import LogLocator
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(_fixed([]))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def _fixed(ticks):
+    from matplotlib.ticker import FixedLocator
+    return FixedLocator(ticks)
+
+
+def _across(run, across):
+    return run.trial.step if across == "step" else run.trial.train_seconds
+
+
+def _metric(section):
+    """The metric whose curves are shown: the target's, else the first there is of validation, test or training."""
+    if section.target:
+        return section.target.column
+    names = {name for cell in section.cells for run in cell.runs for name in run.trial.metrics
+             if _plain(run, name)}
+    ordered = sorted(names, key=lambda name: (("val", "test", "train").index(name.split("/")[0]), "error" not in name,
+                                              name))
+    return ordered[0] if ordered else None
+
+
+def _plain(run, metric):
+    """Whether a run has a curve to draw."""
+    return metric in run.trial.metrics and len(run.trial.step) > 1
+
+
+def _keys(cells):
+    return tuple(dict.fromkeys(key for cell in cells for key in keys_of(cell)))

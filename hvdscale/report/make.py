@@ -1,0 +1,113 @@
+"""From logs to a report: tables on screen first, then the files.
+
+    make(["runs"], targets=[Target.parse("val/error<0.01")], out="report")
+"""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from textwrap import fill
+
+from ..analysis.sections import Options, analyse
+from ..analysis.trials import read_trials
+from ..errors import HvdscaleError, LogError
+from ..log.reader import read_log
+from ..log.segments import find_logs
+from ..target import Target
+from .document import Document, as_json, document_of, facts_of
+from .numbers import counted
+from .tables import WIDTH, as_csv, as_text
+
+FORMATS = ("html", "json", "csv", "svg", "png")
+
+
+def make(paths: Iterable, targets: Sequence[Target] = (), out=None, *, options=Options(), formats=FORMATS,
+         skip_broken=False, echo: Callable[[str], object] = print) -> Document:
+    """Print the report of these logs, and write its files under the directory ``out`` where one is given.
+
+    paths        logs, or directories of logs
+    targets      to hold the trials against; none: each against its own
+    skip_broken  go on without the logs that cannot be read, and say so; else the first raises its LogError
+    echo         takes each piece of text for the screen as soon as it is known
+    """
+    trials, facts, skipped = read_all(paths, skip_broken)
+    document = document_of(analyse(trials, targets, options), facts, skipped, options.confidence)
+    for text in on_screen(document):
+        echo(text)
+    if out is not None:
+        written = list(write(document, out, formats))
+        echo(f"wrote {counted(len(written), 'file')}: {written[0]}"
+             + (f", and more beside it ({', '.join(formats)})" if len(written) > 1 else ""))
+    return document
+
+
+def read_all(paths, skip_broken=False):
+    """(trials, facts of logs, messages about those skipped) of all logs among files and directories.
+
+    Raises LogError where a log cannot be read, unless it is to be skipped, and where there is nothing to report.
+    """
+    names = find_logs(paths)
+    trials, facts, skipped = [], [], []
+    for name in names:
+        try:
+            with read_log(name) as log:
+                trials += read_trials(log)
+                facts.append(facts_of(log))
+        except LogError as error:
+            if not skip_broken:
+                raise LogError(f"{error}\n--skip-broken goes on without logs that cannot be read") from error
+            skipped.append(str(error))
+    if not names:
+        raise LogError(f"no logs (*.h5) in {', '.join(map(str, paths)) or 'an empty list of paths'}")
+    if not trials:
+        raise LogError(f"{', '.join(names)}: no trial that can be read, so there is nothing to report yet"
+                       + "".join(f"\n{message}" for message in skipped))
+    return trials, facts, skipped
+
+
+def on_screen(document: Document):
+    """The report as pieces of plain text: tables first, then what they say."""
+    for message in document.skipped:
+        yield f"skipped: {message}\n"
+    for group, pages in document.pages:
+        yield f"{group.workload}\n{'=' * len(str(group.workload))}\n"
+        for page in pages:
+            yield from map(as_text, page.tables)
+            if page.summary or page.left_out:
+                yield "\n".join(fill(said, WIDTH) for said in (*page.summary, *page.left_out)) + "\n"
+            if not page.tables:
+                yield f"{page.title}: no trial has run to its end yet.\n"
+
+
+def write(document: Document, out, formats=FORMATS):
+    """Write the files of a report, each whole or not at all; yields their paths as they are done."""
+    out = os.fspath(out)
+    pages = [page for _, found in document.pages for page in found]
+    if "html" in formats:
+        from .html import as_html
+        yield _put(os.path.join(out, "report.html"), as_html(document))
+    if "json" in formats:
+        yield _put(os.path.join(out, "report.json"), json.dumps(as_json(document), indent=1, allow_nan=False) + "\n")
+    if "csv" in formats:
+        for page in pages:
+            for table in page.tables:
+                yield _put(os.path.join(out, "tables", f"{page.slug}-{table.name}.csv"), as_csv(table))
+    from .figures import render
+    for kind in ("svg", "png"):
+        for page in pages if kind in formats else ():
+            for figure in page.figures:
+                yield _put(os.path.join(out, "figures", f"{page.slug}-{figure.name}.{kind}"), render(figure, kind))
+
+
+def _put(path, content):
+    content = content.encode() if isinstance(content, str) else content
+    folder = os.path.dirname(path)
+    try:
+        os.makedirs(folder or ".", exist_ok=True)
+        with open(f"{path}.tmp", "wb") as file:
+            file.write(content)
+        os.replace(f"{path}.tmp", path)
+    except OSError as error:
+        raise HvdscaleError(f"{path}: cannot be written: {error.strerror}") from error
+    return path

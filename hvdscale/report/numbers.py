@@ -1,0 +1,55 @@
+"""How numbers are written: rounded to what is known, unmet as unmet, missing as missing."""
+from __future__ import annotations
+
+import math
+
+
+def number(value, digits=3) -> str:
+    """A measurement to ``digits`` significant digits: 0.0123, 1.2, 12,300, 4.56M; n/a for NaN."""
+    if value != value:
+        return "n/a"
+    if math.isinf(value):
+        return "inf"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e5, "k")):
+        if abs(value) >= size:
+            scale = size if letter != "k" else 1e3
+            return _significant(value / scale, digits) + letter
+    return _significant(value, digits)
+
+
+def whole(value) -> str:
+    """A count, such as steps, to four significant digits."""
+    return number(value if abs(value) < 10 or not math.isfinite(value) else round(value), 4)
+
+
+def ratio(value) -> str:
+    """A speedup or an efficiency: two decimals, fewer above 10."""
+    return "n/a" if value != value else "inf" if math.isinf(value) else f"{value:.{2 if value < 9.995 else 1}f}"
+
+
+def span(low, high, write=number) -> str:
+    """An interval as ``1.2-3.4``, ``> 1.2`` or ``< 3.4``; empty where nothing is known of it."""
+    if low != low or high != high or (low == 0 and math.isinf(high)):
+        return ""
+    if math.isinf(high):
+        return f"> {write(low)}"
+    return f"< {write(high)}" if low == 0 else f"{write(low)}-{write(high)}"
+
+
+def listed(items, last="and") -> str:
+    """``1, 2 and 4``."""
+    items = [str(item) for item in items]
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
+
+
+def counted(count, noun) -> str:
+    """``1 trial``, ``2 trials``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _significant(value, digits):
+    if value == 0:
+        return "0"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    text = f"{round(value, places):,.{max(0, places)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text and float(text.replace(",", "")) == int(value) else text

@@ -1,0 +1,285 @@
+"""Tables as records, and the three ways of writing them: aligned text, CSV, and values for JSON.
+
+    for table in tables_of(section):
+        print(as_text(table))
+"""
+from __future__ import annotations
+
+import csv
+import io
+import math
+import textwrap
+from dataclasses import dataclass
+
+from . import words
+from .numbers import number, ratio, span, whole
+
+WIDTH = 118
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its key in CSV and JSON, its heading, and how its numbers come about."""
+
+    key: str
+    title: str
+    unit: str = "1"
+    formula: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value. ``shown`` is what people read; value, low and high are as computed, None where it is text alone."""
+
+    shown: str
+    value: float | int | None = None
+    low: float | None = None
+    high: float | None = None
+    below: str = ""             # smaller, under it: the interval
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cells, and where they come from: trials as (log, id)."""
+
+    cells: tuple[Cell, ...]
+    trials: tuple[tuple[str, int], ...]             # that the estimates are of
+    diverged: tuple[tuple[str, int], ...]           # repeats of them that were lost
+    baseline: tuple[tuple[str, int], ...] = ()      # that the ratios are to
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its title in words and the notes that belong under it."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+
+SHALLUE = "Shallue et al. 2019, arXiv 1811.03600"
+POLLUX = "Qiao et al. 2021, arXiv 2008.12260"
+WORKERS = Column("workers", "workers", "1", "W: workers at the trial's start")
+BATCH = Column("global_batch", "batch", "examples", "B: examples averaged into one step by all workers")
+MET = Column("met", "met", "1", "seeds that met the target / seeds that ran; COMPLETE trials of the setting that "
+             "stands for the cell; below: INFEASIBLE trials of that setting (div.)")
+RUNS = Column("runs", "runs", "1", "seeds that ran; COMPLETE trials")
+STEPS = Column("steps_to_target", "steps to target", "steps", "S: steps done at the first evaluation that meets the "
+               "target, geometric mean over seeds; the median where a seed did not meet", SHALLUE)
+SECONDS = Column("seconds_to_target", "seconds to target", "seconds",
+                 "T = S B / x: train_seconds at that evaluation, evaluation left out, geometric mean over seeds")
+SPEED = Column("examples_per_second", "examples per second", "examples/second",
+               "x = S B / T, geometric mean over seeds; over all steps of a run that did not meet")
+STEP_SPEEDUP = Column("step_speedup", "step speedup", "1", "S0 / S", SHALLUE)
+STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX)
+SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)", POLLUX)
+PRODUCT = Column("efficiency", "their product", "1", "statistical x system efficiency = (T0 / T) / (W / W0)", POLLUX)
+TIME_SPEEDUP = Column("time_speedup", "time speedup", "1", "T0 / T")
+EXAMPLES = Column("examples_to_target", "examples to target", "examples", "B S", SHALLUE)
+PERFECT = Column("perfect_scaling", "perfect scaling", "1", "B S within its tolerance of the smallest B S", SHALLUE)
+RAN_AT = Column("workers", "workers", "1", "W: the worker counts that ran this batch")
+TIMED = Column("timed_steps", "steps timed", "steps", "steps of one run")
+STEP_SECONDS = Column("step_seconds", "seconds per step", "seconds", "B / x")
+THROUGHPUT = Column("throughput_speedup", "throughput speedup", "1", "x / x0")
+
+
+def tables_of(section) -> tuple[Table, ...]:
+    """Every table of a section: a table a series, cells in no series, and by global batch."""
+    series_table = _series_table if section.target else _throughput_table
+    tables = [series_table(section, series) for series in section.series]
+    if section.alone:
+        tables.append(_alone_table(section))
+    if section.batches and section.batches.points:
+        tables.append(_batch_table(section))
+    return tuple(tables)
+
+
+def as_text(table, width=WIDTH) -> str:
+    """The table in plain ASCII columns under its title, values above their intervals, notes wrapped to ``width``."""
+    heads = [_wrapped(column.title) for column in table.columns]
+    body = [[[cell.shown, cell.below] for cell in row.cells] for row in table.rows]
+    widths = [max(len(line) for lines in (heads[at], *(row[at] for row in body)) for line in lines)
+              for at in range(len(table.columns))]
+
+    def lines(cells, bottom=False):
+        deep = max(len(cell) for cell in cells)
+        cells = [[""] * (deep - len(cell)) + cell if bottom else cell + [""] * (deep - len(cell)) for cell in cells]
+        return [line for at in range(deep)
+                if (line := "  ".join(cell[at].rjust(wide) for cell, wide in zip(cells, widths)).rstrip())]
+
+    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+    out = [table.title, "", *lines(heads, bottom=True), rule]
+    for row in body:
+        out += lines(row)
+    for note in table.notes:
+        out += textwrap.wrap(note, width, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join(out) + "\n"
+
+
+def as_csv(table) -> str:
+    """The table as CSV at full precision; KEY_low and KEY_high beside a value with an interval, inf: not met."""
+    ranged = [any(row.cells[at].low is not None for row in table.rows) for at in range(len(table.columns))]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([name for column, wide in zip(table.columns, ranged)
+                     for name in ((column.key, f"{column.key}_low", f"{column.key}_high") if wide else (column.key,))]
+                    + ["trials"])
+    for row in table.rows:
+        values = []
+        for cell, wide in zip(row.cells, ranged):
+            values.append(cell.shown if cell.value is None else cell.value)
+            values += [math.nan if end is None else end for end in (cell.low, cell.high)] if wide else []
+        writer.writerow(values + ["; ".join(f"{log}:{trial}" for log, trial in row.trials)])
+    return out.getvalue()
+
+
+def as_values(table) -> dict:
+    """The table for JSON: every cell with its value, interval and reading, every row with its trials."""
+    return {
+        "name": table.name, "title": table.title, "notes": list(table.notes),
+        "columns": [{"key": c.key, "title": c.title, "unit": c.unit, "formula": c.formula, "source": c.source}
+                    for c in table.columns],
+        "rows": [{"cells": {c.key: _cell_values(cell) for c, cell in zip(table.columns, row.cells)},
+                  "trials": trial_list(row.trials), "diverged_trials": trial_list(row.diverged),
+                  "baseline_trials": trial_list(row.baseline)}
+                 for row in table.rows],
+    }
+
+
+def trial_list(keys) -> list[dict]:
+    """Trials for JSON."""
+    return [{"log": log, "trial": trial} for log, trial in keys]
+
+
+def _cell_values(cell):
+    values = {"shown": cell.shown, "value": _finite(cell.value)}
+    if cell.low is not None:
+        values |= {"low": _finite(cell.low), "high": _finite(cell.high)}
+    return values
+
+
+def _finite(value):
+    """JSON knows neither NaN nor infinity; ``shown`` says what is meant."""
+    return None if value is None or isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _wrapped(title):
+    return textwrap.wrap(title, 11) or [""]
+
+
+def _series_table(section, series):
+    columns = (WORKERS, BATCH, MET, STEPS, SECONDS, SPEED, STEP_SPEEDUP, STATISTICAL, SYSTEM, PRODUCT, TIME_SPEEDUP)
+    rows = tuple(_row((*_cell_columns(point.cell), *(_ratio(point, value, series) for value in (
+        point.step_speedup, point.statistical_efficiency, point.system_efficiency, point.product,
+        point.time_speedup))), point.cell, series.baseline) for point in series.points)
+    return Table(words.series_name(series), words.series_title(series, section.target), columns, rows,
+                 words.series_notes(section, series))
+
+
+def _throughput_table(section, series):
+    columns = (WORKERS, BATCH, RUNS, TIMED, SPEED, STEP_SECONDS, SYSTEM, THROUGHPUT)
+    rows = tuple(_row((*_speed_columns(point.cell), _ratio(point, point.system_efficiency, series),
+                       _ratio(point, point.throughput_speedup, series)), point.cell, series.baseline)
+                 for point in series.points)
+    return Table(words.series_name(series), words.series_title(series, None), columns, rows,
+                 words.series_notes(section, series))
+
+
+def _alone_table(section):
+    columns = ((WORKERS, BATCH, MET, STEPS, SECONDS, SPEED) if section.target else
+               (WORKERS, BATCH, RUNS, TIMED, SPEED, STEP_SECONDS))
+    write = _cell_columns if section.target else _speed_columns
+    rows = tuple(_row(write(cell), cell) for cell in section.alone)
+    return Table("alone", words.alone_title(section), columns, rows, words.alone_notes(section))
+
+
+def _batch_table(section):
+    columns = (BATCH, RAN_AT, MET, STEPS, EXAMPLES, STATISTICAL, PERFECT)
+    rows = []
+    for point in section.batches.points:
+        cell = point.cell
+        rows.append(_row((
+            _count(cell.global_batch), Cell(",".join(map(str, cell.workers))), _met(cell),
+            _estimate(cell.steps, cell, whole), _estimate(point.examples, cell),
+            _ratio_cell(point.statistical_efficiency, cell, section.batches.points[0].cell),
+            Cell(("yes" if point.perfect else "no") if cell.steps.met else _unmet(cell))),
+            cell, section.batches.points[0].cell))
+    return Table("batches", words.batch_title(section), columns, tuple(rows), words.batch_notes(section))
+
+
+def _row(cells, cell, baseline=None):
+    lost = tuple(trial.key for trial in cell.diverged)
+    return Row(tuple(cells), keys_of(cell), lost, keys_of(baseline) if baseline is not None else ())
+
+
+def keys_of(cell) -> tuple[tuple[str, int], ...]:
+    """The trials that a cell's estimates come from: (log, id)."""
+    return tuple(run.trial.key for run in cell.runs)
+
+
+def _cell_columns(cell):
+    return (_workers(cell), _count(cell.global_batch), _met(cell), _estimate(cell.steps, cell, whole),
+            _estimate(cell.seconds, cell), _speed(cell.examples_per_second))
+
+
+def _speed_columns(cell):
+    timed = {run.last_step for run in cell.runs}
+    return (_workers(cell), _count(cell.global_batch), Cell(*_runs(cell), below=_lost(cell)),
+            Cell(words.spread(timed), max(timed, default=0)), _speed(cell.examples_per_second),
+            _speed(cell.step_seconds))
+
+
+def _workers(cell):
+    return Cell(f"{cell.workers[0]}{words.CROWDED if cell.oversubscribed else ''}", cell.workers[0])
+
+
+def _count(value):
+    return Cell(f"{value:,}", value)
+
+
+def _runs(cell):
+    seeds = len(cell.samples.seeds)
+    return f"{seeds}{words.ONE_RUN if seeds == 1 else ''}", seeds
+
+
+def _met(cell):
+    seeds, _ = _runs(cell)
+    return Cell(f"{cell.met}/{seeds}", cell.met, below=_lost(cell))
+
+
+def _lost(cell):
+    return f"{len(cell.diverged)} div." if cell.diverged else ""
+
+
+def _unmet(cell):
+    """What to say where there is no number: nothing ran to an end, or it never met the target."""
+    return "not met" if cell.runs else "diverged"
+
+
+def _estimate(estimate, cell, write=number):
+    """Steps, seconds or examples to target."""
+    if not cell.runs:
+        return Cell("diverged", math.nan, math.nan, math.nan)
+    if math.isinf(estimate.value):
+        return Cell(f"> {write(estimate.beyond)}", estimate.value, estimate.low, estimate.high, "not met")
+    return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high,
+                span(estimate.low, estimate.high, write))
+
+
+def _speed(estimate):
+    return Cell(number(estimate.value), estimate.value, estimate.low, estimate.high, span(estimate.low, estimate.high))
+
+
+def _ratio(point, value, series):
+    return _ratio_cell(value, point.cell, series.baseline)
+
+
+def _ratio_cell(value, cell, baseline):
+    shown = ratio(value.value)
+    if value.value != value.value:
+        shown = ("diverged" if not cell.runs else "not met" if math.isinf(cell.steps.value) else
+                 "no baseline" if cell is not baseline and not baseline.steps.met else "n/a")
+    return Cell(shown, value.value, value.low, value.high, span(value.low, value.high, ratio))

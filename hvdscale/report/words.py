@@ -1,0 +1,241 @@
+"""What the tables and figures say, in sentences: titles, notes, and the summary that a report opens with."""
+from __future__ import annotations
+
+from ..analysis.speedup import WEAK
+from ..log.schema import Status
+from .numbers import counted, listed, number, ratio, span, whole
+
+ONE_RUN = "*"       # marks a point that stands on one run
+CROWDED = "#"       # marks a worker count at which a host had fewer cores than workers
+
+SPLIT_NAMES = {"train": "training", "val": "validation"}
+
+
+def series_name(series) -> str:
+    """For file names: weak-32, strong-256."""
+    return f"{series.kind}-{number(float(series.size), 4).replace(',', '')}"
+
+
+def series_kind(series) -> str:
+    """``weak scaling, 32 examples a worker``."""
+    size = number(float(series.size), 4)
+    return f"weak scaling, {size} examples a worker" if series.kind == WEAK else f"strong scaling, global batch {size}"
+
+
+def metric_name(metric) -> str:
+    """``validation error`` for val/error."""
+    split, name = metric.split("/", 1)
+    return f"{SPLIT_NAMES.get(split, split)} {name.replace('_', ' ')}"
+
+
+def listed_workers(cell) -> str:
+    """``1`` or ``1, 2 and 4``."""
+    return listed(cell.workers)
+
+
+def series_title(series, target) -> str:
+    """The title of a table by worker count."""
+    return f"By worker count: {target or 'throughput'} ({series_kind(series)})"
+
+
+def alone_title(section) -> str:
+    """The title of the table of cells in no series."""
+    found = "Measured at one worker count only" if not section.series else "In no scaling series"
+    return f"{found}: {section.target or 'throughput'}"
+
+
+def batch_title(section) -> str:
+    """The title of the table by global batch."""
+    return f"By global batch: {section.target} (all worker counts)"
+
+
+def series_notes(section, series) -> tuple[str, ...]:
+    """What must be known to read a series' table."""
+    baseline = series.baseline
+    cells = [point.cell for point in series.points]
+    grows = ("the global batch grows with the workers" if series.kind == WEAK
+             else "the global batch stays, the share of a worker shrinks")
+    notes = [f"{series.kind.capitalize()} scaling: {grows}. Ratios are to W = {baseline.workers[0]}. "
+             f"Under a value: its {section.options.confidence:.0%} interval."]
+    if section.target and not baseline.steps.met:
+        notes.append(f"The baseline, W = {baseline.workers[0]}, did not meet the target: ratios of steps and seconds "
+                     "cannot be formed.")
+    return (*notes, *_cell_notes(section, cells))
+
+
+def alone_notes(section) -> tuple[str, ...]:
+    """What must be known to read the table of cells in no series."""
+    why = () if section.series else (
+        "A speedup needs a second worker count at the same examples a worker (weak) or global batch (strong).",)
+    return (*why, *_cell_notes(section, section.alone))
+
+
+def batch_notes(section) -> tuple[str, ...]:
+    """What must be known to read the table by batch."""
+    return ("Ratios are to the smallest batch. A seed that ran at several worker counts counts once: same updates.",
+            *_cell_notes(section, [point.cell for point in section.batches.points], times=False))
+
+
+def batch_summary(section) -> tuple[str, ...]:
+    """Perfect scaling and the maximum useful batch, in words."""
+    batches = section.batches
+    if batches is None or batches.maximum_useful is None or len(batches.points) < 2:
+        return ()
+    perfect = [f"{point.global_batch:,}" for point in batches.points if point.perfect]
+    met = [point for point in batches.points if point.cell.steps.met]
+    fewest = min(met, key=lambda point: point.cell.steps.value)
+    useful = next(point for point in met if point.global_batch == batches.maximum_useful)
+    said = [f"Perfect scaling (batch x steps within {batches.perfect_within:.0%} of the smallest): "
+            f"batch {listed(perfect)}."]
+    larger = [f"{point.global_batch:,}" for point in batches.points if point.global_batch > useful.global_batch]
+    if not larger:
+        said.append(f"Maximum useful batch: {useful.global_batch:,} or more; no larger one was run, none took fewer "
+                    f"steps ({whole(useful.cell.steps.value)}).")
+    elif useful is met[-1]:
+        said.append(f"Maximum useful batch: {useful.global_batch:,}, which took the fewest steps "
+                    f"({whole(useful.cell.steps.value)}); batch {listed(larger)} did not meet the target.")
+    else:
+        said.append(f"Maximum useful batch: {useful.global_batch:,}, whose {whole(useful.cell.steps.value)} steps are "
+                    f"within {batches.useful_within:.0%} of the fewest ({whole(fewest.cell.steps.value)}, at batch "
+                    f"{fewest.global_batch:,}).")
+    return tuple(said)
+
+
+def summary(section) -> tuple[str, ...]:
+    """What a section found, in sentences."""
+    said = []
+    for series in section.series:
+        said += _series_summary(section, series) if section.target else _throughput_summary(series)
+    said += [_alone_summary(section, cell) for cell in section.alone] if len(section.alone) <= 3 else []
+    return (*said, *batch_summary(section))
+
+
+def left_out(section) -> tuple[str, ...]:
+    """Which trials are in no estimate, and why."""
+    said = []
+    unfinished = [(status, section.with_status(status)) for status in (Status.RUNNING, Status.INCOMPLETE)]
+    for status, trials in unfinished:
+        if trials:
+            said.append(f"Left out: {counted(len(trials), 'trial')} {status.name} ({_named(trials)}).")
+    diverged, met = section.with_status(Status.INFEASIBLE), section.met_before_diverging
+    if diverged:
+        said.append(f"Diverged: {counted(len(diverged), 'trial')} INFEASIBLE ({_named(diverged)})"
+                    + (f", {len(met)} of them after meeting the target ({_named(met)}): counted apart, in no estimate."
+                       if met else ", in no estimate."))
+    if section.stopped_early:
+        said.append(f"Stopped at a target of their own before this one was met: {_named(section.stopped_early)}; run "
+                    "them with keep_going, or with this target, to know their steps.")
+    moved = [trial for trial in section.trials if len(trial.worker_counts) > 1]
+    if moved:
+        said.append(f"Changed their worker count at a restart: {_named(moved)}; their times mix both.")
+    return tuple(said)
+
+
+def spread(values) -> str:
+    """``50`` or ``50-100``."""
+    low, high = min(values, default=0), max(values, default=0)
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+
+
+def _cell_notes(section, cells, times=True):
+    notes = []
+    if any(len(cell.samples.seeds) == 1 for cell in cells):
+        shown = "the interval is the spacing of the evaluations" if section.target else "there is no interval"
+        notes.append(f"{ONE_RUN} one run: {shown}; nothing is known of the spread between runs.")
+    if any(0 < cell.met < len(cell.samples.seeds) for cell in cells) and section.target:
+        notes.append("Where some seeds did not meet the target: the median over all seeds, open upwards.")
+    tried = [cell for cell in cells if cell.settings > 1]
+    if tried:
+        which = "fewest steps to target" if section.target else "most examples a second"
+        notes.append("Several settings (learning rate, ...) were tried at batch " + listed(
+            f"{cell.global_batch:,} ({cell.settings})" for cell in tried) + f": the row is the one with the {which}, "
+            "and its interval does not include that choice.")
+    if times:
+        notes += _time_notes(cells)
+    return tuple(notes)
+
+
+def _time_notes(cells):
+    notes = []
+    crowded = [cell for cell in cells if cell.oversubscribed]
+    if crowded:
+        cores = {trial.execution.get("cores") for cell in crowded for trial in cell.considered}
+        notes.append(f"{CROWDED} more workers than cores on the host ({listed(sorted(cores), 'or')}): times and speeds "
+                     "there do not speak for a real cluster; steps do.")
+    passes = {run.trial.execution.get("untimed_passes") or 0 for cell in cells for run in cell.runs}
+    if passes and max(passes):
+        notes.append(f"{spread(passes)} warm-up passes ran before each clock started; no time includes them.")
+    elif passes:
+        notes.append("No warm-up passes were left out of the times.")
+    return notes
+
+
+def _series_summary(section, series):
+    kind = series_kind(series)
+    kind = kind[0].upper() + kind[1:]
+    timed = [point for point in series.points if point.time_speedup.value == point.time_speedup.value]
+    said = _timed_summary(section, kind, timed) if len(timed) > 1 else []
+    unmet = [point.workers for point in series.points if not point.cell.steps.met]
+    if unmet:
+        said.append(f"{kind}: {section.target} was not met at W = {listed(unmet)}.")
+    return said
+
+
+def _timed_summary(section, kind, points):
+    first, last = points[0], points[-1]
+    best = min(points, key=lambda point: point.cell.seconds.value)
+    said = [
+        f"{kind}: from {first.workers} to {last.workers} workers the time to {section.target} went from "
+        f"{number(first.cell.seconds.value)} s to {number(last.cell.seconds.value)} s: "
+        f"{ratio(last.time_speedup.value)} times as fast{_ends(last.time_speedup)} on {number(last.worker_ratio)} "
+        f"times the workers. Steps to target went from {whole(first.cell.steps.value)} to {whole(last.cell.steps.value)}.",
+        f"At {last.workers} workers statistical efficiency is {ratio(last.statistical_efficiency.value)} (examples "
+        f"needed at {first.workers} over examples needed) and system efficiency {ratio(last.system_efficiency.value)} "
+        f"(speed won over workers added); together {ratio(last.product.value)} of ideal{_greater_loss(last)}."]
+    if best is not last:
+        said.append(f"The shortest time was at {best.workers} workers: {number(best.cell.seconds.value)} s.")
+    return said
+
+
+def _greater_loss(point):
+    statistical, system = point.statistical_efficiency.value, point.system_efficiency.value
+    if not 0 < statistical * system < 0.95:
+        return ""
+    return ", most of it lost to the " + (
+        "statistics: more examples to the same target" if statistical < system else
+        "system: the same examples take longer")
+
+
+def _throughput_summary(series):
+    first, last = series.points[0], series.points[-1]
+    speedup = last.throughput_speedup
+    if speedup.value != speedup.value:
+        return []
+    kind = series_kind(series)
+    return [f"{kind[0].upper() + kind[1:]}: from {first.workers} to {last.workers} workers, "
+            f"{number(first.cell.examples_per_second.value)} to {number(last.cell.examples_per_second.value)} examples "
+            f"per second, {ratio(speedup.value)} times as many{_ends(speedup)} on {number(last.worker_ratio)} times "
+            f"the workers: system efficiency {ratio(last.system_efficiency.value)}."]
+
+
+def _alone_summary(section, cell):
+    where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.global_batch:,}"
+    if not cell.runs:
+        return f"{where[0].upper() + where[1:]}: every trial diverged."
+    speed = f"{number(cell.examples_per_second.value)} examples per second"
+    if not section.target:
+        return f"{where[0].upper() + where[1:]}: {speed}."
+    if not cell.steps.met:
+        return f"With {where}, {section.target} was not met within {whole(cell.steps.beyond)} steps."
+    return (f"With {where}, {section.target} took {whole(cell.steps.value)} steps and "
+            f"{number(cell.seconds.value)} s, at {speed}.")
+
+
+def _ends(value):
+    ends = span(value.low, value.high, ratio)
+    return f" ({ends})" if ends else ""
+
+
+def _named(trials, most=4):
+    names = [f"{trial.log}:{trial.id}" for trial in trials[:most]]
+    return ", ".join(names) + (f" and {len(trials) - most} more" if len(trials) > most else "")
