@@ -62,7 +62,7 @@ def figures_of(section) -> tuple[Figure, ...]:
         if any(point.cell.runs for point in series.points):
             figures += [_speedup_figure(section, series), _efficiency_figure(section, series)]
     metric = _metric(section)
-    if metric:
+    if metric and any(_has_curve(run, metric) for cell in section.cells for run in cell.runs):
         figures += [_curve_figure(section, metric, across) for across in ("step", "seconds")]
     return tuple(figures)
 
@@ -102,15 +102,15 @@ def _steps_figure(section):
     def draw(axes):
         met = [point for point in points if point.cell.steps.met and point.cell.steps.value > 0]
         _log2(axes, "x", [point.global_batch for point in points])
-        seen = [value for point in points for value in (point.cell.steps.value, point.cell.steps.low,
-                                                        point.cell.steps.high, point.cell.steps.beyond)]
+        steps = [point.cell.steps for point in points]
+        seen = [value for one in steps for value in (one.value, one.beyond)]
         if met:
             first = met[0]
             ends = [point.global_batch for point in points]
             line = [first.cell.steps.value * first.global_batch / end for end in (ends[0], ends[-1])]
             axes.plot([ends[0], ends[-1]], line, "--", color=MUTED, linewidth=1.2, label="perfect scaling")
             seen += line
-        _log2(axes, "y", seen)
+        _log2(axes, "y", seen, [end for one in steps for end in (one.low, one.high)])
         if batches.maximum_useful:
             axes.axvline(batches.maximum_useful, color=GREEN, linestyle=":",
                          label=f"maximum useful batch, {batches.maximum_useful:,}")
@@ -138,7 +138,8 @@ def _speedup_figure(section, series):
         ideal = [point.worker_ratio for point in points]
         _log2(axes, "x", workers)
         ratios = [ratio for point in points for ratio in (point.throughput_speedup, point.time_speedup)]
-        _log2(axes, "y", [1, *ideal, *(end for ratio in ratios for end in (ratio.value, ratio.low, ratio.high))])
+        _log2(axes, "y", [1, *ideal, *(ratio.value for ratio in ratios)],
+              [end for ratio in ratios for end in (ratio.low, ratio.high)])
         axes.plot(workers, ideal, "--", color=MUTED, linewidth=1.2, label="ideal")
         system = [point.throughput_speedup.value for point in shown]
         axes.fill_between([p.workers for p in shown], system, [p.worker_ratio for p in shown], color=ORANGE,
@@ -201,7 +202,7 @@ def _efficiency_figure(section, series):
 
 
 def _curve_figure(section, metric, across):
-    cells = [cell for cell in section.cells if cell.runs and any(_plain(run, metric) for run in cell.runs)]
+    cells = [cell for cell in section.cells if cell.runs and any(_has_curve(run, metric) for run in cell.runs)]
     label = {"step": "steps", "seconds": "training time (seconds, evaluation left out)"}[across]
     name = words.metric_name(metric)
 
@@ -296,10 +297,15 @@ def _legend(canvas, axes):
                       columnspacing=1.6, labelspacing=0.35)
 
 
-def _log2(axes, which, values):
-    """A base 2 axis that holds the positive values, with a margin, and ticks at powers of 2."""
+def _log2(axes, which, values, ends=()):
+    """A base 2 axis that holds the positive values, with a margin, and ticks at powers of 2.
+
+    Ends of intervals are held as far as they lie within a factor 4 of the values: two runs may leave them far away.
+    """
     values = [value for value in values if math.isfinite(value) and value > 0] or [1]
-    low, high = min(values), max(values)
+    ends = [end for end in ends if math.isfinite(end) and end > 0]
+    low = min(values + [max(end, min(values) / 4) for end in ends])
+    high = max(values + [min(end, max(values) * 4) for end in ends])
     getattr(axes, f"set_{which}scale")("log", base=2)
     margin = 2 ** (0.06 * max(1.5, math.log2(high / low)) + 0.1)
     getattr(axes, f"set_{which}lim")(low / margin, high * margin)
@@ -339,14 +345,14 @@ def _metric(section):
     if section.target:
         return section.target.column
     names = {name for cell in section.cells for run in cell.runs for name in run.trial.metrics
-             if _plain(run, name)}
+             if _has_curve(run, name)}
     ordered = sorted(names, key=lambda name: (("val", "test", "train").index(name.split("/")[0]), "error" not in name,
                                               name))
     return ordered[0] if ordered else None
 
 
-def _plain(run, metric):
-    """Whether a run has a curve to draw."""
+def _has_curve(run, metric):
+    """Whether a run was evaluated twice, so that there is a curve to draw."""
     return metric in run.trial.metrics and len(run.trial.step) > 1
 
 

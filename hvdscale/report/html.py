@@ -15,8 +15,8 @@ METHOD = (
     ("Steps to target", "Steps done at the first evaluation that meets the target. NaN never meets it. A trial that "
      "never does is known only to need more than its last step."),
     ("Intervals", "{confidence:.0%}, over repeats: Student's t on logarithms; ratios by Welch's, or paired by seed "
-     "where both sides are the same updates. The target was first met somewhere between two evaluations, so intervals reach "
-     "down to the evaluation before. One run leaves that span alone, and is marked *."),
+     "where both sides are the same updates. The target was first met somewhere between two evaluations, so intervals "
+     "reach down to the evaluation before. One run leaves that span alone, and is marked *."),
     ("Baseline", "The smallest worker count of a series. Index 0 in a formula is the baseline; in a table by global "
      "batch, the smallest batch."),
     ("Which trials", "COMPLETE ones. INFEASIBLE (diverged) ones are counted and named; RUNNING and INCOMPLETE ones are "

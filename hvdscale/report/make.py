@@ -56,7 +56,8 @@ def read_all(paths, skip_broken=False):
                 facts.append(facts_of(log))
         except LogError as error:
             if not skip_broken:
-                raise LogError(f"{error}\n--skip-broken goes on without logs that cannot be read") from error
+                rest = "\n--skip-broken goes on without logs that cannot be read" if len(names) > 1 else ""
+                raise LogError(f"{error}{rest}") from error
             skipped.append(str(error))
     if not names:
         raise LogError(f"no logs (*.h5) in {', '.join(map(str, paths)) or 'an empty list of paths'}")

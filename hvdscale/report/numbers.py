@@ -5,11 +5,13 @@ import math
 
 
 def number(value, digits=3) -> str:
-    """A measurement to ``digits`` significant digits: 0.0123, 1.2, 12,300, 4.56M; n/a for NaN."""
+    """A measurement to ``digits`` significant digits: 1.2e-06, 0.0123, 1.2, 12,300, 4.56M; n/a for NaN."""
     if value != value:
         return "n/a"
     if math.isinf(value):
         return "inf"
+    if 0 < abs(value) < 1e-3 or abs(value) >= 1e12:
+        return f"{value:.{digits - 1}e}"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e5, "k")):
         if abs(value) >= size:
             scale = size if letter != "k" else 1e3

@@ -142,6 +142,8 @@ def _cell_notes(section, cells, times=True):
     if any(len(cell.samples.seeds) == 1 for cell in cells):
         shown = "the interval is the spacing of the evaluations" if section.target else "there is no interval"
         notes.append(f"{ONE_RUN} one run: {shown}; nothing is known of the spread between runs.")
+    if any(len(cell.samples.seeds) == 2 for cell in cells):
+        notes.append("Intervals over two runs are wide (one degree of freedom); a third run narrows them most.")
     if any(0 < cell.met < len(cell.samples.seeds) for cell in cells) and section.target:
         notes.append("Where some seeds did not meet the target: the median over all seeds, open upwards.")
     tried = [cell for cell in cells if cell.settings > 1]
@@ -187,8 +189,9 @@ def _timed_summary(section, kind, points):
     said = [
         f"{kind}: from {first.workers} to {last.workers} workers the time to {section.target} went from "
         f"{number(first.cell.seconds.value)} s to {number(last.cell.seconds.value)} s: "
-        f"{ratio(last.time_speedup.value)} times as fast{_ends(last.time_speedup)} on {number(last.worker_ratio)} "
-        f"times the workers. Steps to target went from {whole(first.cell.steps.value)} to {whole(last.cell.steps.value)}.",
+        f"{ratio(last.time_speedup.value)} times as fast{_ends(last.time_speedup)} on "
+        f"{number(last.worker_ratio)} times the workers. Steps to target went from {whole(first.cell.steps.value)} to "
+        f"{whole(last.cell.steps.value)}.",
         f"At {last.workers} workers statistical efficiency is {ratio(last.statistical_efficiency.value)} (examples "
         f"needed at {first.workers} over examples needed) and system efficiency {ratio(last.system_efficiency.value)} "
         f"(speed won over workers added); together {ratio(last.product.value)} of ideal{_greater_loss(last)}."]

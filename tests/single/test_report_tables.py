@@ -1,0 +1,281 @@
+"""What a report says: tables on screen, CSV and JSON, sentences, and the command."""
+import csv
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from made_logs import log, save, study, trial
+
+from hvdscale.analysis.sections import Options, analyse
+from hvdscale.analysis.trials import read_trials
+from hvdscale.cli.report import command
+from hvdscale.errors import LogError, UsageError
+from hvdscale.log.schema import Status
+from hvdscale.report.document import as_json, document_of
+from hvdscale.report.make import make, read_all
+from hvdscale.report.numbers import number, ratio, span, whole
+from hvdscale.report.tables import as_csv, as_text, tables_of
+from hvdscale.report.words import left_out, summary
+from hvdscale.target import Target
+
+
+def sections(*logs, targets=(), options=Options()):
+    trials = [found for made in logs for found in read_trials(made)]
+    return [section for group in analyse(trials, targets, options) for section in group.sections]
+
+
+def text(section):
+    return "\n".join(map(as_text, tables_of(section)))
+
+
+@pytest.fixture(scope="module")
+def studied():
+    [section] = sections(*study().values())
+    return section
+
+
+@pytest.mark.parametrize("value, shown", [
+    (0, "0"), (1, "1"), (12, "12"), (0.01234, "0.0123"), (1.2, "1.20"), (3141.59, "3,140"), (99999, "100,000"),
+    (123456, "123k"), (4.56e6, "4.56M"), (7.1e9, "7.10G"), (5.87e-6, "5.87e-06"), (math.nan, "n/a"), (math.inf, "inf")])
+def test_numbers_are_rounded_to_three_digits(value, shown):
+    assert number(value) == shown
+
+
+def test_counts_ratios_and_spans():
+    assert [whole(value) for value in (7, 431.4, 12346)] == ["7", "431", "12,350"]
+    assert [ratio(value) for value in (0.876, 9.994, 12.34, math.nan)] == ["0.88", "9.99", "12.3", "n/a"]
+    assert [span(*ends) for ends in ((1, 2), (1, math.inf), (0, 2), (math.nan, math.nan))] == ["1-2", "> 1", "< 2", ""]
+
+
+def test_every_table_says_what_kind_of_scaling_it_shows_and_fits_the_screen(studied):
+    shown = text(studied)
+    assert "weak scaling, 32 examples a worker" in shown and "Ratios are to W = 1" in shown
+    assert max(map(len, shown.splitlines())) <= 120
+    shown.encode("ascii")
+
+
+def test_values_stand_above_their_intervals(studied):
+    lines = text(studied).splitlines()
+    row = next(at for at, line in enumerate(lines) if line.split()[:3] == ["1", "32", "3/3"])
+    steps = lines[row].split()[3]
+    low, high = lines[row + 1].split()[0].split("-")
+    assert int(low.replace(",", "")) < int(steps.replace(",", "")) < int(high.replace(",", ""))
+
+
+def test_a_cell_that_not_all_seeds_met_says_so(studied):
+    shown = text(studied)
+    assert "2/3" in shown and "the median over all seeds, open upwards" in shown
+
+
+def test_where_no_trial_meets_the_target_the_table_says_not_met_and_never_a_number():
+    [section] = sections(log(*[trial(id=w, workers=w, batch=32 * w, steps=(0, 500), error=(1, 0.9)) for w in (1, 2)]))
+    shown = text(section)
+    assert shown.count("> 500") == 4 and "did not meet the target: ratios of steps and seconds cannot" in shown
+    assert "was not met at W = 1 and 2." in summary(section)[0]
+
+
+def test_one_run_is_marked():
+    [section] = sections(log(trial()))
+    assert "1/1*" in text(section) and "* one run" in text(section)
+
+
+def test_two_runs_are_said_to_leave_wide_intervals():
+    [section] = sections(log(trial(id=1), trial(id=2, seed=1)))
+    assert "one degree of freedom" in text(section)
+
+
+def test_more_workers_than_cores_are_marked_and_explained():
+    [section] = sections(log(*[trial(id=w, workers=w, batch=32 * w, cores=2) for w in (1, 2, 4)]))
+    shown = text(section)
+    assert " 4# " in shown and " 2# " not in shown
+    assert "# more workers than cores on the host (2)" in shown
+
+
+def test_warm_up_passes_left_out_are_counted():
+    [section] = sections(log(trial(untimed_passes=3)))
+    assert "3 warm-up passes ran before each clock started" in text(section)
+    [section] = sections(log(trial(untimed_passes=0)))
+    assert "No warm-up passes were left out" in text(section)
+
+
+def test_tuning_says_how_many_settings_were_tried():
+    [section] = sections(log(*[trial(id=at, peak_lr=at) for at in (1, 2, 3)]))
+    assert "at batch 32 (3): the row is the one with the fewest steps" in text(section)
+
+
+def test_diverged_trials_are_counted_in_the_table_and_named_below():
+    [section] = sections(log(trial(id=1), trial(id=2, seed=1, status=Status.INFEASIBLE),
+                             trial(id=3, seed=2, status=Status.INFEASIBLE, error=(np.nan,) * 3)))
+    assert "2 div." in text(section)
+    assert left_out(section) == ("Diverged: 2 trials INFEASIBLE (made.h5:2, made.h5:3), 1 of them after meeting the "
+                                 "target (made.h5:2): counted apart, in no estimate.",)
+
+
+def test_a_cell_where_all_diverged_is_shown_as_diverged():
+    [section] = sections(log(trial(status=Status.INFEASIBLE)))
+    assert "diverged" in text(section) and "1 worker, global batch 32: every trial diverged." in summary(section)[0]
+
+
+def test_unfinished_trials_are_named():
+    [section] = sections(log(trial(id=1), trial(id=2, seed=1, status=Status.RUNNING)))
+    assert left_out(section) == ("Left out: 1 trial RUNNING (made.h5:2).",)
+
+
+def test_a_changed_worker_count_is_named():
+    [section] = sections(log(trial(id=1, worker_counts=(4, 2))))
+    assert "made.h5:1; their times mix both" in left_out(section)[0]
+
+
+def test_the_maximum_useful_batch_is_put_in_words():
+    steps = {32: 1000, 64: 500, 128: 320, 256: 300, 512: 310}
+    made = [trial(id=batch, batch=batch, steps=(0, count - 1, count), error=(1, 1, 0.1))
+            for batch, count in steps.items()]
+    [section] = sections(log(*made))
+    said = " ".join(summary(section))
+    assert "Perfect scaling (batch x steps within 25% of the smallest): batch 32 and 64." in said
+    assert "Maximum useful batch: 128, whose 320 steps are within 20% of the fewest (300, at batch 256)." in said
+
+
+def test_the_summary_names_the_fastest_worker_count_where_more_are_slower():
+    made = [trial(id=w, workers=w, batch=32 * w, seconds=(0, 1, time)) for w, time in ((1, 8), (2, 4), (4, 6))]
+    [section] = sections(log(*made))
+    assert "The shortest time was at 2 workers: 4 s." in summary(section)
+
+
+def test_csv_holds_full_precision_intervals_and_trials(studied):
+    table = tables_of(studied)[0]
+    rows = list(csv.DictReader(io.StringIO(as_csv(table))))
+    assert [row["workers"] for row in rows] == ["1", "2", "4", "8"]
+    for row, point in zip(rows, studied.series[0].points):
+        assert float(row["steps_to_target"]) == point.cell.steps.value
+        assert float(row["time_speedup_low"]) == pytest.approx(point.time_speedup.low, nan_ok=True)
+        assert row["trials"].startswith(f"runs/w{point.workers}.h5:1; ")
+    assert float(rows[3]["steps_to_target_high"]) == math.inf
+
+
+def test_csv_says_inf_for_a_target_that_was_not_met():
+    [section] = sections(log(trial(steps=(0, 500), error=(1, 1))))
+    [row] = csv.DictReader(io.StringIO(as_csv(tables_of(section)[0])))
+    assert (row["steps_to_target"], row["steps_to_target_low"]) == ("inf", "500.0")
+
+
+def test_json_traces_every_row_and_figure_to_logs_trials_and_formulas():
+    made = list(study().values())
+    document = document_of(analyse([found for one in made for found in read_trials(one)]))
+    written = json.loads(json.dumps(as_json(document), allow_nan=False))
+    [section] = written["workloads"][0]["sections"]
+    known = {(one.path, int(number)) for one in made for number in one.trials["id"]}
+    for table in section["tables"]:
+        for row in table["rows"]:
+            assert row["trials"] and {(one["log"], one["trial"]) for one in row["trials"]} <= known
+        assert all(column["formula"] for column in table["columns"])
+    assert len(section["figures"]) == 5
+    assert all(figure["trials"] and figure["formula"] for figure in section["figures"])
+    cells = section["tables"][0]["rows"][3]["cells"]
+    assert cells["steps_to_target"]["high"] is None and cells["steps_to_target"]["shown"] == "400"
+    assert section["tables"][0]["rows"][3]["baseline_trials"][0] == {"log": "runs/w1.h5", "trial": 1}
+
+
+def test_probes_are_reported_by_throughput():
+    [section] = sections(*[log(trial(workers=w, batch=32 * w, steps=(), error=(), target=None, eval_every=0,
+                                     step_seconds=[0.1 * w ** 0.5] * 50), path=f"p{w}.h5") for w in (1, 4)])
+    shown = text(section)
+    assert "throughput (weak scaling" in shown and "0.50" in shown and "steps to target" not in " ".join(shown.split())
+    assert "2.00 times as many on 4 times the workers: system efficiency 0.50." in summary(section)[0]
+
+
+def test_mixed_workloads_have_tables_of_their_own(tmp_path):
+    paths = [save(log(trial(model=model)), tmp_path / f"{model}.h5") for model in ("one", "two")]
+    document = make(paths, echo=lambda text: None)
+    assert [group.workload.model for group, _ in document.pages] == ["one", "two"]
+
+
+def test_two_workloads_whose_names_look_alike_have_files_of_their_own():
+    document = document_of(analyse(read_trials(log(trial(id=1, model="a b"), trial(id=2, model="a/b")))))
+    slugs = [page.slug for _, pages in document.pages for page in pages]
+    assert len(set(slugs)) == 2 and all(set(slug) <= set("abcdefghijklmnopqrstuvwxyz-.0123456789") for slug in slugs)
+
+
+def test_only_running_trials_leave_a_sentence_instead_of_a_table(tmp_path):
+    path = save(log(trial(status=Status.RUNNING)), tmp_path / "live.h5")
+    result = CliRunner().invoke(command, [path])
+    assert result.exit_code == 0 and "no trial has run to its end yet" in result.output
+    assert "Left out: 1 trial RUNNING" in " ".join(result.output.split())
+
+
+def test_an_empty_log_has_nothing_to_report(tmp_path):
+    path = save(log(), tmp_path / "empty.h5")
+    with pytest.raises(LogError, match="empty.h5: no trial"):
+        read_all([path])
+
+
+def test_a_directory_without_logs_is_named(tmp_path):
+    with pytest.raises(LogError, match=f"no logs .* in {tmp_path}"):
+        read_all([tmp_path])
+
+
+def test_a_broken_log_among_many_is_named_and_may_be_skipped(tmp_path):
+    save(log(trial()), tmp_path / "good.h5")
+    (tmp_path / "broken.h5").write_bytes(b"not a log" * 100)
+    with pytest.raises(LogError, match="(?s)broken.h5.*--skip-broken"):
+        read_all([tmp_path])
+    said = []
+    document = make([tmp_path], skip_broken=True, echo=said.append)
+    assert len(document.logs) == 1 and said[0].startswith("skipped: ") and "broken.h5" in said[0]
+
+
+def test_a_log_given_twice_counts_once(tmp_path):
+    path = save(log(trial()), tmp_path / "good.h5")
+    assert len(read_all([path, tmp_path, path])[0]) == 1
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    path = save(log(trial()), tmp_path / "good.h5")
+    (tmp_path / "report").write_text("a file in the way")
+    result = CliRunner().invoke(command, [path, "--out", str(tmp_path / "report"), "--format", "json"])
+    assert "cannot be written" in str(result.exception)
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["--target", "val/error"], "val/error"), (["--format", "pdf"], "choose from html, json, csv, svg, png"),
+    (["--perfect-within", "-1"], "--perfect-within -1"), (["--confidence", "95"], "between 0 and 1"),
+    (["--target", "val/accuracy>1"], "the metrics there: val/error")])
+def test_misuse_is_explained(tmp_path, arguments, said):
+    path = save(log(trial()), tmp_path / "good.h5")
+    result = CliRunner().invoke(command, [path, *arguments])
+    assert isinstance(result.exception, UsageError) and said in str(result.exception)
+
+
+def test_targets_and_tolerances_reach_the_tables(tmp_path):
+    paths = [save(made, tmp_path / f"w{workers}.h5") for workers, made in study(unmet=False).items()]
+    result = CliRunner().invoke(command, [*paths, "--target", "val/error<0.05", "--target", "val/error<0.1",
+                                          "--confidence", "0.8", "--perfect-within", "0.1"])
+    assert result.exit_code == 0, result.exception
+    assert result.output.index("val/error<0.05") < result.output.index("val/error<0.1 ")
+    assert "its 80% interval" in result.output and "within 10% of the smallest" in result.output
+
+
+def test_files_of_a_report(tmp_path):
+    paths = [save(made, tmp_path / f"w{workers}.h5") for workers, made in study().items()]
+    said = []
+    make(paths, [Target.parse("val/error<0.02")], tmp_path / "report", formats=("json", "csv"), echo=said.append)
+    assert sorted(os.listdir(tmp_path / "report")) == ["report.json", "tables"]
+    assert sorted(os.listdir(tmp_path / "report" / "tables")) == [
+        "mnist-simple-cnn-nesterov-val-error-below-0.02-batches.csv",
+        "mnist-simple-cnn-nesterov-val-error-below-0.02-weak-32.csv"]
+    assert said[-1].startswith("wrote 3 files: ")
+
+
+def test_the_command_imports_no_trainer_and_no_plotting_before_the_tables(tmp_path):
+    path = save(log(trial()), tmp_path / "good.h5")
+    code = ("import sys; from hvdscale.report.make import make; make(sys.argv[1:]); "
+            "heavy = 'torch', 'horovod', 'mpi4py', 'matplotlib', 'scipy.stats'; "
+            "print(*[name for name in heavy if name in sys.modules])")
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "" and "val/error<0.2" in done.stdout, done.stderr
