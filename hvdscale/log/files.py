@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import platform
@@ -27,8 +28,8 @@ BOUNDS = ("v110", "v110")                # the oldest file layout that has SWMR:
 STATUS_TYPE = h5py.enum_dtype({status.name: status.value for status in Status}, basetype="i1")
 TYPES = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "text": np.dtype("<i8"), "status": STATUS_TYPE}
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-SUPERBLOCK = struct.Struct("<8sBBBBQQQ")  # signature, version, sizes, flags, base, extension, end of file (HDF5 spec II.A)
-WRITING, SWMR_WRITING = 1, 4             # flags: open for writing; by a single writer that allows readers (SWMR)
+# signature, version, sizes, flags, base, extension, end of file, root group, checksum (HDF5 file format III, II.A)
+SUPERBLOCK = struct.Struct("<8sBBBBQQQQI")
 
 
 class Superblock(NamedTuple):
@@ -144,11 +145,11 @@ def superblock(path: str) -> Superblock:
         raise LogError(f"{path}: cannot be opened: {error.strerror}") from error
     if size == 0:
         raise LogError(f"{path}: is an empty file, not a log")
-    if not head.startswith(SIGNATURE):
+    if not SIGNATURE.startswith(head[:8]) or len(head) < 8:
         raise LogError(f"{path}: is not an HDF5 file, so not a log")
     if len(head) < SUPERBLOCK.size:
         raise LogError(f"{path}: is truncated to {size} bytes; nothing is left of the log")
-    _, version, _, _, flags, _, _, end = SUPERBLOCK.unpack(head)
+    _, version, _, _, flags, _, _, end, _, _ = SUPERBLOCK.unpack(head)
     if version < 2:                                    # an older layout, which no log has; HDF5 knows its end
         return Superblock(0, 0, size)
     return Superblock(flags, end, size)
@@ -158,26 +159,98 @@ def open_file(path: str, tolerant: bool = False) -> h5py.File:
     """A log's file, opened for reading whatever state it is in: closed, live, or left by a killed writer.
 
     Raises LogError where it is not a log or of a newer schema; FileNotFoundError where it is missing. ``tolerant`` opens
-    a file that is shorter than HDF5 counts on, where the lost part may read as zeros (see ``rows_within``).
+    a closed file that was cut off, too; what is lost may read as zeros (see ``rows_within``).
     """
     state = superblock(path)
-    if state.flags & WRITING and not state.flags & SWMR_WRITING:
-        raise LogError(f"{path}: was left open by a program other than hvdscale; "
-                       "HDF5's own 'h5clear -s' may make it readable")
     with reading(path):
-        try:
-            file = h5py.File(path, "r", swmr=tolerant or bool(state.flags & SWMR_WRITING), locking=False)
-        except OSError as error:
-            if "truncated" in str(error):
-                raise LogError(f"{path}: is truncated: {state.size} of {state.end} bytes are there; "
-                               f"'hvdscale-log repair {path}' saves what is left") from error
-            raise
+        if state.flags or tolerant:
+            file = h5py.File(Unclosed(path), "r")
+        elif state.size < state.end:
+            raise LogError(f"{path}: is truncated: {state.size} of {state.end} bytes are there; "
+                           f"'hvdscale-log repair {path}' saves what is left")
+        else:
+            file = h5py.File(path, "r", locking=False)
         try:
             _verify(path, file)
         except BaseException:
             file.close()
             raise
     return file
+
+
+class Unclosed(io.RawIOBase):
+    """A file that HDF5 was not done with, read as if it had been closed.
+
+    HDF5's own way, reading in SWMR mode, waits on a damaged spot for hours (seen: HDF5 2.0 on a file cut short) and takes
+    what is cut off for zeros. This shows the file with its "being written" flags cleared, so a damaged spot is an error.
+    """
+
+    def __init__(self, path: str):
+        super().__init__()
+        self._file = open(path, "rb", buffering=0)
+        head = self._file.read(SUPERBLOCK.size)
+        signature, version, offsets, lengths, _, base, extension, end, root, checksum = SUPERBLOCK.unpack(head)
+        if version >= 2 and checksum != lookup3(head[:-4]):
+            raise OSError("its first 48 bytes are damaged")
+        head = SUPERBLOCK.pack(signature, version, offsets, lengths, 0, base, extension, end, root, 0)[:-4]
+        self._head = head + lookup3(head).to_bytes(4, "little")
+        self._end = max(end, os.fstat(self._file.fileno()).st_size)
+        self._at = 0
+
+    def readinto(self, buffer):
+        """Fills ``buffer``; what lies beyond the real end of the file is zeros."""
+        got = os.preadv(self._file.fileno(), [buffer], self._at)
+        view = memoryview(buffer).cast("B")
+        if got < len(view):
+            view[got:] = bytes(len(view) - got)
+        if self._at < len(self._head):
+            part = self._head[self._at:self._at + len(view)]
+            view[:len(part)] = part
+        self._at += len(view)
+        return len(view)
+
+    def seek(self, offset, whence=io.SEEK_SET):
+        """As of any file."""
+        self._at = offset + (0, self._at, self._end)[whence]
+        return self._at
+
+    def tell(self):
+        """As of any file."""
+        return self._at
+
+    def seekable(self):
+        """Yes."""
+        return True
+
+    def readable(self):
+        """Yes."""
+        return True
+
+    def close(self):
+        """Closes the real file."""
+        self._file.close()
+        super().close()
+
+
+def lookup3(data: bytes) -> int:
+    """HDF5's checksum of metadata: Bob Jenkins' lookup3, hashlittle with initial value 0 (public domain, 2006).
+
+    Each round works on (a, b, c) and then renames them, so that one line serves for all three.
+    """
+    mask, blocks = 0xFFFFFFFF, -(-len(data) // 12)
+    words = struct.unpack(f"<{3 * blocks}I", data.ljust(12 * blocks, b"\0"))
+    a = b = c = (0xDEADBEEF + len(data)) & mask
+
+    def rotate(x, bits):
+        return (x << bits | x >> (32 - bits)) & mask
+
+    for block in range(blocks):
+        a, b, c = ((x + word) & mask for x, word in zip((a, b, c), words[3 * block:]))
+        for bits in (4, 6, 8, 16, 19, 4) if block < blocks - 1 else ():
+            a, b, c = b, (c + b) & mask, ((a - c) & mask) ^ rotate(c, bits)
+    for bits in (14, 11, 25, 16, 4, 14, 24):
+        a, b, c = b, ((c ^ b) - rotate(b, bits)) & mask, a
+    return b
 
 
 def _verify(path: str, file: h5py.File):

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import LogError
 from . import lock, segments
-from .files import STATUS_TYPE, open_file, read_attribute, reading, rows_within, superblock
+from .files import open_file, read_attribute, reading, rows_within, superblock
 from .schema import TABLES, Column, Status, columns
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
