@@ -8,6 +8,7 @@ A later layer wins over an earlier one; a key set in a later layer also unsets i
 from __future__ import annotations
 
 import difflib
+import operator
 import sys
 import typing
 from dataclasses import dataclass, field, fields
@@ -24,7 +25,7 @@ else:
 def _key(default, help, flag=False, choices=None, least=None, above=None, below=None):
     """A settings field. flag: has its own command line option; least, above, below: bounds of a number."""
     metadata = dict(help=help, flag=flag, choices=choices, least=least, above=above, below=below)
-    return field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
+    return field(metadata=metadata, **({"default_factory": dict} if default == {} else {"default": default}))
 
 
 @dataclass(frozen=True)
@@ -32,26 +33,39 @@ class Settings:
     """All keys with what was asked for; None: left to the plan."""
 
     # the batch: B = W * b * k
-    local_batch: int | None = _key(None, "examples a worker passes through the model at once; more workers, larger global batch", True, least=1)
-    global_batch: int | None = _key(None, "examples in one step over all workers, fixed; shares may be uneven", True, least=1)
+    local_batch: int | None = _key(
+        None, "examples a worker passes through the model at once; more workers, larger global batch", True, least=1)
+    global_batch: int | None = _key(
+        None, "examples in one step over all workers, fixed; shares may be uneven", True, least=1)
     accumulate: int = _key(1, "passes a worker adds up for one step", True, least=1)
-    ghost_batch: int = _key(32, "examples that share dropout streams and batch statistics, at any worker count", least=2)
-    last_batch: str = _key("carry", "end of an epoch: carry over into the next, short last batch, or drop it", choices=("carry", "short", "drop"))
+    ghost_batch: int = _key(
+        32, "examples that share dropout streams and batch statistics, at any worker count", least=2)
+    last_batch: str = _key(
+        "carry", "end of an epoch: carry over into the next, short last batch, or drop it", choices=("carry", "short", "drop"))
     # the learning rate
     lr: float | None = _key(None, "base learning rate, as tuned at the base batch", True, above=0)
-    lr_per_example: float | None = _key(None, "base rate per example: the learning rate is this times the global batch", above=0)
-    base_batch: int | None = _key(None, "global batch that the base learning rate was tuned at", True, least=1)
-    lr_rule: str = _key("linear", "factor from the batch ratio: linear, sqrt, none, power:P, or tuned (needs metaparameters)", True)
+    lr_per_example: float | None = _key(
+        None, "base rate per example: the learning rate is this times the global batch", above=0)
+    base_batch: int | None = _key(
+        None, "global batch that the base learning rate was tuned at", True, least=1)
+    lr_rule: str = _key(
+        "linear", "factor from the batch ratio: linear, sqrt, none, power:P, or tuned (needs metaparameters)", True)
     max_lr_factor: float | None = _key(None, "largest factor that the rule may apply", above=0)
-    metaparameters: str | None = _key(None, "TOML file of metaparameters tuned per global batch, for lr_rule tuned", True)
-    warmup: str = _key("gradual", "gradual climb to the peak, constant at the start rate, or none", choices=("gradual", "constant", "none"))
+    metaparameters: str | None = _key(
+        None, "TOML file of metaparameters tuned per global batch, for lr_rule tuned", True)
+    warmup: str = _key(
+        "gradual", "gradual climb to the peak, constant at the start rate, or none", choices=("gradual", "constant", "none"))
     warmup_epochs: float | None = _key(None, "length of the warmup in epochs", True, least=0)
     warmup_steps: int | None = _key(None, "length of the warmup in steps", least=0)
-    warmup_start_factor: float | None = _key(None, "where warmup starts, as a share of the peak; by default the base learning rate", least=0)
-    decay: str = _key("constant", "after the warmup: constant, linear, step or cosine", choices=("constant", "linear", "step", "cosine"))
-    decay_epochs: float | None = _key(None, "epochs from the start to the end of linear or cosine decay; by default the budget", above=0)
+    warmup_start_factor: float | None = _key(
+        None, "where warmup starts, as a share of the peak; by default the base learning rate", least=0)
+    decay: str = _key(
+        "constant", "after the warmup: constant, linear, step or cosine", choices=("constant", "linear", "step", "cosine"))
+    decay_epochs: float | None = _key(
+        None, "epochs from the start to the end of linear or cosine decay; by default the budget", above=0)
     decay_steps: int | None = _key(None, "the same in steps", least=1)
-    decay_at_epochs: list | None = _key(None, "epochs at which step decay multiplies the rate, as [30, 60, 80]")
+    decay_at_epochs: list | None = _key(
+        None, "epochs at which step decay multiplies the rate, as [30, 60, 80]")
     decay_at_steps: list | None = _key(None, "the same in steps")
     decay_factor: float = _key(0.1, "what step decay multiplies by", above=0)
     end_lr_factor: float = _key(0.0, "share of the peak that linear or cosine decay ends at", least=0)
@@ -61,19 +75,23 @@ class Settings:
     weight_decay: float = _key(0.0, "weight decay, added to the gradient", least=0)
     decay_norm_and_bias: bool = _key(False, "whether biases and normalisation parameters decay too")
     optimizer_args: dict = _key({}, "further arguments of a module:Class optimizer")
-    label_smoothing: float = _key(0.0, "share s moved off the true class, s/(K-1) to each of the others", least=0, below=1)
+    label_smoothing: float = _key(
+        0.0, "share s moved off the true class, s/(K-1) to each of the others", least=0, below=1)
     # how long, and what is measured
     steps: int | None = _key(None, "budget in steps", True, least=1)
     epochs: float | None = _key(None, "budget in epochs", True, above=0)
     examples: int | None = _key(None, "budget in examples", least=1)
     seconds: float | None = _key(None, "budget in seconds of training", above=0)
-    target: str | None = _key(None, "stop at the first evaluation that meets it, as 'val/error<0.01'; 'none': no target", True)
+    target: str | None = _key(
+        None, "stop at the first evaluation that meets it, as 'val/error<0.01'; 'none': no target", True)
     keep_going: bool = _key(False, "go on to the budget when the target is met")
     eval_every: int | None = _key(None, "steps between evaluations; 0: never", True, least=0)
     eval_every_epochs: float | None = _key(None, "epochs between evaluations", above=0)
     eval_batch: int = _key(256, "examples evaluated at once", least=1)
-    eval_splits: str = _key("train,val,test", "splits evaluated each time; the last evaluation always has all three")
-    train_eval_examples: int | None = _key(None, "size of the fixed training subset evaluated; by default as many as in validation", least=1)
+    eval_splits: str = _key(
+        "train,val,test", "splits evaluated each time; the last evaluation always has all three")
+    train_eval_examples: int | None = _key(
+        None, "size of the fixed training subset evaluated; by default as many as in validation", least=1)
     # the problem's data and model
     data_dir: str | None = _key(None, "folder of the data set's files", True)
     train_subset: int | None = _key(None, "train on the first N examples", True, least=1)
@@ -81,12 +99,18 @@ class Settings:
     seed: int = _key(0, "seed of every random stream", True, least=0)
     precision: str = _key("fp32", "arithmetic of model and optimizer", True, choices=("fp32", "fp64"))
     # how it is carried out
-    device: str = _key("auto", "auto takes the local rank's GPU where there is one", choices=("auto", "cpu", "cuda"))
-    threads: int | None = _key(None, "threads a worker; by default the host's cores over its workers", least=1)
-    bucket_mib: float = _key(0.0, "size of the gradient buckets reduced while backward goes on; 0: one allreduce after it", least=0)
-    untimed_passes: int = _key(3, "passes before the first step, outside its clock, that leave no trace in the model", least=0)
-    stall_seconds: float = _key(120.0, "a worker that waits longer than this for the others ends the job", above=0)
-    log: str | None = _key(None, "the log's file; by default runs/WORKLOAD-TIME.h5", True)
+    device: str = _key(
+        "auto", "auto takes the local rank's GPU where there is one", choices=("auto", "cpu", "cuda"))
+    threads: int | None = _key(
+        None, "threads a worker; by default the host's cores over its workers", least=1)
+    bucket_mib: float = _key(
+        0.0, "size of the gradient buckets reduced while backward goes on; 0: one allreduce after it", least=0)
+    untimed_passes: int = _key(
+        3, "passes before the first step, outside its clock, that leave no trace in the model", least=0)
+    stall_seconds: float = _key(
+        120.0, "a worker that waits longer than this for the others ends the job", above=0)
+    log: str | None = _key(
+        None, "the log's file, by default runs/WORKLOAD-TIME.h5; under horovodrun write --log-file", True)
     overwrite: bool = _key(False, "replace an existing log", True)
     take_over: bool = _key(False, "write the log though its lock cannot be had", False)
 
@@ -118,9 +142,9 @@ class Settings:
 
 BATCH = ("local_batch", "global_batch")
 # keys of which only one can hold; the batch's two may stand together where they agree
-ALTERNATIVES = (BATCH, ("lr", "lr_per_example"), ("steps", "epochs", "examples", "seconds"), ("warmup_steps", "warmup_epochs"),
-                ("decay_steps", "decay_epochs"), ("decay_at_steps", "decay_at_epochs"), ("eval_every", "eval_every_epochs"))
-
+ALTERNATIVES = (BATCH, ("lr", "lr_per_example"), ("steps", "epochs", "examples", "seconds"),
+                ("warmup_steps", "warmup_epochs"), ("decay_steps", "decay_epochs"),
+                ("decay_at_steps", "decay_at_epochs"), ("eval_every", "eval_every_epochs"))
 
 
 def _laid(*layers: dict) -> dict:
@@ -141,7 +165,8 @@ def _laid(*layers: dict) -> dict:
 KEYS = {f.name: f for f in fields(Settings) if f.name != "layers"}
 _TYPES = {name: [t for t in (typing.get_args(hint) or (hint,)) if t is not type(None)][0]
           for name, hint in typing.get_type_hints(Settings).items() if name != "layers"}
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list of numbers", dict: "a table"}
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list of numbers",
+          dict: "a table"}
 
 
 def key_type(name: str) -> type:
@@ -158,8 +183,8 @@ def check(name: str, value):
     """The value as the key's type; raises UsageError naming key and value where it is not one that the key takes."""
     if name not in KEYS:
         near = difflib.get_close_matches(name, KEYS, n=3)
-        raise UsageError(f"there is no key {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else
-                                                         "; `hvdscale-train --help` names them all"))
+        hint = f"did you mean {' or '.join(near)}?" if near else "`hvdscale-train --help` names them all"
+        raise UsageError(f"there is no key {name!r}; {hint}")
     kind, rules = _TYPES[name], KEYS[name].metadata
     if kind is float and type(value) is int:
         value = float(value)
@@ -169,10 +194,10 @@ def check(name: str, value):
         raise UsageError(f"{name} = {value!r} is not a list of growing positive numbers, such as [30, 60, 80]")
     if rules["choices"] and value not in rules["choices"]:
         raise UsageError(f"{name} = {value!r} is none of {', '.join(rules['choices'])}")
-    for word, holds, bound in (("at least", lambda b: value >= b, rules["least"]), ("above", lambda b: value > b, rules["above"]),
-                               ("below", lambda b: value < b, rules["below"])):
-        if bound is not None and not holds(bound):
-            raise UsageError(f"{name} = {value!r} must be {word} {bound}")
+    for word, compare in (("least", operator.ge), ("above", operator.gt), ("below", operator.lt)):
+        bound = rules[word]
+        if bound is not None and not compare(value, bound):
+            raise UsageError(f"{name} = {value!r} must be {'at least' if word == 'least' else word} {bound}")
     return value
 
 
@@ -187,7 +212,7 @@ def read_toml(path: str) -> dict:
 
 
 def parse_assignments(texts: typing.Iterable[str]) -> dict:
-    """The layer that ``key=value`` texts set: values as in TOML, bare words as text, ``model_args.dropout=0.2`` into a table."""
+    """The layer that ``key=value`` texts set: values as in TOML, bare words as text, ``table.key=value`` into a table."""
     layer: dict = {}
     for text in texts:
         dotted, equals, written = text.partition("=")

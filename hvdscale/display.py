@@ -5,9 +5,9 @@ import os
 import sys
 import time
 
+from .launch import launched
 from .plan import Plan
 from .target import Target
-from .workers import launched
 
 LINE_SECONDS, BAR_SECONDS, WIDTH = 2.0, 0.1, 24
 

@@ -14,6 +14,7 @@ from .config import Settings
 from .display import Display, Quiet, describe
 from .errors import HvdscaleError, PlanError
 from .journal import Journal, Silent
+from .launch import usable_cores
 from .log.schema import Status
 from .optimizers import make_optimizer
 from .plan import Place, Plan, settle
@@ -49,7 +50,7 @@ class Job:
 
 def prepare(name: str, layers: list[dict], workers: Lone) -> Job:
     """The job of the workload under the user's layers of settings; raises the same HvdscaleError on all ranks."""
-    hosts = workers.gather((socket.gethostname(), group.usable_cores()), "hosts")
+    hosts = workers.gather((socket.gethostname(), usable_cores()), "hosts")
     with workers.together("the plan"):
         workload = find(name)
         settings = Settings.build(workload.defaults, *layers)

@@ -19,10 +19,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from .errors import HvdscaleError, WorkersError
-
-# what each launcher tells a process of the number of processes it started
-LAUNCHED = {"HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "srun"}
-
+from .launch import launched
 
 class Lone:
     """One worker without a launcher: the same operations, with nothing to do."""
@@ -145,14 +142,6 @@ class Horovod(Lone):
                 os._exit(1)
 
 
-def launched() -> tuple[str, int] | None:
-    """The launcher that started this process and its number of processes; None without one."""
-    for variable, launcher in LAUNCHED.items():
-        if os.environ.get(variable, "").isdecimal():
-            return launcher, int(os.environ[variable])
-    return None
-
-
 def form(stall_seconds: float) -> Lone:
     """The worker group of this process.
 
@@ -178,11 +167,6 @@ def form(stall_seconds: float) -> Lone:
         raise WorkersError(f"{launcher} started {processes} processes, but Horovod joins {hvd.size()}: {launcher} and Horovod do "
                            f"not use one MPI (`horovodrun --check-build` shows Horovod's; under srun try --mpi=pmix)")
     return Horovod(hvd, stall_seconds)
-
-
-def usable_cores() -> frozenset[int]:
-    """The cores that this process may run on, by the system's numbers."""
-    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
 
 
 def device(wanted: str, local_rank: int) -> torch.device:

@@ -11,13 +11,33 @@ from ..config import KEYS, Settings, key_type, parse_assignments, read_toml
 from ..errors import HvdscaleError, UsageError, WorkersError
 
 
-def _flags(command):
-    """Add an option for every key that has a flag of its own."""
-    for name, key in reversed(list(KEYS.items())):
-        if key.metadata["flag"]:
-            kind = dict(is_flag=True, default=None) if key_type(name) is bool else dict(type=key_type(name))
-            command = click.option(f"--{name.replace('_', '-')}", name, help=_help(key), **kind)(command)
-    return command
+# horovodrun takes --log for an ambiguous abbreviation of its own options, wherever it stands
+ALSO = {"log": ("--log-file",)}
+
+
+def key_options(without=frozenset()):
+    """A decorator that adds --config, --set, and an option for every key that has a flag of its own."""
+    def add(command):
+        command = click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set any key")(command)
+        command = click.option("--config", metavar="FILE", help="TOML file of keys; options and --set win over it")(command)
+        for name, key in reversed(list(KEYS.items())):
+            if key.metadata["flag"] and name not in without:
+                kind = dict(is_flag=True, default=None) if key_type(name) is bool else dict(type=key_type(name))
+                spellings = [f"--{name.replace('_', '-')}", *ALSO.get(name, ())]
+                command = click.option(*spellings, name, help=_help(key), **kind)(command)
+        return command
+    return add
+
+
+def user_layers(config: str | None, assignments, **flags) -> list[dict]:
+    """The layers of settings that the options of ``key_options`` give, the strongest last; raises UsageError."""
+    typed = {name: value for name, value in flags.items() if value is not None}
+    assigned = parse_assignments(assignments)
+    for name in typed.keys() & assigned.keys():
+        if typed[name] != assigned[name]:
+            raise UsageError(f"--{name.replace('_', '-')} {typed[name]} and --set {name}={assigned[name]} differ; "
+                             "give one of them")
+    return [read_toml(config) if config else {}, {**assigned, **typed}]
 
 
 def _help(key) -> str:
@@ -37,14 +57,12 @@ class _Command(click.Command):
         formatter.write_text("Exit codes: 0 done, 1 error, 2 misuse, 3 diverged (the log says INFEASIBLE), 75 stopped by a signal.")
 
 
-@click.command(cls=_Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110, show_default=False))
+@click.command(cls=_Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @click.argument("workload", required=False)
-@_flags
-@click.option("--config", metavar="FILE", help="TOML file of keys; options and --set win over it")
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set any key")
+@key_options()
 @click.option("--dry-run", is_flag=True, help="print the plan and stop")
 @click.option("--list", "list_workloads", is_flag=True, help="list the built-in workloads and stop")
-def command(workload, config, assignments, dry_run, list_workloads, **flags):
+def command(workload, dry_run, list_workloads, **given):
     """Train WORKLOAD (dataset/model), alone or under horovodrun, mpirun or srun; the worker count sets the global batch.
 
     \b
@@ -56,21 +74,9 @@ def command(workload, config, assignments, dry_run, list_workloads, **flags):
         print("\n".join(names()))
         return 0
     if workload is None:
-        raise UsageError("which workload? `hvdscale-train --list` names the built-in ones; for instance: hvdscale-train digits/fc")
-    layers = [_without_none(read_toml(config)) if config else {}, _combined(flags, assignments)]
-    return workload, layers, dry_run
-
-
-def _combined(flags: dict, assignments) -> dict:
-    typed, assigned = _without_none(flags), parse_assignments(assignments)
-    for name in typed.keys() & assigned.keys():
-        if typed[name] != assigned[name]:
-            raise UsageError(f"--{name.replace('_', '-')} {typed[name]} and --set {name}={assigned[name]} differ; give one of them")
-    return {**assigned, **typed}
-
-
-def _without_none(layer: dict) -> dict:
-    return {name: value for name, value in layer.items() if value is not None}
+        raise UsageError("which workload? `hvdscale-train --list` names the built-in ones; for instance: "
+                         "hvdscale-train digits/fc")
+    return workload, user_layers(**given), dry_run
 
 
 def main() -> None:
@@ -151,3 +157,7 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers) -> int:
         raise journal.failure
     display.say(f"log: {journal.path}\nnext: hvdscale-report {shlex.quote(journal.path)}")
     return outcome.stop.exit_code
+
+
+if __name__ == "__main__":
+    main()

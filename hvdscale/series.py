@@ -1,0 +1,106 @@
+"""One job at several worker counts, each run in processes of its own with a log of its own.
+
+    OUT/w4-r2.h5     repeat 2 at 4 workers;  OUT/w4-probe.h5  its throughput alone;  *.out beside: what the run printed
+
+A run whose log is there and ended is not run again, so a series goes on where it was interrupted.
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .errors import HvdscaleError, LogError, UsageError
+from .launch import launch_command, launch_environment
+from .log.reader import read_log
+from .log.schema import Status
+
+PROBE_STEPS = 50
+PROBE = {"steps": PROBE_STEPS, "eval_every": 0, "target": "none"}
+# where a run is written is no part of what was asked for
+PLACES = {"log", "overwrite", "take_over"}
+# horovodrun marks each line with its rank
+_MARK = re.compile(r"\[\d+(,\d+)?\]<std(out|err)>:")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a series: its worker count, its log, and the keys that hvdscale-train is given."""
+
+    workers: int
+    log: str
+    keys: dict
+
+    @property
+    def output(self) -> str:
+        """The file of what it printed."""
+        return self.log.removesuffix(".h5") + ".out"
+
+
+def runs_of(counts: list[int], repeats: int, probe: bool, keys: dict, out: str) -> list[Run]:
+    """The runs of a series, smallest worker count first; repeat r has seed + r - 1."""
+    seed = keys.get("seed", 0)
+    if probe:
+        return [Run(w, os.path.join(out, f"w{w}-probe.h5"), {**keys, **PROBE}) for w in sorted(set(counts))]
+    return [Run(w, os.path.join(out, f"w{w}-r{r}.h5"), {**keys, "seed": seed + r - 1})
+            for w in sorted(set(counts)) for r in range(1, repeats + 1)]
+
+
+def ended(run: Run) -> bool:
+    """Whether the run has a log of these keys that reached its end.
+
+    Raises UsageError where its log is of other keys, naming those that differ.
+    """
+    if not os.path.exists(run.log):
+        return False
+    try:
+        with read_log(run.log) as log:
+            status, plan = log.trials["status"][-1], json.loads(log.trials["plan"][-1])
+    except (LogError, IndexError):
+        return False
+    asked = {key: value for key, value in plan["asked"].items() if key not in PLACES}
+    differ = sorted(key for key in asked.keys() | run.keys.keys() if asked.get(key) != run.keys.get(key))
+    if differ:
+        told = "; ".join(f"{key} was {asked.get(key, 'not set')!r}, is now {run.keys.get(key, 'not set')!r}" for key in differ)
+        raise UsageError(f"{run.log} is of another series: {told}. Choose another --out, or --overwrite to run all again")
+    return status in (Status.COMPLETE, Status.INFEASIBLE)
+
+
+def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, say: Callable[[str], object]) -> None:
+    """Start the run, pass its lines on, and wait for its end; raises HvdscaleError where it left no ended log."""
+    keys = {**run.keys, "log": run.log, "overwrite": True}
+    given = [word for key, value in keys.items() for word in ("--set", f"{key}={toml(value)}")]
+    command = [sys.executable, "-m", "hvdscale.cli.train", workload, *given]
+    command = launch_command(launcher, run.workers, command, hosts)
+    os.makedirs(os.path.dirname(run.output) or ".", exist_ok=True)
+    with open(run.output, "w", encoding="utf-8") as output:
+        output.write(shlex.join(command) + "\n")
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   errors="replace", env=launch_environment())
+        try:
+            for line in process.stdout:
+                line = _MARK.sub("", line)
+                output.write(line)
+                say(line.rstrip())
+        except BaseException:
+            process.terminate()
+            raise
+        finally:
+            process.wait()
+    if not ended(run):
+        with open(run.output, encoding="utf-8") as output:
+            last = "".join(output.readlines()[-15:])
+        raise HvdscaleError(f"the run at {run.workers} workers ended without a finished log (exit code {process.returncode}). The "
+                            f"same command goes on with it. Its last lines, from {run.output}:\n{last}")
+
+
+def toml(value) -> str:
+    """The value as --set reads it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + "}"
+    return json.dumps(value)

@@ -1,0 +1,116 @@
+"""No run hangs and none ends without its reason: faults of one rank, met by all."""
+import re
+import sys
+import time
+
+import pytest
+
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
+from tests.conftest import launcher_command
+
+STALL = 8
+
+
+@pytest.fixture
+def train(run, tmp_path):
+    """Train the toy workload on np workers; gives exit code, output and the log's status and reason (None: no log)."""
+    def train(np, *options, launcher="mpirun", fault="", timeout=90):
+        command = [*launcher_command(launcher, np), sys.executable, "-m", "tests.parallel.toy_command", "toy/net",
+                   "--set", "log=w.h5", "--steps", "200", "--eval-every", "5", "--set", f"stall_seconds={STALL}", *options]
+        done = run(*command, check=False, timeout=timeout, FAULT=fault)
+        output = done.stdout + done.stderr
+        ours = output if launcher == "mpirun" else "".join(re.findall(r"^\[\d\]<std(?:out|err)>:(.*\n)", output, re.M))
+        assert "Traceback" not in ours or "planted" in ours, output        # horovodrun --gloo ends with one of its own
+        if not (tmp_path / "w.h5").exists():
+            return done.returncode, output, None, None
+        with read_log(tmp_path / "w.h5") as log:
+            return done.returncode, output, Status(log.trials["status"][0]), log.trials["stop_reason"][0]
+    return train
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "gloo"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_job_within_the_stall_time(train, launcher, rank):
+    started = time.monotonic()
+    code, output, status, _ = train(2, launcher=launcher, fault=f"kill:{rank}:30")
+    assert code != 0
+    assert time.monotonic() - started < STALL + 30
+    assert status in (Status.RUNNING, Status.INCOMPLETE)      # readable; RUNNING where rank 0 had no time to say
+    assert re.search(r"signal 9|SIGKILL|a worker was lost|exit code -9|exit code 137", output)
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "gloo"])
+def test_a_stopped_rank_ends_the_job_within_the_stall_time(train, launcher):
+    code, output, status, reason = train(2, launcher=launcher, fault="stop:1:30")
+    assert code != 0
+    assert "rank 0 of 2 on" in output and f"has waited {STALL} s for the other workers in 'gradients/0'" in output
+    assert (status, f"waited {STALL} s" in reason) == (Status.INCOMPLETE, True)
+
+
+def test_an_error_of_one_ranks_step_ends_all_with_its_reason(train):
+    code, output, status, _ = train(2, fault="raise:1:30")
+    assert code == 1
+    assert "the planted fault" in output
+    assert status in (Status.RUNNING, Status.INCOMPLETE)
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "gloo"])
+def test_an_error_of_one_ranks_setup_is_the_same_error_on_all(train, launcher):
+    code, output, status, _ = train(2, launcher=launcher, fault="missing:1:0")
+    assert code == 1 and status is None
+    assert output.count("Error: rank 1 of 2: /data/toy: there is no such folder") == 1
+
+
+def test_a_dataset_of_another_length_on_one_rank_is_named(train):
+    code, output, *_ = train(2, fault="shorter:1:0")
+    assert code != 0
+    assert "rank 1 found 50 training, 31 validation and 17 test examples, rank 0 53 training" in output
+
+
+@pytest.mark.parametrize("np", [1, 2])
+def test_divergence_is_agreed_by_all_and_logged_infeasible(train, np):
+    code, output, status, reason = train(np, fault=f"nan:{np - 1}:12")
+    assert (code, status) == (3, Status.INFEASIBLE)
+    assert reason.startswith("diverged: the loss is nan at step") and reason in output
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_to_one_rank_stops_all_after_the_same_step(train, rank):
+    code, output, status, reason = train(2, fault=f"term:{rank}:30")
+    assert (code, status) == (75, Status.INCOMPLETE)
+    assert reason.startswith("stopped by a signal after step") and reason in output
+
+
+def test_a_misused_option_is_one_message_and_exit_code_2_on_any_number_of_workers(train):
+    for np, launcher in [(1, "mpirun"), (3, "mpirun")]:
+        code, output, status, _ = train(np, "--global-batch", "20", "--local-batch", "8", launcher=launcher)
+        assert (code, status) == (2, None)
+        assert output.count("Error: --global-batch 20 is not") == 1
+
+
+def test_an_existing_log_is_not_overwritten_unless_asked(train, tmp_path):
+    assert train(2, "--steps", "5")[0] == 0
+    before = (tmp_path / "w.h5").read_bytes()
+    code, output, *_ = train(2)
+    assert code == 1 and output.count("--overwrite") == 1
+    assert (tmp_path / "w.h5").read_bytes() == before
+    assert train(2, "--overwrite")[2] == Status.COMPLETE
+
+
+def test_under_a_launcher_without_horovod_there_is_an_error_not_lone_runs(run, tmp_path):
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").write_text("raise ImportError('not installed')")
+    program = "import sys; sys.path.insert(0, '.'); from hvdscale.cli.train import main; main()"
+    done = run(*launcher_command("mpirun", 2), sys.executable, "-c", program, "digits/fc", "--steps", "2", check=False)
+    assert done.returncode == 1
+    assert "mpirun started 2 processes, but Horovod cannot be imported (not installed): they would be 2 lone runs" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_one_worker_needs_no_horovod(run, tmp_path):
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").write_text("raise ImportError('not installed')")
+    program = "import sys; sys.path.insert(0, '.'); from hvdscale.cli.train import main; main()"
+    done = run(sys.executable, "-c", program, "digits/fc", "--steps", "20")
+    assert "COMPLETE: budget of 20 steps spent" in done.stdout

@@ -1,0 +1,61 @@
+"""hvdscale-train with one more workload, toy/net, in which one rank comes to grief: FAULT=kind:rank:step in the environment."""
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, replace
+
+import hvdscale.workloads
+from hvdscale.cli.train import main
+from hvdscale.errors import DataError
+from hvdscale.workload import Data, Split
+from tests.parallel import toy
+
+MODELS = ("net",)
+KIND, RANK, STEP = (os.environ.get("FAULT") or "none:0:0").split(":")
+
+
+def my_rank():
+    return int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("HOROVOD_RANK", "0")))
+
+
+@dataclass(frozen=True)
+class Grieved(Split):
+    """A split whose take() meets the fault at the given step."""
+
+    taken = []
+
+    def take(self, indices):
+        self.taken.append(len(indices))
+        if my_rank() == int(RANK) and len(self.taken) == int(STEP):
+            if KIND == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if KIND == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if KIND == "term":
+                os.kill(os.getpid(), signal.SIGTERM)
+            if KIND == "raise":
+                raise RuntimeError("the planted fault")
+            if KIND == "nan":
+                self.inputs.fill_(float("nan"))
+        if KIND == "slow":
+            time.sleep(0.2)
+        return super().take(indices)
+
+
+def load(data_dir):
+    data = toy.load()
+    if KIND == "missing" and my_rank() == int(RANK):
+        raise DataError("/data/toy: there is no such folder")
+    if KIND == "shorter" and my_rank() == int(RANK):
+        data = Data(data.train.first(50), data.val, data.test)
+    return Data(Grieved(data.train.inputs, data.train.labels), data.val, data.test)
+
+
+def workload(dataset, model):
+    return replace(toy.WORKLOAD, dataset=dataset, model=model, load=load)
+
+
+if __name__ == "__main__":
+    hvdscale.workloads.DATASETS["toy"] = sys.modules[__name__]
+    main()
