@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from . import words
-from .numbers import number, whole
+from .numbers import exact
 from .tables import POLLUX, SHALLUE, keys_of
 
 INK, MUTED, GRID = "#222222", "#767676", "#dddddd"
@@ -56,7 +56,7 @@ class Figure:
 def figures_of(section) -> tuple[Figure, ...]:
     """Every figure of a section that has something to show."""
     figures = []
-    if section.batches and any(point.cell.runs for point in section.batches.points):
+    if section.batches and sum(bool(point.cell.runs) for point in section.batches.points) > 1:
         figures.append(_steps_figure(section))
     for series in section.series:
         if any(point.cell.runs for point in series.points):
@@ -240,7 +240,7 @@ def _curve_axes(axes, section, metric, ends, values, cells, across):
         _powers(axes.xaxis, min(starts), max(ends))
     else:
         axes.set_xlim(left=0)
-        axes.xaxis.set_major_formatter(lambda value, _: number(value, 4))
+        axes.xaxis.set_major_formatter(lambda value, _: exact(value))
     for value in goal:
         axes.axhline(value, color=INK, linestyle="--", linewidth=1.1, label=f"target {section.target}")
 
@@ -309,19 +309,36 @@ def _log2(axes, which, values, ends=()):
     getattr(axes, f"set_{which}scale")("log", base=2)
     margin = 2 ** (0.06 * max(1.5, math.log2(high / low)) + 0.1)
     getattr(axes, f"set_{which}lim")(low / margin, high * margin)
-    _powers(getattr(axes, f"{which}axis"), low / margin, high * margin)
+    if which == "x":
+        _ticks(axes.xaxis, _apart(sorted(set(values))))
+    else:
+        _powers(axes.yaxis, low / margin, high * margin)
+
+
+def _apart(values, most=9):
+    """Of what was measured, the values to name: the smallest, and each that is far enough from the one before."""
+    gap = (values[-1] / values[0]) ** (1 / most)
+    named = values[:1]
+    for value in values[1:]:
+        if value >= 0.99 * gap * named[-1]:
+            named.append(value)
+    return named
 
 
 def _powers(axis, low, high, most=9):
+    """Ticks at powers of 2; at round numbers where there are fewer than two powers between low and high."""
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
-    if last - first < 1:                # within an octave: halves of it say more
-        ticks = [2 ** (at / 4) for at in range(math.ceil(4 * math.log2(low)), math.floor(4 * math.log2(high)) + 1)]
-    else:
-        stride = math.ceil((last - first + 1) / most)
-        ticks = [2.0 ** at for at in range(first, last + 1, stride)]
-    axis.set_major_locator(_fixed(ticks))
+    if last > first:
+        return _ticks(axis, [2.0 ** at for at in range(first, last + 1, math.ceil((last - first + 1) / most))])
+    size = 10 ** math.floor(math.log10(high - low))
+    size *= 1 if high - low > 4 * size else 0.5 if high - low > 2 * size else 0.2
+    return _ticks(axis, [size * at for at in range(math.ceil(low / size), math.floor(high / size) + 1)])
+
+
+def _ticks(axis, values):
+    axis.set_major_locator(_fixed(values))
     axis.set_minor_locator(_fixed([]))
-    axis.set_major_formatter(lambda value, _: whole(value) if value >= 1 else f"{value:g}")
+    axis.set_major_formatter(lambda value, _: exact(value) if value >= 1 else f"{value:.6g}")
 
 
 def _decimal_ticks(axes):

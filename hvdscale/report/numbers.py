@@ -20,13 +20,19 @@ def number(value, digits=3) -> str:
 
 
 def whole(value) -> str:
-    """A count, such as steps, to four significant digits."""
-    return number(value if abs(value) < 10 or not math.isfinite(value) else round(value), 4)
+    """A mean of counts, such as steps, to four significant digits and no fraction of one."""
+    return number(round(value), 4) if abs(value) >= 1000 and math.isfinite(value) else exact(value, 0)
+
+
+def exact(value, places=2) -> str:
+    """A number that is known, such as a ratio of worker counts: ``4``, ``85.33``."""
+    return number(value) if not math.isfinite(value) else f"{value:,.{0 if value == round(value) else places}f}"
 
 
 def ratio(value) -> str:
     """A speedup or an efficiency: two decimals, fewer above 10."""
-    return "n/a" if value != value else "inf" if math.isinf(value) else f"{value:.{2 if value < 9.995 else 1}f}"
+    places = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:,.{places}f}" if math.isfinite(value) else number(value)
 
 
 def span(low, high, write=number) -> str:
@@ -53,5 +59,4 @@ def _significant(value, digits):
     if value == 0:
         return "0"
     places = digits - 1 - math.floor(math.log10(abs(value)))
-    text = f"{round(value, places):,.{max(0, places)}f}"
-    return text.rstrip("0").rstrip(".") if "." in text and float(text.replace(",", "")) == int(value) else text
+    return f"{round(value, places):,.{max(0, places)}f}"

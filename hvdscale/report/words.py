@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from ..analysis.speedup import WEAK
 from ..log.schema import Status
-from .numbers import counted, listed, number, ratio, span, whole
+from .numbers import counted, exact, listed, number, ratio, span, whole
 
 ONE_RUN = "*"       # marks a point that stands on one run
 CROWDED = "#"       # marks a worker count at which a host had fewer cores than workers
@@ -13,12 +13,12 @@ SPLIT_NAMES = {"train": "training", "val": "validation"}
 
 def series_name(series) -> str:
     """For file names: weak-32, strong-256."""
-    return f"{series.kind}-{number(float(series.size), 4).replace(',', '')}"
+    return f"{series.kind}-{exact(float(series.size)).replace(',', '')}"
 
 
 def series_kind(series) -> str:
     """``weak scaling, 32 examples a worker``."""
-    size = number(float(series.size), 4)
+    size = exact(float(series.size))
     return f"weak scaling, {size} examples a worker" if series.kind == WEAK else f"strong scaling, global batch {size}"
 
 
@@ -87,18 +87,24 @@ def batch_summary(section) -> tuple[str, ...]:
     useful = next(point for point in met if point.global_batch == batches.maximum_useful)
     said = [f"Perfect scaling (batch x steps within {batches.perfect_within:.0%} of the smallest): "
             f"batch {listed(perfect)}."]
-    larger = [f"{point.global_batch:,}" for point in batches.points if point.global_batch > useful.global_batch]
-    if not larger:
-        said.append(f"Maximum useful batch: {useful.global_batch:,} or more; no larger one was run, none took fewer "
-                    f"steps ({whole(useful.cell.steps.value)}).")
-    elif useful is met[-1]:
+    if useful is fewest:
         said.append(f"Maximum useful batch: {useful.global_batch:,}, which took the fewest steps "
-                    f"({whole(useful.cell.steps.value)}); batch {listed(larger)} did not meet the target.")
+                    f"({whole(useful.cell.steps.value)}); {_larger(batches, useful)}.")
     else:
         said.append(f"Maximum useful batch: {useful.global_batch:,}, whose {whole(useful.cell.steps.value)} steps are "
                     f"within {batches.useful_within:.0%} of the fewest ({whole(fewest.cell.steps.value)}, at batch "
                     f"{fewest.global_batch:,}).")
     return tuple(said)
+
+
+def _larger(batches, useful):
+    """What is known of batches larger than the maximum useful one."""
+    larger = [point for point in batches.points if point.global_batch > useful.global_batch]
+    if not larger:
+        return "no larger one was run"
+    if any(point.cell.steps.met for point in larger):
+        return "larger ones took no fewer"
+    return f"batch {listed(f'{point.global_batch:,}' for point in larger)} did not meet the target"
 
 
 def summary(section) -> tuple[str, ...]:
@@ -190,14 +196,18 @@ def _timed_summary(section, kind, points):
         f"{kind}: from {first.workers} to {last.workers} workers the time to {section.target} went from "
         f"{number(first.cell.seconds.value)} s to {number(last.cell.seconds.value)} s: "
         f"{ratio(last.time_speedup.value)} times as fast{_ends(last.time_speedup)} on "
-        f"{number(last.worker_ratio)} times the workers. Steps to target went from {whole(first.cell.steps.value)} to "
-        f"{whole(last.cell.steps.value)}.",
+        f"{exact(last.worker_ratio)} times the workers.{_steps_taken(first, last)}",
         f"At {last.workers} workers statistical efficiency is {ratio(last.statistical_efficiency.value)} (examples "
         f"needed at {first.workers} over examples needed) and system efficiency {ratio(last.system_efficiency.value)} "
         f"(speed won over workers added); together {ratio(last.product.value)} of ideal{_greater_loss(last)}."]
     if best is not last:
         said.append(f"The shortest time was at {best.workers} workers: {number(best.cell.seconds.value)} s.")
     return said
+
+
+def _steps_taken(first, last):
+    before, after = whole(first.cell.steps.value), whole(last.cell.steps.value)
+    return f" Steps to target stayed at {after}." if before == after else f" Steps to target: {before}, then {after}."
 
 
 def _greater_loss(point):
@@ -217,7 +227,7 @@ def _throughput_summary(series):
     kind = series_kind(series)
     return [f"{kind[0].upper() + kind[1:]}: from {first.workers} to {last.workers} workers, "
             f"{number(first.cell.examples_per_second.value)} to {number(last.cell.examples_per_second.value)} examples "
-            f"per second, {ratio(speedup.value)} times as many{_ends(speedup)} on {number(last.worker_ratio)} times "
+            f"per second, {ratio(speedup.value)} times as many{_ends(speedup)} on {exact(last.worker_ratio)} times "
             f"the workers: system efficiency {ratio(last.system_efficiency.value)}."]
 
 

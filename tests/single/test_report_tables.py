@@ -41,16 +41,17 @@ def studied():
 
 
 @pytest.mark.parametrize("value, shown", [
-    (0, "0"), (1, "1"), (12, "12"), (0.01234, "0.0123"), (1.2, "1.20"), (3141.59, "3,140"), (99999, "100,000"),
+    (0, "0"), (1, "1.00"), (12, "12.0"), (0.01234, "0.0123"), (1.2, "1.20"), (3141.59, "3,140"), (99999, "100,000"),
     (123456, "123k"), (4.56e6, "4.56M"), (7.1e9, "7.10G"), (5.87e-6, "5.87e-06"), (math.nan, "n/a"), (math.inf, "inf")])
 def test_numbers_are_rounded_to_three_digits(value, shown):
     assert number(value) == shown
 
 
 def test_counts_ratios_and_spans():
-    assert [whole(value) for value in (7, 431.4, 12346)] == ["7", "431", "12,350"]
+    assert [whole(value) for value in (7, 431.4, 12346, 2.5e6)] == ["7", "431", "12,350", "2.500M"]
     assert [ratio(value) for value in (0.876, 9.994, 12.34, math.nan)] == ["0.88", "9.99", "12.3", "n/a"]
-    assert [span(*ends) for ends in ((1, 2), (1, math.inf), (0, 2), (math.nan, math.nan))] == ["1-2", "> 1", "< 2", ""]
+    assert [span(*ends) for ends in ((1, 2), (1, math.inf), (0, 2), (math.nan, math.nan))] == [
+        "1.00-2.00", "> 1.00", "< 2.00", ""]
 
 
 def test_every_table_says_what_kind_of_scaling_it_shows_and_fits_the_screen(studied):
@@ -145,7 +146,7 @@ def test_the_maximum_useful_batch_is_put_in_words():
 def test_the_summary_names_the_fastest_worker_count_where_more_are_slower():
     made = [trial(id=w, workers=w, batch=32 * w, seconds=(0, 1, time)) for w, time in ((1, 8), (2, 4), (4, 6))]
     [section] = sections(log(*made))
-    assert "The shortest time was at 2 workers: 4 s." in summary(section)
+    assert "The shortest time was at 2 workers: 4.00 s." in summary(section)
 
 
 def test_csv_holds_full_precision_intervals_and_trials(studied):
