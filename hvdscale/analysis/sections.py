@@ -109,9 +109,14 @@ def _by_target(trials, targets):
                 own.setdefault(Target.parse(trial.target), []).append(trial)
         pairs = own.items()
     for target, about in pairs:
-        about = tuple(trial for trial in about if len(trial.step) and target.column in trial.metrics)
+        about = tuple(trial for trial in about if _bears_on(trial, target))
         if about:
             yield target, about
+
+
+def _bears_on(trial, target):
+    """Whether a trial tells of a target: it was evaluated, or has not come so far."""
+    return target.column in trial.metrics and (len(trial.step) > 0 or trial.status != Status.COMPLETE)
 
 
 def _section(workload, target, trials, options):

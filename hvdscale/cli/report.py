@@ -63,5 +63,5 @@ def main():
     try:
         command()
     except HvdscaleError as error:
-        click.echo(f"{type(error).__name__}: {error}", err=True)
+        click.echo(f"Error: {error}", err=True)
         raise SystemExit(error.exit_code) from None

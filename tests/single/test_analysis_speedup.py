@@ -180,6 +180,13 @@ def test_probes_are_kept_out_of_the_sections_with_a_target():
     assert [len(found.trials) for found in group.sections] == [1, 1]
 
 
+def test_a_trial_that_diverged_before_its_first_evaluation_counts_where_its_target_is():
+    found = section(trial(id=1), trial(id=2, seed=1, steps=(), error=(), status=Status.INFEASIBLE),
+                    trial(id=3, seed=2, steps=(), error=(), status=Status.RUNNING))
+    assert [lost.id for lost in found.alone[0].diverged] == [2] and len(found.trials) == 3
+    assert found.met_before_diverging == ()
+
+
 def test_without_a_target_system_efficiency_is_all_there_is():
     probes = [trial(id=workers, workers=workers, batch=32 * workers, steps=(), error=(), target=None,
                     step_seconds=[0.1 * workers ** 0.5] * 50) for workers in (1, 4)]
