@@ -29,7 +29,7 @@ class CompactFile:
         self._spans: dict[str, tuple[int, int]] = {}
         self._heap = bytearray()
         for table in TABLES:
-            self._file.create_group(table)
+            self._file.create_group(table).create_dataset("committed_rows", data=np.zeros(1, np.int64))
 
     def add(self, table: str, spec: Column, values: np.ndarray):
         """A whole column; text as an object array of str."""
@@ -58,7 +58,7 @@ class CompactFile:
         heap = np.frombuffer(bytes(self._heap), np.uint8)
         self._file.create_dataset("text", data=heap, **_layout(heap))
         for table in TABLES:
-            self._file[table].create_dataset("committed_rows", data=np.array([self._rows.get(table, 0)], np.int64))
+            self._file[table]["committed_rows"][0] = self._rows.get(table, 0)
         save(self._file, self.path)
 
     def __enter__(self) -> CompactFile:
@@ -95,7 +95,7 @@ def finish_segments(path: str, temporary: str):
 
 
 def merged_attributes(log: Log) -> dict:
-    """Root attributes of all segments as one: the first's, with ``changes`` where a later one has another commit etc."""
+    """Root attributes of all segments as one: the first's, with ``changes`` where a later one has another commit."""
     first, *rest = log.part_attributes
     changes = dict(first.get("changes", {}))
     before = first

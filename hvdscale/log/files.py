@@ -117,7 +117,7 @@ def create_column(group: h5py.Group, column: Column, rows: int, **layout) -> h5p
 
 @contextlib.contextmanager
 def reading(path: str):
-    """Turns whatever goes wrong while HDF5 reads ``path`` into a LogError; FileNotFoundError stays, for who retries."""
+    """Turns what goes wrong while HDF5 reads ``path`` into a LogError; FileNotFoundError stays, for who retries."""
     try:
         yield
     except (LogError, FileNotFoundError):
@@ -158,8 +158,8 @@ def superblock(path: str) -> Superblock:
 def open_file(path: str, tolerant: bool = False) -> h5py.File:
     """A log's file, opened for reading whatever state it is in: closed, live, or left by a killed writer.
 
-    Raises LogError where it is not a log or of a newer schema; FileNotFoundError where it is missing. ``tolerant`` opens
-    a closed file that was cut off, too; what is lost may read as zeros (see ``rows_within``).
+    Raises LogError where it is not a log or of a newer schema; FileNotFoundError where it is missing. ``tolerant``
+    opens a closed file that was cut off, too; what is lost may read as zeros (see ``rows_within``).
     """
     state = superblock(path)
     with reading(path):
@@ -171,9 +171,12 @@ def open_file(path: str, tolerant: bool = False) -> h5py.File:
         else:
             file = h5py.File(path, "r", locking=False)
         try:
-            _verify(path, file)
-        except BaseException:
+            _verify(path, file, () if tolerant else (*TABLES, "text"))
+        except BaseException as error:
             file.close()
+            if state.size < state.end:
+                raise LogError(f"{path}: is truncated to {state.size} of {state.end} bytes; "
+                               "nothing is left of the log") from error
             raise
     return file
 
@@ -181,8 +184,8 @@ def open_file(path: str, tolerant: bool = False) -> h5py.File:
 class Unclosed(io.RawIOBase):
     """A file that HDF5 was not done with, read as if it had been closed.
 
-    HDF5's own way, reading in SWMR mode, waits on a damaged spot for hours (seen: HDF5 2.0 on a file cut short) and takes
-    what is cut off for zeros. This shows the file with its "being written" flags cleared, so a damaged spot is an error.
+    HDF5's own way, reading in SWMR mode, waits on a damaged spot for hours (seen: HDF5 2.0 on a file cut short). This
+    shows the file with its "being written" flags cleared, so that a damaged spot is an error.
     """
 
     def __init__(self, path: str):
@@ -253,8 +256,8 @@ def lookup3(data: bytes) -> int:
     return b
 
 
-def _verify(path: str, file: h5py.File):
-    """Raises LogError unless the file is a log of a schema version known here."""
+def _verify(path: str, file: h5py.File, parts):
+    """Raises LogError unless the file is a log of a schema version known here, with these parts."""
     if read_attribute(file.attrs.get("format")) != FORMAT:
         raise LogError(f"{path}: is an HDF5 file, but not an hvdscale log (it has no attribute format = {FORMAT!r})")
     version = file.attrs.get("version")
@@ -263,7 +266,7 @@ def _verify(path: str, file: h5py.File):
     if int(version) > VERSION:
         raise LogError(f"{path}: is written in schema version {int(version)}, this hvdscale ({__version__}) reads "
                        f"up to version {VERSION}; install a newer hvdscale")
-    missing = [name for name in (*TABLES, "text") if name not in file]
+    missing = [name for name in parts if name not in file]
     if missing:
         raise LogError(f"{path}: is a damaged log: it has no /{missing[0]}")
 
@@ -271,10 +274,13 @@ def _verify(path: str, file: h5py.File):
 def rows_within(dataset: h5py.Dataset, rows: int, size: int) -> int:
     """How many of the first ``rows`` rows lie in chunks that end within ``size`` bytes of file.
 
-    HDF5 reads what lies beyond the end of a live file as zeros, without an error.
+    None where the dataset is one piece that does not. Beyond the end of a file that was cut short, zeros are read.
     """
-    if not dataset.chunks or rows == 0:
-        return rows
+    if rows == 0:
+        return 0
+    if not dataset.chunks:
+        start = dataset.id.get_offset()
+        return rows if start is not None and start + dataset.id.get_storage_size() <= size else 0
     step = dataset.chunks[0]
     for first in range(0, rows, step):
         chunk = dataset.id.get_chunk_info_by_coord((first,) + (0,) * (dataset.ndim - 1))

@@ -127,4 +127,5 @@ def _refused(log: str, path: str, refusal: int) -> str:
     owner = _read(path)
     last = f" {path} was last signed by {describe(owner)}." if owner else ""
     return (f"{log}: this file system refuses locks ({errno.errorcode.get(refusal, refusal)}), so another process "
-            f"that writes the same log would go unseen.{last} If none does, go on with --take-over")
+            f"that writes the same log would go unseen.{last} If none does, go on with --take-over "
+            "(hvdscale-train: --set take_over=true)")

@@ -17,15 +17,16 @@ import h5py
 import numpy as np
 
 from ..errors import LogError
+from ..target import SPLITS
 from . import lock, segments
 from .files import open_file, read_attribute, reading, rows_within, superblock
-from .schema import TABLES, Column, Status, columns
+from .schema import SOURCE, STEPS, TABLES, Column, Status, columns
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
 ATTEMPTS = 5        # a log that is merged while it is read is read again
-OPTIONAL = {table: {c.name: c for c in spec if c.optional}
-            for table, spec in columns(optional_steps=("data_seconds", "compute_seconds", "communication_seconds",
-                                                       "local_sqnorm", "reduced_sqnorm")).items()}
+SCHEMA = columns(optional_steps=[c.name for c in STEPS])
+PLACES = {table: {c.name: place for place, c in enumerate(spec)} for table, spec in SCHEMA.items()}
+OPTIONAL = {"trials": SOURCE, "restarts": (), "evaluations": (), "steps": tuple(c for c in STEPS if c.optional)}
 
 
 class Part:
@@ -83,7 +84,14 @@ def column_specs(group: h5py.Group) -> dict[str, Column]:
             found[name] = Column(name, column_type(item), unit, meaning)
 
     group.visititems(visit)
-    return found
+    table = group.name.strip("/")
+    return {name: found[name] for name in sorted(found, key=lambda name: _place(table, name))}
+
+
+def _place(table: str, name: str):
+    """For sorting a table's columns: the schema's order, then metrics by split, then whatever else there is."""
+    split, _, metric = name.partition("/")
+    return PLACES[table].get(name, len(PLACES[table])), SPLITS.index(split) if split in SPLITS else len(SPLITS), name
 
 
 def column_type(dataset: h5py.Dataset) -> str:
@@ -120,8 +128,9 @@ def decode(heap: h5py.Dataset, spans: np.ndarray) -> np.ndarray:
 class Table(Mapping):
     """One table of a log: column name -> array, read when asked for and kept. Iterating gives the columns' names.
 
-    ``rows`` is the number of rows; ``len`` is, as of any mapping, the number of columns. An optional column that the log
-    does not have reads as NaN; any other is a KeyError. Where segments differ, a column that one lacks is NaN there.
+    ``rows`` is the number of rows; ``len`` is, as of any mapping, the number of columns. An optional column that the
+    log does not have reads as NaN (a text as empty); any other is a KeyError. Where only some
+    segments have a column, it reads so in the others.
     """
 
     def __init__(self, name: str, parts: list[Part], keep: np.ndarray | None = None):
@@ -142,8 +151,9 @@ class Table(Mapping):
         if name in self._read:
             return self._read[name]
         if name not in self.specs:
-            if name in OPTIONAL[self.name]:
-                return np.full(self.rows, np.nan)
+            for column in OPTIONAL[self.name]:
+                if column.name == name:
+                    return absent(column.type, self.rows)
             raise KeyError(f"the log's {self.name} have no column {name!r}; there are {', '.join(self.specs)}")
         values = [part.read(self.name, name) if name in part.columns[self.name]
                   else absent(self.specs[name].type, part.rows[self.name]) for part in self._parts]
@@ -277,8 +287,8 @@ def current_rows(rows: list[tuple], restarts: list[tuple]) -> np.ndarray:
 
     rows        per segment: trial and step, int arrays of shape (rows,)
     restarts    per segment: trial and first_step, int arrays of shape (restarts,)
-    A segment supersedes what earlier ones say of a trial's steps after first_step, and from its own first row on: a trial
-    begun anew logs step 0 once more.
+    A segment supersedes what earlier ones say of a trial's steps after first_step, and from its own first row on: a
+    trial begun anew logs step 0 once more.
     """
     offsets = np.cumsum([0] + [len(trial) for trial, _ in rows])
     keep = [np.arange(offsets[-1] - len(rows[-1][0]), offsets[-1])]

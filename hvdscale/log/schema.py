@@ -83,6 +83,12 @@ STEPS = (
     Column("reduced_sqnorm", "float", "1", "square norm of the gradient averaged over all workers", optional=True),
 )
 
+# columns of /trials in a file that several logs were merged into
+SOURCE = (
+    Column("source", "text", "1", "JSON: path and root attributes of the log the trial was merged from", optional=True),
+    Column("source_trial", "int", "1", "the trial's id in that log", optional=True),
+)
+
 
 def metric_column(name: str) -> Column:
     """The /evaluations column of a metric, named ``split/metric``."""
@@ -96,7 +102,7 @@ def metaparameter_column(name: str) -> Column:
 
 
 def columns(metaparameters=(), metrics=(), optional_steps=()) -> dict[str, tuple[Column, ...]]:
-    """Every table's columns for a log with these metaparameters, metrics (``split/metric``) and optional /steps columns."""
+    """Each table's columns for a log with these metaparameters, metrics (``split/metric``), optional /steps columns."""
     return {
         "trials": TRIALS + tuple(map(metaparameter_column, metaparameters)),
         "restarts": RESTARTS,

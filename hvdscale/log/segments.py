@@ -63,7 +63,7 @@ def later(first: Segment) -> list[Segment]:
 
 
 def find(path: str) -> list[Segment]:
-    """All files that hold the log's rows, in order; LogError where one is missing, FileNotFoundError if the first is."""
+    """All files that hold the log's rows, in order; LogError if one is missing, FileNotFoundError if the first is."""
     first = describe(path)
     if first.number:
         raise LogError(f"{path}: is segment {first.number} of a log, not its first file; "

@@ -193,7 +193,7 @@ class LogWriter:
         if not os.path.lexists(self.path):
             return []
         if not (overwrite or resume):
-            raise LogError(f"{self.path}: exists already; choose another --log, --overwrite it or --resume it")
+            raise LogError(f"{self.path}: exists already; choose another name, or --overwrite it")
         try:
             first = segments.describe(self.path)
             return [first, *segments.later(first)]
@@ -235,7 +235,7 @@ class LogWriter:
 
     @contextlib.contextmanager
     def _room(self, buffered: int):
-        """Sees to it that the disk has room for what HDF5 is about to write: a full disk fails here, where it does no harm.
+        """Takes room on the disk for what HDF5 is about to write: a full disk fails here, where it does no harm.
 
         The room is taken beyond the file's end and given back; a file system that cannot do that is let be.
         """

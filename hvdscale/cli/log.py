@@ -1,0 +1,316 @@
+"""hvdscale-log: look into logs, check them, join them, mend them."""
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import click
+import numpy as np
+
+from ..errors import HvdscaleError, LogError
+from ..log.check import check as check_log
+from ..log.merge import merge as merge_logs
+from ..log.reader import Log, read_log
+from ..log.repair import repair as repair_log
+from ..log.schema import Status
+from ..log.segments import find_logs
+from ..target import Target
+from .common import Group
+
+SHORT = 12          # rows shown of a long table: half from its start, half from its end
+
+
+@click.group(cls=Group, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+def main():
+    """Look into hvdscale's logs, check them, join them, mend them.
+
+    A log may be closed, being written, or left by a process that was killed; all of its segments are taken as one. A
+    folder stands for the logs in it.
+    """
+
+
+@main.command("ls")
+@click.argument("logs", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="name every trial, however many a log holds")
+def list_logs(logs, everything):
+    """One line a trial: how it ended, what it was, how far it came. Without LOGS: those in runs/, or here."""
+    paths = find_logs(logs or (["runs"] if os.path.isdir("runs") else ["."]))
+    if not paths:
+        raise LogError(f"{' '.join(logs) or 'here'}: there is no log")
+    rows, bad = [HEADINGS], []
+    for path in paths:
+        try:
+            with read_log(path) as log:
+                rows += _lines(log, everything)
+        except HvdscaleError as error:
+            bad.append(error)
+    if len(rows) > 1:
+        click.echo(_aligned(rows))
+    _complain(bad)
+
+
+@main.command()
+@click.argument("path", metavar="LOG")
+@click.option("--trial", type=int, help="the trial to show, where a log holds several")
+@click.option("--plan", is_flag=True, help="the whole plan")
+@click.option("--evaluations", is_flag=True, help="every evaluation")
+@click.option("--steps", is_flag=True, help="every step")
+def show(path, trial, plan, evaluations, steps):
+    """What a log holds: the run, its restarts and evaluations, and why it ended."""
+    with read_log(path) as log:
+        click.echo("\n".join(_heading(log)))
+        ids = log.trials["id"]
+        if trial is None and len(ids) > 1:
+            click.echo(_aligned([HEADINGS[1:]] + [line[1:] for line in _lines(log, False)]))
+            click.echo(f"\nhvdscale-log show {path} --trial N shows one of them")
+            return
+        if len(ids) == 0:
+            click.echo("no trial has begun")
+            return
+        if trial is not None and trial not in ids:
+            raise LogError(f"{path}: there is no trial {trial}; there are {_some(ids)}")
+        row = 0 if trial is None else int(np.flatnonzero(ids == trial)[0])
+        click.echo("\n".join(_trial(log, row)))
+        if plan:
+            click.echo("\nplan\n" + json.dumps(_plan(log, row), indent=2, ensure_ascii=False))
+        click.echo("\n" + _table(log, log.evaluations, ids[row], evaluations))
+        if steps:
+            click.echo("\n" + _table(log, log.steps, ids[row], True))
+
+
+@main.command()
+@click.argument("logs", nargs=-1, required=True)
+def check(logs):
+    """Verify every rule that a log keeps; the first that is broken is named. Exit code 1 if any log breaks one."""
+    bad = []
+    for path in find_logs(logs):
+        try:
+            with check_log(path) as log:
+                click.echo(f"{path}: ok: {_counts({table.name: table.rows for table in log.tables})}")
+        except HvdscaleError as error:
+            bad.append(error)
+    _complain(bad)
+
+
+@main.command()
+@click.argument("logs", nargs=-1, required=True)
+@click.option("--out", required=True, metavar="FILE", help="the file to write")
+@click.option("--overwrite", is_flag=True, help="replace FILE where it exists")
+@click.option("--take-over", is_flag=True, help="go on where the file system refuses locks")
+def merge(logs, out, overwrite, take_over):
+    """Copy the trials of many logs into one file. Trials whose number is taken get another; /trials/source tells."""
+    merged = merge_logs(find_logs(logs), out, overwrite, take_over)
+    for log, changed in merged:
+        note = f", {_count(changed, 'trial')} under another number" if changed else ""
+        click.echo(f"{log.path}: {_counts({table.name: table.rows for table in log.tables})}{note}")
+    click.echo(f"{out}: {_count(len(merged), 'log')}, {_size(os.path.getsize(out))}")
+
+
+@main.command()
+@click.argument("path", metavar="LOG")
+@click.option("--take-over", is_flag=True, help="go on where the file system refuses locks")
+def repair(path, take_over):
+    """Put a copy of all that can be read in the place of a log that was interrupted or damaged."""
+    done = repair_log(path, take_over)
+    if done is None:
+        click.echo(f"{path}: nothing to repair")
+        return
+    click.echo(f"{path}: kept {_counts(done.kept)}")
+    for what in done.lost or ["nothing"]:
+        click.echo(f"lost: {what}")
+    click.echo(f"as it was: {', '.join(done.originals)}")
+
+
+HEADINGS = ("log", "trial", "status", "workload", "batch", "workers", "steps", "metric", "last", "best", "size")
+
+
+def _lines(log: Log, everything: bool) -> list[tuple]:
+    """A line for each trial of a log, for some from both ends where there are many."""
+    name, size = log.path, _size(log.size) + (f" in {len(log.segments)} files" if len(log.segments) > 1 else "")
+    rows = log.trials.rows
+    if rows == 0:
+        return [(name, "-", _state(log, None), *"-" * 7, size)]
+    shown = range(rows) if everything else _ends(rows)
+    lines, before = [], -1
+    for row in shown:
+        if row > before + 1:
+            lines.append(("", "...", f"{row - before - 1} more", *[""] * 8))
+        first = not lines
+        lines.append((name if first else "", *_line(log, row), size if first else ""))
+        before = row
+    return lines
+
+
+def _line(log: Log, row: int) -> tuple:
+    trials, metric = log.trials, _metric(log, row)
+    values = _of_trial(log.evaluations, metric, trials["id"][row]) if metric else np.empty(0)
+    measured = values[~np.isnan(values)]
+    best = "-" if not len(measured) else _number(measured.min() if _minimizes(log, row) else measured.max())
+    return (str(trials["id"][row]), _state(log, row), f"{trials['dataset'][row]}/{trials['model'][row]}",
+            str(trials["global_batch"][row]), str(trials["workers"][row]), str(_steps_done(log, row)),
+            metric or "-", _number(values[-1]) if len(values) else "-", best)
+
+
+def _state(log: Log, row: int | None) -> str:
+    """RUNNING is what a log says until it is told otherwise; without a living writer the trial was interrupted."""
+    status = Status.RUNNING if row is None else log.trials["status"][row]
+    if status == Status.RUNNING:
+        return "running" if log.writer() else "interrupted"
+    return Status(status).name if status in list(Status) else f"status {status}"
+
+
+def _steps_done(log: Log, row: int) -> int:
+    trial = log.trials["id"][row]
+    steps = np.concatenate([_of_trial(table, "step", trial) for table in (log.steps, log.evaluations)])
+    return int(steps.max()) if len(steps) else 0
+
+
+def _of_trial(table, column: str, trial: int) -> np.ndarray:
+    return table[column][table["trial"] == trial]
+
+
+def _plan(log: Log, row: int) -> dict:
+    try:
+        plan = json.loads(log.trials["plan"][row])
+    except ValueError:
+        return {}
+    return plan if isinstance(plan, dict) else {}
+
+
+def _target(log: Log, row: int) -> Target | None:
+    try:
+        return Target.parse(_plan(log, row)["measurement"]["target"])
+    except (KeyError, TypeError, HvdscaleError):
+        return None
+
+
+def _metric(log: Log, row: int) -> str | None:
+    """The metric that decides: the target's, else the validation error, else the first that there is."""
+    target, metrics = _target(log, row), [name for name in log.evaluations if "/" in name]
+    validation = [name for name in metrics if name.startswith("val/")]
+    wanted = ([target.column] if target else []) + ["val/error", *validation, *metrics]
+    return next((name for name in wanted if name in metrics), None)
+
+
+def _minimizes(log: Log, row: int) -> bool:
+    target = _target(log, row)
+    return target is None or target.minimizes
+
+
+def _heading(log: Log) -> list[str]:
+    attributes = log.attributes
+    versions = attributes.get("versions") or {}
+    made = ", ".join(f"{name} {version}" for name, version in versions.items())
+    files = _count(len(log.segments), "file")
+    lines = [f"{log.path}: log, schema version {attributes['version']}, {_size(log.size)} in {files}",
+             f"  made by    {attributes.get('creator', 'unknown')} on {attributes.get('host', 'an unknown host')}",
+             f"  versions   {made}"]
+    if attributes.get("commit"):
+        lines.append(f"  commit     {attributes['commit']}")
+    if attributes.get("merged"):
+        lines.append(f"  merged     from {_count(attributes['merged'], 'log')}")
+    for when, changed in (attributes.get("changes") or {}).items():
+        lines.append(f"  {when:10} {json.dumps(changed)}")
+    return lines
+
+
+def _trial(log: Log, row: int) -> list[str]:
+    trials, plan = log.trials, _plan(log, row)
+    value = {name: trials[name][row] for name in trials}
+    reason = f": {value['stop_reason']}" if value["stop_reason"] else ""
+    budget = f"{value['budget_steps']} steps" if value["budget_steps"] else "in seconds"
+    settings = [f"{name.split('/', 1)[1]} {_number(value[name])}" for name in trials
+                if name.startswith("metaparameters/") and not np.isnan(value[name])]
+    lines = [f"\ntrial {value['id']}: {_state(log, row)}{reason}",
+             f"  workload   {value['dataset']}/{value['model']}",
+             f"  batch      {value['global_batch']} = {_count(value['workers'], 'worker')} x {value['local_batch']}"
+             + (f" x {value['accumulation']} passes" if value["accumulation"] > 1 else "")
+             + f", ghost batch {value['ghost_batch']}",
+             f"  optimizer  {value['optimizer']}: {', '.join(settings)}",
+             f"  budget     {budget}, target {_target(log, row) or 'none'}, seed {value['seed']}"]
+    if value.get("source"):
+        lines.append(f"  merged     from trial {value['source_trial']} of {json.loads(value['source']).get('path')}")
+    asked = plan.get("asked")
+    if asked:
+        lines.append(f"  asked      {json.dumps(asked, ensure_ascii=False)}")
+    return lines + _restarts(log, value["id"])
+
+
+def _restarts(log: Log, trial: int) -> list[str]:
+    table, lines = log.restarts, []
+    for row in np.flatnonzero(table["trial"] == trial):
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(table["time"][row]))
+        before = f", after: {table['previous_end'][row]}" if table["previous_end"][row] else ""
+        lines.append(f"  {'resumed' if table['first_step'][row] else 'started':10} {when} at step "
+                     f"{table['first_step'][row]} on {_count(table['workers'][row], 'worker')} "
+                     f"({table['device'][row]}, {table['host'][row]}){before}")
+    return lines
+
+
+def _table(log: Log, table, trial: int, everything: bool) -> str:
+    """A table's rows of one trial, in the middle shortened unless everything is asked."""
+    rows = np.flatnonzero(table["trial"] == trial)
+    if len(rows) == 0:
+        return f"no {table.name}"
+    names = [name for name in table if name != "trial" and not _empty(table[name][rows])]
+    lines, before = [tuple(names)], -1
+    for at in range(len(rows)) if everything else _ends(len(rows)):
+        if at > before + 1:
+            lines.append((f"({at - before - 1} more)", *[""] * (len(names) - 1)))
+        lines.append(tuple(_number(table[name][rows[at]]) for name in names))
+        before = at
+    return f"{table.name}\n" + _aligned(lines, right=True)
+
+
+def _empty(values) -> bool:
+    return values.dtype.kind == "f" and bool(np.isnan(values).all())
+
+
+def _ends(rows: int) -> list[int]:
+    """Numbers of the rows to show: all of a short table, the first and last of a long one."""
+    if rows <= SHORT:
+        return list(range(rows))
+    return [*range(SHORT // 2), *range(rows - SHORT // 2, rows)]
+
+
+def _aligned(rows, right: bool = False) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    pad = str.rjust if right else str.ljust
+    return "\n".join("  ".join(pad(cell, width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def _number(value) -> str:
+    return str(value) if isinstance(value, (int, np.integer)) else f"{value:.5g}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _counts(rows: dict[str, int]) -> str:
+    return ", ".join(_count(number, name.rstrip("s")) for name, number in rows.items())
+
+
+def _size(size: int) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def _some(ids) -> str:
+    return ", ".join(map(str, ids)) if len(ids) <= SHORT else f"{len(ids)}, from {ids.min()} to {ids.max()}"
+
+
+def _complain(errors):
+    """Ends the command with all messages on stderr, if there are any."""
+    for error in errors[:-1]:
+        click.echo(f"Error: {error}", err=True)
+    if errors:
+        raise errors[-1]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Many logs in one file: trials of all, numbered apart, each with the log that it came from.
+
+    merge(["runs/w1.h5", "runs/w8.h5"], "runs/all.h5")     -> (log, trials renumbered) of each
+"""
+from __future__ import annotations
+
+import json
+import os
+import uuid
+
+import numpy as np
+
+from ..errors import LogError
+from . import segments
+from .compact import CompactFile, show
+from .files import TEMPORARY
+from .lock import Lock
+from .reader import Log, Table, absent, read_log
+from .schema import SOURCE, TABLES, Column
+
+
+def merge(paths, out: str, overwrite: bool = False, take_over: bool = False) -> list[tuple[Log, int]]:
+    """Writes the logs' rows, log by log, into the new file ``out``; gives each log and how many trials got another id.
+
+    Columns are those of all logs together, NaN where one lacks them. A trial whose id is taken by an earlier log gets
+    the next free one; ``source`` and ``source_trial`` keep where it came from. Raises LogError where ``out`` exists and
+    is not to be overwritten, where one log is given twice, or where one cannot be read.
+    """
+    lock = Lock.take(out, take_over)
+    try:
+        if os.path.lexists(out) and not overwrite:
+            raise LogError(f"{out}: exists already; choose another name, or --overwrite it")
+        logs = [read_log(path) for path in paths]
+        try:
+            _refuse_copies(logs)
+            numbers = renumbered([log.trials["id"] for log in logs])
+            _write(logs, numbers, out + TEMPORARY)
+        finally:
+            for log in logs:
+                log.close()
+        for leftover in _later(out):
+            os.unlink(leftover)
+        show(out + TEMPORARY, out)
+    except OSError as error:
+        raise LogError(f"{out}: cannot be written: {error.strerror}") from error
+    finally:
+        lock.release()
+    return [(log, int((log.trials["id"] != new).sum())) for log, new in zip(logs, numbers)]
+
+
+def renumbered(ids: list[np.ndarray]) -> list[np.ndarray]:
+    """For each log's trial ids, new ones: as they were, but where an earlier log has the id, the next free number."""
+    taken = np.empty(0, np.int64)
+    highest = max((int(i.max()) for i in ids if len(i)), default=-1)
+    out = []
+    for old in ids:
+        clash = np.isin(old, taken)
+        new = old.copy()
+        new[clash] = highest + 1 + np.arange(clash.sum())
+        highest += int(clash.sum())
+        taken = np.concatenate([taken, new])
+        out.append(new)
+    return out
+
+
+def _refuse_copies(logs):
+    seen: dict[str, str] = {}
+    for log in logs:
+        other = seen.setdefault(log.segments[0].log_id, log.path)
+        if other != log.path:
+            raise LogError(f"{log.path}: is a copy of {other} (both have the id {log.segments[0].log_id}); "
+                           "give one of the two")
+
+
+def _later(path):
+    """Segments of a log that is to be overwritten; none where it cannot be read."""
+    try:
+        return [segment.path for segment in segments.later(segments.describe(path))]
+    except (LogError, FileNotFoundError):
+        return []
+
+
+def _write(logs, numbers, path):
+    attributes = {"id": uuid.uuid4().hex, "segment": 0, "segments": 1, "merged": len(logs)}
+    with CompactFile(path, attributes) as out:
+        for place, name in enumerate(TABLES):
+            tables = [log.tables[place] for log in logs]
+            specs = {c: spec for table in reversed(tables) for c, spec in table.specs.items() if c not in _SOURCE}
+            for column, spec in specs.items():
+                out.add(name, spec, np.concatenate([
+                    _values(log, table, spec, new) for log, table, new in zip(logs, tables, numbers)]))
+            if name == "trials":
+                for column, kept in zip(SOURCE, zip(*map(_source, logs))):
+                    out.add(name, column, np.concatenate(kept))
+
+
+_SOURCE = tuple(column.name for column in SOURCE)
+
+
+def _values(log: Log, table: Table, spec: Column, new: np.ndarray) -> np.ndarray:
+    """A column of one log as it goes into the merged file: trials under their new ids."""
+    if spec.name not in table:
+        return absent(spec.type, table.rows)
+    values = table.read(spec.name)
+    if (table.name, spec.name) != ("trials", "id") and spec.name != "trial":
+        return values
+    order = np.argsort(log.trials["id"])
+    old, new = log.trials["id"][order], new[order]
+    unknown = ~np.isin(values, old)
+    if unknown.any():
+        raise LogError(f"{log.path}: trial {values[unknown][0]} has rows in {table.name}, but none in trials; "
+                       f"'hvdscale-log check {log.path}' says more")
+    return new[np.searchsorted(old, values)]
+
+
+def _source(log: Log) -> tuple[np.ndarray, np.ndarray]:
+    """Where each trial of a log came from: JSON and the id there; what an earlier merge noted stays."""
+    attributes = {name: value for name, value in log.attributes.items() if name not in ("segment", "segments")}
+    text = json.dumps({"path": log.path, **attributes})
+    source, trial = np.full(log.trials.rows, text, dtype=object), log.trials["id"]
+    if _SOURCE[0] in log.trials:
+        source = np.where(log.trials[_SOURCE[0]] != "", log.trials[_SOURCE[0]], source)
+        trial = log.trials[_SOURCE[1]]
+    return source, trial
