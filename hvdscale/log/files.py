@@ -109,7 +109,6 @@ def create_column(group: h5py.Group, column: Column, rows: int, **layout) -> h5p
     if "maxshape" in layout and column.type == "text":
         layout["maxshape"] = (*layout["maxshape"], 2)
     dataset = group.create_dataset(column.name, shape=shape, dtype=TYPES[column.type], **layout)
-    _write_attribute(dataset, "type", column.type)
     _write_attribute(dataset, "unit", column.unit)
     _write_attribute(dataset, "meaning", column.meaning)
     return dataset
