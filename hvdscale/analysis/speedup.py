@@ -115,8 +115,8 @@ def _ratio(above, below, name, confidence):
     runs = min(over.runs, under.runs)
     if above is below:
         return Ratio(1.0 if over.met and over.value > 0 else np.nan, *NONE, runs)
-    if over.met and np.isinf(under.value) and under.beyond > 0:
-        return Ratio(np.nan, 0.0, over.high / under.beyond, runs)
+    if over.met and np.isinf(under.value) and under.low > 0:
+        return Ratio(np.nan, 0.0, over.high / under.low, runs)
     if not (over.met and under.met) or under.value == 0:
         return Ratio(np.nan, *NONE, runs)
     value = over.value / under.value

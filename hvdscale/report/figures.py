@@ -338,7 +338,7 @@ def _powers(axis, low, high, most=9):
 def _ticks(axis, values):
     axis.set_major_locator(_fixed(values))
     axis.set_minor_locator(_fixed([]))
-    axis.set_major_formatter(lambda value, _: exact(value) if value >= 1 else f"{value:.6g}")
+    axis.set_major_formatter(lambda value, _: exact(value) if value >= 1 else f"{value:.3g}")
 
 
 def _decimal_ticks(axes):

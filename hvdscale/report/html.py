@@ -78,7 +78,7 @@ def _formula(column):
 
 
 def _cell(cell, heads_row):
-    unmet = ' class="unmet"' if cell.shown in ("not met", "diverged") or cell.below == "not met" else ""
+    unmet = ' class="unmet"' if cell.shown in ("not met", "diverged") or cell.shown.startswith(">") else ""
     below = f"<small>{escape(cell.below.replace('-', '–'))}</small>" if cell.below else ""
     inside = f"{escape(cell.shown)}{below}"
     return f'<th scope="row">{inside}</th>' if heads_row else f"<td{unmet}>{inside}</td>"

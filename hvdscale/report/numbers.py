@@ -30,9 +30,11 @@ def exact(value, places=2) -> str:
 
 
 def ratio(value) -> str:
-    """A speedup or an efficiency: two decimals, fewer above 10."""
+    """A speedup or an efficiency: two decimals, fewer above 10, two digits below 0.1."""
+    if not math.isfinite(value) or 0 < value < 0.0995:
+        return number(value, 2)
     places = 2 if value < 9.995 else 1 if value < 99.95 else 0
-    return f"{value:,.{places}f}" if math.isfinite(value) else number(value)
+    return f"{value:,.{places}f}"
 
 
 def span(low, high, write=number) -> str:

@@ -264,7 +264,8 @@ def _estimate(estimate, cell, write=number):
     if not cell.runs:
         return Cell("diverged", math.nan, math.nan, math.nan)
     if math.isinf(estimate.value):
-        return Cell(f"> {write(estimate.beyond)}", estimate.value, estimate.low, estimate.high, "not met")
+        return Cell(f"> {write(estimate.beyond)}", estimate.value, estimate.low, estimate.high,
+                    span(estimate.low, estimate.high, write) if cell.met else "not met")
     return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high,
                 span(estimate.low, estimate.high, write))
 

@@ -104,7 +104,8 @@ def _larger(batches, useful):
         return "no larger one was run"
     if any(point.cell.steps.met for point in larger):
         return "larger ones took no fewer"
-    return f"batch {listed(f'{point.global_batch:,}' for point in larger)} did not meet the target"
+    most = " in most runs" if any(point.cell.met for point in larger) else ""
+    return f"batch {listed(f'{point.global_batch:,}' for point in larger)} did not meet the target{most}"
 
 
 def summary(section) -> tuple[str, ...]:
@@ -183,10 +184,18 @@ def _series_summary(section, series):
     kind = kind[0].upper() + kind[1:]
     timed = [point for point in series.points if point.time_speedup.value == point.time_speedup.value]
     said = _timed_summary(section, kind, timed) if len(timed) > 1 else []
-    unmet = [point.workers for point in series.points if not point.cell.steps.met]
+    unmet = [point for point in series.points if point.cell.runs and not point.cell.steps.met]
     if unmet:
-        said.append(f"{kind}: {section.target} was not met at W = {listed(unmet)}.")
+        said.append(f"{kind}: {section.target} was not met at " + listed(map(_unmet_at, unmet)) + ".")
+    lost = [point.workers for point in series.points if not point.cell.runs]
+    if lost:
+        said.append(f"{kind}: every trial diverged at W = {listed(lost)}.")
     return said
+
+
+def _unmet_at(point):
+    some = f" by most seeds ({point.cell.met} of {len(point.cell.samples.seeds)} did)" if point.cell.met else ""
+    return f"W = {point.workers}{some}"
 
 
 def _timed_summary(section, kind, points):
@@ -195,14 +204,20 @@ def _timed_summary(section, kind, points):
     said = [
         f"{kind}: from {first.workers} to {last.workers} workers the time to {section.target} went from "
         f"{number(first.cell.seconds.value)} s to {number(last.cell.seconds.value)} s: "
-        f"{ratio(last.time_speedup.value)} times as fast{_ends(last.time_speedup)} on "
-        f"{exact(last.worker_ratio)} times the workers.{_steps_taken(first, last)}",
+        f"{_times_as_fast(last.time_speedup)} on {exact(last.worker_ratio)} times the workers."
+        f"{_steps_taken(first, last)}",
         f"At {last.workers} workers statistical efficiency is {ratio(last.statistical_efficiency.value)} (examples "
         f"needed at {first.workers} over examples needed) and system efficiency {ratio(last.system_efficiency.value)} "
         f"(speed won over workers added); together {ratio(last.product.value)} of ideal{_greater_loss(last)}."]
     if best is not last:
-        said.append(f"The shortest time was at {best.workers} workers: {number(best.cell.seconds.value)} s.")
+        said.append(f"The shortest time was at {counted(best.workers, 'worker')}: {number(best.cell.seconds.value)} s.")
     return said
+
+
+def _times_as_fast(speedup):
+    if speedup.value < 1:
+        return f"slower, {ratio(speedup.value)} of the speed{_ends(speedup)}"
+    return f"{ratio(speedup.value)} times as fast{_ends(speedup)}"
 
 
 def _steps_taken(first, last):

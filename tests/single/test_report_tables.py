@@ -49,7 +49,8 @@ def test_numbers_are_rounded_to_three_digits(value, shown):
 
 def test_counts_ratios_and_spans():
     assert [whole(value) for value in (7, 431.4, 12346, 2.5e6)] == ["7", "431", "12,350", "2.500M"]
-    assert [ratio(value) for value in (0.876, 9.994, 12.34, math.nan)] == ["0.88", "9.99", "12.3", "n/a"]
+    assert [ratio(value) for value in (0.00612, 0.876, 9.994, 12.34, 123.4)] == [
+        "0.0061", "0.88", "9.99", "12.3", "123"]
     assert [span(*ends) for ends in ((1, 2), (1, math.inf), (0, 2), (math.nan, math.nan))] == [
         "1.00-2.00", "> 1.00", "< 2.00", ""]
 
@@ -78,7 +79,17 @@ def test_where_no_trial_meets_the_target_the_table_says_not_met_and_never_a_numb
     [section] = sections(log(*[trial(id=w, workers=w, batch=32 * w, steps=(0, 500), error=(1, 0.9)) for w in (1, 2)]))
     shown = text(section)
     assert shown.count("> 500") == 4 and "did not meet the target: ratios of steps and seconds cannot" in shown
-    assert "was not met at W = 1 and 2." in summary(section)[0]
+    assert "was not met at W = 1 and W = 2." in summary(section)[0]
+
+
+def test_a_cell_that_most_seeds_did_not_meet_counts_those_that_did():
+    made = [trial(id=1), trial(id=2, workers=2, batch=64), trial(id=3, workers=2, batch=64, seed=1, error=(1, 1, 1)),
+            trial(id=4, workers=4, batch=128, status=Status.INFEASIBLE)]
+    [section] = sections(log(*made))
+    assert "was not met at W = 2 by most seeds (1 of 2 did)." in summary(section)[0]
+    assert "every trial diverged at W = 4." in summary(section)[1]
+    low = section.series[0].points[1].cell.steps.low
+    assert (low, section.series[0].points[1].step_speedup.high) == (pytest.approx(100), pytest.approx(2))
 
 
 def test_one_run_is_marked():
@@ -147,6 +158,12 @@ def test_the_summary_names_the_fastest_worker_count_where_more_are_slower():
     made = [trial(id=w, workers=w, batch=32 * w, seconds=(0, 1, time)) for w, time in ((1, 8), (2, 4), (4, 6))]
     [section] = sections(log(*made))
     assert "The shortest time was at 2 workers: 4.00 s." in summary(section)
+
+
+def test_the_summary_says_slower_where_more_workers_are():
+    made = [trial(id=w, workers=w, batch=32 * w, seconds=(0, 1, time)) for w, time in ((1, 2), (2, 4))]
+    [section] = sections(log(*made))
+    assert "slower, 0.50 of the speed" in summary(section)[0]
 
 
 def test_csv_holds_full_precision_intervals_and_trials(studied):
