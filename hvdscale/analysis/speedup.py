@@ -9,7 +9,7 @@ at the series' smallest worker count:
     product                  of both: (T0 / T) / (W / W0), exactly, since T = S B / x
     time speedup             T0 / T
 
-The split into statistical and system efficiency is that of Qiao et al. 2021 (Pollux, arXiv 2008.12260, section 2).
+The time ratio as throughput times statistical efficiency: Qiao et al. 2021 (Pollux, arXiv 2008.12260), whose goodput it is.
 """
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ SPEED = Column("examples_per_second", "examples per second", "examples/second",
                "x = S B / T, geometric mean over seeds; over all steps of a run that did not meet")
 STEP_SPEEDUP = Column("step_speedup", "step speedup", "1", "S0 / S", SHALLUE)
 STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX)
-SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)", POLLUX)
+SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)")
 PRODUCT = Column("efficiency", "their product", "1", "statistical x system efficiency = (T0 / T) / (W / W0)", POLLUX)
 TIME_SPEEDUP = Column("time_speedup", "time speedup", "1", "T0 / T")
 EXAMPLES = Column("examples_to_target", "examples to target", "examples", "B S", SHALLUE)
