@@ -9,7 +9,7 @@ at the series' smallest worker count:
     product                  of both: (T0 / T) / (W / W0), exactly, since T = S B / x
     time speedup             T0 / T
 
-The time ratio as throughput times statistical efficiency: Qiao et al. 2021 (Pollux, arXiv 2008.12260), whose goodput it is.
+Throughput times statistical efficiency is the goodput of Qiao et al. 2021 (Pollux, arXiv 2008.12260).
 """
 from __future__ import annotations
 
