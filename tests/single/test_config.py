@@ -1,0 +1,152 @@
+"""Settings: layers one over the other, keys that exclude one another, and messages that name key and value."""
+import pytest
+
+from hvdscale.config import ALTERNATIVES, BATCH, KEYS, Settings, check, key_type, parse_assignments, read_toml
+from hvdscale.errors import UsageError
+
+SAMPLES = {int: 3, float: 0.5, bool: True, str: "text", list: [3, 5], dict: {"a": 1}}
+
+
+def sample(name):
+    """Some value that the key takes."""
+    choices = KEYS[name].metadata["choices"]
+    return choices[0] if choices else SAMPLES[key_type(name)]
+
+
+def test_a_later_layer_wins_over_an_earlier_one():
+    settings = Settings.build({"lr": 0.1, "seed": 1}, {"lr": 0.2, "momentum": 0.5}, {"lr": 0.3})
+    assert (settings.lr, settings.seed, settings.momentum) == (0.3, 1, 0.5)
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_every_key_is_taken_and_none_is_needed(name):
+    assert getattr(Settings.build({}, {name: sample(name)}), name) == sample(name)
+    assert Settings.build({}).typed == frozenset()
+
+
+@pytest.mark.parametrize("earlier, later", [(a, b) for group in ALTERNATIVES for a in group for b in group if a != b])
+def test_a_key_unsets_its_alternatives_of_earlier_layers(earlier, later):
+    settings = Settings.build({earlier: sample(earlier)}, {later: sample(later)})
+    assert getattr(settings, earlier) is None
+    assert getattr(settings, later) == sample(later)
+    assert settings.typed == {later}
+
+
+@pytest.mark.parametrize("group", [group for group in ALTERNATIVES if group is not BATCH], ids="-".join)
+def test_two_alternatives_in_one_layer_are_an_error_naming_both(group):
+    with pytest.raises(UsageError, match=f"{group[0]} and {group[1]} are two ways to say one thing"):
+        Settings.build({}, {group[1]: sample(group[1]), group[0]: sample(group[0])})
+
+
+def test_local_and_global_batch_may_stand_in_one_layer():
+    settings = Settings.build({}, {"local_batch": 8, "global_batch": 32})
+    assert (settings.local_batch, settings.global_batch) == (8, 32)
+
+
+def test_what_the_user_set_and_still_stands_is_what_was_asked():
+    settings = Settings.build({"lr": 0.1, "epochs": 5}, {"epochs": 2, "seed": 3}, {"steps": 7})
+    assert settings.typed == {"seed", "steps"}
+    assert settings.asked() == {"seed": 3, "steps": 7}
+
+
+def test_a_workloads_default_that_the_user_types_again_counts_as_asked():
+    assert Settings.build({"lr": 0.1}, {"lr": 0.1}).asked() == {"lr": 0.1}
+
+
+def test_a_tuned_layer_lies_over_the_defaults_and_under_what_was_typed():
+    settings = Settings.build({"lr": 0.1, "momentum": 0.5, "warmup_epochs": 2.0}, {"momentum": 0.8})
+    tuned = settings.over({"lr": 0.7, "momentum": 0.99, "warmup_steps": 30})
+    assert (tuned.lr, tuned.momentum, tuned.warmup_steps, tuned.warmup_epochs) == (0.7, 0.8, 30, None)
+    assert tuned.asked() == {"momentum": 0.8}
+
+
+def test_a_whole_number_is_taken_for_a_number():
+    assert type(Settings.build({}, {"lr": 1}).lr) is float
+
+
+@pytest.mark.parametrize("name, value, said", [
+    ("local_batch", 0, "local_batch = 0 must be at least 1"),
+    ("local_batch", 2.5, "local_batch = 2.5 is not a whole number"),
+    ("local_batch", True, "local_batch = True is not a whole number"),
+    ("local_batch", "32", "local_batch = '32' is not a whole number"),
+    ("ghost_batch", 1, "ghost_batch = 1 must be at least 2"),
+    ("lr", 0, "lr = 0.0 must be above 0"),
+    ("lr", -0.1, "lr = -0.1 must be above 0"),
+    ("lr", float("nan"), "lr = nan is not a number"),
+    ("lr", "fast", "lr = 'fast' is not a number"),
+    ("lr", True, "lr = True is not a number"),
+    ("momentum", 1, "momentum = 1.0 must be below 1"),
+    ("momentum", -0.1, "momentum = -0.1 must be at least 0"),
+    ("label_smoothing", 1.0, "label_smoothing = 1.0 must be below 1"),
+    ("seed", -1, "seed = -1 must be at least 0"),
+    ("keep_going", 1, "keep_going = 1 is not true or false"),
+    ("target", 0.01, "target = 0.01 is not text"),
+    ("model_args", 3, "model_args = 3 is not a table"),
+    ("decay_at_epochs", 30, "decay_at_epochs = 30 is not a list of numbers"),
+    ("decay_at_epochs", [], r"decay_at_epochs = \[\] is not a list of growing positive numbers"),
+    ("decay_at_epochs", [60, 30], r"decay_at_epochs = \[60, 30\] is not a list of growing positive numbers"),
+    ("decay_at_steps", [0, 5], r"decay_at_steps = \[0, 5\] is not a list of growing positive numbers"),
+    ("decay_at_steps", ["5"], r"decay_at_steps = \['5'\] is not a list of growing positive numbers"),
+    ("precision", "fp8", "precision = 'fp8' is none of fp32, fp64"),
+    ("last_batch", "wrap", "last_batch = 'wrap' is none of carry, short, drop"),
+    ("warmup", "slow", "warmup = 'slow' is none of gradual, constant, none"),
+    ("decay", "exp", "decay = 'exp' is none of constant, linear, step, cosine"),
+    ("device", "tpu", "device = 'tpu' is none of auto, cpu, cuda"),
+])
+def test_a_value_that_a_key_does_not_take_is_named_with_its_key(name, value, said):
+    with pytest.raises(UsageError, match=said):
+        check(name, value)
+
+
+@pytest.mark.parametrize("name, near", [
+    ("localbatch", "local_batch"), ("learning_rate", "--help"), ("momentun", "momentum"),
+    ("weightdecay", "weight_decay")])
+def test_an_unknown_key_is_named_with_what_may_have_been_meant(name, near):
+    with pytest.raises(UsageError, match=f"there is no key '{name}'; .*{near}"):
+        Settings.build({}, {name: 1})
+
+
+@pytest.mark.parametrize("texts, layer", [
+    ([], {}),
+    (["lr=0.1", "steps = 20"], {"lr": 0.1, "steps": 20}),
+    (["lr=1e-4"], {"lr": 1e-4}),
+    (["keep_going=true"], {"keep_going": True}),
+    (["target=val/error<0.01"], {"target": "val/error<0.01"}),
+    (["target=val/error<=0.01"], {"target": "val/error<=0.01"}),
+    (['log="runs/a b.h5"'], {"log": "runs/a b.h5"}),
+    (["log=runs/a.h5"], {"log": "runs/a.h5"}),
+    (["log="], {"log": ""}),
+    (["decay_at_epochs=[30, 60]"], {"decay_at_epochs": [30, 60]}),
+    (["model_args={width = 8}"], {"model_args": {"width": 8}}),
+    (["model_args.width=8", "model_args.act=relu"], {"model_args": {"width": 8, "act": "relu"}}),
+    (["optimizer_args.betas=[0.9, 0.99]"], {"optimizer_args": {"betas": [0.9, 0.99]}}),
+    (["seed=1", "seed=2"], {"seed": 2}),
+])
+def test_assignments_are_read_as_toml_and_else_as_text(texts, layer):
+    assert parse_assignments(texts) == layer
+
+
+@pytest.mark.parametrize("text, said", [
+    ("seed", "--set 'seed' is not key=value"), ("=3", "--set '=3' is not key=value"),
+    ("seed.a=3", "--set 'seed.a=3': seed is not a table"), ("nothing.a=3", "nothing is not a table")])
+def test_an_assignment_of_another_shape_is_named(text, said):
+    with pytest.raises(UsageError, match=said):
+        parse_assignments([text])
+
+
+def test_a_toml_file_is_read_with_its_tables(tmp_path):
+    (tmp_path / "job.toml").write_text('lr = 0.1\n[model_args]\nwidth = 8\n')
+    assert Settings.build({}, read_toml(tmp_path / "job.toml")).asked() == {"lr": 0.1, "model_args": {"width": 8}}
+
+
+@pytest.mark.parametrize("content, said", [
+    (None, "cannot be read: No such file"), ("folder", "cannot be read: Is a directory"),
+    (b"lr = 0.1\nseed = = 3\n", r"is not TOML: .*line 2"), (b"\xff\xfe", "is not TOML: ")])
+def test_a_file_that_is_no_toml_is_named_with_the_place_of_the_error(tmp_path, content, said):
+    path = tmp_path / "job.toml"
+    if content == "folder":
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=f"job.toml: {said}"):
+        read_toml(path)

@@ -1,0 +1,44 @@
+"""The file of tuned metaparameters: what it may hold, and messages that name the file and what is wrong in it."""
+import pytest
+
+from hvdscale.errors import PlanError, UsageError
+from hvdscale.metaparameters import tuned_for
+
+
+@pytest.fixture
+def written(tmp_path):
+    def written(content):
+        (tmp_path / "tuned.toml").write_text(content)
+        return tmp_path / "tuned.toml"
+    return written
+
+
+def test_a_batchs_table_is_its_metaparameters(written):
+    path = written("[global_batch.64]\nlr = 1\nmomentum = 0.9\n"
+                   "[global_batch.128]\nlr = 2\noptimizer_args = {betas = [0.9, 0.9]}\n")
+    assert tuned_for(path, "made/net", 64) == {"lr": 1.0, "momentum": 0.9}
+    assert tuned_for(path, "made/net", 128) == {"lr": 2.0, "optimizer_args": {"betas": [0.9, 0.9]}}
+
+
+@pytest.mark.parametrize("content, kind, said", [
+    ("", UsageError, r"has no tables such as \[global_batch.256\]"),
+    ("global_batch = 64", UsageError, "has no tables such as"),
+    ("[global_batch]\n64 = 0.1", UsageError, "has no tables such as"),
+    ("[global_batch.small]\nlr = 0.1", UsageError, "has no tables such as"),
+    ("lr = = 3", UsageError, "is not TOML: .*line 1"),
+    ("[global_batch.64]\nmomentum = 0.9", UsageError, r"\[global_batch.64\]: has no lr"),
+    ("[global_batch.64]\nlr = 0.1\nseed = 3", UsageError, "seed cannot be tuned per batch; what can: .*momentum"),
+    ("[global_batch.64]\nlr = 0.1\nmomentun = 3", UsageError, r"\[global_batch.64\]: momentun cannot be tuned"),
+    ("workload = 'mnist/fc_1'\n[global_batch.64]\nlr = 0.1", PlanError,
+     "was tuned for 'mnist/fc_1', not for 'made/net'"),
+    ("[global_batch.8]\nlr = 1\n[global_batch.256]\nlr = 1\n[global_batch.16]\nlr = 1", PlanError,
+     "tuned batches: 8, 16, 256. "),
+])
+def test_a_file_that_does_not_serve_is_named_with_the_reason(written, content, kind, said):
+    with pytest.raises(kind, match=f"tuned.toml.*{said}|{said}.*tuned.toml"):
+        tuned_for(written(content), "made/net", 64)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UsageError, match="none.toml: cannot be read: No such file"):
+        tuned_for(tmp_path / "none.toml", "made/net", 64)
