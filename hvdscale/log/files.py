@@ -23,6 +23,7 @@ from ..errors import LogError
 from .schema import FORMAT, TABLES, VERSION, Column, Status
 
 MEMORY_BLOCK = 1 << 20
+NO_END = 1 << 60
 TEMPORARY = ".tmp"                        # a file is made under this ending and then renamed
 BOUNDS = ("v110", "v110")                # the oldest file layout that has SWMR: HDF5 1.10 and later read it
 STATUS_TYPE = h5py.enum_dtype({status.name: status.value for status in Status}, basetype="i1")
@@ -184,19 +185,19 @@ class Unclosed(io.RawIOBase):
     """A file that HDF5 was not done with, read as if it had been closed.
 
     HDF5's own way, reading in SWMR mode, waits on a damaged spot for hours (seen: HDF5 2.0 on a file cut short). This
-    shows the file with its "being written" flags cleared, so that a damaged spot is an error.
+    shows the file with its "being written" flags cleared, so that a damaged spot is an error, and without an end, as it
+    may grow while it is read.
     """
 
     def __init__(self, path: str):
         super().__init__()
         self._file = open(path, "rb", buffering=0)
         head = self._file.read(SUPERBLOCK.size)
-        signature, version, offsets, lengths, _, base, extension, end, root, checksum = SUPERBLOCK.unpack(head)
+        signature, version, offsets, lengths, _, base, extension, _, root, checksum = SUPERBLOCK.unpack(head)
         if version >= 2 and checksum != lookup3(head[:-4]):
             raise OSError("its first 48 bytes are damaged")
-        head = SUPERBLOCK.pack(signature, version, offsets, lengths, 0, base, extension, end, root, 0)[:-4]
+        head = SUPERBLOCK.pack(signature, version, offsets, lengths, 0, base, extension, NO_END, root, 0)[:-4]
         self._head = head + lookup3(head).to_bytes(4, "little")
-        self._end = max(end, os.fstat(self._file.fileno()).st_size)
         self._at = 0
 
     def readinto(self, buffer):
@@ -213,7 +214,7 @@ class Unclosed(io.RawIOBase):
 
     def seek(self, offset, whence=io.SEEK_SET):
         """As of any file."""
-        self._at = offset + (0, self._at, self._end)[whence]
+        self._at = offset + (0, self._at, NO_END)[whence]
         return self._at
 
     def tell(self):

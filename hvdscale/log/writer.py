@@ -149,7 +149,8 @@ class LogWriter:
         """Leaves the log as it stands and gives the lock back; never raises, safe to call twice.
 
         HDF5 may crash or spoil the file when it closes one that it failed to write, so its descriptor is first pointed
-        to /dev/null: what HDF5 still writes, now or when the process ends, goes nowhere.
+        to /dev/null: what HDF5 still writes, now or when the process ends, goes nowhere. (Left open, it would also be
+        taken for the next file that gets its inode.)
         """
         self._dead = self._dead or f"{self.path}: the log was abandoned"
         with contextlib.suppress(Exception):
@@ -157,6 +158,7 @@ class LogWriter:
                 null = os.open(os.devnull, os.O_RDWR)
                 os.dup2(null, self._descriptor, inheritable=False)
                 os.close(null)
+                self._file.close()
         with contextlib.suppress(OSError):
             self._lock.release()
 
