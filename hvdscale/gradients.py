@@ -1,16 +1,37 @@
 """Gradients of all parameters in one flat buffer, summed over workers by one allreduce, or by buckets during backward.
 
-Every ``parameter.grad`` is a view into the buffer, so nothing is copied. A few scalars (the tail) travel with it: the
-loss and the example count, whose sums the step needs anyway, and the votes of the ranks on leaving the loop.
+A few scalars (the tail) travel with them: the loss and the example count, whose sums the step needs anyway, and the votes
+of the ranks on leaving the loop.
+
+    buffer.begin()
+    buffer.backward(loss, last_pass=True)      once a pass; gradients of a step's passes add up
+    tail = buffer.sum_(tail)                   every parameter.grad is the sum over the workers, a view into the buffer
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
 from .workers import Lone
+
+
+class _Bucket:
+    """A part of the buffer that is reduced at once, when none of its parameters' gradients is missing."""
+
+    def __init__(self, name: str):
+        self.name, self.values, self.slots = name, None, []
+        self.missing = 0
+
+
+class _Slot:
+    """A parameter and its place in the buffer."""
+
+    def __init__(self, parameter: nn.Parameter, view: torch.Tensor, bucket: _Bucket):
+        self.parameter, self.view, self.bucket = parameter, view, bucket
+        self.missing = False
+        bucket.slots.append(self)
 
 
 class GradientBuffer:
@@ -21,63 +42,70 @@ class GradientBuffer:
     """
 
     def __init__(self, model: nn.Module, tail: int, workers: Lone, bucket_bytes: int = 0):
-        self.workers = workers
-        self.parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
-        gradients = sum(p.numel() for p in self.parameters)
-        first = self.parameters[0]
-        self.flat = torch.zeros(gradients + tail, dtype=first.dtype, device=first.device)
-        self.gradients, self.tail = self.flat[:gradients], self.flat[gradients:]
-        self.buckets = self._make_buckets(bucket_bytes if workers.size > 1 else 0)
-        self._last_pass = False
+        parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
+        size = sum(p.numel() for p in parameters)
+        self._flat = torch.zeros(size + tail, dtype=parameters[0].dtype, device=parameters[0].device)
+        self.gradients, self._tail = self._flat[:size], self._flat[size:]
+        self._workers, self._last_pass = workers, False
+        self._buckets = self._cut(parameters, bucket_bytes)
+        self._slots = [slot for bucket in self._buckets for slot in bucket.slots]
         self._waits: list[Callable[[], None]] = []
+        for slot in self._slots:
+            slot.parameter.register_post_accumulate_grad_hook(lambda _, slot=slot: self._last_pass and self._take(slot))
 
-    def _make_buckets(self, bucket_bytes: int) -> list[_Bucket]:
-        buckets, offset, start, members = [], 0, 0, 0
-        for i, parameter in enumerate(self.parameters):
-            parameter.grad = self.flat[offset:offset + parameter.numel()].view_as(parameter)
-            offset, members = offset + parameter.numel(), members + 1
-            if bucket_bytes:
-                parameter.register_post_accumulate_grad_hook(lambda _, b=len(buckets): self._ready(b))
-            last = i == len(self.parameters) - 1
-            if last or (bucket_bytes and (offset - start) * self.flat.element_size() >= bucket_bytes):
-                buckets.append(_Bucket(len(buckets), self.flat[start:None if last else offset], members))
-                start, members = offset, 0
+    def _cut(self, parameters: Sequence[nn.Parameter], bucket_bytes: int) -> list[_Bucket]:
+        buckets, start, end = [_Bucket("gradients/0")], 0, 0
+        for parameter in parameters:
+            if bucket_bytes and (end - start) * self._flat.element_size() >= bucket_bytes:
+                buckets[-1].values = self._flat[start:end]
+                buckets.append(_Bucket(f"gradients/{len(buckets)}"))
+                start = end
+            _Slot(parameter, self._flat[end:end + parameter.numel()].view_as(parameter), buckets[-1])
+            end += parameter.numel()
+        buckets[-1].values = self._flat[start:]         # and the tail
         return buckets
 
-    def _ready(self, bucket: int) -> None:
-        # the last bucket holds the tail, which is filled in after backward
-        if self._last_pass and bucket < len(self.buckets) - 1:
-            self.buckets[bucket].waiting -= 1
-            if self.buckets[bucket].waiting == 0:
-                self._start(self.buckets[bucket])
-
-    def _start(self, bucket: _Bucket) -> None:
-        bucket.started = True
-        self._waits.append(self.workers.start_sum_(bucket.values, f"gradients/{bucket.number}"))
-
-    def zero(self) -> None:
-        """Forget all gradients and the tail."""
-        self.flat.zero_()
+    def begin(self) -> None:
+        """Forget all gradients: a new step."""
+        self._last_pass = False
+        for slot in self._slots:
+            slot.parameter.grad, slot.missing = None, True
+        for bucket in self._buckets:
+            bucket.missing = len(bucket.slots)
 
     def backward(self, loss: torch.Tensor, last_pass: bool) -> None:
-        """Add the loss's gradients; on a step's last pass, ready buckets set off."""
+        """Add the loss's gradients; in a step's last pass they go into the buffer, and whole buckets set off."""
         self._last_pass = last_pass
-        for bucket in self.buckets if last_pass else ():
-            bucket.waiting, bucket.started = bucket.members, False
         loss.backward()
+        self._last_pass = False
 
-    def sum_(self) -> None:
-        """The sum of buffer and tail over the workers, in place. A parameter without a gradient adds zeros."""
-        for bucket in self.buckets:
-            if not bucket.started:
-                self._start(bucket)
-            bucket.started = False
+    def sum_(self, tail: Sequence[float]) -> list[float]:
+        """Sum the gradients and the tail over the workers; gives the tail's sums.
+
+        A parameter without a gradient, on any rank, adds zeros there.
+        """
+        self._tail.copy_(torch.tensor(tail, dtype=self._flat.dtype))
+        for slot in self._slots:
+            if slot.missing:
+                self._take(slot)
+        self._start(self._buckets[-1])
         for wait in self._waits:
             wait()
         self._waits.clear()
+        for slot in self._slots:
+            slot.parameter.grad = slot.view
+        return self._tail.tolist()
 
+    def _take(self, slot: _Slot) -> None:
+        gradient, slot.parameter.grad = slot.parameter.grad, None
+        if gradient is None:
+            slot.view.zero_()
+        else:
+            slot.view.copy_(gradient)
+        slot.missing = False
+        slot.bucket.missing -= 1
+        if slot.bucket.missing == 0 and slot.bucket is not self._buckets[-1]:
+            self._start(slot.bucket)
 
-class _Bucket:
-    def __init__(self, number: int, values: torch.Tensor, members: int):
-        self.number, self.values, self.members = number, values, members
-        self.waiting, self.started = members, False
+    def _start(self, bucket: _Bucket) -> None:
+        self._waits.append(self._workers.start_sum_(bucket.values, bucket.name))

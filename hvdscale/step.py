@@ -53,10 +53,9 @@ class DataParallelStep:
     def __call__(self, step: int, lr: float, votes: set[str]) -> StepResult:
         """The update that follows ``step`` done steps, with this learning rate; not made where the loss is not finite."""
         started = time.perf_counter()
-        data_seconds = self._gradients(step, votes)
+        tail, data_seconds = self._gradients(step, votes)
         computed = time.perf_counter()
-        self.buffer.sum_()
-        loss, count, *counted = self.buffer.tail.tolist()
+        loss, count, *counted = self.buffer.sum_(tail)
         communicated = time.perf_counter()
         if math.isfinite(loss):
             if count != self.plan.global_batch:
@@ -76,14 +75,15 @@ class DataParallelStep:
         """Compute and reduce gradients of the first step without an update, so that the clock starts on warm caches."""
         state = torch.get_rng_state()
         for _ in range(passes):
-            self._gradients(0, set())
-            self.buffer.sum_()
+            self.buffer.sum_(self._gradients(0, set())[0])
         torch.set_rng_state(state)
 
-    def _gradients(self, step: int, votes: set[str]) -> float:
-        """Fill the buffer with this rank's sums, over the nominal global batch (a mean's scale, so that no narrow type
-        overflows); gives the seconds spent getting the examples."""
-        self.buffer.zero()
+    def _gradients(self, step: int, votes: set[str]) -> tuple[list[float], float]:
+        """Compute this rank's sums of gradients; gives the tail to reduce with them, and the seconds spent getting examples.
+
+        Losses are summed over the nominal global batch: at a mean's scale no narrow type overflows.
+        """
+        self.buffer.begin()
         size = self.stream.size(step)
         bounds = self._passes(size)
         loss_sum, count, data_seconds = 0.0, 0, 0.0
@@ -97,7 +97,5 @@ class DataParallelStep:
             total, examples = self.workload.loss(self.model, batch, self.plan.label_smoothing)
             total = total / self.plan.global_batch
             self.buffer.backward(total, last_pass=number == self.plan.accumulate - 1)
-            loss_sum, count = loss_sum + total.detach(), count + examples
-        self.buffer.tail[0] = loss_sum
-        self.buffer.tail[1:] = torch.tensor([count, *(vote in votes for vote in VOTES)], dtype=self.buffer.tail.dtype)
-        return data_seconds
+            loss_sum, count = loss_sum + total.item(), count + examples
+        return [loss_sum, count, *(float(vote in votes) for vote in VOTES)], data_seconds
