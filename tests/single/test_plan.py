@@ -347,7 +347,8 @@ def test_momentum_is_of_the_optimizers_that_have_it(optimizer, momentum):
 def test_metaparameters_that_do_not_apply_are_nan():
     found = settled(8, optimizer="sgd", weight_decay=1e-4, label_smoothing=0.1, warmup_steps=5).metaparameters()
     assert all(math.isnan(found.pop(name)) for name in ("momentum", "decay_steps", "end_lr_factor"))
-    assert found == {"learning_rate": pytest.approx(0.8), "weight_decay": 1e-4, "label_smoothing": 0.1, "warmup_steps": 5}
+    applying = {"learning_rate": pytest.approx(0.8), "weight_decay": 1e-4, "label_smoothing": 0.1, "warmup_steps": 5}
+    assert found == applying
 
 
 def test_metaparameters_that_apply_are_numbers():

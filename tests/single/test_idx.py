@@ -1,0 +1,196 @@
+"""IDX files: what is read, and that a damaged one is always a DataError that names it."""
+import gzip
+
+import numpy as np
+import pytest
+
+from hvdscale.errors import DataError
+from hvdscale.workloads import mnist
+from hvdscale.workloads.readers.idx import read_idx
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+LABELS = np.array([3, 1, 4, 1, 5], np.uint8)
+
+
+def idx(array, magic=None):
+    """An IDX file's bytes."""
+    header = (0x800 | array.ndim if magic is None else magic).to_bytes(4, "big")
+    return header + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
+
+
+def refused(path, content, dimensions=3):
+    """The message about a file of these bytes."""
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read_idx(path, dimensions)
+    assert str(caught.value).startswith(f"{path}: ")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize("array", [IMAGES, LABELS], ids=["images", "labels"])
+def test_an_array_comes_back_as_it_was_written(tmp_path, array, pack):
+    (tmp_path / "file").write_bytes(pack(idx(array)))
+    read = read_idx(tmp_path / "file", array.ndim)
+    assert read.dtype == np.uint8
+    np.testing.assert_array_equal(read, array)
+
+
+def test_a_file_of_no_examples_is_an_empty_array(tmp_path):
+    (tmp_path / "file").write_bytes(idx(IMAGES[:0]))
+    assert read_idx(tmp_path / "file", 3).shape == (0, 4, 3)
+
+
+def test_a_file_cut_at_any_length_is_refused(tmp_path):
+    whole = idx(IMAGES)
+    for length in range(len(whole)):
+        said = refused(tmp_path / "file", whole[:length])
+        assert "magic number" in said if length < 4 else f"has {length} bytes, but its header needs" in said
+
+
+def test_a_gzip_file_cut_at_any_length_is_refused(tmp_path):
+    whole = gzip.compress(idx(IMAGES))
+    for length in range(len(whole)):
+        refused(tmp_path / "file", whole[:length])
+
+
+def test_a_gzip_file_with_any_byte_changed_is_refused_or_read_whole(tmp_path):
+    whole = gzip.compress(idx(IMAGES))
+    for at in range(len(whole)):
+        (tmp_path / "file").write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1:])
+        try:
+            np.testing.assert_array_equal(read_idx(tmp_path / "file", 3), IMAGES)      # a name or time in its header
+        except DataError as error:
+            assert str(error).startswith(f"{tmp_path / 'file'}: ")
+
+
+def test_a_header_with_any_byte_changed_is_refused(tmp_path):
+    whole = idx(IMAGES)
+    for at in range(16):
+        for flip in (0x01, 0x80, 0xFF):
+            refused(tmp_path / "file", whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1:])
+
+
+def test_bytes_beyond_the_headers_count_are_refused(tmp_path):
+    assert "has 77 bytes, but its header needs 76 for shape (5, 4, 3)" in refused(tmp_path / "file", idx(IMAGES) + b"x")
+
+
+def test_an_empty_file_is_refused(tmp_path):
+    assert "magic number" in refused(tmp_path / "file", b"")
+
+
+def test_labels_in_the_place_of_images_are_named_as_such(tmp_path):
+    said = refused(tmp_path / "file", idx(LABELS))
+    assert "starts with magic number 0x00000801, not 0x00000803" in said and "another of the data set's files?" in said
+    assert "0x00000803, not 0x00000801" in refused(tmp_path / "file", idx(IMAGES), dimensions=1)
+
+
+def test_random_bytes_are_refused(tmp_path):
+    drawn = np.random.default_rng(1)
+    for length in drawn.integers(0, 200, 50):
+        refused(tmp_path / "file", drawn.bytes(length))
+        refused(tmp_path / "file", b"\x1f\x8b" + drawn.bytes(length))
+        refused(tmp_path / "file", idx(IMAGES)[:4] + drawn.bytes(length))
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    for path, said in [(tmp_path / "none", "No such file"), (tmp_path, "Is a directory")]:
+        with pytest.raises(DataError, match=f"{path}: cannot be read: {said}"):
+            read_idx(path, 3)
+
+
+# the four files of a data set
+
+FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A small data set of 12 training examples, 4 of them for validation, and 3 for testing."""
+    monkeypatch.setattr(mnist, "VALIDATION", 4)
+    drawn = np.random.default_rng(2)
+    for part, n in (("train", 12), ("t10k", 3)):
+        write(tmp_path / f"{part}-images-idx3-ubyte", drawn.integers(0, 256, (n, 28, 28), dtype=np.uint8))
+        write(tmp_path / f"{part}-labels-idx1-ubyte", np.arange(n, dtype=np.uint8) % 10)
+    return tmp_path
+
+
+def write(path, array):
+    path.write_bytes(idx(array))
+
+
+def refused_set(folder, said):
+    with pytest.raises(DataError, match=said):
+        mnist.load("mnist", str(folder))
+
+
+def test_the_last_training_images_are_for_validation(folder):
+    data = mnist.load("mnist", str(folder))
+    assert [len(split) for split in (data.train, data.val, data.test)] == [8, 4, 3]
+    assert (data.train.labels.tolist(), data.val.labels.tolist()) == (list(range(8)), [8, 9, 0, 1])
+    images = read_idx(folder / FILES[0], 3)
+    np.testing.assert_array_equal(np.concatenate([data.train.inputs, data.val.inputs])[:, 0], images)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_or_damaged_file_of_the_set_is_named(folder, name):
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[:-1])
+    refused_set(folder, f"{name}: has {len(content) - 1} bytes")
+    (folder / name).unlink()
+    refused_set(folder, f"{folder}: has no {name} or {name}.gz$")
+    (folder / name).mkdir()
+    refused_set(folder, f"has no {name} or {name}.gz")
+    (folder / f"{name}.gz").write_bytes(gzip.compress(content))
+    assert len(mnist.load("mnist", str(folder)).train) == 8
+
+
+def test_swapped_images_and_labels_are_named(folder):
+    for a, b in (FILES[:2], FILES[2:]):
+        images, labels = (folder / a).read_bytes(), (folder / b).read_bytes()
+        (folder / a).write_bytes(labels)
+        (folder / b).write_bytes(images)
+        refused_set(folder, f"{a}: starts with magic number 0x00000801, not 0x00000803")
+        (folder / a).write_bytes(images)
+        (folder / b).write_bytes(labels)
+
+
+def test_files_of_different_sets_are_named_with_their_counts(folder):
+    (folder / FILES[1]).write_bytes((folder / FILES[3]).read_bytes())
+    refused_set(folder, f"{FILES[0]} has 12 images, but .*{FILES[1]} has 3 labels; they are not of one set")
+
+
+def test_images_of_another_size_are_named(folder):
+    write(folder / FILES[2], np.zeros((3, 32, 30), np.uint8))
+    refused_set(folder, f"{FILES[2]}: has images of 32x30 pixels, not 28x28")
+
+
+def test_a_label_that_is_no_class_is_named_with_its_example(folder):
+    write(folder / FILES[3], np.array([0, 9, 10], np.uint8))
+    refused_set(folder, f"{FILES[3]}: label 10 of example 2 is not one of 0 .. 9")
+
+
+def test_a_set_with_nothing_beside_validation_is_named(folder):
+    for name in FILES[:2]:
+        write(folder / name, read_idx(folder / name, 3 if "images" in name else 1)[:4])
+    refused_set(folder, "has 4 training examples, of which 4 are for validation; none are left")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    refused_set(tmp_path / "none", "none: has no train-images-idx3-ubyte or .*; there is no such folder")
+
+
+def test_without_a_folder_the_message_says_which_files_are_needed():
+    with pytest.raises(DataError, match="fashion_mnist needs --data-dir DIR with its four IDX files"):
+        mnist.load("fashion_mnist", None)
+
+
+def test_the_published_files_give_the_published_split(mnist):
+    from hvdscale.workloads import find
+    data = find("mnist/fc_8").load(str(mnist))
+    assert [len(split) for split in (data.train, data.val, data.test)] == [55000, 5000, 10000]
+    assert data.train.labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    assert data.test.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
+    assert [int(split.labels.bincount().sum()) for split in (data.train, data.val, data.test)] == [55000, 5000, 10000]
+    assert data.train.inputs.shape[1:] == (1, 28, 28)
+    assert float(data.train.inputs.double().mean() / 255) == pytest.approx(0.1307, abs=1e-3)      # as widely quoted
