@@ -52,8 +52,6 @@ def _check_file(path, file):
     for table in TABLES:
         group = file[table]
         rows = int(group["committed_rows"][0])
-        if rows < 0:
-            raise LogError(f"{path}: {table}/committed_rows is {rows}")
         for column in SCHEMA[table]:
             if column.name not in group and not column.optional:
                 raise LogError(f"{path}: {table} has no column {column.name}")

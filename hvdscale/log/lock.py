@@ -19,7 +19,7 @@ from ..errors import LogError
 SUFFIX = ".lock"
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-ATTEMPTS, WAIT_SECONDS = 10, 0.02        # a reader that looks whether a log is live holds its lock for an instant
+ATTEMPTS, WAIT_SECONDS = 5, 0.02        # a reader that looks whether a log is live holds its lock for an instant
 
 
 @dataclass

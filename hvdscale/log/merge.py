@@ -15,7 +15,7 @@ from . import segments
 from .compact import CompactFile, show
 from .files import TEMPORARY
 from .lock import Lock
-from .reader import Log, Table, absent, read_log
+from .reader import Log, Table, absent, in_order, read_log
 from .schema import SOURCE, TABLES, Column
 
 
@@ -86,7 +86,7 @@ def _write(logs, numbers, path):
         for place, name in enumerate(TABLES):
             tables = [log.tables[place] for log in logs]
             specs = {c: spec for table in reversed(tables) for c, spec in table.specs.items() if c not in _SOURCE}
-            for column, spec in specs.items():
+            for column, spec in in_order(name, specs).items():
                 out.add(name, spec, np.concatenate([
                     _values(log, table, spec, new) for log, table, new in zip(logs, tables, numbers)]))
             if name == "trials":

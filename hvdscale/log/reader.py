@@ -40,6 +40,9 @@ class Part:
             self.attributes = {name: read_attribute(value) for name, value in self.file.attrs.items()}
             self.rows = {table: int(self.file[table]["committed_rows"][0]) for table in TABLES}
             self.columns = {table: column_specs(self.file[table]) for table in TABLES}
+            for table, rows in self.rows.items():
+                if rows < 0:
+                    raise LogError(f"{path}: {table}/committed_rows is {rows}")
             self._refuse_lost_rows()
 
     def read(self, table: str, name: str) -> np.ndarray:
@@ -85,13 +88,15 @@ def column_specs(group: h5py.Group) -> dict[str, Column]:
 
     group.visititems(visit)
     table = group.name.strip("/")
-    return {name: found[name] for name in sorted(found, key=lambda name: _place(table, name))}
+    return in_order(table, found)
 
 
-def _place(table: str, name: str):
-    """For sorting a table's columns: the schema's order, then metrics by split, then whatever else there is."""
-    split, _, metric = name.partition("/")
-    return PLACES[table].get(name, len(PLACES[table])), SPLITS.index(split) if split in SPLITS else len(SPLITS), name
+def in_order(table: str, specs: dict[str, Column]) -> dict[str, Column]:
+    """A table's columns sorted: the schema's order, then metrics by split, then whatever else there is."""
+    def place(name):
+        known, split = PLACES[table], name.partition("/")[0]
+        return known.get(name, len(known)), SPLITS.index(split) if split in SPLITS else len(SPLITS), name
+    return {name: specs[name] for name in sorted(specs, key=place)}
 
 
 def column_type(dataset: h5py.Dataset) -> str:
@@ -136,7 +141,7 @@ class Table(Mapping):
     def __init__(self, name: str, parts: list[Part], keep: np.ndarray | None = None):
         """keep    row numbers to keep of the parts' rows, laid end to end, in the order wanted; None: all."""
         self.name = name
-        self.specs = {c: spec for part in reversed(parts) for c, spec in part.columns[name].items()}
+        self.specs = in_order(name, {c: spec for part in reversed(parts) for c, spec in part.columns[name].items()})
         self.rows = sum(part.rows[name] for part in parts) if keep is None else len(keep)
         self._parts, self._keep = parts, keep
         self._read: dict[str, np.ndarray] = {}
