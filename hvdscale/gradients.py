@@ -10,6 +10,7 @@ of the ranks on leaving the loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import nn
@@ -51,7 +52,7 @@ class GradientBuffer:
         self._slots = [slot for bucket in self._buckets for slot in bucket.slots]
         self._waits: list[Callable[[], None]] = []
         for slot in self._slots:
-            slot.parameter.register_post_accumulate_grad_hook(lambda _, slot=slot: self._last_pass and self._take(slot))
+            slot.parameter.register_post_accumulate_grad_hook(partial(self._arrived, slot))
 
     def _cut(self, parameters: Sequence[nn.Parameter], bucket_bytes: int) -> list[_Bucket]:
         buckets, start, end = [_Bucket("gradients/0")], 0, 0
@@ -95,6 +96,10 @@ class GradientBuffer:
         for slot in self._slots:
             slot.parameter.grad = slot.view
         return self._tail.tolist()
+
+    def _arrived(self, slot: _Slot, _: nn.Parameter) -> None:
+        if self._last_pass:
+            self._take(slot)
 
     def _take(self, slot: _Slot) -> None:
         gradient, slot.parameter.grad = slot.parameter.grad, None
