@@ -5,6 +5,7 @@
 """
 from __future__ import annotations
 
+import contextlib
 import os
 
 import numpy as np
@@ -59,7 +60,7 @@ class CompactFile:
         self._file.create_dataset("text", data=heap, **_layout(heap))
         for table in TABLES:
             self._file[table]["committed_rows"][0] = self._rows.get(table, 0)
-        save(self._file, self.path)
+        save(self._file, self.path, sync=True)
 
     def __enter__(self) -> CompactFile:
         return self
@@ -91,7 +92,8 @@ def finish_segments(path: str, temporary: str):
     """Merges the segments of a log that nobody writes into its first file, then removes the others."""
     with read_log(path) as log:
         write_log(temporary, log, merged_attributes(log))
-    show(temporary, path)
+        others = [segment.path for segment in segments.later(log.segments[0])]
+    show(temporary, path, others)
 
 
 def merged_attributes(log: Log) -> dict:
@@ -109,11 +111,10 @@ def merged_attributes(log: Log) -> dict:
     return {**merged, "changes": changes} if changes else merged
 
 
-def show(temporary: str, path: str):
-    """Puts a finished file in the place of a log; the segments that it stands for go."""
+def show(temporary: str, path: str, others):
+    """Puts a finished file in the place of a log; ``others``, the segments that it stands for, go."""
     os.replace(temporary, path)
     sync_directory(path)
-    first = segments.describe(path)
-    for segment in segments.later(first)[::-1]:
-        if segment.number < first.stands_for:
-            os.unlink(segment.path)
+    for other in others:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(other)

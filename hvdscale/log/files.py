@@ -1,7 +1,7 @@
 """One HDF5 file of a log: how it is laid out when made and what is looked at when it is opened.
 
     file = create({"segment": 0})                     column = create_column(file["steps"], spec, ...)
-    save(file, path)
+    save(file, path, sync=True)
     with reading(path):                               any failure inside is a LogError that names the file
         file = open_file(path)
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import platform
@@ -31,6 +32,7 @@ TYPES = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "text": np.dtype("<i8
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # signature, version, sizes, flags, base, extension, end of file, root group, checksum (HDF5 file format III, II.A)
 SUPERBLOCK = struct.Struct("<8sBBBBQQQQI")
+_memory_files = itertools.count()
 
 
 class Superblock(NamedTuple):
@@ -47,7 +49,8 @@ def create(attributes: dict) -> h5py.File:
     HDF5 crashes the process, later and for good, when it cannot write a file that is not in SWMR mode (seen: h5py 3.16
     on a full disk). So it never writes one: ``save`` does.
     """
-    file = h5py.File("in memory", "w", driver="core", backing_store=False, block_size=MEMORY_BLOCK, libver=BOUNDS)
+    name = f"in memory {next(_memory_files)}"          # HDF5 tells such files apart by name alone
+    file = h5py.File(name, "w", driver="core", backing_store=False, block_size=MEMORY_BLOCK, libver=BOUNDS)
     given = {
         "format": FORMAT, "version": VERSION, "creator": f"hvdscale {__version__}", "host": platform.node(),
         **attributes,
@@ -58,8 +61,11 @@ def create(attributes: dict) -> h5py.File:
     return file
 
 
-def save(file: h5py.File, path: str):
-    """Closes a file made by ``create`` and has the disk keep it at ``path``; OSError, and no file, where it cannot."""
+def save(file: h5py.File, path: str, sync: bool):
+    """Closes a file made by ``create`` and writes it to ``path``; OSError, and no file, where that fails.
+
+    sync    also have the disk keep it (fsync)
+    """
     file.flush()
     image = file.id.get_file_image()
     file.close()
@@ -67,7 +73,8 @@ def save(file: h5py.File, path: str):
         with open(path, "wb") as out:
             out.write(image)
             out.flush()
-            os.fsync(out.fileno())
+            if sync:
+                os.fsync(out.fileno())
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(path)

@@ -38,9 +38,7 @@ def merge(paths, out: str, overwrite: bool = False, take_over: bool = False) -> 
         finally:
             for log in logs:
                 log.close()
-        for leftover in _later(out):
-            os.unlink(leftover)
-        show(out + TEMPORARY, out)
+        show(out + TEMPORARY, out, _later(out))
     except OSError as error:
         raise LogError(f"{out}: cannot be written: {error.strerror}") from error
     finally:

@@ -18,7 +18,7 @@ from .compact import merged_attributes, show, write_log
 from .files import TEMPORARY, open_file, read_attribute, reading, rows_within, superblock
 from .lock import Lock
 from .reader import SCHEMA, Log, absent, column_specs, decode, read_log
-from .schema import TABLES, Status
+from .schema import SOURCE, TABLES, Status
 
 BROKEN = ".broken"
 INTERRUPTED = "interrupted: the process that wrote the log ended without a word"
@@ -56,11 +56,7 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
         kept = {table.name: table.rows for table in log.tables}
         log.close()
         originals = [_keep(name) for name in names]
-        show(path + TEMPORARY, path)
-        for name in names:
-            if name != path:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name)
+        show(path + TEMPORARY, path, [name for name in names if name != path])
         return Repair(kept, lost, originals)
     except OSError as error:
         raise LogError(f"{path}: cannot be repaired: {error.strerror or error}") from error
@@ -118,7 +114,10 @@ def _salvage(names, lost) -> list[SalvagedPart]:
 
 
 class SalvagedPart:
-    """As reader.Part, but of a file that may be damaged anywhere: whole rows up to the first that cannot be read."""
+    """As reader.Part, but of a file that may be damaged anywhere: rows up to the first that cannot be read.
+
+    A row needs all its entries but those of optional columns and metaparameters, which become NaN, and of texts.
+    """
 
     def __init__(self, path: str):
         self.path, self.lost = path, []
@@ -145,12 +144,17 @@ class SalvagedPart:
             specs |= column_specs(self.file[table])
         rows = self._committed(table, specs)
         values = {name: self._read_column(table, spec, rows) for name, spec in specs.items()}
-        shortest = min(values, key=lambda name: len(values[name]))
+        can_miss = {column.name for column in (*SCHEMA[table], *SOURCE) if column.optional}
+        needed = [name for name in specs if name not in can_miss and not name.startswith("metaparameters/")]
+        shortest = min(needed, key=lambda name: len(values[name]))
         whole = len(values[shortest])
         if whole < rows:
             self.lost.append(f"{self.path}: {rows - whole} of {rows} rows of {table}, where {table}/{shortest} ends")
         self.rows[table], self.columns[table] = whole, specs
         for name, column in values.items():
+            if len(column) < whole:
+                self.lost.append(f"{self.path}: {whole - len(column)} of {whole} entries of {table}/{name}")
+                column = np.concatenate([column, absent(specs[name].type, whole - len(column))])
             self._values[table, name] = column[:whole]
 
     def _committed(self, table, specs) -> int:

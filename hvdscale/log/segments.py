@@ -58,7 +58,12 @@ def free_name(path: str) -> str:
 
 def later(first: Segment) -> list[Segment]:
     """The segments after the first file's own, in order, leftovers of its merge included; other logs are left out."""
-    found = (describe(name) for _, name in candidates(first.path))
+    found = []
+    for _, name in candidates(first.path):
+        try:
+            found.append(describe(name))
+        except LogError as error:
+            raise LogError(f"{error} (its name makes it a segment of {first.path})") from error
     return sorted((s for s in found if s.log_id == first.log_id and s.number > 0), key=lambda s: s.number)
 
 

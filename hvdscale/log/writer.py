@@ -130,6 +130,8 @@ class LogWriter:
                     self._file[table]["committed_rows"][0] = self._written[table]
             if changed or sync:
                 self._flush_file(sync)
+            if sync:
+                sync_directory(self.segment_path)
         self._last_flush = self._clock()
 
     def finish(self):
@@ -188,7 +190,6 @@ class LogWriter:
                 for segment in old[:0:-1]:
                     os.unlink(segment.path)
             os.replace(temporary, self.segment_path)
-            sync_directory(self.segment_path)
 
     def _existing(self, overwrite, resume) -> list[segments.Segment]:
         """The files of a log that is there; LogError unless it may be overwritten or resumed."""
@@ -212,7 +213,7 @@ class LogWriter:
                 create_column(group, column, 0, maxshape=(None,), chunks=(CHUNK_ROWS[table],))
             group.create_dataset("committed_rows", data=np.zeros(1, np.int64))
         file.create_dataset("text", (0,), "u1", maxshape=(None,), chunks=(HEAP_CHUNK,))
-        save(file, path)
+        save(file, path, sync=False)
 
     def _store(self, text: str) -> tuple[int, int]:
         """Where the text will stand in /text: first byte and bytes."""

@@ -76,8 +76,9 @@ def interrupted(path, steps=50, trials=1, **given):
     log = open_log(live, **given)
     for trial in range(trials):
         begin(log, trial)
-        write(log, steps, trial)
-    log.flush()
+        for first in range(0, steps, 100):
+            write(log, min(first + 100, steps), trial, first)
+            log.flush()
     with open(live, "rb") as source, open(path, "wb") as copy:
         copy.write(source.read())
     log.abandon()

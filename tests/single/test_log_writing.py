@@ -203,7 +203,7 @@ def test_overwriting_takes_all_segments_away(tmp_path):
 def test_the_old_log_stays_when_the_new_one_cannot_be_made(tmp_path, monkeypatch):
     path = finished(tmp_path / "w.h5", steps=20)
 
-    def fail(*_):
+    def fail(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("hvdscale.log.writer.save", fail)
