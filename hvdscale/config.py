@@ -41,7 +41,8 @@ class Settings:
     ghost_batch: int = _key(
         32, "examples that share dropout streams and batch statistics, at any worker count", least=2)
     last_batch: str = _key(
-        "carry", "end of an epoch: carry over into the next, short last batch, or drop it", choices=("carry", "short", "drop"))
+        "carry", "end of an epoch: carry over into the next, short last batch, or drop it",
+        choices=("carry", "short", "drop"))
     # the learning rate
     lr: float | None = _key(None, "base learning rate, as tuned at the base batch", True, above=0)
     lr_per_example: float | None = _key(
@@ -54,13 +55,15 @@ class Settings:
     metaparameters: str | None = _key(
         None, "TOML file of metaparameters tuned per global batch, for lr_rule tuned", True)
     warmup: str = _key(
-        "gradual", "gradual climb to the peak, constant at the start rate, or none", choices=("gradual", "constant", "none"))
+        "gradual", "gradual climb to the peak, constant at the start rate, or none",
+        choices=("gradual", "constant", "none"))
     warmup_epochs: float | None = _key(None, "length of the warmup in epochs", True, least=0)
     warmup_steps: int | None = _key(None, "length of the warmup in steps", least=0)
     warmup_start_factor: float | None = _key(
         None, "where warmup starts, as a share of the peak; by default the base learning rate", least=0)
     decay: str = _key(
-        "constant", "after the warmup: constant, linear, step or cosine", choices=("constant", "linear", "step", "cosine"))
+        "constant", "after the warmup: constant, linear, step or cosine",
+        choices=("constant", "linear", "step", "cosine"))
     decay_epochs: float | None = _key(
         None, "epochs from the start to the end of linear or cosine decay; by default the budget", above=0)
     decay_steps: int | None = _key(None, "the same in steps", least=1)
@@ -190,7 +193,7 @@ def check(name: str, value):
         value = float(value)
     if type(value) is not kind or value != value:
         raise UsageError(f"{name} = {value!r} is not {_WORDS[kind]}")
-    if kind is list and not (value and all(type(v) in (int, float) and v > 0 for v in value) and sorted(value) == value):
+    if kind is list and not _grows(value):
         raise UsageError(f"{name} = {value!r} is not a list of growing positive numbers, such as [30, 60, 80]")
     if rules["choices"] and value not in rules["choices"]:
         raise UsageError(f"{name} = {value!r} is none of {', '.join(rules['choices'])}")
@@ -199,6 +202,11 @@ def check(name: str, value):
         if bound is not None and not compare(value, bound):
             raise UsageError(f"{name} = {value!r} must be {'at least' if word == 'least' else word} {bound}")
     return value
+
+
+def _grows(values: list) -> bool:
+    numbers = all(type(value) in (int, float) and value > 0 for value in values)
+    return numbers and values != [] and values == sorted(values)
 
 
 def read_toml(path: str) -> dict:
@@ -212,7 +220,10 @@ def read_toml(path: str) -> dict:
 
 
 def parse_assignments(texts: typing.Iterable[str]) -> dict:
-    """The layer that ``key=value`` texts set: values as in TOML, bare words as text, ``table.key=value`` into a table."""
+    """The layer that ``key=value`` texts set: values as in TOML, bare words as text, ``table.key=value`` into a table.
+
+    Raises UsageError for a text that is no such thing.
+    """
     layer: dict = {}
     for text in texts:
         dotted, equals, written = text.partition("=")

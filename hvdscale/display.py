@@ -7,7 +7,6 @@ import time
 
 from .launch import launched
 from .plan import Plan
-from .target import Target
 
 LINE_SECONDS, BAR_SECONDS, WIDTH = 2.0, 0.1, 24
 
@@ -23,6 +22,9 @@ class Quiet:
 
     def step(self, step: int, examples: int, seconds: float, loss: float) -> None:
         """Progress: steps and examples done in the seconds, and the last loss."""
+
+    def measured(self, values: dict[str, float]) -> None:
+        """The last evaluation, by ``split/metric``."""
 
     def end(self) -> None:
         """No progress follows."""
@@ -55,6 +57,10 @@ class Display(Quiet):
         self._progress = f"loss {loss:<8.4g}{self._column} {self._value:<9}{rate:,.0f} examples/s  {left}"
         if self._clock() - self._drawn >= (BAR_SECONDS if self._bar else LINE_SECONDS):
             self._show(step)
+
+    def measured(self, values):
+        if values:
+            self.say("  " + ", ".join(f"{name} {value:.4g}" for name, value in sorted(values.items())))
 
     def end(self):
         if self._shown_step >= 0:
@@ -97,12 +103,14 @@ def _remaining(plan: Plan, step: int, seconds: float) -> str:
 
 def describe(plan: Plan, log: str) -> str:
     """The plan in words and numbers, a line each."""
-    rows = [("workers", _workers(plan)), ("global batch", _batch(plan)), ("learning rate", _lr(plan)), ("optimizer", _optimizer(plan)),
-            ("budget", _budget(plan)), ("evaluation", _evaluation(plan)), ("seed", f"{plan.seed}, {plan.precision}"), ("log", log)]
+    rows = [("workers", _workers(plan)), ("global batch", _batch(plan)), ("learning rate", _lr(plan)),
+            ("optimizer", _optimizer(plan)), ("budget", _budget(plan)), ("evaluation", _evaluation(plan)),
+            ("seed", f"{plan.seed}, {plan.precision}"), ("log", log)]
     lines = [plan.workload + (f" {plan.model_args}" if plan.model_args else "")]
     lines += [f"  {name:<15}{text}" for name, text in rows]
     if plan.local_workers > plan.cores and plan.device == "cpu":
-        lines.append(f"  note: {plan.local_workers} workers share {plan.cores} cores, so times say nothing of {plan.workers} real ones")
+        lines.append(f"  note: {plan.local_workers} workers share {plan.cores} cores, so times say nothing of a "
+                     f"real cluster")
     return "\n".join(lines)
 
 
@@ -112,8 +120,8 @@ def _workers(plan):
 
 
 def _batch(plan):
-    share = f"{plan.local_batch} examples" if plan.workers * plan.local_batch * plan.accumulate == plan.global_batch else \
-        f"at most {plan.local_batch} examples"
+    even = plan.workers * plan.local_batch * plan.accumulate == plan.global_batch
+    share = f"{plan.local_batch} examples" if even else f"at most {plan.local_batch} examples"
     passes = f" x {plan.accumulate} passes" if plan.accumulate > 1 else ""
     return f"{plan.global_batch} = {plan.workers} worker{'s' * (plan.workers > 1)} x {share}{passes}"
 
@@ -144,12 +152,13 @@ def _optimizer(plan):
 
 
 def _budget(plan):
-    size = f"{plan.budget_seconds:g} s" if plan.budget_seconds else \
-        f"{plan.budget_steps} steps ({plan.stream.examples_before(plan.budget_steps) / plan.train_examples:.3g} epochs of " \
-        f"{plan.train_examples} examples)"
+    epochs = plan.stream.examples_before(plan.budget_steps) / plan.train_examples
+    size = f"{plan.budget_steps} steps ({epochs:.3g} epochs of {plan.train_examples} examples)"
+    if plan.budget_seconds:
+        size = f"{plan.budget_seconds:g} s"
     if plan.target is None:
         return size
-    return f"{size}, " + ("through the target " if plan.keep_going else "or less: until ") + str(Target.parse(plan.target))
+    return f"{size}, {'through the target' if plan.keep_going else 'or less: until'} {plan.target}"
 
 
 def _evaluation(plan):

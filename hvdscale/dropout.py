@@ -46,7 +46,7 @@ class Masks:
 
 
 class Dropout(nn.Module):
-    """As nn.Dropout, (n, ...) -> (n, ...), with masks from a ``Masks`` object; without one it uses torch's own stream."""
+    """As nn.Dropout, (n, ...) -> (n, ...), with masks from a ``Masks`` object; without one, from torch's own stream."""
 
     masks: Masks | None = None
     layer = 0

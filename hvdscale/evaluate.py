@@ -1,8 +1,8 @@
 """Exact means of a workload's metrics over whole splits: every example counts once, at any worker count.
 
-A split is cut into chunks of a fixed size, whatever the worker count; each worker measures some chunks, the table of all
-chunks' sums and counts is added up over the workers (every entry has one worker's value and else zeros), and the means are
-taken from it in one order. So the result does not depend on the worker count, to the last bit.
+A split is cut into chunks of a fixed size, whatever the worker count; each worker measures some chunks, the table of
+all chunks' sums and counts is added up over the workers (every entry has one worker's value and else zeros), and the
+means are taken from it in one order. So the result does not depend on the worker count, to the last bit.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Evaluator:
         model.eval()
         for number in range(self.workers.rank, len(chunks), self.workers.size):
             measured = self.workload.measure(model, self._batch(*chunks[number]))
-            table[number] = torch.tensor([[float(part) for part in measured[metric]] for metric in metrics], dtype=torch.float64)
+            table[number] = torch.tensor([[float(part) for part in measured[metric]] for metric in metrics]).double()
         model.train(training)
         self.workers.sum_(table, f"evaluation/{'+'.join(splits)}")
         return self._means(table.numpy(), [split for split, _ in chunks], splits)

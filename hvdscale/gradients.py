@@ -1,7 +1,7 @@
 """Gradients of all parameters in one flat buffer, summed over workers by one allreduce, or by buckets during backward.
 
-A few scalars (the tail) travel with them: the loss and the example count, whose sums the step needs anyway, and the votes
-of the ranks on leaving the loop.
+A few scalars (the tail) travel with them: the loss and the example count, whose sums the step needs anyway, and the
+votes of the ranks on leaving the loop.
 
     buffer.begin()
     buffer.backward(loss, last_pass=True)      once a pass; gradients of a step's passes add up

@@ -1,4 +1,4 @@
-"""A training run from its settings to its outcome: everything that can fail is agreed on by all ranks before the first step."""
+"""A training run from its settings to its outcome; what can fail is agreed on by all ranks before the first step."""
 from __future__ import annotations
 
 import hashlib
@@ -40,7 +40,8 @@ class Job:
         """Carry out the plan. A lost worker ends the trial INCOMPLETE in the journal, and raises WorkersError."""
         workers.watch(lambda reason: journal.end(Status.INCOMPLETE, reason))
         try:
-            return run(self.plan, self.workload, self.data, self.model, self.optimizer, workers, self.device, journal, display)
+            return run(self.plan, self.workload, self.data, self.model, self.optimizer, workers, self.device, journal,
+                       display)
         except HvdscaleError as error:
             journal.end(Status.INCOMPLETE, str(error))
             raise
@@ -80,9 +81,10 @@ def agree_on(plan: Plan, data: Data, workers: Lone) -> None:
     by_rank = workers.gather((found, hashlib.sha256(settled.encode()).hexdigest()), "plan")
     for rank, (there, fingerprint) in enumerate(by_rank):
         if there != by_rank[0][0]:
-            raise PlanError(f"rank {rank} found {there}, rank 0 {by_rank[0][0]}; give all workers the same data set files")
+            raise PlanError(f"rank {rank} found {there}, rank 0 {by_rank[0][0]}; give all workers the same files")
         if fingerprint != by_rank[0][1]:
-            raise PlanError(f"rank {rank} settled another plan than rank 0; give all workers the same options and configuration file")
+            raise PlanError(f"rank {rank} settled another plan than rank 0; give all workers the same options, "
+                            "configuration file and kind of device")
 
 
 def open_journal(job: Job, workers: Lone) -> Silent:

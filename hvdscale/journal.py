@@ -1,6 +1,6 @@
 """The run's rows in its log, written by rank 0; on the other ranks the same calls do nothing.
 
-A log that cannot be written does not stop one rank alone: it is noted here, voted on at the next step, and all ranks leave.
+A log that cannot be written does not stop rank 0 alone: it is noted here, voted on at the next step, and all leave.
 """
 from __future__ import annotations
 
@@ -49,20 +49,21 @@ class Journal(Silent):
         settled = plan.metaparameters()
         self._parts = PARTS if plan.device == "cpu" else ()
         self._writer = LogWriter(path, metrics=[f"{split}/{metric}" for split in SPLITS for metric in metrics],
-                                 metaparameters=tuple(settled), optional_steps=self._parts, attributes={"versions": versions()},
-                                 overwrite=overwrite, take_over=take_over)
+                                 metaparameters=tuple(settled), optional_steps=self._parts,
+                                 attributes={"versions": versions()}, overwrite=overwrite, take_over=take_over)
         self._writer.append(
             "trials", id=TRIAL, status=Status.RUNNING, stop_reason="", dataset=plan.dataset, model=plan.model,
-            optimizer=plan.optimizer, global_batch=plan.global_batch, local_batch=plan.local_batch, accumulation=plan.accumulate,
-            ghost_batch=plan.ghost_batch, workers=plan.workers, seed=plan.seed, budget_steps=plan.budget_steps,
-            plan=json.dumps(plan.as_record(asked)), **{f"metaparameters/{name}": value for name, value in settled.items()})
+            optimizer=plan.optimizer, global_batch=plan.global_batch, local_batch=plan.local_batch,
+            accumulation=plan.accumulate, ghost_batch=plan.ghost_batch, workers=plan.workers, seed=plan.seed,
+            budget_steps=plan.budget_steps, plan=json.dumps(plan.as_record(asked)),
+            **{f"metaparameters/{name}": value for name, value in settled.items()})
         self._writer.append("restarts", trial=TRIAL, first_step=0, workers=plan.workers, host=socket.gethostname(),
                             device=plan.device, time=time.time(), previous_end="")
         self._writer.flush(sync=True)
 
     def evaluation(self, step, examples, train_seconds, measured):
-        self._write(self._writer.append, "evaluations", trial=TRIAL, step=step, examples=examples, train_seconds=train_seconds,
-                    **measured)
+        self._write(self._writer.append, "evaluations", trial=TRIAL, step=step, examples=examples,
+                    train_seconds=train_seconds, **measured)
         self.flush()
 
     def step(self, step, lr, result):
@@ -93,7 +94,8 @@ def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
     import numpy
     import torch
-    found = {"hvdscale": __version__, "python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__}
+    found = {"hvdscale": __version__, "python": platform.python_version(), "torch": torch.__version__,
+             "numpy": numpy.__version__}
     if "horovod" in sys.modules:
         found["horovod"] = sys.modules["horovod"].__version__
     return found

@@ -1,4 +1,4 @@
-"""The launchers that start a command on several workers: the command line that each needs, what it tells its processes."""
+"""The launchers that start a command on several workers: the command line each needs, what it tells its processes."""
 from __future__ import annotations
 
 import os
@@ -10,7 +10,8 @@ from .errors import UsageError, WorkersError
 
 LAUNCHERS = ("horovodrun", "horovodrun-gloo", "mpirun", "srun")
 # what each launcher tells a process of the number of processes it started
-LAUNCHED = {"HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "srun"}
+LAUNCHED = {"HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpirun",
+            "SLURM_STEP_NUM_TASKS": "srun"}
 
 
 def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.environ) -> str | None:
@@ -30,13 +31,16 @@ def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.envi
 
 
 def launch_command(launcher: str | None, workers: int, command: list[str], hosts: str | None = None) -> list[str]:
-    """The command on so many workers: on this machine, or on ``hosts`` as a:4,b:4; raises WorkersError without a launcher."""
+    """The command on so many workers, on this machine or on ``hosts`` (a:4,b:4).
+
+    Raises WorkersError for several workers without a launcher.
+    """
     count = ["-np", str(workers)]
     if launcher is None:
         if workers == 1:
             return command
-        raise WorkersError(f"{workers} workers need a launcher, and neither horovodrun, mpirun nor srun is on PATH; tools/setup "
-                           "installs the first two, and --workers 1 needs none")
+        raise WorkersError(f"{workers} workers need a launcher, and neither horovodrun, mpirun nor srun is on PATH; "
+                           "tools/setup installs the first two, and --workers 1 needs none")
     if launcher == "srun":
         return ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", "-n", str(workers), *command]
     if launcher == "mpirun":

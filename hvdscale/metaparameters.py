@@ -33,7 +33,8 @@ def tuned_for(path: str, workload: str, global_batch: int) -> dict:
         raise PlanError(f"{path}: was tuned for {content['workload']!r}, not for {workload!r}")
     if str(global_batch) not in tables:
         raise PlanError(f"{workload} has no metaparameters at global batch {global_batch} in {path}; tuned batches: "
-                        f"{', '.join(sorted(tables, key=int)) or 'none'}. Choose one of these with --global-batch, or --lr-rule linear")
+                        f"{', '.join(sorted(tables, key=int)) or 'none'}. Choose one of these with --global-batch, or "
+                        "--lr-rule linear")
     tuned = tables[str(global_batch)]
     for name in tuned:
         if name not in TUNABLE:

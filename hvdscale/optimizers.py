@@ -13,17 +13,19 @@ from .plan import Plan
 def make_optimizer(plan: Plan, model: nn.Module) -> torch.optim.Optimizer:
     """The plan's optimizer over the model's trainable parameters; raises UsageError for a name that leads to none.
 
-    momentum and nesterov are torch's form v <- m v + g, p <- p - lr v: the learning rate stands outside the velocity, so a
-    change of it needs no momentum correction (Goyal et al. 2017, remark 2).
+    momentum and nesterov are torch's form v <- m v + g, p <- p - lr v: the learning rate stands outside the
+    velocity, so a change of it needs no momentum correction (Goyal et al. 2017, remark 2).
     """
     groups = parameter_groups(plan, model)
     if plan.optimizer in ("sgd", "momentum", "nesterov"):
-        return torch.optim.SGD(groups, lr=plan.peak_lr, momentum=plan.momentum or 0.0, nesterov=plan.optimizer == "nesterov")
+        nesterov = plan.optimizer == "nesterov"
+        return torch.optim.SGD(groups, lr=plan.peak_lr, momentum=plan.momentum or 0.0, nesterov=nesterov)
     factory = _imported(plan.optimizer)
     try:
         return factory(groups, lr=plan.peak_lr, **plan.optimizer_args)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"optimizer {plan.optimizer!r} does not take lr and optimizer_args = {plan.optimizer_args}: {error}") from None
+        raise UsageError(f"optimizer {plan.optimizer!r} does not take lr and optimizer_args = {plan.optimizer_args}: "
+                         f"{error}") from None
 
 
 def parameter_groups(plan: Plan, model: nn.Module) -> list[dict]:
@@ -39,7 +41,8 @@ def parameter_groups(plan: Plan, model: nn.Module) -> list[dict]:
 def _imported(name: str):
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise UsageError(f"optimizer {name!r} is none of sgd, momentum, nesterov, and not module:Class such as torch.optim:Adam")
+        raise UsageError(f"optimizer {name!r} is none of sgd, momentum, nesterov, and not module:Class such as "
+                         "torch.optim:Adam")
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

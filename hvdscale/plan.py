@@ -109,7 +109,8 @@ class Plan:
         return {"problem": all_fields, "measurement": measurement, "execution": execution, "asked": asked}
 
 
-MEASUREMENT = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every", "eval_batch", "eval_splits", "train_eval_examples")
+MEASUREMENT = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every", "eval_batch", "eval_splits",
+               "train_eval_examples")
 EXECUTION = ("workers", "local_workers", "cores", "local_batch", "accumulate", "device", "threads", "bucket_mib",
              "untimed_passes", "stall_seconds")
 
@@ -134,7 +135,8 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
     settings = settle_tuned(settings, workload.name, global_batch)
     stream = Stream(train_examples, global_batch, settings.seed, settings.last_batch)
     if stream.steps_per_epoch < 1 and settings.last_batch == "drop":
-        raise PlanError(f"last_batch = 'drop' leaves no step: {train_examples} training examples, global batch {global_batch}")
+        raise PlanError(f"last_batch = 'drop' leaves no step: {train_examples} training examples, global batch "
+                        f"{global_batch}; use a smaller batch, or 'carry'")
     steps = _in_steps(stream)
     budget_steps = settle_budget(settings, stream)
     base_lr, base_batch, factor, peak_lr = settle_lr(settings, global_batch)
@@ -145,8 +147,9 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
     falls = settings.decay in ("linear", "cosine")
     decay_steps = (steps(settings.decay_steps, settings.decay_epochs) or budget_steps) if falls else 0
     if falls and decay_steps <= warmup_steps:
-        raise PlanError(f"{settings.decay} decay ends at step {decay_steps}, within the warmup of {warmup_steps} steps; give "
-                        "decay_steps or decay_epochs beyond it" + ("" if decay_steps else " (a budget in seconds has no last step)"))
+        raise PlanError(f"{settings.decay} decay ends at step {decay_steps}, within the warmup of {warmup_steps} "
+                        "steps; give decay_steps or decay_epochs beyond it" +
+                        ("" if decay_steps else " (a budget in seconds has no last step)"))
     decay_at = tuple(settings.decay_at_steps or (steps(None, e) for e in settings.decay_at_epochs or ()))
     if settings.decay == "step" and not decay_at:
         raise PlanError("decay = 'step' needs decay_at_steps or decay_at_epochs, such as decay_at_epochs=[30, 60, 80]")
@@ -166,8 +169,8 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
         end_lr_factor=settings.end_lr_factor,
         budget_steps=budget_steps, budget_seconds=settings.seconds,
         target=None if settings.target in (None, "none") else str(Target.parse(settings.target)),
-        keep_going=settings.keep_going, eval_every=1 if eval_every is None else eval_every, eval_batch=settings.eval_batch,
-        eval_splits=settle_splits(settings),
+        keep_going=settings.keep_going, eval_every=1 if eval_every is None else eval_every,
+        eval_batch=settings.eval_batch, eval_splits=settle_splits(settings),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples),
         workers=place.workers, local_workers=place.local_workers, cores=place.cores,
         local_batch=max(b - a for share in shares for a, b in zip(share, share[1:])), accumulate=accumulate,
@@ -186,15 +189,16 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
             accumulate = max(1, batch // (workers * local))
         if workers * local * accumulate != batch:
             below = workers * local * max(1, batch // (workers * local))
-            raise PlanError(f"--global-batch {batch} is not {workers} workers x --local-batch {local} x {accumulate} passes = "
-                            f"{workers * local * accumulate}. What fits: --global-batch {below} or {below + workers * local}; or "
-                            f"--global-batch {batch} without --local-batch, in uneven shares")
+            raise PlanError(
+                f"--global-batch {batch} is not {workers} workers x --local-batch {local} x {accumulate} passes = "
+                f"{workers * local * accumulate}. What fits: --global-batch {below} or {below + workers * local}; or "
+                f"--global-batch {batch} without --local-batch, in uneven shares")
     if batch > train_examples:
-        raise PlanError(f"a global batch of {batch} ({_product(workers, batch, accumulate)}) is larger than the training set of "
-                        f"{train_examples} examples; use fewer workers or a smaller batch")
+        raise PlanError(f"a global batch of {batch} ({_product(workers, batch, accumulate)}) is larger than the "
+                        f"training set of {train_examples} examples; use fewer workers or a smaller batch")
     if batch < workers * accumulate:
-        raise PlanError(f"a global batch of {batch} leaves some of {workers} workers x {accumulate} passes without an example; use "
-                        f"at most {batch // accumulate or 1} workers, or a larger batch")
+        raise PlanError(f"a global batch of {batch} leaves some of {workers} workers x {accumulate} passes without an "
+                        f"example; use at most {batch // accumulate or 1} workers, or a larger batch")
     return batch, accumulate
 
 
@@ -207,7 +211,8 @@ def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settin
     if settings.lr_rule != TUNED:
         exponent(settings.lr_rule)
         if "metaparameters" in settings.typed:
-            raise PlanError(f"--metaparameters is read under --lr-rule tuned only, not under {settings.lr_rule}; give one of the two")
+            raise PlanError(f"--metaparameters is read under --lr-rule tuned only, not under {settings.lr_rule}; give "
+                            "one of the two")
         return settings
     if settings.metaparameters is None:
         raise PlanError("--lr-rule tuned needs --metaparameters FILE.toml, as hvdscale-tune writes it")
@@ -217,12 +222,13 @@ def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settin
 def settle_lr(settings: Settings, global_batch: int) -> tuple[float, int, float, float]:
     """Base learning rate, base batch, factor and peak learning rate.
 
-    With lr_per_example the peak is that rate times B (Masters & Luschi 2018, equation 5), which is the linear rule from a
-    base batch of 1.
+    With lr_per_example the peak is that rate times B (the base learning rate of Masters & Luschi 2018, section 2.1),
+    which is the linear rule from a base batch of 1.
     """
     if settings.lr_per_example is not None:
         if "lr_rule" in settings.typed and settings.lr_rule != "linear":
-            raise PlanError(f"lr_per_example is a rate times the global batch, so --lr-rule {settings.lr_rule} cannot hold beside it")
+            raise PlanError(f"lr_per_example is a rate times the global batch, so --lr-rule {settings.lr_rule} "
+                            "cannot hold beside it")
         base_lr, base_batch, rule = settings.lr_per_example, 1, "linear"
     else:
         base_lr, base_batch, rule = settings.lr, settings.base_batch or global_batch, settings.lr_rule

@@ -1,6 +1,6 @@
 """Learning-rate scaling rules: the ratio of the global batch to the base batch -> the factor on the learning rate.
 
-linear    factor r: k steps at batch n are close to one step at batch kn with k times the rate (Goyal et al. 2017, section 2.1)
+linear    factor r: k steps at batch n are close to one step at batch kn and k times the rate (Goyal et al. 2017, 2.1)
 sqrt      factor sqrt(r), which holds the variance of the update fixed (Krizhevsky 2014, arXiv:1404.5997, section 5)
 none      factor 1
 power:P   factor r**P
@@ -26,8 +26,8 @@ def exponent(rule: str) -> float:
             raise ValueError
         return power
     except ValueError:
-        raise UsageError(f"lr_rule = {rule!r} is none of linear, sqrt, none, power:P (P from -10 to 10, such as power:0.7) "
-                         "and tuned") from None
+        raise UsageError(f"lr_rule = {rule!r} is none of linear, sqrt, none, tuned and power:P (P from -10 to 10, "
+                         "such as power:0.7)") from None
 
 
 def lr_factor(rule: str, batch_ratio: float, largest: float | None = None) -> float:

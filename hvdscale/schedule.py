@@ -15,9 +15,9 @@ class Schedule:
 
     warmup  gradual: straight from start_lr at step 0 to peak_lr at step warmup_steps (Goyal et al. 2017, section 2.2);
             constant: start_lr before that step, peak_lr from it; none: peak_lr at once
-    decay   linear: straight from peak_lr at the warmup's end to end_lr_factor * peak_lr at step decay_steps, and that from
-            there (Shallue et al. 2019, section 4); cosine: half a cosine between the same two; step: times decay_factor
-            at each of decay_at; constant: none
+    decay   linear: straight from peak_lr at the warmup's end to end_lr_factor * peak_lr at step decay_steps, and that
+            from there (Shallue et al. 2019); cosine: half a cosine between the same two; step: times decay_factor at
+            each of decay_at; constant: none
     """
 
     peak_lr: float

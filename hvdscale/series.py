@@ -66,8 +66,10 @@ def ended(run: Run) -> bool:
     asked = {key: value for key, value in plan["asked"].items() if key not in PLACES}
     differ = sorted(key for key in asked.keys() | run.keys.keys() if asked.get(key) != run.keys.get(key))
     if differ:
-        told = "; ".join(f"{key} was {asked.get(key, 'not set')!r}, is now {run.keys.get(key, 'not set')!r}" for key in differ)
-        raise UsageError(f"{run.log} is of another series: {told}. Choose another --out, or --overwrite to run all again")
+        told = "; ".join(f"{key} was {asked.get(key, 'not set')!r}, is now {run.keys.get(key, 'not set')!r}"
+                         for key in differ)
+        raise UsageError(f"{run.log} is of another series: {told}. Choose another --out, or --overwrite to run all "
+                         "again")
     return status in (Status.COMPLETE, Status.INFEASIBLE)
 
 
@@ -80,8 +82,8 @@ def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, 
     os.makedirs(os.path.dirname(run.output) or ".", exist_ok=True)
     with open(run.output, "w", encoding="utf-8") as output:
         output.write(shlex.join(command) + "\n")
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                   errors="replace", env=launch_environment())
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   text=True, errors="replace", env=launch_environment())
         try:
             for line in process.stdout:
                 line = _MARK.sub("", line)
@@ -95,8 +97,10 @@ def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, 
     if not ended(run):
         with open(run.output, encoding="utf-8") as output:
             last = "".join(output.readlines()[-15:])
-        raise HvdscaleError(f"the run at {run.workers} workers ended without a finished log (exit code {process.returncode}). The "
-                            f"same command goes on with it. Its last lines, from {run.output}:\n{last}")
+        raise HvdscaleError(f"the run at {run.workers} workers ended without a finished log (exit code "
+                            f"{process.returncode}). The same command goes on with it. Its last lines, from "
+                            f"{run.output}:\n"
+                            f"{last}")
 
 
 def toml(value) -> str:

@@ -1,8 +1,8 @@
 """Which training examples make up each step, and which of them each worker takes.
 
-The example stream is a pure function of (seed, epoch): the permutations of the epochs, joined end to end, cut into steps.
-A step's examples stand at positions 0 .. B-1; ghost groups partition these positions, and each worker takes a run of them.
-So the worker count decides who computes, never what is computed.
+The example stream is a pure function of (seed, epoch): the permutations of the epochs, joined end to end, cut into
+steps. A step's examples stand at positions 0 .. B-1; ghost groups partition these positions, and each worker takes a
+run of them. So the worker count decides who computes, never what is computed.
 """
 from __future__ import annotations
 

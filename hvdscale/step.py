@@ -1,7 +1,7 @@
 """One optimizer update from the exact mean gradient over the global batch, the same code at 1 worker as at 8.
 
-Each worker adds up the gradients of the sum of its examples' losses, pass by pass; the sum over the workers is then divided by
-the number of examples, so uneven shares, short batches and accumulation all give the same mean.
+Each worker adds up the gradients of the sum of its examples' losses, pass by pass; the sum over the workers is then
+divided by the number of examples, so uneven shares, short batches and accumulation all give the same mean.
 """
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VOTES = ("signal", "seconds", "log")
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step gave: mean loss before the update, the votes cast, and the seconds of its parts (None: not measured)."""
+    """What a step gave: mean loss before the update, votes cast, and the seconds of its parts (None: not measured)."""
 
     loss: float
     votes: tuple[str, ...]
@@ -51,7 +51,7 @@ class DataParallelStep:
         self._groups = lru_cache(lambda size: group_bounds(size, plan.ghost_batch))
 
     def __call__(self, step: int, lr: float, votes: set[str]) -> StepResult:
-        """The update that follows ``step`` done steps, with this learning rate; not made where the loss is not finite."""
+        """The update that follows ``step`` done steps, at this learning rate; none where the loss is not finite."""
         started = time.perf_counter()
         tail, data_seconds = self._gradients(step, votes)
         computed = time.perf_counter()
@@ -79,9 +79,9 @@ class DataParallelStep:
         torch.set_rng_state(state)
 
     def _gradients(self, step: int, votes: set[str]) -> tuple[list[float], float]:
-        """Compute this rank's sums of gradients; gives the tail to reduce with them, and the seconds spent getting examples.
+        """Compute this rank's sums of gradients; gives the tail to reduce with them, and seconds of getting examples.
 
-        Losses are summed over the nominal global batch: at a mean's scale no narrow type overflows.
+        Losses are divided by the nominal global batch first: at a mean's scale no narrow type overflows.
         """
         self.buffer.begin()
         size = self.stream.size(step)

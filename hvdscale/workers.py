@@ -21,6 +21,7 @@ import torch
 from .errors import HvdscaleError, WorkersError
 from .launch import launched
 
+
 class Lone:
     """One worker without a launcher: the same operations, with nothing to do."""
 
@@ -122,7 +123,8 @@ class Horovod(Lone):
         try:
             yield
         except self._hvd.HorovodInternalError as error:
-            raise WorkersError(f"rank {self.rank} of {self.size}: a worker was lost during {name!r}: {str(error).strip()}") from None
+            raise WorkersError(f"rank {self.rank} of {self.size}: a worker was lost during {name!r}: "
+                               f"{str(error).strip()}") from None
         finally:
             self._waiting = None
 
@@ -135,8 +137,9 @@ class Horovod(Lone):
             time.sleep(min(1.0, self._stall_seconds / 4))
             waiting = self._waiting
             if waiting and time.monotonic() - waiting[1] > self._stall_seconds:
-                reason = (f"rank {self.rank} of {self.size} on {socket.gethostname()} has waited {self._stall_seconds:g} s for the "
-                          f"other workers in {waiting[0]!r}; one of them has stopped or is lost")
+                reason = (f"rank {self.rank} of {self.size} on {socket.gethostname()} has waited "
+                          f"{self._stall_seconds:g} s for the other workers in {waiting[0]!r}; one of them has "
+                          "stopped or is lost")
                 print(f"Error: {reason}", file=sys.stderr, flush=True)
                 lost(reason)
                 os._exit(1)
@@ -160,12 +163,14 @@ def form(stall_seconds: float) -> Lone:
     except ImportError as error:
         if processes == 1:
             return Lone()
-        raise WorkersError(f"{launcher} started {processes} processes, but Horovod cannot be imported ({error}): they would be "
-                           f"{processes} lone runs. Install it (tools/setup builds it), or start one process without {launcher}") from None
+        raise WorkersError(f"{launcher} started {processes} processes, but Horovod cannot be imported ({error}): "
+                           f"they would be {processes} lone runs. Install it (tools/setup builds it), or start one "
+                           f"process without {launcher}") from None
     hvd.init()
     if hvd.size() != processes:
-        raise WorkersError(f"{launcher} started {processes} processes, but Horovod joins {hvd.size()}: {launcher} and Horovod do "
-                           f"not use one MPI (`horovodrun --check-build` shows Horovod's; under srun try --mpi=pmix)")
+        raise WorkersError(f"{launcher} started {processes} processes, but Horovod joins {hvd.size()}: {launcher} and "
+                           "Horovod do not use one MPI (`horovodrun --check-build` shows Horovod's; under srun try "
+                           "--mpi=pmix)")
     return Horovod(hvd, stall_seconds)
 
 

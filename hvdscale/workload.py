@@ -104,7 +104,8 @@ class Workload:
         """cross_entropy (nats, unsmoothed) and error (share of examples misclassified), as sums and counts."""
         logits = self._logits(model, batch)
         cross_entropy = functional.cross_entropy(logits.double(), batch.labels, reduction="sum")
-        return {"cross_entropy": (cross_entropy, len(batch)), "error": ((logits.argmax(1) != batch.labels).sum(), len(batch))}
+        errors = (logits.argmax(1) != batch.labels).sum()
+        return {"cross_entropy": (cross_entropy, len(batch)), "error": (errors, len(batch))}
 
     def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
         return model(self.prepare(batch.inputs, next(model.parameters()).dtype))
@@ -113,10 +114,11 @@ class Workload:
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """Sum over the examples of the cross-entropy to targets of 1 - s on the label and s / (K - 1) on each other class.
 
-    This is the published definition (Shallue et al. 2019); torch's ``label_smoothing`` spreads its s over all K classes,
-    so that s here equals s K / (K - 1) there.
+    This is the published definition (Shallue et al. 2019); torch's ``label_smoothing`` spreads its s over all K
+    classes, so that s here equals s K / (K - 1) there.
 
     logits  (n, K);  labels  (n,) int64;  smoothing  s in [0, 1)
     """
     classes = logits.shape[1]
-    return functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing * classes / (classes - 1))
+    over_all = smoothing * classes / (classes - 1)
+    return functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=over_all)

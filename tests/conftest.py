@@ -26,8 +26,8 @@ def command_environment():
 def run(tmp_path):
     """Run a command in tmp_path; gives the finished process with its output as text."""
     def run(*command, timeout=300, check=True, **environment):
-        done = subprocess.run([str(word) for word in command], cwd=tmp_path, capture_output=True, text=True, timeout=timeout,
-                              stdin=subprocess.DEVNULL, env={**command_environment(), **environment})
+        done = subprocess.run([str(word) for word in command], cwd=tmp_path, capture_output=True, text=True,
+                              timeout=timeout, stdin=subprocess.DEVNULL, env={**command_environment(), **environment})
         assert not check or done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
     return run

@@ -17,7 +17,8 @@ from .train import key_options, user_layers
 @click.command(context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @click.argument("workload")
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")
-@click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="runs at each, with seeds that follow on")
+@click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True,
+              help="runs at each, with seeds that follow on")
 @click.option("--out", required=True, metavar="DIR", help="where the logs and the report go")
 @click.option("--probe", is_flag=True, help=f"throughput only: {PROBE['steps']} steps each, no evaluation")
 @click.option("--launcher", default="auto", show_default=True, help=f"auto, {', '.join(LAUNCHERS)}")
@@ -27,8 +28,8 @@ from .train import key_options, user_layers
 def command(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **given):
     """Run WORKLOAD at several worker counts and report what they buy.
 
-    Weak scaling: each worker keeps its share, the global batch grows; with --global-batch strong scaling. All other options
-    are those of hvdscale-train. The same command goes on where it was interrupted.
+    Weak scaling: each worker keeps its share, the global batch grows; with --global-batch strong scaling. All other
+    options are those of hvdscale-train. The same command goes on where it was interrupted.
 
     \b
       hvdscale-scale digits/fc --workers 1,2,4 --repeats 3 --out runs/digits
@@ -36,7 +37,7 @@ def command(workload, counts, repeats, out, probe, launcher, hosts, overwrite, *
     counts = parse_counts(counts)
     keys = Settings.build({}, *user_layers(**given)).asked()
     if launcher != "srun" and "SLURM_JOB_ID" not in os.environ:
-        # the same share of the machine for a worker at every count: else one worker has all cores, and nothing speeds up
+        # the same share of the machine at every count: else one worker has all cores, and nothing speeds up
         keys.setdefault("threads", max(1, len(usable_cores()) // max(counts)))
     launcher = find_launcher(launcher)
     runs = runs_of(counts, repeats, probe, keys, out)
@@ -44,7 +45,8 @@ def command(workload, counts, repeats, out, probe, launcher, hosts, overwrite, *
     if len(todo) < len(runs):
         click.echo(f"{len(runs) - len(todo)} of {len(runs)} runs are there already; --overwrite would run them again")
     for number, run in enumerate(todo, 1):
-        click.echo(f"\n[{number}/{len(todo)}] {run.workers} worker{'s' * (run.workers > 1)}, seed {run.keys.get('seed', 0)}: {run.log}")
+        click.echo(f"\n[{number}/{len(todo)}] {run.workers} worker{'s' * (run.workers > 1)}, seed "
+                   f"{run.keys.get('seed', 0)}: {run.log}")
         carry_out(run, workload, launcher, hosts, lambda line: click.echo(f"  {line}"))
     click.echo()
     make([run.log for run in runs], out=os.path.join(out, "report"))

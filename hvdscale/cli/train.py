@@ -19,7 +19,8 @@ def key_options(without=frozenset()):
     """A decorator that adds --config, --set, and an option for every key that has a flag of its own."""
     def add(command):
         command = click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set any key")(command)
-        command = click.option("--config", metavar="FILE", help="TOML file of keys; options and --set win over it")(command)
+        command = click.option("--config", metavar="FILE",
+                               help="TOML file of keys; options and --set win over it")(command)
         for name, key in reversed(list(KEYS.items())):
             if key.metadata["flag"] and name not in without:
                 kind = dict(is_flag=True, default=None) if key_type(name) is bool else dict(type=key_type(name))
@@ -54,7 +55,8 @@ class _Command(click.Command):
         with formatter.section("Keys for --set and the configuration file, beside the options above"):
             formatter.write_dl([(name, _help(key)) for name, key in KEYS.items() if not key.metadata["flag"]])
         formatter.write_paragraph()
-        formatter.write_text("Exit codes: 0 done, 1 error, 2 misuse, 3 diverged (the log says INFEASIBLE), 75 stopped by a signal.")
+        formatter.write_text("Exit codes: 0 done, 1 error, 2 misuse, 3 diverged (the log says INFEASIBLE), "
+                             "75 stopped by a signal.")
 
 
 @click.command(cls=_Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
@@ -63,7 +65,9 @@ class _Command(click.Command):
 @click.option("--dry-run", is_flag=True, help="print the plan and stop")
 @click.option("--list", "list_workloads", is_flag=True, help="list the built-in workloads and stop")
 def command(workload, dry_run, list_workloads, **given):
-    """Train WORKLOAD (dataset/model), alone or under horovodrun, mpirun or srun; the worker count sets the global batch.
+    """Train WORKLOAD, alone or under horovodrun, mpirun or srun; the worker count sets the global batch.
+
+    WORKLOAD is dataset/model (--list names them) or module:object, a hvdscale.workload.Workload of your own.
 
     \b
       hvdscale-train digits/fc
@@ -128,7 +132,7 @@ def _say_error(error: HvdscaleError) -> None:
 
 
 def _leave(workers, code: int) -> None:
-    """End all ranks together. A launcher ends the others when one fails, so rank 0 alone gives the code, its work done."""
+    """End all ranks together. A launcher ends the others when one fails, so rank 0 alone gives the code."""
     workers.leave()
     _exit_now(code if workers.rank == 0 else 0)
 
@@ -151,8 +155,8 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers) -> int:
     display = open_display(job, journal.path, workers)
     outcome = job.train(journal, display, workers)
     journal.close()
-    display.say(f"{outcome.stop.status.name}: {outcome.stop.reason}; " +
-                ", ".join(f"{name} {value:.4g}" for name, value in sorted(outcome.measured.items()) if not name.startswith("train/")))
+    display.say(f"{outcome.stop.status.name}: {outcome.stop.reason}")
+    display.measured(outcome.measured)
     if journal.failure is not None:
         raise journal.failure
     display.say(f"log: {journal.path}\nnext: hvdscale-report {shlex.quote(journal.path)}")

@@ -1,6 +1,10 @@
 """The built-in workloads, each named dataset/model."""
 from __future__ import annotations
 
+import importlib
+import os
+import sys
+
 from ..errors import UsageError
 from ..workload import Workload
 from . import digits, mnist
@@ -9,13 +13,28 @@ DATASETS = {"digits": digits, "mnist": mnist, "fashion_mnist": mnist}
 
 
 def find(name: str) -> Workload:
-    """The workload of this name; raises UsageError listing those that exist."""
+    """The workload of this name, built-in or module:object; raises UsageError listing those that exist."""
+    if ":" in name:
+        return _imported(name)
     dataset, _, model = name.partition("/")
     if dataset in DATASETS:
         found = DATASETS[dataset].workload(dataset, model)
         if found is not None:
             return found
     raise UsageError(f"there is no workload {name!r}; choose one of {', '.join(names())}")
+
+
+def _imported(name: str) -> Workload:
+    module, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())         # as `python -m` has it: a job's file lies where its command is typed
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"workload {name!r} cannot be imported: {error}") from None
+    if not isinstance(found, Workload):
+        raise UsageError(f"{name} is a {type(found).__name__}, not a hvdscale.workload.Workload")
+    return found
 
 
 def names() -> list[str]:

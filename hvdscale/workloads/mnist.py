@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST, from their four IDX files: 55,000 training, 5,000 validation and 10,000 test images of 28x28.
+"""MNIST and Fashion-MNIST, from their four IDX files: 55,000 training, 5,000 validation, 10,000 test images of 28x28.
 
 The validation set is the last 5,000 of the published 60,000 training images.
 """
@@ -22,7 +22,7 @@ CLASSES, SIDE = 10, 28
 VALIDATION = 5000
 
 DEFAULTS = dict(local_batch=32, base_batch=32, optimizer="nesterov", momentum=0.9, lr_rule="linear", max_lr_factor=16.0,
-                warmup_epochs=0.25, epochs=10.0, eval_every_epochs=0.05)
+                warmup_epochs=0.25, epochs=10.0, eval_every_epochs=0.05, eval_splits="val")
 TARGETS = {("mnist", "fc"): "val/error<0.03", ("mnist", "cnn"): "val/error<0.01",
            ("fashion_mnist", "fc"): "val/error<0.15", ("fashion_mnist", "cnn"): "val/error<0.1"}
 
@@ -44,11 +44,12 @@ def _workload(dataset, model, family, build, lr) -> Workload:
 def load(dataset: str, data_dir: str | None) -> Data:
     """The three splits; raises DataError naming the folder or file that is missing or not what it should be."""
     if data_dir is None:
-        raise DataError(f"{dataset} needs --data-dir DIR with its four IDX files (train-images-idx3-ubyte and the others, "
-                        "gzip or plain)")
+        raise DataError(f"{dataset} needs --data-dir DIR with its four IDX files (train-images-idx3-ubyte and the "
+                        "others, gzip or plain)")
     images, labels = _pair(Path(data_dir), "train")
     if len(labels) <= VALIDATION:
-        raise DataError(f"{data_dir}: has {len(labels)} training examples, of which {VALIDATION} are for validation; none are left")
+        raise DataError(f"{data_dir}: has {len(labels)} training examples, of which {VALIDATION} are for "
+                        "validation; none are left")
     train, val = (Split(images[part], labels[part]) for part in (slice(-VALIDATION), slice(-VALIDATION, None)))
     return Data(train, val, Split(*_pair(Path(data_dir), "t10k")))
 
@@ -59,7 +60,8 @@ def _pair(folder: Path, part: str) -> tuple[Tensor, Tensor]:
     if images.shape[1:] != (SIDE, SIDE):
         raise DataError(f"{image_file}: has images of {images.shape[1]}x{images.shape[2]} pixels, not {SIDE}x{SIDE}")
     if len(images) != len(labels):
-        raise DataError(f"{image_file} has {len(images)} images, but {label_file} has {len(labels)} labels; they are not of one set")
+        raise DataError(f"{image_file} has {len(images)} images, but {label_file} has {len(labels)} labels; they "
+                        "are not of one set")
     if len(labels) and labels.max() >= CLASSES:
         at = int(np.argmax(labels >= CLASSES))
         raise DataError(f"{label_file}: label {labels[at]} of example {at} is not one of 0 .. {CLASSES - 1}")

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from hvdscale.plan import settle  # noqa: F401  (imported here so that a broken plan fails early)
 from hvdscale.shards import epoch_order
 from hvdscale.workers import Lone
 from tests.parallel import toy
@@ -23,7 +22,8 @@ def norm_of_difference(run, reference):
     return np.linalg.norm(np.subtract(run[1], reference[1])) / np.linalg.norm(reference[1])
 
 
-@pytest.mark.parametrize("launcher, np_", [("horovodrun", 1), ("mpirun", 2), ("horovodrun", 3), ("mpirun", 4), ("gloo", 2)])
+@pytest.mark.parametrize("launcher, np_", [
+    ("horovodrun", 1), ("mpirun", 2), ("horovodrun", 3), ("mpirun", 4), ("gloo", 2)])
 def test_any_worker_count_makes_the_updates_of_one_worker(launch, launcher, np_):
     ranks = launch("trajectories", np_, CONFIGURATIONS, launcher)
     assert all(rank == ranks[0] for rank in ranks)                      # to the last bit
@@ -48,7 +48,8 @@ def plain_loop(steps, batch, lr, warmup, smoothing=0.1, decay=1e-3, momentum=0.9
     train = toy.load().train
     biases = [p for name, p in model.named_parameters() if name.endswith("bias")]
     weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
-    optimizer = torch.optim.SGD([{"params": weights, "weight_decay": decay}, {"params": biases}], lr=lr, momentum=momentum, nesterov=True)
+    groups = [{"params": weights, "weight_decay": decay}, {"params": biases}]
+    optimizer = torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=True)
     order = np.concatenate([epoch_order(toy.TRAIN, 0, epoch) for epoch in range(steps * batch // toy.TRAIN + 1)])
     for step in range(steps):
         chosen = order[step * batch:(step + 1) * batch]

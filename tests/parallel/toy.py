@@ -19,7 +19,8 @@ DEFAULTS = dict(lr=0.05, base_batch=8, local_batch=8, optimizer="nesterov", mome
 class Net(nn.Module):
     def __init__(self, dropout=0.0):
         super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), Dropout(dropout), nn.Linear(64, CLASSES))
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), Dropout(dropout), nn.Linear(64, CLASSES))
 
     def forward(self, x):
         return self.layers(x)
@@ -29,7 +30,8 @@ def load(data_dir=None):
     drawn = np.random.default_rng(3)
 
     def split(n):
-        return Split(torch.from_numpy(drawn.normal(size=(n, 1, SIDE, SIDE))), torch.from_numpy(drawn.integers(CLASSES, size=n)))
+        inputs, labels = drawn.normal(size=(n, 1, SIDE, SIDE)), drawn.integers(CLASSES, size=n)
+        return Split(torch.from_numpy(inputs), torch.from_numpy(labels))
     return Data(split(TRAIN), split(VAL), split(TEST))
 
 

@@ -1,4 +1,4 @@
-"""hvdscale-train with one more workload, toy/net, in which one rank comes to grief: FAULT=kind:rank:step in the environment."""
+"""hvdscale-train with one more workload, toy/net, in which one rank comes to grief: FAULT=kind:rank:step says how."""
 import os
 import signal
 import sys

@@ -23,7 +23,8 @@ class SimpleCNN(nn.Module):
             nn.Conv2d(1, first, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(first, second, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2))
         self.readout = nn.Sequential(
-            nn.Flatten(), nn.Linear(second * (side // 4) ** 2, hidden), nn.ReLU(), Dropout(dropout), nn.Linear(hidden, classes))
+            nn.Flatten(), nn.Linear(second * (side // 4) ** 2, hidden), nn.ReLU(), Dropout(dropout),
+            nn.Linear(hidden, classes))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.readout(self.features(x))

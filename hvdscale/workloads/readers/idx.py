@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 
@@ -23,14 +24,14 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     wanted = UNSIGNED_BYTE << 8 | dimensions
     magic = int.from_bytes(content[:4], "big")
     if len(content) < 4 or magic != wanted:
-        raise DataError(f"{path}: starts with magic number 0x{magic:08x}, not 0x{wanted:08x} (IDX, unsigned bytes, {dimensions} "
-                        "dimensions); is it another of the data set's files?")
+        raise DataError(f"{path}: starts with magic number 0x{magic:08x}, not 0x{wanted:08x} (IDX, unsigned bytes, "
+                        f"{dimensions} dimensions); is it another of the data set's files?")
     header = 4 + 4 * dimensions
     shape = tuple(np.frombuffer(content[4:header], ">u4").tolist()) if len(content) >= header else ()
-    if len(content) != header + int(np.prod(shape, dtype=np.int64)) or not shape:
-        raise DataError(f"{path}: has {len(content)} bytes, but its header needs "
-                        f"{header + int(np.prod(shape, dtype=np.int64)) if shape else header} for shape {shape}; it is truncated "
-                        "or damaged, fetch it again")
+    needed = header + math.prod(shape) if shape else header
+    if len(content) != needed or not shape:
+        raise DataError(f"{path}: has {len(content)} bytes, not the {needed} that its header needs for shape "
+                        f"{shape}; it is truncated or damaged, fetch it again")
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
