@@ -9,7 +9,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 # what the script itself uses, next to the Python it looks for
-PROGRAMS = "bash cat cksum cut date dirname env find flock grep mkdir readlink rm sed stat tail touch".split()
+PROGRAMS = "bash cat cksum cut date dirname env find flock grep mkdir readlink rm sed stat tail touch tr".split()
 
 
 @pytest.fixture
@@ -66,6 +66,18 @@ def test_a_compiler_that_compiles_nothing_is_named(tree):
     for name in ["gcc", "g++"]:
         (tree.parent / "bin" / name).symlink_to(shutil.which("false"))
     assert "g++ does not compile C++17" in one_message(setup(tree))
+
+
+def test_a_step_that_fails_without_a_known_reason_is_named_with_the_log(tree):
+    python = tree.parent / "bin" / "python3"
+    real = python.readlink()
+    python.unlink()
+    python.write_text(f'#!/bin/sh\n[ "$2" = venv ] && exit 3\nexec {real} "$@"\n')
+    python.chmod(0o755)
+    for name in ["gcc", "g++"]:
+        (tree.parent / "bin" / name).symlink_to(shutil.which("true"))
+    message = one_message(setup(tree))
+    assert "step venv failed" in message and "setup.log" in message
 
 
 def test_a_checkout_that_cannot_be_written_to_is_named(tree):
