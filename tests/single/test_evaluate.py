@@ -69,6 +69,7 @@ def test_every_example_counts_once_at_any_worker_count(workers, chunk):
 
 @pytest.mark.parametrize("chunk", [1, 4, 31, 256])
 def test_a_models_measures_are_those_of_a_loop_over_examples(chunk):
+    torch.manual_seed(0)
     model = toy.Net().double()
     data = toy.load()
     measured = Evaluator(toy.WORKLOAD, {"val": data.val}, chunk, Lone(), CPU)(model, ("val",))
@@ -82,6 +83,7 @@ def test_a_models_measures_are_those_of_a_loop_over_examples(chunk):
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
 def test_a_models_measures_do_not_depend_on_the_worker_count_to_the_last_bit(workers):
+    torch.manual_seed(0)
     model, data = toy.Net(dropout=0.5).float().eval(), toy.load()
     splits = {"train": data.train, "val": data.val, "test": data.test}
     alone = evaluated(toy.WORKLOAD, splits, 4, Lone(), model)

@@ -45,7 +45,7 @@ def test_a_file_cut_at_any_length_is_refused(tmp_path):
     whole = idx(IMAGES)
     for length in range(len(whole)):
         said = refused(tmp_path / "file", whole[:length])
-        assert "magic number" in said if length < 4 else f"has {length} bytes, but its header needs" in said
+        assert "magic number" in said if length < 4 else f"has {length} bytes, " in said
 
 
 def test_a_gzip_file_cut_at_any_length_is_refused(tmp_path):
@@ -72,7 +72,8 @@ def test_a_header_with_any_byte_changed_is_refused(tmp_path):
 
 
 def test_bytes_beyond_the_headers_count_are_refused(tmp_path):
-    assert "has 77 bytes, but its header needs 76 for shape (5, 4, 3)" in refused(tmp_path / "file", idx(IMAGES) + b"x")
+    said = refused(tmp_path / "file", idx(IMAGES) + b"x")
+    assert "has 77 bytes, " in said and " 76 " in said and "(5, 4, 3)" in said
 
 
 def test_an_empty_file_is_refused(tmp_path):

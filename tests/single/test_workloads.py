@@ -10,13 +10,15 @@ from hvdscale.errors import DataError, UsageError
 from hvdscale.plan import Place, settle
 from hvdscale.workload import Batch, Data, Split, smoothed_cross_entropy
 from hvdscale.workloads import find, names
+from tests.parallel import toy
 
-# name, input shape, parameters: weights and biases of each layer added up
+# name, input shape, parameters: weights and biases of each layer added up (WIDTH: that of digits/cnn)
+WIDTH = 12
 MODELS = [
     ("digits/fc", (1, 8, 8), 64 * 64 + 64 + 64 * 10 + 10),
     ("digits/fc_32", (1, 8, 8), 64 * 32 + 32 + 32 * 10 + 10),
     ("digits/fc_32_16", (1, 8, 8), 64 * 32 + 32 + 32 * 16 + 16 + 16 * 10 + 10),
-    ("digits/cnn", (1, 8, 8), 9 * 16 + 16 + 9 * 16 * 32 + 32 + 128 * 10 + 10),
+    ("digits/cnn", (1, 8, 8), 9 * WIDTH + WIDTH + 18 * WIDTH ** 2 + 2 * WIDTH + 80 * WIDTH + 10),
     ("mnist/fc_100", (1, 28, 28), 784 * 100 + 100 + 100 * 10 + 10),
     ("fashion_mnist/fc_10_20", (1, 28, 28), 784 * 10 + 10 + 10 * 20 + 20 + 20 * 10 + 10),
     *((f"mnist/{name}", (1, 28, 28), 25 * a + a + 25 * a * b + b + 49 * b * c + c + c * 10 + 10)
@@ -27,7 +29,7 @@ MODELS = [
 @pytest.mark.parametrize("name, shape, parameters", MODELS)
 def test_a_model_has_its_layers_and_gives_a_logit_a_class(name, shape, parameters):
     workload = find(name)
-    model = workload.build()
+    model = workload.build(**({"width": WIDTH} if name == "digits/cnn" else {}))
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert model(torch.zeros(3, *shape)).shape == (3, 10)
     assert (workload.name, workload.metrics) == (name, ("cross_entropy", "error"))
@@ -46,6 +48,20 @@ def test_a_workloads_defaults_are_a_plan_at_any_worker_count(name, _, __):
                                   "mnist/fc", "mnist/fc_-3", "mnist/simple_cnn_huge", "cifar/cnn", "", "/"])
 def test_an_unknown_workload_is_named_with_those_that_there_are(name):
     with pytest.raises(UsageError, match=f"there is no workload '{name}'; choose one of digits/fc, .*mnist/simple_cnn"):
+        find(name)
+
+
+def test_a_workload_of_ones_own_is_found_in_its_module():
+    assert find("tests.parallel.toy:WORKLOAD") is toy.WORKLOAD
+
+
+@pytest.mark.parametrize("name, said", [
+    ("tests.parallel.none:WORKLOAD", "cannot be imported: No module named 'tests.parallel.none'"),
+    ("tests.parallel.toy:NONE", "cannot be imported: .*NONE"), ("tests.parallel.toy:", "cannot be imported"),
+    (":WORKLOAD", "cannot be imported"),
+    ("tests.parallel.toy:load", "is a function, not a hvdscale.workload.Workload")])
+def test_a_name_that_leads_to_no_workload_of_ones_own_is_named(name, said):
+    with pytest.raises(UsageError, match=f"{name}.* {said}"):
         find(name)
 
 
