@@ -1,0 +1,163 @@
+"""hvdscale-scale: which runs a series has, which are still to do, and what each is given."""
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from hvdscale.cli import scale
+from hvdscale.config import Settings, parse_assignments
+from hvdscale.errors import HvdscaleError, UsageError
+from hvdscale.log.schema import Status
+from hvdscale.log.writer import LogWriter
+from hvdscale.series import PROBE_STEPS, Run, carry_out, ended, runs_of, toml
+
+
+@pytest.mark.parametrize("text, counts", [("1", [1]), ("1,2,4,8", [1, 2, 4, 8]), (" 3, 5 ", [3, 5]), ("8,1", [8, 1])])
+def test_worker_counts_are_read_from_a_list(text, counts):
+    assert scale.parse_counts(text) == counts
+
+
+@pytest.mark.parametrize("text", ["", "0", "1,,2", "1,-2", "1.5", "two", "1;2", "1-8", "1,"])
+def test_what_is_no_list_of_worker_counts_is_named(text):
+    with pytest.raises(UsageError, match=f"--workers '{text}' is not a list of worker counts such as 1,2,4,8"):
+        scale.parse_counts(text)
+
+
+def test_a_series_has_a_run_of_each_seed_at_each_count_smallest_first():
+    runs = runs_of([4, 1, 4], 2, False, {"steps": 5, "seed": 7}, "out")
+    assert [(run.workers, run.log, run.keys["seed"]) for run in runs] == [
+        (1, "out/w1-r1.h5", 7), (1, "out/w1-r2.h5", 8), (4, "out/w4-r1.h5", 7), (4, "out/w4-r2.h5", 8)]
+    assert all(run.keys["steps"] == 5 for run in runs)
+    assert runs[0].output == "out/w1-r1.out"
+
+
+def test_a_probe_is_one_run_of_a_few_steps_without_evaluation_or_target():
+    runs = runs_of([1, 2], 3, True, {"lr": 0.5, "steps": 900, "target": "val/error<0.1", "eval_every": 7}, "out")
+    assert [run.log for run in runs] == ["out/w1-probe.h5", "out/w2-probe.h5"]
+    for run in runs:
+        assert run.keys == {"lr": 0.5, "steps": PROBE_STEPS, "eval_every": 0, "target": "none"}
+        Settings.build({"epochs": 3.0}, run.keys)
+
+
+@pytest.mark.parametrize("keys", [
+    {"lr": 1e-5, "steps": 5, "keep_going": True, "target": "val/error<0.01", "log": 'a "b" \\ é.h5'},
+    {"decay_at_epochs": [30, 60.5], "model_args": {"width": 8, "act": "relu", "wide": False}},
+    {"lr": 1e22, "optimizer_args": {"betas": [0.9, 0.99], "eps": 1e-8}}, {"data_dir": "123"}, {"data_dir": ""}])
+def test_what_a_run_is_given_is_read_back_as_it_was(keys):
+    assert parse_assignments(f"{key}={toml(value)}" for key, value in keys.items()) == keys
+
+
+# runs that are there already
+
+KEYS = {"steps": 5, "lr": 0.5, "seed": 0, "threads": 1}
+
+
+@pytest.fixture
+def logged(tmp_path):
+    """A run, and a log of it that ended in this way under these keys (None: it was killed)."""
+    def logged(status, keys=KEYS, workload="digits/fc"):
+        run = Run(2, str(tmp_path / "w2-r1.h5"), KEYS)
+        asked = {**keys, "log": run.log, "overwrite": True}
+        writer = LogWriter(run.log, metrics=(), overwrite=True)
+        plan = {"problem": {"workload": workload}, "measurement": {}, "execution": {}, "asked": asked}
+        writer.append("trials", id=0, status=Status.RUNNING, stop_reason="", dataset="", model="", optimizer="",
+                      global_batch=4, local_batch=2, accumulation=1, ghost_batch=2, workers=2, seed=0, budget_steps=5,
+                      plan=json.dumps(plan))
+        if status is not None:
+            writer.set_status(0, status, "")
+            writer.finish()
+        else:
+            writer.flush()
+            writer.abandon()
+        return run
+    return logged
+
+
+@pytest.mark.parametrize("status, done", [
+    (Status.COMPLETE, True), (Status.INFEASIBLE, True), (Status.INCOMPLETE, False), (Status.RUNNING, False),
+    (None, False)])
+def test_a_run_is_done_when_its_log_says_so(logged, status, done):
+    assert ended(logged(status)) == done
+
+
+def test_a_missing_log_and_one_that_is_none_are_still_to_do(tmp_path):
+    run = Run(2, str(tmp_path / "w2-r1.h5"), KEYS)
+    assert not ended(run)
+    (tmp_path / "w2-r1.h5").write_bytes(b"half a log")
+    assert not ended(run)
+
+
+@pytest.mark.parametrize("keys, said", [
+    ({**KEYS, "lr": 0.25}, r"lr was 0.25, is now 0.5\."),
+    ({**KEYS, "target": "val/error<0.1"}, r"target was 'val/error<0.1', is now 'not set'\."),
+    ({"steps": 5, "seed": 0, "threads": 1}, r"lr was 'not set', is now 0.5\."),
+    ({**KEYS, "lr": 0.25, "steps": 6}, r"lr was 0.25, is now 0.5; steps was 6, is now 5\.")])
+def test_a_log_of_other_options_is_an_error_naming_the_keys(logged, keys, said):
+    with pytest.raises(UsageError, match=f"w2-r1.h5 is of another series: {said} Choose another --out, or --overwrite"):
+        ended(logged(Status.COMPLETE, keys))
+
+
+# the command
+
+@pytest.fixture
+def scaled(monkeypatch, tmp_path):
+    """Call hvdscale-scale without training and report; gives output, runs carried out, and what was reported."""
+    def scaled(*arguments):
+        carried, reported = [], []
+        monkeypatch.setattr(scale, "carry_out", lambda run, *rest: carried.append((run, *rest[:3])))
+        monkeypatch.setattr(scale, "make", lambda logs, out: reported.extend([logs, out]))
+        monkeypatch.setattr(scale, "usable_cores", lambda: frozenset(range(6)))
+        monkeypatch.setattr(scale, "find_launcher", lambda wanted: f"found {wanted}")
+        given = ["digits/fc", "--out", str(tmp_path), *arguments]
+        result = CliRunner().invoke(scale.command, given, standalone_mode=False)
+        if result.exception:
+            raise result.exception
+        return result.output, carried, reported
+    return scaled
+
+
+def test_each_run_is_carried_out_and_then_all_are_reported(scaled, tmp_path):
+    output, carried, reported = scaled("--workers", "2,1", "--lr", "0.5", "--launcher", "mpirun", "--hosts", "a:2")
+    assert [run.workers for run, *_ in carried] == [1, 2]
+    assert {tuple(rest) for _, *rest in carried} == {("digits/fc", "found mpirun", "a:2")}
+    assert reported == [[str(tmp_path / "w1-r1.h5"), str(tmp_path / "w2-r1.h5")], str(tmp_path / "report")]
+    assert "[1/2] 1 worker, seed 0: " in output and "[2/2] 2 workers, seed 0: " in output
+
+
+def test_a_worker_has_the_same_share_of_the_cores_at_every_count(scaled, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert {run.keys["threads"] for run, *_ in scaled("--workers", "1,3")[1]} == {2}
+    assert {run.keys["threads"] for run, *_ in scaled("--workers", "1,16")[1]} == {1}
+    assert {run.keys["threads"] for run, *_ in scaled("--workers", "1,3", "--set", "threads=5")[1]} == {5}
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert all("threads" not in run.keys for run, *_ in scaled("--workers", "1,3")[1])
+
+
+def test_runs_that_are_there_are_not_run_again_unless_asked(scaled, logged, tmp_path):
+    logged(Status.COMPLETE)
+    options = ("--workers", "1,2", "--steps", "5", "--lr", "0.5", "--set", "threads=1")
+    output, carried, reported = scaled(*options)
+    assert [run.workers for run, *_ in carried] == [1]
+    assert "1 of 2 runs are there already; --overwrite would run them again" in output
+    assert len(reported[0]) == 2
+    assert [run.workers for run, *_ in scaled(*options, "--overwrite")[1]] == [1, 2]
+    with pytest.raises(UsageError, match="w2-r1.h5 is of another series: lr was 0.5, is now 0.25"):
+        scaled(*options[:4], "--lr", "0.25", "--set", "threads=1")
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["--workers", "a"], "--workers 'a' is not a list"), (["--set", "lr=fast"], "lr = 'fast' is not a number"),
+    (["--steps", "3", "--epochs", "3"], "steps and epochs are two ways")])
+def test_misuse_is_found_before_anything_runs(scaled, arguments, said):
+    with pytest.raises(UsageError, match=said):
+        scaled(*arguments)
+
+
+def test_a_run_that_leaves_no_log_is_an_error_with_its_last_lines(tmp_path):
+    said, run = [], Run(1, str(tmp_path / "out" / "w1-r1.h5"), {"steps": 5})
+    with pytest.raises(HvdscaleError) as caught:
+        carry_out(run, "digits/none", None, None, said.append)
+    assert "the run at 1 workers ended without a finished log (exit code 2)" in str(caught.value)
+    assert "Error: there is no workload 'digits/none'" in str(caught.value)
+    assert said[-1].startswith("Error: there is no workload 'digits/none'")
+    assert "hvdscale.cli.train digits/none --set steps=5" in (tmp_path / "out" / "w1-r1.out").read_text()

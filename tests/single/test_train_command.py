@@ -1,0 +1,123 @@
+"""hvdscale-train: its options as settings, its help, and one process from its command line to its exit code."""
+import re
+import shlex
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from hvdscale.cli.train import command, user_layers
+from hvdscale.config import KEYS, Settings, key_type
+from hvdscale.errors import UsageError
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
+from hvdscale.workloads import names
+
+TRAIN = (sys.executable, "-m", "hvdscale.cli.train")
+
+
+def parsed(*arguments):
+    """What the command makes of these arguments: workload, layers, whether it is a dry run."""
+    result = CliRunner().invoke(command, arguments, standalone_mode=False)
+    if result.exception:
+        raise result.exception
+    return result.return_value
+
+
+def test_every_flag_sets_its_key():
+    sample = {int: ("3", 3), float: ("0.5", 0.5), str: ("text", "text")}
+    for name, key in KEYS.items():
+        if key.metadata["flag"] and name != "overwrite":
+            written, value = sample[key_type(name)]
+            assert parsed("w", f"--{name.replace('_', '-')}", written) == ("w", [{}, {name: value}], False)
+    assert parsed("w", "--overwrite", "--dry-run") == ("w", [{}, {"overwrite": True}], True)
+    assert parsed("w", "--log-file", "a.h5")[1][1] == {"log": "a.h5"}         # for horovodrun
+    assert parsed("w") == ("w", [{}, {}], False)
+
+
+def test_a_configuration_file_lies_under_the_command_line(tmp_path):
+    (tmp_path / "job.toml").write_text("lr = 0.5\nepochs = 3\nseed = 1\n")
+    _, layers, _ = parsed("w", "--config", str(tmp_path / "job.toml"), "--steps", "7", "--set", "seed=2")
+    settings = Settings.build({"lr": 0.1}, *layers)
+    assert (settings.lr, settings.steps, settings.epochs, settings.seed) == (0.5, 7, None, 2)
+
+
+def test_a_flag_and_set_may_say_the_same_and_not_different_things():
+    assert parsed("w", "--lr", "1", "--set", "lr=1.0")[1][1] == {"lr": 1.0}
+    with pytest.raises(UsageError, match="--global-batch 64 and --set global_batch=32 differ; give one of them"):
+        parsed("w", "--global-batch", "64", "--set", "global_batch=32")
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["--steps", "5", "--set", "epochs=3"], "steps and epochs are two ways to say one thing"),
+    (["--set", "momentun=0.5"], "there is no key 'momentun'; did you mean momentum"),
+    (["--set", "steps=many"], "steps = 'many' is not a whole number"),
+    (["--seed", "-1"], "seed = -1 must be at least 0"),
+    (["--precision", "fp8"], "precision = 'fp8' is none of fp32, fp64"),
+    (["--config", "none.toml"], "none.toml: cannot be read: No such file")])
+def test_misuse_is_an_error_that_names_the_value(arguments, said):
+    with pytest.raises(UsageError, match=said):
+        Settings.build({}, *parsed("w", *arguments)[1])
+
+
+def test_without_a_workload_the_message_says_how_to_go_on():
+    with pytest.raises(UsageError, match="which workload?.*--list.*hvdscale-train digits/fc"):
+        parsed()
+
+
+def test_the_list_has_every_workload(capsys):
+    result = CliRunner().invoke(command, ["--list"], standalone_mode=False)
+    assert (result.output.split("\n")[:-1], result.return_value) == (names(), 0)
+
+
+def test_layers_of_no_options_are_empty():
+    assert user_layers(None, (), lr=None, seed=None) == [{}, {}]
+
+
+def test_the_help_names_every_key_without_loading_torch(run):
+    code = ("import sys; sys.argv = ['hvdscale-train', '--help']\n"
+            "from hvdscale.cli.train import main\n"
+            "try: main()\n"
+            "except SystemExit as left: assert not left.code\n"
+            "print('LOADED', {'torch', 'horovod', 'mpi4py', 'h5py', 'scipy', 'matplotlib'} & sys.modules.keys())\n")
+    text = run(sys.executable, "-c", code).stdout
+    assert "LOADED set()" in text
+    for name, key in KEYS.items():
+        spelling = rf"--{name.replace('_', '-')}\b" if key.metadata["flag"] else rf"^  {name}\b"
+        assert re.search(spelling, text, re.M), name
+    assert "Exit codes: 0 done, 1 error, 2 misuse, 3 diverged" in text
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(run, tmp_path):
+    done = run(*TRAIN, "digits/fc", "--local-batch", "32", "--dry-run")
+    assert re.search(r"^digits/fc$", done.stdout, re.M)
+    assert re.search(r"^  global batch   32 = 1 worker x 32 examples$", done.stdout, re.M)
+    assert re.search(r"^  learning rate  \S+ = \S+ x 2; linear from batch 16; gradual warmup of 38", done.stdout, re.M)
+    assert re.search(r"^  log            none: a dry run$", done.stdout, re.M)
+    assert done.stderr == "" and list(tmp_path.iterdir()) == []
+
+
+def test_misuse_is_one_line_and_exit_code_2(run, tmp_path):
+    done = run(*TRAIN, "digits/fc", "--set", "local_bach=8", check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch("Error: there is no key 'local_bach'; did you mean local_batch or .*\n", done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_alone_says_its_plan_its_end_its_log_and_what_to_type_next(run, tmp_path):
+    pytest.importorskip("sklearn")
+    done = run(*TRAIN, "digits/fc", "--steps", "30", "--eval-every", "10", "--target", "none")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "digits/fc"
+    assert re.search(r"^COMPLETE: budget of 30 steps spent", done.stdout, re.M)
+    assert re.search(r"test/error \S+.*val/error \S+", done.stdout[done.stdout.index("COMPLETE"):])
+    log = re.fullmatch(r"log: (runs/digits-fc-\d{8}-\d{6}\.h5)", lines[-2]).group(1)
+    assert lines[-1] == f"next: hvdscale-report {log}"
+    assert f"  log            {log}" in lines
+    assert done.stderr == ""
+    assert [path.name for path in (tmp_path / "runs").glob("*.h5")] == [log.removeprefix("runs/")]
+    with read_log(tmp_path / log) as found:
+        assert found.trials["status"][0] == Status.COMPLETE
+        assert found.evaluations["step"].tolist() == [0, 10, 20, 30]
+    report = run(sys.executable, "-c", "from hvdscale.cli.report import main; main()", *shlex.split(lines[-1])[2:])
+    assert "digits/fc" in report.stdout

@@ -1,0 +1,251 @@
+"""Runs of one worker, from settings to log: how they end, and what the log then says."""
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from hvdscale.display import Quiet
+from hvdscale.errors import DataError, LogError, UsageError
+from hvdscale.job import open_journal, prepare
+from hvdscale.journal import Silent
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
+from hvdscale.plan import Plan
+from hvdscale.schedule import Schedule
+from hvdscale.target import Target
+from hvdscale.train import DIVERGED, DONE, FAILED, PREEMPTED
+from hvdscale.workers import Lone
+from tests.parallel import toy
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Train a workload under these keys; gives the outcome, and the log as it is read afterwards."""
+    monkeypatch.setattr("hvdscale.job.find", {"toy/net": toy.WORKLOAD, "digits/fc": digits()}.__getitem__)
+    threads = torch.get_num_threads()
+
+    def train(workload="toy/net", display=Quiet(), **keys):
+        keys = {"threads": 1, "log": str(tmp_path / f"{len(list(tmp_path.iterdir()))}.h5"), **keys}
+        job = prepare(workload, [keys], Lone())
+        journal = open_journal(job, Lone())
+        outcome = job.train(journal, display, Lone())
+        journal.close()
+        with read_log(keys["log"]) as log:
+            log.load()
+        return outcome, log
+    yield train
+    torch.set_num_threads(threads)
+
+
+def digits():
+    from hvdscale.workloads import find
+    return find("digits/fc")
+
+
+def evaluated_at(log):
+    return log.evaluations["step"].tolist()
+
+
+def test_the_default_workload_trains_to_its_target(train):
+    pytest.importorskip("sklearn")
+    outcome, log = train("digits/fc")
+    plan = json.loads(log.trials["plan"][0])
+    target = Target.parse(plan["measurement"]["target"])
+    met = target.met_by(log.evaluations[target.column])
+    assert met.tolist() == [False] * (len(met) - 1) + [True]
+    assert outcome.stop == (Status.COMPLETE, f"target {target} met at step {outcome.step}", DONE)
+    assert outcome.step < plan["measurement"]["budget_steps"]
+    check_log(log, outcome)
+
+
+@pytest.mark.parametrize("last_batch", ["carry", "short", "drop"])
+def test_a_run_to_its_budget_leaves_a_row_of_every_step_and_evaluation(train, last_batch):
+    outcome, log = train(steps=23, eval_every=5, last_batch=last_batch, decay="linear", end_lr_factor=0.1)
+    assert outcome.stop == (Status.COMPLETE, "budget of 23 steps spent", DONE)
+    assert evaluated_at(log) == [0, 5, 10, 15, 20, 23]
+    check_log(log, outcome)
+
+
+def check_log(log, outcome):
+    """What holds of any log of a run that was not interrupted."""
+    trials, steps, evaluations = log.trials, log.steps, log.evaluations
+    plan = json.loads(trials["plan"][0])
+    problem = {**plan["problem"], "decay_at": tuple(plan["problem"]["decay_at"])}
+    measurement = {**plan["measurement"], "eval_splits": tuple(plan["measurement"]["eval_splits"])}
+    settled = Plan(**problem, **measurement, **plan["execution"])
+    assert (trials.rows, trials["status"][0], trials["stop_reason"][0]) == (1, outcome.stop.status, outcome.stop.reason)
+    for column, field in [("dataset", "dataset"), ("model", "model"), ("optimizer", "optimizer"), ("seed", "seed"),
+                          ("global_batch", "global_batch"), ("local_batch", "local_batch"), ("workers", "workers"),
+                          ("accumulation", "accumulate"), ("ghost_batch", "ghost_batch"),
+                          ("budget_steps", "budget_steps")]:
+        assert trials[column][0] == getattr(settled, field)
+    for name, value in settled.metaparameters().items():
+        np.testing.assert_equal(trials[f"metaparameters/{name}"][0], value)
+    assert (log.restarts.rows, log.restarts["first_step"][0], log.restarts["previous_end"][0]) == (1, 0, "")
+
+    assert steps["step"].tolist() == list(range(1, outcome.step + 1))
+    assert steps["lr"].tolist() == [settled.schedule.lr_at(step) for step in range(outcome.step)]
+    assert np.isfinite(steps["loss"]).all() and (steps["step_seconds"] > 0).all()
+    parts = [steps[part] for part in ("data_seconds", "compute_seconds", "communication_seconds")]
+    np.testing.assert_allclose(np.sum(parts, axis=0), steps["step_seconds"], rtol=1e-9)
+
+    grid = [step for step in range(outcome.step + 1) if settled.evaluates_at(step)]
+    assert evaluated_at(log) == grid
+    assert evaluations["examples"].tolist() == [settled.stream.examples_before(step) for step in grid]
+    spent = np.concatenate([[0], np.cumsum(steps["step_seconds"])])[evaluations["step"]]
+    assert (evaluations["train_seconds"] >= spent).all() and evaluations["train_seconds"][0] == 0
+    assert len(outcome.measured) == 6                       # two metrics of three splits
+    for name, value in outcome.measured.items():
+        assert evaluations[name][-1] == value
+
+
+def test_the_schedule_is_in_the_log_step_by_step(train):
+    _, log = train(steps=20, local_batch=16, warmup_steps=5, decay="cosine")
+    schedule = Schedule(0.1, 0.05, "gradual", 5, "cosine", 20)
+    assert log.steps["lr"].tolist() == [schedule.lr_at(step) for step in range(20)]
+
+
+def test_the_plan_holds_what_was_asked(train):
+    _, log = train(steps=2, seed=3)
+    asked = json.loads(log.trials["plan"][0])["asked"]
+    assert asked == {"steps": 2, "seed": 3, "threads": 1, "log": log.path}
+
+
+def test_keep_going_passes_the_target_to_the_budget(train):
+    outcome, log = train(steps=12, eval_every=3, target="val/error<=1", keep_going=True)
+    assert outcome.stop.reason == "budget of 12 steps spent" and evaluated_at(log) == [0, 3, 6, 9, 12]
+    outcome, log = train(steps=12, eval_every=3, target="val/error<=1")
+    assert outcome.stop.reason == "target val/error<=1 met at step 0" and evaluated_at(log) == [0]
+    assert log.steps.rows == 0
+
+
+def test_a_target_met_at_the_end_of_the_budget_is_what_ended_the_run(train):
+    first, _ = train(steps=8, eval_every=8)
+    value = first.measured["train/cross_entropy"]
+    outcome, _ = train(steps=8, eval_every=8, target=f"train/cross_entropy<={value!r}")
+    assert (outcome.stop.status, outcome.step) == (Status.COMPLETE, 8)
+    assert outcome.stop.reason.startswith("target train/cross_entropy")
+
+
+def test_a_budget_in_seconds_ends_after_it_with_an_evaluation(train):
+    outcome, log = train(seconds=0.2, eval_every=1000)
+    assert outcome.stop == (Status.COMPLETE, f"budget of 0.2 s spent at step {outcome.step}", DONE)
+    assert evaluated_at(log) == [0, outcome.step]
+    assert log.evaluations["train_seconds"][-1] >= 0.2
+    assert log.trials["budget_steps"][0] == 0
+    before_last = log.evaluations["train_seconds"][-1] - log.steps["step_seconds"][-2:].sum()
+    assert before_last <= 0.2                               # no more than one step beyond
+
+
+def test_a_run_without_evaluations_has_none(train):
+    outcome, log = train(steps=5, eval_every=0, target="val/error<=1")
+    assert outcome.stop.reason == "budget of 5 steps spent" and outcome.measured == {}
+    assert (log.evaluations.rows, log.steps.rows) == (0, 5)
+
+
+@pytest.mark.parametrize("target", ["none", "val/error<=1"])
+def test_the_last_evaluation_has_all_splits_whatever_the_others_have(train, target):
+    _, log = train(steps=6, eval_every=3, eval_splits="val", target=target)
+    for split in ("train", "val", "test"):
+        known = np.isfinite(log.evaluations[f"{split}/error"]).tolist()
+        assert known == [split == "val"] * (len(known) - 1) + [True]
+
+
+def test_divergence_is_infeasible_and_its_step_is_in_the_log(train):
+    outcome, log = train(steps=50, lr=1e30, eval_every=0)
+    assert (outcome.stop.status, outcome.stop.exit_code) == (Status.INFEASIBLE, DIVERGED)
+    assert outcome.stop.reason == f"diverged: the loss is {log.steps['loss'][-1]} at step {outcome.step}"
+    assert not np.isfinite(log.steps["loss"][-1]) and np.isfinite(log.steps["loss"][:-1]).all()
+    assert log.trials["status"][0] == Status.INFEASIBLE
+
+
+class At(Quiet):
+    """A display that does something after a step."""
+
+    def __init__(self, step, act):
+        self._step, self._act = step, act
+
+    def step(self, step, examples, seconds, loss):
+        if step == self._step:
+            self._act()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_stops_after_a_step_and_handlers_are_put_back(train, number):
+    before = signal.getsignal(number)
+    outcome, log = train(steps=50, display=At(7, lambda: os.kill(os.getpid(), number)))
+    assert outcome.stop == (Status.INCOMPLETE, f"stopped by a signal after step {outcome.step}", PREEMPTED)
+    assert outcome.step == 8
+    assert log.trials["status"][0] == Status.INCOMPLETE
+    assert signal.getsignal(number) is before
+
+
+def test_a_log_that_cannot_be_written_stops_the_run(train):
+    class Full(Silent):
+        def step(self, step, lr, result):
+            self.failure = LogError("w.h5: no space left") if step == 4 else self.failure
+    job = prepare("toy/net", [{"threads": 1}], Lone())
+    outcome = job.train(Full(), Quiet(), Lone())
+    assert (outcome.stop, outcome.step) == ((Status.INCOMPLETE, "the log could not be written", FAILED), 5)
+
+
+def test_a_fault_in_a_step_ends_the_trial_incomplete_with_the_reason(train, tmp_path):
+    def fail():
+        raise DataError("d: gone")
+    with pytest.raises(DataError, match="d: gone"):
+        train(display=At(3, fail), log=str(tmp_path / "f.h5"))
+    with read_log(tmp_path / "f.h5") as log:
+        assert (log.trials["status"][0], log.trials["stop_reason"][0]) == (Status.INCOMPLETE, "d: gone")
+
+
+def columns(log, without=("seconds",)):
+    """All columns not in seconds, but for the plan."""
+    return {f"{table.name}/{name}": table[name].tolist() for table in (log.steps, log.evaluations)
+            for name in table if not name.endswith(without)}
+
+
+def test_a_seed_fixes_every_column_and_another_seed_changes_them(train):
+    keys = dict(steps=15, eval_every=5, model_args={"dropout": 0.3})
+    first, again, other = (columns(train(seed=seed, **keys)[1]) for seed in (1, 1, 2))
+    assert first == again
+    assert all(first[name] != other[name] for name in ("steps/loss", "evaluations/val/cross_entropy"))
+
+
+@pytest.mark.parametrize("keys", [dict(untimed_passes=0), dict(eval_every=1), dict(eval_batch=3), dict(threads=2)])
+def test_how_a_run_is_carried_out_and_measured_leaves_its_losses_alone(train, keys):
+    plain = dict(steps=15, eval_every=5, model_args={"dropout": 0.3}, precision="fp64")
+    (_, one), (_, other) = train(**plain), train(**{**plain, **keys})
+    np.testing.assert_allclose(one.steps["loss"], other.steps["loss"], rtol=1e-12)
+
+
+def test_a_training_subset_is_what_is_trained_on(train):
+    _, log = train(steps=3, train_subset=16)
+    assert json.loads(log.trials["plan"][0])["problem"]["train_examples"] == 16
+    with pytest.raises(DataError, match="train_subset = 54: the training set has 53 examples"):
+        train(train_subset=54)
+
+
+def test_an_existing_log_is_left_alone_unless_it_may_be_overwritten(train, tmp_path):
+    path = str(tmp_path / "w.h5")
+    train(steps=2, log=path)
+    before = (tmp_path / "w.h5").read_bytes()
+    with pytest.raises(LogError, match="w.h5"):
+        train(steps=3, log=path)
+    assert (tmp_path / "w.h5").read_bytes() == before
+    assert train(steps=3, log=path, overwrite=True)[1].steps.rows == 3
+
+
+def test_model_arguments_that_the_model_does_not_take_are_named(train):
+    with pytest.raises(UsageError, match=r"toy/net does not take model_args = {'widht': 8}: .*widht"):
+        train(model_args={"widht": 8})
+
+
+def test_a_model_is_drawn_alike_in_every_precision(train):
+    models = {precision: prepare("toy/net", [{"precision": precision, "threads": 1}], Lone()).model
+              for precision in ("fp32", "fp64")}
+    for narrow, wide in zip(models["fp32"].parameters(), models["fp64"].parameters()):
+        assert (narrow.dtype, wide.dtype) == (torch.float32, torch.float64)
+        assert torch.equal(narrow.double(), wide)
