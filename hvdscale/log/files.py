@@ -69,9 +69,11 @@ def save(file: h5py.File, path: str, sync: bool):
     file.flush()
     image = file.id.get_file_image()
     file.close()
+    head = as_closed(image[:SUPERBLOCK.size])           # HDF5 1.12 forgets the checksum there
     try:
         with open(path, "wb") as out:
-            out.write(image)
+            out.write(head)
+            out.write(memoryview(image)[len(head):])
             out.flush()
             if sync:
                 os.fsync(out.fileno())
@@ -200,11 +202,9 @@ class Unclosed(io.RawIOBase):
         super().__init__()
         self._file = open(path, "rb", buffering=0)
         head = self._file.read(SUPERBLOCK.size)
-        signature, version, offsets, lengths, _, base, extension, _, root, checksum = SUPERBLOCK.unpack(head)
-        if version >= 2 and checksum != lookup3(head[:-4]):
+        if SUPERBLOCK.unpack(head)[-1] != lookup3(head[:-4]):
             raise OSError("its first 48 bytes are damaged")
-        head = SUPERBLOCK.pack(signature, version, offsets, lengths, 0, base, extension, NO_END, root, 0)[:-4]
-        self._head = head + lookup3(head).to_bytes(4, "little")
+        self._head = as_closed(head, NO_END)
         self._at = 0
 
     def readinto(self, buffer):
@@ -240,6 +240,14 @@ class Unclosed(io.RawIOBase):
         """Closes the real file."""
         self._file.close()
         super().close()
+
+
+def as_closed(head: bytes, end: int | None = None) -> bytes:
+    """A file's first bytes with the flags of a closed one, and another end of file if it is given."""
+    signature, version, offsets, lengths, _, base, extension, old_end, root, _ = SUPERBLOCK.unpack(head)
+    end = old_end if end is None else end
+    head = SUPERBLOCK.pack(signature, version, offsets, lengths, 0, base, extension, end, root, 0)[:-4]
+    return head + lookup3(head).to_bytes(4, "little")
 
 
 def lookup3(data: bytes) -> int:

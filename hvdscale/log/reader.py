@@ -110,9 +110,8 @@ def column_type(dataset: h5py.Dataset) -> str:
 
 def decode(heap: h5py.Dataset, spans: np.ndarray) -> np.ndarray:
     """The texts at ``spans`` (int64, shape (rows, 2): first byte, bytes) of the heap, as an object array of str."""
-    out = np.empty(len(spans), dtype=object)
     if len(spans) == 0:
-        return out
+        return np.empty(0, dtype=object)
     starts, lengths = spans[:, 0], spans[:, 1]
     bad = (starts < 0) | (lengths < 0) | (starts + lengths > len(heap))
     if bad.any():
@@ -120,13 +119,15 @@ def decode(heap: h5py.Dataset, spans: np.ndarray) -> np.ndarray:
         raise LogError(f"{heap.file.filename}: a text of {lengths[row]} bytes at byte {starts[row]} (row {row}) lies "
                        f"outside /text, which has {len(heap)} bytes")
     first = int(starts.min())
-    data = heap[first:int((starts + lengths).max())].tobytes()
-    known: dict[tuple[int, int], str] = {}
-    for row, (start, length) in enumerate(spans.tolist()):
-        text = known.get((start, length))
-        if text is None:
-            text = known[start, length] = data[start - first:start - first + length].decode("utf-8", "replace")
-        out[row] = text
+    data = memoryview(heap[first:int((starts + lengths).max())])
+    order = np.lexsort((lengths, starts))
+    starts, lengths = starts[order] - first, lengths[order]
+    new = np.ones(len(order), bool)                   # the first of each run of equal spans
+    new[1:] = (np.diff(starts) != 0) | (np.diff(lengths) != 0)
+    texts = np.array([str(data[start:start + length], "utf-8", "replace")
+                      for start, length in zip(starts[new].tolist(), lengths[new].tolist())], dtype=object)
+    out = np.empty(len(order), dtype=object)
+    out[order] = texts[np.cumsum(new) - 1]
     return out
 
 

@@ -30,8 +30,8 @@ from .files import BOUNDS, TEMPORARY, create, create_column, first_line, save, s
 from .lock import Lock
 from .schema import TABLES, Status, columns
 
-CHUNK_ROWS = {"trials": 64, "restarts": 16, "evaluations": 128, "steps": 512}
-HEAP_CHUNK = 8192                # bytes of /text
+CHUNK_ROWS = {"trials": 128, "restarts": 32, "evaluations": 512, "steps": 1024}
+HEAP_CHUNK = 32768               # bytes of /text
 ROOM_BYTES = 1 << 18             # more than one new chunk of each column takes, with HDF5's own tables
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REPEATED_BYTES = 256             # texts up to this size are kept once (names, devices, reasons)

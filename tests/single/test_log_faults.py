@@ -74,6 +74,7 @@ def test_a_log_cut_off_at_any_length_is_named_or_reads_whole(make, tmp_path):
                     np.testing.assert_array_equal(table[name], same[name], err_msg=f"{length} {name}")
 
 
+@pytest.mark.skipif(h5py.version.hdf5_version_tuple < (1, 14), reason="HDF5 1.12 crashes on some damaged files")
 @pytest.mark.parametrize("make", [finished, interrupted])
 def test_a_log_with_damaged_bytes_never_fails_otherwise_than_by_a_log_error(make, tmp_path):
     path = make(tmp_path / "w.h5", steps=200)
