@@ -155,6 +155,8 @@ def form(stall_seconds: float) -> Lone:
     if started is None:
         return Lone()
     launcher, processes = started
+    # each process has two threads that wait by spinning, Horovod's and its own: on a shared core one must let go
+    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     # Horovod acts on its stall shutdown only if it is above the warning
     os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(max(1, int(stall_seconds / 2))))
     os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(max(2, int(stall_seconds))))

@@ -16,18 +16,19 @@ CLASSES, PIXELS = 10, 64
 SIZES = (1197, 300, 300)        # train, validation, test
 SPLIT_SEED = 1797               # which image is in which split does not depend on a trial's seed
 
-DEFAULTS = dict(local_batch=16, base_batch=16, optimizer="momentum", momentum=0.9, lr_rule="linear", max_lr_factor=8.0,
-                warmup_epochs=1.0, target="val/error<0.05", epochs=60.0, eval_every_epochs=0.25)
+DEFAULTS = dict(optimizer="momentum", momentum=0.9, lr_rule="linear", max_lr_factor=8.0, warmup_epochs=1.0,
+                target="val/error<0.05", epochs=60.0, eval_every_epochs=0.25)
 
 
 def workload(dataset: str, model: str) -> Workload | None:
     """digits/fc (one hidden layer of 64), digits/fc_WIDTH..., digits/cnn; None for another name."""
-    def make(build, lr):
-        return Workload(dataset, model, CLASSES, load, build, prepare, {**DEFAULTS, "lr": lr})
+    def make(build, batch, lr):
+        defaults = {**DEFAULTS, "local_batch": batch, "base_batch": batch, "lr": lr}
+        return Workload(dataset, model, CLASSES, load, build, prepare, defaults)
     if model == "cnn":
-        return make(TinyCNN, 0.02)
+        return make(TinyCNN, 32, 0.02)
     widths = (64,) if model == "fc" else parse_widths(model)
-    return widths and make(lambda: FullyConnected(PIXELS, widths, CLASSES), 0.02)
+    return widths and make(lambda: FullyConnected(PIXELS, widths, CLASSES), 16, 0.02)
 
 
 def load(data_dir: str | None) -> Data:

@@ -33,7 +33,7 @@ class SimpleCNN(nn.Module):
 class TinyCNN(nn.Module):
     """Two 3x3 convolutions and a linear readout, for 8x8 images: (n, 1, 8, 8) -> (n, classes)."""
 
-    def __init__(self, width: int = 16, classes: int = 10):
+    def __init__(self, width: int = 32, classes: int = 10):
         super().__init__()
         self.layers = nn.Sequential(
             nn.Conv2d(1, width, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
