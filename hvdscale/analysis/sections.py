@@ -7,15 +7,17 @@ A section holds one target, or none: then it is about throughput alone.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import UsageError
 from ..log.schema import Status
 from ..target import Target
 from .intervals import CONFIDENCE
+from .parts import SKIPPED, StepParts, parts_of
+from .pools import Pools, pools_of
 from .regimes import PERFECT_WITHIN, USEFUL_WITHIN, Batches, batches_of
 from .speedup import Series, outside, series_of
-from .steps import Cell, cell_of, first_met
+from .steps import Cell, cell_of, first_met, run_of
 from .trials import Trial, Workload, by_workload
 
 
@@ -38,6 +40,8 @@ class Section:
     series: tuple[Series, ...]
     alone: tuple[Cell, ...]             # cells in no series
     batches: Batches | None             # None without a target
+    pools: Pools                        # the spreads that its intervals stand on
+    parts: tuple[tuple[Cell, StepParts], ...]   # by worker count; only what no section of the group before has
     options: Options
 
     @property
@@ -45,6 +49,11 @@ class Section:
         """The cells by worker count, each once."""
         found = {id(point.cell): point.cell for one in self.series for point in one.points}
         return tuple(sorted((*found.values(), *self.alone), key=lambda cell: (cell.workers, cell.global_batch)))
+
+    @property
+    def parts_skipped(self):
+        """Whether a cell's steps were too many to be read for their parts."""
+        return any(run.trial.step_parts is SKIPPED for cell in self.cells for run in cell.runs)
 
     def with_status(self, status) -> tuple[Trial, ...]:
         """Its trials of one status."""
@@ -89,13 +98,13 @@ def analyse(trials, targets=(), options=Options()) -> tuple[Group, ...]:
 
 
 def _sections(workload, trials, targets, options):
-    held = set()
+    held, parted = set(), set()
     for target, about in _by_target(trials, targets):
         held.update(trial.key for trial in about)
-        yield _section(workload, target, about, options)
+        yield _section(workload, target, about, options, parted)
     rest = tuple(trial for trial in trials if trial.key not in held)
     if rest:
-        yield _section(workload, None, rest, options)
+        yield _section(workload, None, rest, options, parted)
 
 
 def _by_target(trials, targets):
@@ -106,12 +115,20 @@ def _by_target(trials, targets):
         own = {}
         for trial in trials:
             if trial.target:
-                own.setdefault(Target.parse(trial.target), []).append(trial)
-        pairs = own.items()
+                own.setdefault(trial.target, []).append(trial)
+        pairs = _by_meaning(own)
     for target, about in pairs:
         about = tuple(trial for trial in about if _bears_on(trial, target))
         if about:
             yield target, about
+
+
+def _by_meaning(trials_by_text):
+    """(target, trials) of trials by a target's text: two texts may say the same."""
+    found = {}
+    for text, trials in trials_by_text.items():
+        found.setdefault(Target.parse(text), []).extend(trials)
+    return found.items()
 
 
 def _bears_on(trial, target):
@@ -119,22 +136,42 @@ def _bears_on(trial, target):
     return target.column in trial.metrics and (len(trial.step) > 0 or trial.status != Status.COMPLETE)
 
 
-def _section(workload, target, trials, options):
-    ended = [trial for trial in trials if trial.status in (Status.COMPLETE, Status.INFEASIBLE)]
-    cells = _cells(ended, lambda trial: (trial.workers, trial.global_batch), target, options)
+def _section(workload, target, trials, options, parted):
+    runs = [run_of(trial, target) for trial in trials if trial.status in (Status.COMPLETE, Status.INFEASIBLE)]
+    cells, by_batch = _cells(runs, options)
+    pools = pools_of(cells, by_batch)
+    cells, by_batch = ([replace(cell, pools=pools) for cell in found] for found in (cells, by_batch))
     series = series_of(cells, options.confidence)
     batches = None
     if target is not None:
-        by_batch = _cells(ended, lambda trial: trial.global_batch, target, options)
         batches = batches_of(by_batch, options.perfect_within, options.useful_within, options.confidence)
-    return Section(workload, target, trials, series, outside(cells, series), batches, options)
+    return Section(workload, target, trials, series, outside(cells, series), batches, pools,
+                   _parts(cells, parted), options)
 
 
-def _cells(trials, key, target, options):
+def _parts(cells, parted):
+    """(cell, where its steps' time goes), leaving out cells of runs that are in ``parted``, and adding the others."""
+    found = []
+    for cell in cells:
+        runs, parts = frozenset(run.trial.key for run in cell.runs), parts_of(cell)
+        if parts and runs not in parted:
+            parted.add(runs)
+            found.append((cell, parts))
+    return tuple(found)
+
+
+def _cells(runs, options):
+    """The cells of one worker count and global batch each, and those by global batch over all worker counts."""
     found = {}
-    for trial in trials:
-        found.setdefault(key(trial), []).append(trial)
-    return [cell_of(found[at], target, options.confidence) for at in sorted(found)]
+    for run in runs:
+        found.setdefault((run.trial.workers, run.trial.global_batch), []).append(run)
+    cells = {key: cell_of(found[key], options.confidence) for key in sorted(found)}
+    by_batch = []
+    for batch in sorted({batch for _, batch in found}):
+        keys = [key for key in cells if key[1] == batch]
+        by_batch.append(cells[keys[0]] if len(keys) == 1 else
+                        cell_of([run for key in keys for run in found[key]], options.confidence))
+    return list(cells.values()), by_batch
 
 
 def _stopped(trial):

@@ -19,6 +19,7 @@ from fractions import Fraction
 import numpy as np
 
 from .intervals import CONFIDENCE, NONE, hull, paired_ratio_interval, ratio_interval
+from .pools import SPEED, updates
 from .steps import Cell
 
 WEAK = "weak"       # the same number of examples a worker: B grows with W
@@ -123,15 +124,15 @@ def _ratio(above, below, name, confidence):
     if np.isinf(over.high) or np.isinf(under.high):         # some repeats did not meet: the ends' own ratios
         return Ratio(value, over.low / under.high, over.high / under.low if under.low > 0 else np.inf, runs)
     a, b = (getattr(cell.samples, name) for cell in (above, below))
-    if _same_updates(above, below):
-        return Ratio(value, *map(float, paired_ratio_interval(a, b, confidence)), runs)
+    if updates(above) == updates(below):
+        return Ratio(value, *map(float, paired_ratio_interval(a, b, above.pools.of_paired(name), confidence)), runs)
     a_before, b_before = (getattr(cell.samples, f"{name}_before") for cell in (above, below))
-    return Ratio(value, *_grid_hull(a, a_before, b, b_before, confidence), runs)
+    return Ratio(value, *_grid_hull(a, a_before, b, b_before, above.pools.of(name), confidence), runs)
 
 
-def _grid_hull(a, a_before, b, b_before, confidence):
-    """Welch's interval of a / b, widened as far as the evaluation grid leaves a or b lower than it was read."""
-    corners = [ratio_interval(over, under, confidence) if min(len(over), len(under)) > 1 else
+def _grid_hull(a, a_before, b, b_before, pool, confidence):
+    """The interval of a / b, widened as far as the evaluation grid leaves a or b lower than it was read."""
+    corners = [ratio_interval(over, under, pool, confidence) if min(len(over), len(under)) > 1 else
                (_mean_ratio(over, under),) * 2
                for over, under in ((a, b), (a_before, b), (a, b_before)) if under.min() > 0 and over.min() > 0]
     low, high = hull(*corners)
@@ -142,11 +143,6 @@ def _mean_ratio(over, under):
     return float(np.exp(np.log(over).mean() - np.log(under).mean()))
 
 
-def _same_updates(one, other):
-    """Whether two cells hold the same sequences of updates: one setting under the same seeds."""
-    return one.setting == other.setting and np.array_equal(one.samples.seeds, other.samples.seeds)
-
-
 def _speed_ratio(cell, baseline, confidence):
     over, under = cell.examples_per_second, baseline.examples_per_second
     runs = min(over.runs, under.runs)
@@ -154,6 +150,8 @@ def _speed_ratio(cell, baseline, confidence):
         return Ratio(1.0 if over.value > 0 else np.nan, *NONE, runs)
     value = over.value / under.value if over.runs and under.runs else np.nan
     a, b = cell.samples.examples_per_second, baseline.samples.examples_per_second
-    interval = NONE if runs < 2 else (paired_ratio_interval if _same_updates(cell, baseline) else ratio_interval)(
-        a, b, confidence)
+    if updates(cell) == updates(baseline):
+        interval = paired_ratio_interval(a, b, cell.pools.of_paired(SPEED), confidence)
+    else:
+        interval = ratio_interval(a, b, cell.pools.of(SPEED), confidence)
     return Ratio(value, *map(float, interval), runs)

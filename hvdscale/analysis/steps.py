@@ -6,19 +6,22 @@ for the means exactly, B being the global batch.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ..log.schema import Status
-from .intervals import CONFIDENCE, NONE, geometric_mean, geometric_median, mean_interval
+from .intervals import CONFIDENCE, NONE, UNKNOWN, geometric_mean, geometric_median, mean_interval
+from .pools import Pools
 from .trials import Trial
 
 
 def first_met(measured, target):
     """Index of the first of ``measured`` that meets the target; -1 if none does. NaN never meets."""
-    met = np.flatnonzero(target.met_by(np.asarray(measured, float)))
-    return int(met[0]) if len(met) else -1
+    met = target.met_by(np.asarray(measured, float))
+    at = int(met.argmax()) if len(met) else 0
+    return at if len(met) and met[at] else -1
 
 
 def steps_to_target(step, measured, target):
@@ -108,41 +111,44 @@ class Samples:
 
 def samples_of(runs) -> Samples:
     """The samples of runs of one setting."""
-    seeds = np.unique([run.trial.seed for run in runs])
+    seeds, at = np.unique([run.trial.seed for run in runs], return_inverse=True)
 
     def over_seeds(name):
-        return np.array([geometric_mean([getattr(run, name) for run in runs if run.trial.seed == seed])
-                         for seed in seeds])
+        values = np.array([getattr(run, name) for run in runs], float)
+        if len(seeds) == len(runs):
+            return values[np.argsort(at)]
+        return np.array([geometric_mean(values[at == seed]) for seed in range(len(seeds))])
     names = ("steps", "steps_before", "seconds", "seconds_before", "examples_per_second")
     return Samples(seeds, *map(over_seeds, names))
 
 
-def estimate(values, before, reached, confidence=CONFIDENCE) -> Estimate:
+def estimate(values, before, reached, pool=UNKNOWN, pool_before=UNKNOWN, confidence=CONFIDENCE) -> Estimate:
     """Estimate of steps (or seconds) to target from repeats.
 
     values   float array, shape (repeats,): at the evaluation that met; inf where none did
     before   float array, shape (repeats,): at the evaluation before
     reached  where values is inf, how far that repeat went; shape (unmet,)
+    pool     the Spread shared with other cells, and pool_before that of ``before``
     """
     if np.isnan(values).any():
         return Estimate(np.nan, *NONE, len(values))
     met = np.isfinite(values)
     if met.all():
-        return _all_met(values, before, confidence)
+        return _all_met(values, before, pool, pool_before, confidence)
     beyond = float(np.min(reached))
     if not met.any():
         return Estimate(np.inf, beyond, np.inf, len(values), beyond)
     return Estimate(geometric_median(values), float(np.min(before[met])), np.inf, len(values), beyond)
 
 
-def _all_met(values, before, confidence):
+def _all_met(values, before, pool, pool_before, confidence):
     mean, mean_before = float(geometric_mean(values)), float(geometric_mean(before))
     if len(values) == 1:
         return Estimate(mean, mean_before, mean, 1)         # the evaluation grid is all that is known of the spread
     if mean == 0:
         return Estimate(0.0, 0.0, float(np.max(values)), len(values))       # no logarithm: all that was seen
-    low, high = mean_interval(values, confidence)
-    low_before, _ = mean_interval(before, confidence) if mean_before > 0 else (0.0, None)
+    low, high = mean_interval(values, pool, confidence)
+    low_before, _ = mean_interval(before, pool_before, confidence) if mean_before > 0 else (0.0, None)
     return Estimate(mean, float(min(low, low_before)), float(high), len(values))
 
 
@@ -158,14 +164,43 @@ class Cell:
     considered: tuple[Trial, ...]   # every trial of the cell that ended
     setting: str
     samples: Samples
-    steps: Estimate
-    seconds: Estimate
-    examples_per_second: Estimate
+    confidence: float
+    pools: Pools                    # the spreads that it shares with the other cells of its section
 
     @property
     def met(self):
         """How many of the seeds met the target."""
         return int(np.isfinite(self.samples.steps).sum())
+
+    @cached_property
+    def steps(self) -> Estimate:
+        """S: steps to target."""
+        return self._to_target("steps", [run.last_step for run in self.runs if not run.met])
+
+    @cached_property
+    def seconds(self) -> Estimate:
+        """T: seconds to target."""
+        found = self._to_target("seconds", [run.last_seconds for run in self.runs if not run.met])
+        if self.steps.met and self.met < len(self.samples.seeds):
+            # the median run's steps at the mean speed, so that T = S B / x still holds
+            value = self.global_batch * self.steps.value / self.examples_per_second.value
+            return Estimate(value, found.low, found.high, found.runs, found.beyond)
+        return found
+
+    @cached_property
+    def examples_per_second(self) -> Estimate:
+        """x: over the steps to target."""
+        values = self.samples.examples_per_second
+        if not len(values):
+            return Estimate(np.nan, *NONE, 0)
+        low, high = mean_interval(values, self.pools.of("examples_per_second"), self.confidence)
+        return Estimate(float(geometric_mean(values)), float(low), float(high), len(values))
+
+    def _to_target(self, name, reached):
+        values, before = getattr(self.samples, name), getattr(self.samples, f"{name}_before")
+        if not len(values):
+            return Estimate(np.nan, *NONE, 0)
+        return estimate(values, before, reached, self.pools.of(name), self.pools.of(f"{name}_before"), self.confidence)
 
     @property
     def step_seconds(self):
@@ -174,53 +209,42 @@ class Cell:
         return Estimate(*(self.global_batch / value if value else np.nan for value in
                           (speed.value, speed.high, speed.low)), speed.runs)
 
-    @property
+    @cached_property
     def oversubscribed(self):
         """Whether its trials ran with more workers on a host than it has cores: their times say little."""
         return any(trial.execution.get("local_workers", 0) > trial.execution.get("cores", np.inf)
                    for trial in self.considered)
 
 
-def cell_of(trials, target=None, confidence=CONFIDENCE) -> Cell:
-    """The cell of trials at one global batch; unfinished trials take no part.
+def cell_of(runs, confidence=CONFIDENCE, pools=Pools()) -> Cell:
+    """The cell of runs at one global batch, those that diverged included; unfinished ones take no part.
 
     Several settings: the one with the fewest steps to target stands for the cell, or without a target the one with the
     most examples a second; ties go to the first log and trial id.
     """
-    ended = sorted((trial for trial in trials if trial.status in (Status.COMPLETE, Status.INFEASIBLE)),
-                   key=lambda trial: trial.key)
+    ended = sorted((run for run in runs if run.trial.status in (Status.COMPLETE, Status.INFEASIBLE)),
+                   key=lambda run: run.trial.key)
     settings = {}
-    for trial in ended:
-        settings.setdefault(trial.setting, []).append(trial)
-    cells = [_setting_cell(repeats, target, confidence) for repeats in settings.values()]
-    best = min(cells, key=lambda cell: _rank(cell, target))     # min keeps the first of equals
-    workers = tuple(sorted({trial.workers for trial in ended}))
-    return replace(best, workers=workers, settings=len(settings), considered=tuple(ended))
+    for run in ended:
+        settings.setdefault(run.trial.setting, []).append(run)
+    setting = min(settings, key=lambda setting: _rank(settings[setting]))       # min keeps the first of equals
+    best = tuple(run for run in settings[setting] if run.trial.status == Status.COMPLETE)
+    return Cell(ended[0].trial.global_batch, tuple(sorted({run.trial.workers for run in ended})), best,
+                tuple(run.trial for run in settings[setting] if run.trial.status == Status.INFEASIBLE),
+                len(settings), tuple(run.trial for run in ended), setting, samples_of(best), confidence, pools)
 
 
-def _rank(cell, target):
-    if not cell.runs:
+def _rank(runs):
+    """What makes a setting stand for its cell: the smallest of these."""
+    runs = [run for run in runs if run.trial.status == Status.COMPLETE]
+    if not runs:
         return np.inf, np.inf
-    value = -cell.examples_per_second.value if target is None else cell.steps.value
-    return (np.inf if np.isnan(value) else value), -cell.met
-
-
-def _setting_cell(repeats, target, confidence):
-    runs = tuple(run_of(trial, target) for trial in repeats if trial.status == Status.COMPLETE)
-    diverged = tuple(trial for trial in repeats if trial.status == Status.INFEASIBLE)
-    batch, workers = repeats[0].global_batch, (repeats[0].workers,)
-    samples = samples_of(runs)
-    unmeasured = Estimate(np.nan, *NONE, len(samples.seeds))
-    steps = seconds = speed = unmeasured
-    if runs:
-        speeds = samples.examples_per_second
-        low, high = mean_interval(speeds, confidence)
-        speed = Estimate(float(geometric_mean(speeds)), float(low), float(high), len(speeds))
-    if runs and target is not None:
-        unmet = [run for run in runs if not run.met]
-        steps = estimate(samples.steps, samples.steps_before, [run.last_step for run in unmet], confidence)
-        seconds = estimate(samples.seconds, samples.seconds_before, [run.last_seconds for run in unmet], confidence)
-        if len(unmet) and steps.met:        # the median run's steps at the mean speed, so that T = S B / x still holds
-            seconds = Estimate(batch * steps.value / speed.value, seconds.low, seconds.high, seconds.runs,
-                               seconds.beyond)
-    return Cell(batch, workers, runs, diverged, 1, tuple(repeats), repeats[0].setting, samples, steps, seconds, speed)
+    if len(runs) == 1:
+        value, met = runs[0].steps, runs[0].met
+    else:
+        samples = samples_of(runs)
+        met = int(np.isfinite(samples.steps).sum())
+        value = geometric_mean(samples.steps) if met in (0, len(samples.steps)) else geometric_median(samples.steps)
+    if np.isnan(value):         # no target
+        value = -geometric_mean([run.examples_per_second for run in runs])
+    return (np.inf if np.isnan(value) else value), -met

@@ -16,6 +16,11 @@ from functools import cached_property
 import numpy as np
 
 from ..log.schema import Status
+from .parts import StepParts, read_parts
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True)
+_READ = ("id", "status", "stop_reason", "dataset", "model", "optimizer", "global_batch", "workers", "seed", "plan")
 
 
 @dataclass(frozen=True, order=True)
@@ -53,6 +58,7 @@ class Trial:
     metrics: Mapping            # split/metric -> values
     timed_steps: int            # steps in /steps, read only where there is no evaluation after step 0
     timed_seconds: float        # spent in them
+    step_parts: StepParts | None    # None: its steps were not timed in parts
 
     @property
     def key(self):
@@ -92,20 +98,16 @@ def read_trials(log) -> list[Trial]:
     table = log.trials
     ids = table["id"]
     evaluations = _Slices(log.evaluations, ids, by_step=True)
-    metrics = [name for name in log.evaluations.columns if "/" in name]
-    values = {name: evaluations.column(name) for name in metrics}
+    values = {name: evaluations.column(name) for name in log.evaluations.columns if "/" in name}
     step, seconds = evaluations.column("step"), evaluations.column("train_seconds")
-    timed = _timed(log, [np.max(step[rows], initial=0) > 0 for rows in evaluations.rows])
+    timed = _timed(log, [at.stop > at.start and step[at.stop - 1] > 0 for at in evaluations.rows])
+    parts = read_parts(log)
     starts = _Slices(log.restarts, ids)
-    workers = starts.column("workers")
-    columns = {name: table[name] for name in table.columns}
-    trials = []
-    for row in np.argsort(ids, kind="stable"):
-        at = evaluations.rows[row]
-        trials.append(_trial(log.path, {name: column[row] for name, column in columns.items()},
-                             workers[starts.rows[row]], timed[row], step[at], seconds[at],
-                             {name: column[at] for name, column in values.items()}))
-    return trials
+    workers = starts.column("workers").tolist()
+    rows = _Rows(log.path, table)
+    return [rows.trial(row, tuple(sorted(set(workers[starts.rows[row]]))), timed[row], parts,
+                       step[at], seconds[at], {name: column[at] for name, column in values.items()})
+            for row in np.argsort(ids, kind="stable").tolist() for at in [evaluations.rows[row]]]
 
 
 def by_workload(trials) -> dict[Workload, tuple[Trial, ...]]:
@@ -116,20 +118,31 @@ def by_workload(trials) -> dict[Workload, tuple[Trial, ...]]:
     return {workload: tuple(groups[workload]) for workload in sorted(groups)}
 
 
-def _trial(path, row, worker_counts, timed, step, seconds, metrics):
-    plan = _parse(row["plan"])
-    problem = dict(plan.get("problem") or {})
-    workload = Workload(str(row["dataset"]), str(row["model"]), _json(problem.get("model_args") or ""),
-                        str(row["optimizer"]), int(problem.get("train_examples") or 0))
-    problem.pop("seed", None)
-    if not problem:             # a log from elsewhere: its metaparameters are all that is known
-        problem = {name: float(value) for name, value in row.items() if name.startswith("metaparameters/")}
-    eval_every = (plan.get("measurement") or {}).get("eval_every")
-    setting = _json({"problem": problem, "eval_every": eval_every, "global_batch": int(row["global_batch"])})
-    return Trial(path, int(row["id"]), Status(int(row["status"])), str(row["stop_reason"]), workload,
-                 int(row["global_batch"]), int(row["workers"]), tuple(map(int, np.unique(worker_counts))),
-                 int(row["seed"]), plan, setting,
-                 step, seconds, metrics, *timed)
+class _Rows:
+    """The rows of /trials, made into trials."""
+
+    def __init__(self, path, table):
+        self.path = path
+        self.metaparameters = [name for name in table.columns if name.startswith("metaparameters/")]
+        self.columns = {name: table[name].tolist() for name in (*_READ, *self.metaparameters)}
+        self.workloads = {}
+
+    def trial(self, row, worker_counts, timed, parts, *measured) -> Trial:
+        """One row's trial; ``parts`` of all of them."""
+        number, status, reason, dataset, model, optimizer, batch, workers, seed, text = (
+            self.columns[name][row] for name in _READ)
+        plan = _parse(text)
+        problem = dict(plan.get("problem") or {})
+        names = (dataset, model, _json(problem.get("model_args") or ""), optimizer,
+                 int(problem.get("train_examples") or 0))
+        workload = self.workloads.setdefault(names, Workload(*names))
+        problem.pop("seed", None)
+        if not problem:             # a log from elsewhere: its metaparameters are all that is known
+            problem = {name: self.columns[name][row] for name in self.metaparameters}
+        eval_every = (plan.get("measurement") or {}).get("eval_every")
+        setting = _json({"problem": problem, "eval_every": eval_every, "global_batch": batch})
+        return Trial(self.path, number, Status(status), reason, workload, batch, workers, worker_counts, seed, plan,
+                     setting, *measured, *timed, parts.get(number))
 
 
 def _parse(text):
@@ -141,7 +154,7 @@ def _parse(text):
 
 
 def _json(value):
-    return json.dumps(value, sort_keys=True) if value else ""
+    return _ENCODER.encode(value) if value else ""
 
 
 def _timed(log, evaluated):

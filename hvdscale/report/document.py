@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import __version__
+from ..analysis.intervals import OWN_FROM
 from ..analysis.sections import Group, Section
 from . import words
 from .figures import Figure, figures_of
@@ -94,12 +95,28 @@ def _section_values(page):
     options = page.section.options
     return {
         "target": str(page.section.target) if page.section.target else None, "summary": page.summary,
-        "left_out": page.left_out,
+        "left_out": page.left_out, "intervals": _interval_values(page.section),
         "tolerances": {"perfect_within": options.perfect_within, "useful_within": options.useful_within},
         "tables": [as_values(table) for table in page.tables],
         "figures": [{"name": f"{page.slug}-{figure.name}", "title": figure.title, "caption": figure.caption,
                      "formula": figure.formula, "source": figure.source, "trials": trial_list(figure.trials)}
                     for figure in page.figures],
+    }
+
+
+def _interval_values(section):
+    """How the intervals of a section come about."""
+    pools = section.pools
+    return {
+        "confidence": section.options.confidence,
+        "formula": "exp(mean(log) +- t s / sqrt(n)); s^2 = sum of squares within points / sum of (n - 1), the "
+                   f"degrees of freedom of t; a point with n >= {OWN_FROM} uses its own s; ratios: s^2 / n of both "
+                   "sides added, degrees of freedom by Welch-Satterthwaite where two spreads differ; same updates: "
+                   "paired by seed",
+        "pooled": {name: {"deviation_of_logs": float(spread.deviation), "degrees_of_freedom": spread.freedom}
+                   for name, spread in pools.cell.items() if spread.freedom},
+        "paired": {name: {"deviation_of_logs": float(spread.deviation), "degrees_of_freedom": spread.freedom}
+                   for name, spread in pools.paired.items() if spread.freedom},
     }
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from . import words
-from .numbers import exact
+from .numbers import exact, percent
 from .tables import POLLUX, SHALLUE, keys_of
 
 INK, MUTED, GRID = "#222222", "#767676", "#dddddd"
@@ -24,6 +24,8 @@ ON_DARK = {INK: "#e6e6e6", MUTED: "#9a9a9a", GRID: "#363b42", BLUE: "#5fb4ea", O
 SHADES = 60             # of viridis, for curves
 SIZE = (4.8, 3.7)       # inches: a column of a paper, half a page on a screen
 MOST_NAMED = 8          # entries of a legend
+MOST_BARS = 10
+SMALL = 0.15            # an efficiency below it is shown on a log scale
 
 STYLE = {
     "font.size": 9, "axes.titlesize": 9.5, "axes.titleweight": "bold", "axes.titlelocation": "left",
@@ -61,6 +63,9 @@ def figures_of(section) -> tuple[Figure, ...]:
     for series in section.series:
         if any(point.cell.runs for point in series.points):
             figures += [_speedup_figure(section, series), _efficiency_figure(section, series)]
+        parts = _parts_of(section, series)
+        if 1 < len(parts) <= MOST_BARS:
+            figures.append(_parts_figure(series, parts))
     metric = _metric(section)
     if metric and any(_has_curve(run, metric) for cell in section.cells for run in cell.runs):
         figures += [_curve_figure(section, metric, across) for across in ("step", "seconds")]
@@ -189,8 +194,13 @@ def _efficiency_figure(section, series):
                 ratio = getattr(point, name)
                 tops += [end for end in (ratio.value, ratio.high) if math.isfinite(end)]
                 _mark(axes, point.workers * aside, ratio, color, marker, label)
-        axes.set_ylim(0, 1.08 * min(max(tops), 2 * max(1, *(getattr(p, k[0]).value for p in points for k in kinds
-                                                            if _known(getattr(p, k[0]))))))
+        values = [getattr(p, k[0]).value for p in points for k in kinds if _known(getattr(p, k[0]))]
+        if values and min(values) < SMALL:
+            axes.set_yscale("log")
+            axes.set_ylim(min(values) / 1.6, 1.6 * min(max(tops), 4 * max(values)))
+            _decimal_ticks(axes, (1,) if min(values) < SMALL ** 2 else (1, 2, 5))
+        else:
+            axes.set_ylim(0, 1.08 * min(max(tops), 2 * max([1, *values])))
         axes.set_xlabel("workers W")
         axes.set_ylabel("efficiency")
     what = f"Efficiency to {section.target}" if section.target else "Efficiency in examples per second"
@@ -199,6 +209,39 @@ def _efficiency_figure(section, series):
         f"Statistical efficiency, system efficiency and their product against workers; {words.series_kind(series)}."
         if section.target else f"System efficiency against workers; {words.series_kind(series)}.",
         "(S0 B0) / (S B) and (x / x0) / (W / W0)", POLLUX, _keys(point.cell for point in points), draw)
+
+
+def _parts_of(section, series):
+    """(cell, parts) of the points of a series whose steps were timed in parts."""
+    found = {id(cell): parts for cell, parts in section.parts}
+    return [(point.cell, found[id(point.cell)]) for point in series.points if id(point.cell) in found]
+
+
+def _parts_figure(series, parts):
+    cells = [cell for cell, _ in parts]
+
+    def draw(axes):
+        bottoms = [0.0] * len(parts)
+        for name, color, label in (("compute", BLUE, "computing"), ("data", GREEN, "getting data"),
+                                   ("communication", ORANGE, "waiting for communication, and its share")):
+            heights = [1000 * one.seconds * getattr(one, name) for _, one in parts]
+            axes.bar(range(len(parts)), heights, bottom=bottoms, width=0.62, color=color, label=label, linewidth=0)
+            bottoms = [bottom + height for bottom, height in zip(bottoms, heights)]
+        for at, (_, one) in enumerate(parts):
+            axes.annotate(percent(one.communication), (at, 1000 * one.seconds), xytext=(0, 2),
+                          textcoords="offset points", ha="center", va="bottom", fontsize=8)
+        _ticks(axes.xaxis, range(len(parts)))
+        axes.xaxis.set_major_formatter(lambda at, _: f"{cells[round(at)].workers[0]}")
+        axes.grid(False, axis="x")
+        axes.set_ylim(0, 1.1 * max(bottoms))
+        axes.set_xlabel("workers W")
+        axes.set_ylabel("milliseconds a step (median)")
+    return Figure(
+        f"step-time-{words.series_name(series)}", f"Where a step's time goes\n{words.series_kind(series)}",
+        f"The median step on rank 0 and its parts against workers; {words.series_kind(series)}. Waiting for the "
+        "allreduce includes waiting for slower workers.",
+        "median of step_seconds, geometric mean over runs; parts: their mean share of a step, times it", "",
+        _keys(cells), draw)
 
 
 def _curve_figure(section, metric, across):
@@ -338,12 +381,19 @@ def _powers(axis, low, high, most=9):
 def _ticks(axis, values):
     axis.set_major_locator(_fixed(values))
     axis.set_minor_locator(_fixed([]))
-    axis.set_major_formatter(lambda value, _: exact(value) if value >= 1 else f"{value:.3g}")
+    axis.set_major_formatter(lambda value, _: _tick_text(value))
 
 
-def _decimal_ticks(axes):
+def _tick_text(value):
+    """``4``, ``0.8``, and powers of 2 below a quarter as ``1/8``."""
+    if 0 < value < 0.25 and math.log2(value) == round(math.log2(value)):
+        return f"1/{1 / value:,.0f}"
+    return exact(value) if value >= 1 else f"{value:.3g}"
+
+
+def _decimal_ticks(axes, digits=(1, 2, 5)):
     from matplotlib.ticker import LogLocator
-    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5)))
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=digits))
     axes.yaxis.set_minor_locator(_fixed([]))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
 

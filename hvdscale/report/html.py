@@ -4,8 +4,9 @@ from __future__ import annotations
 import re
 from html import escape
 
+from ..analysis.intervals import OWN_FROM
 from .figures import colors_on_dark, render
-from .numbers import counted, listed
+from .numbers import RANGE, counted, listed
 
 METHOD = (
     ("Repeats", "Trials of one setting that differ by their seed alone. The worker count is no part of a setting, as "
@@ -14,9 +15,14 @@ METHOD = (
      "exactly. Where some repeats did not meet the target, the median of the steps over all of them."),
     ("Steps to target", "Steps done at the first evaluation that meets the target. NaN never meets it. A trial that "
      "never does is known only to need more than its last step."),
-    ("Intervals", "{confidence:.0%}, over repeats: Student's t on logarithms; ratios by Welch's, or paired by seed "
-     "where both sides are the same updates. The target was first met somewhere between two evaluations, so intervals "
-     "reach down to the evaluation before. One run leaves that span alone, and is marked *."),
+    ("Intervals",
+     "{confidence:.0%}, of the geometric mean over repeats: Student's t on logarithms. Two or three repeats hardly "
+     "tell their own spread, so it is pooled over the points held against one target: the sum of squares within "
+     "points over the sum of (repeats - 1), which is the degrees of freedom; steps, seconds and examples per second "
+     "have a spread each. A point of {own_from} repeats or more uses its own; ratios use the same spreads, by Welch- "
+     "Satterthwaite where two differ. Ratios of the same updates are paired by seed: their spread is twice the "
+     "residual after means of points and seeds. The target was first met somewhere between two evaluations, so "
+     "intervals reach down to the evaluation before. One run leaves that span alone, and is marked *."),
     ("Baseline", "The smallest worker count of a series. Index 0 in a formula is the baseline; in a table by global "
      "batch, the smallest batch."),
     ("Which trials", "COMPLETE ones. INFEASIBLE (diverged) ones are counted and named; RUNNING and INCOMPLETE ones are "
@@ -79,7 +85,7 @@ def _formula(column):
 
 def _cell(cell, heads_row):
     unmet = ' class="unmet"' if cell.shown in ("not met", "diverged") or cell.shown.startswith(">") else ""
-    below = f"<small>{escape(cell.below.replace('-', '–'))}</small>" if cell.below else ""
+    below = f"<small>{escape(RANGE.sub('–', cell.below))}</small>" if cell.below else ""
     inside = f"{escape(cell.shown)}{below}"
     return f'<th scope="row">{inside}</th>' if heads_row else f"<td{unmet}>{inside}</td>"
 
@@ -126,8 +132,8 @@ def _palette(body):
 
 
 def _provenance(document):
-    method = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text.format(confidence=document.confidence))}</dd>"
-                     for name, text in METHOD)
+    numbers = {"confidence": document.confidence, "own_from": OWN_FROM}
+    method = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text.format(**numbers))}</dd>" for name, text in METHOD)
     logs = "".join(_log(log) for log in document.logs)
     skipped = "".join(f"<li>{escape(message)}</li>" for message in document.skipped)
     return (f"<h3>How the numbers come about</h3><dl>{method}</dl>"

@@ -47,6 +47,8 @@ def read_all(paths, skip_broken=False):
 
     Raises LogError where a log cannot be read, unless it is to be skipped, and where there is nothing to report.
     """
+    for path in paths:
+        _refuse_outer(path)
     names = find_logs(paths)
     trials, facts, skipped = [], [], []
     for name in names:
@@ -67,12 +69,28 @@ def read_all(paths, skip_broken=False):
     return trials, facts, skipped
 
 
+def _refuse_outer(path, most=8):
+    """LogError where a directory has no log of its own while those in it have: what lies apart is not mixed unasked."""
+    if not os.path.isdir(path) or find_logs([path]):
+        return
+    within = []
+    for folder, inner, _ in os.walk(path):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        count = len(find_logs([folder]))
+        within += [f"\n  {folder}: {counted(count, 'log')}"] if count else []
+    if within:
+        more = f"\n  and {len(within) - most} more" if len(within) > most else ""
+        raise LogError(f"no logs (*.h5) in {os.fspath(path)} itself, but in directories in it; name those to report on "
+                       f"together:{''.join(within[:most])}{more}")
+
+
 def on_screen(document: Document):
     """The report as pieces of plain text: tables first, then what they say."""
     for message in document.skipped:
         yield f"skipped: {message}\n"
     for group, pages in document.pages:
-        yield f"{group.workload}\n{'=' * len(str(group.workload))}\n"
+        title = fill(str(group.workload), WIDTH)
+        yield f"{title}\n{'=' * min(WIDTH, len(title))}\n"
         for page in pages:
             yield from map(as_text, page.tables)
             if page.summary or page.left_out:

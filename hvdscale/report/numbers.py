@@ -2,17 +2,23 @@
 from __future__ import annotations
 
 import math
+import re
+
+RANGE = re.compile(r"(?<=[\dkMG])-(?=\d)")       # what joins the ends of a span, and no minus
 
 
-def number(value, digits=3) -> str:
-    """A measurement to ``digits`` significant digits: 1.2e-06, 0.0123, 1.2, 12,300, 4.56M; n/a for NaN."""
+def number(value, digits=3, thousands=1e5) -> str:
+    """A measurement to ``digits`` significant digits: 1.2e-06, 0.0123, 1.2, 12,300, 4.56M; n/a for NaN.
+
+    thousands  from where on they are written with a k: 123k
+    """
     if value != value:
         return "n/a"
     if math.isinf(value):
         return "inf"
     if 0 < abs(value) < 1e-3 or abs(value) >= 1e12:
         return f"{value:.{digits - 1}e}"
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e5, "k")):
+    for size, letter in ((1e9, "G"), (1e6, "M"), (thousands, "k")):
         if abs(value) >= size:
             scale = size if letter != "k" else 1e3
             return _significant(value / scale, digits) + letter
@@ -30,20 +36,39 @@ def exact(value, places=2) -> str:
 
 
 def ratio(value) -> str:
-    """A speedup or an efficiency: two decimals, fewer above 10, two digits below 0.1."""
-    if not math.isfinite(value) or 0 < value < 0.0995:
+    """A speedup or an efficiency: two decimals, fewer above 10, two digits below 0.1: 0.0038."""
+    if 1e-5 <= value < 0.0995:
+        return _significant(value, 2)
+    if not math.isfinite(value) or value < 0.0995:
         return number(value, 2)
     places = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:,.{places}f}"
 
 
+def percent(share) -> str:
+    """A share to two digits: ``97%``, ``0.28%``."""
+    return f"{number(100 * share, 2) if share < 0.0995 else round(100 * share)}%"
+
+
 def span(low, high, write=number) -> str:
-    """An interval as ``1.2-3.4``, ``> 1.2`` or ``< 3.4``; empty where nothing is known of it."""
+    """An interval as ``1.2-3.4``, ``> 1.2`` or ``< 3.4``; empty where nothing is known of it.
+
+    Ends have two digits where the interval is wide, more where it is so narrow that they tell its ends apart.
+    """
     if low != low or high != high or (low == 0 and math.isinf(high)):
         return ""
     if math.isinf(high):
-        return f"> {write(low)}"
-    return f"< {write(high)}" if low == 0 else f"{write(low)}-{write(high)}"
+        return f"> {_end(low, 3, write)}"
+    if low == 0:
+        return f"< {_end(high, 3, write)}"
+    digits = 2 if high >= 3 * low else 4 if 1.0005 * low <= high < 1.02 * low else 3
+    return f"{_end(low, digits, write)}-{_end(high, digits, write)}"
+
+
+def _end(value, digits, write):
+    if write is ratio or write is whole and value < 1000:
+        return write(value)
+    return number(value, digits, thousands=1e4)
 
 
 def listed(items, last="and") -> str:

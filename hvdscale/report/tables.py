@@ -11,10 +11,11 @@ import math
 import textwrap
 from dataclasses import dataclass
 
+from ..analysis.parts import NAMES
 from . import words
-from .numbers import number, ratio, span, whole
+from .numbers import RANGE, listed, number, percent, ratio, span, whole
 
-WIDTH = 118
+WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Column:
     unit: str = "1"
     formula: str = ""
     source: str = ""
+    short: str = ""             # heading where the full one is too wide
+    scaled: bool = False        # its interval is another column's, times a known factor
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Cell:
     """One value. ``shown`` is what people read; value, low and high are as computed, None where it is text alone."""
 
     shown: str
-    value: float | int | None = None
+    value: float | int | str | None = None
     low: float | None = None
     high: float | None = None
     below: str = ""             # smaller, under it: the interval
@@ -73,17 +76,24 @@ SECONDS = Column("seconds_to_target", "seconds to target", "seconds",
                  "T = S B / x: train_seconds at that evaluation, evaluation left out, geometric mean over seeds")
 SPEED = Column("examples_per_second", "examples per second", "examples/second",
                "x = S B / T, geometric mean over seeds; over all steps of a run that did not meet")
-STEP_SPEEDUP = Column("step_speedup", "step speedup", "1", "S0 / S", SHALLUE)
-STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX)
-SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)")
-PRODUCT = Column("efficiency", "their product", "1", "statistical x system efficiency = (T0 / T) / (W / W0)", POLLUX)
+STEP_SPEEDUP = Column("step_speedup", "step speedup", "1", "S0 / S", SHALLUE, scaled=True)
+STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX, "stat. effic.")
+SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)", "", "system effic.")
+PRODUCT = Column("efficiency", "their product", "1", "statistical x system efficiency = (T0 / T) / (W / W0)", POLLUX,
+                 scaled=True)
 TIME_SPEEDUP = Column("time_speedup", "time speedup", "1", "T0 / T")
 EXAMPLES = Column("examples_to_target", "examples to target", "examples", "B S", SHALLUE)
 PERFECT = Column("perfect_scaling", "perfect scaling", "1", "B S within its tolerance of the smallest B S", SHALLUE)
 RAN_AT = Column("workers", "workers", "1", "W: the worker counts that ran this batch")
 TIMED = Column("timed_steps", "steps timed", "steps", "steps of one run")
 STEP_SECONDS = Column("step_seconds", "seconds per step", "seconds", "B / x")
-THROUGHPUT = Column("throughput_speedup", "throughput speedup", "1", "x / x0")
+THROUGHPUT = Column("throughput_speedup", "throughput speedup", "1", "x / x0", scaled=True)
+PARTED = Column("timed_steps", "steps timed", "steps", "steps of all these runs")
+STEP_MS = Column("step_ms", "median step, ms", "milliseconds", "geometric mean over runs of the median of step_seconds")
+PART_MS = tuple(Column(f"{name}_ms", f"{'waiting' if name == 'communication' else name}, ms", "milliseconds",
+                       f"its share of a step, times the median step; the share: mean of {name}_seconds over the sum of "
+                       "the parts, over steps, then over runs") for name in NAMES)
+WAITING = Column("communication_share", "share waiting", "1", "mean of communication_seconds over the sum of the parts")
 
 
 def tables_of(section) -> tuple[Table, ...]:
@@ -94,29 +104,85 @@ def tables_of(section) -> tuple[Table, ...]:
         tables.append(_alone_table(section))
     if section.batches and section.batches.points:
         tables.append(_batch_table(section))
+    if section.parts:
+        tables.append(_parts_table(section))
     return tuple(tables)
 
 
-def as_text(table, width=WIDTH) -> str:
-    """The table in plain ASCII columns under its title, values above their intervals, notes wrapped to ``width``."""
-    heads = [_wrapped(column.title) for column in table.columns]
-    body = [[[cell.shown, cell.below] for cell in row.cells] for row in table.rows]
-    widths = [max(len(line) for lines in (heads[at], *(row[at] for row in body)) for line in lines)
-              for at in range(len(table.columns))]
+def as_text(table) -> str:
+    """The table in plain ASCII columns under its title, values above their intervals, notes wrapped.
 
-    def lines(cells, bottom=False):
-        deep = max(len(cell) for cell in cells)
+    Where it is wider than WIDTH, headings are shortened, then intervals that follow from others left out, then the
+    widest of the rest written on two lines, as far as it takes.
+    """
+    drawn = _Drawn(table)
+    for narrow in (drawn.shorten, drawn.drop, *[drawn.split] * len(table.columns)):
+        if drawn.width > WIDTH:
+            narrow()
+    out = [*textwrap.wrap(table.title, WIDTH), "", *drawn.lines()]
+    for note in (*table.notes, *drawn.notes):
+        out += textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join(out) + "\n"
+
+
+class _Drawn:
+    """A table's columns as lines of text: headings, and for each row a value above its interval."""
+
+    def __init__(self, table):
+        self.columns = table.columns
+        self.heads = [_wrapped(column.title) for column in table.columns]
+        self.cells = [[[row.cells[at].shown, row.cells[at].below] for row in table.rows]
+                      for at in range(len(table.columns))]
+        self.notes = []
+
+    def shorten(self):
+        """Short headings where there are."""
+        self.heads = [_wrapped(column.short or column.title) for column in self.columns]
+
+    def drop(self):
+        """Leaves out the intervals that are others', scaled."""
+        dropped = [at for at, column in enumerate(self.columns)
+                   if column.scaled and any(RANGE.search(below) for _, below in self.cells[at])]
+        for at in dropped:
+            self.cells[at] = [[shown, "" if RANGE.search(below) else below] for shown, below in self.cells[at]]
+        self.notes += [f"{listed(self.columns[at].title for at in dropped).capitalize()}: the interval, left out here, "
+                       "is that of the ratio beside times a known factor."] if dropped else []
+
+    def split(self):
+        """Writes the intervals of one column on two lines: of the one that this makes narrowest."""
+        tried = [[[shown, *RANGE.sub("-\n", "".join(below)).split("\n")] for shown, *below in cells]
+                 for cells in self.cells]
+        gains = [_width(self.heads[at], now) - _width(self.heads[at], then)
+                 for at, (now, then) in enumerate(zip(self.cells, tried))]
+        at = gains.index(max(gains))
+        if gains[at] > 0:
+            self.cells[at] = tried[at]
+
+    @property
+    def widths(self):
+        """Characters of each column."""
+        return [_width(head, cells) for head, cells in zip(self.heads, self.cells)]
+
+    @property
+    def width(self):
+        """Characters of the whole."""
+        return sum(self.widths) + 2 * (len(self.columns) - 1)
+
+    def lines(self):
+        """Headings, a rule and the rows."""
+        rows = [line for row in zip(*self.cells) for line in self._row(row)]
+        return [*self._row(self.heads, bottom=True), "-" * self.width, *rows]
+
+    def _row(self, cells, bottom=False):
+        deep = max(map(len, cells))
         cells = [[""] * (deep - len(cell)) + cell if bottom else cell + [""] * (deep - len(cell)) for cell in cells]
+        widths = self.widths
         return [line for at in range(deep)
                 if (line := "  ".join(cell[at].rjust(wide) for cell, wide in zip(cells, widths)).rstrip())]
 
-    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
-    out = [table.title, "", *lines(heads, bottom=True), rule]
-    for row in body:
-        out += lines(row)
-    for note in table.notes:
-        out += textwrap.wrap(note, width, initial_indent="  ", subsequent_indent="  ")
-    return "\n".join(out) + "\n"
+
+def _width(head, cells):
+    return max(len(line) for lines in (head, *cells) for line in lines)
 
 
 def as_csv(table) -> str:
@@ -202,12 +268,23 @@ def _batch_table(section):
     for point in section.batches.points:
         cell = point.cell
         rows.append(_row((
-            _count(cell.global_batch), Cell(",".join(map(str, cell.workers))), _met(cell),
+            _count(cell.global_batch), _ran_at(cell), _met(cell),
             _estimate(cell.steps, cell, whole), _estimate(point.examples, cell),
             _ratio_cell(point.statistical_efficiency, cell, section.batches.points[0].cell),
             Cell(("yes" if point.perfect else "no") if cell.steps.met else _unmet(cell))),
             cell, section.batches.points[0].cell))
     return Table("batches", words.batch_title(section), columns, tuple(rows), words.batch_notes(section))
+
+
+def _parts_table(section):
+    columns = (WORKERS, BATCH, RUNS, PARTED, STEP_MS, *PART_MS, WAITING)
+    rows = []
+    for cell, parts in section.parts:
+        times = (1000 * parts.seconds * share for share in (1, *(getattr(parts, name) for name in NAMES)))
+        rows.append(_row((_workers(cell), _count(cell.global_batch), Cell(*_runs(cell)), _count(parts.steps),
+                          *(Cell(number(time), time) for time in times),
+                          Cell(percent(parts.communication), parts.communication)), cell))
+    return Table("step-time", words.parts_title(section), columns, tuple(rows), words.parts_notes(section))
 
 
 def _row(cells, cell, baseline=None):
@@ -234,6 +311,11 @@ def _speed_columns(cell):
 
 def _workers(cell):
     return Cell(f"{cell.workers[0]}{words.CROWDED if cell.oversubscribed else ''}", cell.workers[0])
+
+
+def _ran_at(cell):
+    every = ",".join(map(str, cell.workers))
+    return Cell(every if len(every) < 12 else f"{cell.workers[0]}-{cell.workers[-1]}", every)
 
 
 def _count(value):

@@ -1,9 +1,12 @@
 """What the tables and figures say, in sentences: titles, notes, and the summary that a report opens with."""
 from __future__ import annotations
 
+from ..analysis.intervals import OWN_FROM
+from ..analysis.parts import MOST_ROWS
+from ..analysis.pools import SPEED, stand_out, updates
 from ..analysis.speedup import WEAK
 from ..log.schema import Status
-from .numbers import counted, exact, listed, number, ratio, span, whole
+from .numbers import counted, exact, listed, number, percent, ratio, span, whole
 
 ONE_RUN = "*"       # marks a point that stands on one run
 CROWDED = "#"       # marks a worker count at which a host had fewer cores than workers
@@ -44,6 +47,33 @@ def alone_title(section) -> str:
     return f"{found}: {section.target or 'throughput'}"
 
 
+def parts_title(section) -> str:
+    """The title of the table of a step's parts."""
+    return "Where a step's time goes" + (f": runs to {section.target}" if section.target else "")
+
+
+def parts_notes(section) -> tuple[str, ...]:
+    """What must be known to read the table of a step's parts."""
+    notes = ["Of each run the median step on rank 0; its parts are their mean shares of a step, times it; over several "
+             "runs the mean. Data: getting the batch; compute: the model and the optimizer; waiting: for the "
+             "allreduce, slower workers included."]
+    return (*notes, *_crowded_notes([cell for cell, _ in section.parts]))
+
+
+def _parts_summary(section):
+    """Of the most workers: what a step's time goes into, beside the fewest workers."""
+    if not section.parts:
+        return []
+    (few, before), (many, after) = section.parts[0], section.parts[-1]
+    said = (f"A step's {number(1000 * after.seconds)} ms at {counted(many.workers[0], 'worker')} (global batch "
+            f"{many.global_batch:,}): {percent(after.communication)} waiting for communication, "
+            f"{percent(after.compute)} computing, {percent(after.data)} getting data")
+    if many is few:
+        return [said + "."]
+    return [f"{said}; at {counted(few.workers[0], 'worker')}, {number(1000 * before.seconds)} ms: "
+            f"{percent(before.communication)}, {percent(before.compute)} and {percent(before.data)}."]
+
+
 def batch_title(section) -> str:
     """The title of the table by global batch."""
     return f"By global batch: {section.target} (all worker counts)"
@@ -55,11 +85,12 @@ def series_notes(section, series) -> tuple[str, ...]:
     cells = [point.cell for point in series.points]
     grows = ("the global batch grows with the workers" if series.kind == WEAK
              else "the global batch stays, the share of a worker shrinks")
-    notes = [f"{series.kind.capitalize()} scaling: {grows}. Ratios are to W = {baseline.workers[0]}. "
-             f"Under a value: its {section.options.confidence:.0%} interval."]
+    notes = [f"{series.kind.capitalize()} scaling: {grows}. Ratios are to W = {baseline.workers[0]}."]
     if section.target and not baseline.steps.met:
         notes.append(f"The baseline, W = {baseline.workers[0]}, did not meet the target: ratios of steps and seconds "
                      "cannot be formed.")
+    if len({updates(cell) for cell in cells}) < len(cells):
+        notes.append("Ratios to the same updates are paired by seed.")
     return (*notes, *_cell_notes(section, cells))
 
 
@@ -114,7 +145,7 @@ def summary(section) -> tuple[str, ...]:
     for series in section.series:
         said += _series_summary(section, series) if section.target else _throughput_summary(series)
     said += [_alone_summary(section, cell) for cell in section.alone] if len(section.alone) <= 3 else []
-    return (*said, *batch_summary(section))
+    return (*said, *batch_summary(section), *_parts_summary(section))
 
 
 def left_out(section) -> tuple[str, ...]:
@@ -129,6 +160,8 @@ def left_out(section) -> tuple[str, ...]:
         said.append(f"Diverged: {counted(len(diverged), 'trial')} INFEASIBLE ({_named(diverged)})"
                     + (f", {len(met)} of them after meeting the target ({_named(met)}): counted apart, in no estimate."
                        if met else ", in no estimate."))
+    if section.parts_skipped:
+        said.append(f"Where a step's time goes is left out of logs with more than {MOST_ROWS:,} steps.")
     if section.stopped_early:
         said.append(f"Stopped at a target of their own before this one was met: {_named(section.stopped_early)}; run "
                     "them with keep_going, or with this target, to know their steps.")
@@ -149,34 +182,75 @@ def _cell_notes(section, cells, times=True):
     if any(len(cell.samples.seeds) == 1 for cell in cells):
         shown = "the interval is the spacing of the evaluations" if section.target else "there is no interval"
         notes.append(f"{ONE_RUN} one run: {shown}; nothing is known of the spread between runs.")
-    if any(len(cell.samples.seeds) == 2 for cell in cells):
-        notes.append("Intervals over two runs are wide (one degree of freedom); a third run narrows them most.")
+    notes += _interval_notes(section, cells, times)
     if any(0 < cell.met < len(cell.samples.seeds) for cell in cells) and section.target:
         notes.append("Where some seeds did not meet the target: the median over all seeds, open upwards.")
     tried = [cell for cell in cells if cell.settings > 1]
     if tried:
         which = "fewest steps to target" if section.target else "most examples a second"
         notes.append("Several settings (learning rate, ...) were tried at batch " + listed(
-            f"{cell.global_batch:,} ({cell.settings})" for cell in tried) + f": the row is the one with the {which}, "
+            f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried) + f": the row is the one with the {which}, "
             "and its interval does not include that choice.")
     if times:
         notes += _time_notes(cells)
     return tuple(notes)
 
 
+def _interval_notes(section, cells, times):
+    """What intervals claim and stand on."""
+    repeats = {len(cell.samples.seeds) for cell in cells} - {0, 1}
+    freedom = degrees_of_freedom(section, times)
+    if not repeats or not freedom:
+        return []
+    said = f"Under a value: the {section.options.confidence:.0%} interval of the geometric mean over repeats, "
+    if min(repeats) >= OWN_FROM:
+        return [said + "from the spread of each point's own logs."]
+    notes = [said + f"from the spread of the logs pooled over the points: {_freedom(freedom)}"
+             + (f"; points of {OWN_FROM} repeats or more use their own." if max(repeats) >= OWN_FROM else ".")]
+    if min(freedom.values()) <= 2:
+        notes.append("So few leave the intervals wide: one more repeat at any point narrows all of them.")
+    names = {"steps": "steps", SPEED: "examples per second"} if times else {"steps": "steps"}
+    for name, what in names.items():
+        found = stand_out(cells, name)
+        if found:
+            notes.append(f"{what[0].upper()}{what[1:]} spread far more at "
+                         + listed(f"W = {listed_workers(cell)}, B = {cell.global_batch:,}" for cell in found)
+                         + " than elsewhere: intervals there are too narrow, elsewhere too wide.")
+    return notes
+
+
+def degrees_of_freedom(section, times=True) -> dict[str, int]:
+    """Of the pooled spreads of a section, those that are known: steps, seconds, examples per second."""
+    names = (["steps"] if section.target else []) + ((["seconds"] if section.target else []) + [SPEED] if times else [])
+    return {name: section.pools.of(name).freedom for name in names if section.pools.of(name).freedom}
+
+
+def _freedom(degrees):
+    """``6 degrees of freedom`` or ``4 degrees of freedom for steps and 6 for seconds``."""
+    if len(set(degrees.values())) == 1:
+        return counted(next(iter(degrees.values())), "degree") + " of freedom"
+    (first, count), *rest = ((name.replace("_", " "), count) for name, count in degrees.items())
+    said = [first, *(f"{other} for {name}" for name, other in rest)]
+    return f"{counted(count, 'degree')} of freedom for {listed(said)}"
+
+
 def _time_notes(cells):
-    notes = []
-    crowded = [cell for cell in cells if cell.oversubscribed]
-    if crowded:
-        cores = {trial.execution.get("cores") for cell in crowded for trial in cell.considered}
-        notes.append(f"{CROWDED} more workers than cores on the host ({listed(sorted(cores), 'or')}): times and speeds "
-                     "there do not speak for a real cluster; steps do.")
+    notes = _crowded_notes(cells)
     passes = {run.trial.execution.get("untimed_passes") or 0 for cell in cells for run in cell.runs}
     if passes and max(passes):
         notes.append(f"{spread(passes)} warm-up passes ran before each clock started; no time includes them.")
     elif passes:
         notes.append("No warm-up passes were left out of the times.")
     return notes
+
+
+def _crowded_notes(cells):
+    crowded = [cell for cell in cells if cell.oversubscribed]
+    if not crowded:
+        return []
+    cores = {trial.execution.get("cores") for cell in crowded for trial in cell.considered}
+    return [f"{CROWDED} more workers than cores on the host ({listed(sorted(cores), 'or')}): times and speeds there do "
+            "not speak for a real cluster; steps do."]
 
 
 def _series_summary(section, series):

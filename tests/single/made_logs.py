@@ -8,6 +8,9 @@ from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
 
 
+PARTS = ("data_seconds", "compute_seconds", "communication_seconds")
+
+
 class MadeTable(dict):
     """Columns by name, with the row count beside."""
 
@@ -25,7 +28,7 @@ def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, wor
     """One trial, evaluated after ``steps`` with ``error`` after ``seconds`` (0.01 a step unless given).
 
     changes  dataset, model, optimizer, keep_going, cores, local_workers, untimed_passes, train_examples, peak_lr,
-             stop_reason, plan, worker_counts (one a restart)
+             stop_reason, plan, worker_counts (one a restart), communication_share (of its steps; 0.1 is data)
     """
     plan = {
         "problem": {"workload": "made/net", "model_args": changes.get("model_args"), "global_batch": batch,
@@ -46,6 +49,7 @@ def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, wor
     seconds = 0.01 * steps if seconds is None else np.asarray(seconds, float)
     return SimpleNamespace(row=row, step=steps, seconds=seconds, error=np.asarray(error, float),
                            step_seconds=np.asarray(step_seconds, float),
+                           communication_share=changes.get("communication_share"),
                            worker_counts=changes.get("worker_counts", (workers,)))
 
 
@@ -53,14 +57,20 @@ def log(*trials, path="made.h5", metric="val/error"):
     """A Log of these trials, its evaluations interleaved by step as several trials of one file would be."""
     rows = sorted(((s, t.row["id"], t.row["global_batch"] * s, w, e)
                    for t in trials for s, w, e in zip(t.step, t.seconds, t.error)))
-    steps = [(t.row["id"], i + 1, 1.0, 0.1, s) for t in trials for i, s in enumerate(t.step_seconds)]
+    parted = any(t.communication_share is not None for t in trials)
+    steps = [(t.row["id"], i + 1, 1.0, 0.1, s, *(_parts(s, t.communication_share) if parted else ()))
+             for t in trials for i, s in enumerate(t.step_seconds)]
     restarts = [(t.row["id"], 0, w, "here", "cpu", 0.0, "") for t in trials for w in t.worker_counts]
     return SimpleNamespace(
         path=path, attributes={"creator": "made", "commit": "0" * 7},
         trials=MadeTable({name: _column([t.row[name] for t in trials]) for name in trial().row}),
         restarts=_table(("trial", "first_step", "workers", "host", "device", "time", "previous_end"), restarts),
         evaluations=_table(("step", "trial", "examples", "train_seconds", metric), rows),
-        steps=_table(("trial", "step", "loss", "lr", "step_seconds"), steps))
+        steps=_table(("trial", "step", "loss", "lr", "step_seconds", *(PARTS if parted else ())), steps))
+
+
+def _parts(seconds, share):
+    return (np.nan,) * 3 if share is None else (0.1 * seconds, (0.9 - share) * seconds, share * seconds)
 
 
 def _table(names, rows):
@@ -74,7 +84,8 @@ def _column(values):
 def save(made, path):
     """The log as a file, and its path."""
     metrics = [name for name in made.evaluations.columns if "/" in name]
-    writer = LogWriter(path, metrics=metrics, metaparameters=("learning_rate",), attributes={"commit": "0" * 7})
+    writer = LogWriter(path, metrics=metrics, metaparameters=("learning_rate",), attributes={"commit": "0" * 7},
+                       optional_steps=[name for name in PARTS if name in made.steps])
     for name in ("trials", "restarts", "evaluations", "steps"):
         table = getattr(made, name)
         for row in range(table.rows):

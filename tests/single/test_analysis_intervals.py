@@ -2,8 +2,8 @@
 import numpy as np
 import pytest
 
-from hvdscale.analysis.intervals import (geometric_mean, geometric_median, hull, mean_interval, paired_ratio_interval,
-                                         ratio_interval)
+from hvdscale.analysis.intervals import (UNKNOWN, Spread, geometric_mean, geometric_median, hull, mean_interval,
+                                         paired_ratio_interval, pooled, pooled_paired, ratio_interval)
 
 T_95 = {1: 12.706, 2: 4.3027, 4: 2.7764}      # Student's t, two-sided 95 %, from printed tables
 
@@ -38,6 +38,49 @@ def test_pairing_takes_out_what_both_samples_share():
     assert paired_ratio_interval(3 * shared, shared) == pytest.approx((3.0, 3.0))
 
 
+def test_a_pooled_spread_is_the_sum_of_squares_within_samples_over_its_degrees_of_freedom():
+    spread = pooled([np.exp([1.0, 3.0]), np.exp([7.0, 8.0, 9.0]), np.exp([5.0])])
+    assert (spread.variance, spread.freedom) == (pytest.approx((2 + 2) / 3), 3)
+
+
+def test_samples_without_logarithms_are_in_no_pool():
+    spread = pooled([[1.0, np.inf], [0.0, 1.0], np.exp([1.0, 3.0]), []])
+    assert (spread.variance, spread.freedom) == (pytest.approx(2.0), 1)
+    assert pooled([[1.0], [np.inf, 2.0]]) is UNKNOWN
+
+
+def test_a_pool_stands_in_for_the_spread_of_few_repeats_only():
+    few, many, pool = np.exp([1.0, 2.0, 3.0]), np.exp(np.arange(5.0)), Spread(4.0, 4)
+    half = T_95[4] * np.sqrt(4 / 3)
+    assert np.log(mean_interval(few, pool)) == pytest.approx([2 - half, 2 + half], abs=2e-4)
+    assert mean_interval(many, pool) == mean_interval(many)
+
+
+def test_the_ratio_of_two_pooled_samples_has_the_pool_s_degrees_of_freedom():
+    half = T_95[4] * np.sqrt(4 / 3 + 4 / 2)
+    found = ratio_interval(np.exp([1.0, 2.0, 3.0]), np.exp([0.0, 0.0]), Spread(4.0, 4))
+    assert np.log(found) == pytest.approx([2 - half, 2 + half], abs=2e-4)
+
+
+def test_a_ratio_of_a_pooled_and_an_own_spread_is_welch_s():
+    few, many, pool = np.exp([1.0, 2.0]), np.exp(np.arange(5.0)), Spread(2.5 * 2 / 5, 4)     # means of equal variance
+    half = 2.3060 * np.sqrt(1 / 2 + 2.5 / 5)                                             # 8 degrees of freedom
+    assert np.log(ratio_interval(few, many, pool)) == pytest.approx([-0.5 - half, -0.5 + half], abs=2e-4)
+
+
+def test_the_pool_of_one_pair_is_the_paired_t_s_own_variance():
+    above, below = np.exp([1.0, 2.0, 4.0]), np.exp([0.5, 2.5, 2.0])
+    spread = pooled_paired([np.array([above, below])])
+    assert (spread.variance, spread.freedom) == (pytest.approx(np.var(np.log(above / below), ddof=1)), 2)
+    assert paired_ratio_interval(above, below, spread) == pytest.approx(paired_ratio_interval(above, below))
+
+
+def test_the_pool_of_pairs_takes_out_seeds_and_samples():
+    shared, factors = np.array([1.0, 10.0, 100.0]), np.array([[1.0], [2.0], [5.0]])
+    spread = pooled_paired([shared * factors])
+    assert (spread.variance, spread.freedom) == (pytest.approx(0), 4)
+
+
 def test_the_median_counts_unmet_runs_as_the_largest():
     assert geometric_median([np.inf, 8.0, 2.0]) == pytest.approx(8.0)
     assert geometric_median([np.inf, 8.0, 2.0, np.inf]) == np.inf
@@ -58,3 +101,48 @@ def test_intervals_cover_what_they_claim_on_lognormal_repeats(count, spread):
     for (low, high), truth in ((mean_interval(draws), 1000), (ratio_interval(draws, others), 4)):
         covered = np.mean((low <= truth) & (truth <= high))
         assert 0.90 <= covered <= 0.99
+
+
+def covered(deviations, repeats, draws=4000, seed=7):
+    """Shares of 95 % intervals with pooled spread that hold the truth: of each cell's mean, each ratio to the first."""
+    random = np.random.default_rng(seed + repeats)
+    truths = 1000 / 1.7 ** np.arange(len(deviations))
+    cells = [truth * np.exp(random.normal(0, deviation, (draws, repeats)))
+             for truth, deviation in zip(truths, deviations)]
+    pool = pooled(cells)
+    pairs = [(mean_interval(cell, pool), truth) for cell, truth in zip(cells, truths)]
+    ratios = [(ratio_interval(cell, cells[0], pool), truth / truths[0]) for cell, truth in zip(cells[1:], truths[1:])]
+    return [np.mean([np.mean((low <= truth) & (truth <= high)) for (low, high), truth in found])
+            for found in (pairs, ratios)]
+
+
+@pytest.mark.parametrize("repeats", [2, 3])
+@pytest.mark.parametrize("cells", [3, 4])
+def test_pooled_intervals_of_few_repeats_cover_what_they_claim(repeats, cells):
+    for share in covered([0.2] * cells, repeats):
+        assert 0.93 <= share <= 0.97
+
+
+@pytest.mark.parametrize("repeats", [2, 3])
+@pytest.mark.parametrize("deviations", [(0.1, 0.2, 0.1, 0.2), (0.1, 0.1, 0.1, 0.2), (0.2, 0.1, 0.1), (0.1, 0.14, 0.2)])
+def test_pooled_intervals_cover_nearly_so_where_spreads_differ_by_a_factor_of_two(repeats, deviations):
+    for share in covered(deviations, repeats):
+        assert share >= 0.88
+
+
+@pytest.mark.parametrize("repeats", [2, 3])
+def test_pooled_paired_intervals_cover_what_they_claim(repeats):
+    random = np.random.default_rng(11)
+    seeds = random.normal(0, 1.0, (4000, 1, repeats))                       # shared by the cells: much larger
+    table = np.exp(seeds + random.normal(0, 0.2, (4000, 4, repeats)))
+    pool = pooled_paired([table])
+    found = [paired_ratio_interval(table[:, at], table[:, 0], pool) for at in (1, 2, 3)]
+    assert 0.93 <= np.mean([(low <= 1) & (1 <= high) for low, high in found]) <= 0.97
+
+
+@pytest.mark.parametrize("repeats", [2, 3])
+def test_pooling_narrows_the_intervals_of_few_repeats(repeats):
+    random = np.random.default_rng(3)
+    cells = np.exp(random.normal(0, 0.2, (4, 2000, repeats)))
+    widths = [np.median(np.log(np.divide(*mean_interval(cells[0], pool)[::-1]))) for pool in (UNKNOWN, pooled(cells))]
+    assert widths[1] < widths[0] * (0.5 if repeats == 2 else 0.8)

@@ -76,6 +76,45 @@ def test_independent_repeats_have_an_interval_that_the_grid_widens():
     assert speedup.low < (290 * 330 / 200 / 220) ** 0.5 < speedup.value < (300 * 340 / 190 / 210) ** 0.5 < speedup.high
 
 
+def test_two_repeats_a_point_share_their_spread_over_the_points_of_a_section():
+    found = section(*weak(np.random.default_rng(1), repeats=2))
+    assert [found.pools.of(name).freedom for name in ("steps", "seconds", "examples_per_second")] == [4, 4, 4]
+    cells = [point.cell for point in found.series[0].points]
+    widths = [np.log(cell.examples_per_second.high / cell.examples_per_second.low) for cell in cells]
+    assert widths == pytest.approx([widths[0]] * 4)
+    values = [np.log(cell.samples.examples_per_second) for cell in cells]
+    deviation = np.sqrt(sum(np.sum((logs - logs.mean()) ** 2) for logs in values) / 4)
+    assert widths[0] == pytest.approx(2 * 2.7764 * deviation / np.sqrt(2), rel=1e-4)    # t of 4 degrees of freedom
+
+
+def test_every_target_has_pools_of_its_own():
+    trials = weak(np.random.default_rng(1), repeats=2)
+    [group] = analyse(read_trials(log(*trials)), [Target.parse("val/error<0.2"), Target.parse("val/error<0.6")])
+    assert group.sections[0].pools.of("steps").variance != group.sections[1].pools.of("steps").variance
+
+
+def test_the_same_updates_at_several_worker_counts_tell_the_spread_of_steps_once():
+    made = [found for workers in (1, 2, 4) for found in runs(workers, 64, (300, 900), (3, 9), 10 * workers)]
+    pools = section(*made).pools
+    assert [pools.of(name).freedom for name in ("steps", "seconds", "examples_per_second")] == [1, 1, 3]
+    assert (pools.of_paired("steps").variance, pools.of_paired("steps").freedom) == (pytest.approx(0), 2)
+
+
+def test_paired_ratios_share_their_spread_too():
+    random = np.random.default_rng(2)
+    made = [found for workers in (1, 2, 4, 8)
+            for found in runs(workers, 64, (300, 900), (3, 9) * np.exp(random.normal(0, 0.1, 2)), 10 * workers)]
+    found = section(*made)
+    widths = [np.log(point.time_speedup.high / point.time_speedup.low) for point in found.series[0].points[1:]]
+    assert found.pools.of_paired("seconds").freedom == 3 and widths == pytest.approx([widths[0]] * 3)
+
+
+def test_a_point_of_one_run_among_repeats_keeps_the_grid_alone():
+    found = section(*runs(1, 32, (300, 340), (3, 3.3)), *runs(2, 64, (200,), (1,), 10)).cells[1]
+    assert (found.steps.low, found.steps.high) == pytest.approx((190, 200))
+    assert np.isnan(found.examples_per_second.low)
+
+
 def test_one_run_a_cell_leaves_the_grid_as_the_interval():
     point = section(*runs(1, 32, (300,), (3,)), *runs(2, 64, (200,), (1,), 10)).series[0].points[1]
     assert (point.step_speedup.low, point.step_speedup.high) == pytest.approx((290 / 200, 300 / 190))

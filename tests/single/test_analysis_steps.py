@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from made_logs import log, trial
 
+from hvdscale.analysis.parts import parts_of
 from hvdscale.analysis.steps import cell_of, first_met, run_of, steps_to_target
 from hvdscale.analysis.trials import by_workload, read_trials
 from hvdscale.log.schema import Status
@@ -14,7 +15,7 @@ TARGET = Target.parse("val/error<0.2")
 
 
 def cell(*trials, target=TARGET):
-    return cell_of(read_trials(log(*trials)), target)
+    return cell_of([run_of(found, target) for found in read_trials(log(*trials))])
 
 
 def test_steps_to_target_are_those_of_the_first_evaluation_that_meets():
@@ -152,3 +153,36 @@ def test_a_plan_that_says_nothing_leaves_the_metaparameters_to_tell_settings_apa
     trials = read_trials(log(trial(id=1, plan=plan), trial(id=2, plan=plan, seed=1), trial(id=3, plan=plan, peak_lr=2)))
     assert trials[0].setting == trials[1].setting != trials[2].setting
     assert trials[0].target is None
+
+
+def timed(**changes):
+    """Step parts of one trial whose first step stalls."""
+    return read_trials(log(trial(step_seconds=[9.0, 0.1, 0.3, 0.2, 0.2], **changes)))[0].step_parts
+
+
+def test_one_stall_counts_as_one_step():
+    parts = timed(communication_share=0.5)
+    assert (parts.steps, parts.seconds) == (5, pytest.approx(0.2))
+    assert (parts.data, parts.compute, parts.communication) == pytest.approx((0.1, 0.4, 0.5))
+
+
+def test_shares_are_the_mean_over_steps():
+    made = log(trial(step_seconds=[0.1, 0.1], communication_share=0.5))
+    made.steps["communication_seconds"] = np.array([0.0, 0.05])
+    made.steps["compute_seconds"] = np.array([0.1, 0.05])
+    made.steps["data_seconds"] = np.zeros(2)
+    assert read_trials(made)[0].step_parts.communication == pytest.approx(0.25)
+
+
+def test_steps_without_parts_leave_none():
+    assert timed() is None
+    one, other = read_trials(log(trial(id=1, step_seconds=[0.1], communication_share=0.5),
+                                 trial(id=2, step_seconds=[0.1])))
+    assert one.step_parts and other.step_parts is None
+
+
+def test_the_parts_of_a_cell_are_the_mean_of_its_runs():
+    found = cell(trial(id=1, step_seconds=[0.1] * 3, communication_share=0.2),
+                 trial(id=2, seed=1, step_seconds=[0.4] * 5, communication_share=0.6))
+    parts = parts_of(found)
+    assert (parts.steps, parts.seconds, parts.communication) == (8, pytest.approx(0.2), pytest.approx(0.4))

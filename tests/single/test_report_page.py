@@ -69,6 +69,24 @@ def test_every_figure_is_drawn_for_a_study(figures):
     assert list(figures) == ["steps-batch", "speedup-weak-32", "efficiency-weak-32", "curve-step", "curve-seconds"]
 
 
+def test_where_a_step_s_time_goes_is_drawn_where_it_was_timed():
+    logs = [log(trial(workers=w, batch=32 * w, step_seconds=[0.02] * 5, communication_share=0.1 * w), path=f"{w}.h5")
+            for w in (1, 2, 4)]
+    [(_, [page])] = document(*logs).pages
+    [figure] = [figure for figure in page.figures if figure.name == "step-time-weak-32"]
+    drawn = render(figure, "svg").decode()
+    for text in ("computing", "getting data", "waiting for communication, and its share", "40%", "workers W",
+                 "milliseconds a step (median)"):
+        assert f">{text}<" in drawn
+
+
+def test_tiny_efficiencies_are_drawn_on_a_scale_that_shows_them():
+    logs = [log(trial(workers=w, batch=32 * w, seconds=(0, 1, 2 * 30 ** (w - 1))), path=f"{w}.h5") for w in (1, 2, 3)]
+    [(_, [page])] = document(*logs).pages
+    [figure] = [figure for figure in page.figures if figure.name.startswith("efficiency")]
+    assert ">0.001<" in render(figure, "svg").decode()
+
+
 @pytest.mark.parametrize("name, texts", [
     ("steps-batch", ["global batch B (examples)", "steps to target S", "perfect scaling", "32", "256", "512"]),
     ("speedup-weak-32", ["workers W", "speedup over 1 worker", "ideal", "lost to the system", "lost to statistics"]),
