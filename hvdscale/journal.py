@@ -34,6 +34,9 @@ class Silent:
     def step(self, step: int, lr: float, result: StepResult) -> None:
         """One row of /steps; ``step`` counts it."""
 
+    def flush(self) -> None:
+        """Bring all rows into the file, before a pause in which none follow."""
+
     def end(self, status: Status, reason: str) -> None:
         """The trial's end; the last row."""
 

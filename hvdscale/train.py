@@ -83,6 +83,7 @@ def run(plan: Plan, workload: Workload, data: Data, model: nn.Module, optimizer:
             if stop is None and step == plan.budget_steps > 0:
                 stop = Stop(Status.COMPLETE, f"budget of {step} steps spent", DONE)
             if plan.evaluates_at(step) if stop is None else plan.eval_every and stop.status == Status.COMPLETE:
+                journal.flush()
                 measured = evaluate(model, SPLITS if stop else plan.eval_splits)
                 sooner = _stop_by_evaluation(step, measured, plan, model, workers)
                 if sooner and not stop:

@@ -6,12 +6,13 @@ import click
 from ..analysis.intervals import CONFIDENCE
 from ..analysis.regimes import PERFECT_WITHIN, USEFUL_WITHIN
 from ..analysis.sections import Options
-from ..errors import HvdscaleError, UsageError
+from ..errors import UsageError
 from ..report.make import FORMATS, make
 from ..target import Target
+from .common import Command
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.argument("logs", nargs=-1, required=True, metavar="LOGS...")
 @click.option("--target", "targets", multiple=True, metavar="TARGET",
               help="Split/metric, a comparison and a number, such as 'val/error<0.01'; may be given several times. "
@@ -58,10 +59,4 @@ def _formats(text):
     return formats
 
 
-def main():
-    """The console script."""
-    try:
-        command()
-    except HvdscaleError as error:
-        click.echo(f"Error: {error}", err=True)
-        raise SystemExit(error.exit_code) from None
+main = command

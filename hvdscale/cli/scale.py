@@ -2,19 +2,19 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import click
 
 from ..config import Settings
-from ..errors import HvdscaleError, UsageError
+from ..errors import UsageError
 from ..launch import LAUNCHERS, find_launcher, usable_cores
 from ..report.make import make
 from ..series import PLACES, PROBE, carry_out, ended, runs_of
+from .common import Command
 from .train import key_options, user_layers
 
 
-@click.command(context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.command(cls=Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @click.argument("workload")
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True,
@@ -47,9 +47,22 @@ def command(workload, counts, repeats, out, probe, launcher, hosts, overwrite, *
     for number, run in enumerate(todo, 1):
         click.echo(f"\n[{number}/{len(todo)}] {run.workers} worker{'s' * (run.workers > 1)}, seed "
                    f"{run.keys.get('seed', 0)}: {run.log}")
-        carry_out(run, workload, launcher, hosts, lambda line: click.echo(f"  {line}"))
+        known = number > 1 and todo[number - 2].workers == run.workers
+        carry_out(run, workload, launcher, hosts, _teller(with_plan=not known))
     click.echo()
     make([run.log for run in runs], out=os.path.join(out, "report"))
+
+
+def _teller(with_plan: bool):
+    """A function that prints a run's line: without its log's place, which the series knows, and its plan only if asked."""
+    telling = with_plan
+
+    def tell(line: str) -> None:
+        nonlocal telling
+        telling = telling or line.startswith(("step", "Error"))
+        if telling and not line.startswith(("log: ", "next: ")):
+            click.echo(f"  {line}")
+    return tell
 
 
 def parse_counts(text: str) -> list[int]:
@@ -60,10 +73,4 @@ def parse_counts(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def main() -> None:
-    """The console script."""
-    try:
-        command()
-    except HvdscaleError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(error.exit_code)
+main = command
