@@ -145,6 +145,7 @@ def _speedup_figure(section, series):
         ratios = [ratio for point in points for ratio in (point.throughput_speedup, point.time_speedup)]
         _log2(axes, "y", [1, *ideal, *(ratio.value for ratio in ratios)],
               [end for ratio in ratios for end in (ratio.low, ratio.high)])
+        axes.yaxis.set_major_formatter(_fraction)
         axes.plot(workers, ideal, "--", color=MUTED, linewidth=1.2, label="ideal")
         system = [point.throughput_speedup.value for point in shown]
         axes.fill_between([p.workers for p in shown], system, [p.worker_ratio for p in shown], color=ORANGE,
@@ -197,7 +198,8 @@ def _efficiency_figure(section, series):
         values = [getattr(p, k[0]).value for p in points for k in kinds if _known(getattr(p, k[0]))]
         if values and min(values) < SMALL:
             axes.set_yscale("log")
-            axes.set_ylim(min(values) / 1.6, 1.6 * min(max(tops), 4 * max(values)))
+            ends = [max(min(values) / 4, getattr(p, k[0]).low) for p in points for k in kinds]
+            axes.set_ylim(min([*values, *ends]) / 1.3, 1.3 * min(max(tops), 4 * max(values)))
             _decimal_ticks(axes, (1,) if min(values) < SMALL ** 2 else (1, 2, 5))
         else:
             axes.set_ylim(0, 1.08 * min(max(tops), 2 * max([1, *values])))
@@ -381,12 +383,12 @@ def _powers(axis, low, high, most=9):
 def _ticks(axis, values):
     axis.set_major_locator(_fixed(values))
     axis.set_minor_locator(_fixed([]))
-    axis.set_major_formatter(lambda value, _: _tick_text(value))
+    axis.set_major_formatter(lambda value, _: exact(value) if value >= 1 else f"{value:.3g}")
 
 
-def _tick_text(value):
-    """``4``, ``0.8``, and powers of 2 below a quarter as ``1/8``."""
-    if 0 < value < 0.25 and math.log2(value) == round(math.log2(value)):
+def _fraction(value, _=None):
+    """``4``, ``0.8``, and a power of 2 below 1 as ``1/8``."""
+    if 0 < value < 1 and math.log2(value) == round(math.log2(value)):
         return f"1/{1 / value:,.0f}"
     return exact(value) if value >= 1 else f"{value:.3g}"
 

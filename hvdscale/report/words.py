@@ -208,7 +208,7 @@ def _interval_notes(section, cells, times):
     notes = [said + f"from the spread of the logs pooled over the points: {_freedom(freedom)}"
              + (f"; points of {OWN_FROM} repeats or more use their own." if max(repeats) >= OWN_FROM else ".")]
     if min(freedom.values()) <= 2:
-        notes.append("So few leave the intervals wide: one more repeat at any point narrows all of them.")
+        notes.append("So few leave the intervals wide; one more repeat narrows them most.")
     names = {"steps": "steps", SPEED: "examples per second"} if times else {"steps": "steps"}
     for name, what in names.items():
         found = stand_out(cells, name)
