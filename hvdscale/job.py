@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import socket
 import time
 from dataclasses import dataclass
@@ -98,8 +99,9 @@ def open_journal(job: Job, workers: Lone) -> Silent:
 
 
 def default_log(plan: Plan) -> str:
-    """runs/WORKLOAD-TIME.h5."""
-    return f"runs/{plan.workload.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}.h5"
+    """runs/WORKLOAD-TIME.h5; inside a Slurm job runs/WORKLOAD-TIME-jobJOB.h5."""
+    job = f"-job{os.environ['SLURM_JOB_ID']}" if "SLURM_JOB_ID" in os.environ else ""
+    return f"runs/{plan.workload.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}{job}.h5"
 
 
 def open_display(job: Job, log: str, workers: Lone) -> Quiet:

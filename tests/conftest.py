@@ -49,8 +49,15 @@ def launch(tmp_path, run):
 def launcher_command(launcher, np):
     command = LAUNCHERS[launcher](np)
     if shutil.which(command[0], path=command_environment()["PATH"]) is None:
-        pytest.skip(f"needs {command[0]} on PATH")
+        lacks(command[0], f"needs {command[0]} on PATH")
     return command
+
+
+def lacks(program, reason):
+    """Skip the test, or fail it where HVDSCALE_REQUIRE names the program that it lacks."""
+    if program in os.environ.get("HVDSCALE_REQUIRE", "").split():
+        pytest.fail(f"HVDSCALE_REQUIRE asks for {program}: {reason}")
+    pytest.skip(reason)
 
 
 @pytest.fixture

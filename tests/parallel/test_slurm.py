@@ -1,0 +1,95 @@
+"""slurm/train.sbatch and srun under a real Slurm of two nodes with two cores each."""
+import os
+import shutil
+import sys
+
+import pytest
+
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
+from tests.conftest import ROOT, command_environment, lacks, launcher_command
+from tests.minislurm import MiniSlurm, missing
+
+AWKWARD = """it's "so" $(touch shot) `touch shot` ; touch shot.toml"""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    if missing():
+        lacks("slurm", f"needs {', '.join(missing())} (Debian: apt install slurmctld slurmd slurm-client munge)")
+    with MiniSlurm(nodes=2, cpus=2, environment=command_environment()) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout with a space in its name: the template, and a .venv beside that runs our hvdscale-train."""
+    checkout = tmp_path / "a clone"
+    (checkout / ".venv/bin").mkdir(parents=True)
+    (checkout / "slurm").mkdir()
+    shutil.copy(ROOT / "slurm/train.sbatch", checkout / "slurm")
+    command = checkout / ".venv/bin/hvdscale-train"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hvdscale.cli.train "$@"\n')
+    command.chmod(0o755)
+    return checkout
+
+
+@pytest.fixture
+def submit(cluster, checkout, tmp_path):
+    """Submit the template from another folder with options of sbatch and arguments; gives the ended job, its output."""
+    def submit(options, *arguments, launcher="mpirun"):
+        launcher_command("mpirun", 1)                                               # skips where there is none
+        job = cluster.sbatch(*options, f"--export=ALL,HVDSCALE_LAUNCHER={launcher}", checkout / "slurm/train.sbatch",
+                             *arguments, cwd=tmp_path)
+        ended = cluster.wait(job, limit=120)
+        return ended, (tmp_path / f"hvdscale-{job}.out").read_text()
+    return submit
+
+
+@pytest.fixture
+def pmix(cluster):
+    """srun --mpi=pmix, tried."""
+    tried = cluster.run("srun", "--mpi=pmix", "true", check=False)
+    if tried.returncode:
+        lacks("slurm", f"srun --mpi=pmix needs PMIx (Debian 12: apt install libpmix-dev): {tried.stderr}")
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_the_template_trains_on_two_nodes_with_two_ranks_each(submit, request, tmp_path, launcher):
+    if launcher == "srun":
+        request.getfixturevalue("pmix")
+    (tmp_path / AWKWARD).write_text("steps = 4\nseed = 7\n")
+    job, output = submit(["-N2", "--ntasks-per-node=2", "-c1"], "digits/fc", "--config", AWKWARD, launcher=launcher)
+    assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), output
+    assert f"job {job['JobId']} on n1 n2, workers a host: 2(x2)\n" in output
+    assert "  workers        4 on cpu, 1 thread each\n" in output and "COMPLETE: budget of 4 steps spent" in output
+    [path] = (tmp_path / "runs").glob(f"digits-fc-*-job{job['JobId']}.h5")
+    assert len(os.listdir(tmp_path / "runs")) == 1 and f"log: runs/{path.name}" in output
+    with read_log(path) as log:
+        assert log.trials["status"].tolist() == [Status.COMPLETE] and log.trials["workers"].tolist() == [4]
+        assert (log.trials["seed"].tolist(), log.steps.rows) == ([7], 4)
+    assert not list(tmp_path.rglob("shot"))
+
+
+@pytest.mark.parametrize("code, says, options", [
+    (3, "INFEASIBLE: diverged", ["--lr", "1e30", "--lr-rule", "none"]),
+    (2, "Error: --global-batch 20 is not", ["--global-batch", "20", "--local-batch", "8"])])
+def test_the_exit_code_of_training_is_the_jobs(submit, code, says, options):
+    job, output = submit(["-N2", "--ntasks-per-node=1"], "digits/fc", "--steps", "20", *options)
+    assert (job["JobState"], job["ExitCode"]) == ("FAILED", f"{code}:0"), output
+    assert output.count(says) == 1
+
+
+def test_ranks_that_srun_does_not_join_are_an_error_not_lone_runs(cluster, checkout, tmp_path):
+    launcher_command("mpirun", 1)
+    done = cluster.run("srun", "-N2", "--mpi=none", checkout / ".venv/bin/hvdscale-train", "digits/fc", "--steps", "2",
+                       check=False, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "srun started 2 processes without PMIx" in done.stderr and "they would be 2 lone runs" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_launcher_that_the_template_does_not_know_is_misuse(submit):
+    job, output = submit(["-n1"], "digits/fc", launcher="ssh")
+    assert job["ExitCode"] == "2:0"
+    assert "train.sbatch: HVDSCALE_LAUNCHER=ssh is neither mpirun nor srun" in output
