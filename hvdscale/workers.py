@@ -168,12 +168,28 @@ def form(stall_seconds: float) -> Lone:
         raise WorkersError(f"{launcher} started {processes} processes, but Horovod cannot be imported ({error}): "
                            f"they would be {processes} lone runs. Install it (tools/setup builds it), or start one "
                            f"process without {launcher}") from None
+    if launcher == "srun" and processes > 1 and _is_open_mpi_without_pmi():
+        raise WorkersError(f"srun started {processes} processes without PMIx, by which Open MPI would join them: they "
+                           f"would be {processes} lone runs. Use srun --mpi=pmix, or mpirun inside the allocation")
     hvd.init()
     if hvd.size() != processes:
         raise WorkersError(f"{launcher} started {processes} processes, but Horovod joins {hvd.size()}: {launcher} and "
                            "Horovod do not use one MPI (`horovodrun --check-build` shows Horovod's; under srun try "
                            "--mpi=pmix)")
     return Horovod(hvd, stall_seconds)
+
+
+def _is_open_mpi_without_pmi() -> bool:
+    """Whether MPI_Init would end this process of srun, with no word that helps; other MPIs can join without PMI."""
+    if any(name.startswith(("PMIX_", "PMI_")) for name in os.environ):
+        return False
+    try:
+        import mpi4py
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+    except ImportError:
+        return False
+    return "Open MPI" in MPI.Get_library_version()
 
 
 def device(wanted: str, local_rank: int) -> torch.device:
