@@ -200,7 +200,7 @@ def _efficiency_figure(section, series):
             axes.set_yscale("log")
             ends = [max(min(values) / 4, getattr(p, k[0]).low) for p in points for k in kinds]
             axes.set_ylim(min([*values, *ends]) / 1.3, 1.3 * min(max(tops), 4 * max(values)))
-            _decimal_ticks(axes, (1,) if min(values) < SMALL ** 2 else (1, 2, 5))
+            _decimal_ticks(axes.yaxis, axes.get_ylim())
         else:
             axes.set_ylim(0, 1.08 * min(max(tops), 2 * max([1, *values])))
         axes.set_xlabel("workers W")
@@ -277,12 +277,15 @@ def _curve_axes(axes, section, metric, ends, values, cells, across):
     positive = [value for value in values + goal if value > 0]
     if positive and min(values + goal) > 0 and max(positive) > 8 * min(positive):
         axes.set_yscale("log")
-        _decimal_ticks(axes)
+        _decimal_ticks(axes.yaxis, (min(positive), max(positive)))
     starts = [x[x > 0][0] for cell in cells for run in cell.runs for x in [_across(run, across)] if (x > 0).any()]
     if starts and max(ends) > 3 * min(ends) > 0:
-        axes.set_xscale("log", base=2, nonpositive="mask")
+        axes.set_xscale("log", base=2 if across == "step" else 10, nonpositive="mask")
         axes.set_xlim(min(starts) / 1.1, max(ends) * 1.1)
-        _powers(axes.xaxis, min(starts), max(ends))
+        if across == "step":
+            _powers(axes.xaxis, min(starts), max(ends))
+        else:
+            _decimal_ticks(axes.xaxis, (min(starts), max(ends)))
     else:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(lambda value, _: exact(value))
@@ -393,11 +396,12 @@ def _fraction(value, _=None):
     return exact(value) if value >= 1 else f"{value:.3g}"
 
 
-def _decimal_ticks(axes, digits=(1, 2, 5)):
+def _decimal_ticks(axis, ends):
+    """Ticks at 1, 2, 5 times powers of 10; at the powers alone where there are many between the ends."""
     from matplotlib.ticker import LogLocator
-    axes.yaxis.set_major_locator(LogLocator(base=10, subs=digits))
-    axes.yaxis.set_minor_locator(_fixed([]))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5) if ends[1] < 1000 * ends[0] else (1,)))
+    axis.set_minor_locator(_fixed([]))
+    axis.set_major_formatter(lambda value, _: f"{value:,g}")
 
 
 def _fixed(ticks):
