@@ -22,7 +22,8 @@ def test_a_job_at_two_worker_counts_ends_in_a_report_and_keeps_its_logs(run, tmp
             assert (log.trials["global_batch"][0], log.steps.rows) == (batch, 40)
             assert log.evaluations["step"].tolist() == [0, 10, 20, 30, 40]
         assert f"{batch} = {workers} worker" in (tmp_path / f"out/w{workers}-r1.out").read_text()
-        assert done.stdout.count(f"log: out/w{workers}-r1.h5") == 1              # of rank 0 alone
+        assert done.stdout.count(f"[{workers}/2] {workers} worker") == 1
+    assert done.stdout.count("COMPLETE: budget of 40 steps spent") == 2             # of rank 0 alone
     report = tmp_path / "out/report"
     assert "<html" in (report / "report.html").read_text()
     assert json.loads((report / "report.json").read_text())
