@@ -8,6 +8,7 @@ A later layer wins over an earlier one; a key set in a later layer also unsets i
 from __future__ import annotations
 
 import difflib
+import math
 import operator
 import sys
 import typing
@@ -191,9 +192,11 @@ def check(name: str, value):
     kind, rules = _TYPES[name], KEYS[name].metadata
     if kind is float and type(value) is int:
         value = float(value)
-    if type(value) is not kind or value != value:
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
         raise UsageError(f"{name} = {value!r} is not {_WORDS[kind]}")
-    if kind is list and not _grows(value):
+    if kind is int and value >= 2**63:
+        raise UsageError(f"{name} = {value} must be below 2**63")
+    if kind is list and not _grows(value, (int,) if name.endswith("_steps") else (int, float)):
         raise UsageError(f"{name} = {value!r} is not a list of growing positive numbers, such as [30, 60, 80]")
     if rules["choices"] and value not in rules["choices"]:
         raise UsageError(f"{name} = {value!r} is none of {', '.join(rules['choices'])}")
@@ -204,8 +207,8 @@ def check(name: str, value):
     return value
 
 
-def _grows(values: list) -> bool:
-    numbers = all(type(value) in (int, float) and value > 0 for value in values)
+def _grows(values: list, types: tuple) -> bool:
+    numbers = all(type(value) in types and 0 < value < math.inf for value in values)
     return numbers and values != [] and values == sorted(values)
 
 
@@ -234,7 +237,10 @@ def parse_assignments(texts: typing.Iterable[str]) -> dict:
         if not inner:
             layer[name] = value
         elif name in KEYS and _TYPES[name] is dict:
-            layer.setdefault(name, {})[inner] = value
+            table = layer.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise UsageError(f"--set {text!r}: {name} = {table!r} is not a table")
+            table[inner] = value
         else:
             raise UsageError(f"--set {text!r}: {name} is not a table, so {dotted} names nothing")
     return layer

@@ -40,7 +40,7 @@ class Display(Quiet):
         self._column = target.column if target else f"val/{metrics[-1]}"
         self._value = "-"
         self._drawn, self._shown_step = float("-inf"), -1
-        self._progress = ""
+        self._loss, self._speed = "", ""
 
     def say(self, text):
         self._erase()
@@ -54,7 +54,7 @@ class Display(Quiet):
     def step(self, step, examples, seconds, loss):
         rate = examples / seconds
         left = _remaining(self._plan, step, seconds)
-        self._progress = f"loss {loss:<8.4g}{self._column} {self._value:<9}{rate:,.0f} examples/s  {left}"
+        self._loss, self._speed = f"loss {loss:<8.4g}", f"{rate:,.0f} examples/s  {left}"
         if self._clock() - self._drawn >= (BAR_SECONDS if self._bar else LINE_SECONDS):
             self._show(step)
 
@@ -70,13 +70,14 @@ class Display(Quiet):
         self._drawn, self._shown_step = self._clock(), step
         budget = self._plan.budget_steps
         count = f"step {step:>{len(str(budget))}}/{budget}" if budget else f"step {step}"
+        progress = f"{self._loss}{self._column} {self._value:<9}{self._speed}".rstrip()
         if not self._bar:
-            print(f"{count}  {self._progress or f'{self._column} {self._value}'}", file=self._out, flush=True)
+            print(f"{count}  {progress}", file=self._out, flush=True)
             return
         share = step / budget if budget else 0
         filled = int(WIDTH * share)
         bar = "#" * filled + "-" * (WIDTH - filled)
-        self._out.write(f"\r\x1b[K[{bar}] {count}  {self._progress}")
+        self._out.write(f"\r\x1b[K[{bar}] {count}  {progress}")
         self._out.flush()
 
     def _erase(self):
@@ -144,7 +145,7 @@ def _lr(plan):
 
 def _optimizer(plan):
     parts = [plan.optimizer]
-    parts += [f"momentum {plan.momentum:g}"] * (plan.momentum is not None)
+    parts += [f"momentum {plan.momentum:g}"] if plan.momentum is not None else []
     parts += [f"weight decay {plan.weight_decay:g}"] * (plan.weight_decay > 0)
     parts += [f"label smoothing {plan.label_smoothing:g}"] * (plan.label_smoothing > 0)
     parts += [f"{name} {value}" for name, value in plan.optimizer_args.items()]

@@ -53,6 +53,8 @@ class Dropout(nn.Module):
 
     def __init__(self, p: float = 0.5):
         super().__init__()
+        if not 0 <= p < 1:
+            raise ValueError(f"dropout probability {p} is not in [0, 1)")
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:

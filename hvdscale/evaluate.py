@@ -31,7 +31,8 @@ class Evaluator:
         model.eval()
         for number in range(self.workers.rank, len(chunks), self.workers.size):
             measured = self.workload.measure(model, self._batch(*chunks[number]))
-            table[number] = torch.tensor([[float(part) for part in measured[metric]] for metric in metrics]).double()
+            sums = [[float(part) for part in measured[metric]] for metric in metrics]
+            table[number] = torch.tensor(sums, dtype=torch.float64)
         model.train(training)
         self.workers.sum_(table, f"evaluation/{'+'.join(splits)}")
         return self._means(table.numpy(), [split for split, _ in chunks], splits)

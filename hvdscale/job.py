@@ -29,6 +29,7 @@ from .workloads import find
 class Job:
     """A settled plan with all that it takes to carry it out."""
 
+    name: str               # the workload as it was typed
     plan: Plan
     settings: Settings
     workload: Workload
@@ -63,10 +64,13 @@ def prepare(name: str, layers: list[dict], workers: Lone) -> Job:
         if device.type == "cpu":
             local_workers, cores = _host_share(hosts, workers.rank)
             torch.set_num_threads(settings.threads or max(1, cores // local_workers))
+        if plan.label_smoothing > 1 - 1 / workload.classes:
+            raise PlanError(f"label_smoothing = {plan.label_smoothing:g} leaves the true one of {workload.classes} "
+                            f"classes less than each other; use at most {1 - 1 / workload.classes:g}")
         model = make_model(workload, plan, device)
         optimizer = make_optimizer(plan, model)
     agree_on(plan, data, workers)
-    return Job(plan, settings, workload, data, device, model, optimizer)
+    return Job(name, plan, settings, workload, data, device, model, optimizer)
 
 
 def _host_share(hosts: list[tuple[str, frozenset]], rank: int) -> tuple[int, int]:
@@ -94,8 +98,9 @@ def open_journal(job: Job, workers: Lone) -> Silent:
         if workers.rank:
             return Silent()
         settings = job.settings
-        return Journal(settings.log or default_log(job.plan), job.plan, settings.asked(), job.workload.metrics,
-                       settings.overwrite, settings.take_over)
+        asked = {"workload": job.name, **settings.asked()}
+        return Journal(settings.log or default_log(job.plan), job.plan, asked, job.workload.metrics, settings.overwrite,
+                       settings.take_over)
 
 
 def default_log(plan: Plan) -> str:

@@ -11,7 +11,7 @@ that batch.
 """
 from __future__ import annotations
 
-from .config import checked, read_toml
+from .config import Settings, checked, read_toml
 from .errors import PlanError, UsageError
 
 TUNABLE = frozenset({"lr", "momentum", "weight_decay", "label_smoothing", "warmup", "warmup_steps", "warmup_epochs",
@@ -42,4 +42,8 @@ def tuned_for(path: str, workload: str, global_batch: int) -> dict:
                              f"{', '.join(sorted(TUNABLE))}")
     if "lr" not in tuned:
         raise UsageError(f"{path}: [global_batch.{global_batch}]: has no lr")
-    return checked(tuned)
+    try:
+        Settings.build(tuned)
+        return checked(tuned)
+    except UsageError as error:
+        raise UsageError(f"{path}: [global_batch.{global_batch}]: {error}") from None

@@ -45,5 +45,5 @@ def _imported(name: str):
                          "torch.optim:Adam")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UsageError(f"optimizer {name!r} cannot be imported: {error}") from None

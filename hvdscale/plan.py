@@ -134,9 +134,6 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
     global_batch, accumulate = settle_batch(settings, place.workers, train_examples)
     settings = settle_tuned(settings, workload.name, global_batch)
     stream = Stream(train_examples, global_batch, settings.seed, settings.last_batch)
-    if stream.steps_per_epoch < 1 and settings.last_batch == "drop":
-        raise PlanError(f"last_batch = 'drop' leaves no step: {train_examples} training examples, global batch "
-                        f"{global_batch}; use a smaller batch, or 'carry'")
     steps = _in_steps(stream)
     budget_steps = settle_budget(settings, stream)
     base_lr, base_batch, factor, peak_lr = settle_lr(settings, global_batch)
@@ -160,7 +157,7 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
         train_examples=train_examples, global_batch=global_batch, ghost_batch=settings.ghost_batch,
         last_batch=settings.last_batch, seed=settings.seed, precision=settings.precision,
         optimizer=settings.optimizer, optimizer_args=settings.optimizer_args,
-        momentum=settings.momentum if settings.optimizer in ("momentum", "nesterov") else None,
+        momentum=settle_momentum(settings),
         weight_decay=settings.weight_decay, decay_norm_and_bias=settings.decay_norm_and_bias,
         label_smoothing=settings.label_smoothing, base_lr=base_lr, base_batch=base_batch, lr_rule=settings.lr_rule,
         lr_factor=factor, peak_lr=peak_lr, start_lr=start_lr if warmup_steps else peak_lr,
@@ -182,24 +179,37 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
     """Global batch B and accumulation k, from B = W·b·k and what was typed of it."""
     typed, accumulate = settings.typed, settings.accumulate
     local, batch = settings.local_batch, settings.global_batch
+    if local is None and batch is None:
+        raise PlanError("no batch: give --local-batch or --global-batch")
     if batch is None:
         batch = workers * local * accumulate
     elif local is not None and {"global_batch", "local_batch"} <= typed:
         if "accumulate" not in typed:
             accumulate = max(1, batch // (workers * local))
         if workers * local * accumulate != batch:
-            below = workers * local * max(1, batch // (workers * local))
             raise PlanError(
                 f"--global-batch {batch} is not {workers} workers x --local-batch {local} x {accumulate} passes = "
-                f"{workers * local * accumulate}. What fits: --global-batch {below} or {below + workers * local}; or "
-                f"--global-batch {batch} without --local-batch, in uneven shares")
+                f"{workers * local * accumulate}. What fits: {_fitting(settings, workers, train_examples)}")
     if batch > train_examples:
         raise PlanError(f"a global batch of {batch} ({_product(workers, batch, accumulate)}) is larger than the "
                         f"training set of {train_examples} examples; use fewer workers or a smaller batch")
     if batch < workers * accumulate:
+        fits = f"at most {batch // accumulate} workers" if batch >= accumulate else "fewer passes"
         raise PlanError(f"a global batch of {batch} leaves some of {workers} workers x {accumulate} passes without an "
-                        f"example; use at most {batch // accumulate or 1} workers, or a larger batch")
+                        f"example; use {fits}, or a larger batch")
     return batch, accumulate
+
+
+def _fitting(settings: Settings, workers: int, train_examples: int) -> str:
+    """What of the global batch could stand beside the other numbers typed."""
+    batch, unit = settings.global_batch, workers * settings.local_batch
+    below = unit * max(1, batch // unit)
+    near = [unit * settings.accumulate] if "accumulate" in settings.typed else [below, below + unit]
+    near = [str(fits) for fits in near if fits <= train_examples]
+    said = [f"--global-batch {' or '.join(near)}"] if near else []
+    if workers * settings.accumulate <= batch <= train_examples:
+        said.append(f"--global-batch {batch} without --local-batch, in uneven shares")
+    return "; or ".join(said) or "fewer workers, or a smaller --local-batch"
 
 
 def _product(workers: int, batch: int, accumulate: int) -> str:
@@ -217,6 +227,16 @@ def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settin
     if settings.metaparameters is None:
         raise PlanError("--lr-rule tuned needs --metaparameters FILE.toml, as hvdscale-tune writes it")
     return settings.over(tuned_for(settings.metaparameters, workload, global_batch))
+
+
+def settle_momentum(settings: Settings) -> float | None:
+    """The momentum of momentum and nesterov; None for another optimizer, where typing one is an error."""
+    if settings.optimizer in ("momentum", "nesterov"):
+        return settings.momentum
+    if "momentum" in settings.typed:
+        raise PlanError(f"momentum = {settings.momentum:g} is of optimizer momentum or nesterov, not of "
+                        f"{settings.optimizer}; arguments of a module:Class go into optimizer_args")
+    return None
 
 
 def settle_lr(settings: Settings, global_batch: int) -> tuple[float, int, float, float]:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .config import Settings
 from .errors import HvdscaleError, LogError, UsageError
 from .launch import launch_command, launch_environment
 from .log.reader import read_log
@@ -44,29 +45,32 @@ class Run:
 
 def runs_of(counts: list[int], repeats: int, probe: bool, keys: dict, out: str) -> list[Run]:
     """The runs of a series, smallest worker count first; repeat r has seed + r - 1."""
+    keys = {key: value for key, value in keys.items() if key not in PLACES}
     seed = keys.get("seed", 0)
     if probe:
-        return [Run(w, os.path.join(out, f"w{w}-probe.h5"), {**keys, **PROBE}) for w in sorted(set(counts))]
+        keys = Settings.build({}, keys, PROBE).asked()
+        return [Run(w, os.path.join(out, f"w{w}-probe.h5"), keys) for w in sorted(set(counts))]
     return [Run(w, os.path.join(out, f"w{w}-r{r}.h5"), {**keys, "seed": seed + r - 1})
             for w in sorted(set(counts)) for r in range(1, repeats + 1)]
 
 
-def ended(run: Run) -> bool:
-    """Whether the run has a log of these keys that reached its end.
+def ended(run: Run, workload: str) -> bool:
+    """Whether the run has a log of this workload and these keys that reached its end.
 
-    Raises UsageError where its log is of other keys, naming those that differ.
+    Raises UsageError where its log is of others, naming those that differ.
     """
     if not os.path.exists(run.log):
         return False
     try:
         with read_log(run.log) as log:
             status, plan = log.trials["status"][-1], json.loads(log.trials["plan"][-1])
-    except (LogError, IndexError):
+    except (LogError, IndexError, KeyError, ValueError):
         return False
     asked = {key: value for key, value in plan["asked"].items() if key not in PLACES}
-    differ = sorted(key for key in asked.keys() | run.keys.keys() if asked.get(key) != run.keys.get(key))
+    wanted = {"workload": workload, **run.keys}
+    differ = sorted(key for key in asked.keys() | wanted.keys() if asked.get(key) != wanted.get(key))
     if differ:
-        told = "; ".join(f"{key} was {asked.get(key, 'not set')!r}, is now {run.keys.get(key, 'not set')!r}"
+        told = "; ".join(f"{key} was {asked.get(key, 'not set')!r}, is now {wanted.get(key, 'not set')!r}"
                          for key in differ)
         raise UsageError(f"{run.log} is of another series: {told}. Choose another --out, or --overwrite to run all "
                          "again")
@@ -94,7 +98,7 @@ def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, 
             raise
         finally:
             process.wait()
-    if not ended(run):
+    if not ended(run, workload):
         with open(run.output, encoding="utf-8") as output:
             last = "".join(output.readlines()[-15:])
         raise HvdscaleError(f"the run at {run.workers} workers ended without a finished log (exit code "
@@ -107,4 +111,4 @@ def toml(value) -> str:
     """The value as --set reads it."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {toml(inner)}" for key, inner in value.items()) + "}"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -54,7 +54,7 @@ def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Modul
         torch.manual_seed(stream_key(plan.seed, "model"))
         try:
             model = workload.build(**plan.model_args)
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, ValueError, RuntimeError) as error:
             raise UsageError(f"{workload.name} does not take model_args = {plan.model_args}: {error}") from None
     return model.to(device=device, dtype=DTYPES[plan.precision])
 

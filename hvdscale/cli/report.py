@@ -60,3 +60,6 @@ def _formats(text):
 
 
 main = command
+
+if __name__ == "__main__":
+    main()

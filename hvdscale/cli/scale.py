@@ -40,8 +40,10 @@ def command(workload, counts, repeats, out, probe, launcher, hosts, overwrite, *
         # the same share of the machine at every count: else one worker has all cores, and nothing speeds up
         keys.setdefault("threads", max(1, len(usable_cores()) // max(counts)))
     launcher = find_launcher(launcher)
+    if hosts and launcher == "srun":
+        raise UsageError("--hosts and --launcher srun: Slurm's allocation says which hosts; leave --hosts out")
     runs = runs_of(counts, repeats, probe, keys, out)
-    todo = [run for run in runs if overwrite or not ended(run)]
+    todo = [run for run in runs if overwrite or not ended(run, workload)]
     if len(todo) < len(runs):
         click.echo(f"{len(runs) - len(todo)} of {len(runs)} runs are there already; --overwrite would run them again")
     for number, run in enumerate(todo, 1):
@@ -54,7 +56,7 @@ def command(workload, counts, repeats, out, probe, launcher, hosts, overwrite, *
 
 
 def _teller(with_plan: bool):
-    """A function that prints a run's line: without its log's place, which the series knows, and its plan only if asked."""
+    """A function that prints a line of a run: but for its log's place, which the series says, and its plan if not asked."""
     telling = with_plan
 
     def tell(line: str) -> None:
@@ -74,3 +76,6 @@ def parse_counts(text: str) -> list[int]:
 
 
 main = command
+
+if __name__ == "__main__":
+    main()

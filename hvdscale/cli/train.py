@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import MISSING
 
 import click
 
@@ -45,7 +46,8 @@ def _help(key) -> str:
     rules, said = key.metadata, key.metadata["help"]
     if rules["choices"]:
         said += f" ({', '.join(rules['choices'])})"
-    return said if key.default in (None, False) else f"{said} [{key.default}]"
+    shown = key.default not in (None, MISSING) and key.default is not False
+    return f"{said} [{key.default}]" if shown else said
 
 
 class _Command(click.Command):

@@ -30,7 +30,7 @@ def _imported(name: str) -> Workload:
         sys.path.insert(0, os.getcwd())         # as `python -m` has it: a job's file lies where its command is typed
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UsageError(f"workload {name!r} cannot be imported: {error}") from None
     if not isinstance(found, Workload):
         raise UsageError(f"{name} is a {type(found).__name__}, not a hvdscale.workload.Workload")

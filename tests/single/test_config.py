@@ -73,11 +73,14 @@ def test_a_whole_number_is_taken_for_a_number():
     ("lr", 0, "lr = 0.0 must be above 0"),
     ("lr", -0.1, "lr = -0.1 must be above 0"),
     ("lr", float("nan"), "lr = nan is not a number"),
+    ("lr", float("inf"), "lr = inf is not a number"),
+    ("epochs", float("inf"), "epochs = inf is not a number"),
     ("lr", "fast", "lr = 'fast' is not a number"),
     ("lr", True, "lr = True is not a number"),
     ("momentum", 1, "momentum = 1.0 must be below 1"),
     ("momentum", -0.1, "momentum = -0.1 must be at least 0"),
     ("label_smoothing", 1.0, "label_smoothing = 1.0 must be below 1"),
+    ("seed", 2**63, f"seed = {2**63} must be below"),
     ("seed", -1, "seed = -1 must be at least 0"),
     ("keep_going", 1, "keep_going = 1 is not true or false"),
     ("target", 0.01, "target = 0.01 is not text"),
@@ -86,6 +89,8 @@ def test_a_whole_number_is_taken_for_a_number():
     ("decay_at_epochs", [], r"decay_at_epochs = \[\] is not a list of growing positive numbers"),
     ("decay_at_epochs", [60, 30], r"decay_at_epochs = \[60, 30\] is not a list of growing positive numbers"),
     ("decay_at_steps", [0, 5], r"decay_at_steps = \[0, 5\] is not a list of growing positive numbers"),
+    ("decay_at_steps", [2.5, 7], r"decay_at_steps = \[2.5, 7\] is not a list of growing positive numbers"),
+    ("decay_at_epochs", [1, float("inf")], r"decay_at_epochs = \[1, inf\] is not a list of growing positive numbers"),
     ("decay_at_steps", ["5"], r"decay_at_steps = \['5'\] is not a list of growing positive numbers"),
     ("precision", "fp8", "precision = 'fp8' is none of fp32, fp64"),
     ("last_batch", "wrap", "last_batch = 'wrap' is none of carry, short, drop"),
@@ -128,10 +133,11 @@ def test_assignments_are_read_as_toml_and_else_as_text(texts, layer):
 
 @pytest.mark.parametrize("text, said", [
     ("seed", "--set 'seed' is not key=value"), ("=3", "--set '=3' is not key=value"),
-    ("seed.a=3", "--set 'seed.a=3': seed is not a table"), ("nothing.a=3", "nothing is not a table")])
+    ("seed.a=3", "--set 'seed.a=3': seed is not a table"), ("nothing.a=3", "nothing is not a table"),
+    ("model_args.a=3", "model_args = 7 is not a table")])
 def test_an_assignment_of_another_shape_is_named(text, said):
     with pytest.raises(UsageError, match=said):
-        parse_assignments([text])
+        parse_assignments(["model_args=7", text])
 
 
 def test_a_toml_file_is_read_with_its_tables(tmp_path):

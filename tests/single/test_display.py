@@ -74,6 +74,12 @@ def test_on_a_terminal_there_is_one_line_redrawn_as_a_bar():
     assert bars[-1] == ("#" * 24, "", "100")
 
 
+@pytest.mark.parametrize("out", [io.StringIO(), Terminal()], ids=["lines", "bar"])
+def test_the_last_progress_has_what_was_measured_at_the_last_step(out):
+    drawn = re.findall(r"step 100/100 .*val/error (\S+)", shown(out, settled(steps=100), 0.5))
+    assert drawn[-1] == f"{1 / 101:.4g}"
+
+
 def test_plain_output_has_no_control_characters():
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", shown(io.StringIO(), settled(steps=100), step_seconds=0.5))
 
@@ -111,6 +117,8 @@ def described(**keys):
     (dict(decay="step", decay_at_steps=[30, 60]), "learning rate", "0.1; x 0.1 at steps 30, 60"),
     (dict(weight_decay=1e-4, label_smoothing=0.1), "optimizer",
      "nesterov, momentum 0.9, weight decay 0.0001, label smoothing 0.1"),
+    (dict(optimizer="sgd"), "optimizer", "sgd"),
+    (dict(optimizer="torch.optim:Adam", optimizer_args={"eps": 1e-5}), "optimizer", "torch.optim:Adam, eps 1e-05"),
     (dict(), "budget", "100 steps (1 epochs of 1000 examples)"),
     (dict(target="val/error<0.1"), "budget", "100 steps (1 epochs of 1000 examples), or less: until val/error<0.1"),
     (dict(target="val/error<0.1", keep_going=True), "budget",

@@ -80,3 +80,9 @@ def test_without_masks_it_is_torchs_dropout():
     ours = Dropout(0.3)(x)
     torch.manual_seed(1)
     assert torch.equal(ours, nn.Dropout(0.3)(x))
+
+
+@pytest.mark.parametrize("p", [1.0, 1.5, -0.1])
+def test_a_probability_outside_0_to_1_is_refused(p):
+    with pytest.raises(ValueError, match=f"{p}"):
+        Dropout(p)

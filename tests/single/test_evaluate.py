@@ -91,6 +91,17 @@ def test_a_models_measures_do_not_depend_on_the_worker_count_to_the_last_bit(wor
     assert ranks == [alone] * workers
 
 
+def test_sums_beyond_the_whole_numbers_of_float32_are_exact():
+    class Large:
+        metrics = ("label",)
+
+        def measure(self, model, batch):
+            return {"label": (batch.labels.sum(), len(batch))}
+    split = Split(torch.zeros(4, 1), torch.tensor([2**24 + 1, 2**30 + 1, 3, 5]))
+    measured = Evaluator(Large(), {"val": split}, 1, Lone(), CPU)(nn.Linear(1, 1), ("val",))
+    assert measured == {"val/label": (2**24 + 2**30 + 10) / 4}
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_in_its_mode(training):
     model = nn.Linear(1, 1).train(training)

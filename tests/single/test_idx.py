@@ -76,6 +76,11 @@ def test_bytes_beyond_the_headers_count_are_refused(tmp_path):
     assert "has 77 bytes, " in said and " 76 " in said and "(5, 4, 3)" in said
 
 
+def test_a_shape_whose_size_64_bits_cannot_hold_is_refused(tmp_path):
+    header = idx(IMAGES)[:4] + b"".join((2**n).to_bytes(4, "big") for n in (22, 21, 21))
+    assert "has 16 bytes" in refused(tmp_path / "file", header)
+
+
 def test_an_empty_file_is_refused(tmp_path):
     assert "magic number" in refused(tmp_path / "file", b"")
 

@@ -154,6 +154,8 @@ def test_a_class_of_torch_is_taken_with_its_arguments():
     ("torch.optim:Adamant", "optimizer 'torch.optim:Adamant' cannot be imported: .*Adamant"),
     ("torch.optim:", "optimizer 'torch.optim:' cannot be imported"),
     ("not_a_package:Adam", "optimizer 'not_a_package:Adam' cannot be imported: No module named 'not_a_package'"),
+    (":Adam", "optimizer ':Adam' cannot be imported"),
+    (".optim:Adam", "optimizer '.optim:Adam' cannot be imported"),
     ("torch:optim", "optimizer 'torch:optim' does not take lr"),
     ("torch.optim:LBFGS", "optimizer 'torch.optim:LBFGS' does not take lr .*per-parameter"),
 ])

@@ -57,6 +57,24 @@ def test_batches_that_disagree_are_an_error_and_each_that_is_listed_fits(workers
     assert settled(workers, global_batch=batch).global_batch == batch
 
 
+@pytest.mark.parametrize("workers, batch, local, keys", [
+    (2, 20, 4, dict(accumulate=3)), (1, 100, 10, dict(accumulate=4)), (3, 100, 10, dict(accumulate=2)),
+    (2, 100, 30, dict(train=110)), (4, 3, 4, {}), (4, 7, 4, dict(accumulate=2)), (2, 90, 60, dict(train=100))])
+def test_what_is_listed_fits_beside_the_passes_typed_and_in_the_training_set(workers, batch, local, keys):
+    with pytest.raises(PlanError) as caught:
+        settled(workers, global_batch=batch, local_batch=local, **keys)
+    beside = re.search(r"What fits: (?:--global-batch (\d+)(?: or (\d+))?(?:$|;))?", str(caught.value)).groups()
+    for fits in filter(None, beside):
+        assert settled(workers, global_batch=int(fits), local_batch=local, **keys).global_batch == int(fits)
+    if "in uneven shares" in str(caught.value):
+        assert settled(workers, global_batch=batch, **keys).global_batch == batch
+
+
+def test_no_batch_at_all_is_an_error():
+    with pytest.raises(PlanError, match="no batch: give --local-batch or --global-batch"):
+        settled(defaults=dict(lr=0.1, steps=9))
+
+
 def test_a_workloads_default_local_batch_gives_way_to_a_typed_global_batch():
     assert settled(3, global_batch=100).global_batch == 100
 
@@ -76,6 +94,11 @@ def test_fewer_examples_than_passes_is_an_error_and_the_workers_that_it_names_fi
         settled(workers, global_batch=batch, accumulate=accumulate)
     at_most = int(re.search(r"use at most (\d+) worker", str(caught.value)).group(1))
     assert settled(at_most, global_batch=batch, accumulate=accumulate).workers == at_most < workers
+
+
+def test_more_passes_than_examples_are_too_many_at_any_worker_count():
+    with pytest.raises(PlanError, match="a global batch of 3 leaves some of 2 workers x 4 passes .* use fewer passes"):
+        settled(2, global_batch=3, accumulate=4)
 
 
 def test_as_many_workers_as_examples_have_one_each():

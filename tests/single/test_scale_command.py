@@ -39,25 +39,38 @@ def test_a_probe_is_one_run_of_a_few_steps_without_evaluation_or_target():
         Settings.build({"epochs": 3.0}, run.keys)
 
 
+@pytest.mark.parametrize("typed", [{"epochs": 3.0}, {"seconds": 2.0}, {"eval_every_epochs": 0.5}, {"examples": 100}])
+def test_a_probe_unsets_what_its_steps_stand_for(typed):
+    run, = runs_of([1], 1, True, typed, "out")
+    assert Settings.build({}, run.keys).steps == PROBE_STEPS
+
+
+@pytest.mark.parametrize("probe", [False, True])
+def test_where_a_series_is_written_is_not_left_to_its_keys(probe):
+    run, = runs_of([1], 1, probe, {"log": "a.h5", "overwrite": True, "steps": 5}, "out")
+    assert not {"log", "overwrite"} & run.keys.keys()
+
+
 @pytest.mark.parametrize("keys", [
     {"lr": 1e-5, "steps": 5, "keep_going": True, "target": "val/error<0.01", "log": 'a "b" \\ é.h5'},
     {"decay_at_epochs": [30, 60.5], "model_args": {"width": 8, "act": "relu", "wide": False}},
-    {"lr": 1e22, "optimizer_args": {"betas": [0.9, 0.99], "eps": 1e-8}}, {"data_dir": "123"}, {"data_dir": ""}])
+    {"lr": 1e22, "optimizer_args": {"betas": [0.9, 0.99], "eps": 1e-8}}, {"data_dir": "123"}, {"data_dir": ""},
+    {"data_dir": "a \U0001f642 b"}])
 def test_what_a_run_is_given_is_read_back_as_it_was(keys):
     assert parse_assignments(f"{key}={toml(value)}" for key, value in keys.items()) == keys
 
 
 # runs that are there already
 
-KEYS = {"steps": 5, "lr": 0.5, "seed": 0, "threads": 1}
+NAME, KEYS = "digits/fc", {"steps": 5, "lr": 0.5, "seed": 0, "threads": 1}
 
 
 @pytest.fixture
 def logged(tmp_path):
     """A run, and a log of it that ended in this way under these keys (None: it was killed)."""
-    def logged(status, keys=KEYS, workload="digits/fc"):
+    def logged(status, keys=KEYS, workload=NAME):
         run = Run(2, str(tmp_path / "w2-r1.h5"), KEYS)
-        asked = {**keys, "log": run.log, "overwrite": True}
+        asked = {"workload": workload, **keys, "log": run.log, "overwrite": True}
         writer = LogWriter(run.log, metrics=(), overwrite=True)
         plan = {"problem": {"workload": workload}, "measurement": {}, "execution": {}, "asked": asked}
         writer.append("trials", id=0, status=Status.RUNNING, stop_reason="", dataset="", model="", optimizer="",
@@ -77,14 +90,14 @@ def logged(tmp_path):
     (Status.COMPLETE, True), (Status.INFEASIBLE, True), (Status.INCOMPLETE, False), (Status.RUNNING, False),
     (None, False)])
 def test_a_run_is_done_when_its_log_says_so(logged, status, done):
-    assert ended(logged(status)) == done
+    assert ended(logged(status), NAME) == done
 
 
 def test_a_missing_log_and_one_that_is_none_are_still_to_do(tmp_path):
     run = Run(2, str(tmp_path / "w2-r1.h5"), KEYS)
-    assert not ended(run)
+    assert not ended(run, NAME)
     (tmp_path / "w2-r1.h5").write_bytes(b"half a log")
-    assert not ended(run)
+    assert not ended(run, NAME)
 
 
 @pytest.mark.parametrize("keys, said", [
@@ -94,7 +107,12 @@ def test_a_missing_log_and_one_that_is_none_are_still_to_do(tmp_path):
     ({**KEYS, "lr": 0.25, "steps": 6}, r"lr was 0.25, is now 0.5; steps was 6, is now 5\.")])
 def test_a_log_of_other_options_is_an_error_naming_the_keys(logged, keys, said):
     with pytest.raises(UsageError, match=f"w2-r1.h5 is of another series: {said} Choose another --out, or --overwrite"):
-        ended(logged(Status.COMPLETE, keys))
+        ended(logged(Status.COMPLETE, keys), NAME)
+
+
+def test_a_log_of_another_workload_is_of_another_series(logged):
+    with pytest.raises(UsageError, match="w2-r1.h5 is of another .*: workload was 'digits/cnn', is now 'digits/fc'"):
+        ended(logged(Status.COMPLETE, workload="digits/cnn"), NAME)
 
 
 # the command

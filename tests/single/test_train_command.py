@@ -85,6 +85,7 @@ def test_the_help_names_every_key_without_loading_torch(run):
     for name, key in KEYS.items():
         spelling = rf"--{name.replace('_', '-')}\b" if key.metadata["flag"] else rf"^  {name}\b"
         assert re.search(spelling, text, re.M), name
+    assert "object at 0x" not in text and re.search(r"seed of every random stream\s+\[0\]", text)
     assert "Exit codes: 0 done, 1 error, 2 misuse, 3 diverged" in text
 
 

@@ -111,7 +111,7 @@ def test_the_schedule_is_in_the_log_step_by_step(train):
 def test_the_plan_holds_what_was_asked(train):
     _, log = train(steps=2, seed=3)
     asked = json.loads(log.trials["plan"][0])["asked"]
-    assert asked == {"steps": 2, "seed": 3, "threads": 1, "log": log.path}
+    assert asked == {"workload": "toy/net", "steps": 2, "seed": 3, "threads": 1, "log": log.path}
 
 
 def test_keep_going_passes_the_target_to_the_budget(train):
@@ -241,6 +241,17 @@ def test_an_existing_log_is_left_alone_unless_it_may_be_overwritten(train, tmp_p
 def test_model_arguments_that_the_model_does_not_take_are_named(train):
     with pytest.raises(UsageError, match=r"toy/net does not take model_args = {'widht': 8}: .*widht"):
         train(model_args={"widht": 8})
+
+
+def test_model_arguments_of_an_impossible_value_are_named(train):
+    with pytest.raises(UsageError, match=r"toy/net does not take model_args = {'dropout': 1.5}: .*1.5"):
+        train(model_args={"dropout": 1.5})
+
+
+def test_label_smoothing_that_hides_the_true_class_is_an_error_before_the_first_step(train):
+    assert train(steps=1, label_smoothing=0.8)[0].step == 1        # of 5 classes, each has as much
+    with pytest.raises(UsageError, match="label_smoothing = 0.85 .* use at most 0.8"):
+        train(label_smoothing=0.85)
 
 
 def test_a_model_is_drawn_alike_in_every_precision(train):

@@ -58,7 +58,7 @@ def test_a_workload_of_ones_own_is_found_in_its_module():
 @pytest.mark.parametrize("name, said", [
     ("tests.parallel.none:WORKLOAD", "cannot be imported: No module named 'tests.parallel.none'"),
     ("tests.parallel.toy:NONE", "cannot be imported: .*NONE"), ("tests.parallel.toy:", "cannot be imported"),
-    (":WORKLOAD", "cannot be imported"),
+    (".toy:WORKLOAD", "cannot be imported"), (":WORKLOAD", "cannot be imported"),
     ("tests.parallel.toy:load", "is a function, not a hvdscale.workload.Workload")])
 def test_a_name_that_leads_to_no_workload_of_ones_own_is_named(name, said):
     with pytest.raises(UsageError, match=f"{name}.* {said}"):
