@@ -40,7 +40,7 @@ class Settings:
         None, "examples in one step over all workers, fixed; shares may be uneven", True, least=1)
     accumulate: int = _key(1, "passes a worker adds up for one step", True, least=1)
     ghost_batch: int = _key(
-        32, "examples that share dropout streams and batch statistics, at any worker count", least=2)
+        32, "examples that share a dropout stream, at any worker count; workers take whole groups", least=2)
     last_batch: str = _key(
         "carry", "end of an epoch: carry over into the next, short last batch, or drop it",
         choices=("carry", "short", "drop"))

@@ -62,6 +62,7 @@ def prepare(name: str, layers: list[dict], workers: Lone) -> Job:
         place = Place(workers.size, *_host_share(hosts, 0), device.type)
         plan = settle(settings, workload, len(data.train), len(data.val), place)
         if device.type == "cpu":
+            group.keep_freed_memory()
             local_workers, cores = _host_share(hosts, workers.rank)
             torch.set_num_threads(settings.threads or max(1, cores // local_workers))
         if plan.label_smoothing > 1 - 1 / workload.classes:
@@ -115,4 +116,17 @@ def open_display(job: Job, log: str, workers: Lone) -> Quiet:
         return Quiet()
     display = Display(job.plan, job.workload.metrics)
     display.say(describe(job.plan, log))
+    for name in sorted(bound_to_passes(job.model)):
+        display.say(f"  note: the model has {name}, whose {PASS_BOUND[name]} are those of one worker's pass: updates "
+                    "depend on the worker count")
     return display
+
+
+# torch's own modules that see one pass at a time, and what of them would differ with the worker count
+PASS_BOUND = {"BatchNorm": "statistics", "Dropout": "masks"}
+
+
+def bound_to_passes(model: torch.nn.Module) -> set[str]:
+    """Names of the model's modules whose results depend on how the global batch is cut into passes."""
+    kinds = {torch.nn.modules.batchnorm._BatchNorm: "BatchNorm", torch.nn.modules.dropout._DropoutNd: "Dropout"}
+    return {name for kind, name in kinds.items() if any(isinstance(module, kind) for module in model.modules())}

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import platform
 import socket
+import subprocess
 import sys
 import time
 
@@ -53,7 +54,8 @@ class Journal(Silent):
         self._parts = PARTS if plan.device == "cpu" else ()
         self._writer = LogWriter(path, metrics=[f"{split}/{metric}" for split in SPLITS for metric in metrics],
                                  metaparameters=tuple(settled), optional_steps=self._parts,
-                                 attributes={"versions": versions()}, overwrite=overwrite, take_over=take_over)
+                                 attributes={"versions": versions(), **commit()}, overwrite=overwrite,
+                                 take_over=take_over)
         self._writer.append(
             "trials", id=TRIAL, status=Status.RUNNING, stop_reason="", dataset=plan.dataset, model=plan.model,
             optimizer=plan.optimizer, global_batch=plan.global_batch, local_batch=plan.local_batch,
@@ -102,3 +104,13 @@ def versions() -> dict[str, str]:
     if "horovod" in sys.modules:
         found["horovod"] = sys.modules["horovod"].__version__
     return found
+
+
+def commit() -> dict[str, str]:
+    """The commit of the repository that the job is started in, with + where files differ from it; nothing elsewhere."""
+    try:
+        said = subprocess.run(["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"], text=True,
+                              capture_output=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return {"commit": said.stdout.strip()} if said.returncode == 0 else {}

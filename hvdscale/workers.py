@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import socket
 import sys
@@ -199,3 +200,15 @@ def device(wanted: str, local_rank: int) -> torch.device:
     if not torch.cuda.is_available():
         raise WorkersError("device = 'cuda', but torch sees no GPU here; choose auto or cpu")
     return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what a step frees for the next one, where it is glibc.
+
+    It would hand large arrays back to the system and get them anew, page by page, at every step.
+    """
+    mmap_threshold, trim_threshold = -3, -1         # malloc.h
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(mmap_threshold, 32 * 2**20)    # the most that it takes
+        libc.mallopt(trim_threshold, 2**31 - 1)

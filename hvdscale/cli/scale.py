@@ -56,7 +56,7 @@ def command(workload, counts, repeats, out, probe, launcher, hosts, overwrite, *
 
 
 def _teller(with_plan: bool):
-    """A function that prints a line of a run: but for its log's place, which the series says, and its plan if not asked."""
+    """A function that prints a run's lines, without its log's place, which the series says, and its plan if known."""
     telling = with_plan
 
     def tell(line: str) -> None:

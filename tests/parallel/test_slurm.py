@@ -1,5 +1,6 @@
 """slurm/train.sbatch and srun under a real Slurm of two nodes with two cores each."""
 import os
+import re
 import shutil
 import sys
 
@@ -69,6 +70,13 @@ def test_the_template_trains_on_two_nodes_with_two_ranks_each(submit, request, t
         assert log.trials["status"].tolist() == [Status.COMPLETE] and log.trials["workers"].tolist() == [4]
         assert (log.trials["seed"].tolist(), log.steps.rows) == ([7], 4)
     assert not list(tmp_path.rglob("shot"))
+
+
+def test_the_sbatch_command_of_the_readme_runs(submit):
+    [command] = re.findall(r"^    \$ sbatch (.*)$", (ROOT / "README.rst").read_text(), re.M)
+    options, arguments = command.split(" slurm/train.sbatch ")
+    job, output = submit(options.split(), *arguments.split())
+    assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), output
 
 
 @pytest.mark.parametrize("code, says, options", [
