@@ -24,6 +24,8 @@ class Evaluator:
     @torch.no_grad()
     def __call__(self, model: nn.Module, splits: tuple[str, ...]) -> dict[str, float]:
         """``split/metric`` -> mean over the split, for these splits; NaN for an empty one."""
+        if not splits:
+            return {}
         chunks = [(split, start) for split in splits for start in range(0, len(self.splits[split]), self.chunk)]
         metrics = self.workload.metrics
         table = torch.zeros(len(chunks), len(metrics), 2, dtype=torch.float64)

@@ -39,13 +39,14 @@ class Job:
     optimizer: torch.optim.Optimizer
 
     def train(self, journal: Silent, display: Quiet, workers: Lone) -> Outcome:
-        """Carry out the plan. A lost worker ends the trial INCOMPLETE in the journal, and raises WorkersError."""
+        """Carry out the plan. An error ends the trial INCOMPLETE in the journal; WorkersError: a worker was lost."""
         workers.watch(lambda reason: journal.end(Status.INCOMPLETE, reason))
         try:
             return run(self.plan, self.workload, self.data, self.model, self.optimizer, workers, self.device, journal,
                        display)
-        except HvdscaleError as error:
-            journal.end(Status.INCOMPLETE, str(error))
+        except Exception as error:
+            kind = "" if isinstance(error, HvdscaleError) else f"{type(error).__name__}: "
+            journal.end(Status.INCOMPLETE, f"{kind}{error}")
             raise
         finally:
             display.end()

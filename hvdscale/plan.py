@@ -133,25 +133,10 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
     """
     global_batch, accumulate = settle_batch(settings, place.workers, train_examples)
     settings = settle_tuned(settings, workload.name, global_batch)
+    target = settle_target(settings, workload.metrics)
     stream = Stream(train_examples, global_batch, settings.seed, settings.last_batch)
-    steps = _in_steps(stream)
     budget_steps = settle_budget(settings, stream)
-    base_lr, base_batch, factor, peak_lr = settle_lr(settings, global_batch)
-    warmup_steps = steps(settings.warmup_steps, settings.warmup_epochs) or 0
-    start_lr = min(base_lr, peak_lr) if settings.warmup_start_factor is None else settings.warmup_start_factor * peak_lr
-    if settings.warmup == "none" or start_lr == peak_lr:
-        warmup_steps = 0
-    falls = settings.decay in ("linear", "cosine")
-    decay_steps = (steps(settings.decay_steps, settings.decay_epochs) or budget_steps) if falls else 0
-    if falls and decay_steps <= warmup_steps:
-        raise PlanError(f"{settings.decay} decay ends at step {decay_steps}, within the warmup of {warmup_steps} "
-                        "steps; give decay_steps or decay_epochs beyond it" +
-                        ("" if decay_steps else " (a budget in seconds has no last step)"))
-    decay_at = tuple(settings.decay_at_steps or (steps(None, e) for e in settings.decay_at_epochs or ()))
-    if settings.decay == "step" and not decay_at:
-        raise PlanError("decay = 'step' needs decay_at_steps or decay_at_epochs, such as decay_at_epochs=[30, 60, 80]")
     shares = share_bounds(global_batch, settings.ghost_batch, place.workers, accumulate)
-    eval_every = settings.eval_every if settings.eval_every is not None else steps(None, settings.eval_every_epochs)
     return Plan(
         workload=workload.name, dataset=workload.dataset, model=workload.model, model_args=settings.model_args,
         train_examples=train_examples, global_batch=global_batch, ghost_batch=settings.ghost_batch,
@@ -159,15 +144,11 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
         optimizer=settings.optimizer, optimizer_args=settings.optimizer_args,
         momentum=settle_momentum(settings),
         weight_decay=settings.weight_decay, decay_norm_and_bias=settings.decay_norm_and_bias,
-        label_smoothing=settings.label_smoothing, base_lr=base_lr, base_batch=base_batch, lr_rule=settings.lr_rule,
-        lr_factor=factor, peak_lr=peak_lr, start_lr=start_lr if warmup_steps else peak_lr,
-        warmup=settings.warmup if warmup_steps else "none", warmup_steps=warmup_steps,
-        decay=settings.decay, decay_steps=decay_steps, decay_at=decay_at, decay_factor=settings.decay_factor,
-        end_lr_factor=settings.end_lr_factor,
-        budget_steps=budget_steps, budget_seconds=settings.seconds,
-        target=None if settings.target in (None, "none") else str(Target.parse(settings.target)),
-        keep_going=settings.keep_going, eval_every=1 if eval_every is None else eval_every,
-        eval_batch=settings.eval_batch, eval_splits=settle_splits(settings),
+        label_smoothing=settings.label_smoothing, lr_rule=settings.lr_rule,
+        **settle_schedule(settings, stream, budget_steps),
+        budget_steps=budget_steps, budget_seconds=settings.seconds, target=target and str(target),
+        keep_going=settings.keep_going, eval_every=settle_eval_every(settings, stream),
+        eval_batch=settings.eval_batch, eval_splits=settle_splits(settings, target),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples),
         workers=place.workers, local_workers=place.local_workers, cores=place.cores,
         local_batch=max(b - a for share in shares for a, b in zip(share, share[1:])), accumulate=accumulate,
@@ -260,14 +241,59 @@ def settle_lr(settings: Settings, global_batch: int) -> tuple[float, int, float,
     return base_lr, base_batch, factor, base_lr * factor
 
 
-def settle_splits(settings: Settings) -> tuple[str, ...]:
+def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> dict:
+    """The learning rate's fields of the plan, by name."""
+    steps = _in_steps(stream)
+    base_lr, base_batch, factor, peak_lr = settle_lr(settings, stream.global_batch)
+    warmup_steps = steps(settings.warmup_steps, settings.warmup_epochs) or 0
+    start = settings.warmup_start_factor
+    start_lr = min(base_lr, peak_lr) if start is None else start * peak_lr
+    if settings.warmup == "none" or start_lr == peak_lr:
+        warmup_steps = 0
+    falls = settings.decay in ("linear", "cosine")
+    decay_steps = (steps(settings.decay_steps, settings.decay_epochs) or budget_steps) if falls else 0
+    if falls and decay_steps <= warmup_steps:
+        raise PlanError(f"{settings.decay} decay ends at step {decay_steps}, within the warmup of {warmup_steps} "
+                        "steps; give decay_steps or decay_epochs beyond it" +
+                        ("" if decay_steps else " (a budget in seconds has no last step)"))
+    decay_at = tuple(settings.decay_at_steps or (steps(None, e) for e in settings.decay_at_epochs or ()))
+    if settings.decay == "step" and not decay_at:
+        raise PlanError("decay = 'step' needs decay_at_steps or decay_at_epochs, such as decay_at_epochs=[30, 60, 80]")
+    return dict(base_lr=base_lr, base_batch=base_batch, lr_factor=factor, peak_lr=peak_lr,
+                start_lr=start_lr if warmup_steps else peak_lr, warmup=settings.warmup if warmup_steps else "none",
+                warmup_steps=warmup_steps, decay=settings.decay, decay_steps=decay_steps, decay_at=decay_at,
+                decay_factor=settings.decay_factor, end_lr_factor=settings.end_lr_factor)
+
+
+def settle_target(settings: Settings, metrics: tuple[str, ...]) -> Target | None:
+    """The target, whose metric the workload measures; none without evaluations."""
+    if settings.target in (None, "none"):
+        return None
+    if settings.eval_every == 0:
+        if "target" in settings.typed:
+            raise PlanError(f"--target {settings.target} is never held against anything under --eval-every 0; give one")
+        return None
+    target = Target.parse(settings.target)
+    if target.metric not in metrics:
+        raise PlanError(f"target {settings.target!r}: the workload measures {', '.join(metrics)}; {target.metric!r} is "
+                        "none of these")
+    return target
+
+
+def settle_splits(settings: Settings, target: Target | None) -> tuple[str, ...]:
     """The splits of each evaluation, the target's among them."""
     wanted = {name.strip() for name in settings.eval_splits.split(",")}
     if wanted - set(SPLITS):
         raise PlanError(f"eval_splits = {settings.eval_splits!r} is not a list of {', '.join(SPLITS)}")
-    if settings.target not in (None, "none"):
-        wanted.add(Target.parse(settings.target).split)
+    wanted |= {target.split} if target else set()
     return tuple(split for split in SPLITS if split in wanted)
+
+
+def settle_eval_every(settings: Settings, stream: Stream) -> int:
+    """Steps between evaluations, by default an epoch's; 0: never."""
+    if settings.eval_every is not None:
+        return settings.eval_every
+    return _in_steps(stream)(None, settings.eval_every_epochs or 1.0)
 
 
 def settle_budget(settings: Settings, stream: Stream) -> int:

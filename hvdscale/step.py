@@ -72,11 +72,16 @@ class DataParallelStep:
         return StepResult(loss * self.plan.global_batch / count, agreed, *seconds)
 
     def warm_up(self, passes: int) -> None:
-        """Compute and reduce gradients of the first step without an update, so that the clock starts on warm caches."""
-        state = torch.get_rng_state()
-        for _ in range(passes):
-            self.buffer.sum_(self._gradients(0, set())[0])
-        torch.set_rng_state(state)
+        """Compute and reduce gradients of the first step without an update, so that the clock starts on warm caches.
+
+        Leaves parameters, buffers and random streams as they were.
+        """
+        before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        with torch.random.fork_rng():
+            for _ in range(passes):
+                self.buffer.sum_(self._gradients(0, set())[0])
+        for buffer, values in before:
+            buffer.copy_(values)
 
     def _gradients(self, step: int, votes: set[str]) -> tuple[list[float], float]:
         """Compute this rank's sums of gradients; gives the tail to reduce with them, and seconds of getting examples.

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .errors import UsageError
 from .display import Quiet
+from .errors import UsageError
 from .evaluate import Evaluator
 from .journal import Silent
 from .log.schema import Status
@@ -82,13 +82,15 @@ def run(plan: Plan, workload: Workload, data: Data, model: nn.Module, optimizer:
         while True:
             if stop is None and step == plan.budget_steps > 0:
                 stop = Stop(Status.COMPLETE, f"budget of {step} steps spent", DONE)
-            if plan.evaluates_at(step) if stop is None else plan.eval_every and stop.status == Status.COMPLETE:
+            due = plan.evaluates_at(step) if stop is None else stop.status == Status.COMPLETE
+            if due and not _finite(model, workers):
+                stop = Stop(Status.INFEASIBLE, f"diverged: parameters are not finite at step {step}", DIVERGED)
+            if due and plan.eval_every:
                 journal.flush()
                 measured = evaluate(model, SPLITS if stop else plan.eval_splits)
-                sooner = _stop_by_evaluation(step, measured, plan, model, workers)
-                if sooner and not stop:
-                    measured |= evaluate(model, rest)
-                stop = sooner or stop
+                if _meets(plan, measured) and (stop is None or stop.status == Status.COMPLETE):
+                    measured |= {} if stop else evaluate(model, rest)
+                    stop = Stop(Status.COMPLETE, f"target {plan.target} met at step {step}", DONE)
                 journal.evaluation(step, stream.examples_before(step), clock.seconds, measured)
                 display.evaluation(step, measured)
             if stop:
@@ -113,14 +115,10 @@ def _wishes(plan: Plan, workers: Lone, clock: Clock, journal: Silent) -> set[str
     return wishes
 
 
-def _stop_by_evaluation(step, measured, plan, model, workers) -> Stop | None:
-    """Whether an evaluation ends the run; the same on all ranks."""
+def _meets(plan: Plan, measured: dict[str, float]) -> bool:
+    """Whether an evaluation ends the run."""
     target = plan.stop_target
-    if not _finite(model, workers):
-        return Stop(Status.INFEASIBLE, f"diverged: parameters are not finite at step {step}", DIVERGED)
-    if target is not None and not plan.keep_going and target.met_by(measured[target.column]):
-        return Stop(Status.COMPLETE, f"target {target} met at step {step}", DONE)
-    return None
+    return target is not None and not plan.keep_going and bool(target.met_by(measured[target.column]))
 
 
 def _stop_by_step(step, result, plan) -> Stop | None:

@@ -199,7 +199,9 @@ def device(wanted: str, local_rank: int) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise WorkersError("device = 'cuda', but torch sees no GPU here; choose auto or cpu")
-    return torch.device("cuda", local_rank % torch.cuda.device_count())
+    found = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(found)
+    return found
 
 
 def keep_freed_memory() -> None:

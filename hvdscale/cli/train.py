@@ -10,6 +10,7 @@ import click
 
 from ..config import KEYS, Settings, key_type, parse_assignments, read_toml
 from ..errors import HvdscaleError, UsageError, WorkersError
+from .common import INTERRUPTED
 
 
 # horovodrun takes --log for an ambiguous abbreviation of its own options, wherever it stands
@@ -109,6 +110,8 @@ def main() -> None:
         if workers.rank == 0:
             _say_error(agreed)
         code = agreed.exit_code
+    except KeyboardInterrupt:           # during the steps it is a vote
+        _exit_now(INTERRUPTED)
     _leave(workers, code)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hvdscale.errors import PlanError, UsageError
 from hvdscale.plan import EXECUTION, MEASUREMENT, Place, Plan
 from hvdscale.schedule import Schedule
-from tests.single.made_plans import TRAIN, settled
+from tests.single.made_plans import DEFAULTS, TRAIN, settled
 
 
 # the batch
@@ -314,10 +314,6 @@ def test_evaluations_stand_on_the_grid_and_at_the_end():
     assert [step for step in range(11) if seconds.evaluates_at(step)] == [0, 4, 8]
 
 
-def test_without_a_grid_every_step_is_evaluated():
-    assert settled().eval_every == 1
-
-
 @pytest.mark.parametrize("target, settled_as", [
     ("val/error<0.01", "val/error<0.01"), (" test/error <= 1e-2", "test/error<=0.01"),
     ("val/classification_error<0.01", "val/error<0.01"), ("none", None)])
@@ -405,3 +401,18 @@ def test_the_worker_count_changes_nothing_of_the_problem():
     assert one["problem"] == four["problem"]
     assert one["measurement"] == four["measurement"]
     assert one["execution"] != four["execution"]
+
+
+def test_a_target_on_a_metric_that_the_workload_does_not_measure_lists_those_it_does():
+    with pytest.raises(PlanError, match="'val/accuracy>0.9': the workload measures cross_entropy, error"):
+        settled(target="val/accuracy>0.9")
+
+
+def test_a_target_without_evaluations_is_dropped_if_a_default_and_an_error_if_typed():
+    assert settled(defaults={**DEFAULTS, "target": "val/error<0.1"}, eval_every=0).target is None
+    with pytest.raises(PlanError, match="never held against anything under --eval-every 0"):
+        settled(target="val/error<0.1", eval_every=0)
+
+
+def test_evaluations_are_an_epoch_apart_unless_anything_else_is_said():
+    assert settled().eval_every == TRAIN // DEFAULTS["local_batch"]

@@ -9,12 +9,13 @@ import torch
 
 from hvdscale.display import Quiet
 from hvdscale.errors import DataError, LogError, UsageError
-from hvdscale.job import open_journal, prepare
+from hvdscale.job import bound_to_passes, open_journal, prepare
 from hvdscale.journal import Silent
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.plan import Plan
 from hvdscale.schedule import Schedule
+from hvdscale.step import DataParallelStep
 from hvdscale.target import Target
 from hvdscale.train import DIVERGED, DONE, FAILED, PREEMPTED
 from hvdscale.workers import Lone
@@ -141,7 +142,7 @@ def test_a_budget_in_seconds_ends_after_it_with_an_evaluation(train):
 
 
 def test_a_run_without_evaluations_has_none(train):
-    outcome, log = train(steps=5, eval_every=0, target="val/error<=1")
+    outcome, log = train(steps=5, eval_every=0)
     assert outcome.stop.reason == "budget of 5 steps spent" and outcome.measured == {}
     assert (log.evaluations.rows, log.steps.rows) == (0, 5)
 
@@ -260,3 +261,32 @@ def test_a_model_is_drawn_alike_in_every_precision(train):
     for narrow, wide in zip(models["fp32"].parameters(), models["fp64"].parameters()):
         assert (narrow.dtype, wide.dtype) == (torch.float32, torch.float64)
         assert torch.equal(narrow.double(), wide)
+
+
+class WithBatchNorm(toy.Net):
+    def __init__(self):
+        super().__init__()
+        self.layers.insert(1, torch.nn.BatchNorm2d(4))
+
+
+def test_passes_before_the_clock_leave_buffers_and_random_streams_alone():
+    plan, train_split = toy.settled(1), toy.load().train
+    model = WithBatchNorm()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    stream = torch.get_rng_state()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    DataParallelStep(plan, toy.WORKLOAD, train_split, model, optimizer, Lone(), torch.device("cpu")).warm_up(3)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), stream)
+
+
+def test_a_model_with_torchs_own_batch_norm_or_dropout_is_said_to_depend_on_the_worker_count():
+    assert bound_to_passes(toy.Net(dropout=0.5)) == set()
+    assert bound_to_passes(WithBatchNorm()) == {"BatchNorm"}
+    assert bound_to_passes(torch.nn.Dropout(0.5)) == {"Dropout"}
+
+
+def test_parameters_that_end_not_finite_are_divergence_without_an_evaluation_too(train):
+    outcome, log = train(steps=1, eval_every=0, lr=3e38, weight_decay=1e3, lr_rule="none")
+    assert (outcome.stop.status, log.evaluations.rows) == (Status.INFEASIBLE, 0)
+    assert outcome.stop.reason == "diverged: parameters are not finite at step 1"
