@@ -53,7 +53,7 @@ def evaluated(workload, splits, chunk, workers, model):
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 @pytest.mark.parametrize("chunk", [1, 2, 7, 31, 1000])
 def test_every_example_counts_once_at_any_worker_count(workers, chunk):
-    """T5 and T6: measures of whole numbers are the plain loop's to the last bit."""
+    """No average of averages over uneven shares, no example twice to even them: whole numbers agree to the last bit."""
     splits = splits_of(SIZES)
     plain = {}
     for name, split in splits.items():

@@ -31,7 +31,7 @@ def whole_batch_gradient():
 @pytest.mark.parametrize("bucket_bytes", [0, 1, 8 * 70, 10**6])
 @pytest.mark.parametrize("workers, passes", [(1, 1), (1, 3), (2, 1), (2, 3), (3, 2), (5, 1)])
 def test_passes_and_workers_add_up_to_the_gradient_of_the_whole_batch(workers, passes, bucket_bytes):
-    """T1, with shares that are not even."""
+    """Neither the number of passes nor uneven shares may tilt the mean: allreduce alone averages over workers."""
     models, wanted = [model_of() for _ in range(workers)], whole_batch_gradient()
     bounds = share_bounds(BATCH, 4, workers, passes)
 

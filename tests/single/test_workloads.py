@@ -122,7 +122,7 @@ def test_label_smoothing_moves_its_share_to_the_other_classes(share):
 
 
 def test_a_share_s_is_s_times_k_over_k_minus_1_of_torchs_definition():
-    """T11."""
+    """Label smoothing has two definitions: the share goes to the other classes, or as in torch to all of them."""
     ours = smoothed_cross_entropy(LOGITS, TRUTH, 0.1)
     theirs = functional.cross_entropy(LOGITS, TRUTH, reduction="sum", label_smoothing=0.1 * 5 / 4)
     same_number = functional.cross_entropy(LOGITS, TRUTH, reduction="sum", label_smoothing=0.1)
