@@ -1,7 +1,6 @@
 """Speedups, efficiencies and regimes: the identities they must obey, and their edges."""
 import numpy as np
 import pytest
-from made_logs import log, trial
 
 from hvdscale.analysis.regimes import batches_of
 from hvdscale.analysis.sections import Options, analyse
@@ -10,6 +9,7 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
 from hvdscale.log.schema import Status
 from hvdscale.target import Target
+from tests.single.made_logs import log, trial
 
 
 def runs(workers, batch, steps, seconds, first_id=0, **changes):

@@ -3,13 +3,13 @@ import json
 
 import numpy as np
 import pytest
-from made_logs import log, trial
 
 from hvdscale.analysis.parts import parts_of
 from hvdscale.analysis.steps import cell_of, first_met, run_of, steps_to_target
 from hvdscale.analysis.trials import by_workload, read_trials
 from hvdscale.log.schema import Status
 from hvdscale.target import Target
+from tests.single.made_logs import log, trial
 
 TARGET = Target.parse("val/error<0.2")
 

@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from made_log_files import begin, finished, interrupted, open_log, write
 
 from hvdscale.cli.common import Command
 from hvdscale.cli.log import main
@@ -15,6 +14,7 @@ from hvdscale.log.check import check
 from hvdscale.log.merge import renumbered
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
+from tests.single.made_log_files import begin, finished, interrupted, open_log, write
 
 
 def call(*words, code=0):

@@ -6,17 +6,16 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
-from made_log_files import begin, finished, open_log, step, write
 
 from hvdscale.errors import LogError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
+from tests.conftest import command_environment
+from tests.single.made_log_files import begin, finished, open_log, step, write
 
-ROOT = Path(__file__).resolve().parents[2]
 KILLS = {"steady": 6, "busy": 5, "create": 4, "finish": 5}     # 20 in all
 LONGEST_SECONDS = {"steady": 2.5, "busy": 1.0, "create": 0.5, "finish": 1.5}
 PROMISED_SECONDS = 1.0                                         # a row older than this is in the file
@@ -25,8 +24,7 @@ SLACK_SECONDS = 0.5                                            # for a writer th
 
 def start(mode, log, notes, *limit):
     return subprocess.Popen([sys.executable, "-m", "tests.single.made_log_files", mode, log, notes, *map(str, limit)],
-                            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'single'}"},
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                            env=command_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def kill_at_a_random_moment(mode, folder, seed):

@@ -5,12 +5,12 @@ import shutil
 import h5py
 import numpy as np
 import pytest
-from made_log_files import begin, evaluation, finished, interrupted, open_log, plan, step, write
 
 from hvdscale.errors import LogError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
+from tests.single.made_log_files import begin, evaluation, finished, interrupted, open_log, plan, step, write
 
 CUTS = 80      # lengths at which a file is cut off
 

@@ -8,7 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-from made_log_files import begin, evaluation, finished, interrupted, open_log, plan, step, write
 
 from hvdscale.errors import LogError
 from hvdscale.log import lock
@@ -16,6 +15,7 @@ from hvdscale.log.files import lookup3
 from hvdscale.log.reader import current_rows, latest_rows, read_log
 from hvdscale.log.schema import RESTARTS, STEPS, TRIALS, Status
 from hvdscale.log.segments import find_logs
+from tests.single.made_log_files import begin, evaluation, finished, interrupted, open_log, plan, step, write
 
 
 class Clock:

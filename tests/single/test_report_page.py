@@ -1,5 +1,4 @@
 """Figures and report.html: what they hold, and what a browser makes of them."""
-import os
 import re
 import shutil
 import subprocess
@@ -7,7 +6,6 @@ import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
 import pytest
-from made_logs import log, study, trial
 
 from hvdscale.analysis.sections import analyse
 from hvdscale.analysis.trials import read_trials
@@ -15,6 +13,8 @@ from hvdscale.log.schema import Status
 from hvdscale.report.document import document_of, facts_of
 from hvdscale.report.figures import figures_of, render
 from hvdscale.report.html import as_html
+from tests.conftest import lacks
+from tests.single.made_logs import log, study, trial
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
@@ -172,9 +172,7 @@ def chromium(tmp_path):
     """Open a file in headless Chromium; gives back the page as it then stands and what was said on its console."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if not found:
-        if "chromium" in os.environ.get("HVDSCALE_REQUIRE", ""):
-            pytest.fail("HVDSCALE_REQUIRE asks for chromium; there is none on PATH")
-        pytest.skip("needs chromium on PATH")
+        lacks("chromium", "needs chromium on PATH")
 
     def run(path, *flags):
         done = subprocess.run(

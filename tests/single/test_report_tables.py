@@ -10,7 +10,6 @@ import sys
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from made_logs import log, save, study, trial
 
 from hvdscale.analysis.sections import Options, analyse
 from hvdscale.analysis.trials import read_trials
@@ -23,6 +22,7 @@ from hvdscale.report.numbers import RANGE, number, percent, ratio, span, whole
 from hvdscale.report.tables import as_csv, as_text, tables_of
 from hvdscale.report.words import left_out, summary
 from hvdscale.target import Target
+from tests.single.made_logs import log, save, study, trial
 
 
 def sections(*logs, targets=(), options=Options()):
