@@ -38,8 +38,7 @@ class Batches:
     points: tuple[BatchPoint, ...]
     perfect_within: float
     useful_within: float
-    largest_perfect: int | None         # largest B that scales perfectly; None: no batch met the target
-    maximum_useful: int | None          # smallest B whose S is within useful_within of the fewest
+    maximum_useful: int | None          # smallest B whose S is within useful_within of the fewest; None: none met
 
 
 def batches_of(cells, perfect_within=PERFECT_WITHIN, useful_within=USEFUL_WITHIN, confidence=CONFIDENCE) -> Batches:
@@ -53,7 +52,7 @@ def batches_of(cells, perfect_within=PERFECT_WITHIN, useful_within=USEFUL_WITHIN
     useful = [cell.global_batch for cell in met if cell.steps.value <= (1 + useful_within) * fewest]
     points = tuple(BatchPoint(cell, cell.steps.scaled(cell.global_batch), _efficiency(cell, cells[0], confidence),
                               cell.global_batch in perfect) for cell in cells)
-    return Batches(points, perfect_within, useful_within, max(perfect, default=None), min(useful, default=None))
+    return Batches(points, perfect_within, useful_within, min(useful, default=None))
 
 
 def _efficiency(cell, smallest, confidence):

@@ -18,21 +18,14 @@ from .trials import Trial
 
 
 def first_met(measured, target):
-    """Index of the first of ``measured`` that meets the target; -1 if none does. NaN never meets."""
+    """Index of the first evaluation that meets the target; -1 if none does.
+
+    measured  float array, shape (evals,), in order of steps; NaN (a diverged evaluation) never meets
+    target    see Target.met_by, the only place where the comparison is written
+    """
     met = target.met_by(np.asarray(measured, float))
     at = int(met.argmax()) if len(met) else 0
     return at if len(met) and met[at] else -1
-
-
-def steps_to_target(step, measured, target):
-    """Steps done at the first evaluation that meets the target; inf (censored) if none does.
-
-    step      int array, shape (evals,), increasing
-    measured  float array, shape (evals,); NaN (a diverged evaluation) never meets
-    target    see Target.met_by, the only place where the comparison is written
-    """
-    at = first_met(measured, target)
-    return float(step[at]) if at >= 0 else np.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +33,7 @@ class Run:
     """A trial held against a target, or against none: then it only shows how fast it went."""
 
     trial: Trial
-    steps: float                # to target; inf: not met in last_step; NaN: no target
+    steps: float                # to target; inf (censored): not met in last_step; NaN: no target
     steps_before: float         # at the evaluation before, which did not meet; 0 where it was the first
     seconds: float              # spent in those steps, evaluation left out
     seconds_before: float

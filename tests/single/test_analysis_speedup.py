@@ -172,14 +172,15 @@ def regimes(steps, batches=(32, 64, 128, 256), **options):
 def test_regimes_follow_their_tolerances():
     found = regimes((1000, 500, 320, 280))            # B S: 32000, 32000, 40960, 71680
     assert [point.perfect for point in found.points] == [True, True, False, False]
-    assert (found.largest_perfect, found.maximum_useful) == (64, 128)       # 320 <= 1.2 * 280
-    assert regimes((1000, 500, 320, 280), perfect_within=0.3).largest_perfect == 128
+    assert found.maximum_useful == 128                # 320 <= 1.2 * 280
+    wider = regimes((1000, 500, 320, 280), perfect_within=0.3)
+    assert [point.perfect for point in wider.points] == [True, True, True, False]
     assert regimes((1000, 500, 320, 280), useful_within=0.1).maximum_useful == 256
 
 
 def test_without_a_batch_that_met_there_are_no_regimes():
     found = section(trial(steps=(0, 100), error=(1, 1))).batches
-    assert (found.largest_perfect, found.maximum_useful) == (None, None)
+    assert [point.perfect for point in found.points] == [False] and found.maximum_useful is None
     assert batches_of(()).points == ()
 
 

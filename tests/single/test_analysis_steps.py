@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.parts import parts_of
-from hvdscale.analysis.steps import cell_of, first_met, run_of, steps_to_target
+from hvdscale.analysis.steps import cell_of, first_met, run_of
 from hvdscale.analysis.trials import by_workload, read_trials
 from hvdscale.log.schema import Status
 from hvdscale.target import Target
@@ -18,8 +18,14 @@ def cell(*trials, target=TARGET):
     return cell_of([run_of(found, target) for found in read_trials(log(*trials))])
 
 
+def run_of_one(made):
+    [found] = read_trials(log(made))
+    return run_of(found, TARGET)
+
+
 def test_steps_to_target_are_those_of_the_first_evaluation_that_meets():
-    assert steps_to_target(np.array([0, 10, 20, 30]), np.array([0.9, 0.1, 0.5, 0.1]), TARGET) == 10
+    run = run_of_one(trial(steps=(0, 10, 20, 30), error=(0.9, 0.1, 0.5, 0.1), seconds=(0, 1, 2, 3)))
+    assert (run.steps, run.steps_before, run.seconds, run.seconds_before) == (10, 0, 1, 0)
 
 
 def test_the_paper_s_strict_comparison_does_not_count_the_value_itself():
@@ -28,12 +34,12 @@ def test_the_paper_s_strict_comparison_does_not_count_the_value_itself():
 
 
 def test_nan_at_one_evaluation_is_passed_over():
-    assert steps_to_target(np.array([10, 20, 30]), np.array([np.nan, np.nan, 0.1]), TARGET) == 30
+    run = run_of_one(trial(steps=(10, 20, 30), error=(np.nan, np.nan, 0.1)))
+    assert (run.steps, run.steps_before) == (30, 20)
 
 
 def test_a_trial_that_never_meets_is_censored_at_its_last_step():
-    [found] = read_trials(log(trial(steps=(0, 100, 250), error=(0.9, 0.8, 0.7))))
-    run = run_of(found, TARGET)
+    run = run_of_one(trial(steps=(0, 100, 250), error=(0.9, 0.8, 0.7)))
     assert (run.steps, run.last_step, run.met) == (np.inf, 250, False)
     assert run.examples_per_second == pytest.approx(32 * 250 / 2.5)
 
