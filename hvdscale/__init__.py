@@ -1,3 +1,3 @@
-"""How far data parallelism takes a training job: workers, global batch, learning rate, time and money."""
+"""How far data parallelism takes a training job: workers, global batch, learning rate, time."""
 
 __version__ = "0.1.0"

@@ -7,6 +7,7 @@ import time
 
 from .launch import launched
 from .plan import Plan
+from .scaling import lr_factor
 
 LINE_SECONDS, BAR_SECONDS, WIDTH = 2.0, 0.1, 24
 
@@ -133,9 +134,11 @@ def _lr(plan):
         parts.append(f"as tuned at {plan.global_batch}")
     elif plan.lr_factor != 1:
         parts[0] += f" = {plan.base_lr:g} x {plan.lr_factor:g}"
-        parts.append(f"{plan.lr_rule} from batch {plan.base_batch}")
+        capped = plan.lr_factor < lr_factor(plan.lr_rule, plan.global_batch / plan.base_batch)
+        parts.append(f"{plan.lr_rule} from batch {plan.base_batch}" + ", capped by max_lr_factor" * capped)
     if plan.warmup != "none":
-        parts.append(f"{plan.warmup} warmup of {plan.warmup_steps} steps from {plan.start_lr:g}")
+        flat = " (its peak: no climb)" if plan.start_lr == plan.peak_lr else ""
+        parts.append(f"{plan.warmup} warmup of {plan.warmup_steps} steps from {plan.start_lr:g}{flat}")
     if plan.decay == "step":
         parts.append(f"x {plan.decay_factor:g} at steps {', '.join(map(str, plan.decay_at))}")
     elif plan.decay != "constant":

@@ -102,7 +102,7 @@ def open_journal(job: Job, workers: Lone) -> Silent:
         settings = job.settings
         asked = {"workload": job.name, **settings.asked()}
         return Journal(settings.log or default_log(job.plan), job.plan, asked, job.workload.metrics, settings.overwrite,
-                       settings.take_over)
+                       settings.take_over, workers.versions())
 
 
 def default_log(plan: Plan) -> str:

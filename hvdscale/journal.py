@@ -8,7 +8,6 @@ import json
 import platform
 import socket
 import subprocess
-import sys
 import time
 
 from . import __version__
@@ -46,15 +45,19 @@ class Silent:
 
 
 class Journal(Silent):
-    """Rank 0's: opens the log and writes the trial's first rows; raises LogError where that cannot be done."""
+    """Rank 0's: opens the log and writes the trial's first rows; raises LogError where that cannot be done.
 
-    def __init__(self, path: str, plan: Plan, asked: dict, metrics: tuple[str, ...], overwrite: bool, take_over: bool):
+    group  versions of what joins the workers
+    """
+
+    def __init__(self, path: str, plan: Plan, asked: dict, metrics: tuple[str, ...], overwrite: bool, take_over: bool,
+                 group: dict[str, str]):
         self.path = path
         settled = plan.metaparameters()
         self._parts = PARTS if plan.device == "cpu" else ()
         self._writer = LogWriter(path, metrics=[f"{split}/{metric}" for split in SPLITS for metric in metrics],
                                  metaparameters=tuple(settled), optional_steps=self._parts,
-                                 attributes={"versions": versions(), **commit()}, overwrite=overwrite,
+                                 attributes={"versions": {**versions(), **group}, **commit()}, overwrite=overwrite,
                                  take_over=take_over)
         self._writer.append(
             "trials", id=TRIAL, status=Status.RUNNING, stop_reason="", dataset=plan.dataset, model=plan.model,
@@ -99,11 +102,8 @@ def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
     import numpy
     import torch
-    found = {"hvdscale": __version__, "python": platform.python_version(), "torch": torch.__version__,
-             "numpy": numpy.__version__}
-    if "horovod" in sys.modules:
-        found["horovod"] = sys.modules["horovod"].__version__
-    return found
+    return {"hvdscale": __version__, "python": platform.python_version(), "torch": torch.__version__,
+            "numpy": numpy.__version__}
 
 
 def commit() -> dict[str, str]:

@@ -10,8 +10,8 @@ from .errors import UsageError, WorkersError
 
 LAUNCHERS = ("horovodrun", "horovodrun-gloo", "mpirun", "srun")
 # what each launcher tells a process of the number of processes it started
-LAUNCHED = {"HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "mpirun",
-            "SLURM_STEP_NUM_TASKS": "srun"}
+LAUNCHED = {"HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "srun",
+            "PMI_SIZE": "mpirun"}
 
 
 def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.environ) -> str | None:

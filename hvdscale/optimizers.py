@@ -1,12 +1,11 @@
 """The optimizer that a plan names, with weight decay kept off biases and normalisation parameters."""
 from __future__ import annotations
 
-import importlib
-
 import torch
 from torch import nn
 
 from .errors import UsageError
+from .importing import import_object
 from .plan import Plan
 
 
@@ -17,10 +16,18 @@ def make_optimizer(plan: Plan, model: nn.Module) -> torch.optim.Optimizer:
     velocity, so a change of it needs no momentum correction (Goyal et al. 2017, remark 2).
     """
     groups = parameter_groups(plan, model)
+    if "weight_decay" in plan.optimizer_args:
+        raise UsageError("optimizer_args has weight_decay, which is a key of its own: --set weight_decay=...")
     if plan.optimizer in ("sgd", "momentum", "nesterov"):
+        if plan.optimizer_args:
+            raise UsageError(f"optimizer_args = {plan.optimizer_args} is for a module:Class such as torch.optim:SGD, "
+                             f"not for {plan.optimizer}")
         nesterov = plan.optimizer == "nesterov"
         return torch.optim.SGD(groups, lr=plan.peak_lr, momentum=plan.momentum or 0.0, nesterov=nesterov)
-    factory = _imported(plan.optimizer)
+    if ":" not in plan.optimizer:
+        raise UsageError(f"optimizer {plan.optimizer!r} is none of sgd, momentum, nesterov, and not module:Class such "
+                         "as torch.optim:Adam")
+    factory = import_object(plan.optimizer, "optimizer")
     try:
         return factory(groups, lr=plan.peak_lr, **plan.optimizer_args)
     except (TypeError, ValueError) as error:
@@ -36,14 +43,3 @@ def parameter_groups(plan: Plan, model: nn.Module) -> list[dict]:
             groups[plan.decay_norm_and_bias or parameter.ndim > 1].append(parameter)
     return [{"params": members, "weight_decay": plan.weight_decay if decays else 0.0}
             for decays, members in groups.items() if members]
-
-
-def _imported(name: str):
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise UsageError(f"optimizer {name!r} is none of sgd, momentum, nesterov, and not module:Class such as "
-                         "torch.optim:Adam")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UsageError(f"optimizer {name!r} cannot be imported: {error}") from None

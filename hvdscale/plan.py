@@ -133,6 +133,7 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
     """
     global_batch, accumulate = settle_batch(settings, place.workers, train_examples)
     settings = settle_tuned(settings, workload.name, global_batch)
+    refuse_unused(settings)
     target = settle_target(settings, workload.metrics)
     stream = Stream(train_examples, global_batch, settings.seed, settings.last_batch)
     budget_steps = settle_budget(settings, stream)
@@ -144,7 +145,7 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
         optimizer=settings.optimizer, optimizer_args=settings.optimizer_args,
         momentum=settle_momentum(settings),
         weight_decay=settings.weight_decay, decay_norm_and_bias=settings.decay_norm_and_bias,
-        label_smoothing=settings.label_smoothing, lr_rule=settings.lr_rule,
+        label_smoothing=settings.label_smoothing,
         **settle_schedule(settings, stream, budget_steps),
         budget_steps=budget_steps, budget_seconds=settings.seconds, target=target and str(target),
         keep_going=settings.keep_going, eval_every=settle_eval_every(settings, stream),
@@ -201,27 +202,45 @@ def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settin
     """The settings with the metaparameters tuned for this batch, under the rule ``tuned``; what the user typed wins."""
     if settings.lr_rule != TUNED:
         exponent(settings.lr_rule)
-        if "metaparameters" in settings.typed:
-            raise PlanError(f"--metaparameters is read under --lr-rule tuned only, not under {settings.lr_rule}; give "
-                            "one of the two")
         return settings
     if settings.metaparameters is None:
-        raise PlanError("--lr-rule tuned needs --metaparameters FILE.toml, as hvdscale-tune writes it")
+        raise PlanError("--lr-rule tuned needs --metaparameters FILE.toml, with tables such as [global_batch.256]")
     return settings.over(tuned_for(settings.metaparameters, workload, global_batch))
 
 
+# keys that act only where another key has one of these values
+ACTS_ONLY_WITH = {
+    "momentum": ("optimizer", ("momentum", "nesterov")),
+    "decay_steps": ("decay", ("linear", "cosine")), "decay_epochs": ("decay", ("linear", "cosine")),
+    "end_lr_factor": ("decay", ("linear", "cosine")),
+    "decay_at_steps": ("decay", ("step",)), "decay_at_epochs": ("decay", ("step",)),
+    "decay_factor": ("decay", ("step",)),
+    "warmup_steps": ("warmup", ("gradual", "constant")), "warmup_epochs": ("warmup", ("gradual", "constant")),
+    "warmup_start_factor": ("warmup", ("gradual", "constant")),
+    "metaparameters": ("lr_rule", (TUNED,)),
+}
+
+
+def refuse_unused(settings: Settings) -> None:
+    """Raise PlanError for a key that was typed and would do nothing."""
+    for name, (other, values) in ACTS_ONLY_WITH.items():
+        if name in settings.typed and getattr(settings, other) not in values:
+            raise PlanError(f"{name} acts only with {other} = {' or '.join(values)}, and {other} is "
+                            f"{getattr(settings, other)}; give one of the two")
+    if settings.lr_per_example is not None or settings.lr_rule == TUNED:
+        reason = "lr_rule = tuned" if settings.lr_per_example is None else "lr_per_example"
+        for name in ("base_batch", "max_lr_factor"):
+            if name in settings.typed:
+                raise PlanError(f"{name} does nothing beside {reason}, which gives the rate itself; leave it out")
+
+
 def settle_momentum(settings: Settings) -> float | None:
-    """The momentum of momentum and nesterov; None for another optimizer, where typing one is an error."""
-    if settings.optimizer in ("momentum", "nesterov"):
-        return settings.momentum
-    if "momentum" in settings.typed:
-        raise PlanError(f"momentum = {settings.momentum:g} is of optimizer momentum or nesterov, not of "
-                        f"{settings.optimizer}; arguments of a module:Class go into optimizer_args")
-    return None
+    """The momentum of momentum and nesterov; None for another optimizer."""
+    return settings.momentum if settings.optimizer in ("momentum", "nesterov") else None
 
 
-def settle_lr(settings: Settings, global_batch: int) -> tuple[float, int, float, float]:
-    """Base learning rate, base batch, factor and peak learning rate.
+def settle_lr(settings: Settings, global_batch: int) -> tuple[str, float, int, float, float]:
+    """Rule, base learning rate, base batch, factor and peak learning rate.
 
     With lr_per_example the peak is that rate times B (the base learning rate of Masters & Luschi 2018, section 2.1),
     which is the linear rule from a base batch of 1.
@@ -230,25 +249,30 @@ def settle_lr(settings: Settings, global_batch: int) -> tuple[float, int, float,
         if "lr_rule" in settings.typed and settings.lr_rule != "linear":
             raise PlanError(f"lr_per_example is a rate times the global batch, so --lr-rule {settings.lr_rule} "
                             "cannot hold beside it")
-        base_lr, base_batch, rule = settings.lr_per_example, 1, "linear"
-    else:
-        base_lr, base_batch, rule = settings.lr, settings.base_batch or global_batch, settings.lr_rule
-    if base_lr is None:
+        return "linear", settings.lr_per_example, 1, float(global_batch), settings.lr_per_example * global_batch
+    if settings.lr is None:
         raise PlanError("no learning rate: give --lr (with --base-batch, where it was tuned)")
-    if rule == TUNED:
-        return base_lr, global_batch, 1.0, base_lr
-    factor = lr_factor(rule, global_batch / base_batch, settings.max_lr_factor)
-    return base_lr, base_batch, factor, base_lr * factor
+    if settings.lr_rule == TUNED:
+        return TUNED, settings.lr, global_batch, 1.0, settings.lr
+    base_batch = settings.base_batch or global_batch
+    factor = lr_factor(settings.lr_rule, global_batch / base_batch, settings.max_lr_factor)
+    return settings.lr_rule, settings.lr, base_batch, factor, settings.lr * factor
+
+
+def warmup_start(settings: Settings, rule: str, base_lr: float, peak_lr: float) -> float:
+    """Where the warmup starts: at the base rate (0 where a tuned rate has none), unless a share of the peak is set."""
+    if settings.warmup_start_factor is not None:
+        return settings.warmup_start_factor * peak_lr
+    return 0.0 if rule == TUNED else min(base_lr, peak_lr)
 
 
 def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> dict:
     """The learning rate's fields of the plan, by name."""
     steps = _in_steps(stream)
-    base_lr, base_batch, factor, peak_lr = settle_lr(settings, stream.global_batch)
+    rule, base_lr, base_batch, factor, peak_lr = settle_lr(settings, stream.global_batch)
     warmup_steps = steps(settings.warmup_steps, settings.warmup_epochs) or 0
-    start = settings.warmup_start_factor
-    start_lr = min(base_lr, peak_lr) if start is None else start * peak_lr
-    if settings.warmup == "none" or start_lr == peak_lr:
+    start_lr = warmup_start(settings, rule, base_lr, peak_lr)
+    if settings.warmup == "none":
         warmup_steps = 0
     falls = settings.decay in ("linear", "cosine")
     decay_steps = (steps(settings.decay_steps, settings.decay_epochs) or budget_steps) if falls else 0
@@ -259,7 +283,7 @@ def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> di
     decay_at = tuple(settings.decay_at_steps or (steps(None, e) for e in settings.decay_at_epochs or ()))
     if settings.decay == "step" and not decay_at:
         raise PlanError("decay = 'step' needs decay_at_steps or decay_at_epochs, such as decay_at_epochs=[30, 60, 80]")
-    return dict(base_lr=base_lr, base_batch=base_batch, lr_factor=factor, peak_lr=peak_lr,
+    return dict(lr_rule=rule, base_lr=base_lr, base_batch=base_batch, lr_factor=factor, peak_lr=peak_lr,
                 start_lr=start_lr if warmup_steps else peak_lr, warmup=settings.warmup if warmup_steps else "none",
                 warmup_steps=warmup_steps, decay=settings.decay, decay_steps=decay_steps, decay_at=decay_at,
                 decay_factor=settings.decay_factor, end_lr_factor=settings.end_lr_factor)

@@ -23,7 +23,7 @@ from .log.schema import Status
 
 PROBE_STEPS = 50
 PROBE = {"steps": PROBE_STEPS, "eval_every": 0, "target": "none"}
-# where a run is written is no part of what was asked for
+# where and how a run is written is no part of what was asked for
 PLACES = {"log", "overwrite", "take_over"}
 # horovodrun marks each line with its rank
 _MARK = re.compile(r"\[\d+(,\d+)?\]<std(out|err)>:")
@@ -45,7 +45,6 @@ class Run:
 
 def runs_of(counts: list[int], repeats: int, probe: bool, keys: dict, out: str) -> list[Run]:
     """The runs of a series, smallest worker count first; repeat r has seed + r - 1."""
-    keys = {key: value for key, value in keys.items() if key not in PLACES}
     seed = keys.get("seed", 0)
     if probe:
         keys = Settings.build({}, keys, PROBE).asked()
@@ -63,11 +62,11 @@ def ended(run: Run, workload: str) -> bool:
         return False
     try:
         with read_log(run.log) as log:
-            status, plan = log.trials["status"][-1], json.loads(log.trials["plan"][-1])
+            status, asked = log.trials["status"][-1], json.loads(log.trials["plan"][-1])["asked"]
     except (LogError, IndexError, KeyError, ValueError):
         return False
-    asked = {key: value for key, value in plan["asked"].items() if key not in PLACES}
-    wanted = {"workload": workload, **run.keys}
+    asked = {key: value for key, value in asked.items() if key not in PLACES}
+    wanted = {"workload": workload, **{key: value for key, value in run.keys.items() if key not in PLACES}}
     differ = sorted(key for key in asked.keys() | wanted.keys() if asked.get(key) != wanted.get(key))
     if differ:
         told = "; ".join(f"{key} was {asked.get(key, 'not set')!r}, is now {wanted.get(key, 'not set')!r}"

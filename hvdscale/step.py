@@ -77,7 +77,7 @@ class DataParallelStep:
         Leaves parameters, buffers and random streams as they were.
         """
         before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        with torch.random.fork_rng():
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             for _ in range(passes):
                 self.buffer.sum_(self._gradients(0, set())[0])
         for buffer, values in before:

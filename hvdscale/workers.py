@@ -44,6 +44,10 @@ class Lone:
         """Every rank's value, in rank order."""
         return [value]
 
+    def versions(self) -> dict[str, str]:
+        """Versions of what joins the workers."""
+        return {}
+
     def watch(self, lost: Callable[[str], None]) -> None:
         """Call ``lost`` with the reason, then end the process, once a collective lasts longer than the stall time."""
 
@@ -110,6 +114,17 @@ class Horovod(Lone):
     def gather(self, value, name):
         with self._collective(name):
             return self._hvd.allgather_object(value, name=name)
+
+    def versions(self):
+        return {"horovod": sys.modules["horovod"].__version__, "allreduce": self._transport()}
+
+    def _transport(self) -> str:
+        if not self._hvd.mpi_enabled():
+            return "Gloo"
+        import mpi4py
+        mpi4py.rc.initialize = mpi4py.rc.finalize = False       # Horovod does both
+        from mpi4py import MPI
+        return MPI.Get_library_version().splitlines()[0].split(",")[0]
 
     def leave(self):
         self.gather(None, "leave")

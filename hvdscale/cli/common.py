@@ -1,4 +1,6 @@
-"""How every command ends: errors as one message on stderr, without a traceback, and the exit code they stand for.
+"""How commands end: errors as one message on stderr, without a traceback, and the exit code they stand for.
+
+hvdscale-train, which ends on many ranks at once, has its own way.
 
     @click.command(cls=Command)          or          @click.group(cls=Group)
 """

@@ -26,7 +26,7 @@ from .common import Command
               help="The maximum useful batch is the smallest that needs at most this share more steps than the fewest.")
 @click.option("--confidence", type=float, default=CONFIDENCE, show_default=True, help="What the intervals claim.")
 @click.option("--skip-broken", is_flag=True, help="Go on without logs that cannot be read; they are named and counted.")
-def command(logs, targets, out, formats, perfect_within, useful_within, confidence, skip_broken):
+def main(logs, targets, out, formats, perfect_within, useful_within, confidence, skip_broken):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them.
 
     \b
@@ -58,8 +58,6 @@ def _formats(text):
         raise UsageError(f"--format {text!r}: choose from {', '.join(FORMATS)}, with commas between")
     return formats
 
-
-main = command
 
 if __name__ == "__main__":
     main()

@@ -25,7 +25,7 @@ from .train import key_options, user_layers
 @click.option("--hosts", metavar="A:4,B:4", help="hosts and their workers; by default this machine")
 @click.option("--overwrite", is_flag=True, help="run all again, replacing the logs")
 @key_options(without=PLACES)
-def command(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **given):
+def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **given):
     """Run WORKLOAD at several worker counts and report what they buy.
 
     Weak scaling: each worker keeps its share, the global batch grows; with --global-batch strong scaling. All other
@@ -36,6 +36,11 @@ def command(workload, counts, repeats, out, probe, launcher, hosts, overwrite, *
     """
     counts = parse_counts(counts)
     keys = Settings.build({}, *user_layers(**given)).asked()
+    for name, instead in (("log", "--out says where logs go"), ("overwrite", "--overwrite is an option of its own")):
+        if name in keys:
+            raise UsageError(f"{name} cannot be set for a series of runs: {instead}")
+    if probe and repeats > 1:
+        raise UsageError("--probe runs each worker count once; leave out --repeats")
     if launcher != "srun" and "SLURM_JOB_ID" not in os.environ:
         # the same share of the machine at every count: else one worker has all cores, and nothing speeds up
         keys.setdefault("threads", max(1, len(usable_cores()) // max(counts)))
@@ -74,8 +79,6 @@ def parse_counts(text: str) -> list[int]:
         raise UsageError(f"--workers {text!r} is not a list of worker counts such as 1,2,4,8")
     return [int(word) for word in words]
 
-
-main = command
 
 if __name__ == "__main__":
     main()

@@ -10,7 +10,7 @@ import click
 
 from ..config import KEYS, Settings, key_type, parse_assignments, read_toml
 from ..errors import HvdscaleError, UsageError, WorkersError
-from .common import INTERRUPTED
+from .common import BROKEN_PIPE, INTERRUPTED
 
 
 # horovodrun takes --log for an ambiguous abbreviation of its own options, wherever it stands
@@ -58,8 +58,10 @@ class _Command(click.Command):
         with formatter.section("Keys for --set and the configuration file, beside the options above"):
             formatter.write_dl([(name, _help(key)) for name, key in KEYS.items() if not key.metadata["flag"]])
         formatter.write_paragraph()
-        formatter.write_text("Exit codes: 0 done, 1 error, 2 misuse, 3 diverged (the log says INFEASIBLE), "
-                             "75 stopped by a signal.")
+        formatter.write_text("A workload's defaults win over values in brackets; --dry-run prints what holds.")
+        formatter.write_paragraph()
+        formatter.write_text("Exit codes: 0 done, 1 error, 2 misuse, 3 diverged (the log says INFEASIBLE), 75 stopped "
+                             "by a signal; horovodrun --gloo makes 1 of both.")
 
 
 @click.command(cls=_Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
@@ -91,9 +93,13 @@ def main() -> None:
     parsed, error = _parse()
     if isinstance(parsed, int):
         sys.exit(parsed)
-    from ..workers import form
     try:
+        from ..workers import form
         workers = form(_stall_seconds(parsed))
+    except ModuleNotFoundError as missing:
+        _say_error(WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs it, Open "
+                                "MPI and Horovod"))
+        sys.exit(WorkersError.exit_code)
     except HvdscaleError as raised:
         _say_error(raised)
         sys.exit(raised.exit_code)
@@ -112,6 +118,8 @@ def main() -> None:
         code = agreed.exit_code
     except KeyboardInterrupt:           # during the steps it is a vote
         _exit_now(INTERRUPTED)
+    except BrokenPipeError:
+        os._exit(BROKEN_PIPE)
     _leave(workers, code)
 
 

@@ -1,11 +1,8 @@
 """The built-in workloads, each named dataset/model."""
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-
 from ..errors import UsageError
+from ..importing import import_object
 from ..workload import Workload
 from . import digits, mnist
 
@@ -25,13 +22,7 @@ def find(name: str) -> Workload:
 
 
 def _imported(name: str) -> Workload:
-    module, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())         # as `python -m` has it: a job's file lies where its command is typed
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UsageError(f"workload {name!r} cannot be imported: {error}") from None
+    found = import_object(name, "workload")
     if not isinstance(found, Workload):
         raise UsageError(f"{name} is a {type(found).__name__}, not a hvdscale.workload.Workload")
     return found

@@ -166,7 +166,7 @@ def tuned(tmp_path):
 def test_tuned_metaparameters_are_those_of_the_global_batch(tuned):
     plan = settled(4, lr_rule="tuned", metaparameters=tuned)
     assert (plan.peak_lr, plan.lr_factor, plan.base_batch, plan.momentum) == (0.37, 1.0, 40, 0.83)
-    assert plan.schedule == Schedule(0.37, 0.37, "none", 0, "linear", 90, end_lr_factor=0.05)
+    assert plan.schedule == Schedule(0.37, 0.0, "gradual", 7, "linear", 90, end_lr_factor=0.05)
     assert settled(8, lr_rule="tuned", metaparameters=tuned).peak_lr == 0.5
 
 
@@ -188,7 +188,7 @@ def test_a_batch_that_was_not_tuned_is_an_error_naming_those_that_were(tuned):
 def test_metaparameters_and_the_tuned_rule_need_one_another(tuned):
     with pytest.raises(PlanError, match="--lr-rule tuned needs --metaparameters"):
         settled(lr_rule="tuned")
-    with pytest.raises(PlanError, match="--metaparameters is read under --lr-rule tuned only, not under linear"):
+    with pytest.raises(PlanError, match="metaparameters acts only with lr_rule = tuned, and lr_rule is linear"):
         settled(metaparameters=tuned)
 
 
@@ -241,15 +241,34 @@ def test_warmup_may_start_at_a_share_of_the_peak():
     assert settled(8, warmup_steps=16, warmup_start_factor=0.5).start_lr == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize("keys", [dict(warmup="none", warmup_steps=5), dict(warmup_steps=0), dict(warmup_epochs=0), {}])
+@pytest.mark.parametrize("keys", [dict(warmup="none"), dict(warmup_steps=0), dict(warmup_epochs=0), {}])
 def test_no_warmup_is_the_peak_from_the_first_step(keys):
     plan = settled(8, **keys)
     assert (plan.warmup, plan.warmup_steps, plan.start_lr) == ("none", 0, plan.peak_lr)
 
 
-def test_there_is_nothing_to_climb_where_the_peak_is_the_start():
-    assert settled(1, warmup_steps=5).warmup == "none"
-    assert settled(8, warmup_steps=5, lr_rule="none").warmup == "none"
+@pytest.mark.parametrize("workers, keys", [(1, {}), (8, dict(lr_rule="none"))])
+def test_a_warmup_from_the_peak_is_flat_and_decay_still_starts_after_it(workers, keys):
+    plan = settled(workers, warmup_steps=5, decay="linear", **keys)
+    assert (plan.warmup_steps, plan.start_lr) == (5, plan.peak_lr)
+    assert rates(plan)[:7] == pytest.approx([0.1] * 6 + [0.1 * (1 - 1 / (plan.budget_steps - 5))])
+
+
+@pytest.mark.parametrize("keys, said", [
+    (dict(decay_steps=5), "decay_steps acts only with decay = linear or cosine, and decay is constant"),
+    (dict(end_lr_factor=0.1), "end_lr_factor acts only"), (dict(decay_factor=0.5, decay="linear"), "decay = step"),
+    (dict(warmup_start_factor=0.1, warmup="none"), "warmup = gradual or constant"),
+    (dict(momentum=0.5, optimizer="sgd"), "momentum acts only with optimizer = momentum or nesterov"),
+    (dict(lr_per_example=0.1, base_batch=4), "base_batch does nothing beside lr_per_example"),
+    (dict(lr_per_example=0.1, max_lr_factor=4.0), "max_lr_factor does nothing beside lr_per_example")])
+def test_a_key_that_would_do_nothing_is_an_error(keys, said):
+    with pytest.raises(PlanError, match=said):
+        settled(**keys)
+
+
+def test_a_rate_per_example_is_that_rate_times_the_batch_whatever_cap_the_workload_has():
+    plan = settled(8, defaults={**DEFAULTS, "max_lr_factor": 2.0}, lr_per_example=0.01)
+    assert (plan.peak_lr, plan.lr_rule, plan.base_batch) == (pytest.approx(0.8), "linear", 1)
 
 
 def test_where_the_rule_lowers_the_rate_warmup_does_not_start_above_the_peak():

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from hvdscale.analysis.sections import Options, analyse
 from hvdscale.analysis.trials import read_trials
-from hvdscale.cli.report import command
+from hvdscale.cli.report import main
 from hvdscale.errors import LogError
 from hvdscale.log.schema import Status
 from hvdscale.report.document import as_json, document_of
@@ -304,7 +304,7 @@ def test_two_workloads_whose_names_look_alike_have_files_of_their_own():
 
 def test_only_running_trials_leave_a_sentence_instead_of_a_table(tmp_path):
     path = save(log(trial(status=Status.RUNNING)), tmp_path / "live.h5")
-    result = CliRunner().invoke(command, [path])
+    result = CliRunner().invoke(main, [path])
     assert result.exit_code == 0 and "no trial has run to its end yet" in result.output
     assert "Left out: 1 trial RUNNING" in " ".join(result.output.split())
 
@@ -346,7 +346,7 @@ def test_a_log_given_twice_counts_once(tmp_path):
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     path = save(log(trial()), tmp_path / "good.h5")
     (tmp_path / "report").write_text("a file in the way")
-    result = CliRunner().invoke(command, [path, "--out", str(tmp_path / "report"), "--format", "json"])
+    result = CliRunner().invoke(main, [path, "--out", str(tmp_path / "report"), "--format", "json"])
     assert result.exit_code and "cannot be written" in f"{result.output}{result.exception}"
 
 
@@ -356,14 +356,14 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (["--target", "val/accuracy>1"], "the metrics there: val/error")])
 def test_misuse_is_explained(tmp_path, arguments, said):
     path = save(log(trial()), tmp_path / "good.h5")
-    result = CliRunner().invoke(command, [path, *arguments])
+    result = CliRunner().invoke(main, [path, *arguments])
     assert result.exit_code and said in f"{result.output}{result.exception}"
 
 
 def test_targets_and_tolerances_reach_the_tables(tmp_path):
     paths = [save(made, tmp_path / f"w{workers}.h5") for workers, made in study(unmet=False).items()]
-    result = CliRunner().invoke(command, [*paths, "--target", "val/error<0.05", "--target", "val/error<0.1",
-                                          "--confidence", "0.8", "--perfect-within", "0.1"])
+    result = CliRunner().invoke(main, [*paths, "--target", "val/error<0.05", "--target", "val/error<0.1",
+                                       "--confidence", "0.8", "--perfect-within", "0.1"])
     assert result.exit_code == 0, result.exception
     assert result.output.index("val/error<0.05") < result.output.index("val/error<0.1 ")
     assert "the 80% interval" in result.output and "within 10% of the smallest" in result.output

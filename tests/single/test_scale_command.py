@@ -1,5 +1,6 @@
 """hvdscale-scale: which runs a series has, which are still to do, and what each is given."""
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -43,12 +44,6 @@ def test_a_probe_is_one_run_of_a_few_steps_without_evaluation_or_target():
 def test_a_probe_unsets_what_its_steps_stand_for(typed):
     run, = runs_of([1], 1, True, typed, "out")
     assert Settings.build({}, run.keys).steps == PROBE_STEPS
-
-
-@pytest.mark.parametrize("probe", [False, True])
-def test_where_a_series_is_written_is_not_left_to_its_keys(probe):
-    run, = runs_of([1], 1, probe, {"log": "a.h5", "overwrite": True, "steps": 5}, "out")
-    assert not {"log", "overwrite"} & run.keys.keys()
 
 
 @pytest.mark.parametrize("keys", [
@@ -126,7 +121,7 @@ def scaled(monkeypatch, tmp_path):
         monkeypatch.setattr(scale, "make", lambda logs, out: reported.extend([logs, out]))
         monkeypatch.setattr(scale, "usable_cores", lambda: frozenset(range(6)))
         monkeypatch.setattr(scale, "find_launcher", lambda wanted: f"found {wanted}")
-        result = CliRunner().invoke(scale.command, ["digits/fc", "--out", str(tmp_path), *arguments])
+        result = CliRunner().invoke(scale.main, ["digits/fc", "--out", str(tmp_path), *arguments])
         assert result.exit_code == exit_code, result.output
         return result.output, carried, reported
     return scaled
@@ -177,3 +172,19 @@ def test_a_run_that_leaves_no_log_is_an_error_with_its_last_lines(tmp_path):
     assert "Error: there is no workload 'digits/none'" in str(caught.value)
     assert said[-1].startswith("Error: there is no workload 'digits/none'")
     assert "hvdscale.cli.train digits/none --set steps=5" in (tmp_path / "out" / "w1-r1.out").read_text()
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--set", "log=a.h5"], "--out says where logs go"),
+    (["--set", "overwrite=true"], "--overwrite is an option of its own"),
+    (["--probe", "--repeats", "2"], "--probe runs each worker count once")])
+def test_what_a_series_does_not_take_is_misuse(tmp_path, words, said):
+    result = CliRunner().invoke(scale.main, ["digits/fc", "--out", str(tmp_path / "o"), *words])
+    assert (result.exit_code, said in result.output) == (2, True)
+
+
+def test_taking_over_a_log_reaches_the_runs_and_is_no_part_of_what_was_asked(logged):
+    run = logged(Status.COMPLETE)
+    assert ended(replace(run, keys={**run.keys, "take_over": True}), NAME)
+    taking, = runs_of([1], 1, False, {"take_over": True}, "out")
+    assert taking.keys["take_over"] is True

@@ -138,7 +138,7 @@ def test_a_budget_in_seconds_ends_after_it_with_an_evaluation(train):
     assert log.evaluations["train_seconds"][-1] >= 0.2
     assert log.trials["budget_steps"][0] == 0
     before_last = log.evaluations["train_seconds"][-1] - log.steps["step_seconds"][-2:].sum()
-    assert before_last <= 0.2                               # no more than one step beyond
+    assert before_last <= 0.201                 # one step beyond, and what the clock holds beside the steps
 
 
 def test_a_run_without_evaluations_has_none(train):

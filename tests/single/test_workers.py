@@ -83,7 +83,11 @@ def test_a_rank_that_found_other_data_is_named():
 def test_a_rank_computes_on_its_local_ranks_gpu_where_there_is_one(monkeypatch, gpus, wanted, local_rank, got):
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
-    assert str(device(wanted, local_rank)) == got
+    taken = []
+    monkeypatch.setattr("torch.cuda.set_device", taken.append)
+    found = device(wanted, local_rank)
+    assert str(found) == got
+    assert taken == [found] * (found.type == "cuda")
 
 
 def test_a_gpu_that_is_asked_for_must_be_there(monkeypatch):
