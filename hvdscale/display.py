@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 
@@ -55,7 +56,7 @@ class Display(Quiet):
     def step(self, step, examples, seconds, loss):
         rate = examples / seconds
         left = _remaining(self._plan, step, seconds)
-        self._loss, self._speed = f"loss {loss:<8.4g}", f"{rate:,.0f} examples/s  {left}"
+        self._loss, self._speed = f"loss {loss:<10.4g}", f"{rate:,.0f} examples/s  {left}"
         if self._clock() - self._drawn >= (BAR_SECONDS if self._bar else LINE_SECONDS):
             self._show(step)
 
@@ -78,7 +79,8 @@ class Display(Quiet):
         share = step / budget if budget else 0
         filled = int(WIDTH * share)
         bar = "#" * filled + "-" * (WIDTH - filled)
-        self._out.write(f"\r\x1b[K[{bar}] {count}  {progress}")
+        line = f"[{bar}] {count}  {progress}"
+        self._out.write("\r\x1b[K" + line[:shutil.get_terminal_size().columns - 1])       # one more would wrap
         self._out.flush()
 
     def _erase(self):
@@ -100,7 +102,7 @@ def on_terminal(out) -> bool:
 def _remaining(plan: Plan, step: int, seconds: float) -> str:
     left = plan.budget_seconds - seconds if plan.budget_seconds else seconds / step * (plan.budget_steps - step)
     left = max(0, round(left))
-    return f"{left // 60}:{left % 60:02d} to the budget's end"
+    return f"{left // 60}:{left % 60:02d} left"
 
 
 def describe(plan: Plan, log: str) -> str:

@@ -49,7 +49,7 @@ def test_lines_come_at_the_start_the_end_and_every_few_seconds():
 def test_a_line_has_loss_metric_speed_and_time_left():
     lines = shown(io.StringIO(), settled(steps=100), step_seconds=0.5).splitlines()
     assert lines[0] == "step   0/100  val/error 1"
-    said = "step  16/100 loss 0.5 val/error 0.09091 20 examples/s 0:42 to the budget's end"
+    said = "step  16/100 loss 0.5 val/error 0.09091 20 examples/s 0:42 left"
     assert lines[4].split() == said.split()
 
 
@@ -60,8 +60,8 @@ def test_the_target_names_the_metric_that_is_shown():
 
 def test_time_left_is_of_the_budget_in_seconds_where_it_is_one():
     lines = shown(io.StringIO(), settled(seconds=100), step_seconds=0.5).splitlines()
-    assert re.match(r"step 4  loss 0.5 .* 1:38 to the budget's end$", lines[1])
-    assert re.match(r"step 16  loss 0.5 .* 1:32 to the budget's end$", lines[4])
+    assert re.match(r"step 4  loss 0.5 .* 1:38 left$", lines[1])
+    assert re.match(r"step 16  loss 0.5 .* 1:32 left$", lines[4])
 
 
 def test_on_a_terminal_there_is_one_line_redrawn_as_a_bar():
