@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SHARED_DATA = ROOT.parent / "shared" / "data"
+DATA = Path(os.environ.get("HVDSCALE_DATA") or ROOT.parent / "shared" / "data").absolute()       # folders of data sets
 LAUNCHERS = {
     "mpirun": lambda np: ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(np)],
     "horovodrun": lambda np: ["horovodrun", "--mpi", "-np", str(np), "-H", f"localhost:{np}"],
@@ -53,17 +53,17 @@ def launcher_command(launcher, np):
     return command
 
 
-def lacks(program, reason):
-    """Skip the test, or fail it where HVDSCALE_REQUIRE names the program that it lacks."""
-    if program in os.environ.get("HVDSCALE_REQUIRE", "").split():
-        pytest.fail(f"HVDSCALE_REQUIRE asks for {program}: {reason}")
+def lacks(what, reason):
+    """Skip the test, or fail it where HVDSCALE_REQUIRE names the program, or the data set, that it lacks."""
+    if what in os.environ.get("HVDSCALE_REQUIRE", "").split():
+        pytest.fail(f"HVDSCALE_REQUIRE asks for {what}: {reason}")
     pytest.skip(reason)
 
 
 @pytest.fixture
 def mnist():
     """The folder with MNIST's four files."""
-    folder = SHARED_DATA / "mnist"
+    folder = DATA / "mnist"
     if not folder.is_dir():
-        pytest.skip(f"needs MNIST's files in {folder}")
+        lacks("mnist", f"needs MNIST's files in {folder}")
     return folder
