@@ -1,0 +1,18 @@
+"""tools/bench_step runs, and prints how long a step takes against that of torch's own loop."""
+import re
+import sys
+
+import pytest
+
+from tests.conftest import ROOT, launcher_command
+
+
+@pytest.mark.parametrize("np", [1, 2])
+def test_a_step_is_timed_against_torchs_own(run, np):
+    workloads = ["digits/fc", "fashion_mnist/fc_32"]
+    launcher = launcher_command("mpirun", np) if np > 1 else []
+    done = run(*launcher, sys.executable, ROOT / "tools/bench_step", *workloads, "--blocks", "1", "--steps", "2")
+    assert f"{np} workers, 32 examples each" in done.stdout
+    for workload in workloads:
+        [ours, theirs, ratio] = re.search(rf"^{workload} +([\d.]+) +([\d.]+) +([\d.]+) ", done.stdout, re.M).groups()
+        assert float(ratio) == pytest.approx(float(ours) / float(theirs), abs=0.1)
