@@ -1,4 +1,4 @@
-"""Every command of README.rst runs, in its order, as it is written."""
+"""Every command of README.rst runs, in its order, as it is written; one long series is shortened."""
 import re
 import shutil
 import subprocess
@@ -7,20 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, SHARED_DATA, command_environment, launcher_command
+from tests.conftest import DATA, ROOT, command_environment, launcher_command
 
 README = (ROOT / "README.rst").read_text()
 # commands that need more than a folder to run in, and the test that runs each
 ELSEWHERE = {
     "tools/quickstart": "test_the_quickstart_ends_with_a_report",
     ".venv/bin/hvdscale-report runs/quickstart": "test_the_quickstart_ends_with_a_report",
-    "pip install .": "tests/single/test_base_install.py",
+    "pip install .": "test_the_offline_commands_run_on_the_base_install",
+    "sbatch -N2 --ntasks-per-node=2 slurm/train.sbatch digits/fc --steps 40":
+        "test_the_sbatch_command_of_the_readme_runs",
+    "salloc -N2 --ntasks-per-node=8": "test_inside_an_allocation_a_series_runs_on_its_nodes",
+    "tools/bench_step": "test_a_step_is_timed_against_torchs_own",
+    "tools/test": None,                                 # runs this one
 }
-SBATCH = "sbatch "          # tests/parallel/test_slurm.py
+SHORTENED = " --steps 2 --workers 1,2 --repeats 1"      # the last of two equal options holds
 
 
 def commands():
-    return re.findall(r"^    \$ (.*)$", README, re.M)
+    """Those after a $, and those named in the text."""
+    found = re.findall(r"^    \$ (.*)$|``((?:tools/|salloc |hvdscale-\w+ -)[^`]*)``", README, re.M)
+    return [after_dollar or named for after_dollar, named in found]
+
+
+def series():
+    """The command whose table is shown."""
+    return re.search(r"^    (hvdscale-scale (?:.*\\\n)*.*)", README, re.M).group(1)
 
 
 def own_job():
@@ -40,17 +52,32 @@ def test_every_command_but_those_of_other_tests_runs_as_written(tmp_path):
     launcher_command("horovodrun", 1)
     (tmp_path / "job.py").write_text(own_job())
     (tmp_path / "tools").symlink_to(ROOT / "tools")
-    if SHARED_DATA.is_dir():
-        (tmp_path / "mnist").symlink_to(SHARED_DATA / "mnist")
+    if (DATA / "mnist").is_dir():
+        (tmp_path / "mnist").symlink_to(DATA / "mnist")
     ran = 0
     for command in commands():
-        if command in ELSEWHERE or command.startswith((SBATCH, "export PATH")):
+        if command in ELSEWHERE or command.startswith("export PATH"):
             continue
-        if "mnist/simple_cnn" in command and not SHARED_DATA.is_dir():
+        if "mnist/simple_cnn" in command and not (DATA / "mnist").is_dir():
             continue
         bash(command, tmp_path)
         ran += 1
     assert ran >= 10
+
+
+def test_commands_that_run_elsewhere_are_in_the_readme_and_their_tests_are_there():
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    for command, test in ELSEWHERE.items():
+        assert command in commands() and (test is None or f"def {test}(" in tests), command
+
+
+def test_the_series_whose_table_is_shown_runs_with_fewer_steps(tmp_path, mnist):
+    launcher_command("horovodrun", 1)
+    (tmp_path / "mnist").symlink_to(mnist)
+    printed = bash(series() + SHORTENED, tmp_path)
+    assert "[2/2] 2 workers, seed 0: runs/mnist/w2-r1.h5" in printed
+    assert sorted(path.name for path in (tmp_path / "runs/mnist").glob("*.h5")) == ["w1-r1.h5", "w2-r1.h5"]
+    assert (tmp_path / "runs/mnist/report/report.html").is_file()
 
 
 def test_the_quickstart_ends_with_a_report():

@@ -1,4 +1,5 @@
 """slurm/train.sbatch and srun under a real Slurm of two nodes with two cores each."""
+import json
 import os
 import re
 import shutil
@@ -77,6 +78,19 @@ def test_the_sbatch_command_of_the_readme_runs(submit):
     options, arguments = command.split(" slurm/train.sbatch ")
     job, output = submit(options.split(), *arguments.split())
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), output
+
+
+def test_inside_an_allocation_a_series_runs_on_its_nodes(cluster, tmp_path):
+    """The README's allocation, of two cores a node."""
+    launcher_command("mpirun", 1)
+    [allocate] = re.findall(r"``(salloc .*?)``", (ROOT / "README.rst").read_text())
+    done = cluster.run(*allocate.replace("node=8", "node=2").split(), sys.executable, "-m", "hvdscale.cli.scale",
+                       "digits/fc", "--workers", "4", "--steps", "2", "--out", "out", cwd=tmp_path, timeout=120)
+    assert "out/report/report.html" in done.stdout
+    with read_log(tmp_path / "out/w4-r1.h5") as log:
+        assert (log.trials["status"].tolist(), log.trials["workers"].tolist()) == ([Status.COMPLETE], [4])
+        local_workers = json.loads(log.trials["plan"][0])["execution"]["local_workers"]
+    assert local_workers == (2 if cluster.layout == "hosts" else 4)
 
 
 @pytest.mark.parametrize("code, says, options", [
