@@ -55,7 +55,11 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
         click.echo(f"\n[{number}/{len(todo)}] {run.workers} worker{'s' * (run.workers > 1)}, seed "
                    f"{run.keys.get('seed', 0)}: {run.log}")
         known = number > 1 and todo[number - 2].workers == run.workers
-        carry_out(run, workload, launcher, hosts, _teller(with_plan=not known))
+        try:
+            carry_out(run, workload, launcher, hosts, _teller(with_plan=not known))
+        except KeyboardInterrupt:
+            click.echo("\nthe same command goes on from here", err=True)
+            raise
     click.echo()
     make([run.log for run in runs], out=os.path.join(out, "report"))
 

@@ -9,7 +9,7 @@ from dataclasses import MISSING
 import click
 
 from ..config import KEYS, Settings, key_type, parse_assignments, read_toml
-from ..errors import HvdscaleError, UsageError, WorkersError
+from ..errors import HvdscaleError, LogError, UsageError, WorkersError
 from .common import BROKEN_PIPE, INTERRUPTED
 
 
@@ -171,7 +171,7 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers) -> int:
     display.say(f"{outcome.stop.status.name}: {outcome.stop.reason}")
     display.measured(outcome.measured)
     if journal.failure is not None:
-        raise journal.failure
+        raise LogError(f"{journal.failure}. What it holds can be read: hvdscale-log show {shlex.quote(journal.path)}")
     display.say(f"log: {journal.path}\nnext: hvdscale-report {shlex.quote(journal.path)}")
     return outcome.stop.exit_code
 

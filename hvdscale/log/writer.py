@@ -77,6 +77,8 @@ class LogWriter:
             self._open(attributes or {}, overwrite, resume)
         except BaseException:
             self.abandon()
+            with contextlib.suppress(OSError):
+                os.unlink(self.path + TEMPORARY)
             raise
 
     def append(self, table: str, **values):
