@@ -30,4 +30,8 @@ class LogError(HvdscaleError):
 
 
 class WorkersError(HvdscaleError):
-    """The worker group cannot be formed, or a worker was lost."""
+    """The worker group cannot be formed."""
+
+
+class WorkerLostError(WorkersError):
+    """A worker ended or was cut off; the one error that the ranks cannot agree on any more."""

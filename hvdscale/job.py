@@ -39,7 +39,7 @@ class Job:
     optimizer: torch.optim.Optimizer
 
     def train(self, journal: Silent, display: Quiet, workers: Lone) -> Outcome:
-        """Carry out the plan. An error ends the trial INCOMPLETE in the journal; WorkersError: a worker was lost."""
+        """Carry out the plan. An error ends the trial INCOMPLETE in the journal; WorkerLostError: a worker was lost."""
         workers.watch(lambda reason: journal.end(Status.INCOMPLETE, reason))
         try:
             return run(self.plan, self.workload, self.data, self.model, self.optimizer, workers, self.device, journal,

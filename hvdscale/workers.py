@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from .errors import HvdscaleError, WorkersError
+from .errors import HvdscaleError, WorkerLostError, WorkersError
 from .launch import launched
 
 
@@ -67,7 +67,7 @@ class Lone:
             error = raised
         except Exception as raised:
             traceback.print_exc()
-            error = WorkersError(f"{doing}: {type(raised).__name__}: {raised}")
+            error = HvdscaleError(f"{doing}: {type(raised).__name__}: {raised}")
         errors = self.gather(error and (type(error), str(error)), f"errors/{doing}")
         if any(errors):
             raise _joined(errors)
@@ -139,8 +139,8 @@ class Horovod(Lone):
         try:
             yield
         except self._hvd.HorovodInternalError as error:
-            raise WorkersError(f"rank {self.rank} of {self.size}: a worker was lost during {name!r}: "
-                               f"{str(error).strip()}") from None
+            raise WorkerLostError(f"rank {self.rank} of {self.size}: a worker was lost during {name!r}: "
+                                  f"{str(error).strip()}") from None
         finally:
             self._waiting = None
 

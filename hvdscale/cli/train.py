@@ -9,7 +9,7 @@ from dataclasses import MISSING
 import click
 
 from ..config import KEYS, Settings, key_type, parse_assignments, read_toml
-from ..errors import HvdscaleError, LogError, UsageError, WorkersError
+from ..errors import HvdscaleError, LogError, UsageError, WorkerLostError, WorkersError
 from .common import BROKEN_PIPE, INTERRUPTED
 
 
@@ -108,7 +108,7 @@ def main() -> None:
             if error:
                 raise error
         code = _run(*parsed, workers)
-    except WorkersError as lost:
+    except WorkerLostError as lost:
         _say_error(lost)
         workers.abandon()
         _exit_now(lost.exit_code)

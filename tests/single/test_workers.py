@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from hvdscale.errors import DataError, PlanError, WorkersError
+from hvdscale.errors import DataError, HvdscaleError, PlanError, WorkersError
 from hvdscale.job import agree_on
 from hvdscale.workers import Lone, device
 from tests.parallel import toy
@@ -50,7 +50,7 @@ def test_different_errors_are_all_said():
 def test_any_other_exception_is_named_with_what_was_being_done(capsys):
     errors = raised_on_each(2, failing([None, RuntimeError("the disk is on fire")]))
     said = "rank 1 of 2: loading: RuntimeError: the disk is on fire"
-    assert [(type(e), str(e)) for e in errors] == [(WorkersError, said)] * 2
+    assert [(type(e), str(e)) for e in errors] == [(HvdscaleError, said)] * 2
     assert "Traceback" in capsys.readouterr().err
 
 
