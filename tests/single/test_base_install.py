@@ -2,6 +2,7 @@
 import ast
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -49,6 +50,20 @@ def test_the_offline_commands_run_on_the_base_install(base_venv, command, tmp_pa
     done = run([base_venv / command, "--help"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Usage" in done.stdout
+
+
+def test_the_base_install_has_all_that_the_offline_commands_import(base_venv, tmp_path):
+    log = ROOT / "tools" / "readme" / "mnist.h5"
+    for command in (["hvdscale-report", log, "--out", "x"], ["hvdscale-log", "check", log]):
+        done = run([base_venv / command[0], *command[1:]], cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert {path.suffix for path in (tmp_path / "x").rglob("*.*")} == {".html", ".json", ".csv", ".svg", ".png"}
+
+
+def test_training_on_the_base_install_is_one_error_that_names_the_set_up(base_venv, tmp_path):
+    done = run([base_venv / "hvdscale-train", "digits/fc"], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch("Error: training needs torch, .* tools/setup .*\n", done.stderr), done.stderr
 
 
 def test_every_module_is_written_in_the_grammar_of_the_oldest_python():
