@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import resource
 import subprocess
 import sys
 
@@ -22,6 +23,7 @@ from hvdscale.report.numbers import RANGE, number, percent, ratio, span, whole
 from hvdscale.report.tables import as_csv, as_text, tables_of
 from hvdscale.report.words import left_out, summary
 from hvdscale.target import Target
+from tests.conftest import ROOT
 from tests.single.made_logs import log, save, study, trial
 
 
@@ -387,3 +389,13 @@ def test_the_command_imports_no_trainer_and_no_plotting_before_the_tables(tmp_pa
             "print(*[name for name in heavy if name in sys.modules])")
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "" and "val/error<0.2" in done.stdout, done.stderr
+
+
+def test_the_tables_of_a_small_log_take_less_than_a_second(run):
+    """Of processor time, so that what else the machine does matters less; the best of three."""
+    def seconds():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert "By worker count" in run(sys.executable, "-m", "hvdscale.cli.report", ROOT / "tests/golden/v1.h5").stdout
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    assert min(seconds() for _ in range(3)) < 1
