@@ -4,12 +4,30 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tarfile
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 # what the script itself uses, next to the Python it looks for
-PROGRAMS = "bash cat cksum cut date dirname env find flock grep mkdir readlink rm sed stat tail touch tr".split()
+PROGRAMS = ("bash cat chmod cksum cp cut date dirname env find flock grep gzip ln mkdir mktemp mv nproc readlink rm "
+            "sed sort stat tail tar touch tr uname").split()
+# a Python whose packages install at once, all but Horovod: its build fails until there is a file `fixed`
+PYTHON = """#!/bin/bash
+after() { while [[ $2 != "$1" ]]; do set -- "$1" "${@:3}"; done; echo "$3"; }
+case "$*" in
+    *base_prefix*) echo 3.11 /usr ;;
+    *'get_path("include")'*) echo HERE ;;
+    *'get_path("purelib")'*) dirname "$0" ;;
+    *"-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && cp HERE/horovodrun "$3/bin" ;;
+    *Get_library_version*) echo Open MPI v4.1.8 ;;
+    *torch.__version__*) echo 2.13.0 cp311 ;;
+    *" download "*) cp HERE/horovod-0.28.1.tar.gz "$(after -d "$@")" ;;
+    *" wheel "*-w*) [[ -f HERE/fixed ]] || { echo "mpi.cc:7:1: error: no such thing"; exit 1; }
+                    mkdir "$(after -w "$@")" && touch "$(after -w "$@")/horovod.whl" ;;
+esac
+"""
+HOROVOD = ["setup.py", "CMakeLists.txt", "horovod/torch/CMakeLists.txt", "cmake/Modules/FindPytorch.cmake"]
 
 
 @pytest.fixture
@@ -78,6 +96,32 @@ def test_a_step_that_fails_without_a_known_reason_is_named_with_the_log(tree):
         (tree.parent / "bin" / name).symlink_to(shutil.which("true"))
     message = one_message(setup(tree))
     assert "step venv failed" in message and "setup.log" in message
+
+
+def test_a_horovod_that_does_not_build_is_named_with_the_log_and_a_rerun_goes_on_from_there(tree):
+    here, python = tree.parent / "bin", tree.parent / "bin/python3"
+    python.unlink()
+    for path, text in {python: PYTHON.replace("HERE", str(here)),
+                       here / "gcc": "#!/bin/sh\n", here / "g++": "#!/bin/sh\n",
+                       here / "horovodrun": "#!/bin/sh\necho '[X] PyTorch [X] MPI [X] Gloo'\n"}.items():
+        path.write_text(text)
+        path.chmod(0o755)
+    (here / "Python.h").touch()
+    with tarfile.open(here / "horovod-0.28.1.tar.gz", "w:gz") as archive:
+        for name in HOROVOD:
+            archive.add(here / "Python.h", f"horovod-0.28.1/{name}")            # an empty file
+
+    def steps(done):
+        return [line.split("] ")[1].split(":")[0] for line in done.stdout.splitlines()]
+    failed = setup(tree)
+    message = one_message(failed)
+    assert "step horovod failed" in message and "mpi.cc:7:1: error: no such thing" in message
+    assert f"log: {tree}/.venv/setup.log" in message and "run it again to go on from this step" in message
+    assert "no such thing" in (tree / ".venv/setup.log").read_text()
+    assert steps(failed) == ["compilers", "Python 3.11", "MPI", "torch 2.13.0", "mpi4py", "Horovod 0.28.1"]
+    (here / "fixed").touch()
+    assert steps(setup(tree)) == ["Horovod 0.28.1", "hvdscale[train]", "check", "ready"]
+    assert steps(setup(tree)) == ["ready"]
 
 
 def test_a_checkout_that_cannot_be_written_to_is_named(tree):
