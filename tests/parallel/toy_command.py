@@ -2,7 +2,6 @@
 import os
 import signal
 import sys
-import time
 from dataclasses import dataclass, replace
 
 import hvdscale.workloads
@@ -38,8 +37,6 @@ class Grieved(Split):
                 raise RuntimeError("the planted fault")
             if KIND == "nan":
                 self.inputs.fill_(float("nan"))
-        if KIND == "slow":
-            time.sleep(0.2)
         return super().take(indices)
 
 
