@@ -48,7 +48,7 @@ def rate_inside(momentum, corrected):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 def test_after_a_jump_of_the_rate_momentum_needs_no_correction(momentum):
-    """T9: the form with the rate outside the velocity equals the corrected form with the rate inside."""
+    """The form with the rate outside the velocity equals the corrected form with the rate inside."""
     ours = updated("momentum", momentum=momentum)
     assert ours == pytest.approx(rate_outside(momentum), rel=1e-12)
     assert ours == pytest.approx(rate_inside(momentum, corrected=True), rel=1e-12)
@@ -108,7 +108,7 @@ def test_without_a_gradient_a_weight_shrinks_by_rate_times_decay():
 @pytest.mark.parametrize("batch, ghost", [(24, 4), (22, 4), (7, 4)])
 @pytest.mark.parametrize("bucket_mib", [0.0, 1e-4])
 def test_more_workers_at_the_same_global_batch_make_the_same_updates_with_decay(workers, batch, ghost, bucket_mib):
-    """T10: three updates at rates that jump, momentum and weight decay included."""
+    """Three updates at rates that jump, momentum and weight decay included."""
     keys = dict(precision="fp64", global_batch=batch, ghost_batch=ghost, weight_decay=0.1, model_args={"dropout": 0.5})
 
     def updates(members, **keys):

@@ -204,7 +204,7 @@ def rates(plan, steps=120):
     dict(decay="cosine", decay_epochs=0.5, warmup_epochs=0.2),
     dict(decay="step", decay_at_epochs=[0.2, 0.5]), dict(eval_every_epochs=0.1), dict(epochs=0.5)])
 def test_a_length_in_epochs_is_the_same_plan_as_in_steps(workers, keys):
-    """T18: at any worker count, whatever the unit typed."""
+    """At any worker count, whatever the unit typed."""
     epoch = TRAIN // (10 * workers)
     in_steps = {key.replace("_epochs", "_steps") if key not in ("epochs", "eval_every_epochs") else
                 {"epochs": "steps", "eval_every_epochs": "eval_every"}[key]:
