@@ -118,16 +118,17 @@ def open_display(job: Job, log: str, workers: Lone) -> Quiet:
     display = Display(job.plan, job.workload.metrics)
     display.say(describe(job.plan, log))
     for name in sorted(bound_to_passes(job.model)):
-        display.say(f"  note: the model has {name}, whose {PASS_BOUND[name]} are those of one worker's pass: updates "
-                    "depend on the worker count")
+        display.say(f"  note: the model has {name}, whose {PASS_BOUND[name][1]} are those of one worker's pass: "
+                    "updates depend on the worker count")
     return display
 
 
 # torch's own modules that see one pass at a time, and what of them would differ with the worker count
-PASS_BOUND = {"BatchNorm": "statistics", "Dropout": "masks"}
+PASS_BOUND = {"BatchNorm": (torch.nn.modules.batchnorm._BatchNorm, "statistics"),
+              "Dropout": (torch.nn.modules.dropout._DropoutNd, "masks")}
 
 
 def bound_to_passes(model: torch.nn.Module) -> set[str]:
     """Names of the model's modules whose results depend on how the global batch is cut into passes."""
-    kinds = {torch.nn.modules.batchnorm._BatchNorm: "BatchNorm", torch.nn.modules.dropout._DropoutNd: "Dropout"}
-    return {name for kind, name in kinds.items() if any(isinstance(module, kind) for module in model.modules())}
+    modules = list(model.modules())
+    return {name for name, (kind, _) in PASS_BOUND.items() if any(isinstance(module, kind) for module in modules)}

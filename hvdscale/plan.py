@@ -223,14 +223,15 @@ ACTS_ONLY_WITH = {
 
 def refuse_unused(settings: Settings) -> None:
     """Raise PlanError for a key that was typed and would do nothing."""
+    typed = settings.typed
     for name, (other, values) in ACTS_ONLY_WITH.items():
-        if name in settings.typed and getattr(settings, other) not in values:
+        if name in typed and getattr(settings, other) not in values:
             raise PlanError(f"{name} acts only with {other} = {' or '.join(values)}, and {other} is "
                             f"{getattr(settings, other)}; give one of the two")
     if settings.lr_per_example is not None or settings.lr_rule == TUNED:
         reason = "lr_rule = tuned" if settings.lr_per_example is None else "lr_per_example"
         for name in ("base_batch", "max_lr_factor"):
-            if name in settings.typed:
+            if name in typed:
                 raise PlanError(f"{name} does nothing beside {reason}, which gives the rate itself; leave it out")
 
 

@@ -2,7 +2,6 @@
 import json
 import sys
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -10,21 +9,9 @@ import torch
 from hvdscale.evaluate import Evaluator
 from hvdscale.train import make_model
 from hvdscale.workers import form
-from hvdscale.workload import Split
 from tests.parallel import toy
 
 CHUNKS = (1, 4, 256)
-
-
-@dataclass(frozen=True)
-class Counted(Split):
-    """A split that notes which examples are taken."""
-
-    taken: Counter
-
-    def take(self, indices):
-        self.taken.update(indices.tolist())
-        return super().take(indices)
 
 
 def evaluations(workers):
@@ -32,7 +19,7 @@ def evaluations(workers):
     model = make_model(toy.WORKLOAD, toy.settled(1), torch.device("cpu"))
     data, found = toy.load(), []
     for chunk in CHUNKS:
-        splits = {name: Counted(split.inputs, split.labels, Counter())
+        splits = {name: toy.Counted(split.inputs, split.labels, Counter())
                   for name, split in [("train", data.train), ("val", data.val), ("test", data.test)]}
         measured = Evaluator(toy.WORKLOAD, splits, chunk, workers, torch.device("cpu"))(model, tuple(splits))
         found.append([{name: value.hex() for name, value in measured.items()},

@@ -1,4 +1,7 @@
 """A small workload for tests: 53 random 6x6 images in 5 classes, a model with convolution and dropout."""
+from collections import Counter
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import nn
@@ -14,6 +17,17 @@ from hvdscale.workload import Data, Split, Workload
 TRAIN, VAL, TEST, CLASSES, SIDE = 53, 31, 17, 5, 6
 DEFAULTS = dict(lr=0.05, base_batch=8, local_batch=8, optimizer="nesterov", momentum=0.9, weight_decay=1e-3, steps=50,
                 label_smoothing=0.1, warmup_steps=5, ghost_batch=4)
+
+
+@dataclass(frozen=True)
+class Counted(Split):
+    """A split that notes which examples are taken."""
+
+    taken: Counter
+
+    def take(self, indices):
+        self.taken.update(indices.tolist())
+        return super().take(indices)
 
 
 class Net(nn.Module):

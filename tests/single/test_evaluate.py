@@ -1,7 +1,6 @@
 """Evaluation: exact means over whole splits, every example once, at any number of workers."""
 import math
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -18,17 +17,6 @@ CPU = torch.device("cpu")
 SIZES = {"train": 53, "val": 31, "test": 1}
 
 
-@dataclass(frozen=True)
-class Counted(Split):
-    """A split that notes which examples are taken."""
-
-    taken: Counter
-
-    def take(self, indices):
-        self.taken.update(indices.tolist())
-        return super().take(indices)
-
-
 class Whole:
     """A workload whose measures are whole numbers: the labels' sum, and how many examples are odd."""
 
@@ -41,7 +29,7 @@ class Whole:
 
 def splits_of(sizes):
     drawn = np.random.default_rng(0)
-    return {name: Counted(torch.zeros(n, 1), torch.from_numpy(drawn.integers(0, 1000, n)), Counter())
+    return {name: toy.Counted(torch.zeros(n, 1), torch.from_numpy(drawn.integers(0, 1000, n)), Counter())
             for name, n in sizes.items()}
 
 
