@@ -33,6 +33,8 @@ IN_PLAN = {
     "metaparameters/weight_decay": ("problem", "weight_decay"),
     "metaparameters/label_smoothing": ("problem", "label_smoothing"),
     "metaparameters/warmup_steps": ("problem", "warmup_steps"),
+    **{f"metaparameters/{name}": ("problem", name)
+       for name in ("beta1", "beta2", "epsilon", "trust_coefficient", "clip_norm")},
 }
 
 

@@ -44,6 +44,7 @@ class Part:
                 if rows < 0:
                     raise LogError(f"{path}: {table}/committed_rows is {rows}")
             self._refuse_lost_rows()
+            self.rows["trials"] = begun_trials(self)
 
     def read(self, table: str, name: str) -> np.ndarray:
         """All whole rows of a column: int64, float64, int8 (status) or an object array of str (text)."""
@@ -75,6 +76,15 @@ class Part:
                     raise LogError(f"{self.path}: is truncated: {state.size} of {state.end} bytes are there, with "
                                    f"{whole} of {rows} rows of {table}/{name}; "
                                    f"'hvdscale-log repair {self.path}' saves what is left")
+
+
+def begun_trials(part: Part) -> int:
+    """A part's rows of /trials without those at its end that no other table names: the tables are committed one after
+    the other, so a writer killed in between leaves a trial that never began."""
+    ids, named = part.read("trials", "id"), part.read("restarts", "trial")
+    if len(ids) and ids[-1] not in named:
+        named = np.concatenate([named, part.read("evaluations", "trial"), part.read("steps", "trial")])
+    return int(np.isin(ids, named).nonzero()[0].max(initial=-1)) + 1
 
 
 def column_specs(group: h5py.Group) -> dict[str, Column]:

@@ -17,7 +17,7 @@ from . import segments
 from .compact import merged_attributes, show, write_log
 from .files import TEMPORARY, open_file, read_attribute, reading, rows_within, superblock
 from .lock import Lock
-from .reader import SCHEMA, Log, absent, column_specs, decode, read_log
+from .reader import SCHEMA, Log, absent, begun_trials, column_specs, decode, read_log
 from .schema import SOURCE, TABLES, Status
 
 BROKEN = ".broken"
@@ -113,10 +113,14 @@ def _salvage(names, lost) -> list[SalvagedPart]:
     return sorted(parts, key=lambda part: part.segment.number)
 
 
+# columns of these, too, a row need not have
+MAY_MISS = ("metaparameters/", "layer_groups/")
+
+
 class SalvagedPart:
     """As reader.Part, but of a file that may be damaged anywhere: rows up to the first that cannot be read.
 
-    A row needs all its entries but those of optional columns and metaparameters, which become NaN, and of texts.
+    A row needs all its entries but those of optional columns and MAY_MISS, which become NaN, and of texts.
     """
 
     def __init__(self, path: str):
@@ -129,10 +133,11 @@ class SalvagedPart:
         self.rows, self.columns, self._values = {}, {}, {}
         for table in TABLES:
             self._read_table(table)
+        self.rows["trials"] = begun_trials(self)
 
     def read(self, table: str, name: str) -> np.ndarray:
         """All whole rows of a column."""
-        return self._values[table, name]
+        return self._values[table, name][:self.rows[table]]
 
     def close(self):
         """Lets the file go."""
@@ -145,7 +150,7 @@ class SalvagedPart:
         rows = self._committed(table, specs)
         values = {name: self._read_column(table, spec, rows) for name, spec in specs.items()}
         can_miss = {column.name for column in (*SCHEMA[table], *SOURCE) if column.optional}
-        needed = [name for name in specs if name not in can_miss and not name.startswith("metaparameters/")]
+        needed = [name for name in specs if name not in can_miss and not name.startswith(MAY_MISS)]
         shortest = min(needed, key=lambda name: len(values[name]))
         whole = len(values[shortest])
         if whole < rows:

@@ -79,8 +79,11 @@ STEPS = (
     Column("data_seconds", "float", "seconds", "its part spent getting the batch", optional=True),
     Column("compute_seconds", "float", "seconds", "its part in the model and the optimizer", optional=True),
     Column("communication_seconds", "float", "seconds", "its part waiting for the allreduce", optional=True),
-    Column("local_sqnorm", "float", "1", "mean over workers of the square norm of their own gradient", optional=True),
-    Column("reduced_sqnorm", "float", "1", "square norm of the gradient averaged over all workers", optional=True),
+    Column("local_sqnorm", "float", "1", "mean over shares, weighted by their examples, of the square norm of their "
+           "own gradients; a share is a worker's, or at one worker a part of its batch", optional=True),
+    Column("reduced_sqnorm", "float", "1", "square norm of the gradient averaged over the global batch",
+           optional=True),
+    Column("local_examples", "float", "examples", "mean over shares of their example counts", optional=True),
 )
 
 # columns of /trials in a file that several logs were merged into
@@ -101,11 +104,19 @@ def metaparameter_column(name: str) -> Column:
     return Column(f"metaparameters/{name}", "float", "1", f"{name}, as the plan settled it")
 
 
-def columns(metaparameters=(), metrics=(), optional_steps=()) -> dict[str, tuple[Column, ...]]:
-    """Each table's columns for a log with these metaparameters, metrics (``split/metric``), optional /steps columns."""
+def layer_group_columns(group: str) -> tuple[Column, ...]:
+    """The optional /steps columns of a part of the model, named ``layer_groups/<group>/<column>``."""
+    return tuple(Column(f"layer_groups/{group}/{c.name}", c.type, c.unit, f"{c.meaning}; parameters of {group} alone",
+                        optional=True) for c in STEPS if c.name.endswith("_sqnorm"))
+
+
+def columns(metaparameters=(), metrics=(), optional_steps=(), layer_groups=()) -> dict[str, tuple[Column, ...]]:
+    """Each table's columns for a log with these metaparameters, metrics (``split/metric``), optional /steps columns,
+    and parts of the model whose gradients are measured apart."""
     return {
         "trials": TRIALS + tuple(map(metaparameter_column, metaparameters)),
         "restarts": RESTARTS,
         "evaluations": EVALUATIONS + tuple(map(metric_column, metrics)),
-        "steps": tuple(c for c in STEPS if not c.optional or c.name in optional_steps),
+        "steps": tuple(c for c in STEPS if not c.optional or c.name in optional_steps)
+        + tuple(c for group in layer_groups for c in layer_group_columns(group)),
     }

@@ -45,6 +45,7 @@ class LogWriter:
     metrics           names ``split/metric`` of the /evaluations columns; all are declared here, before the first row
     metaparameters    names of the /trials columns metaparameters/<name>
     optional_steps    names of the optional /steps columns that will be measured
+    layer_groups      parts of the model whose gradients are measured apart, columns layer_groups/<part>/...
     attributes        root attributes to add: commit, versions (a dict), ...
     overwrite         replace a log that is there; resume: go on after it
     take_over         go on where the file system refuses locks
@@ -55,10 +56,10 @@ class LogWriter:
     Raises LogError where the log exists and neither is asked, is being written, or cannot be written.
     """
 
-    def __init__(self, path, *, metrics, metaparameters=(), optional_steps=(), attributes=None, overwrite=False,
-                 take_over=False, resume=False, flush_seconds=1.0, clock=time.monotonic):
+    def __init__(self, path, *, metrics, metaparameters=(), optional_steps=(), layer_groups=(), attributes=None,
+                 overwrite=False, take_over=False, resume=False, flush_seconds=1.0, clock=time.monotonic):
         self.path = os.fspath(path)
-        self._columns = columns(metaparameters, metrics, optional_steps)
+        self._columns = columns(metaparameters, metrics, optional_steps, layer_groups)
         self._flush_seconds, self._clock = flush_seconds, clock
         self._convert = {"int": _int64, "float": float, "text": self._store, "status": Status}
         self._fields = {table: tuple((c.name, self._convert[c.type], c.type == "float") for c in spec)
@@ -178,7 +179,8 @@ class LogWriter:
         self.segment_path = segments.free_name(self.path) if resume and old else self.path
         last = old[-1] if old and resume else None
         number = max(last.number + 1, old[0].stands_for) if last else 0
-        identity = {"id": last.log_id if last else uuid.uuid4().hex, "segment": number, "segments": 1}
+        self.log_id = last.log_id if last else uuid.uuid4().hex
+        identity = {"id": self.log_id, "segment": number, "segments": 1}
         temporary = self.path + TEMPORARY
         with self._writing():
             self._save_empty(temporary, {**identity, **attributes})

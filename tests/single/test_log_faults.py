@@ -9,6 +9,7 @@ import pytest
 from hvdscale.errors import LogError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
+from hvdscale.log.repair import repair
 from hvdscale.log.schema import Status
 from tests.single.made_log_files import begin, evaluation, finished, interrupted, open_log, plan, step, write
 
@@ -190,6 +191,21 @@ def test_check_takes_a_log_in_any_sound_state(tmp_path):
     log.set_status(0, Status.INFEASIBLE, "the loss is nan")
     assert check(path).steps.rows == 31
     log.abandon()
+
+
+@pytest.mark.parametrize("whole", [0, 1])
+def test_a_trial_of_which_only_the_row_in_trials_was_committed_never_began(whole, tmp_path, monkeypatch):
+    log = open_log(tmp_path / "w.h5")
+    for trial in range(whole):
+        begin(log, trial)
+    append = log.append
+    monkeypatch.setattr(log, "append", lambda table, **row: append(table, **row) if table == "trials" else None)
+    begin(log, whole)
+    log.flush()
+    assert check(log.path).trials["id"].tolist() == list(range(whole))
+    log.abandon()
+    repair(log.path)
+    assert check(log.path).trials.rows == whole
 
 
 def test_a_plan_without_the_known_sections_agrees_with_any_column(tmp_path):
