@@ -23,9 +23,10 @@ else:
     import tomli as tomllib
 
 
-def _key(default, help, flag=False, choices=None, least=None, above=None, below=None):
-    """A settings field. flag: has its own command line option; least, above, below: bounds of a number."""
-    metadata = dict(help=help, flag=flag, choices=choices, least=least, above=above, below=below)
+def _key(default, help, flag=False, choices=None, least=None, above=None, below=None, word=None):
+    """A settings field. flag: has its own command line option; least, above, below: bounds of a number; word: what may
+    stand in its place."""
+    metadata = dict(help=help, flag=flag, choices=choices, least=least, above=above, below=below, word=word)
     return field(metadata=metadata, **({"default_factory": dict} if default == {} else {"default": default}))
 
 
@@ -35,12 +36,22 @@ class Settings:
 
     # the batch: B = W * b * k
     local_batch: int | None = _key(
-        None, "examples a worker passes through the model at once; more workers, larger global batch", True, least=1)
+        None, "examples a worker passes through the model at once; more workers, larger global batch "
+        "(but an elastic job keeps that of its first start)", True, least=1)
     global_batch: int | None = _key(
         None, "examples in one step over all workers, fixed; shares may be uneven", True, least=1)
     accumulate: int = _key(1, "passes a worker adds up for one step", True, least=1)
+    max_local_batch: int | None = _key(
+        None, "the most examples that a worker's memory takes at once; sets accumulate", True, least=1)
     ghost_batch: int = _key(
-        32, "examples that share a dropout stream, at any worker count; workers take whole groups", least=2)
+        32, "examples that share batch-norm statistics and a dropout stream, at any worker count: a number, or global",
+        True, least=2, word="global")
+    group_by_group: str = _key(
+        "auto", "one pass a ghost group: auto where the model has torch's own batch-norm or draws random numbers "
+        "itself, always, never", choices=("auto", "always", "never"))
+    unused_parameters: str = _key(
+        "error", "a parameter that gets no gradient on some worker: an error, or zeros there",
+        choices=("error", "zeros"))
     last_batch: str = _key(
         "carry", "end of an epoch: carry over into the next, short last batch, or drop it",
         choices=("carry", "short", "drop"))
@@ -74,10 +85,23 @@ class Settings:
     decay_factor: float = _key(0.1, "what step decay multiplies by", above=0)
     end_lr_factor: float = _key(0.0, "share of the peak that linear or cosine decay ends at", least=0)
     # the optimizer and the loss
-    optimizer: str = _key("nesterov", "sgd, momentum, nesterov, or module:Class of a torch optimizer", True)
-    momentum: float = _key(0.9, "momentum, for momentum and nesterov", least=0, below=1)
-    weight_decay: float = _key(0.0, "weight decay, added to the gradient", least=0)
+    optimizer: str = _key(
+        "nesterov", "sgd, momentum, nesterov, adam, adamw, lars, lamb, or module:Class of a torch optimizer", True)
+    momentum: float = _key(0.9, "momentum, for momentum, nesterov and lars", least=0, below=1)
+    lr_in_velocity: bool = _key(
+        False, "momentum and nesterov as v <- m v + lr g, p <- p - v, as lars always is")
+    momentum_correction: bool | None = _key(
+        None, "with the rate in the velocity: scale the velocity when the rate changes; by default all but lars do")
+    beta1: float = _key(0.9, "decay of the mean gradient, for adam, adamw and lamb", least=0, below=1)
+    beta2: float = _key(0.999, "decay of the mean square, for adam, adamw and lamb", least=0, below=1)
+    epsilon: float | None = _key(
+        None, "added to the root mean square; by default 1e-8 for adam and adamw, 1e-6 for lamb", above=0)
+    trust_coefficient: float = _key(
+        0.001, "length of a layer's update over its weights' at a rate of 1, for lars", above=0)
+    weight_decay: float = _key(
+        0.0, "weight decay, added to the gradient; for adamw and lamb to the update, so times the rate", least=0)
     decay_norm_and_bias: bool = _key(False, "whether biases and normalisation parameters decay too")
+    clip_norm: float | None = _key(None, "largest norm of the mean gradient, scaled down to it where longer", above=0)
     optimizer_args: dict = _key({}, "further arguments of a module:Class optimizer")
     label_smoothing: float = _key(
         0.0, "share s moved off the true class, s/(K-1) to each of the others", least=0, below=1)
@@ -96,12 +120,24 @@ class Settings:
         "train,val,test", "splits evaluated each time; the last evaluation always has all three")
     train_eval_examples: int | None = _key(
         None, "size of the fixed training subset evaluated; by default as many as in validation", least=1)
+    noise_every: int | None = _key(
+        None, "steps between measurements of the gradient noise scale; 0: never; by default 10, at one worker 100",
+        least=0)
+    noise_groups: bool = _key(False, "whether the noise scale is measured of each top-level module, too")
     # the problem's data and model
     data_dir: str | None = _key(None, "folder of the data set's files", True)
     train_subset: int | None = _key(None, "train on the first N examples", True, least=1)
+    init_from: str | None = _key(None, "state dict that the model starts from, as torch.save wrote it", True)
     model_args: dict = _key({}, "arguments of the model, as model_args.dropout=0.2")
     seed: int = _key(0, "seed of every random stream", True, least=0)
-    precision: str = _key("fp32", "arithmetic of model and optimizer", True, choices=("fp32", "fp64"))
+    precision: str = _key(
+        "fp32", "arithmetic; bf16 and fp16: of the model, with parameters and optimizer in fp32", True,
+        choices=("fp32", "bf16", "fp16", "fp64"))
+    compression: str = _key(
+        "none", "gradients travel in their own type, or as fp16", choices=("none", "fp16"))
+    loss_scale: float = _key(
+        65536.0, "what the loss is multiplied by at first where gradients are or travel as fp16; it then adapts",
+        above=0)
     # how it is carried out
     device: str = _key(
         "auto", "auto takes the local rank's GPU where there is one", choices=("auto", "cpu", "cuda"))
@@ -109,12 +145,27 @@ class Settings:
         None, "threads a worker; by default the host's cores over its workers", least=1)
     bucket_mib: float = _key(
         0.0, "size of the gradient buckets reduced while backward goes on; 0: one allreduce after it", least=0)
+    loader_workers: int = _key(
+        0, "processes that read a map-style data set for each worker; 0: the worker reads it itself", least=0)
     untimed_passes: int = _key(
         3, "passes before the first step, outside its clock, that leave no trace in the model", least=0)
     stall_seconds: float = _key(
         120.0, "a worker that waits longer than this for the others ends the job", above=0)
+    checkpoint: str | None = _key(None, "folder to keep checkpoints in", True)
+    resume: str = _key(
+        "none", "auto: go on from the newest whole checkpoint in the folder, if any; none: start anew; or the path of "
+        "a checkpoint", True)
+    checkpoint_every: int | None = _key(
+        None, "steps between checkpoints; the start, the end and a signal always have one", least=1)
+    checkpoint_every_epochs: float | None = _key(None, "the same in epochs", above=0)
+    checkpoint_every_seconds: float | None = _key(None, "the same in seconds; by default 300", above=0)
+    commit_every: int | None = _key(
+        None, "steps between an elastic job's commits in memory; by default as many as keep their cost below 1 %",
+        least=1)
+    keep_checkpoints: int = _key(2, "checkpoints kept, the newest ones", least=1)
     log: str | None = _key(
         None, "the log's file, by default runs/WORKLOAD-TIME.h5; under horovodrun write --log-file", True)
+    save_model: str | None = _key(None, "file for the final model's state dict", True)
     overwrite: bool = _key(False, "replace an existing log", True)
     take_over: bool = _key(False, "write the log though its lock cannot be had", False)
 
@@ -148,7 +199,8 @@ BATCH = ("local_batch", "global_batch")
 # keys of which only one can hold; the batch's two may stand together where they agree
 ALTERNATIVES = (BATCH, ("lr", "lr_per_example"), ("steps", "epochs", "examples", "seconds"),
                 ("warmup_steps", "warmup_epochs"), ("decay_steps", "decay_epochs"),
-                ("decay_at_steps", "decay_at_epochs"), ("eval_every", "eval_every_epochs"))
+                ("decay_at_steps", "decay_at_epochs"), ("eval_every", "eval_every_epochs"),
+                ("checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds"))
 
 
 def _laid(*layers: dict) -> dict:
@@ -190,10 +242,13 @@ def check(name: str, value):
         hint = f"did you mean {' or '.join(near)}?" if near else "`hvdscale-train --help` names them all"
         raise UsageError(f"there is no key {name!r}; {hint}")
     kind, rules = _TYPES[name], KEYS[name].metadata
+    if value == rules["word"] is not None:
+        return value
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
-        raise UsageError(f"{name} = {value!r} is not {_WORDS[kind]}")
+        word = f" or {rules['word']!r}" if rules["word"] else ""
+        raise UsageError(f"{name} = {value!r} is not {_WORDS[kind]}{word}")
     if kind is int and value >= 2**63:
         raise UsageError(f"{name} = {value} must be below 2**63")
     if kind is list and not _grows(value, (int,) if name.endswith("_steps") else (int, float)):

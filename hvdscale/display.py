@@ -5,7 +5,9 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 
+from .ends import Outcome, Start
 from .launch import launched
 from .plan import Plan
 from .scaling import lr_factor
@@ -25,8 +27,8 @@ class Quiet:
     def step(self, step: int, examples: int, seconds: float, loss: float) -> None:
         """Progress: steps and examples done in the seconds, and the last loss."""
 
-    def measured(self, values: dict[str, float]) -> None:
-        """The last evaluation, by ``split/metric``."""
+    def measured(self, outcome: Outcome) -> None:
+        """The last evaluation, by ``split/metric``; with its step where others followed."""
 
     def end(self) -> None:
         """No progress follows."""
@@ -35,11 +37,11 @@ class Quiet:
 class Display(Quiet):
     """Progress of a plan, with the metric that the target names (else the validation error or loss)."""
 
-    def __init__(self, plan: Plan, metrics: tuple[str, ...], out=sys.stdout, clock=time.monotonic):
+    def __init__(self, plan: Plan, metrics: Iterable[str], out=sys.stdout, clock=time.monotonic):
         self._plan, self._out, self._clock = plan, out, clock
         self._bar = on_terminal(out)
         target = plan.stop_target
-        self._column = target.column if target else f"val/{metrics[-1]}"
+        self._column = target.column if target else f"val/{[*metrics][-1]}"
         self._value = "-"
         self._drawn, self._shown_step = float("-inf"), -1
         self._loss, self._speed = "", ""
@@ -60,9 +62,11 @@ class Display(Quiet):
         if self._clock() - self._drawn >= (BAR_SECONDS if self._bar else LINE_SECONDS):
             self._show(step)
 
-    def measured(self, values):
-        if values:
-            self.say("  " + ", ".join(f"{name} {value:.4g}" for name, value in sorted(values.items())))
+    def measured(self, outcome):
+        if outcome.measured:
+            at = f"at step {outcome.evaluated}: " if outcome.evaluated != outcome.step else ""
+            values = ", ".join(f"{name} {value:.4g}" for name, value in sorted(outcome.measured.items()))
+            self.say(f"  {at}{values}")
 
     def end(self):
         if self._shown_step >= 0:
@@ -105,17 +109,33 @@ def _remaining(plan: Plan, step: int, seconds: float) -> str:
     return f"{left // 60}:{left % 60:02d} left"
 
 
-def describe(plan: Plan, log: str) -> str:
-    """The plan in words and numbers, a line each."""
+def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start = Start()) -> str:
+    """The plan in words and numbers, a line each; with the folder of checkpoints and where the run starts."""
     rows = [("workers", _workers(plan)), ("global batch", _batch(plan)), ("learning rate", _lr(plan)),
             ("optimizer", _optimizer(plan)), ("budget", _budget(plan)), ("evaluation", _evaluation(plan)),
             ("seed", f"{plan.seed}, {plan.precision}"), ("log", log)]
-    lines = [plan.workload + (f" {plan.model_args}" if plan.model_args else "")]
+    if checkpoint is not None:
+        rows.append(("checkpoints", _checkpoints(plan, checkpoint)))
+    if start.checkpoint:
+        rows.append(("goes on", f"from {start.checkpoint}, step {start.step}"))
+    lines = [plan.workload + (f" {plan.model_args}" if plan.model_args else "") +
+             (f", from the state dict {plan.init_from[:12]}..." if plan.init_from else "")]
     lines += [f"  {name:<15}{text}" for name, text in rows]
     if plan.local_workers > plan.cores and plan.device == "cpu":
         lines.append(f"  note: {plan.local_workers} workers share {plan.cores} cores, so times say nothing of a "
                      f"real cluster")
     return "\n".join(lines)
+
+
+def regrouped(plan: Plan, start: Start) -> str:
+    """How an elastic job goes on."""
+    return f"{start.previous_end}: goes on after step {start.step} with workers {_workers(plan)}; " \
+           f"global batch {_batch(plan)}"
+
+
+def _checkpoints(plan, folder):
+    every = f"{plan.checkpoint_every} steps" if plan.checkpoint_every else f"{plan.checkpoint_seconds:g} s"
+    return f"{folder}: every {every}, at the end and at a signal; the newest {plan.keep_checkpoints} are kept"
 
 
 def _workers(plan):
@@ -150,8 +170,12 @@ def _lr(plan):
 
 def _optimizer(plan):
     parts = [plan.optimizer]
-    parts += [f"momentum {plan.momentum:g}"] if plan.momentum is not None else []
+    for name in ("momentum", "beta1", "beta2", "epsilon", "trust_coefficient"):
+        parts += [f"{name.replace('_', ' ')} {getattr(plan, name):g}"] if getattr(plan, name) is not None else []
+    if plan.lr_in_velocity:
+        parts.append(f"rate in the velocity {'with' if plan.momentum_correction else 'without'} momentum correction")
     parts += [f"weight decay {plan.weight_decay:g}"] * (plan.weight_decay > 0)
+    parts += [f"gradient norm at most {plan.clip_norm:g}"] if plan.clip_norm is not None else []
     parts += [f"label smoothing {plan.label_smoothing:g}"] * (plan.label_smoothing > 0)
     parts += [f"{name} {value}" for name, value in plan.optimizer_args.items()]
     return ", ".join(parts)

@@ -4,6 +4,14 @@ A message names the rule broken, the values met, what would be accepted and the 
 without a traceback and exit with ``exit_code``.
 """
 
+import traceback
+
+
+def where_raised(error: Exception) -> str:
+    """File and line that raised an error of the user's own code."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}:{frame.lineno}"
+
 
 class HvdscaleError(Exception):
     """Something the user can mend; the command ends with exit code 1."""
@@ -21,12 +29,24 @@ class PlanError(UsageError):
     """Numbers asked for that cannot all hold at this worker count."""
 
 
+class RanksDifferError(PlanError):
+    """What the ranks settled, found or built is not the same."""
+
+
 class DataError(HvdscaleError):
     """A data set file that is missing, truncated or not what its name says."""
 
 
+class WorkloadError(UsageError):
+    """A workload of the user's own that is not one, or gives what the training cannot use."""
+
+
 class LogError(HvdscaleError):
     """A log that cannot be read, written or taken over."""
+
+
+class CheckpointError(HvdscaleError):
+    """A checkpoint that cannot be read or written, or that its run cannot go on from."""
 
 
 class WorkersError(HvdscaleError):
@@ -34,4 +54,18 @@ class WorkersError(HvdscaleError):
 
 
 class WorkerLostError(WorkersError):
-    """A worker ended or was cut off; the one error that the ranks cannot agree on any more."""
+    """A worker ended or was cut off, so that the ranks cannot agree on an error any more."""
+
+
+class WorkerRemovedError(WorkerLostError):
+    """This worker's host was taken out of an elastic job, which goes on without it."""
+
+    exit_code = 0
+
+
+class HostsChangedError(WorkersError):
+    """Hosts were added to an elastic job or taken out: all ranks leave the step they agreed on, and meet anew."""
+
+
+class FaultError(WorkersError):
+    """What went wrong on one rank while the others wait for it: they cannot be told, and lose it."""

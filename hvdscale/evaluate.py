@@ -6,42 +6,82 @@ means are taken from it in one order. So the result does not depend on the worke
 """
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import nn
 
+from .loading import Loader
+from .precision import PARAMETERS, autocast
+from .shards import Visits
+from .splits import refuse_not_finite
 from .workers import Lone
-from .workload import Split, Workload
+from .workload import Split, Workload, measured
 
 
 class Evaluator:
-    """Measures a workload on its splits, by name; a call is a collective."""
+    """Measures a workload on its splits, by name; a call is a collective, and raises on all ranks what any met."""
 
-    def __init__(self, workload: Workload, splits: dict[str, Split], chunk: int, workers: Lone, device: torch.device):
-        self.workload, self.splits, self.chunk = workload, splits, chunk
+    def __init__(self, workload: Workload, splits: dict[str, Split], chunk: int, workers: Lone, device: torch.device,
+                 precision: str = "fp32", loader_workers: int = 0):
+        self.workload, self.splits, self.chunk, self.precision = workload, splits, chunk, precision
         self.workers, self.device = workers, device
+        self._sound: set[str] = set()       # splits whose values have been looked at
+        self.loader = Loader(splits, device, loader_workers, PARAMETERS[precision])
 
     @torch.no_grad()
     def __call__(self, model: nn.Module, splits: tuple[str, ...]) -> dict[str, float]:
-        """``split/metric`` -> mean over the split, for these splits; NaN for an empty one."""
+        """``split/metric`` -> mean over the split, for these splits; NaN for an empty one.
+
+        Raises DataError where a mean is not finite and the split holds values that are not.
+        """
         if not splits:
             return {}
         chunks = [(split, start) for split in splits for start in range(0, len(self.splits[split]), self.chunk)]
-        metrics = self.workload.metrics
-        table = torch.zeros(len(chunks), len(metrics), 2, dtype=torch.float64)
-        training = model.training
+        # the last entry counts the ranks that could not measure their share
+        table = torch.zeros(len(chunks) + 1, len(self.workload.metrics), 2, dtype=torch.float64)
+        training, fault = model.training, None
         model.eval()
-        for number in range(self.workers.rank, len(chunks), self.workers.size):
-            measured = self.workload.measure(model, self._batch(*chunks[number]))
-            sums = [[float(part) for part in measured[metric]] for metric in metrics]
-            table[number] = torch.tensor(sums, dtype=torch.float64)
+        try:
+            self._measure(model, chunks, table)
+        except Exception as error:
+            fault, table[-1] = error, 1
         model.train(training)
         self.workers.sum_(table, f"evaluation/{'+'.join(splits)}")
-        return self._means(table.numpy(), [split for split, _ in chunks], splits)
+        if table[-1].any():
+            with self.workers.together("the evaluation"):
+                if fault:
+                    raise fault
+        means = self._means(table[:-1].numpy(), [split for split, _ in chunks], splits)
+        self._look_at({name.partition("/")[0] for name, mean in means.items() if not math.isfinite(mean)}, chunks)
+        return means
 
-    def _batch(self, split: str, start: int):
+    def _look_at(self, suspects: set[str], chunks: list[tuple[str, int]]) -> None:
+        """Raise DataError on all ranks where these splits hold something not finite; else it is the model."""
+        suspects = suspects & {split for split, _ in chunks} - self._sound
+        if not suspects:
+            return
+        with self.workers.together("evaluation inputs"):
+            for number in range(self.workers.rank, len(chunks), self.workers.size):
+                if chunks[number][0] in suspects:
+                    self.workers.check()
+                    split, visits = self._visits(*chunks[number])
+                    refuse_not_finite(self.splits[split].take(visits), visits, f"in {split}")
+        self._sound |= suspects
+
+    def _measure(self, model: nn.Module, chunks: list[tuple[str, int]], table: torch.Tensor) -> None:
+        """Enter this rank's share of the chunks into the table."""
+        mine = range(self.workers.rank, len(chunks), self.workers.size)
+        for number, batch in zip(mine, self.loader.batches(self._visits(*chunks[number]) for number in mine)):
+            with autocast(self.precision, self.device):
+                sums = measured(self.workload, model, batch)
+            self.workers.check()
+            table[number] = torch.tensor(sums, dtype=torch.float64)
+
+    def _visits(self, split: str, start: int) -> tuple[str, Visits]:
         indices = np.arange(start, min(start + self.chunk, len(self.splits[split])))
-        return self.splits[split].take(indices).to(self.device)
+        return split, Visits(indices, np.zeros_like(indices))
 
     def _means(self, table: np.ndarray, owners: list[str], splits: tuple[str, ...]) -> dict[str, float]:
         means = {}

@@ -1,7 +1,7 @@
 """Gradients of all parameters in one flat buffer, summed over workers by one allreduce, or by buckets during backward.
 
-A few scalars (the tail) travel with them: the loss and the example count, whose sums the step needs anyway, and the
-votes of the ranks on leaving the loop.
+What else a step sums travels with them: statistics that the model's modules collect, and a few scalars (the tail): the
+loss, the example count, and the votes of the ranks on leaving the loop.
 
     buffer.begin()
     buffer.backward(loss, last_pass=True)      once a pass; gradients of a step's passes add up
@@ -19,10 +19,10 @@ from .workers import Lone
 
 
 class _Bucket:
-    """A part of the buffer that is reduced at once, when none of its parameters' gradients is missing."""
+    """A part of the gradients that is reduced at once, when none of its parameters' gradients is missing."""
 
     def __init__(self, name: str):
-        self.name, self.values, self.slots = name, None, []
+        self.name, self.gradients, self.slots = name, None, []
         self.missing = 0
 
 
@@ -38,19 +38,24 @@ class _Slot:
 class GradientBuffer:
     """The buffer of a model's trainable parameters, in the order in which backward reaches them, and a tail of scalars.
 
+    tail          number of scalars;  statistics  number of values that modules add up in ``self.statistics``
     bucket_bytes  0: one allreduce after backward; else buckets of about this size, each reduced once its gradients are
                   ready, while backward goes on
+    wire          the type in which gradients travel; None: their own, with all else in the last bucket's allreduce
     """
 
-    def __init__(self, model: nn.Module, tail: int, workers: Lone, bucket_bytes: int = 0):
+    def __init__(self, model: nn.Module, tail: int, workers: Lone, bucket_bytes: int = 0, statistics: int = 0,
+                 wire: torch.dtype | None = None):
         parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
         size = sum(p.numel() for p in parameters)
-        self._flat = torch.zeros(size + tail, dtype=parameters[0].dtype, device=parameters[0].device)
-        self.gradients, self._tail = self._flat[:size], self._flat[size:]
-        self._workers, self._last_pass = workers, False
+        self._flat = torch.zeros(size + statistics + tail, dtype=parameters[0].dtype, device=parameters[0].device)
+        self.gradients, self._rest = self._flat[:size], self._flat[size:]
+        self.statistics, self._tail = self._rest[:statistics], self._rest[statistics:]
+        self._workers, self._last_pass, self._wire = workers, False, wire
         self._buckets = self._cut(parameters, bucket_bytes)
         self._slots = [slot for bucket in self._buckets for slot in bucket.slots]
         self._waits: list[Callable[[], None]] = []
+        self._note: Callable[[torch.Tensor], None] | None = None
         for slot in self._slots:
             slot.parameter.register_post_accumulate_grad_hook(partial(self._arrived, slot))
 
@@ -58,17 +63,21 @@ class GradientBuffer:
         buckets, start, end = [_Bucket("gradients/0")], 0, 0
         for parameter in parameters:
             if bucket_bytes and (end - start) * self._flat.element_size() >= bucket_bytes:
-                buckets[-1].values = self._flat[start:end]
+                buckets[-1].gradients = self._flat[start:end]
                 buckets.append(_Bucket(f"gradients/{len(buckets)}"))
                 start = end
             _Slot(parameter, self._flat[end:end + parameter.numel()].view_as(parameter), buckets[-1])
             end += parameter.numel()
-        buckets[-1].values = self._flat[start:]         # and the tail
+        buckets[-1].gradients = self._flat[start:end]
         return buckets
 
-    def begin(self) -> None:
-        """Forget all gradients: a new step."""
-        self._last_pass = False
+    def begin(self, note: Callable[[torch.Tensor], None] | None = None) -> None:
+        """Forget all gradients: a new step.
+
+        note  is shown this rank's own gradients, bucket by bucket, before they are summed; the last one by ``finish``
+        """
+        self._last_pass, self._note = False, note
+        self.statistics.zero_()
         for slot in self._slots:
             slot.parameter.grad, slot.missing = None, True
         for bucket in self._buckets:
@@ -80,15 +89,30 @@ class GradientBuffer:
         loss.backward()
         self._last_pass = False
 
-    def sum_(self, tail: Sequence[float]) -> list[float]:
-        """Sum the gradients and the tail over the workers; gives the tail's sums.
+    def without_gradient(self) -> list[nn.Parameter]:
+        """The parameters that the step's backward passes have not reached."""
+        return [slot.parameter for slot in self._slots if slot.missing and slot.parameter.grad is None]
 
-        A parameter without a gradient, on any rank, adds zeros there.
+    def finish(self) -> torch.Tensor:
+        """The passes are over: what they gave is put in the buffer, zeros where a parameter has no gradient.
+
+        Gives the gradients, which are this rank's own as long as the buffer is one bucket.
         """
-        self._tail.copy_(torch.tensor(tail, dtype=self._flat.dtype))
         for slot in self._slots:
             if slot.missing:
                 self._take(slot)
+        if self._note:
+            self._note(self._buckets[-1].gradients)
+            self._note = None
+        return self.gradients
+
+    def sum_(self, tail: Sequence[float]) -> list[float]:
+        """Sum gradients, statistics and tail over the workers; gives the tail's sums.
+
+        A parameter without a gradient, on any rank, adds zeros there.
+        """
+        self.finish()
+        self._tail.copy_(torch.tensor(tail, dtype=self._flat.dtype))
         self._start(self._buckets[-1])
         for wait in self._waits:
             wait()
@@ -110,7 +134,20 @@ class GradientBuffer:
         slot.missing = False
         slot.bucket.missing -= 1
         if slot.bucket.missing == 0 and slot.bucket is not self._buckets[-1]:
+            if self._note:
+                self._note(slot.bucket.gradients)
             self._start(slot.bucket)
 
     def _start(self, bucket: _Bucket) -> None:
-        self._waits.append(self._workers.start_sum_(bucket.values, bucket.name))
+        last = bucket is self._buckets[-1]
+        if self._wire is None:
+            values = bucket.gradients
+            if last:
+                values = self._flat[values.storage_offset():]
+            self._waits.append(self._workers.start_sum_(values, bucket.name))
+            return
+        sent = bucket.gradients.to(self._wire)
+        self._waits.append(self._workers.start_sum_(sent, bucket.name))
+        self._waits.append(lambda: bucket.gradients.copy_(sent))
+        if last:
+            self._waits.append(self._workers.start_sum_(self._rest, "gradients/rest"))

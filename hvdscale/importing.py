@@ -5,7 +5,7 @@ import importlib
 import os
 import sys
 
-from .errors import UsageError
+from .errors import UsageError, where_raised
 
 
 def import_object(name: str, what: str):
@@ -14,6 +14,15 @@ def import_object(name: str, what: str):
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())         # as `python -m` has it: a job's file lies where its command is typed
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        found = importlib.import_module(module)
+    except (ImportError, SyntaxError) as error:
         raise UsageError(f"{what} {name!r} cannot be imported: {error}") from None
+    except Exception as error:                  # the module is the user's: anything
+        raise UsageError(f"{what} {name!r} cannot be imported: {type(error).__name__}: {error} "
+                         f"({where_raised(error)})") from None
+    if not hasattr(found, attribute):
+        there = [key for key, value in vars(found).items() if not key.startswith("_") and
+                 getattr(value, "__module__", module) == module]
+        raise UsageError(f"{what} {name!r} cannot be imported: {module} has no {attribute!r}; it defines "
+                         f"{', '.join(there) or 'nothing'}")
+    return getattr(found, attribute)

@@ -11,17 +11,23 @@ from dataclasses import dataclass
 import torch
 
 from . import workers as group
+from .checkpoint import Checkpoints, Folder, Kept
 from .config import Settings
-from .display import Display, Quiet, describe
-from .errors import HvdscaleError, PlanError
+from .display import Display, Quiet, describe, regrouped
+from .elastic import Committed, Memory, refuse_commit_every
+from .ends import FAILED, Outcome, Start, Stop
+from .errors import HvdscaleError, PlanError, RanksDifferError
 from .journal import Journal, Silent
 from .launch import usable_cores
 from .log.schema import Status
+from .noise import log_columns, why_not_measured
+from .model import PADDED, fit_to_groups, make_model, share_model
 from .optimizers import make_optimizer
 from .plan import Place, Plan, settle
-from .train import Outcome, make_model, run
+from .train import run
+from .weights import check_writable, load_weights, save_weights
 from .workers import Lone
-from .workload import Data, Workload
+from .workload import Data, Workload, load_data
 from .workloads import find
 
 
@@ -37,42 +43,77 @@ class Job:
     device: torch.device
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
+    bound_to_passes: str    # why the model runs group by group, or would have to
 
-    def train(self, journal: Silent, display: Quiet, workers: Lone) -> Outcome:
+    def train(self, journal: Silent, display: Quiet, workers: Lone,
+              checkpoints: Checkpoints = Checkpoints(Start())) -> Outcome:
         """Carry out the plan. An error ends the trial INCOMPLETE in the journal; WorkerLostError: a worker was lost."""
-        workers.watch(lambda reason: journal.end(Status.INCOMPLETE, reason))
+        def broken_off(reason: str, exit_code: int = FAILED) -> None:
+            journal.end(Status.INCOMPLETE, reason)
+            checkpoints.end(Stop(Status.INCOMPLETE, reason, exit_code))
+
+        workers.watch(broken_off)
         try:
             return run(self.plan, self.workload, self.data, self.model, self.optimizer, workers, self.device, journal,
-                       display)
+                       display, checkpoints)
+        except HvdscaleError as error:
+            broken_off(str(error), error.exit_code)
+            raise
         except Exception as error:
-            kind = "" if isinstance(error, HvdscaleError) else f"{type(error).__name__}: "
-            journal.end(Status.INCOMPLETE, f"{kind}{error}")
+            broken_off(f"{type(error).__name__}: {error}")
             raise
         finally:
             display.end()
 
+    def save_model(self, outcome: Outcome, display: Quiet, workers: Lone) -> None:
+        """Write the final model where that is asked for; a run that did not end has none."""
+        path = self.settings.save_model
+        if path is None:
+            return
+        if outcome.stop.status != Status.COMPLETE:
+            display.say(f"model: not saved, as the run is {outcome.stop.status.name}")
+            return
+        with workers.together("the final model"):
+            if workers.rank == 0:
+                save_weights(self.model, path)
+        display.say(f"model: {path}")
 
-def prepare(name: str, layers: list[dict], workers: Lone) -> Job:
-    """The job of the workload under the user's layers of settings; raises the same HvdscaleError on all ranks."""
+
+def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None = None) -> Job:
+    """The job of the workload under the user's layers of settings; raises the same HvdscaleError on all ranks.
+
+    memory  what an elastic job has come to
+    """
+    memory = memory or Memory()
     hosts = workers.gather((socket.gethostname(), usable_cores()), "hosts")
     with workers.together("the plan"):
         workload = find(name)
         settings = Settings.build(workload.defaults, *layers)
         device = group.device(settings.device, workers.local_rank)
-        data = workload.load(settings.data_dir).with_train_subset(settings.train_subset)
+        data = memory.data or load_data(workload, settings.data_dir).with_train_subset(settings.train_subset)
         place = Place(workers.size, *_host_share(hosts, 0), device.type)
-        plan = settle(settings, workload, len(data.train), len(data.val), place)
+        plan = settle(memory.settle(settings), workload, len(data.train), len(data.val), place)
+        refuse_commit_every(settings, workers)
         if device.type == "cpu":
             group.keep_freed_memory()
             local_workers, cores = _host_share(hosts, workers.rank)
             torch.set_num_threads(settings.threads or max(1, cores // local_workers))
-        if plan.label_smoothing > 1 - 1 / workload.classes:
-            raise PlanError(f"label_smoothing = {plan.label_smoothing:g} leaves the true one of {workload.classes} "
-                            f"classes less than each other; use at most {1 - 1 / workload.classes:g}")
+        workload.check_label_smoothing(plan.label_smoothing)
+        if "loader_workers" in settings.typed and plan.loader_workers and not data.is_mapped:
+            raise PlanError("loader_workers acts only on map-style data sets (MapSplit), and those of "
+                            f"{workload.name} are in memory; leave it out")
         model = make_model(workload, plan, device)
-        optimizer = make_optimizer(plan, model)
+        if settings.init_from:
+            load_weights(model, settings.init_from)
+        if settings.save_model:
+            check_writable(settings.save_model)
     agree_on(plan, data, workers)
-    return Job(name, plan, settings, workload, data, device, model, optimizer)
+    share_model(model, workers)
+    with workers.together("the model"):
+        plan, reason = fit_to_groups(plan, settings.group_by_group, workload, data.train, model, device)
+        optimizer = make_optimizer(plan, model)
+    memory.keep(plan, data, model)
+    return Job(name, plan, settings, workload, data, device, model, optimizer, reason)
 
 
 def _host_share(hosts: list[tuple[str, frozenset]], rank: int) -> tuple[int, int]:
@@ -82,27 +123,29 @@ def _host_share(hosts: list[tuple[str, frozenset]], rank: int) -> tuple[int, int
 
 
 def agree_on(plan: Plan, data: Data, workers: Lone) -> None:
-    """Raise PlanError on all ranks where some rank settled another plan or found other data; a collective."""
+    """Raise RanksDifferError on all ranks where some rank settled another plan or found other data."""
     settled = json.dumps(plan.as_record({}), sort_keys=True)
     found = f"{len(data.train)} training, {len(data.val)} validation and {len(data.test)} test examples"
     by_rank = workers.gather((found, hashlib.sha256(settled.encode()).hexdigest()), "plan")
     for rank, (there, fingerprint) in enumerate(by_rank):
         if there != by_rank[0][0]:
-            raise PlanError(f"rank {rank} found {there}, rank 0 {by_rank[0][0]}; give all workers the same files")
+            raise RanksDifferError(f"rank {rank} found {there}, rank 0 {by_rank[0][0]}; give all workers the same "
+                                   "files")
         if fingerprint != by_rank[0][1]:
-            raise PlanError(f"rank {rank} settled another plan than rank 0; give all workers the same options, "
-                            "configuration file and kind of device")
+            raise RanksDifferError(f"rank {rank} settled another plan than rank 0; give all workers the same options, "
+                                   "configuration file and kind of device")
 
 
-def open_journal(job: Job, workers: Lone) -> Silent:
+def open_journal(job: Job, workers: Lone, start: Start = Start()) -> Silent:
     """Rank 0's journal of the job, the others' silent one; raises the same LogError on all ranks."""
     with workers.together("the log"):
         if workers.rank:
             return Silent()
         settings = job.settings
         asked = {"workload": job.name, **settings.asked()}
-        return Journal(settings.log or default_log(job.plan), job.plan, asked, job.workload.metrics, settings.overwrite,
-                       settings.take_over, workers.versions())
+        return Journal(start.log or settings.log or default_log(job.plan), job.plan, asked, job.workload.metrics,
+                       settings.overwrite, settings.take_over, workers.versions(), log_columns(job.plan, job.model),
+                       start)
 
 
 def default_log(plan: Plan) -> str:
@@ -111,24 +154,42 @@ def default_log(plan: Plan) -> str:
     return f"runs/{plan.workload.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}{job}.h5"
 
 
-def open_display(job: Job, log: str, workers: Lone) -> Quiet:
+def open_folder(job: Job, workers: Lone) -> Folder | None:
+    """The folder of checkpoints, held by rank 0; None on the others and where none are kept."""
+    with workers.together("the folder of checkpoints"):
+        wanted = workers.rank == 0 and job.settings.checkpoint is not None
+        return Folder(job.settings.checkpoint, job.settings.take_over) if wanted else None
+
+
+def open_checkpoints(job: Job, start: Start, folder: Folder | None, journal: Silent, display: Quiet, workers: Lone,
+                     memory: Memory) -> Checkpoints:
+    """What the loop asks for checkpoints, and an elastic job for commits."""
+    kept = Checkpoints(start)
+    if job.settings.checkpoint is not None:
+        kept = Kept(start, job.plan, folder, journal, display, workers)
+    return Committed(kept, memory, job.plan, journal, workers) if workers.elastic else kept
+
+
+def open_display(job: Job, log: str, workers: Lone, start: Start = Start()) -> Quiet:
     """Rank 0's display, the others' quiet one."""
     if workers.rank:
         return Quiet()
     display = Display(job.plan, job.workload.metrics)
-    display.say(describe(job.plan, log))
-    for name in sorted(bound_to_passes(job.model)):
-        display.say(f"  note: the model has {name}, whose {PASS_BOUND[name][1]} are those of one worker's pass: "
-                    "updates depend on the worker count")
+    if start.regrouped:
+        display.say(regrouped(job.plan, start))
+        return display
+    display.say(describe(job.plan, log, job.settings.checkpoint, start))
+    for note in start.notes:
+        display.say(f"  note: {note}")
+    if job.plan.group_by_group:
+        reason = job.bound_to_passes or "group_by_group = always"
+        faster = "; the modules of hvdscale.modules are faster"
+        if reason == PADDED:
+            faster = "; where all are of one length, group_by_group=never is faster"
+        display.say(f"  note: the model has {reason}, so each ghost group goes through it alone{faster}")
+    elif job.bound_to_passes:
+        display.say(f"  note: the model has {job.bound_to_passes}, and group_by_group is never: updates depend on the "
+                    "worker count")
+    if reason := why_not_measured(job.plan, job.model):
+        display.say(f"  note: {reason}")
     return display
-
-
-# torch's own modules that see one pass at a time, and what of them would differ with the worker count
-PASS_BOUND = {"BatchNorm": (torch.nn.modules.batchnorm._BatchNorm, "statistics"),
-              "Dropout": (torch.nn.modules.dropout._DropoutNd, "masks")}
-
-
-def bound_to_passes(model: torch.nn.Module) -> set[str]:
-    """Names of the model's modules whose results depend on how the global batch is cut into passes."""
-    modules = list(model.modules())
-    return {name for name, (kind, _) in PASS_BOUND.items() if any(isinstance(module, kind) for module in modules)}

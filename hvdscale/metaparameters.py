@@ -14,9 +14,10 @@ from __future__ import annotations
 from .config import Settings, checked, read_toml
 from .errors import PlanError, UsageError
 
-TUNABLE = frozenset({"lr", "momentum", "weight_decay", "label_smoothing", "warmup", "warmup_steps", "warmup_epochs",
-                     "warmup_start_factor", "decay", "decay_steps", "decay_epochs", "decay_at_steps", "decay_at_epochs",
-                     "decay_factor", "end_lr_factor", "optimizer_args"})
+TUNABLE = frozenset({"lr", "momentum", "beta1", "beta2", "epsilon", "trust_coefficient", "weight_decay", "clip_norm",
+                     "label_smoothing", "warmup", "warmup_steps", "warmup_epochs", "warmup_start_factor", "decay",
+                     "decay_steps", "decay_epochs", "decay_at_steps", "decay_at_epochs", "decay_factor",
+                     "end_lr_factor", "optimizer_args"})
 
 
 def tuned_for(path: str, workload: str, global_batch: int) -> dict:

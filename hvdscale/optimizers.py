@@ -1,45 +1,110 @@
 """The optimizer that a plan names, with weight decay kept off biases and normalisation parameters."""
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import nn
 
 from .errors import UsageError
 from .importing import import_object
 from .plan import Plan
+from .updates import Lamb, Lars, RateInVelocity
 
 
 def make_optimizer(plan: Plan, model: nn.Module) -> torch.optim.Optimizer:
-    """The plan's optimizer over the model's trainable parameters; raises UsageError for a name that leads to none.
+    """The plan's optimizer over the model's trainable parameters; raises UsageError for a class that is none.
 
-    momentum and nesterov are torch's form v <- m v + g, p <- p - lr v: the learning rate stands outside the
-    velocity, so a change of it needs no momentum correction (Goyal et al. 2017, remark 2).
+    Weight decay is added to the gradient, and so into velocity and moments; adamw and lamb add it beside the adaptive
+    direction, so that it takes lr times the decay off a weight (Loshchilov & Hutter 2019, arXiv:1711.05101). Nothing
+    here depends on the number of workers: the gradient is a mean already.
+
+    momentum and nesterov are torch's form v <- m v + g, p <- p - lr v: the learning rate stands outside the velocity,
+    so a change of it needs no momentum correction (Goyal et al. 2017, remark 2). lr_in_velocity is the other form.
     """
     groups = parameter_groups(plan, model)
+    if not groups:
+        raise UsageError(f"the model {plan.model} has no parameter to train: none has requires_grad")
+    if ":" in plan.optimizer:
+        return _of_class(plan, groups)
+    if plan.optimizer in ("sgd", "momentum", "nesterov") and not plan.lr_in_velocity:
+        return torch.optim.SGD(groups, plan.peak_lr, plan.momentum or 0.0, nesterov=plan.optimizer == "nesterov")
+    if plan.optimizer in ("momentum", "nesterov"):
+        return RateInVelocity(groups, plan.peak_lr, plan.momentum, plan.optimizer == "nesterov",
+                              plan.momentum_correction)
+    if plan.optimizer == "lars":
+        return Lars(groups, plan.peak_lr, plan.momentum, plan.trust_coefficient, plan.momentum_correction)
+    betas = plan.beta1, plan.beta2
+    if plan.optimizer == "lamb":
+        return Lamb(groups, plan.peak_lr, betas, plan.epsilon)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[plan.optimizer]
+    return kind(groups, plan.peak_lr, betas, plan.epsilon)
+
+
+def _of_class(plan: Plan, groups: list[dict]) -> torch.optim.Optimizer:
+    """The module:Class optimizer, which has shown on a parameter apart that it steps from a gradient alone."""
     if "weight_decay" in plan.optimizer_args:
         raise UsageError("optimizer_args has weight_decay, which is a key of its own: --set weight_decay=...")
-    if plan.optimizer in ("sgd", "momentum", "nesterov"):
-        if plan.optimizer_args:
-            raise UsageError(f"optimizer_args = {plan.optimizer_args} is for a module:Class such as torch.optim:SGD, "
-                             f"not for {plan.optimizer}")
-        nesterov = plan.optimizer == "nesterov"
-        return torch.optim.SGD(groups, lr=plan.peak_lr, momentum=plan.momentum or 0.0, nesterov=nesterov)
-    if ":" not in plan.optimizer:
-        raise UsageError(f"optimizer {plan.optimizer!r} is none of sgd, momentum, nesterov, and not module:Class such "
-                         "as torch.optim:Adam")
     factory = import_object(plan.optimizer, "optimizer")
+    apart = nn.Parameter(groups[0]["params"][0].detach().new_ones(2, 2))
+    apart.grad = torch.ones_like(apart)
     try:
-        return factory(groups, lr=plan.peak_lr, **plan.optimizer_args)
-    except (TypeError, ValueError) as error:
+        optimizer = factory(groups, lr=plan.peak_lr, **plan.optimizer_args)
+        trial = factory([apart], lr=plan.peak_lr, **plan.optimizer_args)
+    except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"optimizer {plan.optimizer!r} does not take lr and optimizer_args = {plan.optimizer_args}: "
                          f"{error}") from None
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(f"optimizer {plan.optimizer!r} is a {type(optimizer).__name__}, not a torch optimizer")
+    try:
+        trial.step()
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        raise UsageError(f"optimizer {plan.optimizer!r} does not step from a dense gradient alone, without a closure "
+                         f"that computes the loss again: {error or type(error).__name__}. Choose another") from None
+    return optimizer
 
 
 def parameter_groups(plan: Plan, model: nn.Module) -> list[dict]:
-    """Two groups at most: parameters that decay, and those that do not (of one dimension or none: biases, norms)."""
+    """Trainable parameters in the model's order, in two groups at most: weights, then biases and norms.
+
+    Only the first decays, unless the plan has decay_norm_and_bias, and has trust ratios. A parameter in several places
+    stands once.
+    """
+    apart = norms_and_biases(model)
     groups = {True: [], False: []}
     for parameter in model.parameters():
         if parameter.requires_grad:
-            groups[plan.decay_norm_and_bias or parameter.ndim > 1].append(parameter)
-    return [{"params": members, "weight_decay": plan.weight_decay if decays else 0.0}
-            for decays, members in groups.items() if members]
+            groups[id(parameter) not in apart].append(parameter)
+    layerwise = plan.optimizer in ("lars", "lamb")
+    return [{"params": members, "weight_decay": plan.weight_decay if weights or plan.decay_norm_and_bias else 0.0,
+             **({"layerwise": weights} if layerwise else {})} for weights, members in groups.items() if members]
+
+
+# BatchNorm2d, LayerNorm, LlamaRMSNorm, GhostBatchNorm1d, LayerNormalization; not NormalizedLinear
+_NORM = re.compile(r"norm(alization)?(\d+d)?$", re.IGNORECASE)
+
+
+def norms_and_biases(model: nn.Module) -> set[int]:
+    """Ids of the parameters that are no weights: of one dimension or none, named bias, or a normalisation module's.
+
+    A normalisation module is one whose class, or one that its class derives from, is named so.
+    """
+    found = set()
+    for module in model.modules():
+        norm = any(_NORM.search(kind.__name__) for kind in type(module).__mro__)
+        found |= {id(parameter) for name, parameter in module.named_parameters(recurse=False)
+                  if norm or parameter.ndim <= 1 or "bias" in name.split("_")}
+    return found
+
+
+def clip_(gradients: torch.Tensor, largest: float) -> torch.Tensor:
+    """Scale the mean gradient down to the norm ``largest`` where it is longer; gives the norm before, shape ().
+
+    g <- g largest / |g| where |g| > largest (Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063, algorithm 1), with |g|
+    over all parameters.
+    """
+    norm = torch.linalg.vector_norm(gradients)
+    if not norm.isfinite():         # the squares may have overflowed, or the gradient is not finite and becomes NaN
+        norm = torch.linalg.vector_norm(gradients, dtype=torch.float64)
+    gradients.mul_((largest / norm).clamp(max=1.0))
+    return norm

@@ -5,15 +5,17 @@ carried out (changing them must change no update), the rest what is measured and
 """
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from .config import Settings
-from .errors import PlanError
+from .errors import PlanError, UsageError
 from .metaparameters import tuned_for
 from .scaling import TUNED, exponent, lr_factor
 from .schedule import Schedule
-from .shards import Stream, share_bounds
+from .shards import Pass, Stream, group_bounds, step_passes
 from .target import SPLITS, Target
 
 
@@ -26,17 +28,29 @@ class Plan:
     dataset: str
     model: str
     model_args: dict
+    init_from: str | None       # SHA-256 of the state dict that the model starts from
     train_examples: int
     global_batch: int
     ghost_batch: int
     last_batch: str
     seed: int
     precision: str
+    compression: str
+    loss_scale: float           # 1: the loss is not scaled
+    group_by_group: bool
+    unused_parameters: str
     optimizer: str
     optimizer_args: dict
-    momentum: float | None
+    momentum: float | None              # None: not of this optimizer; so for all down to trust_coefficient
+    lr_in_velocity: bool | None
+    momentum_correction: bool | None    # None too where the rate is not in the velocity
+    beta1: float | None
+    beta2: float | None
+    epsilon: float | None
+    trust_coefficient: float | None
     weight_decay: float
     decay_norm_and_bias: bool
+    clip_norm: float | None
     label_smoothing: float
     base_lr: float
     base_batch: int
@@ -57,6 +71,8 @@ class Plan:
     target: str | None
     keep_going: bool
     eval_every: int             # 0: never
+    noise_every: int | None     # None: see noise_steps
+    noise_groups: bool
     eval_batch: int
     eval_splits: tuple[str, ...]
     train_eval_examples: int
@@ -69,8 +85,13 @@ class Plan:
     device: str
     threads: int
     bucket_mib: float
+    loader_workers: int
     untimed_passes: int
     stall_seconds: float
+    commit_every: int                   # steps; 0: as their cost allows
+    checkpoint_every: int               # steps; 0: by time, or never
+    checkpoint_seconds: float | None    # None: by steps, or never
+    keep_checkpoints: int
 
     @property
     def schedule(self) -> Schedule:
@@ -85,9 +106,35 @@ class Plan:
     def stop_target(self) -> Target | None:
         return Target.parse(self.target) if self.target else None
 
-    def passes(self, size: int, rank: int) -> list[int]:
-        """Bounds of the rank's passes over a step of ``size`` examples, as positions: accumulate + 1 numbers."""
-        return share_bounds(size, self.ghost_batch, self.workers, self.accumulate)[rank]
+    def passes(self, size: int, rank: int) -> list[Pass]:
+        """The rank's passes over a step of ``size`` examples; a short step of few ghost groups has fewer passes."""
+        accumulate, groups = self.accumulate, len(group_bounds(size, self.ghost_batch)) - 1
+        if groups < accumulate and not self.cuts_groups:
+            accumulate = groups
+        return step_passes(size, self.ghost_batch, self.workers, accumulate)[rank]
+
+    @property
+    def ghost_groups(self) -> int:
+        """Ghost groups of a step of the whole global batch."""
+        return len(group_bounds(self.global_batch, self.ghost_batch)) - 1
+
+    @property
+    def cuts_groups(self) -> bool:
+        """Whether a ghost group is cut over several passes of a worker."""
+        return self.ghost_groups < self.accumulate
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether gradients are, or travel, in a type in which small ones vanish."""
+        return "fp16" in (self.precision, self.compression)
+
+    @property
+    def noise_steps(self) -> int:
+        """Steps between measurements of the noise scale, by default so many that these cost less than 1 % of the time:
+        at one worker they take another pass; 0: never."""
+        if self.noise_every is not None:
+            return self.noise_every
+        return 10 if self.workers > 1 else 100
 
     def evaluates_at(self, step: int) -> bool:
         """Whether the model is evaluated after this many steps: on the grid, and at the end of the budget."""
@@ -95,7 +142,10 @@ class Plan:
 
     def metaparameters(self) -> dict[str, float]:
         """The metaparameters as numbers, by the log's names; NaN: does not apply."""
-        return {"learning_rate": self.peak_lr, "momentum": math.nan if self.momentum is None else self.momentum,
+        may_not_apply = {name: getattr(self, name) for name in (
+            "momentum", "beta1", "beta2", "epsilon", "trust_coefficient", "clip_norm")}
+        return {"learning_rate": self.peak_lr,
+                **{name: math.nan if value is None else value for name, value in may_not_apply.items()},
                 "weight_decay": self.weight_decay, "label_smoothing": self.label_smoothing,
                 "warmup_steps": float(self.warmup_steps),
                 "decay_steps": float(self.decay_steps) if self.decay in ("linear", "cosine") else math.nan,
@@ -109,10 +159,11 @@ class Plan:
         return {"problem": all_fields, "measurement": measurement, "execution": execution, "asked": asked}
 
 
-MEASUREMENT = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every", "eval_batch", "eval_splits",
-               "train_eval_examples")
+MEASUREMENT = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every", "noise_every", "noise_groups",
+               "eval_batch", "eval_splits", "train_eval_examples")
 EXECUTION = ("workers", "local_workers", "cores", "local_batch", "accumulate", "device", "threads", "bucket_mib",
-             "untimed_passes", "stall_seconds")
+             "loader_workers", "untimed_passes", "stall_seconds", "commit_every", "checkpoint_every",
+             "checkpoint_seconds", "keep_checkpoints")
 
 
 @dataclass(frozen=True)
@@ -132,29 +183,37 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
     train_examples  training examples there are, after train_subset
     """
     global_batch, accumulate = settle_batch(settings, place.workers, train_examples)
+    ghost_batch = global_batch if settings.ghost_batch == GLOBAL else settings.ghost_batch
+    accumulate = settle_accumulate(settings, global_batch, ghost_batch, place.workers, accumulate)
     settings = settle_tuned(settings, workload.name, global_batch)
+    optimizer = settle_optimizer(settings)
     refuse_unused(settings)
     target = settle_target(settings, workload.metrics)
     stream = Stream(train_examples, global_batch, settings.seed, settings.last_batch)
     budget_steps = settle_budget(settings, stream)
-    shares = share_bounds(global_batch, settings.ghost_batch, place.workers, accumulate)
     return Plan(
         workload=workload.name, dataset=workload.dataset, model=workload.model, model_args=settings.model_args,
-        train_examples=train_examples, global_batch=global_batch, ghost_batch=settings.ghost_batch,
-        last_batch=settings.last_batch, seed=settings.seed, precision=settings.precision,
-        optimizer=settings.optimizer, optimizer_args=settings.optimizer_args,
-        momentum=settle_momentum(settings),
-        weight_decay=settings.weight_decay, decay_norm_and_bias=settings.decay_norm_and_bias,
+        init_from=settings.init_from and fingerprint(settings.init_from),
+        train_examples=train_examples, global_batch=global_batch, ghost_batch=ghost_batch,
+        last_batch=settings.last_batch, seed=settings.seed,
+        precision=settings.precision, compression=settings.compression, loss_scale=settle_loss_scale(settings),
+        group_by_group=settings.group_by_group == "always", unused_parameters=settings.unused_parameters,
+        **optimizer, weight_decay=settings.weight_decay, decay_norm_and_bias=settings.decay_norm_and_bias,
+        clip_norm=settings.clip_norm,
         label_smoothing=settings.label_smoothing,
         **settle_schedule(settings, stream, budget_steps),
         budget_steps=budget_steps, budget_seconds=settings.seconds, target=target and str(target),
         keep_going=settings.keep_going, eval_every=settle_eval_every(settings, stream),
+        noise_every=settings.noise_every, noise_groups=settings.noise_groups,
         eval_batch=settings.eval_batch, eval_splits=settle_splits(settings, target),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples),
         workers=place.workers, local_workers=place.local_workers, cores=place.cores,
-        local_batch=max(b - a for share in shares for a, b in zip(share, share[1:])), accumulate=accumulate,
+        local_batch=largest_pass(global_batch, ghost_batch, place.workers, accumulate), accumulate=accumulate,
         device=place.device, threads=settings.threads or max(1, place.cores // place.local_workers),
-        bucket_mib=settings.bucket_mib, untimed_passes=settings.untimed_passes, stall_seconds=settings.stall_seconds)
+        bucket_mib=settings.bucket_mib, loader_workers=settings.loader_workers,
+        untimed_passes=settings.untimed_passes, stall_seconds=settings.stall_seconds,
+        commit_every=settings.commit_every or 0,
+        **settle_checkpoints(settings, stream))
 
 
 def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple[int, int]:
@@ -180,6 +239,30 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
         raise PlanError(f"a global batch of {batch} leaves some of {workers} workers x {accumulate} passes without an "
                         f"example; use {fits}, or a larger batch")
     return batch, accumulate
+
+
+GLOBAL = "global"
+
+
+def largest_pass(global_batch: int, ghost_batch: int, workers: int, accumulate: int) -> int:
+    """The most examples that a worker passes through the model at once."""
+    ranks = step_passes(global_batch, ghost_batch, workers, accumulate)
+    return max(part.stop - part.start for passes in ranks for part in passes)
+
+
+def settle_accumulate(settings: Settings, global_batch: int, ghost_batch: int, workers: int, accumulate: int) -> int:
+    """The accumulation as typed, or the least under which no pass is larger than max_local_batch."""
+    most = settings.max_local_batch
+    if most is None:
+        return accumulate
+    if "accumulate" in settings.typed:
+        largest = largest_pass(global_batch, ghost_batch, workers, accumulate)
+        if largest > most:
+            raise PlanError(f"--accumulate {accumulate} leaves passes of {largest} examples, more than "
+                            f"--max-local-batch {most}; leave one of them out")
+        return accumulate
+    least, share = max(1, global_batch // (workers * most)), -(-global_batch // workers)
+    return next(k for k in range(least, share + 1) if largest_pass(global_batch, ghost_batch, workers, k) <= most)
 
 
 def _fitting(settings: Settings, workers: int, train_examples: int) -> str:
@@ -208,9 +291,29 @@ def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settin
     return settings.over(tuned_for(settings.metaparameters, workload, global_batch))
 
 
+# the optimizers with a name, and the keys of each
+OPTIMIZERS = {"sgd": (), "momentum": ("momentum", "lr_in_velocity", "momentum_correction"),
+              "nesterov": ("momentum", "lr_in_velocity", "momentum_correction"),
+              "adam": ("beta1", "beta2", "epsilon"), "adamw": ("beta1", "beta2", "epsilon"),
+              "lars": ("momentum", "momentum_correction", "trust_coefficient"), "lamb": ("beta1", "beta2", "epsilon")}
+OPTIMIZER_KEYS = ("momentum", "lr_in_velocity", "momentum_correction", "beta1", "beta2", "epsilon", "trust_coefficient")
+
+
+def fingerprint(path: str) -> str:
+    """The SHA-256 of a file, in hexadecimal; raises UsageError where it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    return digest.hexdigest()
+
+
 # keys that act only where another key has one of these values
 ACTS_ONLY_WITH = {
-    "momentum": ("optimizer", ("momentum", "nesterov")),
+    **{key: ("optimizer", tuple(name for name, keys in OPTIMIZERS.items() if key in keys)) for key in OPTIMIZER_KEYS},
     "decay_steps": ("decay", ("linear", "cosine")), "decay_epochs": ("decay", ("linear", "cosine")),
     "end_lr_factor": ("decay", ("linear", "cosine")),
     "decay_at_steps": ("decay", ("step",)), "decay_at_epochs": ("decay", ("step",)),
@@ -219,15 +322,32 @@ ACTS_ONLY_WITH = {
     "warmup_start_factor": ("warmup", ("gradual", "constant")),
     "metaparameters": ("lr_rule", (TUNED,)),
 }
+# keys that act only with a folder of checkpoints
+OF_CHECKPOINTS = ("resume", "checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds",
+                  "keep_checkpoints")
+CHECKPOINT_SECONDS = 300.0
 
 
 def refuse_unused(settings: Settings) -> None:
     """Raise PlanError for a key that was typed and would do nothing."""
     typed = settings.typed
+    if settings.noise_groups and settings.noise_every == 0:
+        raise PlanError("noise_groups acts only with noise_every above 0; give one of the two")
+    for name in OF_CHECKPOINTS:
+        if name in typed and settings.checkpoint is None:
+            raise PlanError(f"{name} acts only with a folder of checkpoints; give --checkpoint DIR")
     for name, (other, values) in ACTS_ONLY_WITH.items():
         if name in typed and getattr(settings, other) not in values:
             raise PlanError(f"{name} acts only with {other} = {' or '.join(values)}, and {other} is "
                             f"{getattr(settings, other)}; give one of the two")
+    if "optimizer_args" in typed and settings.optimizer in OPTIMIZERS:
+        raise PlanError(f"optimizer_args = {settings.optimizer_args} is for a module:Class such as torch.optim:SGD, "
+                        f"not for {settings.optimizer}")
+    if "momentum_correction" in typed and not (settings.lr_in_velocity or settings.optimizer == "lars"):
+        raise PlanError("momentum_correction acts only with lr_in_velocity = true or optimizer = lars: outside the "
+                        "velocity the rate may change without a correction; leave it out")
+    if "decay_norm_and_bias" in typed and not settings.weight_decay:
+        raise PlanError("decay_norm_and_bias acts only with a weight_decay above 0; give one")
     if settings.lr_per_example is not None or settings.lr_rule == TUNED:
         reason = "lr_rule = tuned" if settings.lr_per_example is None else "lr_per_example"
         for name in ("base_batch", "max_lr_factor"):
@@ -235,9 +355,33 @@ def refuse_unused(settings: Settings) -> None:
                 raise PlanError(f"{name} does nothing beside {reason}, which gives the rate itself; leave it out")
 
 
-def settle_momentum(settings: Settings) -> float | None:
-    """The momentum of momentum and nesterov; None for another optimizer."""
-    return settings.momentum if settings.optimizer in ("momentum", "nesterov") else None
+def settle_loss_scale(settings: Settings) -> float:
+    """The first loss scale; 1 where nothing is fp16."""
+    if "fp16" in (settings.precision, settings.compression):
+        return settings.loss_scale
+    if "loss_scale" in settings.typed:
+        raise PlanError("loss_scale acts only with precision = fp16 or compression = fp16; leave it out")
+    return 1.0
+
+
+def settle_optimizer(settings: Settings) -> dict:
+    """The optimizer's fields of the plan, by name; raises UsageError for a name that is none.
+
+    LARS has the rate in its velocity, uncorrected, as its paper does.
+    """
+    name = settings.optimizer
+    if name not in OPTIMIZERS and ":" not in name:
+        raise UsageError(f"optimizer {name!r} is none of {', '.join(OPTIMIZERS)}, and not module:Class such as "
+                         "torch.optim:RMSprop")
+    settled = {key: getattr(settings, key) if key in OPTIMIZERS.get(name, ()) else None for key in OPTIMIZER_KEYS}
+    if "epsilon" in OPTIMIZERS.get(name, ()) and settings.epsilon is None:
+        settled["epsilon"] = 1e-6 if name == "lamb" else 1e-8
+    corrected, settled["momentum_correction"] = settings.momentum_correction, None
+    if name == "lars":
+        settled.update(lr_in_velocity=True, momentum_correction=corrected is True)
+    elif settled["lr_in_velocity"]:
+        settled["momentum_correction"] = corrected is not False
+    return dict(optimizer=name, optimizer_args={} if name in OPTIMIZERS else settings.optimizer_args, **settled)
 
 
 def settle_lr(settings: Settings, global_batch: int) -> tuple[str, float, int, float, float]:
@@ -290,7 +434,7 @@ def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> di
                 decay_factor=settings.decay_factor, end_lr_factor=settings.end_lr_factor)
 
 
-def settle_target(settings: Settings, metrics: tuple[str, ...]) -> Target | None:
+def settle_target(settings: Settings, metrics: Mapping[str, str]) -> Target | None:
     """The target, whose metric the workload measures; none without evaluations."""
     if settings.target in (None, "none"):
         return None
@@ -302,6 +446,10 @@ def settle_target(settings: Settings, metrics: tuple[str, ...]) -> Target | None
     if target.metric not in metrics:
         raise PlanError(f"target {settings.target!r}: the workload measures {', '.join(metrics)}; {target.metric!r} is "
                         "none of these")
+    if target.minimizes != (metrics[target.metric] == "min"):
+        better, sign = ("smaller", "<") if metrics[target.metric] == "min" else ("larger", ">")
+        raise PlanError(f"target {settings.target!r}: {better} values of {target.metric} are better, so its target is "
+                        f"{target.column}{sign}{target.value:g}")
     return target
 
 
@@ -331,6 +479,15 @@ def settle_budget(settings: Settings, stream: Stream) -> int:
     if settings.steps is None and settings.epochs is None and settings.seconds is None:
         raise PlanError("no budget: give --steps or --epochs (or the keys examples, seconds)")
     return _in_steps(stream)(settings.steps, settings.epochs) or 0
+
+
+def settle_checkpoints(settings: Settings, stream: Stream) -> dict:
+    """The fields of the plan about checkpoints, by name: every so many steps or seconds; neither without a folder."""
+    if settings.checkpoint is None:
+        return dict(checkpoint_every=0, checkpoint_seconds=None, keep_checkpoints=0)
+    every = _in_steps(stream)(settings.checkpoint_every, settings.checkpoint_every_epochs) or 0
+    seconds = settings.checkpoint_every_seconds or (None if every else CHECKPOINT_SECONDS)
+    return dict(checkpoint_every=every, checkpoint_seconds=seconds, keep_checkpoints=settings.keep_checkpoints)
 
 
 def _in_steps(stream: Stream):

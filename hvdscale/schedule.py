@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,23 @@ class Schedule:
     decay_at: tuple[int, ...] = ()
     decay_factor: float = 0.1
     end_lr_factor: float = 0.0
+
+    @classmethod
+    def of(cls, problem: Mapping) -> Schedule | None:
+        """The schedule of a plan as a log has it; None where the plan does not say."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: problem[name] for name in names}) if all(name in problem for name in names) else None
+
+    def __str__(self) -> str:
+        said = [f"{self.peak_lr:g}"]
+        if self.warmup != "none":
+            way = "climbing" if self.warmup == "gradual" else "held, then raised"
+            said = [f"{self.start_lr:g}, {way} to {self.peak_lr:g} at step {self.warmup_steps}"]
+        if self.decay == "step":
+            said.append(f"times {self.decay_factor:g} at steps {', '.join(map(str, self.decay_at))}")
+        elif self.decay != "constant":
+            said.append(f"{self.decay} decay to {self.end_lr_factor * self.peak_lr:g} at step {self.decay_steps}")
+        return ", ".join(said)
 
     def lr_at(self, step: int) -> float:
         """The learning rate of the update that follows ``step`` done steps."""

@@ -24,7 +24,7 @@ from .log.schema import Status
 PROBE_STEPS = 50
 PROBE = {"steps": PROBE_STEPS, "eval_every": 0, "target": "none"}
 # where and how a run is written is no part of what was asked for
-PLACES = {"log", "overwrite", "take_over"}
+PLACES = {"log", "overwrite", "take_over", "save_model", "checkpoint", "resume"}
 # horovodrun marks each line with its rank
 _MARK = re.compile(r"\[\d+(,\d+)?\]<std(out|err)>:")
 

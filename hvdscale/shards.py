@@ -1,14 +1,15 @@
 """Which training examples make up each step, and which of them each worker takes.
 
 The example stream is a pure function of (seed, epoch): the permutations of the epochs, joined end to end, cut into
-steps. A step's examples stand at positions 0 .. B-1; ghost groups partition these positions, and each worker takes a
-run of them. So the worker count decides who computes, never what is computed.
+steps. A step's examples stand at positions 0 .. B-1; ghost groups partition these positions, and each pass of a worker
+takes a run of them. So the worker count decides who computes, never what is computed.
 """
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,28 @@ def epoch_order(examples: int, seed: int, epoch: int) -> np.ndarray:
     order = np.argsort(bits, kind="stable")
     order.flags.writeable = False
     return order
+
+
+class Visits(NamedTuple):
+    """Examples, in which epoch each is visited, and the seed: the key of every random draw about an example.
+
+    indices, epochs  int64, shape (n,)
+    """
+
+    indices: np.ndarray
+    epochs: np.ndarray
+    seed: int = 0
+
+
+class Pass(NamedTuple):
+    """Positions start .. stop-1 of a step, which one worker passes through the model at once.
+
+    shared  some ghost group among them has members in another worker's pass
+    """
+
+    start: int
+    stop: int
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,18 +83,19 @@ class Stream:
         epochs, rest = divmod(step, self.steps_per_epoch)
         return epochs * self.examples + rest * self.global_batch
 
-    def indices(self, step: int, start: int, stop: int) -> np.ndarray:
-        """Examples at the step's positions start .. stop-1: int64, shape (stop - start,)."""
+    def visits(self, step: int, start: int, stop: int) -> Visits:
+        """Examples at the step's positions start .. stop-1."""
         if self.last_batch == "carry":
             epoch, offset = divmod(step * self.global_batch + start, self.examples)
         else:
             epoch, rest = divmod(step, self.steps_per_epoch)
             offset = rest * self.global_batch + start
-        parts, wanted = [np.empty(0, np.int64)], stop - start
+        parts, epochs, wanted = [np.empty(0, np.int64)], [np.empty(0, np.int64)], stop - start
         while wanted > 0:
             parts.append(epoch_order(self.examples, self.seed, epoch)[offset:offset + wanted])
+            epochs.append(np.full(len(parts[-1]), epoch))
             wanted, epoch, offset = wanted - len(parts[-1]), epoch + 1, 0
-        return np.concatenate(parts)
+        return Visits(np.concatenate(parts), np.concatenate(epochs), self.seed)
 
 
 def even_bounds(total: int, parts: int) -> list[int]:
@@ -85,19 +109,36 @@ def group_bounds(batch: int, ghost_batch: int) -> list[int]:
     return even_bounds(batch, max(1, min(math.ceil(batch / ghost_batch), batch // 2)))
 
 
-def share_bounds(batch: int, ghost_batch: int, workers: int, accumulate: int) -> list[list[int]]:
-    """For each rank the bounds of its passes, accumulate + 1 positions of the step.
+def step_passes(batch: int, ghost_batch: int, workers: int, accumulate: int) -> list[list[Pass]]:
+    """For each rank its passes over a step, accumulate of them.
 
-    Ranks take whole ghost groups, counts differing by one group at most; where there are fewer groups than ranks (or
-    passes of a rank), single examples instead.
+    Where there are enough ghost groups, ranks take runs of whole groups, counts differing by one at most, and cut them
+    into passes. Where there are fewer, the ranks go through the groups together, pass by pass, and share those of a
+    pass example by example. Where there are fewer groups than passes, single examples are dealt out.
     """
     groups = group_bounds(batch, ghost_batch)
-    units = groups if len(groups) > workers else list(range(batch + 1))
-    ranks = even_bounds(len(units) - 1, workers)
-    return [_passes(units[ranks[r]:ranks[r + 1] + 1], accumulate) for r in range(workers)]
+    if len(groups) > workers * accumulate:
+        return [[Pass(*run) for run in _runs(share, accumulate)] for share in _shares(groups, workers)]
+    if len(groups) > accumulate:
+        by_pass = [_shared_pass(units, workers) for units in _shares(groups, accumulate)]
+        return [list(passes) for passes in zip(*by_pass)]
+    return [[Pass(*run, shared=True) for run in _runs(share, accumulate)]
+            for share in _shares(range(batch + 1), workers)]
 
 
-def _passes(units: list[int], accumulate: int) -> list[int]:
-    if len(units) - 1 < accumulate:
-        units = list(range(units[0], units[-1] + 1))
-    return [units[i] for i in even_bounds(len(units) - 1, accumulate)]
+def _shared_pass(groups: list[int], workers: int) -> list[Pass]:
+    """Each rank's part of one pass over these groups (bounds): whole groups, or examples where there are too few."""
+    start, stop = groups[0], groups[-1]
+    shared = len(groups) - 1 < workers <= stop - start
+    return [Pass(share[0], share[-1], shared)
+            for share in _shares(range(start, stop + 1) if shared else groups, workers)]
+
+
+def _shares(bounds, parts: int) -> list:
+    """The runs between the bounds dealt out evenly: for each part its bounds, one more than it has runs."""
+    cuts = even_bounds(len(bounds) - 1, parts)
+    return [bounds[a:b + 1] for a, b in zip(cuts, cuts[1:])]
+
+
+def _runs(bounds, parts: int) -> list[tuple[int, int]]:
+    return [(share[0], share[-1]) for share in _shares(bounds, parts)]

@@ -7,26 +7,39 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
 from torch import nn
 
-from .dropout import Masks
+from .errors import FaultError, WorkloadError
+from .generators import OwnGenerators
+from .ghost import GhostGroups
 from .gradients import GradientBuffer
+from .loading import Feed
+from .noise import GradientNoise
+from .optimizers import clip_
 from .plan import Plan
-from .shards import group_bounds
-from .workers import Lone
-from .workload import Split, Workload
+from .precision import PARAMETERS, LossScale, autocast
+from .shards import Pass, group_bounds
+from .splits import refuse_not_finite
+from .statistics import Buffers, Statistics
+from .workers import Lone, WorkerLostError
+from .workload import Split, Workload, bound_loss
 
-# why the loop may be left before its budget; a vote of any rank, at any step, counts for all
-VOTES = ("signal", "seconds", "log")
+# what any rank may tell all at the end of a step: why to leave the loop, to keep a checkpoint or commit in memory, that
+# hosts have changed, and what went wrong with its share
+VOTES = ("signal", "seconds", "log", "checkpoint", "commit", "hosts", "fault")
+
+CARRY = 1024        # a count travels as thousands and units: one of many tokens has more digits than a float
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step gave: mean loss before the update, votes cast, and the seconds of its parts (None: not measured)."""
+    """What a step gave: mean loss before the update, votes cast, the seconds of its parts (None: not measured), and by
+    column what was measured of its gradients."""
 
     loss: float
     votes: tuple[str, ...]
@@ -34,6 +47,7 @@ class StepResult:
     data_seconds: float | None = None
     compute_seconds: float | None = None
     communication_seconds: float | None = None
+    noise: Mapping[str, float] = field(default_factory=dict)
 
 
 class DataParallelStep:
@@ -41,66 +55,176 @@ class DataParallelStep:
 
     def __init__(self, plan: Plan, workload: Workload, train: Split, model: nn.Module, optimizer: torch.optim.Optimizer,
                  workers: Lone, device: torch.device):
-        self.plan, self.workload, self.train, self.model, self.optimizer = plan, workload, train, model, optimizer
-        self.device, self.stream = device, plan.stream
-        self.buffer = GradientBuffer(model, 2 + len(VOTES), workers, int(plan.bucket_mib * 2**20))
-        self.masks = Masks(plan.seed, device)
-        self.masks.attach(model)
-        # step size -> this rank's passes; sizes differ only where an epoch ends with a short batch
-        self._passes = lru_cache(lambda size: plan.passes(size, workers.rank))
+        self.plan, self.train, self.model, self.optimizer = plan, train, model, optimizer
+        self.loss = bound_loss(workload, plan.label_smoothing)
+        self.workers, self.device, self.stream = workers, device, plan.stream
+        self.ghosts = GhostGroups(plan.seed, workers, device)
+        self.ghosts.attach(model)
+        self.statistics = Statistics(model, plan.group_by_group)
+        self.noise = GradientNoise(plan, model, workers.rank)
+        self.buffer = GradientBuffer(
+            model, 3 + len(VOTES) + self.noise.size, workers, int(plan.bucket_mib * 2**20), self.statistics.size,
+            torch.float16 if plan.compression == "fp16" else None)
+        self.statistics.collect_in(self.buffer.statistics)
+        self.scale = LossScale(plan.loss_scale)
+        # step size -> its ghost groups and this rank's passes; sizes differ only where an epoch ends with a short batch
         self._groups = lru_cache(lambda size: group_bounds(size, plan.ghost_batch))
+        self._passes = lru_cache(lambda size: tuple(self._parts(size)))
+        self.feed = Feed(train, self.stream, lambda step: self._passes(self.stream.size(step)), device,
+                         plan.loader_workers, PARAMETERS[plan.precision])
 
     def __call__(self, step: int, lr: float, votes: set[str]) -> StepResult:
-        """The update that follows ``step`` done steps, at this learning rate; none where the loss is not finite."""
+        """The update that follows ``step`` done steps, at this learning rate; none where the loss is not finite.
+
+        Raises the same HvdscaleError on all ranks where some rank's share cannot be computed (FaultError on that one
+        alone where the others wait for it to share a ghost group), DataError where a batch has values that are not
+        finite, WorkloadError where a parameter gets no gradient.
+        """
         started = time.perf_counter()
-        tail, data_seconds = self._gradients(step, votes)
+        fault, tail, data_seconds = self._share(step, votes)
         computed = time.perf_counter()
-        loss, count, *counted = self.buffer.sum_(tail)
+        loss, count, agreed, sqnorms = self._reduce(tail)
         communicated = time.perf_counter()
+        self._raise_together(step, agreed, fault, loss)
+        if count == 0:
+            raise WorkloadError(f"the counts that loss gave add up to 0 at step {step}, so its batch has no mean; a "
+                                "count is the number of examples or tokens in the sum")
+        noise = {}
         if math.isfinite(loss):
-            if count != self.plan.global_batch:
-                self.buffer.gradients.mul_(self.plan.global_batch / count)
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
-            self.optimizer.step()
+            noise = self.noise.columns(self.buffer.gradients, sqnorms, count, self.scale.value)
+            self._update(lr, count, len(self._groups(self.stream.size(step))) - 1)
         ended = time.perf_counter()
-        agreed = tuple(vote for vote, ranks in zip(VOTES, counted) if ranks)
-        seconds = (ended - started,)
+        seconds = (ended - started, None, None, None)
         if self.device.type == "cpu":
             communication = communicated - computed
             seconds = (ended - started, data_seconds, ended - started - data_seconds - communication, communication)
-        return StepResult(loss * self.plan.global_batch / count, agreed, *seconds)
+        return StepResult(loss * self.plan.global_batch / count, agreed, *seconds, noise)
 
     def warm_up(self, passes: int) -> None:
         """Compute and reduce gradients of the first step without an update, so that the clock starts on warm caches.
 
-        Leaves parameters, buffers and random streams as they were.
+        Leaves parameters, buffers and random streams as they were; raises what a step raises.
         """
-        before = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+        with OwnGenerators(self.device), Buffers(self.model).kept():
             for _ in range(passes):
-                self.buffer.sum_(self._gradients(0, set())[0])
-        for buffer, values in before:
-            buffer.copy_(values)
+                fault, tail, _ = self._share(0, set())
+                loss, _, agreed, _ = self._reduce(tail)
+                self._raise_together(0, agreed, fault, loss)
 
-    def _gradients(self, step: int, votes: set[str]) -> tuple[list[float], float]:
-        """Compute this rank's sums of gradients; gives the tail to reduce with them, and seconds of getting examples.
+    def state(self) -> dict:
+        """What a checkpoint keeps beside model and optimizer."""
+        return {"loss_scale": self.scale.state()}
 
-        Losses are divided by the nominal global batch first: at a mean's scale no narrow type overflows.
+    def restore(self, state: dict) -> None:
+        """Go on from what ``state`` gave."""
+        self.scale.restore(state["loss_scale"])
+
+    def _parts(self, size: int) -> Iterator[Pass]:
+        """This rank's passes over a step of ``size`` examples, one a ghost group where the plan says so."""
+        groups = self._groups(size)
+        for part in self.plan.passes(size, self.workers.rank):
+            if self.plan.group_by_group:
+                inside = [bound for bound in groups if part.start <= bound <= part.stop]
+                yield from (Pass(a, b) for a, b in zip(inside, inside[1:]))
+            elif part.stop > part.start:
+                yield part
+
+    def _share(self, step: int, votes: set[str]) -> tuple[Exception | None, list[float], float]:
+        """Compute this rank's share of the gradients: the fault met, the tail to reduce with them, seconds of data.
+
+        A fault travels as a vote, so that all ranks end with it, where no reduction inside a pass waits for this rank.
         """
-        self.buffer.begin()
-        size = self.stream.size(step)
-        bounds = self._passes(size)
-        loss_sum, count, data_seconds = 0.0, 0, 0.0
-        for number, (start, stop) in enumerate(zip(bounds, bounds[1:])):
-            if start == stop:
-                continue
-            before = time.perf_counter()
-            batch = self.train.take(self.stream.indices(step, start, stop)).to(self.device)
-            data_seconds += time.perf_counter() - before
-            self.masks.at(step, self._groups(size), start, stop)
-            total, examples = self.workload.loss(self.model, batch, self.plan.label_smoothing)
-            total = total / self.plan.global_batch
-            self.buffer.backward(total, last_pass=number == self.plan.accumulate - 1)
+        fault, loss, count, data_seconds = None, 0.0, 0, 0.0
+        parts = self._passes(self.stream.size(step))
+        try:
+            self._before(step)
+            self.buffer.begin(self.noise.begin(step))
+            loss, count, data_seconds = self._gradients(step, parts, self.feed.batches(step))
+        except WorkerLostError:
+            raise
+        except Exception as error:
+            if any(part.shared for part in parts) and self.workers.size > 1:
+                raise FaultError(f"rank {self.workers.rank} of {self.workers.size}: step {step}: "
+                                 f"{type(error).__name__}: {error}") from error
+            fault = error
+        else:
+            fault = self._unused(step)
+        self.buffer.finish()
+        sqnorms = self.noise.tail(count, self.scale.value)
+        votes = votes | ({"fault"} if fault else set())
+        return fault, [loss, *divmod(count, CARRY), *(float(vote in votes) for vote in VOTES), *sqnorms], data_seconds
+
+    def _reduce(self, tail: list[float]) -> tuple[float, float, tuple[str, ...], list[float]]:
+        """Sum gradients and tail over the workers; gives the loss, the count, the votes cast and the square norms."""
+        loss, thousands, units, *rest = self.buffer.sum_(tail)
+        agreed = tuple(vote for vote, ranks in zip(VOTES, rest) if ranks)
+        return loss, CARRY * thousands + units, agreed, rest[len(VOTES):]
+
+    def _before(self, step: int) -> None:
+        """Compute the gradients that the noise scale needs beside those of the update."""
+        part = self.noise.first(step)
+        if part is not None:
+            self.buffer.begin()
+            _, count, _ = self._gradients(step, (part,), self.feed.read(step, part))
+            self.noise.keep(self.buffer.finish(), count)
+
+    def _gradients(self, step: int, parts: tuple[Pass, ...], batches: Iterable) -> tuple[float, int, float]:
+        """Add up the gradients of the passes; gives the sum of losses over the nominal batch, count, seconds of data.
+
+        Losses are divided by the nominal global batch first: at a mean's scale no sum over workers overflows.
+        """
+        groups = self._groups(self.stream.size(step))
+        loss_sum, count, waited = 0.0, 0, self.feed.seconds
+        for number, (part, batch) in enumerate(zip(parts, batches)):
+            self.ghosts.at(step, groups, part)
+            if self.plan.group_by_group:
+                self.ghosts.seed_generators()
+            with self.statistics.group():
+                with autocast(self.plan.precision, self.device):
+                    total, examples = self.loss(self.model, batch)
+                total = total / self.plan.global_batch
+                scaled = total * self.scale.value if self.plan.scales_loss else total
+                self.buffer.backward(scaled, last_pass=number == len(parts) - 1)
             loss_sum, count = loss_sum + total.item(), count + examples
-        return [loss_sum, count, *(float(vote in votes) for vote in VOTES)], data_seconds
+        return loss_sum, count, self.feed.seconds - waited
+
+    def _update(self, lr: float, count: int, groups: int) -> None:
+        """Make the sums means over the examples, and take the optimizer's step."""
+        gradients, factor = self.buffer.gradients, self.plan.global_batch / count
+        if self.plan.scales_loss:
+            factor /= self.scale.value
+            if not self.scale.accepts(gradients):
+                return
+        if factor != 1:
+            gradients.mul_(factor)
+        self.statistics.merge(groups)
+        if self.plan.clip_norm is not None:
+            clip_(gradients, self.plan.clip_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+
+    def _raise_together(self, step: int, agreed: tuple[str, ...], fault: Exception | None, loss: float) -> None:
+        """Raise on all ranks what some rank has met; nothing where the votes are on leaving the loop alone."""
+        if "fault" in agreed:
+            with self.workers.together(f"step {step}"):
+                if fault:
+                    raise fault
+        if not math.isfinite(loss):
+            with self.workers.together("inputs"):
+                self._name_not_finite(step)
+
+    def _unused(self, step: int) -> WorkloadError | None:
+        """The error where this rank's passes have not reached some parameter."""
+        missing = {id(parameter) for parameter in self.buffer.without_gradient()}
+        if not missing or self.plan.unused_parameters == "zeros" or not self._passes(self.stream.size(step)):
+            return None
+        names = [name for name, parameter in self.model.named_parameters() if id(parameter) in missing]
+        return WorkloadError(f"{', '.join(names)}: no gradient at step {step}, as the loss does not depend on "
+                             f"{'it' if len(names) == 1 else 'them'}. Freeze what is not trained "
+                             "(requires_grad_(False)), or set unused_parameters=zeros to count a missing gradient as 0")
+
+    def _name_not_finite(self, step: int) -> None:
+        for part in self._passes(self.stream.size(step)):
+            visits = self.stream.visits(step, part.start, part.stop)
+            refuse_not_finite(self.train.take(visits), visits, f"at step {step}, in training")

@@ -9,108 +9,75 @@ import math
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import nn
 
+from .checkpoint import Checkpoints
 from .display import Quiet
-from .errors import UsageError
+from .ends import DIVERGED, DONE, FAILED, PREEMPTED, Outcome, Stop
 from .evaluate import Evaluator
 from .journal import Silent
 from .log.schema import Status
 from .plan import Plan
+from .snapshot import Progress
 from .step import DataParallelStep
-from .streams import stream_key
 from .target import SPLITS
 from .workers import Lone
 from .workload import Data, Workload
 
-DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
-DONE, FAILED, DIVERGED, PREEMPTED = 0, 1, 3, 75
-
-
-class Stop(NamedTuple):
-    """Why the loop was left: the trial's status, the reason in words, the command's exit code."""
-
-    status: Status
-    reason: str
-    exit_code: int
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended, after how many steps, and what its last evaluation measured."""
-
-    stop: Stop
-    step: int
-    measured: dict[str, float]
-
-
-def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Module:
-    """The model as the seed makes it, the same in every precision: drawn in fp32 on the CPU; raises UsageError."""
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(stream_key(plan.seed, "model"))
-        try:
-            model = workload.build(**plan.model_args)
-        except (TypeError, KeyError, ValueError, RuntimeError) as error:
-            raise UsageError(f"{workload.name} does not take model_args = {plan.model_args}: {error}") from None
-    return model.to(device=device, dtype=DTYPES[plan.precision])
-
-
-def share_model(model: nn.Module, workers: Lone) -> None:
-    """Give all ranks rank 0's parameters; processors of different kinds may draw different last bits."""
-    with torch.no_grad():
-        flat = nn.utils.parameters_to_vector(model.parameters())
-        nn.utils.vector_to_parameters(workers.broadcast_(flat, "model"), model.parameters())
-
 
 def run(plan: Plan, workload: Workload, data: Data, model: nn.Module, optimizer: torch.optim.Optimizer, workers: Lone,
-        device: torch.device, journal: Silent, display: Quiet) -> Outcome:
-    """Carry out the plan; what was measured is in the journal when this returns."""
-    share_model(model, workers)
+        device: torch.device, journal: Silent, display: Quiet, checkpoints: Checkpoints) -> Outcome:
+    """Carry out the plan from where the checkpoints say; what was measured is in the journal when this returns."""
     take_step = DataParallelStep(plan, workload, data.train, model, optimizer, workers, device)
-    splits = {"train": data.train.first(plan.train_eval_examples), "val": data.val, "test": data.test}
-    evaluate = Evaluator(workload, splits, plan.eval_batch, workers, device)
+    evaluate = Evaluator(workload, data.evaluated(plan.train_eval_examples), plan.eval_batch, workers, device,
+                         plan.precision, plan.loader_workers)
     rest = tuple(split for split in SPLITS if split not in plan.eval_splits)
-    schedule, stream, clock = plan.schedule, plan.stream, Clock(device)
+    schedule, stream = plan.schedule, plan.stream
     take_step.warm_up(plan.untimed_passes)
+    done = checkpoints.restore(model, optimizer, take_step)
+    clock = Clock(device, done)
 
-    step, stop, measured = 0, None, {}
-    with votes_by_signal() as votes:
+    stop, agreed = None, ()
+    with votes_by_signal() as votes, contextlib.closing(take_step.feed), contextlib.closing(evaluate.loader):
         while True:
-            if stop is None and step == plan.budget_steps > 0:
-                stop = Stop(Status.COMPLETE, f"budget of {step} steps spent", DONE)
-            due = plan.evaluates_at(step) if stop is None else stop.status == Status.COMPLETE
+            if stop is None and done.steps == plan.budget_steps > 0:
+                stop = Stop(Status.COMPLETE, f"budget of {done.steps} steps spent", DONE)
+            due = plan.evaluates_at(done.steps) if stop is None else stop.status == Status.COMPLETE
+            due = due and done.evaluated != done.steps
             if due and not _finite(model, workers):
-                stop = Stop(Status.INFEASIBLE, f"diverged: parameters are not finite at step {step}", DIVERGED)
+                stop = Stop(Status.INFEASIBLE, f"diverged: parameters are not finite at step {done.steps}", DIVERGED)
             if due and plan.eval_every:
                 journal.flush()
-                measured = evaluate(model, SPLITS if stop else plan.eval_splits)
-                if _meets(plan, measured) and (stop is None or stop.status == Status.COMPLETE):
-                    measured |= {} if stop else evaluate(model, rest)
-                    stop = Stop(Status.COMPLETE, f"target {plan.target} met at step {step}", DONE)
-                journal.evaluation(step, stream.examples_before(step), clock.seconds, measured)
-                display.evaluation(step, measured)
+                done.evaluated, done.measured = done.steps, evaluate(model, SPLITS if stop else plan.eval_splits)
+                if _meets(plan, done.measured) and (stop is None or stop.status == Status.COMPLETE):
+                    done.measured |= {} if stop else evaluate(model, rest)
+                    stop = Stop(Status.COMPLETE, f"target {plan.target} met at step {done.steps}", DONE)
+                journal.evaluation(done.steps, stream.examples_before(done.steps), done.seconds, done.measured)
+                display.evaluation(done.steps, done.measured)
             if stop:
                 break
-            votes |= _wishes(plan, workers, clock, journal)
-            lr = schedule.lr_at(step)
+            checkpoints.commit(done, model, optimizer, take_step, agreed)
+            if checkpoints.due(done.steps, agreed):
+                checkpoints.save(done, model, optimizer, take_step)
+            lr = schedule.lr_at(done.steps)
             with clock:
-                result = take_step(step, lr, votes)
-            step += 1
-            journal.step(step, lr, result)
-            display.step(step, stream.examples_before(step), clock.seconds, result.loss)
-            stop = _stop_by_step(step, result, plan)
-    journal.end(stop.status, stop.reason)
-    return Outcome(stop, step, measured)
+                result = take_step(done.steps, lr, votes | _wishes(plan, workers, done, journal, checkpoints))
+            done.steps, agreed = done.steps + 1, result.votes
+            journal.step(done.steps, lr, result)
+            display.step(done.steps, stream.examples_before(done.steps), done.seconds, result.loss)
+            stop = _stop_by_step(done.steps, result, plan)
+        journal.end(stop.status, stop.reason)
+        if stop.status != Status.INFEASIBLE:
+            checkpoints.save(done, model, optimizer, take_step)
+    return Outcome(stop, done.steps, done.measured, done.evaluated)
 
 
-def _wishes(plan: Plan, workers: Lone, clock: Clock, journal: Silent) -> set[str]:
-    """What this rank votes for."""
-    wishes = {"log"} if journal.failure is not None else set()
-    if plan.budget_seconds is not None and workers.rank == 0 and clock.seconds >= plan.budget_seconds:
+def _wishes(plan: Plan, workers: Lone, done: Progress, journal: Silent, checkpoints: Checkpoints) -> set[str]:
+    """What this rank votes for at this step."""
+    wishes = checkpoints.wishes() | ({"log"} if journal.failure is not None else set())
+    if plan.budget_seconds is not None and workers.rank == 0 and done.seconds >= plan.budget_seconds:
         wishes.add("seconds")
     return wishes
 
@@ -155,10 +122,10 @@ def votes_by_signal() -> Iterator[set[str]]:
 
 
 class Clock:
-    """Seconds spent inside ``with clock:`` blocks, the device's queued work included."""
+    """Counts the seconds inside ``with clock:`` blocks as done, the device's queued work included."""
 
-    def __init__(self, device: torch.device):
-        self.seconds, self._device = 0.0, device
+    def __init__(self, device: torch.device, done: Progress):
+        self._device, self._done = device, done
 
     def __enter__(self) -> None:
         self._started = time.perf_counter()
@@ -166,4 +133,4 @@ class Clock:
     def __exit__(self, *_: object) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self.seconds += time.perf_counter() - self._started
+        self._done.seconds += time.perf_counter() - self._started

@@ -19,14 +19,18 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from .deadline import Deadline
 from .errors import HvdscaleError, WorkerLostError, WorkersError
 from .launch import launched
+from .rendezvous import Rendezvous
 
 
 class Lone:
     """One worker without a launcher: the same operations, with nothing to do."""
 
     rank, size, local_rank, local_size = 0, 1, 0, 1
+    elastic = False             # whether ``reform`` can follow a WorkerLostError
+    hosts_changed = False       # whether horovodrun said so, to an elastic job's rank 0
 
     def sum_(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         """The sum over workers, in place."""
@@ -36,8 +40,8 @@ class Lone:
         """Begin the sum over workers, in place; the call of what comes back waits for it."""
         return lambda: None
 
-    def broadcast_(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        """Rank 0's values, in place."""
+    def broadcast_(self, tensor: torch.Tensor, name: str, root: int = 0) -> torch.Tensor:
+        """The root's values, in place."""
         return tensor
 
     def gather(self, value, name: str) -> list:
@@ -50,6 +54,16 @@ class Lone:
 
     def watch(self, lost: Callable[[str], None]) -> None:
         """Call ``lost`` with the reason, then end the process, once a collective lasts longer than the stall time."""
+
+    def check(self) -> None:
+        """Raise WorkerLostError where a worker is known to be lost; for long work without a collective."""
+
+    def reform(self) -> None:
+        """Leave what is left of the group, and meet those that are there now: rank and size are others then.
+
+        Raises WorkerRemovedError where this worker has no place any more, WorkerLostError where horovodrun has ended.
+        """
+        raise NotImplementedError
 
     def leave(self) -> None:
         """The last collective: no rank goes before all are done."""
@@ -88,9 +102,12 @@ class Horovod(Lone):
 
     def __init__(self, hvd, stall_seconds: float):
         self._hvd, self._stall_seconds = hvd, stall_seconds
-        self.rank, self.size = hvd.rank(), hvd.size()
-        self.local_rank, self.local_size = hvd.local_rank(), hvd.local_size()
         self._waiting: tuple[str, float] | None = None
+        self._take_place()
+
+    def _take_place(self) -> None:
+        self.rank, self.size = self._hvd.rank(), self._hvd.size()
+        self.local_rank, self.local_size = self._hvd.local_rank(), self._hvd.local_size()
 
     def sum_(self, tensor, name):
         self.start_sum_(tensor, name)()
@@ -107,9 +124,9 @@ class Horovod(Lone):
                 self._hvd.synchronize(handle)
         return wait
 
-    def broadcast_(self, tensor, name):
+    def broadcast_(self, tensor, name, root=0):
         with self._collective(name):
-            return self._hvd.broadcast_(tensor, root_rank=0, name=name)
+            return self._hvd.broadcast_(tensor, root_rank=root, name=name)
 
     def gather(self, value, name):
         with self._collective(name):
@@ -151,14 +168,117 @@ class Horovod(Lone):
         # Horovod's own stall check sees a rank that never asks for a collective, not one that stops inside it
         while True:
             time.sleep(min(1.0, self._stall_seconds / 4))
-            waiting = self._waiting
-            if waiting and time.monotonic() - waiting[1] > self._stall_seconds:
-                reason = (f"rank {self.rank} of {self.size} on {socket.gethostname()} has waited "
-                          f"{self._stall_seconds:g} s for the other workers in {waiting[0]!r}; one of them has "
-                          "stopped or is lost")
+            reason = self._stalled(self._stall_seconds)
+            if reason:
                 print(f"Error: {reason}", file=sys.stderr, flush=True)
                 lost(reason)
                 os._exit(1)
+
+    def _stalled(self, seconds: float) -> str:
+        """What this rank has waited for that long; empty where it has not."""
+        waiting = self._waiting
+        if waiting is None or time.monotonic() - waiting[1] <= seconds:
+            return ""
+        return (f"rank {self.rank} of {self.size} on {socket.gethostname()} has waited {seconds:g} s for the other "
+                f"workers in {waiting[0]!r}; one of them has stopped or is lost")
+
+
+class Elastic(Horovod):
+    """The workers of `horovodrun --host-discovery-script`: when some are lost, or hosts change, the others meet anew.
+
+    horovodrun gives out new places when every worker has asked for one or ended, so none may linger. One that waits
+    longer than the stall time for the others cuts all connections, by which the others' collectives fail too, and all
+    that can ask for new places. One that is stopped, or was cut off and has not noticed for the stall time, is killed
+    by a deadline that the kernel keeps.
+    """
+
+    elastic = True
+
+    def __init__(self, hvd, stall_seconds: float):
+        self._hvd, self._stall_seconds = hvd, stall_seconds
+        self._waiting, self._connections = None, frozenset()
+        self._rendezvous = Rendezvous()
+        self._listen()
+        threading.Thread(target=self._keep_deadline, args=(Deadline(),), daemon=True).start()
+        self._join(first=True)
+
+    def _listen(self) -> None:
+        from horovod.runner.elastic.worker import WorkerNotificationManager
+        manager = WorkerNotificationManager()
+        manager.init()
+        manager.register_listener(self)
+
+    def on_hosts_updated(self, timestamp, result) -> None:
+        """horovodrun's word, on a thread of its own."""
+        self.hosts_changed = True
+
+    def _join(self, first: bool) -> None:
+        self.hosts_changed = False
+        self._rendezvous.meet(first)
+        before = _tcp_sockets()
+        self._hvd.init()
+        os.environ["HOROVOD_ELASTIC"] = "0"         # at the next init Horovod takes the place found here
+        self._connections = _tcp_sockets() - before
+        self._take_place()
+
+    def reform(self):
+        self.abandon()
+        self._join(first=False)
+
+    def abandon(self):
+        connections, self._connections = self._connections, frozenset()
+        self._hvd.shutdown()
+        _shut(connections)          # Horovod leaves some open, and a rank that waits for this one would wait on
+
+    def leave(self):
+        super().leave()
+        self._connections = frozenset()
+
+    def check(self):
+        if self._is_cut_off():
+            raise WorkerLostError(f"rank {self.rank} of {self.size}: a worker was lost")
+
+    def watch(self, lost):
+        """The deadline is kept from the start."""
+
+    def _is_cut_off(self) -> bool:
+        return not self._connections <= _tcp_sockets()
+
+    def _keep_deadline(self, deadline: Deadline) -> None:
+        while True:
+            connections, cut_off = self._connections, self._is_cut_off()
+            if self._waiting or not cut_off:
+                deadline.put_off(self._stall_seconds)
+            reason = self._stalled(self._stall_seconds)
+            if reason and not cut_off:
+                print(f"Note: {reason}", file=sys.stderr, flush=True)
+            if reason or cut_off:
+                _shut(connections)
+            time.sleep(min(1.0, self._stall_seconds / 4))
+
+
+def _tcp_sockets() -> frozenset[tuple[int, str]]:
+    """This process's TCP sockets, as file number and name; none where there is no /proc."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for number in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):
+                name = os.readlink(f"/proc/self/fd/{number}")
+                if name.startswith("socket:") and _family(number) in (socket.AF_INET, socket.AF_INET6):
+                    found.add((number, name))
+    return frozenset(found)
+
+
+def _family(number: int) -> int:
+    with socket.socket(fileno=os.dup(number)) as copy:
+        return copy.family
+
+
+def _shut(sockets: frozenset[tuple[int, str]]) -> None:
+    """Shut those that are still open."""
+    for number, _ in sockets & _tcp_sockets():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
+            copy.shutdown(socket.SHUT_RDWR)
 
 
 def form(stall_seconds: float) -> Lone:
@@ -187,6 +307,8 @@ def form(stall_seconds: float) -> Lone:
     if launcher == "srun" and processes > 1 and _is_open_mpi_without_pmi():
         raise WorkersError(f"srun started {processes} processes without PMIx, by which Open MPI would join them: they "
                            f"would be {processes} lone runs. Use srun --mpi=pmix, or mpirun inside the allocation")
+    if os.environ.get("HOROVOD_ELASTIC") == "1":
+        return Elastic(hvd, stall_seconds)
     hvd.init()
     if hvd.size() != processes:
         raise WorkersError(f"{launcher} started {processes} processes, but Horovod joins {hvd.size()}: {launcher} and "

@@ -1,114 +1,263 @@
-"""What is trained: data set, model, loss, metrics and target.
+"""What is trained: data set, model, loss, metrics and defaults; the user's own jobs derive from ``Workload``.
 
-The trainer asks a workload for five things and knows nothing else of it:
+    data = load_data(workload, data_dir)                   Data: train, val and test splits
+    model = build_model(workload, model_args)              a torch module
+    loss = bound_loss(workload, label_smoothing)
+    total, count = loss(model, batch)                      the sum of the batch's losses, and of how many
+    sums = measured(workload, model, batch)                each metric's sum and count, which add up over batches
 
-    data = workload.load(data_dir)                         Data: train, val and test splits
-    model = workload.build(**model_args)                   a torch module
-    batch = split.take(indices).to(device)                 a Batch, whatever the loss understands
-    total, count = workload.loss(model, batch, smoothing)  the sum of the examples' losses, and how many
-    sums = workload.measure(model, batch)                  each metric's sum and count, which add up over batches
+These functions call the workload's own and check what they give: a mistake is an error that says what is needed.
 """
 from __future__ import annotations
 
+import inspect
+import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .errors import DataError
+from .errors import DataError, HvdscaleError, PlanError, UsageError, WorkloadError
+from .splits import Batch, Data, Draws, MapSplit, Split, tensors_of, to_device
+
+__all__ = ["Batch", "Classification", "Data", "Draws", "MapSplit", "Split", "Workload", "bound_loss", "build_model",
+           "load_data", "measured", "problems", "smoothed_cross_entropy", "tensors_of", "to_device"]
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Inputs, shape (n, ...), and labels, shape (n,), int64."""
-
-    inputs: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def to(self, device: torch.device) -> Batch:
-        return Batch(self.inputs.to(device, non_blocking=True), self.labels.to(device, non_blocking=True))
-
-
-@dataclass(frozen=True)
-class Split:
-    """Examples held in memory as two tensors and indexed: inputs (n, ...) of any type, labels (n,) int64."""
-
-    inputs: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, indices: np.ndarray) -> Batch:
-        """The examples at the indices: int64, shape (k,)."""
-        where = torch.from_numpy(np.ascontiguousarray(indices))
-        return Batch(self.inputs[where], self.labels[where])
-
-    def first(self, examples: int) -> Split:
-        """The first examples alone."""
-        return Split(self.inputs[:examples], self.labels[:examples])
-
-
-@dataclass(frozen=True)
-class Data:
-    """A data set's three splits."""
-
-    train: Split
-    val: Split
-    test: Split
-
-    def with_train_subset(self, examples: int | None) -> Data:
-        """The same with the first training examples alone; raises DataError where there are fewer."""
-        if examples is None:
-            return self
-        if examples > len(self.train):
-            raise DataError(f"train_subset = {examples}: the training set has {len(self.train)} examples")
-        return Data(self.train.first(examples), self.val, self.test)
-
-
-@dataclass(frozen=True)
 class Workload:
-    """Classification with one label an example.
+    """A job of one's own: a subclass sets dataset, model and metrics, and has load, build, loss and measure.
 
-    load      data_dir (None: no folder given) -> Data
-    build     model arguments -> module from a batch's inputs, as ``prepare`` makes them, to (n, classes) logits
-    prepare   stored inputs and a floating type -> the model's inputs
-    defaults  keys of hvdscale.config, under which the workload reaches its target
+    dataset, model  names, as they stand in logs and reports
+    metrics         name -> "min" or "max": which way is better. All that ``measure`` gives, known before the log exists
+    defaults        keys of hvdscale.config, under which the job reaches its target
     """
 
     dataset: str
     model: str
-    classes: int
-    load: Callable[[str | None], Data]
-    build: Callable[..., nn.Module]
-    prepare: Callable[[Tensor, torch.dtype], Tensor]
-    defaults: Mapping = field(default_factory=dict)
-
-    metrics = ("cross_entropy", "error")
+    metrics: Mapping[str, str]
+    defaults: Mapping = {}
 
     @property
     def name(self) -> str:
         return f"{self.dataset}/{self.model}"
 
-    def loss(self, model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, int]:
+    def load(self, data_dir: str | None) -> Data:
+        """The examples; data_dir is what --data-dir says, None without it."""
+        raise NotImplementedError
+
+    def build(self, **model_args) -> nn.Module:
+        """A new model, drawn from torch's generator, which is seeded before; model_args are the user's."""
+        raise NotImplementedError
+
+    def loss(self, model: nn.Module, batch) -> tuple[Tensor, float]:
+        """The sum of the losses of the batch, and their count: of examples, or of tokens, whichever the mean is over.
+
+        The gradient of a step is that of all sums divided by all counts. A third parameter, ``label_smoothing``, is
+        given what that key says; without it the key is refused.
+        """
+        raise NotImplementedError
+
+    def measure(self, model: nn.Module, batch) -> dict[str, tuple[Tensor | float, float]]:
+        """Each metric's sum over the batch and count, by name; the mean over a split is all sums by all counts."""
+        raise NotImplementedError
+
+    def check_data(self, data: Data) -> None:
+        """Raise DataError where the data cannot be right; nothing is checked unless a subclass does."""
+
+    def check_label_smoothing(self, share: float) -> None:
+        """Raise PlanError where the loss does not take this share."""
+        if share and not _takes_label_smoothing(self):
+            raise PlanError(f"label_smoothing = {share:g}: the loss of {self.name} takes none; leave it out, or give "
+                            "the loss a third parameter label_smoothing")
+
+
+METHODS = {"load": "load(self, data_dir) -> Data(train, val, test)", "build": "build(self, **model_args) -> nn.Module",
+           "loss": "loss(self, model, batch) -> (sum of losses, their count)",
+           "measure": "measure(self, model, batch) -> {metric: (sum, count)}"}
+
+
+def problems(workload) -> list[str]:
+    """What an object lacks of a workload, a line each, with what is needed; nothing where it is one."""
+    if inspect.isclass(workload):
+        return [f"it is a class; name an instance: workload = {workload.__name__}()"]
+    if not isinstance(workload, Workload):
+        return [f"it is a {type(workload).__name__}, not an instance of a subclass of hvdscale.workload.Workload"]
+    found = [f"{name} must be a name, such as {name} = 'mine'; it is {_shown(workload, name)}"
+             for name in ("dataset", "model") if not isinstance(getattr(workload, name, None), str) or
+             not getattr(workload, name)]
+    metrics, defaults = getattr(workload, "metrics", None), workload.defaults
+    if not isinstance(metrics, Mapping) or not metrics or not all(_is_metric(*pair) for pair in metrics.items()):
+        found.append("metrics must map names to the better direction, such as metrics = {'error': 'min'}; it is "
+                     f"{_shown(workload, 'metrics')}")
+    if not isinstance(defaults, Mapping):
+        found.append(f"defaults must be a dict of keys, such as dict(lr=0.1, local_batch=32); it is {defaults!r}")
+    found += [f"{name} is missing: {needed}" for name, needed in METHODS.items()
+              if getattr(type(workload), name) is getattr(Workload, name) and name not in vars(workload)]
+    return found
+
+
+def _is_metric(name, direction) -> bool:
+    return isinstance(name, str) and bool(re.fullmatch(r"[\w.-]+", name)) and direction in ("min", "max")
+
+
+def _shown(workload, name: str) -> str:
+    return repr(getattr(workload, name)) if hasattr(workload, name) else "missing"
+
+
+def load_data(workload: Workload, data_dir: str | None) -> Data:
+    """The workload's data; raises DataError or WorkloadError for what cannot be trained on."""
+    data = workload.load(data_dir)
+    if not isinstance(data, Data):
+        raise WorkloadError(f"{workload.name}: load gave a {type(data).__name__}; it returns "
+                            "hvdscale.workload.Data(train, val, test)")
+    workload.check_data(data)
+    return data
+
+
+def build_model(workload: Workload, model_args: dict) -> nn.Module:
+    """The workload's model; raises UsageError for arguments that it does not take, WorkloadError for no such model."""
+    try:
+        model = workload.build(**model_args)
+    except HvdscaleError:
+        raise
+    except (TypeError, KeyError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{workload.name} does not take model_args = {model_args}: {error}") from None
+    if not isinstance(model, nn.Module):
+        raise WorkloadError(f"{workload.name}: build gave a {type(model).__name__}; it returns a torch.nn.Module")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise WorkloadError(f"{workload.name}: the model has no parameter that is trained (requires_grad)")
+    return model
+
+
+def bound_loss(workload: Workload, label_smoothing: float) -> Callable[[nn.Module, object], tuple[Tensor, float]]:
+    """The workload's loss at this label smoothing, (model, batch) -> (sum, count), which raises WorkloadError."""
+    more = {"label_smoothing": label_smoothing} if _takes_label_smoothing(workload) else {}
+
+    def loss(model, batch):
+        given = workload.loss(model, batch, **more)
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise WorkloadError(f"loss gave {_kind(given)}; it returns the sum of the batch's losses and their count, "
+                                "so that any worker count has one mean: return losses.sum(), len(losses)")
+        total, count = given
+        if not isinstance(total, Tensor) or total.numel() != 1 or not total.requires_grad:
+            raise WorkloadError(f"loss gave {_kind(total)} for the sum of the losses; it must be one number, as a "
+                                "tensor that backward can start from: losses.sum()")
+        return total.reshape(()), _count(count, "loss")
+    return loss
+
+
+def _takes_label_smoothing(workload) -> bool:
+    return "label_smoothing" in inspect.signature(workload.loss).parameters
+
+
+def measured(workload: Workload, model: nn.Module, batch) -> list[tuple[float, float]]:
+    """Sum and count of each metric over the batch, in the order of ``workload.metrics``; raises WorkloadError."""
+    given, wanted = workload.measure(model, batch), workload.metrics
+    if not isinstance(given, Mapping) or set(given) != set(wanted):
+        names = ", ".join(map(str, given)) if isinstance(given, Mapping) else _kind(given)
+        raise WorkloadError(f"measure gave {names or 'nothing'}, and metrics declares {', '.join(wanted)}; it returns "
+                            "{metric: (sum, count)} with each of these")
+    sums = []
+    for name in wanted:
+        try:
+            total, count = given[name]
+            sums.append((float(total), _count(count, f"measure, {name},")))
+        except (TypeError, ValueError, RuntimeError):
+            raise WorkloadError(f"measure gave {_kind(given[name])} for {name}; it returns the sum over the batch and "
+                                "the count: (values.sum(), len(values))") from None
+    return sums
+
+
+def _count(count, where: str) -> float:
+    """The count as a number; zero is one, as of a batch without a token that counts."""
+    number = count.item() if isinstance(count, Tensor) and count.numel() == 1 else count
+    if not isinstance(number, (int, float)) or not 0 <= number < math.inf:
+        raise WorkloadError(f"{where} gave {_kind(count)} for the count; it is the number of examples or tokens in the "
+                            "sum")
+    return number
+
+
+def _kind(value) -> str:
+    if isinstance(value, Tensor):
+        number = f" ({value.item():g})" if value.numel() == 1 else ""
+        return f"a tensor of shape {tuple(value.shape)}{number}" + " without gradient" * (not value.requires_grad)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_kind, value))})"
+    return repr(value) if isinstance(value, (int, float, str, type(None))) else f"a {type(value).__name__}"
+
+
+def as_stored(inputs: Tensor, dtype: torch.dtype) -> Tensor:
+    """The inputs in this floating type."""
+    return inputs.to(dtype)
+
+
+@dataclass(frozen=True)
+class Classification(Workload):
+    """A ready-made workload: classification with one label an example.
+
+    classes   labels are 0 .. classes-1
+    load      data_dir (None: no folder given) -> Data, of batches that unpack as inputs, labels (n,) int64
+    build     model arguments -> module from a batch's inputs, as ``prepare`` makes them, to (n, classes) logits
+    prepare   stored inputs and a floating type -> the model's inputs
+    """
+
+    dataset: str
+    model: str
+    classes: int
+    load: Callable[[str | None], Data] = field()
+    build: Callable[..., nn.Module] = field()
+    prepare: Callable[[Tensor, torch.dtype], Tensor] = as_stored
+    defaults: Mapping = field(default_factory=dict)
+
+    metrics = {"cross_entropy": "min", "error": "min"}
+
+    def loss(self, model: nn.Module, batch, label_smoothing: float = 0.0) -> tuple[Tensor, int]:
         """Sum over the batch of the cross-entropy in nats, with label smoothing; and the number of examples."""
-        return smoothed_cross_entropy(self._logits(model, batch), batch.labels, label_smoothing), len(batch)
+        inputs, labels = batch
+        logits = self._logits(model, inputs)
+        try:
+            return smoothed_cross_entropy(logits, labels, label_smoothing), len(labels)
+        except IndexError:
+            bad = labels[(labels < 0) | (labels >= self.classes)].tolist()
+            raise DataError(f"label {bad[0] if bad else '?'} of a training example is not one of 0 .. "
+                            f"{logits.shape[1] - 1}") from None
 
-    def measure(self, model: nn.Module, batch: Batch) -> dict[str, tuple[Tensor, int]]:
+    def measure(self, model: nn.Module, batch) -> dict[str, tuple[Tensor, int]]:
         """cross_entropy (nats, unsmoothed) and error (share of examples misclassified), as sums and counts."""
-        logits = self._logits(model, batch)
-        cross_entropy = functional.cross_entropy(logits.double(), batch.labels, reduction="sum")
-        errors = (logits.argmax(1) != batch.labels).sum()
-        return {"cross_entropy": (cross_entropy, len(batch)), "error": (errors, len(batch))}
+        inputs, labels = batch
+        logits = self._logits(model, inputs)
+        cross_entropy = functional.cross_entropy(logits.double(), labels, reduction="sum")
+        errors = (logits.argmax(1) != labels).sum()
+        return {"cross_entropy": (cross_entropy, len(labels)), "error": (errors, len(labels))}
 
-    def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
-        return model(self.prepare(batch.inputs, next(model.parameters()).dtype))
+    def check_data(self, data: Data) -> None:
+        """Raise DataError for labels in memory that are no class, naming the first."""
+        for name in ("train", "val", "test"):
+            split = getattr(data, name)
+            if isinstance(split, Split):
+                self._check_labels(name, split.labels)
+
+    def check_label_smoothing(self, share: float) -> None:
+        """Raise PlanError for a share that leaves the true class less than each other."""
+        most = 1 - 1 / self.classes
+        if share > most:
+            raise PlanError(f"label_smoothing = {share:g} leaves the true one of {self.classes} classes less than each "
+                            f"other; use at most {most:g}")
+
+    def _logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        return model(self.prepare(inputs, next(model.parameters()).dtype))
+
+    def _check_labels(self, name: str, labels: Tensor) -> None:
+        if labels.dtype != torch.int64 or labels.ndim != 1:
+            raise DataError(f"the {name} split's labels are {labels.dtype} of shape {tuple(labels.shape)}; a label is "
+                            "a whole number an example: torch.int64, shape (n,)")
+        if len(labels) and not (0 <= labels.min() and labels.max() < self.classes):
+            at = int(((labels < 0) | (labels >= self.classes)).nonzero()[0])
+            raise DataError(f"the {name} split's label {labels[at]} of example {at} is not one of 0 .. "
+                            f"{self.classes - 1}")
 
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:

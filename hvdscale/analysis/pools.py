@@ -41,8 +41,7 @@ def pools_of(cells, by_batch=()) -> Pools:
     cell |= {name: _once_a_setting(cells, name) for name in SECONDS}
     cell[SPEED] = pooled(_measured(cells, SPEED))
     groups = [group for group in _grouped(cells, updates).values() if len(group) > 1]
-    paired = {name: pooled_paired([np.array(_measured(group, name)) for group in groups])
-              for name in (*STEPS, *SECONDS, SPEED)}
+    paired = {name: pooled_paired(_tables(groups, name)) for name in (*STEPS, *SECONDS, SPEED)}
     return Pools(cell, paired)
 
 
@@ -73,7 +72,18 @@ def _once_a_setting(cells, name):
     return joined(parts)
 
 
+def _tables(groups, name):
+    """A table a group, one cell a row and one seed a column: the seeds that all its cells measured."""
+    tables = [np.array(_by_seed(group, name)) for group in groups]
+    whole = [table[:, ~np.isnan(table).any(0)] for table in tables]
+    return [table for table in whole if table.size]
+
+
 def _measured(cells, name):
+    return [values[~np.isnan(values)] for values in _by_seed(cells, name)]
+
+
+def _by_seed(cells, name):
     return [getattr(cell.samples, name) for cell in cells]
 
 

@@ -13,6 +13,7 @@ from ..errors import UsageError
 from ..log.schema import Status
 from ..target import Target
 from .intervals import CONFIDENCE
+from .noise import Noise, noise_of
 from .parts import SKIPPED, StepParts, parts_of
 from .pools import Pools, pools_of
 from .regimes import PERFECT_WITHIN, USEFUL_WITHIN, Batches, batches_of
@@ -42,6 +43,7 @@ class Section:
     batches: Batches | None             # None without a target
     pools: Pools                        # the spreads that its intervals stand on
     parts: tuple[tuple[Cell, StepParts], ...]   # by worker count; only what no section of the group before has
+    noise: tuple[tuple[Cell, Noise], ...]       # likewise
     options: Options
 
     @property
@@ -98,13 +100,13 @@ def analyse(trials, targets=(), options=Options()) -> tuple[Group, ...]:
 
 
 def _sections(workload, trials, targets, options):
-    held, parted = set(), set()
+    held, shown = set(), {"parts": set(), "noise": set()}
     for target, about in _by_target(trials, targets):
         held.update(trial.key for trial in about)
-        yield _section(workload, target, about, options, parted)
+        yield _section(workload, target, about, options, shown)
     rest = tuple(trial for trial in trials if trial.key not in held)
     if rest:
-        yield _section(workload, None, rest, options, parted)
+        yield _section(workload, None, rest, options, shown)
 
 
 def _by_target(trials, targets):
@@ -136,7 +138,7 @@ def _bears_on(trial, target):
     return target.column in trial.metrics and (len(trial.step) > 0 or trial.status != Status.COMPLETE)
 
 
-def _section(workload, target, trials, options, parted):
+def _section(workload, target, trials, options, shown):
     runs = [run_of(trial, target) for trial in trials if trial.status in (Status.COMPLETE, Status.INFEASIBLE)]
     cells, by_batch = _cells(runs, options)
     pools = pools_of(cells, by_batch)
@@ -145,18 +147,19 @@ def _section(workload, target, trials, options, parted):
     batches = None
     if target is not None:
         batches = batches_of(by_batch, options.perfect_within, options.useful_within, options.confidence)
-    return Section(workload, target, trials, series, outside(cells, series), batches, pools,
-                   _parts(cells, parted), options)
+    parts = _not_shown(shown["parts"], cells, parts_of)
+    noise = _not_shown(shown["noise"], cells, lambda cell: noise_of(cell, options.confidence))
+    return Section(workload, target, trials, series, outside(cells, series), batches, pools, parts, noise, options)
 
 
-def _parts(cells, parted):
-    """(cell, where its steps' time goes), leaving out cells of runs that are in ``parted``, and adding the others."""
+def _not_shown(shown, cells, measured):
+    """(cell, what was measured of its steps); leaves out cells of runs that are in ``shown``, and adds the others."""
     found = []
     for cell in cells:
-        runs, parts = frozenset(run.trial.key for run in cell.runs), parts_of(cell)
-        if parts and runs not in parted:
-            parted.add(runs)
-            found.append((cell, parts))
+        runs, value = frozenset(run.trial.key for run in cell.runs), measured(cell)
+        if value and runs not in shown:
+            shown.add(runs)
+            found.append((cell, value))
     return tuple(found)
 
 

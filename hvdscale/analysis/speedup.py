@@ -20,7 +20,7 @@ import numpy as np
 
 from .intervals import CONFIDENCE, NONE, hull, paired_ratio_interval, ratio_interval
 from .pools import SPEED, updates
-from .steps import Cell
+from .steps import Cell, known
 
 WEAK = "weak"       # the same number of examples a worker: B grows with W
 STRONG = "strong"   # the same global batch
@@ -124,10 +124,14 @@ def _ratio(above, below, name, confidence):
     if np.isinf(over.high) or np.isinf(under.high):         # some repeats did not meet: the ends' own ratios
         return Ratio(value, over.low / under.high, over.high / under.low if under.low > 0 else np.inf, runs)
     a, b = (getattr(cell.samples, name) for cell in (above, below))
-    if updates(above) == updates(below):
+    all_known = not np.isnan([*a, *b]).any()
+    if updates(above) == updates(below) and all_known:
         return Ratio(value, *map(float, paired_ratio_interval(a, b, above.pools.of_paired(name), confidence)), runs)
     a_before, b_before = (getattr(cell.samples, f"{name}_before") for cell in (above, below))
-    return Ratio(value, *_grid_hull(a, a_before, b, b_before, above.pools.of(name), confidence), runs)
+    a_before, b_before, a, b = a_before[~np.isnan(a)], b_before[~np.isnan(b)], known(a), known(b)
+    low, high = _grid_hull(a, a_before, b, b_before, above.pools.of(name), confidence)
+    shift = 1 if all_known else value / _mean_ratio(a, b)       # seconds of some seeds, steps of all
+    return Ratio(value, low * shift, high * shift, runs)
 
 
 def _grid_hull(a, a_before, b, b_before, pool, confidence):
@@ -150,8 +154,8 @@ def _speed_ratio(cell, baseline, confidence):
         return Ratio(1.0 if over.value > 0 else np.nan, *NONE, runs)
     value = over.value / under.value if over.runs and under.runs else np.nan
     a, b = cell.samples.examples_per_second, baseline.samples.examples_per_second
-    if updates(cell) == updates(baseline):
+    if updates(cell) == updates(baseline) and not np.isnan([*a, *b]).any():
         interval = paired_ratio_interval(a, b, cell.pools.of_paired(SPEED), confidence)
     else:
-        interval = ratio_interval(a, b, cell.pools.of(SPEED), confidence)
+        interval = ratio_interval(known(a), known(b), cell.pools.of(SPEED), confidence)
     return Ratio(value, *map(float, interval), runs)

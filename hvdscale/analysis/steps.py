@@ -91,7 +91,8 @@ class Estimate:
 class Samples:
     """What the repeats of a setting measured: arrays of shape (seeds,), in order of seed.
 
-    Runs of one seed are the same updates and count once: each entry is their geometric mean.
+    Runs of one seed are the same updates and count once: each entry is their geometric mean, of seconds and speeds over
+    those that were timed; NaN where none was.
     """
 
     seeds: np.ndarray
@@ -110,9 +111,19 @@ def samples_of(runs) -> Samples:
         values = np.array([getattr(run, name) for run in runs], float)
         if len(seeds) == len(runs):
             return values[np.argsort(at)]
-        return np.array([geometric_mean(values[at == seed]) for seed in range(len(seeds))])
+        return np.array([_mean_of_known(values[at == seed]) for seed in range(len(seeds))])
     names = ("steps", "steps_before", "seconds", "seconds_before", "examples_per_second")
     return Samples(seeds, *map(over_seeds, names))
+
+
+def known(values):
+    """Those that were measured."""
+    return values[~np.isnan(values)]
+
+
+def _mean_of_known(values):
+    values = known(np.asarray(values, float))
+    return geometric_mean(values) if len(values) else np.nan
 
 
 def estimate(values, before, reached, pool=UNKNOWN, pool_before=UNKNOWN, confidence=CONFIDENCE) -> Estimate:
@@ -120,15 +131,13 @@ def estimate(values, before, reached, pool=UNKNOWN, pool_before=UNKNOWN, confide
 
     values   float array, shape (repeats,): at the evaluation that met; inf where none did
     before   float array, shape (repeats,): at the evaluation before
-    reached  where values is inf, how far that repeat went; shape (unmet,)
+    reached  where values is inf, how far that repeat went, as far as it is known; shape (up to unmet,)
     pool     the Spread shared with other cells, and pool_before that of ``before``
     """
-    if np.isnan(values).any():
-        return Estimate(np.nan, *NONE, len(values))
     met = np.isfinite(values)
     if met.all():
         return _all_met(values, before, pool, pool_before, confidence)
-    beyond = float(np.min(reached))
+    beyond = float(np.min(reached)) if len(reached) else np.nan
     if not met.any():
         return Estimate(np.inf, beyond, np.inf, len(values), beyond)
     return Estimate(geometric_median(values), float(np.min(before[met])), np.inf, len(values), beyond)
@@ -174,16 +183,24 @@ class Cell:
     def seconds(self) -> Estimate:
         """T: seconds to target."""
         found = self._to_target("seconds", [run.last_seconds for run in self.runs if not run.met])
-        if self.steps.met and self.met < len(self.samples.seeds):
-            # the median run's steps at the mean speed, so that T = S B / x still holds
-            value = self.global_batch * self.steps.value / self.examples_per_second.value
-            return Estimate(value, found.low, found.high, found.runs, found.beyond)
-        return found
+        all_met = self.met == len(self.samples.seeds)
+        if not self.steps.met or all_met and self.all_timed or found.value == 0:
+            return found
+        # the steps of all seeds at the mean speed, so that T = S B / x still holds
+        value = self.global_batch * self.steps.value / self.examples_per_second.value
+        if all_met:         # not all timed: the interval is that of those that were
+            return found.scaled(value / found.value)
+        return Estimate(value, found.low, found.high, found.runs, found.beyond)
+
+    @property
+    def all_timed(self):
+        """Whether the seconds of every seed are known."""
+        return not np.isnan(self.samples.seconds).any()
 
     @cached_property
     def examples_per_second(self) -> Estimate:
         """x: over the steps to target."""
-        values = self.samples.examples_per_second
+        values = known(self.samples.examples_per_second)
         if not len(values):
             return Estimate(np.nan, *NONE, 0)
         low, high = mean_interval(values, self.pools.of("examples_per_second"), self.confidence)
@@ -191,8 +208,10 @@ class Cell:
 
     def _to_target(self, name, reached):
         values, before = getattr(self.samples, name), getattr(self.samples, f"{name}_before")
-        if not len(values):
+        timed = ~np.isnan(values)
+        if not timed.any():
             return Estimate(np.nan, *NONE, 0)
+        values, before, reached = values[timed], before[timed], known(np.array(reached, float))
         return estimate(values, before, reached, self.pools.of(name), self.pools.of(f"{name}_before"), self.confidence)
 
     @property
@@ -239,5 +258,5 @@ def _rank(runs):
         met = int(np.isfinite(samples.steps).sum())
         value = geometric_mean(samples.steps) if met in (0, len(samples.steps)) else geometric_median(samples.steps)
     if np.isnan(value):         # no target
-        value = -geometric_mean([run.examples_per_second for run in runs])
+        value = -_mean_of_known([run.examples_per_second for run in runs])
     return (np.inf if np.isnan(value) else value), -met

@@ -4,18 +4,20 @@
     by_workload(trials)   -> {Workload: (Trial, ...)}: mixed workloads are grouped, never mixed
 
 A *setting* is all that determines a trial's course but its seed, with the spacing of evaluations; trials of one setting
-that differ by seed alone are repeats. The worker count is no part of it: it does not change the updates.
+that differ by seed alone are repeats. The worker count is no part of it: it does not change the updates. A trial that
+changed its worker count on the way tells of steps alone: its times, of no one count, are as if not measured.
 """
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from ..log.schema import Status
+from .noise import NoiseSteps, read_noise
 from .parts import StepParts, read_parts
 
 
@@ -54,11 +56,12 @@ class Trial:
     plan: Mapping
     setting: str                # JSON; equal for repeats
     step: np.ndarray            # steps done
-    train_seconds: np.ndarray
+    train_seconds: np.ndarray   # NaN: not measured
     metrics: Mapping            # split/metric -> values
     timed_steps: int            # steps in /steps, read only where there is no evaluation after step 0
-    timed_seconds: float        # spent in them
+    timed_seconds: float        # spent in them; NaN: not measured
     step_parts: StepParts | None    # None: its steps were not timed in parts
+    noise: NoiseSteps | None        # None: the noise scale was not measured
 
     @property
     def key(self):
@@ -101,12 +104,12 @@ def read_trials(log) -> list[Trial]:
     values = {name: evaluations.column(name) for name in log.evaluations.columns if "/" in name}
     step, seconds = evaluations.column("step"), evaluations.column("train_seconds")
     timed = _timed(log, [at.stop > at.start and step[at.stop - 1] > 0 for at in evaluations.rows])
-    parts = read_parts(log)
+    parts, noise = read_parts(log), read_noise(log)
     starts = _Slices(log.restarts, ids)
     workers = starts.column("workers").tolist()
     rows = _Rows(log.path, table)
     return [rows.trial(row, tuple(sorted(set(workers[starts.rows[row]]))), timed[row], parts,
-                       step[at], seconds[at], {name: column[at] for name, column in values.items()})
+                       noise, step[at], seconds[at], {name: column[at] for name, column in values.items()})
             for row in np.argsort(ids, kind="stable").tolist() for at in [evaluations.rows[row]]]
 
 
@@ -127,8 +130,8 @@ class _Rows:
         self.columns = {name: table[name].tolist() for name in (*_READ, *self.metaparameters)}
         self.workloads = {}
 
-    def trial(self, row, worker_counts, timed, parts, *measured) -> Trial:
-        """One row's trial; ``parts`` of all of them."""
+    def trial(self, row, worker_counts, timed, parts, noise, *measured) -> Trial:
+        """One row's trial; ``parts`` and ``noise`` of all of them."""
         number, status, reason, dataset, model, optimizer, batch, workers, seed, text = (
             self.columns[name][row] for name in _READ)
         plan = _parse(text)
@@ -141,8 +144,10 @@ class _Rows:
             problem = {name: self.columns[name][row] for name in self.metaparameters}
         eval_every = (plan.get("measurement") or {}).get("eval_every")
         setting = _json({"problem": problem, "eval_every": eval_every, "global_batch": batch})
-        return Trial(self.path, number, Status(status), reason, workload, batch, workers, worker_counts, seed, plan,
-                     setting, *measured, *timed, parts.get(number))
+        trial = Trial(self.path, number, Status(status), reason, workload, batch, workers, worker_counts, seed, plan,
+                      setting, *measured, *timed, parts.get(number), noise.get(number))
+        return trial if len(worker_counts) < 2 else replace(
+            trial, train_seconds=np.full(len(trial.step), np.nan), timed_seconds=np.nan, step_parts=None)
 
 
 def _parse(text):

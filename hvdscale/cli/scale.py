@@ -36,7 +36,8 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
     """
     counts = parse_counts(counts)
     keys = Settings.build({}, *user_layers(**given)).asked()
-    for name, instead in (("log", "--out says where logs go"), ("overwrite", "--overwrite is an option of its own")):
+    for name, instead in (("log", "--out says where logs go"), ("overwrite", "--overwrite is an option of its own"),
+                          ("checkpoint", "a folder of checkpoints is one run's")):
         if name in keys:
             raise UsageError(f"{name} cannot be set for a series of runs: {instead}")
     if probe and repeats > 1:

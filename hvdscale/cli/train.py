@@ -1,6 +1,8 @@
 """hvdscale-train: train one workload on the workers that the launcher started."""
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import shlex
 import sys
@@ -9,7 +11,7 @@ from dataclasses import MISSING
 import click
 
 from ..config import KEYS, Settings, key_type, parse_assignments, read_toml
-from ..errors import HvdscaleError, LogError, UsageError, WorkerLostError, WorkersError
+from ..errors import FaultError, HostsChangedError, HvdscaleError, LogError, UsageError, WorkerLostError, WorkersError
 from .common import BROKEN_PIPE, INTERRUPTED
 
 
@@ -25,11 +27,34 @@ def key_options(without=frozenset()):
                                help="TOML file of keys; options and --set win over it")(command)
         for name, key in reversed(list(KEYS.items())):
             if key.metadata["flag"] and name not in without:
-                kind = dict(is_flag=True, default=None) if key_type(name) is bool else dict(type=key_type(name))
+                kind = dict(is_flag=True, default=None) if key_type(name) is bool else dict(type=_option_type(name))
                 spellings = [f"--{name.replace('_', '-')}", *ALSO.get(name, ())]
                 command = click.option(*spellings, name, help=_help(key), **kind)(command)
         return command
     return add
+
+
+def _option_type(name: str):
+    """What click makes of the option's text: the key's type, or a whole number or the word that may stand for it."""
+    word = KEYS[name].metadata["word"]
+    return key_type(name) if word is None else _NumberOr(word)
+
+
+class _NumberOr(click.ParamType):
+    """A whole number, or one word."""
+
+    name = "integer"
+
+    def __init__(self, word: str):
+        self.word = word
+
+    def get_metavar(self, param, ctx=None):
+        return f"INTEGER|{self.word}"
+
+    def convert(self, value, param, ctx):
+        if value != self.word and not str(value).isdecimal():
+            self.fail(f"{value!r} is neither a whole number nor {self.word!r}", param, ctx)
+        return value if value == self.word else int(value)
 
 
 def user_layers(config: str | None, assignments, **flags) -> list[dict]:
@@ -89,8 +114,17 @@ def command(workload, dry_run, list_workloads, **given):
 
 
 def main() -> None:
-    """Run the command: one message and one exit code for all ranks."""
-    parsed, error = _parse()
+    """Run the command."""
+    carry_out_together(command, _go_on)
+
+
+def carry_out_together(command: click.Command, go_on) -> None:
+    """Run a command on all ranks that were started: one message and one exit code for all.
+
+    command  gives what it was asked, the layers of settings second, or an exit code
+    go_on    (what the command gave, None or the error in it, workers) -> exit code; raises the same error on all ranks
+    """
+    parsed, error = _parse(command)
     if isinstance(parsed, int):
         sys.exit(parsed)
     try:
@@ -104,11 +138,8 @@ def main() -> None:
         _say_error(raised)
         sys.exit(raised.exit_code)
     try:
-        with workers.together("the command line"):
-            if error:
-                raise error
-        code = _run(*parsed, workers)
-    except WorkerLostError as lost:
+        code = go_on(parsed, error, workers)
+    except (WorkerLostError, FaultError) as lost:
         _say_error(lost)
         workers.abandon()
         _exit_now(lost.exit_code)
@@ -123,7 +154,25 @@ def main() -> None:
     _leave(workers, code)
 
 
-def _parse():
+def _go_on(parsed, error: HvdscaleError | None, workers) -> int:
+    """Run the command; in an elastic job also when workers are lost or hosts change, with those that are there then."""
+    from ..elastic import Memory
+    memory = Memory()
+    while True:
+        try:
+            with workers.together("the command line"):
+                if error:
+                    raise error
+            return _run(*parsed, workers, memory)
+        except (WorkerLostError, HostsChangedError) as end:
+            if not workers.elastic:
+                raise
+            memory.end = str(end).partition(". ")[0]        # Horovod's first sentence
+        gc.collect()                    # the old group's model, before there is a new one
+        workers.reform()
+
+
+def _parse(command: click.Command):
     """What the command line says (or an exit code), and the error in it, which all ranks then raise together."""
     try:
         return command.main(standalone_mode=False), None
@@ -146,7 +195,8 @@ def _say_error(error: HvdscaleError) -> None:
 
 def _leave(workers, code: int) -> None:
     """End all ranks together. A launcher ends the others when one fails, so rank 0 alone gives the code."""
-    workers.leave()
+    with contextlib.suppress(WorkerLostError):          # what was to be done is done
+        workers.leave()
     _exit_now(code if workers.rank == 0 else 0)
 
 
@@ -157,19 +207,51 @@ def _exit_now(code: int) -> None:
     os._exit(code)
 
 
-def _run(name: str, layers: list[dict], dry_run: bool, workers) -> int:
+def _run(name: str, layers: list[dict], dry_run: bool, workers, memory) -> int:
     """The job's exit code; its last lines say where the log is and what to type next."""
-    from ..job import open_display, open_journal, prepare
-    job = prepare(name, layers, workers)
+    from ..job import open_display, open_folder, prepare
+    from ..resume import find_start
+    if workers.elastic:
+        memory.meet(workers)
+    job = prepare(name, layers, workers, memory)
     if dry_run:
-        open_display(job, "none: a dry run", workers)
+        open_display(job, "none: a dry run", workers, find_start(job.settings, job.plan, workers))
         return 0
-    journal = open_journal(job, workers)
-    display = open_display(job, journal.path, workers)
-    outcome = job.train(journal, display, workers)
-    journal.close()
+    folder = open_folder(job, workers)
+    try:
+        start = None if memory.sure else find_start(job.settings, job.plan, workers)
+        return _train(job, memory.start(start), folder, workers, memory)
+    except HvdscaleError as error:
+        if folder is not None:
+            folder.note_error(error, log=job.settings.log)
+        raise
+    finally:
+        if folder is not None:
+            folder.release()
+
+
+def _train(job, start, folder, workers, memory) -> int:
+    from ..job import open_checkpoints, open_display, open_journal
+    if start.ended:
+        if folder is not None:
+            folder.note_outcome(start.ended, log=start.log)
+            print(f"{start.checkpoint}: the run had already ended. {start.ended.status.name}: {start.ended.reason}\n"
+                  f"log: {start.log}")
+        return start.ended.exit_code
+    journal = open_journal(job, workers, start)
+    try:
+        if workers.elastic:
+            memory.log = workers.gather(journal.path, "log")[0]
+        display = open_display(job, journal.path, workers, start)
+        checkpoints = open_checkpoints(job, start, folder, journal, display, workers, memory)
+        outcome = job.train(journal, display, workers, checkpoints)
+        journal.close()
+    finally:
+        journal.let_go()
+    checkpoints.end(outcome.stop if journal.failure is None else outcome.stop._replace(exit_code=LogError.exit_code))
     display.say(f"{outcome.stop.status.name}: {outcome.stop.reason}")
-    display.measured(outcome.measured)
+    display.measured(outcome)
+    job.save_model(outcome, display, workers)
     if journal.failure is not None:
         raise LogError(f"{journal.failure}. What it holds can be read: hvdscale-log show {shlex.quote(journal.path)}")
     display.say(f"log: {journal.path}\nnext: hvdscale-report {shlex.quote(journal.path)}")

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from . import words
 from .numbers import exact, percent
-from .tables import POLLUX, SHALLUE, keys_of
+from .tables import MCCANDLISH, POLLUX, SHALLUE, keys_of
 
 INK, MUTED, GRID = "#222222", "#767676", "#dddddd"
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
@@ -66,9 +66,12 @@ def figures_of(section) -> tuple[Figure, ...]:
         parts = _parts_of(section, series)
         if 1 < len(parts) <= MOST_BARS:
             figures.append(_parts_figure(series, parts))
+    if any(len(_windows(noise)) > 1 for _, noise in section.noise):
+        figures.append(_noise_figure(section))
     metric = _metric(section)
-    if metric and any(_has_curve(run, metric) for cell in section.cells for run in cell.runs):
-        figures += [_curve_figure(section, metric, across) for across in ("step", "seconds")]
+    for across in ("step", "seconds") if metric else ():
+        if any(_has_curve(run, metric, across) for cell in section.cells for run in cell.runs):
+            figures.append(_curve_figure(section, metric, across))
     return tuple(figures)
 
 
@@ -246,24 +249,67 @@ def _parts_figure(series, parts):
         _keys(cells), draw)
 
 
+def _noise_figure(section):
+    found = [(cell, _windows(noise)) for cell, noise in section.noise if _windows(noise)]
+
+    def draw(axes):
+        scales = [scale for _, scales in found for scale in scales]
+        ends = [end for s in scales for end in (s.low, s.high if math.isfinite(s.high) else 2 * s.noise_scale)]
+        _log2(axes, "y", [scale.noise_scale for scale in scales], ends)      # twice the value: room for an arrow
+        low, high = axes.get_ylim()
+        for at, (cell, scales) in enumerate(found):
+            color = _shade(at, len(found))
+            middles = [(scale.first_step + scale.last_step) / 2 for scale in scales]
+            label = f"W = {words.listed_workers(cell)}, B = {cell.global_batch:,}" if _named(at, len(found)) else None
+            axes.plot(middles, [scale.noise_scale for scale in scales], "o-", color=color, linewidth=1, markersize=5,
+                      markeredgewidth=0, label=label)
+            for middle, scale in zip(middles, scales):
+                unbounded = math.isinf(scale.high)
+                axes.plot([middle, middle], [max(scale.low, low), scale.noise_scale if unbounded else
+                                             min(scale.high, high)], color=color, linewidth=1.4, alpha=0.75)
+                if unbounded:
+                    _arrow(axes, middle, scale.noise_scale, color, 1)
+                axes.plot([scale.first_step, scale.last_step], [scale.noise_scale] * 2, color=color, linewidth=1.4,
+                          alpha=0.35)
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(lambda value, _: exact(value))
+        axes.set_xlabel("steps")
+        axes.set_ylabel("noise scale (examples)")
+    return Figure(
+        "noise-scale", "Gradient noise scale in training",
+        "The noise scale over each quarter of the measured steps, which a pale line spans; one colour a worker count "
+        f"and global batch. Bars are {section.options.confidence:.0%} intervals, cut off at the edge; one with an "
+        "arrow has no upper end: its steps do not tell |G|^2 from 0. Quarters in which |G|^2 or tr(Sigma) came out "
+        "below 0 have no point.",
+        "tr(Sigma) / |G|^2, each averaged over the quarter first", MCCANDLISH,
+        _keys(cell for cell, _ in found), draw)
+
+
+def _windows(noise):
+    """The quarters that have a noise scale to show."""
+    return [quarter for quarter in noise.quarters if _positive(quarter.noise_scale) and quarter.low == quarter.low]
+
+
 def _curve_figure(section, metric, across):
-    cells = [cell for cell in section.cells if cell.runs and any(_has_curve(run, metric) for run in cell.runs)]
+    drawn = {id(cell): [run for run in cell.runs if _has_curve(run, metric, across)] for cell in section.cells}
+    cells = [cell for cell in section.cells if drawn[id(cell)]]
     label = {"step": "steps", "seconds": "training time (seconds, evaluation left out)"}[across]
     name = words.metric_name(metric)
 
     def draw(axes):
         ends, values = [], []
-        named = {round(at * (len(cells) - 1) / max(1, min(MOST_NAMED, len(cells)) - 1)) for at in range(MOST_NAMED)}
         for at, cell in enumerate(cells):
-            color = _viridis(0.85 * round(SHADES * at / max(1, len(cells) - 1)) / SHADES)
-            for index, run in enumerate(cell.runs):
+            color = _shade(at, len(cells))
+            for index, run in enumerate(drawn[id(cell)]):
                 x = _across(run, across)
                 axes.plot(x, run.trial.metrics[metric], color=color, linewidth=1, alpha=0.9,
                           label=f"W = {words.listed_workers(cell)}, B = {cell.global_batch:,}"
-                          if index == 0 and at in named else None)
+                          if index == 0 and _named(at, len(cells)) else None)
                 ends.append(x[-1])
                 values += [value for value in run.trial.metrics[metric] if math.isfinite(value)]
-        _curve_axes(axes, section, metric, ends, values, cells, across)
+        starts = [x[x > 0][0] for cell in cells for run in drawn[id(cell)] for x in [_across(run, across)]
+                  if (x > 0).any()]
+        _curve_axes(axes, section, metric, starts, ends, values, across)
         axes.set_xlabel(label)
         axes.set_ylabel(name)
     return Figure(
@@ -272,13 +318,22 @@ def _curve_figure(section, metric, across):
         f"{metric} and {'step' if across == 'step' else 'train_seconds'} of /evaluations", "", _keys(cells), draw)
 
 
-def _curve_axes(axes, section, metric, ends, values, cells, across):
+def _shade(at, count):
+    """The colour of the one at ``at`` of ``count`` lines."""
+    return _viridis(0.85 * round(SHADES * at / max(1, count - 1)) / SHADES)
+
+
+def _named(at, count):
+    """Whether the legend names it: MOST_NAMED of them, evenly spread."""
+    return at in {round(place * (count - 1) / max(1, min(MOST_NAMED, count) - 1)) for place in range(MOST_NAMED)}
+
+
+def _curve_axes(axes, section, metric, starts, ends, values, across):
     goal = [section.target.value] if section.target and section.target.column == metric else []
     positive = [value for value in values + goal if value > 0]
     if positive and min(values + goal) > 0 and max(positive) > 8 * min(positive):
         axes.set_yscale("log")
         _decimal_ticks(axes.yaxis, (min(positive), max(positive)))
-    starts = [x[x > 0][0] for cell in cells for run in cell.runs for x in [_across(run, across)] if (x > 0).any()]
     if starts and max(ends) > 3 * min(ends) > 0:
         axes.set_xscale("log", base=2 if across == "step" else 10, nonpositive="mask")
         axes.set_xlim(min(starts) / 1.1, max(ends) * 1.1)
@@ -333,7 +388,11 @@ def _arrow(axes, x, y, color, way):
 
 
 def _known(estimate):
-    return math.isfinite(estimate.value) and estimate.value > 0
+    return _positive(estimate.value)
+
+
+def _positive(value):
+    return math.isfinite(value) and value > 0
 
 
 def _legend(canvas, axes):
@@ -424,9 +483,10 @@ def _metric(section):
     return ordered[0] if ordered else None
 
 
-def _has_curve(run, metric):
-    """Whether a run was evaluated twice, so that there is a curve to draw."""
-    return metric in run.trial.metrics and len(run.trial.step) > 1
+def _has_curve(run, metric, across="step"):
+    """Whether a run was evaluated twice, at times that are known, so that there is a curve to draw."""
+    where = _across(run, across)
+    return metric in run.trial.metrics and len(where) > 1 and math.isfinite(where[-1])
 
 
 def _keys(cells):

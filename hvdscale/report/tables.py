@@ -93,6 +93,20 @@ STEP_MS = Column("step_ms", "median step, ms", "milliseconds", "geometric mean o
 PART_MS = tuple(Column(f"{name}_ms", f"{'waiting' if name == 'communication' else name}, ms", "milliseconds",
                        f"its share of a step, times the median step; the share: mean of {name}_seconds over the sum of "
                        "the parts, over steps, then over runs") for name in NAMES)
+MCCANDLISH = "McCandlish et al. 2018, arXiv 1812.06162, appendix A.1"
+MEASURED = Column("measured_steps", "steps measured", "steps", "steps of all these runs, one run a seed, in which the "
+                  "two square norms were measured")
+GRAD_SQNORM = Column("grad_sqnorm", "|G|^2", "1", "mean over measured steps of (B |G_B|^2 - n mean|G_r|^2) / (B - n); "
+                     "local_sqnorm: mean|G_r|^2 over the shares of a step, weighted by their examples; n: mean of "
+                     "their example counts; reduced_sqnorm: |G_B|^2", MCCANDLISH)
+COV_TRACE = Column("cov_trace", "tr(Sigma)", "1", "mean over measured steps of (mean|G_r|^2 - |G_B|^2) / (1/n - 1/B)",
+                   MCCANDLISH)
+NOISE = Column("noise_scale", "noise scale", "examples", "tr(Sigma) / |G|^2, each averaged over steps first; Fieller's "
+               "interval, variances from differences of neighbouring measured steps", MCCANDLISH)
+QUARTERS = tuple(Column(f"noise_scale_quarter_{at}", f"{word} quarter", "examples", "the noise scale over the "
+                        f"{word} quarter of each run's measured steps", MCCANDLISH)
+                 for at, word in enumerate(("first", "second", "third", "last"), 1))
+LAYER_GROUP = Column("layer_group", "part", "1", "parameters of this top-level part of the model alone")
 WAITING = Column("communication_share", "share waiting", "1", "mean of communication_seconds over the sum of the parts")
 
 
@@ -106,6 +120,10 @@ def tables_of(section) -> tuple[Table, ...]:
         tables.append(_batch_table(section))
     if section.parts:
         tables.append(_parts_table(section))
+    if section.noise:
+        tables.append(_noise_table(section))
+    if any(noise.groups for _, noise in section.noise):
+        tables.append(_noise_groups_table(section))
     return tuple(tables)
 
 
@@ -287,6 +305,33 @@ def _parts_table(section):
     return Table("step-time", words.parts_title(section), columns, tuple(rows), words.parts_notes(section))
 
 
+def _noise_table(section):
+    columns = (WORKERS, BATCH, RUNS, MEASURED, NOISE, *QUARTERS, GRAD_SQNORM, COV_TRACE)
+    rows = tuple(_row((_count(cell.workers[0]), _count(cell.global_batch), _count(len(cell.samples.seeds)),
+                       _count(noise.whole.steps), *map(_noise_scale, (noise.whole, *noise.quarters)),
+                       *_square_norms(noise.whole)), cell)
+                 for cell, noise in section.noise)
+    return Table("noise-scale", words.noise_title(section), columns, rows, words.noise_notes(section))
+
+
+def _noise_groups_table(section):
+    columns = (WORKERS, BATCH, LAYER_GROUP, NOISE, GRAD_SQNORM, COV_TRACE)
+    rows = tuple(_row((_count(cell.workers[0]), _count(cell.global_batch), Cell(name, name), _noise_scale(scale),
+                       *_square_norms(scale)), cell)
+                 for cell, noise in section.noise for name, scale in noise.groups.items())
+    return Table("noise-scale-parts", words.noise_groups_title(section), columns, rows,
+                 words.noise_groups_notes(section))
+
+
+def _noise_scale(scale):
+    shown = words.UNBOUNDED if math.isinf(scale.noise_scale) else number(scale.noise_scale)
+    return Cell(shown, scale.noise_scale, scale.low, scale.high, span(scale.low, scale.high))
+
+
+def _square_norms(scale):
+    return tuple(Cell(number(value), value) for value in (scale.grad_sqnorm, scale.cov_trace))
+
+
 def _row(cells, cell, baseline=None):
     lost = tuple(trial.key for trial in cell.diverged)
     return Row(tuple(cells), keys_of(cell), lost, keys_of(baseline) if baseline is not None else ())
@@ -346,7 +391,8 @@ def _estimate(estimate, cell, write=number):
     if not cell.runs:
         return Cell("diverged", math.nan, math.nan, math.nan)
     if math.isinf(estimate.value):
-        return Cell(f"> {write(estimate.beyond)}", estimate.value, estimate.low, estimate.high,
+        shown = f"> {write(estimate.beyond)}" if estimate.beyond == estimate.beyond else "n/a"
+        return Cell(shown, estimate.value, estimate.low, estimate.high,
                     span(estimate.low, estimate.high, write) if cell.met else "not met")
     return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high,
                 span(estimate.low, estimate.high, write))

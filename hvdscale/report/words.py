@@ -1,14 +1,20 @@
 """What the tables and figures say, in sentences: titles, notes, and the summary that a report opens with."""
 from __future__ import annotations
 
+import math
+
 from ..analysis.intervals import OWN_FROM
+from ..analysis.noise import LEAST_STEPS
 from ..analysis.parts import MOST_ROWS
 from ..analysis.pools import SPEED, stand_out, updates
 from ..analysis.speedup import WEAK
 from ..log.schema import Status
+from ..schedule import Schedule
+from .differences import problems_of_points, settings_tried
 from .numbers import counted, exact, listed, number, percent, ratio, span, whole
 
 ONE_RUN = "*"       # marks a point that stands on one run
+UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
 CROWDED = "#"       # marks a worker count at which a host had fewer cores than workers
 
 SPLIT_NAMES = {"train": "training", "val": "validation"}
@@ -74,6 +80,62 @@ def _parts_summary(section):
             f"{percent(before.communication)}, {percent(before.compute)} and {percent(before.data)}."]
 
 
+def noise_title(section) -> str:
+    """The title of the table of noise scales."""
+    return "Gradient noise scale, in examples" + (f": runs to {section.target}" if section.target else "")
+
+
+def noise_groups_title(section) -> str:
+    """The title of the table of noise scales by part of the model."""
+    return noise_title(section).replace("scale,", "scale by part of the model,")
+
+
+def noise_notes(section) -> tuple[str, ...]:
+    """What must be known to read the table of noise scales."""
+    shown = [scale for _, noise in section.noise for scale in (noise.whole, *noise.quarters)]
+    notes = ["tr(Sigma) / |G|^2, from the square norms of the workers' own gradients (at one worker: of parts of its "
+             "batch) and of the reduced one; over all measured steps of a run and by quarters of them. It usually "
+             "grows in training, as |G|^2 falls.",
+             f"Under a value: its {section.options.confidence:.0%} interval (Fieller) for the steps measured; it holds "
+             "nothing of the spread between seeds."]
+    notes += _unbounded_notes(shown)
+    if any(scale.steps < LEAST_STEPS for scale in shown):
+        notes.append(f"n/a: a quarter has fewer than {LEAST_STEPS} measured steps, too few for an interval.")
+    return tuple(notes)
+
+
+def _unbounded_notes(scales):
+    notes = []
+    if any(math.isinf(scale.high) for scale in scales):
+        notes.append("An interval without an upper end: the steps measured do not tell |G|^2 from 0. More of them (a "
+                     "smaller noise_every) or a larger batch would.")
+    if any(math.isinf(scale.noise_scale) for scale in scales):
+        notes.append(f"{UNBOUNDED} the estimate of |G|^2 came out below 0.")
+    return notes
+
+
+def noise_groups_notes(section) -> tuple[str, ...]:
+    """What must be known to read the table of noise scales by part."""
+    return ("A part is a top-level module of the model; |G|^2 and tr(Sigma) of the parts add up to the model's.",
+            *_unbounded_notes([scale for _, noise in section.noise for scale in noise.groups.values()]))
+
+
+def _noise_summary(section):
+    """Of the largest batch: the noise scale, and how it changed."""
+    if not section.noise:
+        return []
+    cell, noise = max(section.noise, key=lambda found: found[0].global_batch)
+    whole, (first, *_, last) = noise.whole, noise.quarters
+    if not math.isfinite(whole.noise_scale):
+        return [f"Gradient noise scale at global batch {cell.global_batch:,}: not bounded by the "
+                f"{counted(whole.steps, 'step')} measured."]
+    ends = span(whole.low, whole.high)
+    grew = (f", {number(first.noise_scale)} in the first quarter of the measured steps and "
+            f"{number(last.noise_scale)} in the last" if math.isfinite(first.noise_scale + last.noise_scale) else "")
+    return [f"Gradient noise scale at global batch {cell.global_batch:,}: {number(whole.noise_scale)} examples"
+            f"{f' ({ends})' if ends else ''}{grew}."]
+
+
 def batch_title(section) -> str:
     """The title of the table by global batch."""
     return f"By global batch: {section.target} (all worker counts)"
@@ -86,6 +148,9 @@ def series_notes(section, series) -> tuple[str, ...]:
     grows = ("the global batch grows with the workers" if series.kind == WEAK
              else "the global batch stays, the share of a worker shrinks")
     notes = [f"{series.kind.capitalize()} scaling: {grows}. Ratios are to W = {baseline.workers[0]}."]
+    problems = problems_of_points(series.points)
+    if problems:
+        notes.append(f"The points are not of one problem: {'; '.join(problems)}.")
     if section.target and not baseline.steps.met:
         notes.append(f"The baseline, W = {baseline.workers[0]}, did not meet the target: ratios of steps and seconds "
                      "cannot be formed.")
@@ -145,7 +210,21 @@ def summary(section) -> tuple[str, ...]:
     for series in section.series:
         said += _series_summary(section, series) if section.target else _throughput_summary(series)
     said += [_alone_summary(section, cell) for cell in section.alone] if len(section.alone) <= 3 else []
-    return (*said, *batch_summary(section), *_parts_summary(section))
+    return (*said, *batch_summary(section), *_parts_summary(section), *_noise_summary(section),
+            *schedules(section))
+
+
+def schedules(section) -> tuple[str, ...]:
+    """The learning rate as a function of the step at each batch, as the plans settled it in whatever unit was typed."""
+    found = {}
+    for run in (run for cell in section.cells for run in cell.runs):
+        schedule = Schedule.of(run.trial.plan.get("problem") or {})
+        if schedule:
+            found.setdefault(run.trial.global_batch, {})[str(schedule)] = None
+    if not found:
+        return ()
+    said = (f"{batch:,}: {' or '.join(found[batch])}" for batch in sorted(found))
+    return (f"Learning rate by step, at batch {'; '.join(said)}.",)
 
 
 def left_out(section) -> tuple[str, ...]:
@@ -167,7 +246,8 @@ def left_out(section) -> tuple[str, ...]:
                     "them with keep_going, or with this target, to know their steps.")
     moved = [trial for trial in section.trials if len(trial.worker_counts) > 1]
     if moved:
-        said.append(f"Changed their worker count at a restart: {_named(moved)}; their times mix both.")
+        said.append(f"Changed their worker count on the way: {_named(moved)}; their times and speeds are left out, "
+                    "their steps are not.")
     return tuple(said)
 
 
@@ -188,7 +268,7 @@ def _cell_notes(section, cells, times=True):
     tried = [cell for cell in cells if cell.settings > 1]
     if tried:
         which = "fewest steps to target" if section.target else "most examples a second"
-        notes.append("Several settings (learning rate, ...) were tried at batch " + listed(
+        notes.append(f"{settings_tried(tried)} were tried at batch " + listed(
             f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried) + f": the row is the one with the {which}, "
             "and its interval does not include that choice.")
     if times:
@@ -324,13 +404,14 @@ def _alone_summary(section, cell):
     where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.global_batch:,}"
     if not cell.runs:
         return f"{where[0].upper() + where[1:]}: every trial diverged."
-    speed = f"{number(cell.examples_per_second.value)} examples per second"
+    known = cell.examples_per_second.value == cell.examples_per_second.value
+    speed = f"{number(cell.examples_per_second.value)} examples per second" if known else "no time is known"
     if not section.target:
         return f"{where[0].upper() + where[1:]}: {speed}."
     if not cell.steps.met:
         return f"With {where}, {section.target} was not met within {whole(cell.steps.beyond)} steps."
-    return (f"With {where}, {section.target} took {whole(cell.steps.value)} steps and "
-            f"{number(cell.seconds.value)} s, at {speed}.")
+    took = f"With {where}, {section.target} took {whole(cell.steps.value)} steps"
+    return f"{took} and {number(cell.seconds.value)} s, at {speed}." if known else f"{took}; {speed}."
 
 
 def _ends(value):

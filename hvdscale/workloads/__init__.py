@@ -1,9 +1,9 @@
 """The built-in workloads, each named dataset/model."""
 from __future__ import annotations
 
-from ..errors import UsageError
+from ..errors import UsageError, WorkloadError
 from ..importing import import_object
-from ..workload import Workload
+from ..workload import Workload, problems
 from . import digits, mnist
 
 DATASETS = {"digits": digits, "mnist": mnist, "fashion_mnist": mnist}
@@ -23,8 +23,9 @@ def find(name: str) -> Workload:
 
 def _imported(name: str) -> Workload:
     found = import_object(name, "workload")
-    if not isinstance(found, Workload):
-        raise UsageError(f"{name} is a {type(found).__name__}, not a hvdscale.workload.Workload")
+    wrong = problems(found)
+    if wrong:
+        raise WorkloadError("\n  ".join([f"{name} is not a workload that can be trained:", *wrong]))
     return found
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..shards import epoch_order
-from ..workload import Data, Split, Workload
+from ..workload import Classification, Data, Split
 from .models.cnn import TinyCNN
 from .models.fc import FullyConnected, parse_widths
 
@@ -20,11 +20,11 @@ DEFAULTS = dict(optimizer="momentum", momentum=0.9, lr_rule="linear", max_lr_fac
                 target="val/error<0.05", epochs=60.0, eval_every_epochs=0.25)
 
 
-def workload(dataset: str, model: str) -> Workload | None:
+def workload(dataset: str, model: str) -> Classification | None:
     """digits/fc (one hidden layer of 64), digits/fc_WIDTH..., digits/cnn; None for another name."""
     def make(build, batch, lr):
         defaults = {**DEFAULTS, "local_batch": batch, "base_batch": batch, "lr": lr}
-        return Workload(dataset, model, CLASSES, load, build, prepare, defaults)
+        return Classification(dataset, model, CLASSES, load, build, prepare, defaults)
     if model == "cnn":
         return make(TinyCNN, 32, 0.02)
     widths = (64,) if model == "fc" else parse_widths(model)

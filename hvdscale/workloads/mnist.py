@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
-from ..workload import Data, Split, Workload
+from ..workload import Classification, Data, Split
 from .models.cnn import WIDTHS, SimpleCNN
 from .models.fc import FullyConnected, parse_widths
 from .readers.idx import read_idx
@@ -27,7 +27,7 @@ TARGETS = {("mnist", "fc"): "val/error<0.03", ("mnist", "cnn"): "val/error<0.01"
            ("fashion_mnist", "fc"): "val/error<0.15", ("fashion_mnist", "cnn"): "val/error<0.1"}
 
 
-def workload(dataset: str, model: str) -> Workload | None:
+def workload(dataset: str, model: str) -> Classification | None:
     """A Simple CNN in one of its widths, or a fully connected network of any; None for another name."""
     family, _, width = model.rpartition("_") if model != "simple_cnn" else ("simple_cnn", "", "base")
     if family == "simple_cnn" and width in WIDTHS:
@@ -36,9 +36,9 @@ def workload(dataset: str, model: str) -> Workload | None:
     return widths and _workload(dataset, model, "fc", lambda: FullyConnected(SIDE * SIDE, widths, CLASSES), 0.02)
 
 
-def _workload(dataset, model, family, build, lr) -> Workload:
+def _workload(dataset, model, family, build, lr) -> Classification:
     defaults = {**DEFAULTS, "lr": lr, "target": TARGETS[dataset, family]}
-    return Workload(dataset, model, CLASSES, partial(load, dataset), build, prepare, defaults)
+    return Classification(dataset, model, CLASSES, partial(load, dataset), build, prepare, defaults)
 
 
 def load(dataset: str, data_dir: str | None) -> Data:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from hvdscale.evaluate import Evaluator
-from hvdscale.train import make_model
+from hvdscale.model import make_model
 from hvdscale.workers import form
 from tests.parallel import toy
 

@@ -16,3 +16,9 @@ def test_a_step_is_timed_against_torchs_own(run, np):
     for workload in workloads:
         [ours, theirs, ratio] = re.search(rf"^{workload} +([\d.]+) +([\d.]+) +([\d.]+) ", done.stdout, re.M).groups()
         assert float(ratio) == pytest.approx(float(ours) / float(theirs), abs=0.1)
+
+
+def test_the_cost_of_measuring_the_noise_scale_is_printed(run):
+    done = run(sys.executable, ROOT / "tools/bench_step", "digits/fc", "--noise", "--blocks", "1", "--steps", "2")
+    [ratio, adds] = re.search(r"^digits/fc +[\d.]+ +[\d.]+ +([\d.]+) .* (-?[\d.]+)%$", done.stdout, re.M).groups()
+    assert float(adds) == pytest.approx(float(ratio) - 1, abs=0.02)         # every hundredth step

@@ -18,6 +18,8 @@ ELSEWHERE = {
     "sbatch -N2 --ntasks-per-node=2 slurm/train.sbatch digits/fc --steps 40":
         "test_the_sbatch_command_of_the_readme_runs",
     "salloc -N2 --ntasks-per-node=8": "test_inside_an_allocation_a_series_runs_on_its_nodes",
+    "horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script ./hosts hvdscale-train digits/fc --checkpoint kept":
+        "test_the_elastic_command_for_a_cluster_runs",
     "tools/bench_step": "test_a_step_is_timed_against_torchs_own",
     "tools/test": None,                                 # runs this one
 }
@@ -71,6 +73,7 @@ def test_commands_that_run_elsewhere_are_in_the_readme_and_their_tests_are_there
         assert command in commands() and (test is None or f"def {test}(" in tests), command
 
 
+@pytest.mark.slow
 def test_the_series_whose_table_is_shown_runs_with_fewer_steps(tmp_path, mnist):
     launcher_command("horovodrun", 1)
     (tmp_path / "mnist").symlink_to(mnist)

@@ -12,6 +12,7 @@ SCALE = (sys.executable, "-c", "from hvdscale.cli.scale import main; main()", "d
          "--out", "out", "--set", "eval_every=10", "--set", "keep_going=true", "--launcher", "mpirun")
 
 
+@pytest.mark.slow
 def test_a_job_at_two_worker_counts_ends_in_a_report_and_keeps_its_logs(run, tmp_path):
     pytest.importorskip("sklearn")
     launcher_command("mpirun", 2)                                               # skips where there is none

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import sys
+import time
 
 import pytest
 
@@ -56,7 +57,7 @@ def pmix(cluster):
         lacks("slurm", f"srun --mpi=pmix needs PMIx (Debian 12: apt install libpmix-dev): {tried.stderr}")
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+@pytest.mark.parametrize("launcher", [pytest.param("mpirun", marks=pytest.mark.slow), "srun"])
 def test_the_template_trains_on_two_nodes_with_two_ranks_each(submit, request, tmp_path, launcher):
     if launcher == "srun":
         request.getfixturevalue("pmix")
@@ -80,6 +81,71 @@ def test_the_sbatch_command_of_the_readme_runs(submit):
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), output
 
 
+SLOW = """
+import time
+from dataclasses import replace
+from hvdscale.splits import Split
+from hvdscale.workloads import find
+
+
+class Slow(Split):
+    def take(self, visits):
+        time.sleep(0.02)
+        return super().take(visits)
+
+
+def load(data_dir):
+    data = find("digits/fc").load(data_dir)
+    return replace(data, train=Slow(data.train.inputs, data.train.labels))
+
+
+workload = replace(find("digits/fc"), load=load)
+"""
+
+
+@pytest.fixture
+def begun(cluster, checkout, tmp_path):
+    """A job with the README's options for checkpoints, which has kept its first one."""
+    launcher_command("mpirun", 1)
+    [arguments, options] = re.findall(r"``((?:--checkpoint|--requeue) [^`]*)``", (ROOT / "README.rst").read_text())
+    (tmp_path / "slow.py").write_text(SLOW)
+    job = cluster.sbatch("-N2", "--ntasks-per-node=1", "-t10", *options.split(), checkout / "slurm/train.sbatch",
+                         "slow:workload", *arguments.split(), "--steps", "150", "--target", "none", "--log", "w.h5",
+                         cwd=tmp_path)
+    until(lambda: (tmp_path / "DIR/step-0.pt").exists())
+    return job
+
+
+def until(ready, limit=60):
+    end = time.monotonic() + limit
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_job_that_is_warned_is_queued_again_and_goes_on_from_its_checkpoint(cluster, begun, tmp_path):
+    cluster.run("scancel", "-b", "-s", "USR1", begun)                   # what --signal sends
+    until(lambda: "Reason=BeginTime" in cluster.run("scontrol", "-o", "show", "job", begun).stdout)
+    assert json.loads((tmp_path / "DIR/outcome").read_text())["exit_code"] == 75
+    cluster.run("scontrol", "update", f"jobid={begun}", "starttime=now+2seconds")
+    job, output = cluster.wait(begun, limit=120), (tmp_path / f"hvdscale-{begun}.out").read_text()
+    assert (job["JobState"], job["ExitCode"], job["Restarts"]) == ("COMPLETED", "0:0", "1"), output
+    with read_log(tmp_path / "w.h5") as log:
+        assert log.trials["status"].tolist() == [Status.COMPLETE]
+        assert log.steps["step"].tolist() == list(range(1, 151))
+        assert log.restarts["previous_end"][-1].startswith("stopped by a signal after step")
+    assert json.loads((tmp_path / "DIR/outcome").read_text())["exit_code"] == 0
+
+
+@pytest.mark.slow
+def test_a_job_that_is_cancelled_keeps_a_checkpoint_and_is_not_queued_again(cluster, begun, tmp_path):
+    cluster.run("scancel", begun)
+    assert cluster.wait(begun)["JobState"] == "CANCELLED"
+    until(lambda: (tmp_path / "DIR/outcome").exists())
+    told = json.loads((tmp_path / "DIR/outcome").read_text())
+    assert told["exit_code"] == 75 and told["job"] == begun and (tmp_path / told["checkpoint"]).exists()
+
+
 def test_inside_an_allocation_a_series_runs_on_its_nodes(cluster, tmp_path):
     """The README's allocation, of two cores a node."""
     launcher_command("mpirun", 1)
@@ -95,7 +161,8 @@ def test_inside_an_allocation_a_series_runs_on_its_nodes(cluster, tmp_path):
 
 @pytest.mark.parametrize("code, says, options", [
     (3, "INFEASIBLE: diverged", ["--lr", "1e30", "--lr-rule", "none"]),
-    (2, "Error: --global-batch 20 is not", ["--global-batch", "20", "--local-batch", "8"])])
+    pytest.param(2, "Error: --global-batch 20 is not", ["--global-batch", "20", "--local-batch", "8"],
+                 marks=pytest.mark.slow)])
 def test_the_exit_code_of_training_is_the_jobs(submit, code, says, options):
     job, output = submit(["-N2", "--ntasks-per-node=1"], "digits/fc", "--steps", "20", *options)
     assert (job["JobState"], job["ExitCode"]) == ("FAILED", f"{code}:0"), output

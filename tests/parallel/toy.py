@@ -1,18 +1,18 @@
 """A small workload for tests: 53 random 6x6 images in 5 classes, a model with convolution and dropout."""
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import nn
 
 from hvdscale.config import Settings
-from hvdscale.dropout import Dropout
+from hvdscale.modules import BatchNorm, Dropout
 from hvdscale.job import make_optimizer
 from hvdscale.plan import Place, settle
 from hvdscale.step import DataParallelStep
-from hvdscale.train import make_model, share_model
-from hvdscale.workload import Data, Split, Workload
+from hvdscale.model import fit_to_groups, make_model, share_model
+from hvdscale.workload import Classification, Data, Split
 
 TRAIN, VAL, TEST, CLASSES, SIDE = 53, 31, 17, 5, 6
 DEFAULTS = dict(lr=0.05, base_batch=8, local_batch=8, optimizer="nesterov", momentum=0.9, weight_decay=1e-3, steps=50,
@@ -25,19 +25,39 @@ class Counted(Split):
 
     taken: Counter
 
-    def take(self, indices):
-        self.taken.update(indices.tolist())
-        return super().take(indices)
+    def take(self, visits):
+        self.taken.update(visits.indices.tolist())
+        return super().take(visits)
 
 
 class Net(nn.Module):
-    def __init__(self, dropout=0.0):
+    """norm: "", ours or torch's; drop: ours, torch's, or torch's function, which no module shows."""
+
+    def __init__(self, dropout=0.0, norm="", drop="ours"):
         super().__init__()
+        norms = {"ours": [BatchNorm(4)], "torch": [nn.BatchNorm2d(4)], "": []}[norm]
+        drop = {"ours": Dropout, "torch": nn.Dropout, "function": Functional}[drop](dropout)
         self.layers = nn.Sequential(
-            nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), Dropout(dropout), nn.Linear(64, CLASSES))
+            nn.Conv2d(1, 4, 3), *norms, nn.Tanh(), nn.Flatten(), drop, nn.Linear(64, CLASSES))
 
     def forward(self, x):
         return self.layers(x)
+
+
+class Functional(nn.Module):
+    def __init__(self, p):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x):
+        return nn.functional.dropout(x, self.p, self.training)
+
+
+def noise_and_flip(inputs, draws):
+    """Of each example: half are mirrored, all get noise."""
+    u = draws.uniform(1 + SIDE * SIDE)
+    flipped = torch.where(u[:, :1, None, None] < 0.5, inputs.flip(3), inputs)
+    return flipped + u[:, 1:].view(inputs.shape)
 
 
 def load(data_dir=None):
@@ -49,20 +69,27 @@ def load(data_dir=None):
     return Data(split(TRAIN), split(VAL), split(TEST))
 
 
-WORKLOAD = Workload("toy", "net", CLASSES, load, Net, lambda x, dtype: x.to(dtype), DEFAULTS)
+def load_augmented(data_dir=None):
+    data = load()
+    return replace(data, train=replace(data.train, augment=noise_and_flip))
+
+
+WORKLOAD = Classification("toy", "net", CLASSES, load, Net, lambda x, dtype: x.to(dtype), DEFAULTS)
 
 
 def settled(workers, **layer):
     return settle(Settings.build(DEFAULTS, layer), WORKLOAD, TRAIN, VAL, Place(workers, workers, workers))
 
 
-def trajectory(workers, steps, **layer):
-    """Losses of the steps, and all parameters after them as one float64 vector."""
+def trajectory(workers, steps, augmented=False, **layer):
+    """Losses of the steps, all parameters after them as one float64 vector, and all buffers as another."""
     plan = settled(workers.size, **layer)
-    device = torch.device("cpu")
+    device, train = torch.device("cpu"), (load_augmented() if augmented else load()).train
     model = make_model(WORKLOAD, plan, device)
     share_model(model, workers)
-    step = DataParallelStep(plan, WORKLOAD, load().train, model, make_optimizer(plan, model), workers, device)
+    plan, _ = fit_to_groups(plan, layer.get("group_by_group", "auto"), WORKLOAD, train, model, device)
+    step = DataParallelStep(plan, WORKLOAD, train, model, make_optimizer(plan, model), workers, device)
     step.warm_up(1)
     losses = [step(i, plan.schedule.lr_at(i), set()).loss for i in range(steps)]
-    return losses, torch.cat([p.detach().double().flatten() for p in model.parameters()]).tolist()
+    return losses, *([value for tensor in tensors for value in tensor.detach().double().flatten().tolist()]
+                     for tensors in (model.parameters(), model.buffers()))

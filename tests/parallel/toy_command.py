@@ -4,6 +4,9 @@ import signal
 import sys
 from dataclasses import dataclass, replace
 
+import torch
+from torch import nn
+
 import hvdscale.workloads
 from hvdscale.cli.train import main
 from hvdscale.errors import DataError
@@ -24,8 +27,8 @@ class Grieved(Split):
 
     taken = []
 
-    def take(self, indices):
-        self.taken.append(len(indices))
+    def take(self, visits):
+        self.taken.append(len(visits.indices))
         if my_rank() == int(RANK) and len(self.taken) == int(STEP):
             if KIND == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -36,21 +39,43 @@ class Grieved(Split):
             if KIND == "raise":
                 raise RuntimeError("the planted fault")
             if KIND == "nan":
-                self.inputs.fill_(float("nan"))
-        return super().take(indices)
+                self.inputs[visits.indices[0]] = float("nan")
+            if KIND == "label":
+                self.labels[visits.indices[0]] = toy.CLASSES
+        return super().take(visits)
+
+
+class GrievedNet(toy.Net):
+    """A model that meets the fault: its last layer is of another width, drawn by the rank, or left out of a step."""
+
+    def __init__(self, **model_args):
+        super().__init__(**model_args)
+        self.more = nn.Linear(toy.CLASSES, toy.CLASSES + (KIND == "shape" and my_rank() == int(RANK)))
+        self.passes = 0
+        if KIND == "drawn":
+            nn.init.normal_(self.more.weight, generator=torch.Generator().manual_seed(my_rank()))
+
+    def forward(self, x):
+        self.passes += self.training
+        x = super().forward(x)
+        left_out = KIND == "unused" and my_rank() == int(RANK) and self.passes >= int(STEP)
+        return x if left_out else x + self.more(x)
 
 
 def load(data_dir):
     data = toy.load()
     if KIND == "missing" and my_rank() == int(RANK):
         raise DataError("/data/toy: there is no such folder")
+    if KIND == "labels" and my_rank() == int(RANK):
+        data.train.labels[7] = toy.CLASSES
     if KIND == "shorter" and my_rank() == int(RANK):
         data = Data(data.train.first(50), data.val, data.test)
     return Data(Grieved(data.train.inputs, data.train.labels), data.val, data.test)
 
 
 def workload(dataset, model):
-    return replace(toy.WORKLOAD, dataset=dataset, model=model, load=load)
+    build = GrievedNet if KIND in ("shape", "drawn", "unused") else toy.Net
+    return replace(toy.WORKLOAD, dataset=dataset, model=model, load=load, build=build)
 
 
 if __name__ == "__main__":

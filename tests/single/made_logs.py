@@ -9,6 +9,7 @@ from hvdscale.log.writer import LogWriter
 
 
 PARTS = ("data_seconds", "compute_seconds", "communication_seconds")
+SQNORMS = ("local_sqnorm", "reduced_sqnorm", "local_examples")
 
 
 class MadeTable(dict):
@@ -28,7 +29,8 @@ def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, wor
     """One trial, evaluated after ``steps`` with ``error`` after ``seconds`` (0.01 a step unless given).
 
     changes  dataset, model, optimizer, keep_going, cores, local_workers, untimed_passes, train_examples, peak_lr,
-             stop_reason, plan, worker_counts (one a restart), communication_share (of its steps; 0.1 is data)
+             stop_reason, plan, worker_counts (one a restart), communication_share (of its steps; 0.1 is data),
+             sqnorms (of its steps, three numbers each: SQNORMS; None: not measured)
     """
     plan = {
         "problem": {"workload": "made/net", "model_args": changes.get("model_args"), "global_batch": batch,
@@ -49,7 +51,7 @@ def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, wor
     seconds = 0.01 * steps if seconds is None else np.asarray(seconds, float)
     return SimpleNamespace(row=row, step=steps, seconds=seconds, error=np.asarray(error, float),
                            step_seconds=np.asarray(step_seconds, float),
-                           communication_share=changes.get("communication_share"),
+                           communication_share=changes.get("communication_share"), sqnorms=changes.get("sqnorms"),
                            worker_counts=changes.get("worker_counts", (workers,)))
 
 
@@ -58,7 +60,9 @@ def log(*trials, path="made.h5", metric="val/error"):
     rows = sorted(((s, t.row["id"], t.row["global_batch"] * s, w, e)
                    for t in trials for s, w, e in zip(t.step, t.seconds, t.error)))
     parted = any(t.communication_share is not None for t in trials)
-    steps = [(t.row["id"], i + 1, 1.0, 0.1, s, *(_parts(s, t.communication_share) if parted else ()))
+    noisy = any(t.sqnorms is not None for t in trials)
+    steps = [(t.row["id"], i + 1, 1.0, 0.1, s, *(_parts(s, t.communication_share) if parted else ()),
+              *((t.sqnorms[i] if t.sqnorms and t.sqnorms[i] else (np.nan,) * 3) if noisy else ()))
              for t in trials for i, s in enumerate(t.step_seconds)]
     restarts = [(t.row["id"], 0, w, "here", "cpu", 0.0, "") for t in trials for w in t.worker_counts]
     return SimpleNamespace(
@@ -66,7 +70,8 @@ def log(*trials, path="made.h5", metric="val/error"):
         trials=MadeTable({name: _column([t.row[name] for t in trials]) for name in trial().row}),
         restarts=_table(("trial", "first_step", "workers", "host", "device", "time", "previous_end"), restarts),
         evaluations=_table(("step", "trial", "examples", "train_seconds", metric), rows),
-        steps=_table(("trial", "step", "loss", "lr", "step_seconds", *(PARTS if parted else ())), steps))
+        steps=_table(("trial", "step", "loss", "lr", "step_seconds", *(PARTS if parted else ()),
+                      *(SQNORMS if noisy else ())), steps))
 
 
 def _parts(seconds, share):
@@ -85,7 +90,7 @@ def save(made, path):
     """The log as a file, and its path."""
     metrics = [name for name in made.evaluations.columns if "/" in name]
     writer = LogWriter(path, metrics=metrics, metaparameters=("learning_rate",), attributes={"commit": "0" * 7},
-                       optional_steps=[name for name in PARTS if name in made.steps])
+                       optional_steps=[name for name in (*PARTS, *SQNORMS) if name in made.steps])
     for name in ("trials", "restarts", "evaluations", "steps"):
         table = getattr(made, name)
         for row in range(table.rows):

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 from hvdscale.config import Settings
 from hvdscale.plan import Place, settle
 
-WORKLOAD = SimpleNamespace(name="made/net", dataset="made", model="net", metrics=("cross_entropy", "error"))
+WORKLOAD = SimpleNamespace(name="made/net", dataset="made", model="net",
+                           metrics={"cross_entropy": "min", "error": "min"})
 DEFAULTS = dict(local_batch=10, lr=0.1, base_batch=10, steps=100)
 TRAIN, VAL = 1000, 200
 

@@ -27,6 +27,9 @@ class Member(Lone):
             tensor.copy_(sum(values for _, values in given))
         return wait
 
+    def broadcast_(self, tensor, name, root=0):
+        return tensor.copy_(self._exchange(tensor.clone())[root])
+
     def gather(self, value, name):
         return [given for _, given in self._exchange((name, value))]
 

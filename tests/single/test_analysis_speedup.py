@@ -234,3 +234,23 @@ def test_without_a_target_system_efficiency_is_all_there_is():
     assert found.batches is None
     assert found.series[0].points[1].system_efficiency.value == pytest.approx(0.5)
     assert np.isnan(found.series[0].points[1].step_speedup.value)
+
+
+def test_a_baseline_of_runs_that_changed_their_worker_count_gives_ratios_of_steps_alone():
+    [series] = section(*runs(1, 32, [400, 420], [4, 5], worker_counts=(1, 2)),
+                       *runs(2, 64, [200, 210], [2, 3], first_id=10)).series
+    point = series.points[1]
+    assert point.step_speedup.value == pytest.approx(2)
+    assert all(np.isnan(ratio.value) for ratio in (point.system_efficiency, point.product, point.time_speedup))
+
+
+def test_seeds_that_kept_their_worker_count_alone_tell_the_speed_of_a_point():
+    """Strong scaling: the same updates, of which the second point has one seed less that was timed."""
+    moved = trial(id=12, seed=2, workers=2, steps=(0, 390, 400), error=(1, 1, 0.1), seconds=(0, 1, 99),
+                  worker_counts=(2, 1))
+    [series] = section(*runs(1, 32, [400, 410, 400], [4, 4.2, 4]), *runs(2, 32, [400, 410], [2, 2.2], 10),
+                       moved).series
+    point = series.points[1]
+    assert point.system_efficiency.low < point.system_efficiency.value < point.system_efficiency.high < 2
+    assert point.time_speedup.low < point.time_speedup.value < point.time_speedup.high < 4
+    assert point.product.value == pytest.approx(point.statistical_efficiency.value * point.system_efficiency.value)

@@ -143,6 +143,29 @@ def test_a_log_without_times_gives_steps_and_no_seconds():
     assert found.steps.value == pytest.approx(200) and np.isnan(found.seconds.value)
 
 
+def test_a_run_of_several_worker_counts_tells_of_steps_and_not_of_times():
+    found = cell(trial(id=1, seed=1, seconds=(0, 1, 2)), trial(id=2, seed=2, seconds=(0, 1, 4)),
+                 trial(id=3, seed=3, seconds=(0, 50, 99), steps=(0, 100, 400), worker_counts=(1, 2)))
+    timed = cell(trial(id=1, seed=1, seconds=(0, 1, 2)), trial(id=2, seed=2, seconds=(0, 1, 4)))
+    assert (found.steps.value, found.steps.runs) == (pytest.approx((200 * 200 * 400) ** (1 / 3)), 3)
+    speed, alone = found.examples_per_second, timed.examples_per_second
+    assert (speed.value, speed.low, speed.high, speed.runs) == (alone.value, alone.low, alone.high, 2)
+    assert found.seconds.value == pytest.approx(32 * found.steps.value / speed.value)
+    assert found.seconds.high / found.seconds.low == pytest.approx(timed.seconds.high / timed.seconds.low)
+
+
+def test_a_probe_of_several_worker_counts_has_no_speed_and_no_parts():
+    found = cell(trial(steps=(), error=(), step_seconds=[0.1] * 50, communication_share=0.5, worker_counts=(2, 1)),
+                 target=None)
+    assert np.isnan(found.examples_per_second.value) and found.runs[0].last_step == 50 and parts_of(found) is None
+
+
+def test_of_two_settings_of_a_probe_the_one_that_was_timed_stands_for_the_cell():
+    fast = trial(id=1, steps=(), error=(), step_seconds=[0.1] * 50, worker_counts=(2, 1))
+    slow = trial(id=2, steps=(), error=(), step_seconds=[0.2] * 50, peak_lr=0.2)
+    assert [run.trial.id for run in cell(fast, slow, target=None).runs] == [2]
+
+
 def test_an_empty_log_has_no_trials():
     assert read_trials(log()) == []
 
@@ -192,3 +215,14 @@ def test_the_parts_of_a_cell_are_the_mean_of_its_runs():
                  trial(id=2, seed=1, step_seconds=[0.4] * 5, communication_share=0.6))
     parts = parts_of(found)
     assert (parts.steps, parts.seconds, parts.communication) == (8, pytest.approx(0.2), pytest.approx(0.4))
+
+
+def test_the_order_in_which_trials_ended_changes_no_estimate():
+    """Large batches end in another order, and diverge more: which trials count may not depend on who was first."""
+    made = [trial(id=i, seed=i, steps=(0, 90 + i, 100 + 7 * i), error=(0.9, 0.5, 0.1 if i % 3 else 0.3),
+                  status=Status.INFEASIBLE if i == 4 else Status.COMPLETE) for i in range(7)]
+    wanted = cell(*made)
+    for order in ([6, 5, 4, 3, 2, 1, 0], [3, 0, 6, 4, 1, 5, 2]):
+        found = cell(*(made[i] for i in order))
+        assert found.steps == wanted.steps and found.seconds == wanted.seconds
+        assert [run.trial.id for run in found.runs] == [run.trial.id for run in wanted.runs]

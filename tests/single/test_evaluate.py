@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from hvdscale.errors import DataError
 from hvdscale.evaluate import Evaluator
 from hvdscale.workers import Lone
 from hvdscale.workload import Split
@@ -60,7 +61,7 @@ def test_a_models_measures_are_those_of_a_loop_over_examples(chunk):
     torch.manual_seed(0)
     model = toy.Net().double()
     data = toy.load()
-    measured = Evaluator(toy.WORKLOAD, {"val": data.val}, chunk, Lone(), CPU)(model, ("val",))
+    measured = Evaluator(toy.WORKLOAD, {"val": data.val}, chunk, Lone(), CPU, "fp64")(model, ("val",))
     entropy, wrong = 0.0, 0
     for x, y in zip(data.val.inputs, data.val.labels.tolist()):
         logits = model(x[None])[0].tolist()
@@ -107,3 +108,63 @@ def test_the_splits_that_are_asked_for_are_measured_and_no_others():
     measured = Evaluator(Whole(), splits, 7, Lone(), CPU)(nn.Linear(1, 1), ("test", "val"))
     assert set(measured) == {"test/label", "test/odd", "val/label", "val/odd"}
     assert not splits["train"].taken
+
+
+def test_a_fault_of_one_ranks_share_is_raised_on_all():
+    class Faulty(Whole):
+        def measure(self, model, batch):
+            if 900 in batch.labels:
+                raise DataError("the planted fault")
+            return super().measure(model, batch)
+    splits = {"val": Split(torch.zeros(6, 1), torch.tensor([1, 2, 3, 900, 5, 6]))}
+
+    def said(member):
+        with pytest.raises(DataError) as raised:
+            Evaluator(Faulty(), splits, 2, member, CPU)(nn.Linear(1, 1).eval(), ("val",))
+        return str(raised.value)
+    assert on_each(3, said) == ["rank 1 of 3: the planted fault"] * 3
+
+
+class Averaged:
+    """A workload that measures the mean of the model's outputs, whose split is read once more where it is NaN."""
+
+    metrics = ("output", "examples")
+
+    def measure(self, model, batch):
+        return {"output": (model(batch.inputs).sum(), len(batch)), "examples": (len(batch), len(batch))}
+
+
+@pytest.mark.parametrize("workers, named", [(1, ""), (2, "rank 1 of 2: ")])
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_value_that_is_not_finite_is_named_on_all_ranks(workers, named, value):
+    splits = {"val": Split(torch.ones(7, 2), torch.zeros(7)), "test": Split(torch.ones(5, 2), torch.zeros(5))}
+    splits["test"].inputs[2, 1] = value                 # chunks of 2: the sixth of them
+    model = nn.Linear(2, 1)
+
+    def said(member):
+        with pytest.raises(DataError) as raised:
+            evaluated(Averaged(), splits, 2, member, model)
+        return str(raised.value)
+    assert on_each(workers, said) == [f"{named}the batch.inputs holds {value:g} in test example 2; mend or leave out "
+                                      "what is not finite in the data"] * workers
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_model_that_diverged_has_its_means_and_the_data_are_looked_at_once(workers):
+    splits = splits_of({"val": 5, "test": 0})
+    model = nn.Linear(1, 1).requires_grad_(False).eval()
+    model.bias.fill_(math.inf)
+
+    def measure_twice(member):
+        evaluate = Evaluator(Averaged(), splits, 2, member, CPU)
+        return [evaluate(model, ("val", "test")) for _ in range(2)]
+    for measured in sum(on_each(workers, measure_twice), []):
+        assert (measured["val/output"], measured["val/examples"]) == (math.inf, 1)
+        assert math.isnan(measured["test/output"])
+    assert splits["val"].taken == {i: 3 for i in range(5)}
+
+
+def test_a_split_that_is_not_finite_where_no_measure_shows_it_is_left_alone():
+    split = Split(torch.full((4, 1), math.nan), torch.arange(4))
+    measured = Evaluator(Whole(), {"val": split}, 2, Lone(), CPU)(nn.Linear(1, 1), ("val",))
+    assert measured == {"val/label": 1.5, "val/odd": 0.5}

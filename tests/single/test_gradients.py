@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from hvdscale.gradients import GradientBuffer
-from hvdscale.shards import share_bounds
+from hvdscale.shards import step_passes
 from hvdscale.workers import Lone
 from tests.single.made_workers import on_each
 
@@ -33,18 +33,18 @@ def whole_batch_gradient():
 def test_passes_and_workers_add_up_to_the_gradient_of_the_whole_batch(workers, passes, bucket_bytes):
     """Neither the number of passes nor uneven shares may tilt the mean: allreduce alone averages over workers."""
     models, wanted = [model_of() for _ in range(workers)], whole_batch_gradient()
-    bounds = share_bounds(BATCH, 4, workers, passes)
+    ranks_passes = step_passes(BATCH, 4, workers, passes)
 
     def reduced(member):
         model = models[member.rank]
         buffer = GradientBuffer(model, 2, member, bucket_bytes)
-        cuts = bounds[member.rank]
+        mine = ranks_passes[member.rank]
         for step in range(2):                           # a buffer that is used again starts from nothing
             member.names.clear()
             buffer.begin()
-            for number, (a, b) in enumerate(zip(cuts, cuts[1:])):
+            for number, (a, b, _) in enumerate(mine):
                 buffer.backward(losses(model, INPUTS[a:b]).sum() / BATCH, last_pass=number == passes - 1)
-            tail = buffer.sum_([cuts[-1] - cuts[0], member.rank + 1])
+            tail = buffer.sum_([sum(b - a for a, b, _ in mine), member.rank + 1])
         return [p.grad.clone() for p in model.parameters()], tail, member.names
 
     buckets = {0: 1, 1: PARAMETERS, 10**6: 1}

@@ -10,7 +10,7 @@ import pytest
 from hvdscale.errors import PlanError, UsageError
 from hvdscale.plan import EXECUTION, MEASUREMENT, Place, Plan
 from hvdscale.schedule import Schedule
-from tests.single.made_plans import DEFAULTS, TRAIN, settled
+from tests.single.made_plans import DEFAULTS, TRAIN, WORKLOAD, settled
 
 
 # the batch
@@ -20,9 +20,8 @@ def test_the_global_batch_is_workers_times_local_batch_times_passes(workers, loc
     plan = settled(workers, local_batch=local, accumulate=accumulate, ghost_batch=2)
     assert plan.global_batch == workers * local * accumulate
     assert (plan.workers, plan.accumulate) == (workers, accumulate)
-    bounds = [plan.passes(plan.global_batch, rank) for rank in range(workers)]
-    assert [b[0] for b in bounds] + [plan.global_batch] == [0] + [b[-1] for b in bounds]
-    assert plan.local_batch == max(b - a for rank in bounds for a, b in zip(rank, rank[1:]))
+    sizes = [part.stop - part.start for rank in range(workers) for part in plan.passes(plan.global_batch, rank)]
+    assert (sum(sizes), max(sizes)) == (plan.global_batch, plan.local_batch)
 
 
 @pytest.mark.parametrize("workers, local, accumulate", [(1, 32, 1), (4, 32, 1), (2, 16, 2), (3, 10, 1)])
@@ -33,7 +32,37 @@ def test_every_pass_has_the_local_batch_that_was_typed(workers, local, accumulat
 def test_a_fixed_global_batch_is_carried_in_uneven_shares():
     plan = settled(3, global_batch=256)
     assert (plan.global_batch, plan.local_batch) == (256, 96)
-    assert [plan.passes(256, rank) for rank in range(3)] == [[0, 64], [64, 160], [160, 256]]
+    assert [plan.passes(256, rank)[0][:2] for rank in range(3)] == [(0, 64), (64, 160), (160, 256)]
+
+
+@pytest.mark.parametrize("workers, batch, most, passes", [
+    (2, 256, 32, 4), (2, 256, 128, 1), (1, 256, 50, 8), (3, 256, 32, 3), (2, 7, 1, 4), (1, 1000, 1, 1000),
+    (4, 30, 3, 3)])
+def test_accumulation_follows_from_what_fits_a_workers_memory(workers, batch, most, passes):
+    plan = settled(workers, global_batch=batch, max_local_batch=most)
+    assert (plan.accumulate, plan.global_batch) == (passes, batch)
+    assert plan.local_batch <= most
+    fewer = settled(workers, global_batch=batch, accumulate=max(1, passes - 1))
+    assert passes == 1 or fewer.local_batch > most
+
+
+def test_a_local_batch_beyond_the_memory_is_cut_into_passes_of_the_same_global_batch():
+    plan = settled(2, local_batch=128, max_local_batch=32)
+    assert (plan.global_batch, plan.accumulate, plan.local_batch) == (256, 4, 32)
+
+
+def test_passes_typed_that_exceed_the_memory_typed_are_an_error():
+    with pytest.raises(PlanError, match="--accumulate 2 leaves passes of 64 examples, more than --max-local-batch 32"):
+        settled(2, global_batch=256, accumulate=2, max_local_batch=32)
+
+
+def test_a_global_ghost_batch_is_the_whole_step():
+    assert settled(2, global_batch=256, ghost_batch="global").ghost_batch == 256
+
+
+def test_a_short_step_of_few_groups_has_as_many_passes_as_groups():
+    plan = settled(2, global_batch=256, accumulate=4, last_batch="short")
+    assert [len(plan.passes(size, 0)) for size in (256, 100, 70, 20)] == [4, 4, 3, 1]
 
 
 @pytest.mark.parametrize("batch, local, workers, passes", [
@@ -258,7 +287,18 @@ def test_a_warmup_from_the_peak_is_flat_and_decay_still_starts_after_it(workers,
     (dict(decay_steps=5), "decay_steps acts only with decay = linear or cosine, and decay is constant"),
     (dict(end_lr_factor=0.1), "end_lr_factor acts only"), (dict(decay_factor=0.5, decay="linear"), "decay = step"),
     (dict(warmup_start_factor=0.1, warmup="none"), "warmup = gradual or constant"),
-    (dict(momentum=0.5, optimizer="sgd"), "momentum acts only with optimizer = momentum or nesterov"),
+    (dict(momentum=0.5, optimizer="sgd"), "momentum acts only with optimizer = momentum or nesterov or lars, and"),
+    (dict(momentum=0.5, optimizer="adam"), "momentum acts only .* and optimizer is adam"),
+    (dict(beta1=0.5), "beta1 acts only with optimizer = adam or adamw or lamb, and optimizer is nesterov"),
+    (dict(beta2=0.5, optimizer="lars"), "beta2 acts only with optimizer = adam or .* lamb, and optimizer is lars"),
+    (dict(epsilon=1e-3, optimizer="torch.optim:Adam"), "epsilon acts only with optimizer = adam or adamw or lamb"),
+    (dict(trust_coefficient=0.1, optimizer="lamb"), "trust_coefficient acts only with optimizer = lars"),
+    (dict(lr_in_velocity=True, optimizer="adam"), "lr_in_velocity acts only with optimizer = momentum or nesterov"),
+    (dict(lr_in_velocity=True, optimizer="lars"), "lr_in_velocity acts only with optimizer = momentum or nesterov"),
+    (dict(momentum_correction=True, optimizer="sgd"), "momentum_correction acts only with optimizer = momentum or nes"),
+    (dict(momentum_correction=True), "momentum_correction acts only with lr_in_velocity = true or optimizer = lars"),
+    (dict(decay_norm_and_bias=True), "decay_norm_and_bias acts only with a weight_decay above 0"),
+    (dict(optimizer_args={"eps": 1}, optimizer="adam"), "optimizer_args = .* is for a module:Class .* not for adam"),
     (dict(lr_per_example=0.1, base_batch=4), "base_batch does nothing beside lr_per_example"),
     (dict(lr_per_example=0.1, max_lr_factor=4.0), "max_lr_factor does nothing beside lr_per_example")])
 def test_a_key_that_would_do_nothing_is_an_error(keys, said):
@@ -382,9 +422,33 @@ def test_momentum_is_of_the_optimizers_that_have_it(optimizer, momentum):
     assert settled(optimizer=optimizer).momentum == momentum
 
 
+@pytest.mark.parametrize("keys, inside, corrected", [
+    (dict(optimizer="momentum"), False, None), (dict(optimizer="nesterov", lr_in_velocity=True), True, True),
+    (dict(optimizer="momentum", lr_in_velocity=True, momentum_correction=False), True, False),
+    (dict(optimizer="lars"), True, False), (dict(optimizer="lars", momentum_correction=True), True, True),
+    (dict(optimizer="adam"), None, None), (dict(optimizer="torch.optim:SGD"), None, None)])
+def test_momentum_is_corrected_where_the_rate_is_in_the_velocity_and_lars_as_its_paper_has_it(keys, inside, corrected):
+    plan = settled(**keys)
+    assert (plan.lr_in_velocity, plan.momentum_correction) == (inside, corrected)
+
+
+@pytest.mark.parametrize("optimizer, epsilon", [("adam", 1e-8), ("adamw", 1e-8), ("lamb", 1e-6), ("lars", None)])
+def test_epsilon_has_a_default_for_each_optimizer(optimizer, epsilon):
+    assert settled(optimizer=optimizer).epsilon == epsilon
+    if epsilon:
+        assert settled(optimizer=optimizer, epsilon=1e-3).epsilon == 1e-3
+
+
+def test_a_workloads_keys_for_its_own_optimizer_fall_away_under_another():
+    defaults = dict(DEFAULTS, optimizer="torch.optim:RMSprop", optimizer_args={"alpha": 0.9})
+    assert settled(defaults=defaults).optimizer_args == {"alpha": 0.9}
+    assert settled(defaults=defaults, optimizer="adam").optimizer_args == {}
+
+
 def test_metaparameters_that_do_not_apply_are_nan():
     found = settled(8, optimizer="sgd", weight_decay=1e-4, label_smoothing=0.1, warmup_steps=5).metaparameters()
-    assert all(math.isnan(found.pop(name)) for name in ("momentum", "decay_steps", "end_lr_factor"))
+    assert all(math.isnan(found.pop(name)) for name in ("momentum", "beta1", "beta2", "epsilon", "trust_coefficient",
+                                                        "clip_norm", "decay_steps", "end_lr_factor"))
     applying = {"learning_rate": pytest.approx(0.8), "weight_decay": 1e-4, "label_smoothing": 0.1, "warmup_steps": 5}
     assert found == applying
 
@@ -393,6 +457,8 @@ def test_metaparameters_that_apply_are_numbers():
     found = settled(decay="linear", end_lr_factor=0.01).metaparameters()
     assert (found["momentum"], found["decay_steps"], found["end_lr_factor"]) == (0.9, 100.0, 0.01)
     assert all(type(value) is float for value in found.values())
+    found = settled(optimizer="lamb", beta2=0.99, clip_norm=1).metaparameters()
+    assert [found[name] for name in ("beta1", "beta2", "epsilon", "clip_norm")] == [0.9, 0.99, 1e-6, 1.0]
 
 
 def test_the_record_has_every_field_once_in_one_of_its_parts():
@@ -420,6 +486,16 @@ def test_the_worker_count_changes_nothing_of_the_problem():
     assert one["problem"] == four["problem"]
     assert one["measurement"] == four["measurement"]
     assert one["execution"] != four["execution"]
+
+
+@pytest.mark.parametrize("target, said", [
+    ("val/error>0.9", "smaller values of error are better, so its target is val/error<0.9"),
+    ("val/accuracy<=0.9", "larger values of accuracy are better, so its target is val/accuracy>0.9")])
+def test_a_target_in_the_worse_direction_is_an_error(monkeypatch, target, said):
+    monkeypatch.setattr(WORKLOAD, "metrics", {"error": "min", "accuracy": "max"})
+    with pytest.raises(PlanError, match=said):
+        settled(target=target)
+    assert str(settled(target="val/accuracy>=0.9").stop_target) == "val/accuracy>=0.9"
 
 
 def test_a_target_on_a_metric_that_the_workload_does_not_measure_lists_those_it_does():

@@ -116,12 +116,24 @@ def test_figures_hold_what_was_not_met_and_what_stands_on_one_run():
 
 @pytest.mark.parametrize("changes", [
     {"error": (float("nan"),) * 3}, {"steps": (0, 1, 2)}, {"error": (0.1, 0.1, 0.1)}, {"seconds": (float("nan"),) * 3},
-    {"status": Status.INFEASIBLE}, {"steps": (100,), "error": (0.1,)}, {"error": (-1, -2, -3)}])
+    {"status": Status.INFEASIBLE}, {"steps": (100,), "error": (0.1,)}, {"error": (-1, -2, -3)},
+    {"worker_counts": (3, 1)}])
 def test_figures_are_drawn_whatever_was_measured(changes):
     [(_, [page])] = document(log(trial(**changes), trial(id=2, workers=2, batch=64, **changes))).pages
     for figure in page.figures:
         assert render(figure, "svg")
     assert page.section.target.column in as_html(document(log(trial(**changes))))
+
+
+def test_the_curve_by_time_leaves_out_runs_whose_times_are_not_known():
+    moved = trial(id=2, seed=1, worker_counts=(2, 1), seconds=(0, 77, 99))
+    [(_, [page])] = document(log(trial(), moved)).pages
+    by_time = render(next(figure for figure in page.figures if figure.name == "curve-seconds"), "svg").decode()
+    [(_, [page])] = document(log(trial())).pages
+    alone = render(next(figure for figure in page.figures if figure.name == "curve-seconds"), "svg").decode()
+    assert by_time == alone
+    [(_, [page])] = document(log(moved)).pages
+    assert [figure.name for figure in page.figures] == ["curve-step"]
 
 
 def test_no_figure_without_trials_that_ended():

@@ -22,6 +22,7 @@ from hvdscale.report.make import make, read_all
 from hvdscale.report.numbers import RANGE, number, percent, ratio, span, whole
 from hvdscale.report.tables import as_csv, as_text, tables_of
 from hvdscale.report.words import left_out, summary
+from hvdscale.schedule import Schedule
 from hvdscale.target import Target
 from tests.conftest import ROOT
 from tests.single.made_logs import log, save, study, trial
@@ -200,7 +201,57 @@ def test_warm_up_passes_left_out_are_counted():
 
 def test_tuning_says_how_many_settings_were_tried():
     [section] = sections(log(*[trial(id=at, peak_lr=at) for at in (1, 2, 3)]))
-    assert "at batch 32 (3): the row is the one with the fewest steps" in " ".join(text(section).split())
+    assert ("Settings that differ in peak_lr (1, 2, 3) were tried at batch 32 (3): the row is the one with the fewest "
+            "steps" in " ".join(text(section).split()))
+
+
+def of_problem(id, fields, **changes):
+    """A trial whose plan has these fields of the problem, too."""
+    plan = json.loads(trial(id=id, **changes).row["plan"])
+    plan["problem"] |= fields
+    return trial(id=id, plan=json.dumps(plan), **changes)
+
+
+@pytest.mark.parametrize("fields, said", [
+    ([{"precision": "fp32", "ghost_batch": 16}, {"precision": "fp64", "ghost_batch": 32}],
+     "ghost_batch (16, 32) and precision (fp32, fp64)"),
+    ([{"base_lr": 0.25, "peak_lr": 0.5, "start_lr": 0.5}, {"base_lr": 0.125, "peak_lr": 1.0, "start_lr": 1.0}],
+     "base_lr (0.125, 0.25)"),
+    ([{"momentum": None, "nesterov": True}, {"momentum": 0.9, "nesterov": False}],
+     "momentum (none, 0.9) and nesterov (true, false)"),
+    ([{"weight_decay": at / 8} for at in range(8)], "weight_decay (8 values, 0 to 0.875)"),
+    ([{"init_from": "a" * 64}, {"init_from": "b" * 64}], f"init_from ({'a' * 21}..., {'b' * 21}...)")])
+def test_settings_tried_are_told_apart_by_the_fields_in_which_they_differ(fields, said):
+    [section] = sections(log(*[of_problem(at, one) for at, one in enumerate(fields)]))
+    shown = " ".join(text(section).split())
+    assert f"Settings that differ in {said} were tried at batch 32 ({len(fields)}): the row" in shown
+
+
+def test_settings_of_a_log_from_elsewhere_are_told_apart_by_their_metaparameters():
+    [section] = sections(log(*[trial(id=at, peak_lr=at, plan="", target=None) for at in (1, 2)]),
+                         targets=[Target.parse("val/error<0.2")])
+    assert "Settings that differ in learning_rate (1, 2) were tried" in text(section)
+
+
+def test_points_of_a_series_that_are_not_of_one_problem_say_in_what_they_differ():
+    made = [of_problem(w, {"precision": precision, "ghost_batch": 16}, workers=w, batch=32 * w)
+            for w, precision in ((1, "fp32"), (2, "fp32"), (3, "fp64"))]
+    [section] = sections(log(*made))
+    assert ("The points are not of one problem: precision is fp32 at 1 and 2 workers, fp64 at 3."
+            in " ".join(text(section).split()))
+
+
+def test_a_ghost_batch_that_is_the_global_one_at_some_points_alone_makes_another_problem():
+    made = [of_problem(w, {"ghost_batch": ghost}, workers=w, batch=32 * w) for w, ghost in ((1, 32), (2, 64), (4, 16))]
+    [section] = sections(log(*made))
+    assert "not of one problem: ghost_batch is 32 at 1 worker, 64 at 2, 16 at 4." in " ".join(text(section).split())
+
+
+def test_what_follows_from_the_batch_makes_no_other_problem():
+    made = [of_problem(w, {"ghost_batch": 32 * w, "base_lr": 0.1 * w, "lr_factor": w, "warmup_steps": 60 // w,
+                           "decay_at": [600 // w]}, workers=w, batch=32 * w, peak_lr=0.1 * w, seed=w) for w in (1, 2)]
+    [section] = sections(log(*made))
+    assert section.series and "not of one problem" not in " ".join(text(section).split())
 
 
 def test_diverged_trials_are_counted_in_the_table_and_named_below():
@@ -221,9 +272,17 @@ def test_unfinished_trials_are_named():
     assert left_out(section) == ("Left out: 1 trial RUNNING (made.h5:2).",)
 
 
-def test_a_changed_worker_count_is_named():
+def test_a_changed_worker_count_is_named_and_no_time_of_it_shown():
     [section] = sections(log(trial(id=1, worker_counts=(4, 2))))
-    assert "made.h5:1; their times mix both" in left_out(section)[0]
+    assert left_out(section) == (
+        "Changed their worker count on the way: made.h5:1; their times and speeds are left out, their steps are not.",)
+    assert summary(section) == ("With 1 worker, global batch 32, val/error<0.2 took 200 steps; no time is known.",)
+    assert [cell.shown for cell in tables_of(section)[0].rows[0].cells[3:]] == ["200", "n/a", "n/a"]
+
+
+def test_a_run_of_several_worker_counts_that_did_not_meet_the_target_is_not_above_a_time():
+    [section] = sections(log(trial(error=(1, 1, 1), worker_counts=(4, 2))))
+    assert [cell.shown for cell in tables_of(section)[0].rows[0].cells[3:]] == ["> 200", "n/a", "n/a"]
 
 
 def test_the_maximum_useful_batch_is_put_in_words():
@@ -246,6 +305,17 @@ def test_the_summary_says_slower_where_more_workers_are():
     made = [trial(id=w, workers=w, batch=32 * w, seconds=(0, 1, time)) for w, time in ((1, 2), (2, 4))]
     [section] = sections(log(*made))
     assert "slower, 0.50 of the speed" in summary(section)[0]
+
+
+def test_the_learning_rate_of_each_batch_is_said_by_step():
+    """So that two batches are compared in the unit that they were trained in, not in the one that was typed."""
+    made = []
+    for batch, schedule in ((32, Schedule(0.1)), (64, Schedule(0.2, 0.1, "gradual", 50))):
+        plan = json.loads(trial().row["plan"])
+        plan["problem"] |= vars(schedule)
+        made.append(trial(id=batch, batch=batch, workers=batch // 32, plan=json.dumps(plan)))
+    [section] = sections(log(*made))
+    assert summary(section)[-1] == ("Learning rate by step, at batch 32: 0.1; 64: 0.1, climbing to 0.2 at step 50.")
 
 
 def test_csv_holds_full_precision_intervals_and_trials(studied):

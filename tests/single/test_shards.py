@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from hvdscale.shards import Stream, epoch_order, even_bounds, group_bounds, share_bounds
+from hvdscale.shards import Stream, epoch_order, even_bounds, group_bounds, step_passes
 from hvdscale.streams import stream_key
 
 SIZES = [(1, 1), (2, 1), (7, 1), (7, 3), (7, 7), (53, 8), (53, 53), (60, 12), (60, 59), (101, 100)]     # (n, B)
@@ -38,22 +38,22 @@ def test_a_step_has_the_examples_of_the_epochs_laid_end_to_end(n, batch, last_ba
         assert stream.size(step) == len(wanted)
         assert stream.examples_before(step) == before
         before += len(wanted)
-        assert stream.indices(step, 0, len(wanted)).tolist() == wanted
+        assert stream.visits(step, 0, len(wanted)).indices.tolist() == wanted
         middle = len(wanted) // 3
-        assert stream.indices(step, middle, len(wanted)).tolist() == wanted[middle:]
-        assert stream.indices(step, middle, middle).tolist() == []
+        assert stream.visits(step, middle, len(wanted)).indices.tolist() == wanted[middle:]
+        assert stream.visits(step, middle, middle).indices.tolist() == []
 
 
 @pytest.mark.parametrize("n, batch", SIZES)
 def test_every_example_is_seen_once_an_epoch(n, batch):
     epochs = 3
     carried = Stream(n, batch, seed=1)
-    seen = np.concatenate([carried.indices(step, 0, batch) for step in range(math.ceil(epochs * n / batch))])
+    seen = np.concatenate([carried.visits(step, 0, batch).indices for step in range(math.ceil(epochs * n / batch))])
     for epoch in range(epochs):
         assert sorted(seen[epoch * n:(epoch + 1) * n]) == list(range(n))
     short = Stream(n, batch, seed=1, last_batch="short")
     steps = range(short.steps_per_epoch * epochs)
-    seen = Counter(i for step in steps for i in short.indices(step, 0, short.size(step)).tolist())
+    seen = Counter(i for step in steps for i in short.visits(step, 0, short.size(step)).indices.tolist())
     assert seen == {i: epochs for i in range(n)}
     assert short.examples_before(len(steps)) == epochs * n
 
@@ -64,7 +64,7 @@ def test_drop_leaves_out_less_than_a_batch_and_repeats_none(n, batch):
     assert stream.steps_per_epoch == n // batch
     for epoch in range(3):
         steps = range(epoch * stream.steps_per_epoch, (epoch + 1) * stream.steps_per_epoch)
-        seen = [i for step in steps for i in stream.indices(step, 0, stream.size(step)).tolist()]
+        seen = [i for step in steps for i in stream.visits(step, 0, stream.size(step)).indices.tolist()]
         assert len(set(seen)) == len(seen) > n - batch
 
 
@@ -77,27 +77,58 @@ GRID = [(n, batch, ghost, last)
         for ghost in (2, 3, 4, 32) for last in ("carry", "short", "drop")]
 
 
+@pytest.mark.parametrize("n, batch", SIZES)
+@pytest.mark.parametrize("last", ["carry", "short", "drop"])
+def test_every_visit_names_its_epoch(n, batch, last):
+    stream, seen = Stream(n, batch, 4, last), Counter()
+    for step in range(2 * math.ceil(n / batch)):
+        visits = stream.visits(step, 0, stream.size(step))
+        assert visits.seed == 4
+        seen.update(zip(visits.epochs.tolist(), visits.indices.tolist()))
+    assert set(seen.values()) == {1}                                    # an example once an epoch
+    assert {epoch for epoch, _ in seen} >= {0, 1}
+    for epoch, index in seen:
+        assert index in epoch_order(n, 4, epoch)
+
+
 @pytest.mark.parametrize("workers, accumulate", list(itertools.product([1, 2, 3, 4, 8], [1, 2, 3])))
-def test_the_shares_of_all_passes_partition_every_step(workers, accumulate):
+def test_the_passes_of_all_ranks_partition_every_step(workers, accumulate):
     for n, batch, ghost, last in GRID:
         stream = Stream(n, batch, 0, last)
         for size in {stream.size(step) for step in range(2 * math.ceil(n / batch))}:
-            ranks = share_bounds(size, ghost, workers, accumulate)
-            assert [len(bounds) for bounds in ranks] == [accumulate + 1] * workers
-            positions = [p for bounds in ranks for a, b in zip(bounds, bounds[1:]) for p in range(a, b)]
-            assert positions == list(range(size))
+            ranks = step_passes(size, ghost, workers, accumulate)
+            assert [len(passes) for passes in ranks] == [accumulate] * workers
+            positions = [p for passes in ranks for a, b, _ in passes for p in range(a, b)]
+            assert sorted(positions) == list(range(size))
+
+
+@pytest.mark.parametrize("workers, accumulate", list(itertools.product([1, 2, 3, 4, 8], [1, 2, 3])))
+def test_a_pass_that_is_not_shared_has_whole_groups_and_a_shared_one_has_its_groups_in_this_pass_alone(
+        workers, accumulate):
+    for batch, ghost in itertools.product((1, 2, 5, 22, 24, 53, 64), (2, 3, 8, 32)):
+        groups, ranks = group_bounds(batch, ghost), step_passes(batch, ghost, workers, accumulate)
+        if len(groups) - 1 < accumulate:
+            assert all(part.shared for passes in ranks for part in passes)
+            continue
+        for passes in zip(*ranks):
+            shared = {part.shared for part in passes}
+            assert len(shared) == 1                             # so all ranks join its reductions, or none
+            if shared == {True}:
+                assert all(part.stop > part.start for part in passes)
+                assert passes[0].start in groups and passes[-1].stop in groups
+            else:
+                assert all(edge in groups for part in passes for edge in part[:2])
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 5, 8])
 def test_ranks_take_whole_groups_in_counts_that_differ_by_one_at_most(workers):
     for batch, ghost in itertools.product(range(1, 140), (2, 3, 8, 32)):
         groups = group_bounds(batch, ghost)
-        ranks = [(bounds[0], bounds[-1]) for bounds in share_bounds(batch, ghost, workers, 1)]
-        if len(groups) - 1 < workers:
-            counts = [b - a for a, b in ranks]                          # single examples
+        passes = [rank[0] for rank in step_passes(batch, ghost, workers, 1)]
+        if passes[0].shared:
+            counts = [part.stop - part.start for part in passes]        # single examples
         else:
-            assert all(edge in groups for edges in ranks for edge in edges)
-            counts = [groups.index(b) - groups.index(a) for a, b in ranks]
+            counts = [groups.index(part.stop) - groups.index(part.start) for part in passes]
         assert max(counts) - min(counts) <= 1
 
 
@@ -120,7 +151,7 @@ def test_a_step_is_cut_into_groups_of_at_most_the_ghost_batch(batch, ghost, size
 
 
 def test_three_workers_carry_a_global_batch_of_256():
-    assert [b[-1] - b[0] for b in share_bounds(256, 32, 3, 1)] == [64, 96, 96]
+    assert [passes[0].stop - passes[0].start for passes in step_passes(256, 32, 3, 1)] == [64, 96, 96]
 
 
 @pytest.mark.parametrize("total, parts", [(0, 3), (2, 3), (3, 3), (10, 3), (100, 7)])

@@ -3,6 +3,7 @@ import re
 import shlex
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -53,11 +54,18 @@ def test_a_flag_and_set_may_say_the_same_and_not_different_things():
     (["--set", "momentun=0.5"], "there is no key 'momentun'; did you mean momentum"),
     (["--set", "steps=many"], "steps = 'many' is not a whole number"),
     (["--seed", "-1"], "seed = -1 must be at least 0"),
-    (["--precision", "fp8"], "precision = 'fp8' is none of fp32, fp64"),
+    (["--precision", "fp8"], "precision = 'fp8' is none of fp32, bf16, fp16, fp64"),
     (["--config", "none.toml"], "none.toml: cannot be read: No such file")])
 def test_misuse_is_an_error_that_names_the_value(arguments, said):
     with pytest.raises(UsageError, match=said):
         Settings.build({}, *parsed("w", *arguments)[1])
+
+
+def test_an_option_may_take_a_number_or_a_word():
+    for typed, value in (("16", 16), ("global", "global")):
+        assert Settings.build({}, *parsed("w", "--ghost-batch", typed)[1]).ghost_batch == value
+    with pytest.raises(click.BadParameter, match="'some' is neither a whole number nor 'global'"):
+        parsed("w", "--ghost-batch", "some")
 
 
 def test_without_a_workload_the_message_says_how_to_go_on():

@@ -2,23 +2,27 @@
 import json
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import default_collate
 
 from hvdscale.display import Quiet
-from hvdscale.errors import DataError, LogError, UsageError
-from hvdscale.job import bound_to_passes, open_journal, prepare
+from hvdscale.errors import DataError, LogError, PlanError, UsageError
+from hvdscale.job import open_journal, prepare
 from hvdscale.journal import Silent
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
+from hvdscale.model import bound_to_passes, check_groups
 from hvdscale.plan import Plan
 from hvdscale.schedule import Schedule
 from hvdscale.step import DataParallelStep
 from hvdscale.target import Target
 from hvdscale.train import DIVERGED, DONE, FAILED, PREEMPTED
 from hvdscale.workers import Lone
+from hvdscale.workload import MapSplit
 from tests.parallel import toy
 
 
@@ -203,8 +207,8 @@ def test_a_fault_in_a_step_ends_the_trial_incomplete_with_the_reason(train, tmp_
 
 
 def columns(log, without=("seconds",)):
-    """All columns not in seconds, but for the plan."""
-    return {f"{table.name}/{name}": table[name].tolist() for table in (log.steps, log.evaluations)
+    """All columns not in seconds, but for the plan, to the last digit (NaN equals NaN)."""
+    return {f"{table.name}/{name}": list(map(repr, table[name].tolist())) for table in (log.steps, log.evaluations)
             for name in table if not name.endswith(without)}
 
 
@@ -263,15 +267,9 @@ def test_a_model_is_drawn_alike_in_every_precision(train):
         assert torch.equal(narrow.double(), wide)
 
 
-class WithBatchNorm(toy.Net):
-    def __init__(self):
-        super().__init__()
-        self.layers.insert(1, torch.nn.BatchNorm2d(4))
-
-
 def test_passes_before_the_clock_leave_buffers_and_random_streams_alone():
     plan, train_split = toy.settled(1), toy.load().train
-    model = WithBatchNorm()
+    model = toy.Net(norm="torch")
     before = {name: value.clone() for name, value in model.state_dict().items()}
     stream = torch.get_rng_state()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -280,10 +278,55 @@ def test_passes_before_the_clock_leave_buffers_and_random_streams_alone():
     assert torch.equal(torch.get_rng_state(), stream)
 
 
-def test_a_model_with_torchs_own_batch_norm_or_dropout_is_said_to_depend_on_the_worker_count():
-    assert bound_to_passes(toy.Net(dropout=0.5)) == set()
-    assert bound_to_passes(WithBatchNorm()) == {"BatchNorm"}
-    assert bound_to_passes(torch.nn.Dropout(0.5)) == {"Dropout"}
+@pytest.mark.parametrize("model_args, reason", [
+    (dict(dropout=0.5, norm="ours"), ""), (dict(norm="torch"), "torch's own BatchNorm2d"),
+    (dict(dropout=0.5, drop="torch"), "random numbers of its own"),
+    (dict(dropout=0.5, drop="function"), "random numbers of its own"), (dict(dropout=0.0, drop="function"), "")])
+def test_what_binds_a_model_to_its_passes_is_found_and_leaves_no_trace(model_args, reason):
+    model, stream = toy.Net(**model_args).double(), torch.get_rng_state()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    plan = toy.settled(1, precision="fp64")
+    assert bound_to_passes(plan, toy.WORKLOAD, toy.load().train, model, torch.device("cpu")) == reason
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), stream)
+
+
+def test_a_collate_function_that_may_pad_binds_our_modules_to_their_passes():
+    data, plan = toy.load(), toy.settled(1)
+    pairs = list(zip(data.train.inputs.float(), data.train.labels))
+    for collate, model_args, reason in [
+            (default_collate, dict(dropout=0.5), "examples that a collate function may pad to the longest of a pass"),
+            (None, dict(dropout=0.5), "")]:
+        split = MapSplit(pairs, collate)
+        assert bound_to_passes(plan, toy.WORKLOAD, split, toy.Net(**model_args), torch.device("cpu")) == reason
+
+
+def test_a_buffer_that_the_forward_pass_moves_binds_a_model_to_its_passes():
+    class Counting(toy.Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen += len(x)
+            return super().forward(x)
+    found = bound_to_passes(toy.settled(1), toy.WORKLOAD, toy.load().train, Counting(), torch.device("cpu"))
+    assert found == "the buffer seen, which it moves"
+
+
+def test_ghost_groups_that_the_plan_cuts_and_the_model_needs_whole_are_an_error():
+    plan = replace(toy.settled(2, global_batch=24, ghost_batch=16), group_by_group=True)
+    check_groups(plan, toy.Net(), "")
+    plan = replace(toy.settled(4, global_batch=24, ghost_batch=16), group_by_group=True)
+    with pytest.raises(PlanError, match="torch's own.* 24 has 2 ghost groups .* 4 workers x 1. Use --ghost-batch 6"):
+        check_groups(plan, toy.Net(), "torch's own BatchNorm2d")
+    with pytest.raises(PlanError, match="24 has 1 ghost group for the passes of 1 worker x 2. Use"):
+        check_groups(replace(toy.settled(1, global_batch=24, ghost_batch=24, accumulate=2), group_by_group=True),
+                     toy.Net(), "")
+    plan = toy.settled(1, global_batch=24, ghost_batch=24, accumulate=3)
+    check_groups(plan, toy.Net(), "")
+    with pytest.raises(PlanError, match="group of 24 .* as 3 passes .accumulate. would .* Use --ghost-batch 8 or less"):
+        check_groups(plan, toy.Net(norm="ours"), "")
 
 
 def test_parameters_that_end_not_finite_are_divergence_without_an_evaluation_too(train):

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from hvdscale.errors import DataError, HvdscaleError, PlanError, WorkersError
+from hvdscale.errors import DataError, HvdscaleError, RanksDifferError, WorkersError
 from hvdscale.job import agree_on
 from hvdscale.workers import Lone, device
 from tests.parallel import toy
@@ -42,7 +42,7 @@ def test_an_error_of_some_ranks_is_raised_on_all_naming_them(which):
 
 
 def test_different_errors_are_all_said():
-    errors = raised_on_each(3, failing([None, DataError("d: missing"), PlanError("no lr")]))
+    errors = raised_on_each(3, failing([None, DataError("d: missing"), RanksDifferError("no lr")]))
     assert {str(e) for e in errors} == {"rank 1 of 3: d: missing\nrank 2: no lr"}
     assert {type(e) for e in errors} == {DataError}
 
@@ -64,7 +64,7 @@ def test_without_an_error_nothing_is_raised():
 def test_a_rank_that_settled_another_plan_is_named():
     plans = [settled(3, seed=seed) for seed in (0, 0, 1)]
     errors = raised_on_each(3, lambda member: agree_on(plans[member.rank], toy.load(), member))
-    assert {type(e) for e in errors} == {PlanError} and len({str(e) for e in errors}) == 1
+    assert {type(e) for e in errors} == {RanksDifferError} and len({str(e) for e in errors}) == 1
     assert "rank 2 settled another plan than rank 0; give all workers the same options" in str(errors[0])
     on_each(3, lambda member: agree_on(plans[0], toy.load(), member))
 
@@ -73,7 +73,7 @@ def test_a_rank_that_found_other_data_is_named():
     data = toy.load()
     found = [data, replace(data, test=data.test.first(3))]
     errors = raised_on_each(2, lambda member: agree_on(settled(2), found[member.rank], member))
-    assert {type(e) for e in errors} == {PlanError}
+    assert {type(e) for e in errors} == {RanksDifferError}
     assert "rank 1 found 53 training, 31 validation and 3 test examples, rank 0 53 training" in str(errors[0])
 
 

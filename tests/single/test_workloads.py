@@ -1,16 +1,25 @@
 """The built-in workloads: their data, models, losses and measures."""
 import math
+import re
+import sys
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 from hvdscale.config import Settings
-from hvdscale.errors import DataError, UsageError
+from hvdscale.errors import DataError, PlanError, UsageError, WorkloadError
+from hvdscale.job import prepare
 from hvdscale.plan import Place, settle
-from hvdscale.workload import Batch, Data, Split, smoothed_cross_entropy
+from hvdscale.shards import Visits
+from hvdscale.workers import Lone
+from hvdscale.workload import (
+    Batch, Classification, Data, MapSplit, Split, bound_loss, build_model, load_data, measured, problems,
+    smoothed_cross_entropy)
 from hvdscale.workloads import find, names
 from tests.parallel import toy
+from tests.single.made_jobs import Tokens
 
 # name, input shape, parameters: weights and biases of each layer added up (WIDTH: that of digits/cnn)
 WIDTH = 12
@@ -32,7 +41,7 @@ def test_a_model_has_its_layers_and_gives_a_logit_a_class(name, shape, parameter
     model = workload.build(**({"width": WIDTH} if name == "digits/cnn" else {}))
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert model(torch.zeros(3, *shape)).shape == (3, 10)
-    assert (workload.name, workload.metrics) == (name, ("cross_entropy", "error"))
+    assert (workload.name, workload.metrics) == (name, {"cross_entropy": "min", "error": "min"})
 
 
 @pytest.mark.parametrize("name, _, __", MODELS)
@@ -59,10 +68,42 @@ def test_a_workload_of_ones_own_is_found_in_its_module():
     ("tests.parallel.none:WORKLOAD", "cannot be imported: No module named 'tests.parallel.none'"),
     ("tests.parallel.toy:NONE", "cannot be imported: .*NONE"), ("tests.parallel.toy:", "cannot be imported"),
     (".toy:WORKLOAD", "cannot be imported"), (":WORKLOAD", "cannot be imported"),
-    ("tests.parallel.toy:load", "is a function, not a hvdscale.workload.Workload")])
+    ("tests.parallel.toy:load", ".*it is a function, not an instance of a subclass"),
+    ("tests.single.made_jobs:Tokens", ".*it is a class; name an instance: workload = Tokens()"),
+    ("tests.single.made_jobs:nothing", "cannot be imported: .*made_jobs has no 'nothing'; it defines .*Tokens")])
 def test_a_name_that_leads_to_no_workload_of_ones_own_is_named(name, said):
-    with pytest.raises(UsageError, match=f"{name}.* {said}"):
+    with pytest.raises(UsageError, match=f"(?s){name}.* {said}"):
         find(name)
+
+
+@pytest.mark.parametrize("text, said", [
+    ("x = 1 / 0", r"ZeroDivisionError: division by zero \(.*own_job.py:1\)"),
+    ("x = (", r"'\(' was never closed \(own_job.py, line 1\)"), ("import nowhere", "No module named 'nowhere'")])
+def test_a_module_of_ones_own_that_fails_is_named_with_the_line(tmp_path, monkeypatch, text, said):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_job", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "own_job.py").write_text(text)
+    with pytest.raises(UsageError, match=f"'own_job:x' cannot be imported: {said}"):
+        find("own_job:x")
+
+
+def test_all_that_a_workload_of_ones_own_lacks_is_named_at_once():
+    with pytest.raises(WorkloadError) as raised:
+        find("tests.single.made_jobs:BARE")
+    for line in ["dataset must be a name.* it is 7", "model must be a name.* it is missing",
+                 "metrics must map names to the better direction.* it is .'error',.", "defaults must be .* it is None",
+                 "load is missing: .*Data.train, val, test.", "build is missing: .*nn.Module", "loss is missing",
+                 "measure is missing: .*metric: .sum, count."]:
+        assert re.search(f"^  {line}", str(raised.value), re.M), line
+
+
+@pytest.mark.parametrize("metrics", [{}, {"error": "less"}, {"a/b": "min"}, {3: "min"}, None, "error"])
+def test_metrics_are_names_with_their_better_direction(metrics):
+    job = Tokens()
+    job.metrics = metrics
+    assert any("metrics must map names" in line for line in problems(job))
+    assert problems(Tokens()) == []
 
 
 def test_every_listed_name_is_found():
@@ -151,3 +192,109 @@ def test_measures_are_unsmoothed_sums_and_counts():
     assert measured["cross_entropy"][0].item() == pytest.approx(slow_smoothed(LOGITS, TRUTH, 0))
     total, count = workload.loss(Fixed(), batch, 0.1)
     assert (total.item(), count) == (pytest.approx(slow_smoothed(LOGITS, TRUTH, 0.1)), 8)
+
+
+# what a workload of one's own gives, where it is called
+
+class Job(Tokens):
+    """Tokens, with one method's result replaced."""
+
+    def __init__(self, **given):
+        self.given = given
+
+    def __getattribute__(self, name):
+        given = object.__getattribute__(self, "__dict__").get("given", {})
+        return (lambda *_: given[name]) if name in given else super().__getattribute__(name)
+
+
+ONE = torch.ones((), requires_grad=True)
+
+
+@pytest.mark.parametrize("given, said", [
+    (ONE, r"loss gave a tensor of shape \(\) \(1\); it returns the sum .* and their count"),
+    ([ONE, 1], "loss gave a list"), ((ONE, 1, 2), r"loss gave \(a tensor .*, 1, 2\)"), (None, "loss gave None"),
+    ((torch.ones(3, requires_grad=True), 3), r"a tensor of shape \(3,\) for the sum of the losses; it must be one"),
+    ((torch.ones(()), 3), "without gradient for the sum"), ((1.5, 3), "loss gave 1.5 for the sum"),
+    ((ONE, -1), "loss gave -1 for the count"), ((ONE, math.nan), "loss gave nan for the count"),
+    ((ONE, math.inf), "loss gave inf for the count"), ((ONE, torch.ones(2)), r"of shape \(2,\) .* for the count"),
+    ((ONE, "3"), "loss gave '3' for the count")])
+def test_a_loss_that_is_no_sum_and_count_is_named(given, said):
+    with pytest.raises(WorkloadError, match=said):
+        bound_loss(Job(loss=given), 0.0)(None, None)
+
+
+def test_a_count_may_be_a_tensor_or_zero_and_a_sum_have_a_dimension_of_one():
+    total, count = bound_loss(Job(loss=(ONE.reshape(1, 1), torch.tensor(5))), 0.0)(None, None)
+    assert (total.shape, count) == ((), 5)
+    assert bound_loss(Job(loss=(ONE, 0)), 0.0)(None, None)[1] == 0         # a batch of padding alone
+
+
+@pytest.mark.parametrize("given, said", [
+    ({}, "measure gave nothing, and metrics declares nats, odd"), ({"nats": (1, 1)}, "measure gave nats, and metrics"),
+    ({"nats": (1, 1), "odd": (1, 1), "more": (1, 1)}, "measure gave nats, odd, more, and metrics declares nats, odd"),
+    ((1, 2), r"measure gave \(1, 2\), and"), ({"nats": (1, 1), "odd": 0.5}, "measure gave 0.5 for odd; .*sum over the"),
+    ({"nats": (1, 1), "odd": (torch.ones(2), 2)}, "for odd"),
+    ({"nats": (1, 1), "odd": (1, -2)}, "measure, odd, gave -2 for the count")])
+def test_a_measure_that_is_not_each_metrics_sum_and_count_is_named(given, said):
+    with pytest.raises(WorkloadError, match=said):
+        measured(Job(measure=given), None, None)
+
+
+@pytest.mark.parametrize("given, said", [
+    ((1, 2, 3), "load gave a tuple; it returns hvdscale.workload.Data"), (None, "load gave a NoneType")])
+def test_a_load_that_gives_no_data_is_named(given, said):
+    with pytest.raises(WorkloadError, match=said):
+        load_data(Job(load=given), None)
+
+
+@pytest.mark.parametrize("given, said", [
+    (None, "build gave a NoneType; it returns a torch.nn.Module"), (torch.nn.Linear, "build gave a type"),
+    (torch.nn.Linear(1, 1).requires_grad_(False), "no parameter that is trained"),
+    (torch.nn.ReLU(), "no parameter that is trained")])
+def test_a_build_that_gives_no_model_to_train_is_named(given, said):
+    with pytest.raises(WorkloadError, match=said):
+        build_model(Job(build=given), {})
+
+
+def test_model_arguments_that_build_does_not_take_are_named():
+    with pytest.raises(UsageError, match="tokens/tagger does not take model_args = {'depth': 3}: .*depth"):
+        build_model(Tokens(), {"depth": 3})
+
+
+def test_label_smoothing_is_for_losses_that_take_it():
+    with pytest.raises(PlanError, match="label_smoothing = 0.1: the loss of tokens/tagger takes none"):
+        Tokens().check_label_smoothing(0.1)
+    Tokens().check_label_smoothing(0.0)
+    toy.WORKLOAD.check_label_smoothing(0.8)
+    with pytest.raises(PlanError, match="label_smoothing = 0.81 leaves the true one of 5 classes less .* at most 0.8"):
+        toy.WORKLOAD.check_label_smoothing(0.81)
+    logits = torch.nn.Linear(36, 5).double()
+    batch = Batch(torch.randn(8, 36, dtype=torch.float64), TRUTH)
+    total, count = bound_loss(Classification("d", "m", 5, None, None), 0.1)(logits, batch)
+    assert (total, count) == (smoothed_cross_entropy(logits(batch.inputs), TRUTH, 0.1), 8)
+
+
+@pytest.mark.parametrize("labels, said", [
+    ([0, 4, 5, 9], "the val split's label 5 of example 2 is not one of 0 .. 4"),
+    ([0, -1, 2], "the val split's label -1 of example 1"), ([0.0, 1.0], "torch.float32 of shape .2,.; .*torch.int64"),
+    ([[0], [1]], r"shape \(2, 1\)")])
+def test_labels_that_are_no_class_are_named_at_load(labels, said):
+    good, bad = (Split(torch.zeros(len(y), 1), torch.tensor(y)) for y in ([0, 1], labels))
+    with pytest.raises(DataError, match=said):
+        load_data(Classification("d", "m", 5, lambda _: Data(good, bad), None), None)
+    load_data(Classification("d", "m", 5, lambda _: Data(good, good, MapSplit([(0, 9)])), None), None)
+
+
+def test_loader_workers_for_data_in_memory_are_refused():
+    with pytest.raises(PlanError, match="loader_workers acts only on map-style data sets .* of toy/net are in memory"):
+        prepare("tests.parallel.toy:WORKLOAD", [{"loader_workers": 2, "threads": 1}], Lone())
+
+
+def test_a_data_set_of_pairs_is_classified_too():
+    """As torchvision's give them."""
+    pairs = [(torch.full((1, 6, 6), float(i)), i % 5) for i in range(4)]
+    batch = MapSplit(pairs).take(Visits(np.arange(4), np.zeros(4, np.int64)))
+    model = toy.Net()
+    assert bound_loss(toy.WORKLOAD, 0.0)(model, batch)[1] == 4
+    with torch.no_grad():
+        assert [count for _, count in measured(toy.WORKLOAD, model, batch)] == [4, 4]

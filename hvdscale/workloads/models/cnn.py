@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ...dropout import Dropout
+from ...modules import Dropout
 
 # filters of the two convolutions and units of the hidden layer
 WIDTHS = {"narrow": (16, 32, 512), "base": (32, 64, 1024), "wide": (64, 128, 2048)}

@@ -1,0 +1,244 @@
+"""Checkpoints: rank 0 writes the run's state under another name, renames it, and keeps the newest few.
+
+    DIR/step-40.pt      plain values and tensors by torch.save; read with weights_only: nothing in it is executed
+    DIR/outcome         JSON: how the last run here ended (launchers lose exit codes); not there while one runs
+
+The log's rows are on the disk before a checkpoint has its name, so a log never lacks what a checkpoint goes on from.
+"""
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import re
+import time
+import zipfile
+import zlib
+
+import torch
+from torch import nn
+
+from .display import Quiet
+from .ends import Start, Stop
+from .errors import CheckpointError, HvdscaleError, LogError
+from .generators import random_state
+from .journal import Silent
+from .log.files import sync_directory
+from .log.lock import Lock, describe, holder
+from .plan import Plan
+from .snapshot import Progress, capture, restore
+from .step import DataParallelStep
+from .workers import Lone
+
+FORMAT = 1
+TEMPORARY = ".tmp"
+OUTCOME = "outcome"
+
+
+def listed(folder: str) -> list[tuple[int, str]]:
+    """Step and path of each checkpoint in the folder, the newest first; none where there is no such folder."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot be read: {error.strerror}") from None
+    found = [(re.fullmatch(r"step-(\d+)\.pt", name), name) for name in names]
+    return sorted(((int(match[1]), os.path.join(folder, name)) for match, name in found if match), reverse=True)
+
+
+def read(path: str) -> dict:
+    """The state in a checkpoint; raises CheckpointError where it is missing, not whole or not of a known format."""
+    try:
+        with open(path, "rb") as file:
+            data = io.BytesIO(file.read())
+        with zipfile.ZipFile(data) as parts:
+            damaged = parts.testzip()               # torch itself does not look at the checksums
+        if damaged is not None:
+            raise CheckpointError(f"{path}: is damaged: the checksum of {damaged} is wrong")
+        data.seek(0)
+        state = torch.load(data, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
+    except pickle.UnpicklingError:                  # torch would have the user load it all the same
+        raise CheckpointError(f"{path}: holds more than plain values and tensors, and is not read") from None
+    except (zipfile.BadZipFile, RuntimeError, EOFError, KeyError, ValueError, zlib.error, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(f"{path}: is damaged or no checkpoint: {reason}") from None
+    if not isinstance(state, dict) or "format" not in state:
+        raise CheckpointError(f"{path}: is a file of torch, but no checkpoint of hvdscale-train")
+    if state["format"] != FORMAT:
+        raise CheckpointError(f"{path}: is of checkpoint format {state['format']}, this hvdscale reads {FORMAT}")
+    return state
+
+
+def write(path: str, state: dict) -> None:
+    """Write a checkpoint whole or not at all; raises CheckpointError."""
+    temporary = path + TEMPORARY
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except (OSError, RuntimeError) as error:        # torch makes a RuntimeError of a full disk
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        reason = error.strerror if isinstance(error, OSError) else f"the disk may be full ({error})".splitlines()[0]
+        raise CheckpointError(f"{path}: cannot be written: {reason}") from None
+    sync_directory(path)
+
+
+class Folder:
+    """The folder of a run's checkpoints, held by a lock; rank 0's. Raises CheckpointError where another run has it."""
+
+    def __init__(self, path: str, take_over: bool = False):
+        self.path, run = path, os.path.join(path, "run")
+        try:
+            os.makedirs(path, exist_ok=True)
+            self._lock = Lock.take(run, take_over)
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be used for checkpoints: {error.strerror}") from None
+        except LogError as error:
+            owner = holder(run)
+            raise CheckpointError(f"{path}: another run keeps its checkpoints there: {describe(owner)}; wait for it to "
+                                  "end, or choose another folder" if owner else str(error)) from None
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._outcome)
+
+    @property
+    def _outcome(self) -> str:
+        return os.path.join(self.path, OUTCOME)
+
+    def place(self, step: int) -> str:
+        """The path of the checkpoint after so many steps."""
+        return os.path.join(self.path, f"step-{step}.pt")
+
+    def newest(self) -> str | None:
+        """The path of the newest checkpoint, whole or not."""
+        return next((path for _, path in listed(self.path)), None)
+
+    def remove(self, paths: list[str]) -> None:
+        """Remove checkpoints, and what a killed process left of one."""
+        unfinished = [os.path.join(self.path, name) for name in os.listdir(self.path) if name.endswith(TEMPORARY)]
+        for path in paths + unfinished:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+    def note_outcome(self, stop: Stop, **more: object) -> None:
+        """Write DIR/outcome; a disk that refuses it is let be, as the log says the same."""
+        self._note(stop.status.name, stop.reason, stop.exit_code, **more)
+
+    def note_error(self, error: HvdscaleError, **more: object) -> None:
+        """Write DIR/outcome with the status ERROR, where the run that has the folder has noted no end."""
+        if not os.path.exists(self._outcome):
+            self._note("ERROR", str(error), error.exit_code, **more)
+
+    def _note(self, status: str, reason: str, exit_code: int, **more: object) -> None:
+        with contextlib.suppress(OSError, CheckpointError):
+            told = {"status": status, "reason": reason, "exit_code": exit_code,
+                    "job": os.environ.get("SLURM_JOB_ID"), "checkpoint": self.newest(), **more}
+            # names of files need not be text
+            with open(self._outcome + TEMPORARY, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(self._outcome + TEMPORARY, self._outcome)
+
+    def release(self) -> None:
+        """Let another run have the folder."""
+        self._lock.release()
+
+
+class Checkpoints:
+    """What the loop asks of a run's checkpoints; here, without a folder, none are kept."""
+
+    def __init__(self, start: Start):
+        self._start = start
+
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep) -> Progress:
+        """Put back the state that the run goes on from, if any, and let go of it."""
+        state, self._start.state = self._start.state, None
+        return Progress() if state is None else restore(state, model, optimizer, take_step)
+
+    def wishes(self) -> set[str]:
+        """What this rank votes for at the next step: ``checkpoint`` where it is time for one by its clock."""
+        return set()
+
+    def due(self, step: int, votes: tuple[str, ...]) -> bool:
+        """Whether there is to be one now, after ``step`` steps, the last of which agreed on the votes."""
+        return False
+
+    def save(self, done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer,
+             take_step: DataParallelStep) -> None:
+        """Keep the run's state as it is now; a collective."""
+
+    def commit(self, done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep,
+               votes: tuple[str, ...]) -> None:
+        """In an elastic job, copy the run's state in memory where it is time; raise HostsChangedError where hosts have
+        changed."""
+
+    def end(self, stop: Stop) -> None:
+        """Note how the run ended."""
+
+
+class Kept(Checkpoints):
+    """Checkpoints in a folder, which rank 0 alone has."""
+
+    def __init__(self, start: Start, plan: Plan, folder: Folder | None, journal: Silent, display: Quiet, workers: Lone):
+        super().__init__(start)
+        self.plan, self.folder, self.journal, self.display, self.workers = plan, folder, journal, display, workers
+        self.failures: list[str] = []
+        self._kept_at = start.step if start.in_folder else None
+        self._last = time.monotonic()
+        if folder is not None and not start.in_folder:
+            folder.remove([path for _, path in listed(folder.path)])
+
+    def wishes(self):
+        every = self.plan.checkpoint_seconds
+        due = self.workers.rank == 0 and every is not None and time.monotonic() - self._last >= every
+        return {"checkpoint"} if due else set()
+
+    def due(self, step, votes):
+        every = self.plan.checkpoint_every
+        return step != self._kept_at and (
+            self._kept_at is None or (every > 0 and step % every == 0) or "checkpoint" in votes)
+
+    def save(self, done, model, optimizer, take_step):
+        if done.steps == self._kept_at:
+            return
+        generators = self.workers.gather(random_state(next(model.parameters()).device), "checkpoint")
+        if self._kept_at is None:                   # better no run than one whose checkpoints cannot be kept
+            with self.workers.together("the first checkpoint"):
+                self._write(done, generators, model, optimizer, take_step)
+        else:
+            try:
+                self._write(done, generators, model, optimizer, take_step)
+            except CheckpointError as error:
+                self.failures.append(str(error))
+                self.display.say(f"Warning: {error}. The run goes on; the newest checkpoint is {self.folder.newest()}")
+        self._kept_at, self._last = done.steps, time.monotonic()
+
+    def _write(self, done, generators, model, optimizer, take_step) -> None:
+        if self.folder is None:
+            return
+        self.journal.flush(sync=True)
+        if self.journal.failure is not None:
+            done = Progress(done.steps, done.seconds)       # its evaluation may not be in the log
+        state = {**capture(done, model, optimizer, take_step), "random": generators, "format": FORMAT,
+                 "plan": json.dumps(self.plan.as_record({})),
+                 "log": {"path": os.path.abspath(self.journal.path), "id": self.journal.log_id}}
+        write(self.folder.place(done.steps), state)
+        # later ones are damaged, or of steps that are taken anew
+        there = listed(self.folder.path)
+        earlier = [path for step, path in there if step <= done.steps]
+        self.folder.remove([path for step, path in there if step > done.steps] + earlier[self.plan.keep_checkpoints:])
+
+    def end(self, stop):
+        if self.folder is not None:
+            if self.failures:
+                self.display.say(f"{len(self.failures)} of the checkpoints could not be written; the newest is "
+                                 f"{self.folder.newest()}")
+            self.folder.note_outcome(stop, log=self.journal.path, failed_checkpoints=self.failures)

@@ -1,0 +1,72 @@
+"""hvdscale-doctor: is a job the same problem on any number of workers?"""
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+
+import click
+
+from ..errors import RanksDifferError
+from .train import carry_out_together, key_options, user_layers
+
+
+@click.command(context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.argument("workload")
+@key_options()
+@click.option("--sample", type=click.IntRange(min=8), default=46, show_default=True,
+              help="examples in the step that the model's checks take; fewer are faster, and need less memory")
+def command(workload, sample, **given):
+    """Check that WORKLOAD is the same problem on any number of workers: alone, or under horovodrun, mpirun or srun.
+
+    What is checked is the very job that hvdscale-train would run with these options. Nothing is written, neither a log
+    nor a checkpoint.
+
+    \b
+      hvdscale-doctor digits/cnn
+      horovodrun -np 2 hvdscale-doctor job:workload --global-batch 96
+    """
+    return workload, user_layers(**given), sample
+
+
+def main() -> None:
+    """Run the command. Exit codes: 0 all sound, 1 some check failed, or the job cannot be started; 2 misuse."""
+    carry_out_together(command, _go_on)
+
+
+def _go_on(parsed, error, workers) -> int:
+    with workers.together("the command line"):
+        if error:
+            raise error
+    return _examine(*parsed, workers)
+
+
+def _examine(name: str, layers: list[dict], sample: int, workers) -> int:
+    from ..display import on_terminal
+    from ..doctor.examine import examine, not_the_same
+    from ..doctor.report import render, render_findings
+    from ..job import prepare
+    started, terminal = time.monotonic(), workers.rank == 0 and on_terminal(sys.stdout)
+    width = shutil.get_terminal_size((100, 0)).columns
+    try:
+        job = prepare(name, layers, workers)
+    except RanksDifferError as error:
+        if workers.rank == 0:
+            print(render_findings([not_the_same(error)], width, terminal))
+        return 1
+    examination = examine(job, layers, workers, sample, _progress if terminal else lambda name: None)
+    if workers.rank == 0:
+        if terminal:
+            _progress("")
+        print(render(examination, time.monotonic() - started, width, terminal))
+    return 0 if examination.sound else 1
+
+
+def _progress(name: str) -> None:
+    """One line on a terminal, which the next one replaces."""
+    sys.stdout.write(f"\r\x1b[K{name and 'checking ' + name}")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Checks of the data: which examples a step visits, and whether an example is the same whoever reads it."""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..job import Job
+from ..shards import Visits
+from ..splits import tensors_of
+from ..workers import Lone
+from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
+
+WORKERS = (1, 2, 3, 4, 5)
+STEPS = 2000                # looked at, at most
+SOME = 24                   # examples read of each split
+DIGESTED = 8                # examples whose values the ranks compare
+NOT_DETERMINISTIC = ("the data set is not deterministic: it draws from a generator of its own, from the time, or from "
+                     "what was read before")
+KEYED = ("draw augmentation from the Draws that Split's augment is given, or, in a MapSplit, from torch's, numpy's or "
+         "Python's global generator, which are seeded for each example")
+RANK = "the rank, or what else differs between processes (time, process id, hash of a text), goes into a seed"
+NO_RANK = "seed by the run's seed alone: hvdscale gives each worker its share of one stream"
+
+
+def shards(job: Job, workers: Lone) -> Finding:
+    """Whether each position of a step is computed once, and each example visited once an epoch, at any worker count."""
+    name, plan, stream = "shards", job.plan, job.plan.stream
+    counts = [n for n in sorted({*WORKERS, workers.size}) if n * plan.accumulate <= plan.global_batch]
+    steps = min(STEPS, int(np.ceil(2 * stream.steps_per_epoch)))
+    looked_at = (f"{steps} steps of {plan.global_batch} examples ({steps / stream.steps_per_epoch:.3g} epochs of "
+                 f"{stream.examples}) on {', '.join(map(str, counts))} workers")
+    for size in {stream.size(step) for step in range(steps)}:
+        for count in counts:
+            if size >= count * plan.accumulate:
+                way = replace(plan, workers=count)
+                met = [p for rank in range(count) for part in way.passes(size, rank) for p in range(*part[:2])]
+                if sorted(met) != list(range(size)):
+                    return Finding(name, FAILED, looked_at, f"the shares of {count} workers in a step of {size} are no "
+                                   "partition of it", cause="a fault of hvdscale", remedy="report it")
+    seen: dict[int, list[np.ndarray]] = {}
+    for step in range(steps):
+        visits = stream.visits(step, 0, stream.size(step))
+        for epoch in np.unique(visits.epochs):
+            seen.setdefault(int(epoch), []).append(visits.indices[visits.epochs == epoch])
+    for epoch, parts in seen.items():
+        indices = np.concatenate(parts)
+        twice = len(indices) - len(np.unique(indices))
+        if twice:
+            return Finding(name, FAILED, looked_at, f"{twice} examples are visited twice in epoch {epoch}",
+                           cause="a fault of hvdscale", remedy="report it")
+    return Finding(name, PASSED, f"{looked_at}: every position once, no example twice in an epoch")
+
+
+def examples(job: Job) -> Finding:
+    """Whether an example is the same when read again, alone or in any batch, and take gives as many as are visited."""
+    name, seed, read, notes = "examples", job.plan.seed, [], ""
+    splits = {"train": job.data.train, **{split: data for split, data in job.data.evaluated(
+        job.plan.train_eval_examples).items() if split != "train"}}
+    for split, data in splits.items():
+        n = min(len(data), SOME)
+        if not n:
+            continue
+        indices = np.unique(np.linspace(0, len(data) - 1, n).astype(np.int64))         # the last one too
+        visits = Visits(indices, np.zeros_like(indices), seed)
+        try:
+            wrong = _count_wrong(data, visits) or _differs(data, visits)
+        except Exception as error:
+            wrong = (f"{type(error).__name__}: {error}", None, "the split's length promises examples that it does not "
+                     "have, or one that cannot be read", "have len(split) be the number of examples that can be taken")
+        if wrong:
+            differs, by, cause, remedy = wrong
+            return Finding(name, FAILED, f"{len(indices)} examples of {split}, read twice, in another order, and alone",
+                           f"{split}: {differs}", by, 0.0, cause, remedy)
+        read.append(f"{len(indices)} of {split}")
+        if split == "train":
+            again = _compare(_named(data.take(visits)), _named(data.take(visits._replace(epochs=visits.epochs + 1))))
+            notes = "; training examples change from epoch to epoch" if again else "; the same in every epoch"
+    return Finding(name, PASSED, f"{', '.join(read)}: the same bits when read twice, in another order and alone{notes}")
+
+
+def _count_wrong(data, visits: Visits) -> tuple | None:
+    """Where a batch has more or fewer rows than were visited, by its own length or all of its tensors'."""
+    for n in (min(len(visits.indices), k) for k in (5, 3, 1)):
+        batch = data.take(_some(visits, slice(n)))
+        lengths = {name: len(values) for name, values in _named(batch).items() if values.ndim}
+        own = len(batch) if hasattr(batch, "__len__") and not isinstance(batch, (tuple, list, dict)) else None
+        rows = own if own is not None else min(lengths.values(), default=n)
+        if rows != n and (own is not None or n not in lengths.values() and _grows(data, visits, lengths)):
+            more = f"take gives {rows} examples for {n} visit{'s' * (n > 1)}"
+            return (more, None, "a sampler or batch that pads, repeats or drops examples, as DistributedSampler does "
+                    "to make shares even", "take gives one example for each visit, in their order: hvdscale's shares "
+                    "may be uneven, and need no padding")
+    return None
+
+
+def _grows(data, visits: Visits, lengths: dict[str, int]) -> bool:
+    """Whether some tensor's length follows the number of visits: others, such as one in time, say nothing of it."""
+    whole = {name: len(values) for name, values in _named(data.take(visits)).items() if values.ndim}
+    return any(whole.get(name) != length for name, length in lengths.items())
+
+
+def _differs(data, visits: Visits) -> tuple | None:
+    """The first example that is another when read again, in another order, or alone."""
+    whole, n = _named(data.take(visits)), len(visits.indices)
+    again = _compare(whole, _named(data.take(visits)))
+    if again:
+        return _example(again, visits, "read twice"), again[2], NOT_DETERMINISTIC, KEYED
+    backwards = np.arange(n)[::-1].copy()
+    cases = [("in another order", backwards)] + [("alone", np.array([row])) for row in range(n)]
+    for how, rows in cases:
+        other = _named(data.take(_some(visits, rows)))
+        found = _compare({name: values[rows] for name, values in whole.items() if values.ndim and len(values) == n},
+                         {name: values for name, values in other.items() if values.ndim and len(values) == len(rows)})
+        if found:
+            return (_example((rows[found[0]], *found[1:]), visits, f"read {how}"), found[2],
+                    "an example depends on the batch that it is read in, or on how many were read before",
+                    f"{KEYED}; take gives the examples visited, in their order")
+    return None
+
+
+def _some(visits: Visits, which) -> Visits:
+    return visits._replace(indices=visits.indices[which], epochs=visits.epochs[which])
+
+
+def _named(batch) -> dict[str, Tensor]:
+    return dict(tensors_of(batch))
+
+
+def _compare(values: dict[str, Tensor], others: dict[str, Tensor]) -> tuple[int, str, float] | None:
+    """The first row that differs, its tensor's name, and how far at most; tensors of other shapes are let be."""
+    for name, a in values.items():
+        b = others.get(name)
+        if b is None or a.shape != b.shape or a.dtype != b.dtype or not a.numel():
+            continue
+        apart = (a != b) & ~((a != a) & (b != b))         # NaN is like NaN
+        if apart.any():
+            row = int(apart.nonzero()[0, 0]) if a.ndim else 0
+            return row, name, (a.double() - b.double()).abs().nan_to_num(float("inf")).max().item()
+    return None
+
+
+def _example(found: tuple[int, str, float], visits: Visits, how: str) -> str:
+    row, name, _ = found
+    which = f"example {visits.indices[row]}" if row < len(visits.indices) else "an example"
+    return f"{name} of {which} is another when {how}"
+
+
+def digest(job: Job) -> dict[str, str]:
+    """Fingerprints of what must not depend on the rank: sizes, parameters as built, and some examples of each split."""
+    found = {f"the number of {name} examples": str(len(getattr(job.data, name))) for name in ("train", "val", "test")}
+    for name, values in job.model.state_dict().items():
+        found[f"the model's {name}, as built,"] = _hash([values])
+    for name in ("train", "val"):
+        data = getattr(job.data, name)
+        for index in range(min(len(data), DIGESTED)):
+            visits = Visits(np.array([index]), np.zeros(1, np.int64), job.plan.seed)
+            found[f"example {index} of {name}"] = _hash(_named(data.take(visits)).values())
+    return found
+
+
+def _hash(tensors) -> str:
+    whole = hashlib.sha256()
+    for values in tensors:
+        whole.update(str((values.dtype, tuple(values.shape))).encode())
+        whole.update(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return whole.hexdigest()
+
+
+def same_on_ranks(by_rank: list[dict[str, str]], looked_at: str) -> Finding:
+    """Whether all ranks' digests are those of rank 0; ``error`` stands for one that could not be made."""
+    if all("error" in found for found in by_rank):
+        return Finding("ranks", NOT_APPLICABLE, f"the job cannot be looked at: {by_rank[0]['error']}")
+    for rank, found in enumerate(by_rank):
+        for what in _differing(by_rank[0], found):
+            return Finding("ranks", FAILED, looked_at, f"{what} is another on rank {rank} than on rank 0"
+                           + (f": {found[what]}" if what == "error" else ""), cause=RANK, remedy=NO_RANK)
+    return Finding("ranks", PASSED, looked_at)
+
+
+def _differing(digest: dict[str, str], other: dict[str, str]) -> Iterator[str]:
+    return (what for what in {**digest, **other} if digest.get(what) != other.get(what))

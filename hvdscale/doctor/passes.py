@@ -1,0 +1,248 @@
+"""Checks of what the model and its loss make of a step that is cut into passes: gradients, losses, random numbers,
+batch-norm, and the last batch of an epoch."""
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..generators import OwnGenerators
+from ..modules import BatchNorm, Dropout, is_batch_norm
+from ..plan import Plan
+from ..shards import Pass, group_bounds
+from ..workers import Lone
+from ..workload import bound_loss
+from .crew import on_each
+from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
+from .sample import Difference, Sample, cuts, distance, first_difference, mean_gradient, passing, step_of
+
+OWN_GENERATOR = "a part of the model draws from a generator of its own, or keeps a state from one pass to the next"
+KEYED = ("draw from torch's, numpy's or Python's global generator, which hvdscale keys by seed, step and ghost group, "
+         "or use hvdscale.modules.Dropout; keep what must be kept in buffers")
+WHOLE_BATCH = "statistics are taken over whatever a worker has at once (batch statistics per local batch)"
+A_SUM = "the loss is a mean where a sum is asked for, so that it counts once for each pass, however few its examples"
+RETURN_SUM = "return losses.sum(), len(losses): the sum over the examples (or tokens), and how many they are"
+
+
+def gradients(sample: Sample, workers: Lone) -> Finding:
+    """Whether workers and accumulation leave the mean gradient, and the buffers, what autograd makes of the whole step.
+
+    Under a launcher by its workers, a collective; alone by up to 4 simulated ones.
+    """
+    name = "gradients"
+    ways = list(_ways(sample, [workers.size] if workers.size > 1 else [1, 2, 3, 4]))
+    if not ways:
+        return Finding(name, NOT_APPLICABLE, f"{sample.plan.global_batch} examples: too few for {workers.size} workers")
+    with OwnGenerators(sample.job.device):
+        made = [(plan, *(step_of(sample, plan, workers) if workers.size > 1 else
+                         on_each(plan.workers, lambda worker: step_of(sample, plan, worker))[0])) for plan in ways]
+    if workers.rank:
+        return Finding(name, PASSED, "")
+    whole = {ghosts: mean_gradient(sample, sample.model(), replace(sample.plan, ghost_batch=ghosts))
+             for ghosts in {plan.ghost_batch for plan in ways}}
+    apart = [(distance(gradient, whole[plan.ghost_batch]), plan) for plan, gradient, _ in made]
+    by, worst = max(apart, key=lambda pair: pair[0])
+    first, _, reference = made[0]
+    moved = max(distance(buffers, reference) for plan, _, buffers in made if plan.ghost_batch == first.ghost_batch)
+    looked_at = (f"{len(ways)} ways to cut a step of {sample.plan.global_batch} examples: {_shown(ways)}; "
+                 f"{'real' if workers.size > 1 else 'simulated'} workers against autograd on the whole step")
+    if not by <= sample.limit:
+        what = f"the mean gradient of {_way(worst)} from that of the whole step"
+        return Finding(name, FAILED, looked_at, what, by, sample.limit, *_why(sample))
+    if moved > sample.limit:
+        return Finding(name, FAILED, looked_at, "the model's buffers after a step, between these ways", moved,
+                       sample.limit, "buffers are moved by every pass, and not by ghost group",
+                       "set group_by_group=always, or use hvdscale.modules.BatchNorm")
+    return Finding(name, PASSED, looked_at, by=max(by, moved), limit=sample.limit)
+
+
+def _ways(sample: Sample, counts: list[int]) -> Iterator[Plan]:
+    """The sample's plan at these worker counts, of 1 and 2 passes each; and in one ghost group that workers share."""
+    plan, model = sample.plan, sample.job.model
+    groups = plan.ghost_groups
+    for count in counts:
+        for accumulate in (1, 2):
+            if count * accumulate <= (groups if plan.group_by_group else plan.global_batch):
+                way = replace(plan, workers=count, accumulate=accumulate)
+                if not way.cuts_groups or not any(map(is_batch_norm, model.modules())):
+                    yield way
+    if not plan.group_by_group and any(hasattr(module, "ghosts") for module in model.modules()):
+        for count in counts[1:3] if len(counts) > 1 else counts:
+            yield replace(plan, workers=count, ghost_batch=plan.global_batch)
+
+
+def _shown(ways: list[Plan]) -> str:
+    counts = sorted({plan.workers for plan in ways})
+    workers = f"{counts[0]}-{counts[-1]} workers" if len(counts) > 1 else _count(counts[0], "worker")
+    sizes = sorted({plan.ghost_batch for plan in ways})
+    passes = sorted({plan.accumulate for plan in ways})
+    return (f"{workers}, {' or '.join(map(str, passes))} {'passes' if passes[-1] > 1 else 'pass'}, ghost groups of "
+            f"{' or '.join(map(str, sizes))}")
+
+
+def _way(plan: Plan) -> str:
+    return f"{_count(plan.workers, 'worker')} x {plan.accumulate} pass{'es' * (plan.accumulate > 1)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _why(sample: Sample) -> tuple[str, str]:
+    """Cause and remedy where gradients differ: what the checks that follow look at one by one."""
+    for check in (random_numbers, batch_norm, losses):
+        found = check(sample)
+        if found.verdict == FAILED:
+            return found.cause, f"{found.remedy} (see the check {found.check!r})"
+    return ("the loss joins the examples of a pass, or the data of an example change with the batch that it is in, as "
+            "where a collate function pads to its longest",
+            "see the check 'examples'; a loss over pairs or whole batches needs group_by_group=always, which takes the "
+            "same ghost groups at any worker count")
+
+
+def losses(sample: Sample) -> Finding:
+    """Whether the loss and its count of a whole batch are the sums of those of its parts, of one example too."""
+    name, plan, model = "losses", sample.plan, sample.model().eval()
+    loss = bound_loss(sample.job.workload, plan.label_smoothing)
+    whole, parts = sample.parts(plan, sample.whole), sample.parts(plan, cuts(plan.global_batch))
+    with passing(sample, model, plan) as enter:
+        def of(part: Pass, batch) -> tuple[float, float]:
+            enter(part)
+            total, count = loss(model, batch)
+            return total.item(), count
+        (total, count), sums = of(*whole[0]), [of(*part) for part in parts]
+    sizes = [part.stop - part.start for part, _ in parts]
+    looked_at = f"loss and count of {plan.global_batch} examples, and of parts of {_listed(sizes)}, in evaluation mode"
+    summed, counted = sum(t for t, _ in sums), sum(c for _, c in sums)
+    if counted != count:
+        return Finding(name, FAILED, looked_at, f"the count of the whole batch is {count:g}, of its parts together "
+                       f"{counted:g}", cause="the count is not of what the loss sums over: of batches, or of padding",
+                       remedy=RETURN_SUM)
+    by = abs(summed - total) / max(abs(total), abs(summed), 1e-30)
+    if by <= sample.limit:
+        return Finding(name, PASSED, looked_at, by=by, limit=sample.limit)
+    differs = f"the loss of the whole batch is {total:.6g}, of its parts together {summed:.6g}"
+    if abs(sum(t * c for t, c in sums) / count - total) <= 1e-4 * abs(total):
+        return Finding(name, FAILED, looked_at, differs, by, sample.limit, A_SUM, RETURN_SUM)
+    layer = first_difference(sample, model, whole, parts)
+    if layer:
+        return Finding(name, FAILED, looked_at, f"{differs}; the first layer to differ is {_named(layer)}", by,
+                       sample.limit, *_of_layer(layer))
+    if plan.group_by_group:
+        return Finding(name, PASSED, f"{looked_at}: they differ, but every ghost group has its own loss at any worker "
+                       "count, as the job runs group by group", by=by, limit=sample.limit)
+    return Finding(name, FAILED, looked_at, differs, by, sample.limit,
+                   "the loss of an example depends on the others that are in the batch",
+                   f"{RETURN_SUM}; a loss over pairs needs group_by_group=always")
+
+
+def _listed(sizes: list[int]) -> str:
+    return ", ".join(map(str, sizes[:-1])) + f" and {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
+
+
+def _named(layer: Difference) -> str:
+    return f"{layer.layer} ({type(layer.module).__name__}), by {layer.by:.2g}"
+
+
+def _of_layer(layer: Difference) -> tuple[str, str]:
+    kind, of_torch = type(layer.module).__name__, is_batch_norm(layer.module)
+    if of_torch or "norm" in kind.lower():
+        return WHOLE_BATCH, (f"in place of {kind} use hvdscale.modules.BatchNorm (convert(model) puts it in for "
+                             f"torch's own), or set group_by_group={'auto' if of_torch else 'always'}")
+    if isinstance(layer.module, (nn.modules.dropout._DropoutNd, Dropout)):
+        return "dropout masks come from a stream that depends on how the batch is cut", (
+            "use hvdscale.modules.Dropout, or set group_by_group=auto")
+    return (f"{kind} joins the examples of a batch: {WHOLE_BATCH}, or random numbers are drawn for the batch as a "
+            "whole"), "have it take each example alone; or set group_by_group=always"
+
+
+def random_numbers(sample: Sample) -> Finding:
+    """Whether the same pass, started from the same keys, gives the same gradients again."""
+    name, plan, model = "random numbers", sample.plan, sample.model()
+    bounds = group_bounds(plan.global_batch, plan.ghost_batch) if plan.group_by_group else sample.whole
+    parts = sample.parts(plan, bounds)
+    first, second = (mean_gradient(sample, model, plan, parts) for _ in range(2))
+    by, looked_at = distance(second, first), "two passes over the same batch under the same keys"
+    if by <= sample.limit:
+        draws = plan.group_by_group or any(isinstance(m, Dropout) for m in model.modules())
+        how = "keyed by ghost group" if draws else "the model draws none"
+        return Finding(name, PASSED, f"{looked_at}; {how}", by=by, limit=sample.limit)
+    layer = first_difference(sample, model, parts, parts)
+    where = f"; the first layer to differ is {_named(layer)}" if layer else ""
+    owners = [f"{path or 'the model'} holds a {type(value).__name__}" for path, module in model.named_modules()
+              for value in vars(module).values()
+              if isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random))]
+    return Finding(name, FAILED, looked_at, f"their gradients{where}", by, sample.limit,
+                   OWN_GENERATOR + (f" ({'; '.join(owners)})" if owners else ""), KEYED)
+
+
+def batch_norm(sample: Sample) -> Finding:
+    """Which layers see more than one example, over which groups; and whether some do over whatever a worker has."""
+    name, job, plan, model = "batch-norm", sample.job, sample.plan, sample.model()
+    ours = [m for m in model.modules() if isinstance(m, BatchNorm)]
+    torchs = [m for m in model.modules() if is_batch_norm(m) and not isinstance(m, BatchNorm)]
+    groups = job.plan.ghost_groups
+    sizes = sorted({job.plan.global_batch // groups, -(-job.plan.global_batch // groups)})
+    over = f"ghost groups of {' or '.join(map(str, sizes))} examples, {groups} a step"
+    kinds = [f"{len(ours)} of hvdscale.modules (fast)"] * bool(ours) + [
+        f"{len(torchs)} of torch's own ({'group by group: right, but slower' if plan.group_by_group else 'not keyed'})"
+    ] * bool(torchs)
+    if not plan.group_by_group:
+        parts = sample.parts(plan, sample.whole)
+        if first_difference(sample, model, parts, parts) is None:
+            layer = first_difference(sample, model, parts, sample.parts(plan, cuts_by_groups(plan)))
+            if layer:
+                return Finding(name, FAILED, "each layer's output for a whole step and for its parts, in training",
+                               f"the first layer to differ is {layer.layer} ({type(layer.module).__name__})", layer.by,
+                               sample.limit, *_of_layer(layer))
+    if not kinds:
+        said = ("it runs group by group" if plan.group_by_group else "no layer joins the examples of a batch")
+        return Finding(name, NOT_APPLICABLE, f"the model has no batch-norm; {said}")
+    return Finding(name, PASSED, f"{', '.join(kinds)}; statistics over {over}")
+
+
+def cuts_by_groups(plan: Plan) -> list[int]:
+    """Bounds of two uneven parts of the step, between ghost groups where there are several."""
+    groups = group_bounds(plan.global_batch, plan.ghost_batch)
+    return [0, groups[max(1, len(groups) // 3)], plan.global_batch] if len(groups) > 2 else [0, plan.global_batch]
+
+
+def last_batch(sample: Sample) -> Finding:
+    """Whether an epoch's examples weigh one each, where the batch does not divide the epoch."""
+    name, stream = "last batch", sample.job.plan.stream
+    left = stream.examples % stream.global_batch
+    steps = min(int(np.ceil(stream.steps_per_epoch)), 100_000)
+    what = f"{stream.examples} examples in batches of {stream.global_batch}, {stream.last_batch}"
+    if stream.last_batch == "drop":
+        return Finding(name, PASSED, f"{what}: {left} examples of every epoch, others each time, are not visited")
+    if stream.last_batch == "carry":
+        wrong = [step for step in range(steps) if stream.size(step) != stream.global_batch]
+        verdict = FAILED if wrong else PASSED
+        return Finding(name, verdict, f"{what}: every step has {stream.global_batch}, so all weigh the same")
+    summed = sum(stream.size(step) for step in range(steps))
+    looked_at = f"{what}: the steps of an epoch have {summed} together"
+    if summed != stream.examples:
+        return Finding(name, FAILED, looked_at, f"{summed} from {stream.examples}")
+    short = _short(sample)
+    if not left or short is None:
+        return Finding(name, PASSED, looked_at)
+    by = max(distance(on_each(count, lambda worker: step_of(sample, replace(short, workers=count), worker, 1))[0][0],
+                      mean_gradient(sample, sample.model(), short, step=1)) for count in (1, 2))
+    looked_at += (f"; a short one of {short.stream.size(1)}, whose examples weigh 1/{short.stream.size(1)} each, on 1 "
+                  "and 2 simulated workers")
+    if by > sample.limit:
+        return Finding(name, FAILED, looked_at, "the mean gradient of a short step from autograd's", by, sample.limit,
+                       *_why(sample))
+    return Finding(name, PASSED, looked_at, by=by, limit=sample.limit)
+
+
+def _short(sample: Sample) -> Plan | None:
+    """A plan whose step 1 is short; None where the sample is too small for one."""
+    batch = sample.plan.global_batch * 2 // 3
+    short = replace(sample.plan, train_examples=sample.plan.global_batch, global_batch=batch, last_batch="short")
+    groups = len(group_bounds(short.stream.size(1), short.ghost_batch)) - 1 if batch > 1 else 0
+    return short if groups >= (2 if short.group_by_group else 1) else None

@@ -1,0 +1,225 @@
+"""A small part of a job, on which the checks work: one step of some examples, in fp64 where the job's code bears it.
+
+What is computed here for reference is slow and obvious, and shares no code with hvdscale.step.
+"""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..errors import HvdscaleError, WorkloadError
+from ..generators import OwnGenerators, seed_generators
+from ..ghost import GhostGroups
+from ..job import Job
+from ..model import make_model
+from ..plan import Plan
+from ..precision import PARAMETERS
+from ..shards import Pass, Visits, even_bounds, group_bounds
+from ..splits import to_device
+from ..statistics import Buffers
+from ..step import DataParallelStep
+from ..workers import Lone
+from ..workload import bound_loss
+from .examples import examples
+from .finding import Finding, carried_out
+
+EXAMPLES = 46           # by default; a multiple of neither 3 nor 4
+PASSES = 8              # at least so many ghost groups: of up to 4 workers x 2 passes
+CLOSE, NARROW_CLOSE = 1e-9, 1e-4        # how far apart two sums of the same values may be, in fp64 and in less
+
+
+class Difference(NamedTuple):
+    """Where two computations part: a layer's name, its kind, and how far at most relative to the largest value."""
+
+    layer: str
+    module: nn.Module
+    by: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A job's plan cut to ``plan.global_batch`` examples a step, what is known of its data, and how exact it is.
+
+    limit   how far apart sums taken in another order may be;  note: why not in fp64, where it is not
+    """
+
+    job: Job
+    plan: Plan
+    data: Finding
+    limit: float
+    note: str = ""
+
+    @property
+    def whole(self) -> list[int]:
+        """The step as one part: bounds."""
+        return [0, self.plan.global_batch]
+
+    def model(self, plan: Plan | None = None) -> nn.Module:
+        """A new model with the parameters of the job's, in the precision of the plan."""
+        model = make_model(self.job.workload, plan or self.plan, self.job.device)
+        model.load_state_dict(self.job.model.state_dict())
+        return model
+
+    def batch(self, visits: Visits):
+        """The training batch of these visits, as a step has it."""
+        return to_device(self.job.data.train.take(visits), self.job.device, PARAMETERS[self.plan.precision])
+
+    def parts(self, plan: Plan, bounds: Sequence[int], step: int = 0) -> list[tuple[Pass, object]]:
+        """The passes between these positions of the step, and their batches."""
+        return [(Pass(a, b), self.batch(plan.stream.visits(step, a, b))) for a, b in zip(bounds, bounds[1:])]
+
+
+def make_sample(job: Job, wanted: int, workers: int) -> Sample:
+    """The sample of so many examples, or as many as the workers need, or there are; raises what the job's code raises.
+
+    Ghost groups are cut smaller than the job's where every pass must have one.
+    """
+    most = max(4, workers)
+    batch = min(len(job.data.train), max(wanted, 6 * most - 2))
+    plan = replace(
+        job.plan, global_batch=batch, ghost_batch=max(2, min(job.plan.ghost_batch, batch // max(PASSES, 2 * most))),
+        precision="fp64", compression="none", loss_scale=1.0, clip_norm=None, workers=1, accumulate=1,
+        local_batch=batch, loader_workers=0, noise_every=0)
+    sample = Sample(job, plan, carried_out("examples", lambda: examples(job)), CLOSE)
+    try:
+        dtype = _loss_type(sample)
+    except HvdscaleError:
+        return sample                   # the checks say what is wrong with it
+    except (RuntimeError, TypeError) as error:
+        sample = replace(sample, plan=replace(plan, precision="fp32"), limit=NARROW_CLOSE,
+                         note=f"in fp32, as the job's code does not run in fp64 ({error})".splitlines()[0])
+        _loss_type(sample)
+        return sample
+    if dtype != torch.float64:
+        return replace(sample, limit=NARROW_CLOSE, note=f"the loss comes as {str(dtype).removeprefix('torch.')}, "
+                                                        "whatever the model's type")
+    return sample
+
+
+def _loss_type(sample: Sample) -> torch.dtype:
+    model, plan = sample.model(), sample.plan
+    with passing(sample, model, plan) as enter:
+        (part, batch), *_ = sample.parts(plan, group_bounds(plan.global_batch, plan.ghost_batch)[:2])
+        enter(part)
+        return bound_loss(sample.job.workload, plan.label_smoothing)(model, batch)[0].dtype
+
+
+@contextlib.contextmanager
+def passing(sample: Sample, model: nn.Module, plan: Plan, step: int = 0) -> Iterator:
+    """A context for forward passes that leave generators and buffers as they were.
+
+    Gives a function to call before each pass, which tells the modules where they stand and starts the generators: by
+    its ghost group where the plan says group by group, else all passes alike, as those of several ranks would be.
+    """
+    ghosts = GhostGroups(plan.seed, Lone(), sample.job.device)
+    ghosts.attach(model)
+    groups = group_bounds(plan.stream.size(step), plan.ghost_batch)
+
+    def enter(part: Pass) -> None:
+        ghosts.at(step, groups, part)
+        if plan.group_by_group:
+            ghosts.seed_generators()
+        else:
+            seed_generators(plan.seed)
+    with OwnGenerators(sample.job.device), Buffers(model).kept():
+        yield enter
+
+
+def mean_gradient(sample: Sample, model: nn.Module, plan: Plan, parts: Sequence | None = None, step: int = 0) -> Tensor:
+    """The gradient of the step's summed loss over its summed count, by autograd alone: one float64 vector.
+
+    The whole step is one pass, or a pass a ghost group where the plan says so.
+    """
+    size = plan.stream.size(step)
+    if parts is None:
+        bounds = group_bounds(size, plan.ghost_batch) if plan.group_by_group else [0, size]
+        parts = sample.parts(plan, bounds, step)
+    loss, parameters = bound_loss(sample.job.workload, plan.label_smoothing), trained(model)
+    sums, counted = [torch.zeros_like(p) for p in parameters], 0.0
+    for part, batch in parts:
+        with passing(sample, model, plan, step) as enter:
+            enter(part)
+            total, count = loss(model, batch)
+            gradients = torch.autograd.grad(total, parameters, allow_unused=True)
+        sums = [a if g is None else a + g for a, g in zip(sums, gradients)]
+        counted += count
+    if not counted:
+        raise WorkloadError(f"the counts that loss gave for {size} examples add up to 0, so they have no mean")
+    return _vector(sums) / counted
+
+
+def step_of(sample: Sample, plan: Plan, workers: Lone, step: int = 0) -> tuple[Tensor, Tensor]:
+    """Mean gradient, and buffers after it, of a step that hvdscale takes on these workers; a collective."""
+    model = sample.model(plan)
+    job, optimizer = sample.job, torch.optim.SGD(trained(model), lr=0.0)
+    take_step = DataParallelStep(plan, job.workload, job.data.train, model, optimizer, workers, job.device)
+    take_step(step, 0.0, set())
+    return _vector([p.grad for p in trained(model)]), _vector([b for b in model.buffers() if b.is_floating_point()])
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are trained."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def _vector(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([torch.zeros(0, dtype=torch.float64), *(t.detach().double().flatten().cpu() for t in tensors)])
+
+
+def distance(values: Tensor, reference: Tensor) -> float:
+    """The norm of the difference over the reference's; infinite where a value is not finite on one side alone."""
+    apart, norm = torch.linalg.vector_norm(values - reference).item(), torch.linalg.vector_norm(reference).item()
+    return 0.0 if apart == 0 else apart / norm if norm and np.isfinite(apart) else float("inf")
+
+
+def outputs(sample: Sample, model: nn.Module, parts: Sequence) -> list[tuple[str, nn.Module, list[Tensor]]]:
+    """What the modules give, in the order in which they end, a tensor for each part; the loss last, per part."""
+    found: list[list[tuple[str, nn.Module, Tensor]]] = []
+    hooks = [module.register_forward_hook(lambda m, _, out, name=name: found[-1].append((name, m, _first(out))))
+             for name, module in model.named_modules()]
+    loss = bound_loss(sample.job.workload, sample.plan.label_smoothing)
+    try:
+        with passing(sample, model, sample.plan) as enter:
+            for part, batch in parts:
+                found.append([])
+                enter(part)
+                loss(model, batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [(calls[0][0], calls[0][1], [out for _, _, out in calls]) for calls in zip(*found)
+            if len({name for name, _, _ in calls}) == 1]
+
+
+def _first(out) -> Tensor:
+    if isinstance(out, (tuple, list)) and out:
+        return _first(out[0])
+    return out.detach().clone() if isinstance(out, Tensor) else torch.zeros(0)
+
+
+def first_difference(sample: Sample, model: nn.Module, parts: Sequence, others: Sequence) -> Difference | None:
+    """The first module whose rows are not the same in the passes ``others`` as in ``parts``; None: none is seen to be.
+
+    Modules whose outputs do not have an example a row, or are padded to another length, are not compared.
+    """
+    for (name, module, ours), (_, _, theirs) in zip(outputs(sample, model, parts), outputs(sample, model, others)):
+        if {o.shape[1:] for o in ours} != {o.shape[1:] for o in theirs} or any(o.ndim == 0 for o in ours + theirs):
+            continue
+        ours, theirs = torch.cat(ours), torch.cat(theirs)
+        if len(ours) != len(theirs) or not ours.is_floating_point():
+            continue
+        by = ((ours - theirs).abs().max() / ours.abs().max().clamp(min=1e-30)).item() if ours.numel() else 0.0
+        if not by <= sample.limit:
+            return Difference(name or "the model itself", module, by)
+    return None
+
+
+def cuts(examples: int) -> list[int]:
+    """Bounds of uneven parts of a step: one example, a third of the rest, what is left."""
+    return sorted({0, min(1, examples), *(1 + b for b in even_bounds(examples - 1, 3)[1:2]), examples})

@@ -1,0 +1,90 @@
+"""Checks of what the settings make of the job: what decays, the learning rate of every step."""
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import torch
+
+from ..job import Job
+from ..optimizers import make_optimizer, norms_and_biases
+from ..plan import Plan
+from .finding import FAILED, PASSED, Finding
+from .sample import Sample
+
+LOOKED_AT = 100_000         # steps whose rate is computed, at most
+
+
+def decay(sample: Sample) -> Finding:
+    """Which parameters an update takes towards zero where all gradients are zero, and which of these should decay.
+
+    The optimizer is asked by a step from parameters of 1, so that a class with a decay of its own is seen, too.
+    """
+    name, plan, model = "weight decay", sample.job.plan, sample.model()
+    optimizer, apart = make_optimizer(plan, model), norms_and_biases(model)
+    for group in optimizer.param_groups:
+        group["lr"] = plan.peak_lr
+    named = [(path, p) for path, p in model.named_parameters() if p.requires_grad]
+    with torch.no_grad():
+        for _, parameter in named:
+            parameter.fill_(1.0)
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+    decays = {path: bool((p != 1).any()) for path, p in named}
+    wanted = {path: plan.weight_decay > 0 and (plan.decay_norm_and_bias or id(p) not in apart) for path, p in named}
+    kinds = Counter((decays[path], _kind(p, apart)) for path, p in named)
+    sizes = {key: sum(p.numel() for path, p in named if (decays[path], _kind(p, apart)) == key) for key in kinds}
+    rows = tuple((kind, f"{kinds[key]} tensors, {sizes[key]:,} numbers", "decay" if key[0] else "do not decay")
+                 for key in sorted(kinds, key=lambda key: not key[0]) for kind in key[1:])
+    looked_at = f"weight_decay = {plan.weight_decay:g}; a step of {plan.optimizer} from zero gradients"
+    unasked = [path for path in decays if decays[path] and not wanted[path]]
+    if unasked:
+        biases = "biases and normalisation parameters among them" if any(
+            id(p) in apart for path, p in named if path in unasked) else "though no weight_decay is asked for"
+        return Finding(name, FAILED, looked_at, f"{_some(unasked)} decay unasked, {biases}",
+                       cause="the optimizer decays by itself, and all parameters alike: a default of its class, or "
+                       "its step", remedy="have it take weight_decay from its parameter groups, or set weight_decay "
+                       "and decay_norm_and_bias=true to say that it is meant", rows=rows)
+    idle = [path for path in decays if wanted[path] and not decays[path]]
+    if idle:
+        return Finding(name, FAILED, looked_at, f"{_some(idle)} do not decay, and weight_decay is asked for",
+                       cause="the optimizer does not read weight_decay from its parameter groups",
+                       remedy="take group['weight_decay'] in its step, or set weight_decay=0", rows=rows)
+    return Finding(name, PASSED, looked_at, rows=rows)
+
+
+def _kind(parameter, apart: set[int]) -> str:
+    return "biases and normalisation" if id(parameter) in apart else "weights"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def learning_rate(job: Job) -> Finding:
+    """The rate at the steps where it turns, and whether it is a positive number until the last."""
+    plan, rate = job.plan, job.plan.schedule.lr_at
+    last = plan.budget_steps - 1 if plan.budget_steps else None
+    rows = tuple((f"step {step:,}", f"{rate(step):.6g}", what) for step, what in _turns(plan, last))
+    checked = range(0, last + 1 if last is not None else LOOKED_AT, max(1, (last or 0) // LOOKED_AT))
+    looked_at = f"a function of the step, the same on any number of workers at a global batch of {plan.global_batch}"
+    for step in checked:
+        if not (math.isfinite(rate(step)) and rate(step) >= 0):
+            return Finding("learning rate", FAILED, looked_at, f"it is {rate(step)} at step {step}",
+                           cause="warmup, decay and rule do not fit each other", remedy="mend the schedule", rows=rows)
+    return Finding("learning rate", PASSED, looked_at, rows=rows)
+
+
+def _turns(plan: Plan, last: int | None) -> list[tuple[int, str]]:
+    """Steps at which to show the rate, in order, each with its reason."""
+    turns = {0: "first", 1: "second"}
+    if plan.warmup != "none":
+        turns |= {plan.warmup_steps - 1: "last of the warmup", plan.warmup_steps: "peak"}
+    if plan.decay == "step":
+        turns |= {step: f"times {plan.decay_factor:g}" for step in plan.decay_at}
+    elif plan.decay != "constant":
+        middle = (plan.decay_steps + plan.warmup_steps) // 2
+        turns |= {middle: "half-way of the decay", plan.decay_steps: "end of the decay"}
+    if last is not None:
+        turns = {step: what for step, what in turns.items() if step <= last} | {last: "last"}
+    return sorted(turns.items())

@@ -1,0 +1,145 @@
+"""Checks of what a run carries from step to step and measures: its checkpoint, its evaluation."""
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+
+import torch
+
+from ..checkpoint import FORMAT, read, write
+from ..errors import CheckpointError
+from ..evaluate import Evaluator
+from ..generators import OwnGenerators
+from ..optimizers import make_optimizer
+from ..precision import PARAMETERS
+from ..shards import Visits
+from ..snapshot import Progress, capture, restore
+from ..splits import to_device
+from ..step import DataParallelStep
+from ..workers import Lone
+from ..workload import measured
+from .crew import on_each
+from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
+from .sample import Sample
+
+BEFORE = 2                  # steps before the checkpoint
+MEASURED = 100              # examples of a split that are measured, at most
+CHUNKS = (32, 7)            # examples measured at once, two ways
+
+
+def checkpoint(sample: Sample) -> Finding:
+    """Whether a run that goes on from a checkpoint takes the step that the uninterrupted one takes, bit for bit."""
+    name, job = "checkpoint", sample.job
+    plan = replace(job.plan, workers=1, accumulate=1, global_batch=sample.plan.global_batch, loader_workers=0,
+                   noise_every=0, ghost_batch=sample.plan.ghost_batch)
+    looked_at = (f"{BEFORE} steps, a checkpoint written and read, and the next step in a new model and optimizer "
+                 f"({plan.optimizer}, {plan.precision})")
+
+    def parts():
+        model = sample.model(plan)
+        optimizer = make_optimizer(plan, model)
+        return model, optimizer, DataParallelStep(plan, job.workload, job.data.train, model, optimizer, Lone(),
+                                                  job.device)
+
+    with OwnGenerators(job.device), tempfile.TemporaryDirectory(prefix="hvdscale-doctor-") as folder:
+        run = parts()
+        for step in range(BEFORE):
+            run[2](step, plan.schedule.lr_at(step), set())
+        try:
+            path = os.path.join(folder, f"step-{BEFORE}.pt")
+            write(path, {**capture(Progress(BEFORE), *run), "format": FORMAT})
+            uninterrupted = run[2](BEFORE, plan.schedule.lr_at(BEFORE), set()).loss
+            state = read(path)
+        except CheckpointError as error:
+            return Finding(name, FAILED, looked_at, str(error).replace(folder + os.sep, ""),
+                           cause="the state of the optimizer or the model holds an object of a class, which could only "
+                           "be kept by pickling it", remedy="keep tensors, numbers and texts in state_dict()")
+        other = parts()
+        restore(state, *other)
+        resumed = other[2](BEFORE, plan.schedule.lr_at(BEFORE), set()).loss
+    differing = [path for (path, a), b in zip(run[0].state_dict().items(), other[0].state_dict().values())
+                 if not torch.equal(a, b)]
+    if not differing:
+        return Finding(name, PASSED, f"{looked_at}: equal to the last bit", by=0.0, limit=0.0)
+    by = max((a.double() - b.double()).abs().max().item() for a, b in zip(run[0].parameters(), other[0].parameters()))
+    if resumed != uninterrupted:
+        cause = ("the model or the data keep a state that no checkpoint has: an attribute that is no buffer, a "
+                 "generator of their own")
+        remedy = "keep it in a buffer (register_buffer); draw from the global generators"
+    else:
+        cause, remedy = ("the optimizer keeps a state that its state_dict lacks",
+                         "keep it in self.state or in the parameter groups, as torch's optimizers do")
+    return Finding(name, FAILED, looked_at, f"{differing[0]} after the next step", by, 0.0, cause, remedy)
+
+
+def evaluation(sample: Sample, workers: Lone) -> Finding:
+    """Whether a metric is the same however a split is cut into chunks, to the last bit at any worker count.
+
+    Under a launcher on its workers, a collective; alone on up to 3 simulated ones.
+    """
+    name, job, model = "evaluation", sample.job, sample.model()
+    splits = {split: data.first(min(len(data), MEASURED)) for split, data in job.data.evaluated(
+        job.plan.train_eval_examples).items() if len(data)}
+    if not splits:
+        return Finding(name, NOT_APPLICABLE, "no split has an example")
+
+    def by(worker: Lone, chunk: int) -> dict[str, float]:
+        return Evaluator(job.workload, splits, chunk, worker, job.device, sample.plan.precision)(model, tuple(splits))
+
+    with OwnGenerators(job.device):
+        alone = {chunk: by(Lone(), chunk) for chunk in CHUNKS}
+        if workers.size > 1:
+            counts, shared = (workers.size,), [by(workers, CHUNKS[0])]
+        else:
+            counts = (2, 3)
+            shared = [on_each(count, lambda worker: by(worker, CHUNKS[0]))[0] for count in counts]
+        counted = {chunk: _counts(sample, model, splits, chunk) for chunk in CHUNKS}
+    looked_at = (f"{', '.join(f'{len(data)} of {split}' for split, data in splits.items())} in chunks of {CHUNKS[0]} "
+                 f"and {CHUNKS[1]}, on {', '.join(map(str, (1, *counts)))} workers")
+    for column, values in counted[CHUNKS[0]].items():
+        other = counted[CHUNKS[1]][column]
+        if values != other:
+            return Finding(name, FAILED, looked_at, f"the count of {column} is {values:g} in chunks of {CHUNKS[0]} and "
+                           f"{other:g} in chunks of {CHUNKS[1]}",
+                           cause="measure gives a mean with a count of 1, or counts something else than what it sums "
+                           "over; or a batch is padded",
+                           remedy="measure returns (values.sum(), len(values)) of each metric")
+    for column, value in alone[CHUNKS[0]].items():
+        apart = _apart(value, alone[CHUNKS[1]][column])
+        if not apart <= sample.limit:
+            return Finding(name, FAILED, looked_at, f"{column} between the two ways to cut", apart, sample.limit,
+                           "measure gives a mean where a sum is asked for, or an example's value depends on its "
+                           "batch, or on the moment", "measure returns (values.sum(), len(values)); see the checks "
+                           "'losses' and 'examples'")
+    for count, values in zip(counts, shared):
+        for column, value in values.items():
+            if _apart(value, alone[CHUNKS[0]][column]) != 0:
+                return Finding(name, FAILED, looked_at, f"{column} on {count} workers from that on one",
+                               _apart(value, alone[CHUNKS[0]][column]), 0.0, "data or model of some rank differ",
+                               "see the checks 'ranks' and 'examples'")
+    whole = {column.split("/")[0] for column, count in counted[CHUNKS[0]].items()
+             if count != len(splits[column.split("/")[0]])}
+    per = "the counts that measure gives add up alike" if whole else "each example counts once"
+    apart = max((_apart(value, alone[CHUNKS[1]][column]) for column, value in alone[CHUNKS[0]].items()), default=0.0)
+    return Finding(name, PASSED, f"{looked_at}; {per}", by=apart, limit=sample.limit)
+
+
+def _apart(a: float, b: float) -> float:
+    return 0.0 if a == b or a != a and b != b else abs(a - b) / max(abs(a), abs(b))
+
+
+@torch.no_grad()
+def _counts(sample: Sample, model, splits: dict, chunk: int) -> dict[str, float]:
+    """``split/metric`` -> what the counts of all chunks add up to."""
+    workload, found = sample.job.workload, {}
+    model.eval()
+    for split, data in splits.items():
+        for start in range(0, len(data), chunk):
+            indices = torch.arange(start, min(start + chunk, len(data))).numpy()
+            batch = to_device(data.take(Visits(indices, indices * 0)), sample.job.device,
+                              PARAMETERS[sample.plan.precision])
+            for metric, (_, count) in zip(workload.metrics, measured(workload, model, batch)):
+                found[f"{split}/{metric}"] = found.get(f"{split}/{metric}", 0) + count
+    model.train()
+    return found

@@ -1,0 +1,147 @@
+"""An elastic job: what its workers hold in memory, so that it goes on when some are lost or others come.
+
+At a commit rank 0 brings its rows into the log and every rank copies the run's state. When the group is formed anew,
+all take the state of the rank that stands furthest, and the steps since are taken again. The global batch, and so the
+schedule and the stream of examples, stays what it was at the first start; a worker passes no more examples through the
+model at once than it did then, or than batch-norm joins.
+"""
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from .checkpoint import Checkpoints
+from .config import Settings
+from .ends import Start
+from .errors import HostsChangedError, PlanError
+from .journal import Silent
+from .noise import joins_examples
+from .plan import Plan
+from .shards import group_bounds
+from .snapshot import Progress, capture, share
+from .step import DataParallelStep
+from .workers import Lone
+from .workload import Data
+
+COST = 0.01         # share of the time that commits may take, where commit_every is not set
+
+
+@dataclass
+class Memory:
+    """One worker's; empty in one that has just been started.
+
+    batch       the job's global batch, and the most examples of a pass: keys of the settings
+    log         path of the log, once there is one
+    sure        the last state that all ranks copied, whose rows are in the log whatever becomes of rank 0
+    newest      a later one: others may not have copied it yet, and its rows be lost with the process that writes them
+    writes      whether that is this process
+    end         why the last group ended
+    data        the data set, which need not be read again
+    """
+
+    batch: dict | None = None
+    log: str = ""
+    sure: dict | None = None
+    newest: dict | None = None
+    writes: bool = False
+    end: str = ""
+    data: Data | None = None
+
+    def meet(self, workers: Lone) -> None:
+        """Tell the others of the new group what the job has come to; a collective."""
+        none_lost = any(workers.gather(self.writes and self.newest is not None, "memory/rows"))
+        state = self.newest if none_lost and self.newest is not None else self.sure
+        told = workers.gather((_steps(state), self.batch, self.log, self.end), "memory")
+        furthest = max(range(len(told)), key=lambda rank: told[rank][0])
+        self.batch, self.log, self.end = (next(filter(None, known), None) for known in list(zip(*told))[1:])
+        self.log, self.end = self.log or "", self.end or ""
+        self.sure, self.newest = share(state, workers, furthest) if told[furthest][0] >= 0 else None, None
+        if self.sure is not None:
+            self.sure["random"] = None                  # of another rank
+
+    def settle(self, settings: Settings) -> Settings:
+        """The settings with the job's batch, at any number of workers."""
+        if self.batch is None:
+            return settings
+        defaults, *layers = settings.layers
+        layers = [{name: value for name, value in layer.items() if name != "accumulate"} for layer in layers]
+        return Settings.build(defaults, *layers, self.batch)
+
+    def keep(self, plan: Plan, data: Data, model: nn.Module) -> None:
+        """Note what the job's first start settled, and the data."""
+        self.data = data
+        if self.batch is None:
+            most = plan.local_batch
+            if joins_examples(plan, model):         # fewer workers than share a ghost group now must take it whole
+                groups = group_bounds(plan.global_batch, plan.ghost_batch)
+                most = max(most, *(stop - start for start, stop in zip(groups, groups[1:])))
+            self.batch = {"global_batch": plan.global_batch, "max_local_batch": most}
+
+    def start(self, found: Start) -> Start:
+        """Where the group starts: where the job was, or where it would start anew, in the same log."""
+        if self.sure is not None:
+            return Start(in_folder=True, step=_steps(self.sure), state=self.sure, log=self.log, log_goes_on=True,
+                         previous_end=self.end, regrouped=True)
+        if self.log:
+            found.log, found.log_goes_on, found.previous_end = self.log, True, self.end
+        return found
+
+
+def _steps(state: dict | None) -> int:
+    return -1 if state is None else state["progress"]["steps"]
+
+
+class Committed(Checkpoints):
+    """A run's checkpoints, and the commits in memory between them."""
+
+    def __init__(self, kept: Checkpoints, memory: Memory, plan: Plan, journal: Silent, workers: Lone):
+        self._kept, self._memory, self._plan, self._journal, self._workers = kept, memory, plan, journal, workers
+        self._cost, self._last = 0.0, float("-inf")
+
+    def restore(self, model, optimizer, take_step):
+        return self._kept.restore(model, optimizer, take_step)
+
+    def wishes(self):
+        wishes = self._kept.wishes()
+        if self._workers.hosts_changed:
+            wishes.add("hosts")
+        by_time = self._workers.rank == 0 and not self._plan.commit_every
+        if by_time and time.monotonic() - self._last > self._cost / COST:
+            wishes.add("commit")
+        return wishes
+
+    def due(self, step, votes):
+        return self._kept.due(step, votes)
+
+    def save(self, done, model, optimizer, take_step):
+        self._kept.save(done, model, optimizer, take_step)
+
+    def commit(self, done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep,
+               votes: tuple[str, ...]) -> None:
+        memory, every = self._memory, self._plan.commit_every
+        if memory.newest is not None:           # a step has been taken since, by all
+            memory.sure, memory.newest = memory.newest, None
+        by_step = every > 0 and done.steps % every == 0 or self._kept.due(done.steps, votes)
+        if by_step or memory.sure is None or {"commit", "hosts"} & set(votes):
+            started = time.monotonic()
+            self._journal.flush()
+            memory.newest = capture(done, model, optimizer, take_step)
+            memory.writes = self._workers.rank == 0
+            self._last = time.monotonic()
+            self._cost = self._last - started
+        if "hosts" in votes:
+            self._workers.gather(None, "hosts")
+            memory.sure, memory.newest = memory.newest, None
+            raise HostsChangedError("hosts were added or taken out")
+
+    def end(self, stop):
+        self._kept.end(stop)
+
+
+def refuse_commit_every(settings: Settings, workers: Lone) -> None:
+    """Raise PlanError where commit_every was typed and there are no commits."""
+    if "commit_every" in settings.typed and not workers.elastic:
+        raise PlanError("commit_every acts only under horovodrun --host-discovery-script; leave it out")

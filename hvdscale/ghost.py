@@ -1,0 +1,94 @@
+"""Where a pass stands among the ghost groups of its step: what a module must know that sees more than one example.
+
+    ghosts = GhostGroups(seed=0, workers=workers, device=torch.device("cpu"))
+    ghosts.attach(model)                     every Dropout and BatchNorm of hvdscale.modules in it
+    ghosts.at(step, groups, part)            before each pass
+"""
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from .errors import UsageError
+from .generators import seed_generators
+from .shards import Pass
+from .streams import stream_key
+from .workers import Lone
+
+
+class GhostGroups:
+    """The ghost groups of the pass that is being computed."""
+
+    def __init__(self, seed: int, workers: Lone, device: torch.device):
+        self.seed, self.workers, self.device = seed, workers, device
+        self.generator = torch.Generator(device)
+        self.step, self.groups, self.part = 0, [0], Pass(0, 0)
+        self._uses: Counter[int] = Counter()                    # of each layer in this pass
+        self._shapes: dict[tuple[int, int], torch.Size] = {}    # of a row, by layer and use
+
+    def attach(self, model: nn.Module) -> None:
+        """Make the model's modules that know of ghost groups use these, numbered in the order of the modules."""
+        for layer, module in enumerate(m for m in model.modules() if hasattr(m, "ghosts")):
+            module.ghosts, module.layer = self, layer
+
+    def at(self, step: int, groups: list[int], part: Pass) -> None:
+        """The next pass takes these of the step's positions, which ``groups`` (bounds) partition."""
+        self.step, self.groups, self.part = step, groups, part
+        self._uses.clear()
+
+    def segments(self, rows: int) -> Iterator[tuple[int, int, int]]:
+        """(group, first, last + 1) for each group with members in the pass: its number in the step, its rows.
+
+        Raises UsageError where a module gets another number of rows than the pass has examples.
+        """
+        start, stop, _ = self.part
+        if rows != stop - start:
+            raise UsageError(f"a Dropout or BatchNorm of hvdscale.modules got {rows} rows in a pass of {stop - start} "
+                             "examples: its input must have an example a row. Use torch's own module there, which is "
+                             "run group by group")
+        for group in range(bisect_right(self.groups, start) - 1, len(self.groups) - 1):
+            a, b = self.groups[group:group + 2]
+            if a >= stop:
+                break
+            yield group, max(a, start) - start, min(b, stop) - start
+
+    def owns(self, group: int) -> bool:
+        """Whether the group's first example is in this pass; of all passes, one owns it."""
+        return self.part.start <= self.groups[group] < self.part.stop
+
+    def keep(self, layer: int, shape: torch.Size, probability: float) -> Tensor:
+        """Which of a layer's values to keep, each with this probability: bool, of the given shape, an example a row.
+
+        A group's are drawn whole, from its own stream (a further one where a pass uses the layer again), and cut to the
+        rows that are here. Raises UsageError where the shape of a row depends on the pass.
+        """
+        use = self._uses[layer]
+        self._uses[layer] += 1
+        self._check_shape(layer, use, shape[1:])
+        where, rows = (layer, use) if use else (layer,), []
+        for group, first, last in self.segments(shape[0]):
+            a, b = self.groups[group:group + 2]
+            self.generator.manual_seed(stream_key(self.seed, "dropout", self.step, group, *where))
+            drawn = torch.rand((b - a, *shape[1:]), generator=self.generator, device=self.device)
+            skipped = self.part.start + first - a
+            rows.append(drawn[skipped:skipped + last - first])
+        return torch.cat(rows) < probability
+
+    def _check_shape(self, layer: int, use: int, shape: torch.Size) -> None:
+        start, stop, _ = self.part
+        if (start, stop) in zip(self.groups, self.groups[1:]):      # a whole group alone has a shape of its own
+            return
+        known = self._shapes.setdefault((layer, use), shape)
+        if known != shape:
+            raise UsageError(f"a Dropout of hvdscale.modules got rows of shape {tuple(shape)}, after rows of "
+                             f"{tuple(known)}: where examples are padded to the longest of a pass, masks depend on the "
+                             "number of workers. Set group_by_group=always, or pad all to one length")
+
+    def seed_generators(self) -> None:
+        """Start torch's, numpy's and Python's own generators from the stream of the pass's first group."""
+        group = bisect_right(self.groups, self.part.start) - 1
+        seed_generators(stream_key(self.seed, "module", self.step, group))

@@ -1,0 +1,117 @@
+"""The model before its first step: made from the seed, the same on all workers, asked what it needs of a pass."""
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from .errors import PlanError, RanksDifferError
+from .generators import OwnGenerators, seed_generators
+from .ghost import GhostGroups
+from .modules import BatchNorm, is_batch_norm
+from .plan import Plan
+from .precision import PARAMETERS, autocast
+from .shards import Pass, group_bounds
+from .statistics import Buffers
+from .streams import stream_key
+from .workers import Lone
+from .workload import MapSplit, Split, Workload, bound_loss, build_model, to_device
+
+PADDED = "examples that a collate function may pad to the longest of a pass"
+
+
+def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Module:
+    """The model as the seed makes it, the same in every precision: drawn in fp32 on the CPU; raises UsageError."""
+    with OwnGenerators():
+        seed_generators(stream_key(plan.seed, "model"))
+        model = build_model(workload, plan.model_args)
+    return model.to(device=device, dtype=PARAMETERS[plan.precision])
+
+
+def share_model(model: nn.Module, workers: Lone) -> None:
+    """Give all ranks rank 0's parameters; processors of different kinds may draw different last bits.
+
+    Raises RanksDifferError on all ranks where some rank's parameters have other names or shapes, or values that differ
+    beyond last bits.
+    """
+    shapes = [(name, tuple(values.shape)) for name, values in model.named_parameters()]
+    by_rank = workers.gather(shapes, "model/shapes")
+    for rank, others in enumerate(by_rank):
+        for mine, other in zip([*by_rank[0], None], [*others, None]):
+            if mine != other:
+                raise RanksDifferError(
+                    f"rank {rank} built another model than rank 0: {_shaped(other)} where rank 0 has {_shaped(mine)}; "
+                    "build must give all workers the same model")
+    with torch.no_grad():
+        own = nn.utils.parameters_to_vector(model.parameters())
+        shared = workers.broadcast_(own.clone(), "model")
+        sizes = [p.numel() for p in model.parameters()]
+        far = [name for (name, _), a, b in zip(shapes, own.split(sizes), shared.split(sizes)) if _differ(a, b)]
+        nn.utils.vector_to_parameters(shared, model.parameters())
+    for rank, names in enumerate(workers.gather(far, "model/values")):
+        if names:
+            raise RanksDifferError(f"rank {rank} built a model whose {names[0]} differs from rank 0's; draw it from "
+                                   "torch's, numpy's or Python's generator, which the run's seed sets, not from the "
+                                   "rank or the time")
+
+
+def _shaped(parameter: tuple[str, tuple] | None) -> str:
+    return "no further parameter" if parameter is None else f"{parameter[0]} of shape {parameter[1]}"
+
+
+def _differ(values: torch.Tensor, others: torch.Tensor) -> bool:
+    return bool(len(values) and (values - others).abs().max() > 1e-4 * others.abs().max())
+
+
+def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, model: nn.Module,
+                  device: torch.device) -> tuple[Plan, str]:
+    """The plan with group_by_group settled (asked: auto, always or never), and why the model would need it.
+
+    Raises PlanError where the plan cuts ghost groups that the model needs whole, and what the workload's loss raises.
+    """
+    reason = bound_to_passes(plan, workload, train, model, device)
+    plan = replace(plan, group_by_group=asked == "always" or (asked == "auto" and bool(reason)))
+    check_groups(plan, model, reason)
+    return plan, reason
+
+
+def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device) -> str:
+    """Why the model's updates would depend on how the global batch is cut into passes; empty: they do not.
+
+    A model that draws random numbers, or moves buffers, in its forward pass sees one pass at a time: so the first ghost
+    group goes through it, and leaves no trace. Raises what the workload's loss raises for it.
+    """
+    norms = [module for module in model.modules() if is_batch_norm(module) and not isinstance(module, BatchNorm)]
+    groups = group_bounds(plan.stream.size(0), plan.ghost_batch)
+    batch = to_device(train.take(plan.stream.visits(0, 0, groups[1])), device, PARAMETERS[plan.precision])
+    ghosts = GhostGroups(plan.seed, Lone(), device)
+    ghosts.attach(model)
+    ghosts.at(0, groups, Pass(0, groups[1]))
+    with OwnGenerators(device) as generators, Buffers(model).kept() as moved, autocast(plan.precision, device):
+        bound_loss(workload, plan.label_smoothing)(model, batch)
+        drawn, moved = generators.moved(), moved()
+    if norms:
+        return f"torch's own {type(norms[0]).__name__}"
+    if isinstance(train, MapSplit) and train.collate and any(hasattr(module, "ghosts") for module in model.modules()):
+        return PADDED
+    return "random numbers of its own" if drawn else f"the buffer {moved[0]}, which it moves" if moved else ""
+
+
+def check_groups(plan: Plan, model: nn.Module, reason: str) -> None:
+    """Raise PlanError where the plan's passes cut ghost groups that the model needs whole."""
+    groups = plan.ghost_groups
+    passes = plan.workers * plan.accumulate
+    if plan.group_by_group and groups < passes:
+        ours = ", or hvdscale.modules (convert(model) puts them in place), which share a group"
+        raise PlanError(
+            f"the model has {reason or 'group_by_group = always'}, so it runs group by group; but a global batch of "
+            f"{plan.global_batch} has {groups} ghost group{'s' * (groups > 1)} for the passes of {plan.workers} "
+            f"worker{'s' * (plan.workers > 1)} x {plan.accumulate}. Use --ghost-batch "
+            f"{max(2, plan.global_batch // passes)} or less, at every worker count, or fewer "
+            f"workers{ours if reason != PADDED else ''}")
+    if plan.cuts_groups and any(map(is_batch_norm, model.modules())):
+        raise PlanError(
+            f"the model has batch-norm, and a ghost group of {plan.ghost_batch} examples cannot be cut into passes of "
+            f"one worker, as {plan.accumulate} passes (accumulate) would at a global batch of {plan.global_batch}. "
+            f"Use --ghost-batch {max(2, plan.global_batch // plan.accumulate)} or less, or fewer passes")

@@ -1,0 +1,50 @@
+"""Arithmetic narrower than the parameters': which types a precision means, and the loss scale that fp16 needs.
+
+    fp64, fp32    parameters, gradients and arithmetic alike
+    bf16, fp16    mixed precision: fp32 parameters, gradients and optimizer, the model's arithmetic by torch's autocast
+"""
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+PARAMETERS = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.float32, "fp16": torch.float32}
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def autocast(precision: str, device: torch.device):
+    """The context in which the model and its loss are computed."""
+    if precision not in AUTOCAST:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, AUTOCAST[precision])
+
+
+class LossScale:
+    """What the loss is multiplied by before backward, so that small gradients do not vanish in fp16 (Micikevicius et
+    al. 2018, arXiv:1710.03740, section 3.2): halved, and the update left out, where the reduced gradient is not finite;
+    doubled after ``growth_steps`` steps in which it was. All ranks see the same gradient, so all agree.
+    """
+
+    least, growth_steps = 2.0**-14, 2000
+
+    def __init__(self, first: float):
+        self.value, self.good_steps, self.left_out = first, 0, 0
+
+    def accepts(self, gradients: torch.Tensor) -> bool:
+        """Whether these gradients, summed over the workers and still scaled, make an update; adapts the next scale."""
+        if self.value > self.least and not gradients.isfinite().all():    # at the least, what overflows diverges
+            self.value, self.good_steps, self.left_out = self.value / 2, 0, self.left_out + 1
+            return False
+        self.good_steps += 1
+        if self.good_steps == self.growth_steps:
+            self.value, self.good_steps = self.value * 2, 0
+        return True
+
+    def state(self) -> dict:
+        """What a checkpoint keeps."""
+        return dict(vars(self))
+
+    def restore(self, state: dict) -> None:
+        """Go on from what ``state`` gave."""
+        vars(self).update(state)

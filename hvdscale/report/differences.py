@@ -1,0 +1,76 @@
+"""In which fields of their plans settings differ, in words."""
+from __future__ import annotations
+
+import json
+
+from .numbers import counted, listed
+
+# of the problem: what follows from the global batch, or is chosen for it
+OF_BATCH = ("global_batch", "base_lr", "peak_lr", "start_lr", "learning_rate", "lr_factor", "warmup",
+            "warmup_steps", "decay_steps", "decay_at")
+FOLLOW = {"base_lr": ("peak_lr", "start_lr"), "peak_lr": ("start_lr",), "lr_factor": ("peak_lr", "start_lr")}
+MOST_VALUES = 5
+MOST_LETTERS = 24
+
+
+def settings_tried(cells) -> str:
+    """``Settings that differ in ghost_batch (16, 48) and precision (fp32, fp64)``: of the trials within each cell."""
+    found = {}
+    for cell in cells:
+        fields = [_fields(setting) for setting in dict.fromkeys(trial.setting for trial in cell.considered)]
+        for name in _differing(fields):
+            found.setdefault(name, []).extend(one[name] for one in fields)
+    followers = {follower for name in found for follower in FOLLOW.get(name, ())}
+    said = [f"{name} ({_values(values)})" for name, values in found.items() if name not in followers]
+    return f"Settings that differ in {listed(said)}" if said else "Several settings"
+
+
+def problems_of_points(points) -> list[str]:
+    """What of the points' problems differs and does not follow from the batch: ``precision is fp32 at 1 worker, fp64 at
+    3``."""
+    fields = [_fields(point.cell.setting) for point in points]
+    follow = {*OF_BATCH, "eval_every"}
+    if all(one.get("ghost_batch") == point.cell.global_batch for one, point in zip(fields, points)):
+        follow.add("ghost_batch")
+    said = []
+    for name in _differing(fields):
+        if name not in follow:
+            workers = {}
+            for point, one in zip(points, fields):
+                workers.setdefault(_shown(one[name]), []).append(point.workers)
+            (value, first), *rest = workers.items()
+            noun = "worker" if first == [1] else "workers"
+            said.append(", ".join([f"{name} is {value} at {listed(first)} {noun}",
+                                   *(f"{value} at {listed(where)}" for value, where in rest)]))
+    return said
+
+
+def _fields(setting):
+    """The fields of a setting by name; see analysis.trials.Trial.setting."""
+    setting = json.loads(setting)
+    fields = {name.removeprefix("metaparameters/"): value for name, value in setting["problem"].items()}
+    return {**fields, "eval_every": setting["eval_every"]}
+
+
+def _differing(settings):
+    """Names of the fields that all have, and not all alike."""
+    shared = [name for name in settings[0] if all(name in one for one in settings)]
+    return [name for name in shared if len({json.dumps(one[name]) for one in settings}) > 1]
+
+
+def _values(values):
+    numbers = all(type(value) in (int, float) and value == value for value in values)
+    values = sorted(set(values)) if numbers else values
+    shown = list(dict.fromkeys(map(_shown, values)))
+    if len(shown) <= MOST_VALUES:
+        return ", ".join(shown)
+    return counted(len(shown), "value") + (f", {shown[0]} to {shown[-1]}" if numbers else "")
+
+
+def _shown(value):
+    if value is None or value != value:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS - 3] + "..."

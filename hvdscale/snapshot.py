@@ -1,0 +1,97 @@
+"""A run's state at one moment, in memory: taken, given to all ranks, put back.
+
+    state = capture(done, model, optimizer, take_step)      plain values, and copies of tensors on the CPU
+    state = share(state, workers)                               rank 0's, on all ranks
+    done = restore(state, model, optimizer, take_step)
+
+The stream of examples, the schedule and every random stream of hvdscale are functions of the step, so the number of
+steps is all that they need; the process's own generators are kept for what a user's code draws from them.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+from .errors import CheckpointError
+from .generators import random_state, set_random_state
+from .step import DataParallelStep
+from .workers import Lone
+
+BROADCAST_BYTES = 1 << 30       # at once: MPI counts in 32 bits
+PLAIN = (bool, int, float, str)
+
+
+@dataclass
+class Progress:
+    """What a run has done: steps, the seconds spent in them, and its last evaluation: after which step (-1: none yet),
+    and what it measured."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    evaluated: int = -1
+    measured: dict[str, float] = field(default_factory=dict)
+
+
+def capture(done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer,
+            take_step: DataParallelStep) -> dict:
+    """All that the run needs to go on from here, as copies; ``random`` is this rank's own, the rest alike on all ranks.
+
+    Raises CheckpointError, naming its place, for a value that could only be kept by pickling its class.
+    """
+    state = {"progress": asdict(done), "model": model.state_dict(), "optimizer": optimizer.state_dict(),
+             "step": take_step.state(), "random": random_state(_device(model))}
+    return mapped(state, lambda tensor: tensor.detach().to("cpu", copy=True))
+
+
+def restore(state: dict, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep) -> Progress:
+    """Put a captured state back, which stays as it was; without ``random`` this rank's generators are left alone."""
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(mapped(state["optimizer"], torch.clone))      # torch would go on with these very tensors
+    take_step.restore(state["step"])
+    if state.get("random") is not None:
+        set_random_state(state["random"], _device(model))
+    return Progress(**state["progress"])
+
+
+def share(state: dict | None, workers: Lone, root: int = 0) -> dict | None:
+    """The root's state on all ranks, whatever the others give; a collective."""
+    outline = state and mapped(state, lambda tensor: torch.empty_like(tensor, device="meta"))
+    outline = workers.gather(outline if workers.rank == root else None, "state")[root]
+    if outline is None:
+        return None
+    if workers.rank != root:
+        state = mapped(outline, lambda tensor: torch.empty_like(tensor, device="cpu"))
+    return mapped(state, lambda tensor: _broadcast(tensor, workers, root))
+
+
+def _broadcast(tensor: torch.Tensor, workers: Lone, root: int) -> torch.Tensor:
+    # as bytes: Horovod does not know every type
+    tensor = tensor.contiguous()
+    for part in tensor.reshape(-1).view(torch.uint8).split(BROADCAST_BYTES):
+        workers.broadcast_(part, "state", root)
+    return tensor
+
+
+def mapped(value, change: Callable[[torch.Tensor], torch.Tensor], where: str = "state"):
+    """The same nest of dicts, lists and tuples with each tensor changed; raises CheckpointError for anything else."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: mapped(inner, change, f"{where}/{key}") for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [mapped(inner, change, f"{where}/{number}") for number, inner in enumerate(value)]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or type(value) in PLAIN:
+        return value
+    raise CheckpointError(f"{where} is a {type(value).__name__}; a checkpoint holds tensors, numbers, texts, and "
+                          "dicts, lists and tuples of them")
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device

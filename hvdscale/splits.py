@@ -1,0 +1,273 @@
+"""The examples of a workload: splits held in memory or read one by one, and the batches taken from them.
+
+    Data(train=Split(inputs, labels, augment), val=Split(...))       tensors in memory
+    Data(train=MapSplit(dataset, collate), val=MapSplit(...))        any map-style torch Dataset
+    batch = to_device(split.take(visits), device)
+
+Whatever is random about an example depends on (seed, epoch, example) alone, so that it is the same at any worker count.
+"""
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, TensorDataset, default_collate
+
+from .errors import DataError, HvdscaleError, where_raised
+from .generators import OwnGenerators, seed_generators
+from .shards import Visits
+from .streams import stream_key
+
+AUGMENTATION = "augmentation"       # the purpose of the random streams here
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs and labels, of n examples each; unpacks as ``inputs, labels = batch``."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.inputs, self.labels))
+
+
+class Draws:
+    """Random numbers for the augmentation of a batch: each visit of an example draws from a stream of its own."""
+
+    def __init__(self, visits: Visits):
+        self._visits, self._calls = visits, 0
+
+    def uniform(self, k: int) -> Tensor:
+        """k numbers of [0, 1) for each example: float64, shape (n, k); another call gives others.
+
+        They are those of the stream SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
+        generators") at k places for each example; every epoch and call has a stream of its own.
+        """
+        indices, epochs, seed = self._visits
+        known, where = np.unique(epochs, return_inverse=True)
+        keys = [stream_key(seed, AUGMENTATION, epoch, self._calls) for epoch in known.tolist()]
+        self._calls += 1
+        first = indices.astype(np.uint64) * np.uint64(k)
+        place = first[:, None] + np.arange(1, k + 1, dtype=np.uint64)
+        z = np.array(keys, np.uint64)[where][:, None] + place * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+        return torch.from_numpy((z >> np.uint64(11)) * 2.0**-53)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Examples held in memory as two tensors.
+
+    inputs   (n, ...), of any type
+    labels   (n, ...): class numbers, values to predict, whatever the loss understands
+    augment  (inputs of a batch, Draws) -> inputs, for training; it draws from nothing else
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    augment: Callable[[Tensor, Draws], Tensor] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self):
+        if len(self.inputs) != len(self.labels):
+            raise DataError(f"a split has {len(self.inputs)} inputs and {len(self.labels)} labels; give one for each")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, visits: Visits) -> Batch:
+        """The visited examples, in this order."""
+        where = torch.from_numpy(np.ascontiguousarray(visits.indices))
+        inputs = self.inputs[where]
+        if self.augment is not None:
+            inputs = self.augment(inputs, Draws(visits))
+        return Batch(inputs, self.labels[where])
+
+    def first(self, examples: int) -> Split:
+        """The first examples alone."""
+        return replace(self, inputs=self.inputs[:examples], labels=self.labels[:examples])
+
+    def plain(self) -> Split:
+        """The same examples as they are stored."""
+        return self if self.augment is None else replace(self, augment=None)
+
+
+@dataclass(frozen=True)
+class MapSplit:
+    """The examples of a map-style torch Dataset (``len`` and ``[i]``), read as they are needed, by loader_workers.
+
+    dataset   gives tensors, numbers, tuples, dicts: what torch's default_collate takes, or ``collate``. It may draw
+              from torch's, numpy's or Python's global generators, which are seeded before each example
+    collate   list of examples -> batch; it draws nothing. None: torch's default_collate
+    examples  how many there are, where not all
+    """
+
+    dataset: object
+    collate: Callable[[list], object] | None = None
+    examples: int | None = None
+
+    def __post_init__(self):
+        lacks = [name for name in ("__len__", "__getitem__") if not hasattr(self.dataset, name)]
+        if lacks or isinstance(self.dataset, IterableDataset):
+            raise DataError(f"MapSplit needs a map-style data set, with len() and [i], which a "
+                            f"{type(self.dataset).__name__} is not")
+
+    def __len__(self) -> int:
+        return len(self.dataset) if self.examples is None else self.examples
+
+    def take(self, visits: Visits):
+        """The visited examples, collated; raises DataError naming the example that cannot be read."""
+        if type(self.dataset) is TensorDataset and self.collate is None:
+            where = torch.from_numpy(np.ascontiguousarray(visits.indices))
+            return [tensor[where] for tensor in self.dataset.tensors]
+        with OwnGenerators():
+            examples = [self._read(int(i), int(epoch), visits.seed) for i, epoch in zip(*visits[:2])]
+            try:
+                return (self.collate or default_collate)(examples)
+            except HvdscaleError:
+                raise
+            except Exception as error:
+                hint = "" if self.collate else "; where examples differ in length, give MapSplit a collate function"
+                raise DataError(f"examples {_some(visits.indices)} of {type(self.dataset).__name__} do not make a "
+                                f"batch: {_said(error)}{hint}") from None
+
+    def first(self, examples: int) -> MapSplit:
+        """The first examples alone."""
+        return replace(self, examples=min(examples, len(self)))
+
+    def plain(self) -> MapSplit:
+        """The same: what the data set does to its examples is its own."""
+        return self
+
+    def _read(self, index: int, epoch: int, seed: int):
+        seed_generators(stream_key(seed, AUGMENTATION, epoch, index), gpus=False)
+        try:
+            return self.dataset[index]
+        except HvdscaleError:
+            raise
+        except Exception as error:
+            what = f"example {index} of {type(self.dataset).__name__}"
+            raise DataError(f"{what} cannot be read: {_said(error)}") from None
+
+
+def _said(error: Exception) -> str:
+    """The error in a line, and where it was raised."""
+    return f"{type(error).__name__}: {error} ({where_raised(error)})"
+
+
+def _some(indices: np.ndarray) -> str:
+    return ", ".join(map(str, indices[:4].tolist())) + ", ..." * (len(indices) > 4)
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set's splits; each is a Split, a MapSplit, or what has len, take and first as they do.
+
+    test        by default empty
+    train_eval  the training examples as the evaluation of the train split sees them, without augmentation; by default
+                those of ``train``, of a Split without its augment
+    """
+
+    train: Split | MapSplit
+    val: Split | MapSplit
+    test: Split | MapSplit | None = None
+    train_eval: Split | MapSplit | None = None
+
+    def __post_init__(self):
+        if self.test is None and hasattr(self.val, "first"):
+            object.__setattr__(self, "test", self.val.first(0))
+        for name in ("train", "val", "test"):
+            _check_split(name, getattr(self, name))
+        if self.train_eval is not None:
+            _check_split("train_eval", self.train_eval)
+            if len(self.train_eval) != len(self.train):
+                raise DataError(f"train_eval has {len(self.train_eval)} examples and train {len(self.train)}; they are "
+                                "the same ones")
+        if len(self.train) == 0:
+            raise DataError("the training split is empty; there is nothing to train on")
+
+    def with_train_subset(self, examples: int | None) -> Data:
+        """The same with the first training examples alone; raises DataError where there are fewer."""
+        if examples is None:
+            return self
+        if examples > len(self.train):
+            raise DataError(f"train_subset = {examples}: the training set has {len(self.train)} examples")
+        return replace(self, train=self.train.first(examples),
+                       train_eval=self.train_eval and self.train_eval.first(examples))
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether any split is read example by example."""
+        return any(isinstance(split, MapSplit) for split in (self.train, self.val, self.test, self.train_eval))
+
+    def evaluated(self, train_examples: int) -> dict[str, Split | MapSplit]:
+        """The splits as they are evaluated, by name: so many of the training examples, without augmentation."""
+        train = self.train_eval or (self.train.plain() if hasattr(self.train, "plain") else self.train)
+        return {"train": train.first(train_examples), "val": self.val, "test": self.test}
+
+
+def _check_split(name: str, split) -> None:
+    if not all(hasattr(split, method) for method in ("__len__", "take", "first")):
+        hint = "Split(inputs, labels) or MapSplit(dataset)"
+        if hasattr(split, "__getitem__") and hasattr(split, "__len__"):
+            hint = f"a data set is wrapped: {name}=MapSplit(dataset)"
+        raise DataError(f"the {name} split is a {type(split).__name__}; {hint}")
+
+
+def to_device(batch, device: torch.device, dtype: torch.dtype | None = None):
+    """The batch on the device: tensors, and those in tuples, lists, dicts and dataclasses; what has ``.to`` by that.
+
+    dtype  that floating-point tensors are converted to; None: none are
+    """
+    if isinstance(batch, Tensor):
+        return batch.to(device, dtype if batch.is_floating_point() and dtype else batch.dtype, non_blocking=True)
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {name: to_device(part, device, dtype) for name, part in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(part, device, dtype) for part in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(to_device(part, device, dtype) for part in batch)
+    if dataclasses.is_dataclass(batch):
+        return replace(batch, **{f.name: to_device(getattr(batch, f.name), device, dtype)
+                                 for f in dataclasses.fields(batch) if f.init})
+    return batch
+
+
+def tensors_of(batch, name: str = "the batch") -> Iterator[tuple[str, Tensor]]:
+    """The tensors that ``to_device`` moves, each with where it stands in the batch."""
+    if isinstance(batch, Tensor):
+        yield name, batch
+    elif isinstance(batch, Mapping):
+        for key, part in batch.items():
+            yield from tensors_of(part, f"{name}[{key!r}]")
+    elif isinstance(batch, (tuple, list)):
+        for number, part in enumerate(batch):
+            yield from tensors_of(part, f"{name}[{number}]")
+    elif hasattr(batch, "__dict__"):
+        for key, part in vars(batch).items():
+            yield from tensors_of(part, f"{name}.{key}")
+
+
+def refuse_not_finite(batch, visits: Visits, where: str) -> None:
+    """Raise DataError where a batch holds something not finite: name, value and example of the first such.
+
+    where  the split's name, and what stands before it
+    """
+    for name, values in tensors_of(batch):
+        bad = ~values.isfinite()
+        if bad.any():
+            row, rows = bad.nonzero()[0, 0] if values.ndim else 0, len(values) if values.ndim else 0
+            among = [visits.indices[row]] if rows == len(visits.indices) else visits.indices
+            raise DataError(f"{name} holds {values[bad][0]:g} {where} example {' or '.join(map(str, among))}; mend or "
+                            "leave out what is not finite in the data")

@@ -1,0 +1,81 @@
+"""Buffers that training moves: batch-norm's running statistics, and whatever else a model keeps.
+
+They move once a step, by the mean over the step's ghost groups of where each group alone would move them, so that
+neither the worker count nor an order of the groups shows. The sums travel with the gradients.
+"""
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .modules import BatchNorm
+
+
+class Buffers:
+    """A model's buffers, by where they stand: a forward pass may put new tensors in their place.
+
+    without  modules whose buffers are left out
+    """
+
+    def __init__(self, model: nn.Module, without: tuple[nn.Module, ...] = ()):
+        self._places = [(f"{path}.{name}".lstrip("."), module._buffers, name)
+                        for path, module in model.named_modules() if module not in without
+                        for name, buffer in module._buffers.items() if buffer is not None]
+
+    def values(self) -> list[Tensor]:
+        """The buffers as they are."""
+        return [buffers[name] for _, buffers, name in self._places]
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[Callable[[], list[str]]]:
+        """A context that leaves the buffers as it found them; what it gives names those that have moved."""
+        tensors = self.values()
+        before = [tensor.clone() for tensor in tensors]
+        yield lambda: [path for (path, *_), now, then in zip(self._places, self.values(), before)
+                       if not torch.equal(now, then)]
+        with torch.no_grad():
+            for (_, buffers, name), tensor, then in zip(self._places, tensors, before):
+                tensor.copy_(then)
+                buffers[name] = tensor
+
+
+class Statistics:
+    """Collects what the groups of a step do to the model's buffers.
+
+    group_by_group  whether buffers that hvdscale's own BatchNorm does not keep are collected as well, in ``group``
+    """
+
+    def __init__(self, model: nn.Module, group_by_group: bool):
+        self._norms = tuple(m for m in model.modules() if isinstance(m, BatchNorm) and m.track_running_stats)
+        self._others = Buffers(model, self._norms) if group_by_group else Buffers(nn.Module())
+        self._sizes = [2 * norm.num_features for norm in self._norms] + [b.numel() for b in self._others.values()]
+        self._moves: Sequence[Tensor] = ()
+        self.size = sum(self._sizes)
+
+    def collect_in(self, sums: Tensor) -> None:
+        """Add up in this vector, of ``size`` values, which its owner sets to zero before a step and sums after it."""
+        views = sums.split(self._sizes) if self._sizes else ()
+        for norm, view in zip(self._norms, views):
+            norm.sums = view.view(2, -1)
+        self._moves = views[len(self._norms):]
+
+    @contextlib.contextmanager
+    def group(self) -> Iterator[None]:
+        """A group's pass: its moves are noted, and the buffers then stand as they did before it."""
+        before = [buffer.clone() for buffer in self._others.values()]
+        with self._others.kept() if before else contextlib.nullcontext():
+            yield
+            for move, now, then in zip(self._moves, self._others.values(), before):
+                move += (now.detach() - then).flatten().to(move.dtype)
+
+    @torch.no_grad()
+    def merge(self, groups: int) -> None:
+        """Move the buffers by the sums over all groups of a step."""
+        for norm in self._norms:
+            norm.merge(norm.sums, groups)
+        for buffer, move in zip(self._others.values(), self._moves):
+            moved = buffer + (move / groups).view_as(buffer)
+            buffer.copy_(moved if buffer.is_floating_point() else moved.round())

@@ -1,0 +1,63 @@
+"""A model's state dict in a file of its own: what a run starts from, and what it leaves behind."""
+from __future__ import annotations
+
+import io
+import os
+import pickle
+
+import torch
+from torch import Tensor, nn
+
+from .checkpoint import write
+from .errors import UsageError
+
+SHOWN = 8           # names that an error lists of each kind
+
+
+def load_weights(model: nn.Module, path: str) -> None:
+    """Put a file's state dict into the model; raises UsageError naming what does not match."""
+    given, wanted = _read(path), model.state_dict()
+    wrong = [_listed("has no", wanted.keys() - given.keys()), _listed("has", given.keys() - wanted.keys(),
+                                                                      ", which the model has not")]
+    both = [name for name in wanted if name in given and given[name].shape != wanted[name].shape]
+    wrong.append(_listed("has other shapes:", {f"{name} {tuple(given[name].shape)} where the model has "
+                                               f"{tuple(wanted[name].shape)}" for name in both}))
+    if any(wrong):
+        hint = ""
+        if given and all(name.startswith("module.") for name in given):
+            hint = "; DistributedDataParallel names so what it wraps: save its .module.state_dict()"
+        raise UsageError(f"--init-from {path} does not fit the model: it {'; it '.join(filter(None, wrong))}{hint}")
+    model.load_state_dict(given)
+
+
+def save_weights(model: nn.Module, path: str) -> None:
+    """Write the model's state dict, whole or not at all; raises CheckpointError."""
+    write(path, {name: values.detach().cpu() for name, values in model.state_dict().items()})
+
+
+def check_writable(path: str) -> None:
+    """Raise UsageError where ``save_weights`` could not write: before the training, not after it."""
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path) or not os.access(folder, os.W_OK):
+        reason = "is a folder" if os.path.isdir(path) else f"{folder} is no folder that can be written to"
+        raise UsageError(f"--save-model {path}: {reason}")
+
+
+def _read(path: str) -> dict[str, Tensor]:
+    try:
+        with open(path, "rb") as file:
+            given = torch.load(io.BytesIO(file.read()), map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise UsageError(f"--init-from {path}: cannot be read: {error.strerror}") from None
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError):
+        given = None            # torch's own words are on how to load what it holds all the same
+    if not isinstance(given, dict) or not all(isinstance(values, Tensor) for values in given.values()):
+        raise UsageError(f"--init-from {path}: is no plain state dict, names with tensors, such as "
+                         "torch.save(model.state_dict(), FILE) writes")
+    return given
+
+
+def _listed(what: str, names, also: str = "") -> str:
+    names = sorted(names)
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{what} {', '.join(names[:SHOWN])}{more}{also}" if names else ""

@@ -1,0 +1,171 @@
+"""Workers are lost and come under horovodrun's elastic mode; the job is the one that a single worker takes alone."""
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
+from hvdscale.shards import Stream
+from tests.conftest import command_environment, launcher_command
+from tests.parallel import test_readme as readme
+from tests.parallel import toy
+
+STALL, STEPS, BATCH = 8, 40, 24
+THREE = "localhost:2\n127.0.0.1:1\n"           # the hosts' names are two, the machine is one
+MORE = "localhost:3\n127.0.0.1:2\n"
+JOB = ["toy/net", "--steps", str(STEPS), "--eval-every", "8", "--precision", "fp64", "--set", "model_args.dropout=0.3",
+       "--set", "model_args.norm=ours", "--set", f"stall_seconds={STALL}"]
+
+
+@pytest.fixture
+def elastic(tmp_path):
+    """Run the toy job under horovodrun's elastic mode in tmp_path; gives exit code and output."""
+    def elastic(np, *options, hosts=THREE, then=MORE, at_least=1, at_most=3, timeout=150, more=(), **environment):
+        launcher_command("gloo", np)
+        (tmp_path / "hosts.txt").write_text(hosts)
+        (tmp_path / "hosts.next").write_text(then)
+        (tmp_path / "hosts").write_text("#!/bin/sh\ncat hosts.txt\n")
+        (tmp_path / "hosts").chmod(0o755)
+        command = ["horovodrun", "--gloo", "--network-interface", "lo", "-np", np, "--min-np", at_least, "--max-np",
+                   at_most, "--host-discovery-script", "./hosts", *more,
+                   sys.executable, "-m", "tests.parallel.elastic_command", *JOB, *options]
+        with subprocess.Popen([*map(str, command)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, env={**command_environment(), **environment}, start_new_session=True) as job:
+            try:
+                output = job.communicate(timeout=timeout)[0]
+            except subprocess.TimeoutExpired:
+                os.killpg(job.pid, signal.SIGKILL)
+                raise AssertionError(job.communicate()[0]) from None
+        return job.returncode, output
+    return elastic
+
+
+@pytest.fixture
+def check_same(run, tmp_path):
+    """Hold weights, log and visits of the elastic job against the same one on one worker that nothing happens to; gives
+    the log's restarts."""
+    def check_same(*options):
+        run(sys.executable, "-m", "tests.parallel.elastic_command", *JOB, "--global-batch", BATCH, "--log", "alone.h5",
+            "--save-model", "alone.pt", *options, VISITS="alone.jsonl")
+        expected = weights(tmp_path / "alone.pt")
+        assert (weights(tmp_path / "e.pt") - expected).norm() <= 1e-10 * expected.norm()
+        with read_log(tmp_path / "alone.h5") as alone, read_log(tmp_path / "e.h5") as log:
+            assert Status(log.trials["status"][0]) == Status.COMPLETE
+            assert log.trials["global_batch"][0] == BATCH
+            for table, exact, close in (("steps", ("step", "lr"), ("loss",)),
+                                        ("evaluations", ("step", "examples"), ("val/cross_entropy", "train/error"))):
+                table, expected = getattr(log, table), getattr(alone, table)
+                for column in exact:
+                    assert np.array_equal(table[column], expected[column]), column
+                for column in close:
+                    assert np.allclose(table[column], expected[column], rtol=1e-9), column
+            restarts = {name: log.restarts[name].tolist()
+                        for name in ("first_step", "workers", "time", "previous_end")}
+        check_visits(tmp_path / "visits.jsonl", restarts)
+        return restarts
+    return check_same
+
+
+def weights(path):
+    return torch.cat([tensor.flatten().double() for tensor in torch.load(path, weights_only=True).values()])
+
+
+def check_visits(path, restarts):
+    """The visits that count, those since the last start before or at their step: each epoch's examples once."""
+    since = [max(start for first, start in zip(restarts["first_step"], restarts["time"]) if first <= step)
+             for step in range(STEPS)]
+    visited = Counter()
+    for row in map(json.loads, path.read_text().splitlines()):
+        if row["time"] >= since[row["step"]]:
+            visited.update(zip(row["epochs"], row["indices"]))
+    stream = Stream(toy.TRAIN, BATCH, seed=0)
+    visits = [stream.visits(step, 0, BATCH) for step in range(STEPS)]
+    expected = Counter((epoch, index) for v in visits for epoch, index in zip(v.epochs.tolist(), v.indices.tolist()))
+    assert visited == expected
+    whole_epochs = STEPS * BATCH // toy.TRAIN
+    assert all(visited[epoch, index] == 1 for epoch in range(whole_epochs) for index in range(toy.TRAIN))
+
+
+@pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_worker_is_lost_another_comes_and_the_updates_are_those_of_one_worker(elastic, check_same, rank):
+    code, output = elastic(3, "--local-batch", "8", "--log-file", "e.h5", "--save-model", "e.pt",
+                           HAPPENS=f"kill:{rank}:10,hosts:0:20", SLOW="3")
+    assert code == 0, output
+    restarts = check_same()
+    assert restarts["workers"][0] == 3 and 1 <= restarts["workers"][1] < 3, restarts
+    assert restarts["workers"][1] < restarts["workers"][2] <= 3
+    assert restarts["first_step"][0] == 0 and restarts["first_step"][1] <= 10 and 20 < restarts["first_step"][2]
+    assert restarts["previous_end"][0] == "" and restarts["previous_end"][2] == "hosts were added or taken out"
+    assert len(restarts["workers"]) == 3
+    assert "hosts were added or taken out: goes on after step" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("event", ["stop:1:10", "hang:1:10", "raise:0:10", "kill-evaluating:0:16",
+                                   "kill-evaluating:1:0", "kill:0:0", "kill:1:39"])
+def test_whatever_ends_a_worker_the_others_go_on(elastic, check_same, event):
+    code, output = elastic(2, "--global-batch", BATCH, "--log-file", "e.h5", "--save-model", "e.pt",
+                           hosts="localhost:1\n127.0.0.1:1\n", HAPPENS=event)
+    assert code == 0, output
+    assert check_same()["workers"] == [2, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", [dict(HAPPENS="kill-loading:0:0"), dict(NEVER="127.0.0.1")])
+def test_a_worker_that_ends_as_the_job_starts_is_left_out(elastic, check_same, ends):
+    code, output = elastic(2, "--global-batch", BATCH, "--log-file", "e.h5", "--save-model", "e.pt",
+                           hosts="localhost:1\n127.0.0.1:1\n", **ends)
+    assert code == 0, output
+    assert check_same()["workers"] == [1]
+
+
+@pytest.mark.slow
+def test_a_worker_is_taken_out_and_another_is_lost(elastic, check_same):
+    code, output = elastic(3, "--local-batch", "8", "--set", "commit_every=3", "--log-file", "e.h5", "--save-model",
+                           "e.pt", "--ghost-batch", "12", then="localhost:1\n127.0.0.1:1\n",
+                           HAPPENS="hosts:0:6,kill:1:35", SLOW="2")
+    assert code == 0, output
+    restarts = check_same("--ghost-batch", "12")
+    assert restarts["workers"] == [3, 2, 1]
+    assert restarts["first_step"][2] == 33
+    assert "is no longer part of the job" in output
+
+
+@pytest.mark.slow
+def test_a_worker_that_fails_before_it_joins_does_not_end_the_job(elastic, check_same):
+    code, output = elastic(1, "--global-batch", BATCH, "--log-file", "e.h5", "--save-model", "e.pt",
+                           hosts="localhost:1\n", then="localhost:1\n127.0.0.1:1\n", HAPPENS="hosts:0:6",
+                           NEVER="127.0.0.1", SLOW="2")
+    assert code == 0, output
+    assert check_same()["workers"] == [1, 1]
+
+
+@pytest.mark.slow
+def test_a_job_left_with_too_few_workers_ends_and_is_resumed(elastic, check_same, run, tmp_path):
+    code, output = elastic(2, "--global-batch", BATCH, "--log-file", "e.h5", "--checkpoint", "kept",
+                           "--set", "checkpoint_every=8", hosts="localhost:1\n127.0.0.1:1\n", at_least=2,
+                           more=("--elastic-timeout", 5), HAPPENS="kill:1:20")
+    assert code != 0 and "Timed out waiting" in output
+    outcome = json.loads((tmp_path / "kept" / "outcome").read_text())
+    assert (outcome["status"], outcome["exit_code"]) == ("INCOMPLETE", 1) and "a worker was lost" in outcome["reason"]
+    run(sys.executable, "-m", "tests.parallel.elastic_command", *JOB, "--global-batch", BATCH, "--log", "e.h5",
+        "--checkpoint", "kept", "--resume", "auto", "--save-model", "e.pt")
+    assert check_same()["workers"] == [2, 1]
+
+
+@pytest.mark.slow
+def test_the_elastic_command_for_a_cluster_runs(tmp_path):
+    launcher_command("gloo", 1)
+    (tmp_path / "hosts").write_text("#!/bin/sh\necho localhost:2\necho 127.0.0.1:2\n")
+    (tmp_path / "hosts").chmod(0o755)
+    (command,) = (command for command in readme.commands() if "--max-np" in command)
+    readme.bash(f"{command} --log-file e.h5", tmp_path)
+    with read_log(tmp_path / "e.h5") as log:
+        assert Status(log.trials["status"][0]) == Status.COMPLETE and log.restarts["workers"].tolist() == [4]

@@ -1,0 +1,66 @@
+"""The noise scale's columns in the log of a real job, against gradients of each rank's examples by plain torch."""
+import numpy as np
+import pytest
+import torch
+
+from hvdscale.analysis.noise import read_noise, unbiased_pair
+from hvdscale.log.reader import read_log
+from hvdscale.model import make_model
+from hvdscale.optimizers import make_optimizer
+from hvdscale.step import DataParallelStep
+from hvdscale.workers import Lone
+from tests.conftest import launcher_command
+from tests.parallel import toy
+
+STEPS, EVERY, BATCH = 12, 3, 22
+
+
+def slow(shares, accumulate):
+    """(local_sqnorm, reduced_sqnorm) of each measured step: one worker takes the steps, and before a measured one the
+    gradients of each share's examples are computed apart, share by share."""
+    plan = toy.settled(1, precision="fp64", global_batch=BATCH, accumulate=accumulate, noise_every=0)
+    device, train, found = torch.device("cpu"), toy.load().train, []
+    model = make_model(toy.WORKLOAD, plan, device)
+    take_step = DataParallelStep(plan, toy.WORKLOAD, train, model, make_optimizer(plan, model), Lone(), device)
+    for step in range(STEPS):
+        if step % EVERY == 0:
+            local, whole = 0.0, 0.0
+            for start, stop in shares:
+                batch = train.take(plan.stream.visits(step, start, stop))
+                loss, count = toy.WORKLOAD.loss(model, batch, plan.label_smoothing)
+                gradients = torch.autograd.grad(loss / count, list(model.parameters()))
+                mean = torch.cat([gradient.flatten() for gradient in gradients])
+                local += count / BATCH * (mean @ mean).item()
+                whole = whole + count / BATCH * mean
+            found.append((local, (whole @ whole).item()))
+        take_step(step, plan.schedule.lr_at(step), set())
+    return np.array(found)
+
+
+@pytest.mark.parametrize("np_, launcher", [(2, "mpirun"), pytest.param(3, "gloo", marks=pytest.mark.slow)])
+def test_the_log_has_the_square_norms_of_every_ranks_own_gradient(run, tmp_path, np_, launcher):
+    run(*launcher_command(launcher, np_), "python", "-m", "tests.parallel.toy_command", "toy/net", "--global-batch",
+        BATCH, "--accumulate", 2, "--steps", STEPS, "--eval-every", 0, "--precision", "fp64", "--log-file",
+        "w.h5", "--set", f"noise_every={EVERY}", "--set", "noise_groups=true", "--set", "bucket_mib=1e-4")
+    log = read_log(tmp_path / "w.h5")
+    steps = log.steps
+    measured = np.flatnonzero(np.isfinite(steps["local_sqnorm"]))
+    assert steps["step"][measured].tolist() == list(range(1, STEPS + 1, EVERY))
+    ranks = [toy.settled(np_, precision="fp64", global_batch=BATCH, accumulate=2).passes(BATCH, r) for r in range(np_)]
+    expected = slow([(parts[0].start, parts[-1].stop) for parts in ranks], accumulate=2)
+    got = np.stack([steps[name][measured] for name in ("local_sqnorm", "reduced_sqnorm")], axis=1)
+    np.testing.assert_allclose(got, expected, rtol=1e-8)
+    assert (steps["local_examples"][measured] == BATCH / np_).all()
+    noise = read_noise(log)[0]
+    pair = unbiased_pair(*expected.T, BATCH / np_, BATCH)
+    np.testing.assert_allclose([noise.grad_sqnorm, noise.cov_trace], pair, rtol=1e-6)
+    parts = sum(part.cov_trace for part in noise.groups.values())
+    np.testing.assert_allclose(parts, noise.cov_trace, rtol=1e-6)
+
+
+def test_a_job_that_cannot_be_measured_says_so_once_and_its_report_is_silent_of_it(run, tmp_path):
+    done = run("python", "-m", "tests.parallel.toy_command", "toy/net", "--global-batch", 4, "--steps", 10,
+               "--eval-every", 0, "--set", "noise_every=1", "--set", "model_args.norm='ours'", "--log", "w.h5")
+    assert done.stdout.count("the gradient noise scale is not measured") == 1
+    assert "local_sqnorm" not in read_log(tmp_path / "w.h5").steps.columns
+    assert "noise scale" not in run("hvdscale-report", "w.h5").stdout

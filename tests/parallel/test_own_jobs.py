@@ -1,0 +1,86 @@
+"""Jobs of users' own are the same problem at any worker count: any batch, any mean, augmentation, loader workers."""
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from hvdscale.errors import WorkloadError
+from hvdscale.job import prepare
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
+from hvdscale.shards import Visits
+from hvdscale.workers import Lone
+from tests.conftest import launcher_command
+from tests.parallel.own_jobs import JOBS, trained
+
+PLAIN = dict(optimizer="sgd", lr_rule="none", warmup="none")
+GIVEN = [dict(name="TOKENS"), dict(name="TOKENS", loader_workers=0), dict(name="TWO_TERMS", accumulate=2),
+         dict(name="TOKENS", **PLAIN, steps=1), dict(name="TWO_TERMS", optimizer=f"{JOBS}:Halved", lr_rule="none"),
+         dict(name="TOKENS", last_batch="short", global_batch=9)]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """What one process without a launcher makes of the jobs."""
+    threads = torch.get_num_threads()
+    yield [trained(Lone(), **{**given, "accumulate": 1}) for given in GIVEN]
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("np_", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+def test_any_worker_count_trains_and_measures_the_same(launch, alone, np_):
+    """Dicts of padded sentences with a mean over words, examples augmented by drawing, two outputs and two terms."""
+    GIVEN[1]["loader_workers"] = 3 - np_                                # 2, 1 and 0: they are slow to start
+    ranks = launch("own_jobs", np_, GIVEN)
+    assert all(rank == ranks[0] for rank in ranks)                      # to the last bit
+    for given, (parameters, measured), (wanted, wanted_measured) in zip(GIVEN, ranks[0], alone):
+        assert np.linalg.norm(np.subtract(parameters, wanted)) <= 1e-10 * np.linalg.norm(wanted), given
+        assert measured == pytest.approx(wanted_measured, rel=1e-9, nan_ok=True), given
+    assert ranks[0][0] == ranks[0][1]                                   # whoever reads the examples
+
+
+def test_the_gradient_is_that_of_the_mean_over_all_words_of_the_batch(alone):
+    """Not the mean of each sentence's, worker's or pass's own mean: all losses by all words, in plain torch."""
+    job = prepare(f"{JOBS}:TOKENS", [{**PLAIN, "precision": "fp64", "threads": 1}], Lone())
+    indices = job.plan.stream.visits(0, 0, 12).indices
+    batch = job.data.train.take(Visits(indices, np.zeros_like(indices), job.plan.seed))
+    words = batch["words"].tolist()
+    assert len({sum(flags) for flags in batch["is_word"].tolist()}) > 2 and any(0 in row[:1] for row in words)
+    losses = [torch.nn.functional.cross_entropy(job.model(torch.tensor([word])), tag[None])
+              for row, tags, flags in zip(words, batch["tags"], batch["is_word"]) for word, tag, is_word in
+              zip(row, tags, flags) if is_word]
+    (sum(losses) / len(losses)).backward()
+    after = torch.cat([(p - job.plan.peak_lr * p.grad).detach().flatten() for p in job.model.parameters()])
+    np.testing.assert_allclose(alone[3][0], after.numpy(), rtol=0, atol=1e-14)
+
+
+def test_an_optimizer_of_ones_own_takes_the_steps(alone):
+    """Half of twice the rate."""
+    threads = torch.get_num_threads()
+    reference, _ = trained(Lone(), "TWO_TERMS", optimizer="sgd", lr_rule="none", lr=0.025)
+    torch.set_num_threads(threads)
+    np.testing.assert_allclose(alone[4][0], reference, rtol=1e-12)
+
+
+def test_a_batch_without_a_count_has_no_mean_and_a_pass_without_one_adds_nothing():
+    """As where padding alone is left of a worker's share."""
+    with pytest.raises(WorkloadError, match="the counts that loss gave add up to 0 at step 0, so its batch has no"):
+        trained(Lone(), "NONE", steps=1)
+    for noise_every in (0, 1):
+        half, _ = trained(Lone(), "HALF", **PLAIN, steps=3, accumulate=12, noise_every=noise_every)
+        whole, _ = trained(Lone(), "HALF", **PLAIN, steps=3, noise_every=noise_every)
+        assert np.linalg.norm(np.subtract(half, whole)) <= 1e-12 * np.linalg.norm(whole)
+
+
+@pytest.mark.parametrize("fault, said", [
+    pytest.param("train:kill", "a loader worker was lost: ", marks=pytest.mark.slow),
+    ("val:raise", "example 5 of Faulty cannot be read: OSError: no such sentence (")])
+def test_what_one_ranks_loader_worker_meets_is_one_error_of_all(run, tmp_path, fault, said):
+    done = run(*launcher_command("mpirun", 2), sys.executable, "-m", "hvdscale.cli.train", f"{JOBS}:FAULTY", "--set",
+               "loader_workers=1", "--log", "w.h5", "--steps", "20", FAULT=fault, check=False, timeout=60)
+    output = done.stdout + done.stderr
+    assert done.returncode == 1 and output.count("Error:") - output.count("OSError:") == 1, output
+    assert said in output and "Traceback" not in output and "leaked" not in output, output
+    with read_log(tmp_path / "w.h5") as log:
+        assert log.trials["status"][0] == Status.INCOMPLETE and said in log.trials["stop_reason"][0]

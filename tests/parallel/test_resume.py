@@ -1,0 +1,159 @@
+"""Real jobs on several workers that are killed and go on: to the last bit at the same number of workers."""
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from hvdscale.log.reader import read_log
+from tests.conftest import command_environment, launcher_command
+from tests.single.made_runs import assert_same_columns, assert_same_state, state_of
+
+OPTIONS = ["--set", 'model_args={norm="ours", dropout=0.3}', "--steps", "60", "--eval-every", "10",
+           "--set", "checkpoint_every=7", "--set", "threads=1", "--set", "stall_seconds=20", "--resume", "auto"]
+
+
+class Runs:
+    """Starts of one job; the uninterrupted one of each number of workers is made once."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def start(self, np_, folder, *options, kill="", launcher="mpirun"):
+        """Exit code and output of hvdscale-train on np_ workers, which keeps log and checkpoints in the folder."""
+        launched = [*launcher_command(launcher, np_)] if np_ > 1 else []
+        command = [*launched, sys.executable, "-m", "tests.parallel.killed_command", "toy/net", *OPTIONS,
+                   "--set", "log=w.h5", "--checkpoint", "ck", *options]
+        folder.mkdir(exist_ok=True)
+        done = subprocess.run(command, cwd=folder, env={**command_environment(), "KILL": kill}, capture_output=True,
+                              text=True, timeout=120, stdin=subprocess.DEVNULL)
+        return done.returncode, done.stdout + done.stderr
+
+    def whole(self, np_, *options):
+        """The folder of the uninterrupted run."""
+        folder = self.folder / f"whole{np_}{''.join(options)}"
+        if not folder.exists():
+            code, output = self.start(np_, folder, *options)
+            assert code == 0, output
+        return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return Runs(tmp_path_factory.mktemp("runs"))
+
+
+def assert_same_run(one, other):
+    assert_same_columns(one / "w.h5", other / "w.h5")
+    assert_same_state(state_of(one / "ck"), state_of(other / "ck"))
+
+
+# what becomes of each start, and the checkpoint that the next one goes on from
+KILLS = {
+    1: [("SIGKILL 0 write 1", 0), ("SIGKILL 0 rename 1", 7), ("SIGKILL 0 removal 1", 21)],
+    2: [("SIGKILL 1 step 16", 14), ("SIGTERM 1 step 30", 32), ("SIGKILL all step 44", 42)],
+    3: [("SIGKILL all step 23", 21)],
+}
+
+
+@pytest.mark.parametrize("np_", [2, *(pytest.param(w, marks=pytest.mark.slow) for w in (1, 3))])
+def test_a_job_killed_again_and_again_makes_what_the_uninterrupted_one_makes(runs, tmp_path, np_):
+    folder, before = tmp_path / "killed", None
+    for kill, goes_on_at in [*KILLS[np_], ("", None)]:
+        code, output = runs.start(np_, folder, kill=kill)
+        assert code == (75 if "TERM" in kill else 0) if not kill or "TERM" in kill else code not in (0, 75), output
+        said = re.search(r"goes on +from ck/step-(\d+).pt", output)
+        assert (int(said[1]) if said else None) == before, output
+        before = goes_on_at
+    assert_same_run(folder, runs.whole(np_))
+    assert [path.name for path in folder.glob("*.h5*")] == ["w.h5"]
+    with read_log(folder / "w.h5") as log:
+        assert log.restarts.rows == len(KILLS[np_]) + 1
+
+
+def parameters(folder):
+    return np.concatenate([values.double().flatten().numpy() for values in state_of(folder / "ck")["model"].values()])
+
+
+def test_a_job_goes_on_at_another_number_of_workers_with_the_same_global_batch(runs, tmp_path):
+    """Float64, 20 steps: 3 workers, then 2, against 1. The noise scale's columns are of each worker's own share."""
+    options = ["--precision", "fp64", "--steps", "20", "--global-batch", "8"]
+    folder, whole = tmp_path / "moved", runs.whole(1, *options)
+    assert runs.start(3, folder, *options, kill="SIGKILL 2 step 9")[0] != 0
+    code, output = runs.start(2, folder, *options)
+    assert code == 0 and "note: workers was 3, is now 2" in output, output
+    difference = np.linalg.norm(parameters(folder) - parameters(whole)) / np.linalg.norm(parameters(whole))
+    assert difference <= 1e-10
+    with read_log(folder / "w.h5") as log, read_log(whole / "w.h5") as reference:
+        assert log.restarts["workers"].tolist() == [3, 2] and log.restarts["first_step"].tolist() == [0, 7]
+        for table, other in zip(log.tables[2:], reference.tables[2:]):
+            assert table["step"].tolist() == other["step"].tolist()
+            for name in table:
+                if not name.endswith(("seconds", "sqnorm", "local_examples")):
+                    np.testing.assert_allclose(table[name], other[name], rtol=1e-9, err_msg=name)
+
+
+def test_an_error_of_rank_0_about_checkpoints_is_one_message_of_all(runs, tmp_path):
+    (tmp_path / "ck").mkdir()
+    (tmp_path / "ck/step-7.pt").write_text("no checkpoint")
+    code, output = runs.start(2, tmp_path)
+    assert code == 1 and output.count("ck/step-7.pt: is damaged or no checkpoint") == 1, output
+
+
+# exit codes of a start that got the signal, or ended before it
+ENDS = {"SIGKILL": (-9, 137, 1, 0), "SIGTERM": (75, -15, 143, 0)}
+
+
+@pytest.mark.slow
+def test_jobs_killed_at_random_moments_go_on_to_the_last_bit(runs, tmp_path):
+    """HVDSCALE_TRIALS trials, 100 by default: one to three starts that get a signal, and one that is left to end."""
+    draw, outcomes, signals = random.Random(os.environ.get("HVDSCALE_SEED", "0")), Counter(), Counter()
+    for trial in range(int(os.environ.get("HVDSCALE_TRIALS", "100"))):
+        np_, folder, told, started = trial % 3 + 1, tmp_path / f"trial{trial}", [], time.monotonic()
+        for _ in range(draw.choice([1, 1, 1, 2, 3])):
+            kill = random_kill(draw, np_)
+            code, output = runs.start(np_, folder, kill=kill)
+            assert code in ENDS[kill.split()[0]] and "Traceback" not in output, output
+            signals[kill.split()[0] if code else "no signal before the end"] += 1
+            told.append(f"{kill}: exit {code}{went_on(output)}")
+            if code == 0:
+                break
+        code, output = runs.start(np_, folder)
+        try:
+            assert code == 0, output
+            assert_same_run(folder, runs.whole(np_))
+            outcome = "same to the last bit"
+            shutil.rmtree(folder)
+        except AssertionError as error:
+            outcome = "NOT the same"
+            print(error)
+        outcomes[f"at W={np_} {outcome}"] += 1
+        print(f"trial {trial}, W={np_}: {'; '.join(told)}; at last exit {code}{went_on(output)}: {outcome} "
+              f"({time.monotonic() - started:.0f} s)", flush=True)
+    print(f"{sum(outcomes.values())} trials: {counted(outcomes)}. Starts cut short: {counted(signals)}")
+    assert "NOT" not in str(outcomes)
+
+
+def went_on(output):
+    found = re.search(r"goes on +from ck/step-(\d+).pt", output)
+    return f" from step {found[1]}" if found else ""
+
+
+def counted(counter):
+    return ", ".join(f"{count} {what}" for what, count in sorted(counter.items()))
+
+
+def random_kill(draw, np_):
+    """A signal to some rank or all, at some moment of the steps or of a checkpoint's writing."""
+    name = draw.choice(["SIGKILL", "SIGKILL", "SIGKILL", "SIGTERM"])
+    where = draw.choice(["seconds", "seconds", "seconds", "step", "write", "rename", "removal"])
+    rank = draw.choice(["all", *map(str, range(np_))])
+    if where == "seconds":
+        return f"{name} {rank} seconds {draw.uniform(0, 0.15 * np_):.4f}"
+    return f"{name} {rank} step {draw.randrange(60)}" if where == "step" else f"{name} 0 {where} {draw.randrange(4)}"

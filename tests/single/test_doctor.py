@@ -1,0 +1,235 @@
+"""hvdscale-doctor's checks: a sound job passes all of them, a planted fault is found and its cause named."""
+import functools
+import math
+import re
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from hvdscale.doctor.crew import on_each
+from hvdscale.doctor.examine import Examination, in_this_process
+from hvdscale.doctor.examples import digest, same_on_ranks, shards
+from hvdscale.doctor.finding import FAILED, NOT_APPLICABLE, PASSED, Finding, carried_out
+from hvdscale.doctor.passes import gradients, last_batch, losses
+from hvdscale.doctor.report import render, render_findings
+from hvdscale.doctor.sample import make_sample
+from hvdscale.doctor.settings import decay, learning_rate
+from hvdscale.doctor.state import checkpoint
+from hvdscale.job import prepare
+from hvdscale.workers import Lone
+
+MADE = "tests.single.made_faulty_jobs"
+
+
+def job(name, **layer):
+    return prepare(name if "/" in name else f"{MADE}:{name}", [dict(threads=1, **layer)], Lone())
+
+
+def sample(name, **layer):
+    return make_sample(job(name, **layer), 46, 1)
+
+
+@functools.cache
+def failures(name, **layer):
+    found = in_this_process(sample(name, **layer), Lone())
+    return {finding.check: finding for finding in found if finding.verdict == FAILED}
+
+
+@pytest.mark.parametrize("name, layer", [
+    ("sound", {}), ("torchs_own", {}), ("digits/fc", {}), ("sound", dict(last_batch="short", ghost_batch="global")),
+    ("sound", dict(precision="bf16", optimizer="lamb", decay="cosine", accumulate=2)),
+    ("pairs", dict(group_by_group="always")),
+    ("torchs_own", dict(last_batch="short", optimizer="adamw", train_subset=30))])
+def test_a_sound_job_passes_every_check(name, layer):
+    assert failures(name, **layer) == {}
+
+
+@pytest.mark.parametrize("name, layer, check, differs, cause", [
+    ("mean_loss", {}, "losses", "the loss of the whole batch is", "a mean where a sum is asked for"),
+    ("mean_loss", {}, "gradients", "the mean gradient of 4 workers x 2 passes from", "a mean where a sum is asked for"),
+    ("count_of_one", {}, "losses", "whole batch is 1, of its parts together 3", "of batches"),
+    ("count_of_one", {}, "gradients", "the mean gradient of", "of batches"),
+    ("pairs", {}, "gradients", "the mean gradient of", "depends on the others that are in the batch"),
+    ("padded", {}, "examples", "train: take gives 8 examples for 5 visits", "pads, repeats or drops"),
+    ("padded", {}, "evaluation", "is 32 in chunks of 32 and 36 in chunks of 7", "pads, repeats or drops"),
+    ("local_norm", {}, "gradients", "the mean gradient of", "Standardised joins .*batch statistics per local"),
+    ("local_norm", {}, "batch-norm", r"layers.1 \(Standardised\)", "batch statistics per local batch"),
+    ("torchs_own", dict(group_by_group="never"), "batch-norm", r"layers.1 \(BatchNorm2d\)", "per local batch"),
+    ("torchs_dropout", dict(group_by_group="never"), "gradients", "the mean gradient of", "how the batch is cut"),
+    ("non_deterministic", {}, "examples", "the batch.0. of example 0 is another when read twice", "deterministic"),
+    ("non_deterministic", {}, "gradients", "the mean gradient of", "not deterministic"),
+    ("too_long", {}, "examples", "val: DataError: example 61 of TooLong cannot be read", "length promises examples"),
+    ("metric_count", {}, "evaluation", "the count of train/error is 1 in chunks of 32 and 5", "something else"),
+    ("metric_mean", {}, "evaluation", "train/error between the two ways to cut", "a mean where a sum is asked for"),
+    ("own_generator", {}, "random numbers", r"layers.4 \(OwnGenerator\)", "of its own.*layers.4 holds a Generator"),
+    ("own_generator", {}, "gradients", "the mean gradient of", "generator of its own"),
+    ("sound", dict(optimizer=f"{MADE}:Decaying"), "weight decay", "layers.0.bias, layers.1.weight.* decay unasked",
+     "the optimizer decays by itself"),
+    ("sound", dict(optimizer=f"{MADE}:Pickled"), "checkpoint", "state/0/counted is a Counted", "pickling"),
+    ("sound", dict(optimizer=f"{MADE}:Forgetful"), "checkpoint", "layers.0.weight after the next step",
+     "a state that its state_dict lacks"),
+])
+def test_a_planted_fault_is_found_and_its_cause_named(name, layer, check, differs, cause):
+    found = failures(name, **layer)
+    assert check in found, found
+    assert re.search(differs, found[check].differs) and re.search(cause, found[check].cause), found[check]
+    assert found[check].remedy
+
+
+def test_a_fault_of_the_data_is_named_as_the_cause_of_what_follows_from_it():
+    found = failures("non_deterministic")
+    assert {"gradients", "losses", "checkpoint", "evaluation"} <= set(found)
+    assert {finding.remedy for check, finding in found.items() if check != "examples"} == {
+        "see the check 'examples' first"}
+
+
+def test_a_fault_says_how_far_off_it_is():
+    by = failures("mean_loss")["losses"].by
+    assert 0.5 < by < 1 and failures("local_norm")["batch-norm"].by > 0.01       # three parts' means for one: 2/3 off
+
+
+def test_a_job_that_does_not_run_in_fp64_is_checked_in_fp32(monkeypatch):
+    made = job("sound")
+    forward = type(made.model).forward
+    monkeypatch.setattr(type(made.model), "forward", lambda model, x: forward(model, x.float()))
+    cut = make_sample(made, 46, 1)
+    assert cut.plan.precision == "fp32" and "does not run in fp64" in cut.note
+    assert gradients(cut, Lone()).verdict == PASSED
+
+
+def test_checks_leave_parameters_buffers_and_generators_as_they_were():
+    cut = sample("sound")
+    before = [values.clone() for values in cut.job.model.state_dict().values()]
+    state = torch.get_rng_state()
+    list(in_this_process(cut, Lone()))
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(before, cut.job.model.state_dict().values()))
+
+
+def test_an_error_inside_a_check_is_a_failed_finding_that_says_where():
+    def check():
+        raise ZeroDivisionError("of the job")
+    found = carried_out("losses", check)
+    assert found.verdict == FAILED
+    assert re.search(r"ZeroDivisionError: of the job \(.*test_doctor.py:\d+\)", found.differs)
+
+
+@pytest.mark.parametrize("last, said", [
+    ("carry", "every step has 16"), ("short", "have 61 together; a short one of"),
+    ("drop", "13 examples of every epoch")])
+def test_the_last_batch_of_an_epoch_is_accounted_for(last, said):
+    found = last_batch(sample("sound", last_batch=last))
+    assert found.verdict == PASSED and said in found.looked_at
+
+
+def test_shares_of_the_jobs_own_worker_count_are_checked_too():
+    assert "on 1, 2, 3, 4, 5, 7 workers" in shards(job("sound"), SimpleNamespace(size=7)).looked_at
+
+
+def test_decay_groups_are_told_whatever_is_found():
+    rows = decay(sample("sound")).rows
+    assert rows == (("weights", "2 tensors, 356 numbers", "decay"),
+                    ("biases and normalisation", "4 tensors, 17 numbers", "do not decay"))
+    asked = decay(sample("sound", decay_norm_and_bias=True))
+    assert asked.verdict == PASSED and {row[2] for row in asked.rows} == {"decay"}
+
+
+def test_decay_that_an_optimizer_ignores_is_a_failure(monkeypatch):
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda self, closure=None: None)
+    assert "layers.0.weight, layers.5.weight do not decay" in decay(sample("sound", optimizer="sgd")).differs
+
+
+def test_the_learning_rate_is_shown_where_it_turns():
+    rows = learning_rate(job("sound", steps=40, warmup_steps=4, warmup_start_factor=0.0, decay="step",
+                             decay_at_steps=[20, 30])).rows
+    assert [(step, float(rate)) for step, rate, _ in rows] == [
+        ("step 0", 0.0), ("step 1", 0.0125), ("step 3", 0.0375), ("step 4", 0.05), ("step 20", 0.005),
+        ("step 30", 5e-4), ("step 39", 5e-4)]
+
+
+def test_ranks_that_have_other_data_are_named():
+    whole = digest(job("sound"))
+    assert same_on_ranks([whole, dict(whole)], "two").verdict == PASSED
+    other = same_on_ranks([whole, whole, {**whole, "example 3 of val": "another"}], "three")
+    assert other.verdict == FAILED and other.differs == "example 3 of val is another on rank 2 than on rank 0"
+    assert same_on_ranks([{"error": "no file"}] * 2, "two").verdict == NOT_APPLICABLE
+
+
+def test_simulated_workers_sum_and_gather_in_rank_order():
+    def work(worker):
+        mine = torch.tensor([float(worker.rank), 1.0])
+        return worker.sum_(mine, "sum").tolist(), worker.gather(worker.rank, "ranks"), worker.broadcast_(
+            torch.tensor([worker.rank + 5]), "first").item()
+    for size in (1, 2, 3):
+        assert on_each(size, work) == [([sum(range(size)), size], list(range(size)), 5)] * size
+
+
+def test_an_error_of_one_simulated_worker_is_raised_and_nobody_waits_for_it():
+    def work(worker):
+        if worker.rank == 1:
+            raise ValueError("of rank 1")
+        return worker.sum_(torch.ones(1), "sum")
+    with pytest.raises(ValueError, match="of rank 1"):
+        on_each(3, work)
+
+
+FOUND = [Finding("losses", PASSED, "loss and count", by=1.2e-16, limit=1e-9),
+         Finding("examples", FAILED, "24 examples of train, read twice " * 4, "it differs", 0.25, 0.0,
+                 "not deterministic " * 9, "mend it"),
+         Finding("stall", NOT_APPLICABLE, "no launcher")]
+
+
+@pytest.mark.parametrize("width", [50, 72, 120])
+def test_a_report_keeps_to_the_terminals_width_and_its_columns(width):
+    lines = render_findings(FOUND, width, False).splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(line[:24].isspace() or re.match(r"  \S.{13}  (passed|FAILED|-     )  \S", line)
+               for line in lines[:lines.index("")])
+
+
+def test_a_report_has_colour_only_where_it_is_asked_for():
+    assert "\x1b" not in render_findings(FOUND, 80, False)
+    assert render_findings(FOUND, 80, True).count("\x1b[1;31mFAILED\x1b[0m") == 2
+
+
+def test_a_failure_shows_what_differs_by_how_much_the_cause_and_the_next_move():
+    assert render_findings([replace(FOUND[1], cause="not deterministic")], 80, False).split("\n\n")[1].splitlines() == [
+        "FAILED: examples", "  what differs  it differs", "  by how much   0.25; allowed 0",
+        "  usual cause   not deterministic", "  next move     mend it"]
+
+
+def test_the_excerpt_in_the_readme_is_what_is_printed_of_that_fault(monkeypatch):
+    readme = (Path(__file__).parents[2] / "README.rst").read_text()
+    source = re.search(r"\.\. code-block:: python\n\n((?:    .*\n|\n)+)", readme).group(1)
+    whole, faulty = "square().sum(), len(clean)\n", "square().sum(1).mean(), len(clean)"
+    assert source.count(whole) == 1 and f"``{faulty}``" in readme
+    made = ModuleType("made")
+    exec(textwrap.dedent(source).replace(whole, faulty + "\n"), vars(made))
+    monkeypatch.setitem(sys.modules, "made", made)
+    cut = make_sample(prepare("made:workload", [dict(threads=1)], Lone()), 46, 1)
+    printed = render_findings([losses(cut)], 100, False).split("\n\n")[1]
+    assert textwrap.indent(printed, "    ") + "\n\n" in readme
+
+
+def test_an_examination_is_sound_where_nothing_failed():
+    cut = sample("sound")
+    some = Examination(cut.job, cut, (FOUND[0], FOUND[2]), ("a note",))
+    assert some.sound and not replace(some, findings=tuple(FOUND)).sound
+    said = render(some, 1.5, 80, False)
+    assert "- a note" in said and said.endswith("1 passed, 1 -; 1.5 s".replace("1 -", "1 not applicable"))
+
+
+def test_no_checkpoint_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert checkpoint(sample("sound")).verdict == PASSED
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_few_examples_are_enough_for_a_sample_of_a_small_job():
+    cut = make_sample(job("sound", train_subset=20, local_batch=4), 46, 1)
+    assert cut.plan.global_batch == 20 and math.isclose(gradients(cut, Lone()).by, 0, abs_tol=1e-12)

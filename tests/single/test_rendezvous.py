@@ -1,0 +1,120 @@
+"""Workers of an elastic job set off together or not at all; the server is one that answers as horovodrun's does."""
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from hvdscale import rendezvous
+from hvdscale.errors import WorkerRemovedError, WorkersError
+from hvdscale.rendezvous import PLACE, Rendezvous
+
+
+class Launcher(ThreadingHTTPServer):
+    """Keeps keys; in each of the rounds (n, slots) it gives these slots their places once n workers have asked."""
+
+    def __init__(self, rounds):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.rounds, self.store, self.asked, self.number = rounds, {}, 0, 0
+        self.condition = threading.Condition()
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def place(self, slot):
+        with self.condition:
+            number = self.number
+            asking, slots = self.rounds[number]
+            self.asked += 1
+            if self.asked == asking:
+                self.store, self.asked, self.number = {}, 0, number + 1
+                self.condition.notify_all()
+            self.condition.wait_for(lambda: self.number > number)
+        rank = slots.index(slot) if slot in slots else -1
+        return ",".join(map(str, [rank, len(slots), 0, 1, rank, len(slots)])).encode()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        _, scope, key = self.path.split("/")
+        value = self.server.place(key) if scope == "rank_and_size" else self.server.store.get(self.path)
+        self._answer(404 if value is None else 200, value or b"")
+
+    def do_PUT(self):
+        self.server.store[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200, b"")
+
+    def do_DELETE(self):
+        self.server.store.pop(self.path, None)
+        self._answer(200, b"")
+
+    def _answer(self, status, value):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(value)))
+        self.end_headers()
+        self.wfile.write(value)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def meet(monkeypatch):
+    """Workers on threads, by slot: (first, delay) -> each one's rank and size, or its error."""
+    monkeypatch.setattr(rendezvous, "MEET_SECONDS", 0.5)
+
+    def meet(workers, rounds, started_with):
+        server, met = Launcher(rounds), {}
+
+        def worker(slot, first, delay):
+            time.sleep(delay)
+            host, local_rank = slot.split(":")
+            mine = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_HOSTNAME": host,
+                    "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port), "HOROVOD_LOCAL_RANK": local_rank,
+                    "HOROVOD_RANK": str(started_with.index(slot)), "HOROVOD_SIZE": str(len(started_with))}
+            try:
+                Rendezvous(mine).meet(first)
+                met[slot] = tuple(int(mine[name]) for name in PLACE[:2])
+            except WorkersError as error:
+                met[slot] = type(error)
+        threads = [threading.Thread(target=worker, args=(slot, *how)) for slot, how in workers.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        server.shutdown()
+        server.server_close()
+        return met
+    return meet
+
+
+def test_workers_just_started_keep_the_places_they_were_given(meet):
+    slots = ["a:0", "b:0", "b:1"]
+    assert meet({slot: (True, 0) for slot in slots}, [], slots) == {"a:0": (0, 3), "b:0": (1, 3), "b:1": (2, 3)}
+
+
+def test_after_a_loss_those_left_get_new_places(meet):
+    met = meet({"b:0": (False, 0), "c:0": (False, 0)}, [(2, ["b:0", "c:0"])], ["a:0", "b:0", "c:0"])
+    assert met == {"b:0": (0, 2), "c:0": (1, 2)}
+
+
+@pytest.mark.parametrize("late", ["a:0", "b:0", "c:0"])
+def test_one_that_comes_after_the_others_gave_up_waiting_meets_them_in_the_next_round(meet, late):
+    slots = ["a:0", "b:0", "c:0"]
+    assert meet({slot: (True, 1.2 * (slot == late)) for slot in slots}, [(3, slots)], slots) == {
+        "a:0": (0, 3), "b:0": (1, 3), "c:0": (2, 3)}
+
+
+def test_one_that_never_comes_is_left_out_in_the_next_round(meet):
+    old, new = ["a:0", "b:0"], ["a:0", "b:0", "new:0"]
+    assert meet({slot: (False, 0) for slot in old}, [(2, new), (2, old)], old) == {"a:0": (0, 2), "b:0": (1, 2)}
+
+
+def test_a_worker_without_a_place_is_told_so(meet):
+    met = meet({"a:0": (False, 0), "gone:0": (False, 0)}, [(2, ["a:0"])], ["a:0", "gone:0"])
+    assert met == {"a:0": (0, 1), "gone:0": WorkerRemovedError}
+
+
+def test_without_horovodrun_it_is_an_error():
+    environment = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "9",
+                   "HOROVOD_HOSTNAME": "a", "HOROVOD_LOCAL_RANK": "0"}
+    with pytest.raises(WorkersError, match="horovodrun has ended: .*refused"):
+        Rendezvous(environment).meet(first=False)
