@@ -1,0 +1,82 @@
+"""What the image models share: widths by a multiplier, batch-norm by name, layers that initialise themselves once."""
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ...modules import BatchNorm
+
+
+def one_of(name: str, value, choices: tuple):
+    """The value of an option; raises ValueError with what is accepted where it is none of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} = {value!r} is not one of {', '.join(map(str, choices))}")
+    return value
+
+
+def widened(channels: int, width: float) -> int:
+    """So many channels times the width, rounded, at least one; raises ValueError for a width that is no multiplier."""
+    if isinstance(width, bool) or not isinstance(width, (int, float)) or not 0 < width < math.inf:
+        raise ValueError(f"width = {width!r} is not a number above 0; 1 is the published width, 2 twice it")
+    return max(1, round(channels * width))
+
+
+def normed(norm: str, channels: int) -> list[nn.Module]:
+    """Batch-norm over so many channels, or nothing where norm is "none"."""
+    return [BatchNorm(channels)] if norm == "batch" else []
+
+
+class Conv(nn.Conv2d):
+    """A convolution that halves the sides by its stride, and no more: N(0, 2 / fan out) weights, biases of 0.
+
+    The initialisation is that of He et al. 2015 (arXiv:1502.01852), eq. 14, which keeps the gradients' size through
+    ReLU layers; fan out is kernel area times output channels.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = True):
+        super().__init__(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+class Hidden(nn.Linear):
+    """A linear layer before a ReLU: N(0, 2 / inputs) weights (He et al. 2015, eq. 10), biases of 0."""
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
+        nn.init.zeros_(self.bias)
+
+
+class Readout(nn.Linear):
+    """The last linear layer: N(0, std^2) weights and biases of 0; where std is None, torch's own initialisation."""
+
+    def __init__(self, inputs: int, classes: int, std: float | None):
+        if std is not None and not (isinstance(std, (int, float)) and 0 <= std < math.inf):
+            raise ValueError(f"readout_std = {std!r} is not a standard deviation; give a number such as 0.01")
+        self.std = std                  # the constructor of nn.Linear initialises
+        super().__init__(inputs, classes)
+
+    def reset_parameters(self) -> None:
+        if self.std is None:
+            super().reset_parameters()
+        else:
+            nn.init.normal_(self.weight, std=self.std)
+            nn.init.zeros_(self.bias)
+
+
+class PaddedShortcut(nn.Module):
+    """Every so many-th pixel, with channels of zeros after those that there are: option A of He et al. 2016, without a
+    parameter. (n, inputs, h, w) -> (n, outputs, ceil(h / stride), ceil(w / stride))."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int):
+        super().__init__()
+        self.more, self.stride = outputs - inputs, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, :, ::self.stride, ::self.stride]
+        return torch.nn.functional.pad(x, (0, 0, 0, 0, 0, self.more))

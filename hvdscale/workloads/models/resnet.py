@@ -1,0 +1,153 @@
+"""Residual networks for images of 32 pixels a side (He et al. 2016, section 4.2) and for photographs (section 4.1).
+
+    partial(CifarResNet, **CIFAR_MODELS["resnet_20"])(width=2)
+    ImageNetResNet(zero_gamma=True, readout_std=0.01)                   Goyal et al. 2017
+    ImageNetResNet(preactivation=True, stride_on="1x1")
+
+Established: the layers of both families and their parameter counts, against the papers and widely published totals.
+Not established: how Shallue et al. 2019 initialised theirs.
+"""
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from ...modules import BatchNorm
+from .layers import Conv, PaddedShortcut, Readout, normed, one_of, widened
+
+# model names of the CIFAR workloads -> arguments; ResNet-8 is without batch-norm in Shallue et al. 2019
+CIFAR_MODELS = {"resnet_8": dict(depth=8, norm="none"), "resnet_20": dict(depth=20), "resnet_32": dict(depth=32)}
+BOTTLENECKS = {26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}     # depth -> blocks a stage
+
+
+class Block(nn.Module):
+    """Some convolutions, and a shortcut past them: (n, inputs, h, w) -> (n, outputs, h / stride, w / stride).
+
+    convolutions   the first to the last
+    projection     whether a shortcut that changes the shape is a 1x1 convolution, or pads with zeros
+    preactivation  norm and ReLU stand before each convolution, and the sum is left as it is (He et al. 2016b,
+                   arXiv:1603.05027); a projection then sees what the first convolution does. By default norm stands
+                   after each convolution, and ReLU between them and after the sum (He et al. 2016a, arXiv:1512.03385)
+    """
+
+    def __init__(self, convolutions: list[Conv], norm: str, projection: bool, preactivation: bool):
+        super().__init__()
+        inputs, self.outputs = convolutions[0].in_channels, convolutions[-1].out_channels
+        stride = max(conv.stride[0] for conv in convolutions)
+        if preactivation:
+            first, *others = [[*normed(norm, conv.in_channels), nn.ReLU()] for conv in convolutions]
+            self.enter, self.leave = nn.Sequential(*first), nn.Identity()
+            activations = [*others, []]
+        else:
+            self.enter, self.leave = nn.Identity(), nn.ReLU()
+            activations = [[*normed(norm, conv.out_channels), nn.ReLU()] for conv in convolutions]
+            activations[-1].pop()
+        pairs = zip(convolutions, activations)
+        self.branch = nn.Sequential(*(layer for conv, activation in pairs for layer in (conv, *activation)))
+        self.projects = projection and (stride, inputs) != (1, self.outputs)
+        if self.projects:
+            self.shortcut = nn.Sequential(Conv(inputs, self.outputs, 1, stride, bias=norm == "none"),
+                                          *([] if preactivation else normed(norm, self.outputs)))
+        else:
+            self.shortcut = PaddedShortcut(inputs, self.outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        entered = self.enter(x)
+        return self.leave(self.shortcut(entered if self.projects else x) + self.branch(entered))
+
+    def last_norm(self) -> BatchNorm:
+        """The batch-norm nearest to the end of the branch; with its scale at 0, the branch gives zeros."""
+        return [layer for layer in self.branch if isinstance(layer, BatchNorm)][-1]
+
+
+class ResNet(nn.Module):
+    """A stem, blocks, the mean over all pixels, and a linear readout: (n, 3, h, w) -> (n, classes).
+
+    pool  what stands between the stem's ReLU and the blocks; the other arguments are those of the classes below
+    """
+
+    def __init__(self, stem: Conv, pool: list[nn.Module], blocks: list[Block], classes: int, norm: str,
+                 preactivation: bool, zero_gamma: bool, readout_std: float | None):
+        super().__init__()
+        outputs = blocks[-1].outputs
+        before = [] if preactivation else [*normed(norm, stem.out_channels), nn.ReLU()]
+        self.stem, self.blocks = nn.Sequential(stem, *before, *pool), nn.Sequential(*blocks)
+        self.closing = nn.Sequential(*([*normed(norm, outputs), nn.ReLU()] if preactivation else []))
+        self.readout = Readout(outputs, classes, readout_std)
+        if zero_gamma:
+            for block in blocks:
+                nn.init.zeros_(block.last_norm().weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.readout(self.closing(self.blocks(self.stem(x))).mean((2, 3)))
+
+
+def _check(norm: str, preactivation: bool, zero_gamma: bool) -> None:
+    one_of("norm", norm, ("batch", "none"))
+    one_of("preactivation", preactivation, (False, True))
+    if one_of("zero_gamma", zero_gamma, (False, True)) and norm == "none":
+        raise ValueError("zero_gamma sets the scale of batch-norm, and norm is none; leave it out")
+
+
+class CifarResNet(ResNet):
+    """6n + 2 layers for 32x32 images: a 3x3 convolution and three stages of n blocks of two, of 16, 32, 64 filters.
+
+    depth          8, 14, 20, 26, 32, ...
+    norm           "batch", or "none": convolutions with biases instead
+    width          multiplies all filters
+    shortcut       where a stage widens: "pad" with zeros (He et al., option A), or "projection" (option B)
+    preactivation  blocks of He et al. 2016b
+    zero_gamma     each block starts as its shortcut (Goyal et al. 2017, section 5.1)
+    readout_std    standard deviation of the readout's initial weights; None: torch's own
+    """
+
+    def __init__(self, depth: int = 20, norm: str = "batch", width: float = 1, classes: int = 10,
+                 shortcut: str = "pad", preactivation: bool = False, zero_gamma: bool = False,
+                 readout_std: float | None = None):
+        _check(norm, preactivation, zero_gamma)
+        one_of("shortcut", shortcut, ("pad", "projection"))
+        if not isinstance(depth, int) or depth < 8 or depth % 6 != 2:
+            raise ValueError(f"depth = {depth!r} is not 6n + 2 layers; use 8, 14, 20, 26, 32, 44, 56, 110, ...")
+        bias = norm == "none"
+        before, blocks = widened(16, width), []
+        stem = Conv(3, before, 3, bias=bias)
+        for stage, filters in enumerate(widened(f, width) for f in (16, 32, 64)):
+            for number in range(depth // 6):
+                stride = 2 if stage and not number else 1
+                convolutions = [Conv(before, filters, 3, stride, bias), Conv(filters, filters, 3, 1, bias)]
+                blocks.append(Block(convolutions, norm, shortcut == "projection", preactivation))
+                before = filters
+        super().__init__(stem, [], blocks, classes, norm, preactivation, zero_gamma, readout_std)
+
+
+class ImageNetResNet(ResNet):
+    """ResNet-50 and its like, of bottlenecks in four stages: 64, 128, 256, 512 filters and four times as many out.
+
+    depth          26, 50, 101, 152
+    norm           "batch", or "none": convolutions with biases instead
+    width          multiplies all filters
+    stride_on      which convolution of a stage's first block halves the sides: the "3x3" (Goyal et al. 2017, footnote
+                   of section 5.1), or the first "1x1" (He et al. 2016a)
+    preactivation  blocks of He et al. 2016b
+    zero_gamma     each block starts as its shortcut (Goyal et al. 2017, section 5.1)
+    readout_std    standard deviation of the readout's initial weights (there: 0.01); None: torch's own
+    """
+
+    def __init__(self, depth: int = 50, norm: str = "batch", width: float = 1, classes: int = 1000,
+                 stride_on: str = "3x3", preactivation: bool = False, zero_gamma: bool = False,
+                 readout_std: float | None = 0.01):
+        _check(norm, preactivation, zero_gamma)
+        one_of("stride_on", stride_on, ("3x3", "1x1"))
+        bias = norm == "none"
+        before, blocks = widened(64, width), []
+        stem = Conv(3, before, 7, 2, bias)
+        for stage, count in enumerate(BOTTLENECKS[one_of("depth", depth, tuple(BOTTLENECKS))]):
+            filters, outputs = widened(64 * 2**stage, width), widened(256 * 2**stage, width)
+            for number in range(count):
+                halves = 2 if stage and not number else 1
+                first, second = (halves, 1) if stride_on == "1x1" else (1, halves)
+                convolutions = [Conv(before, filters, 1, first, bias), Conv(filters, filters, 3, second, bias),
+                                Conv(filters, outputs, 1, 1, bias)]
+                blocks.append(Block(convolutions, norm, True, preactivation))
+                before = outputs
+        pool = [nn.MaxPool2d(3, 2, 1)]
+        super().__init__(stem, pool, blocks, classes, norm, preactivation, zero_gamma, readout_std)
