@@ -1,0 +1,189 @@
+"""Transformers (Vaswani et al. 2017, arXiv:1706.03762): a decoder-only language model, and the layers of it that the
+encoder-decoder of ``translation`` is made of too.
+
+    model = TransformerLM(vocabulary=32000, **SIZES["shallow"])
+    logits = model(tokens)                       (n, T) int64 -> (n, T, vocabulary)
+
+The layers are Tensor2Tensor's (``transformer_base``, read in its source): normalised before each sublayer and once at
+the end, sinusoids for positions, embeddings times the root of the width. No dropout acts inside attention.
+"""
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...modules import Dropout
+
+# Base is the published base of Vaswani et al. The other three are those of Shallue et al. 2019 only as remembered of
+# their appendix, which could not be consulted: a Transformer of the named kind, no verified copy
+SIZES = {"base": dict(layers=6, width=512, hidden=2048, heads=8),
+         "shallow": dict(layers=2, width=512, hidden=2048, heads=8),
+         "narrow_and_shallow": dict(layers=2, width=256, hidden=1024, heads=8),
+         "wide": dict(layers=6, width=1024, hidden=4096, heads=8)}
+
+KeysValues = tuple[Tensor, Tensor]          # of one attention, each (n, heads, positions, width / heads)
+
+
+class TransformerLM(nn.Module):
+    """Logits of the next token at each position: (n, T) int64 -> (n, T, vocabulary), of any length T.
+
+    vocabulary  tokens are 0 .. vocabulary - 1
+    width       of the residual stream, which heads must divide;  hidden  units between the two layers of a feed-forward
+    dropout     of the embeddings and of what each sublayer adds;  tied  whether embedding and readout are one matrix
+
+    A position sees itself and those before it, so what pads the end of a row changes nothing before it and needs no
+    mask: the loss leaves it out. Shallue et al. trained without dropout and with separate matrices: so remembered of
+    their appendix, not read. Raises ValueError for sizes that make no model.
+    """
+
+    def __init__(self, vocabulary: int, layers: int = 6, width: int = 512, hidden: int = 2048, heads: int = 8,
+                 dropout: float = 0.0, tied: bool = False):
+        super().__init__()
+        require_whole(vocabulary=vocabulary, layers=layers)
+        self.embedding = Embedding(vocabulary, width)
+        self.dropout = Dropout(dropout)
+        self.layers = nn.ModuleList(Layer(width, hidden, heads, dropout) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.readout = Readout(vocabulary, width, self.embedding if tied else None)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.dropout(self.embedding(tokens))
+        for layer in self.layers:
+            x = layer(x, causal=True)
+        return self.readout(self.norm(x))
+
+
+class Embedding(nn.Module):
+    """Vectors of the tokens and their positions: (n, T) int64 -> (n, T, width).
+
+    Drawn from N(0, 1 / width), which the root of the width brings to a variance of one.
+    """
+
+    def __init__(self, vocabulary: int, width: int):
+        super().__init__()
+        require_whole(width=width)
+        self.weight = nn.Parameter(torch.empty(vocabulary, width).normal_(std=width**-0.5))
+
+    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
+        """start  the position of the first column"""
+        vectors = functional.embedding(tokens, self.weight)
+        width = vectors.shape[2]
+        return vectors * math.sqrt(width) + sinusoids(start, tokens.shape[1], width, vectors)
+
+
+def sinusoids(start: int, positions: int, width: int, like: Tensor) -> Tensor:
+    """Sines, then cosines, of position / 10000^(2i / width), shape (positions, width) (Vaswani et al., section 3.5).
+
+    like  a tensor of the wanted type and device
+    """
+    waves = (width + 1) // 2
+    place = torch.arange(start, start + positions, dtype=like.dtype, device=like.device)
+    frequency = torch.exp(torch.arange(waves, dtype=like.dtype, device=like.device) * (-2 * math.log(1e4) / width))
+    angles = torch.outer(place, frequency)
+    return torch.cat((angles.sin(), angles.cos()), dim=1)[:, :width]
+
+
+class Readout(nn.Module):
+    """Logits, (n, T, width) -> (n, T, vocabulary), by a matrix of its own or that of an embedding; no bias."""
+
+    def __init__(self, vocabulary: int, width: int, tied_to: Embedding | None = None):
+        super().__init__()
+        self.weight = tied_to.weight if tied_to else nn.Parameter(
+            torch.empty(vocabulary, width).normal_(std=width**-0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight)
+
+
+class Layer(nn.Module):
+    """Self-attention, where wanted attention to a memory, and a feed-forward of two layers, each added to its input.
+
+    (n, T, width) -> (n, T, width)
+    """
+
+    def __init__(self, width: int, hidden: int, heads: int, dropout: float, with_memory: bool = False):
+        super().__init__()
+        require_whole(hidden=hidden)
+        self.attention_norm, self.attention = nn.LayerNorm(width), Attention(width, heads)
+        self.attention_dropout = Dropout(dropout)
+        if with_memory:
+            self.memory_norm, self.memory_attention = nn.LayerNorm(width), Attention(width, heads)
+            self.memory_dropout = Dropout(dropout)
+        self.feed_norm = nn.LayerNorm(width)
+        self.feed_forward = nn.Sequential(xavier(nn.Linear(width, hidden)), nn.ReLU(), xavier(nn.Linear(hidden, width)),
+                                          Dropout(dropout))
+
+    def forward(self, x: Tensor, causal: bool = False, mask: Tensor | None = None, memory: KeysValues | None = None,
+                memory_mask: Tensor | None = None, past: Past | None = None) -> Tensor:
+        """causal             whether a position sees none after it
+        mask, memory_mask  bool, True for the positions that are seen, (n, 1, 1, positions); None: all are
+        memory             what ``memory_attention.keys_values`` shows of it
+        past               what the positions before those of x have left; these are added to it
+        """
+        normal = self.attention_norm(x)
+        seen = self.attention.keys_values(normal)
+        if past is not None:
+            seen = past.add(seen)
+        x = x + self.attention_dropout(self.attention(normal, seen, mask, causal))
+        if memory is not None:
+            x = x + self.memory_dropout(self.memory_attention(self.memory_norm(x), memory, memory_mask))
+        return x + self.feed_forward(self.feed_norm(x))
+
+
+class Past:
+    """Keys and values of the positions that a layer's self-attention has been shown so far, an example a row."""
+
+    def __init__(self):
+        self.seen: KeysValues | None = None
+
+    def add(self, seen: KeysValues) -> KeysValues:
+        """Add later positions; gives those of all."""
+        self.seen = seen if self.seen is None else tuple(torch.cat(pair, dim=2) for pair in zip(self.seen, seen))
+        return self.seen
+
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows, (m,) int64, in their order."""
+        self.seen = tuple(part[rows] for part in self.seen)
+
+
+class Attention(nn.Module):
+    """Scaled dot-product attention of several heads, (n, T, width) -> (n, T, width); no biases."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        require_whole(width=width, heads=heads)
+        if width % heads:
+            fitting = ", ".join(str(count) for count in range(1, width + 1) if width % count == 0)
+            raise ValueError(f"heads = {heads} do not divide width = {width}; they may be {fitting}")
+        self.heads = heads
+        self.query, self.key, self.value, self.mix = (xavier(nn.Linear(width, width, bias=False)) for _ in range(4))
+
+    def keys_values(self, x: Tensor) -> KeysValues:
+        """What the positions of x (n, S, width) show to those that attend to them."""
+        return self._by_head(self.key(x)), self._by_head(self.value(x))
+
+    def forward(self, x: Tensor, seen: KeysValues, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        y = functional.scaled_dot_product_attention(self._by_head(self.query(x)), *seen, attn_mask=mask,
+                                                    is_causal=causal)
+        return self.mix(y.transpose(1, 2).flatten(2))
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+def xavier(linear: nn.Linear) -> nn.Linear:
+    """The layer with weights from U(-a, a), a^2 = 6 / (inputs + outputs) (Glorot & Bengio 2010), biases zero."""
+    nn.init.xavier_uniform_(linear.weight)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+    return linear
+
+
+def require_whole(**sizes: int) -> None:
+    """Raise ValueError, naming it, for a size that is no whole number of 1 or more."""
+    for name, size in sizes.items():
+        if type(size) is not int or size < 1:
+            raise ValueError(f"{name} = {size!r}; give a whole number, 1 or more")
