@@ -126,6 +126,11 @@ class Settings:
     noise_groups: bool = _key(False, "whether the noise scale is measured of each top-level module, too")
     # the problem's data and model
     data_dir: str | None = _key(None, "folder of the data set's files", True)
+    data_args: dict = _key({}, "arguments of the data set, as data_args.sequence=128")
+    allow_missing: bool = _key(
+        False, "train on what is there where the data set lacks a part; the log says what was missing", True)
+    cache_dir: str | None = _key(
+        None, "folder for what is made of the data set once; by default hvdscale in $XDG_CACHE_HOME or ~/.cache")
     train_subset: int | None = _key(None, "train on the first N examples", True, least=1)
     init_from: str | None = _key(None, "state dict that the model starts from, as torch.save wrote it", True)
     model_args: dict = _key({}, "arguments of the model, as model_args.dropout=0.2")
@@ -204,7 +209,7 @@ ALTERNATIVES = (BATCH, ("lr", "lr_per_example"), ("steps", "epochs", "examples",
 
 
 def _laid(*layers: dict) -> dict:
-    """The layers one over the other: each sets its keys and unsets their alternatives."""
+    """The layers one over the other: each sets its keys, of a table the entries, and unsets their alternatives."""
     settled: dict = {}
     for layer in layers:
         for group in ALTERNATIVES:
@@ -214,7 +219,8 @@ def _laid(*layers: dict) -> dict:
             if given:
                 for name in group:
                     settled.pop(name, None)
-        settled.update(checked(layer))
+        for name, value in checked(layer).items():
+            settled[name] = {**settled.get(name, {}), **value} if _TYPES[name] is dict else value
     return settled
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,7 +16,7 @@ from .config import Settings
 from .display import Display, Quiet, describe, regrouped
 from .elastic import Committed, Memory, refuse_commit_every
 from .ends import FAILED, Outcome, Start, Stop
-from .errors import HvdscaleError, PlanError, RanksDifferError
+from .errors import HvdscaleError, PlanError, RanksDifferError, UsageError
 from .journal import Journal, Silent
 from .launch import usable_cores
 from .log.schema import Status
@@ -90,9 +90,9 @@ def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None 
         workload = find(name)
         settings = Settings.build(workload.defaults, *layers)
         device = group.device(settings.device, workers.local_rank)
-        data = memory.data or load_data(workload, settings.data_dir).with_train_subset(settings.train_subset)
+        data = memory.data or read_data(workload, settings)
         place = Place(workers.size, *_host_share(hosts, 0), device.type)
-        plan = settle(memory.settle(settings), workload, len(data.train), len(data.val), place)
+        plan = with_data(settle(memory.settle(settings), workload, len(data.train), len(data.val), place), data)
         refuse_commit_every(settings, workers)
         if device.type == "cpu":
             group.keep_freed_memory()
@@ -116,6 +116,21 @@ def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None 
     return Job(name, plan, settings, workload, data, device, model, optimizer, reason)
 
 
+def read_data(workload: Workload, settings: Settings) -> Data:
+    """The workload's data as the settings want it; raises HvdscaleError."""
+    data = load_data(workload, settings.data_dir, settings.data_args, allow_missing=settings.allow_missing,
+                     cache_dir=settings.cache_dir)
+    return data.with_train_subset(settings.train_subset)
+
+
+def with_data(plan: Plan, data: Data) -> Plan:
+    """The plan with what the data says of the problem; raises UsageError where the user says it, too."""
+    for name in plan.model_args.keys() & data.model_args.keys():
+        raise UsageError(f"model_args.{name} = {plan.model_args[name]!r} cannot be set: the data says it "
+                         f"({data.model_args[name]!r}); leave it out")
+    return replace(plan, model_args={**data.model_args, **plan.model_args}, data={**plan.data, **data.record})
+
+
 def _host_share(hosts: list[tuple[str, frozenset]], rank: int) -> tuple[int, int]:
     """Workers on the rank's host, and cores there that they may use."""
     mine = [cores for host, cores in hosts if host == hosts[rank][0]]
@@ -126,6 +141,8 @@ def agree_on(plan: Plan, data: Data, workers: Lone) -> None:
     """Raise RanksDifferError on all ranks where some rank settled another plan or found other data."""
     settled = json.dumps(plan.as_record({}), sort_keys=True)
     found = f"{len(data.train)} training, {len(data.val)} validation and {len(data.test)} test examples"
+    if data.record:
+        found += f", with {json.dumps(dict(data.record), sort_keys=True)}"
     by_rank = workers.gather((found, hashlib.sha256(settled.encode()).hexdigest()), "plan")
     for rank, (there, fingerprint) in enumerate(by_rank):
         if there != by_rank[0][0]:
@@ -179,7 +196,7 @@ def open_display(job: Job, log: str, workers: Lone, start: Start = Start()) -> Q
         display.say(regrouped(job.plan, start))
         return display
     display.say(describe(job.plan, log, job.settings.checkpoint, start))
-    for note in start.notes:
+    for note in (*job.data.notes, *start.notes):
         display.say(f"  note: {note}")
     if job.plan.group_by_group:
         reason = job.bound_to_passes or "group_by_group = always"

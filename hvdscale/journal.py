@@ -60,7 +60,7 @@ class Journal(Silent):
                  group: dict[str, str], noise: dict[str, tuple[str, ...]], start: Start):
         self.path = path
         settled = plan.metaparameters()
-        self._parts = PARTS if plan.device == "cpu" else ()
+        self._parts = PARTS if plan.device == "cpu" else PARTS[:1]
         self._writer = LogWriter(path, metrics=[f"{split}/{metric}" for split in SPLITS for metric in metrics],
                                  metaparameters=tuple(settled),
                                  optional_steps=(*self._parts, *noise["optional_steps"]),

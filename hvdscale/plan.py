@@ -28,6 +28,7 @@ class Plan:
     dataset: str
     model: str
     model_args: dict
+    data: dict                  # data_args, and what the data set's own record says
     init_from: str | None       # SHA-256 of the state dict that the model starts from
     train_examples: int
     global_batch: int
@@ -193,6 +194,7 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
     budget_steps = settle_budget(settings, stream)
     return Plan(
         workload=workload.name, dataset=workload.dataset, model=workload.model, model_args=settings.model_args,
+        data=settings.data_args,
         init_from=settings.init_from and fingerprint(settings.init_from),
         train_examples=train_examples, global_batch=global_batch, ghost_batch=ghost_batch,
         last_batch=settings.last_batch, seed=settings.seed,

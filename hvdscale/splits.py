@@ -175,12 +175,19 @@ class Data:
     test        by default empty
     train_eval  the training examples as the evaluation of the train split sees them, without augmentation; by default
                 those of ``train``, of a Split without its augment
+    model_args  arguments of the model that the data says, as {"vocabulary": 8000}
+    record      what of the data makes the problem and no option says, as {"missing": ["data_batch_5.bin"]}: plain
+                values, the same on all ranks; the log has them
+    notes       what the user is told of it, a line each
     """
 
     train: Split | MapSplit
     val: Split | MapSplit
     test: Split | MapSplit | None = None
     train_eval: Split | MapSplit | None = None
+    model_args: Mapping = field(default_factory=dict)
+    record: Mapping = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self):
         if self.test is None and hasattr(self.val, "first"):

@@ -94,7 +94,7 @@ class DataParallelStep:
             noise = self.noise.columns(self.buffer.gradients, sqnorms, count, self.scale.value)
             self._update(lr, count, len(self._groups(self.stream.size(step))) - 1)
         ended = time.perf_counter()
-        seconds = (ended - started, None, None, None)
+        seconds = (ended - started, data_seconds, None, None)       # a GPU is still at work: the rest is not known
         if self.device.type == "cpu":
             communication = communicated - computed
             seconds = (ended - started, data_seconds, ended - started - data_seconds - communication, communication)

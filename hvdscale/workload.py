@@ -1,10 +1,10 @@
 """What is trained: data set, model, loss, metrics and defaults; the user's own jobs derive from ``Workload``.
 
-    data = load_data(workload, data_dir)                   Data: train, val and test splits
+    data = load_data(workload, data_dir, data_args)        Data: train, val and test splits
     model = build_model(workload, model_args)              a torch module
     loss = bound_loss(workload, label_smoothing)
     total, count = loss(model, batch)                      the sum of the batch's losses, and of how many
-    sums = measured(workload, model, batch)                each metric's sum and count, which add up over batches
+    found = measured(workload, model, batch)               each metric's sum and count, which add up over batches
 
 These functions call the workload's own and check what they give: a mistake is an error that says what is needed.
 """
@@ -15,7 +15,9 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -23,8 +25,11 @@ from torch.nn import functional
 from .errors import DataError, HvdscaleError, PlanError, UsageError, WorkloadError
 from .splits import Batch, Data, Draws, MapSplit, Split, tensors_of, to_device
 
+if TYPE_CHECKING:
+    from .workloads.card import Card
+
 __all__ = ["Batch", "Classification", "Data", "Draws", "MapSplit", "Split", "Workload", "bound_loss", "build_model",
-           "load_data", "measured", "problems", "smoothed_cross_entropy", "tensors_of", "to_device"]
+           "load_data", "mean_metrics", "measured", "problems", "smoothed_cross_entropy", "summarized", "tensors_of", "to_device"]
 
 
 class Workload:
@@ -33,19 +38,30 @@ class Workload:
     dataset, model  names, as they stand in logs and reports
     metrics         name -> "min" or "max": which way is better. All that ``measure`` gives, known before the log exists
     defaults        keys of hvdscale.config, under which the job reaches its target
+    summarized      those of the metrics that are no mean over a split: ``summarize`` gives them
+    parts           what ``measure`` gives for them: name -> the length of a vector that adds up over batches, or None:
+                    rows, (any number, k), which are gathered over the split in the order of its examples
+    card            sizes of the published data, for plans without it; None: not known
     """
 
     dataset: str
     model: str
     metrics: Mapping[str, str]
     defaults: Mapping = {}
+    summarized: tuple[str, ...] = ()
+    parts: Mapping[str, int | None] = {}
+    card: Card | None = None
 
     @property
     def name(self) -> str:
         return f"{self.dataset}/{self.model}"
 
     def load(self, data_dir: str | None) -> Data:
-        """The examples; data_dir is what --data-dir says, None without it."""
+        """The examples; data_dir is what --data-dir says, None without it.
+
+        Further parameters are the workload's data arguments; ``allow_missing`` is given what that option says, and
+        ``cache_dir`` what that key says.
+        """
         raise NotImplementedError
 
     def build(self, **model_args) -> nn.Module:
@@ -61,7 +77,14 @@ class Workload:
         raise NotImplementedError
 
     def measure(self, model: nn.Module, batch) -> dict[str, tuple[Tensor | float, float]]:
-        """Each metric's sum over the batch and count, by name; the mean over a split is all sums by all counts."""
+        """Each metric's sum over the batch and count, by name; the mean over a split is all sums by all counts.
+
+        In place of the ``summarized`` metrics it gives the ``parts``, as tensors.
+        """
+        raise NotImplementedError
+
+    def summarize(self, means: dict[str, float], parts: dict[str, np.ndarray]) -> dict[str, float]:
+        """The ``summarized`` metrics of a split of at least one example, from the means and the whole parts of it."""
         raise NotImplementedError
 
     def check_data(self, data: Data) -> None:
@@ -92,6 +115,11 @@ def problems(workload) -> list[str]:
     if not isinstance(metrics, Mapping) or not metrics or not all(_is_metric(*pair) for pair in metrics.items()):
         found.append("metrics must map names to the better direction, such as metrics = {'error': 'min'}; it is "
                      f"{_shown(workload, 'metrics')}")
+    elif set(workload.summarized) - set(metrics):
+        found.append(f"summarized names {', '.join(sorted(set(workload.summarized) - set(metrics)))}, which metrics "
+                     "does not declare")
+    elif workload.summarized and type(workload).summarize is Workload.summarize:
+        found.append("summarize is missing: summarize(self, means, parts) -> {metric: number}")
     if not isinstance(defaults, Mapping):
         found.append(f"defaults must be a dict of keys, such as dict(lr=0.1, local_batch=32); it is {defaults!r}")
     found += [f"{name} is missing: {needed}" for name, needed in METHODS.items()
@@ -107,9 +135,21 @@ def _shown(workload, name: str) -> str:
     return repr(getattr(workload, name)) if hasattr(workload, name) else "missing"
 
 
-def load_data(workload: Workload, data_dir: str | None) -> Data:
-    """The workload's data; raises DataError or WorkloadError for what cannot be trained on."""
-    data = workload.load(data_dir)
+def load_data(workload: Workload, data_dir: str | None, data_args: Mapping = {}, **given) -> Data:
+    """The workload's data; raises DataError or WorkloadError for what cannot be trained on, UsageError for data_args
+    that ``load`` does not take.
+
+    given  allow_missing and cache_dir, for a ``load`` that takes them
+    """
+    taken = inspect.signature(workload.load).parameters
+    if given.get("allow_missing") and "allow_missing" not in taken:
+        raise UsageError(f"--allow-missing: the data of {workload.name} has no parts that may be missing; leave it out")
+    known = [name for name, parameter in [*taken.items()][1:] if parameter.kind not in (
+        parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) and name not in ("allow_missing", "cache_dir")]
+    unknown = [name for name in data_args if name not in known]
+    if unknown and not any(parameter.kind == parameter.VAR_KEYWORD for parameter in taken.values()):
+        raise UsageError(f"{workload.name} has no data argument {unknown[0]!r}; it takes {', '.join(known) or 'none'}")
+    data = workload.load(data_dir, **data_args, **{name: value for name, value in given.items() if name in taken})
     if not isinstance(data, Data):
         raise WorkloadError(f"{workload.name}: load gave a {type(data).__name__}; it returns "
                             "hvdscale.workload.Data(train, val, test)")
@@ -143,8 +183,9 @@ def bound_loss(workload: Workload, label_smoothing: float) -> Callable[[nn.Modul
                                 "so that any worker count has one mean: return losses.sum(), len(losses)")
         total, count = given
         if not isinstance(total, Tensor) or total.numel() != 1 or not total.requires_grad:
-            raise WorkloadError(f"loss gave {_kind(total)} for the sum of the losses; it must be one number, as a "
-                                "tensor that backward can start from: losses.sum()")
+            without = " without gradient" * (isinstance(total, Tensor) and not total.requires_grad)
+            raise WorkloadError(f"loss gave {_kind(total)}{without} for the sum of the losses; it must be one number, "
+                                "as a tensor that backward can start from: losses.sum()")
         return total.reshape(()), _count(count, "loss")
     return loss
 
@@ -153,22 +194,64 @@ def _takes_label_smoothing(workload) -> bool:
     return "label_smoothing" in inspect.signature(workload.loss).parameters
 
 
-def measured(workload: Workload, model: nn.Module, batch) -> list[tuple[float, float]]:
-    """Sum and count of each metric over the batch, in the order of ``workload.metrics``; raises WorkloadError."""
-    given, wanted = workload.measure(model, batch), workload.metrics
-    if not isinstance(given, Mapping) or set(given) != set(wanted):
+@dataclass(frozen=True)
+class Measured:
+    """What one batch gave: sum and count by metric that is a mean, vectors and rows by part."""
+
+    sums: dict[str, tuple[float, float]]
+    vectors: dict[str, list[float]]
+    rows: dict[str, np.ndarray]
+
+
+def mean_metrics(workload: Workload) -> list[str]:
+    """The metrics that are means over a split."""
+    return [name for name in workload.metrics if name not in workload.summarized]
+
+
+def measured(workload: Workload, model: nn.Module, batch) -> Measured:
+    """What the workload measures of the batch, in the order that it declares; raises WorkloadError."""
+    given, wanted = workload.measure(model, batch), mean_metrics(workload)
+    if not isinstance(given, Mapping) or set(given) != {*wanted, *workload.parts}:
         names = ", ".join(map(str, given)) if isinstance(given, Mapping) else _kind(given)
-        raise WorkloadError(f"measure gave {names or 'nothing'}, and metrics declares {', '.join(wanted)}; it returns "
-                            "{metric: (sum, count)} with each of these")
-    sums = []
+        parts = f"; parts, {', '.join(workload.parts)}" if workload.parts else ""
+        raise WorkloadError(f"measure gave {names or 'nothing'}, and metrics declares {', '.join(wanted)}{parts}; it "
+                            "returns {metric: (sum, count)} with each of these")
+    sums = {}
     for name in wanted:
         try:
             total, count = given[name]
-            sums.append((float(total), _count(count, f"measure, {name},")))
+            sums[name] = float(total), _count(count, f"measure, {name},")
         except (TypeError, ValueError, RuntimeError):
             raise WorkloadError(f"measure gave {_kind(given[name])} for {name}; it returns the sum over the batch and "
                                 "the count: (values.sum(), len(values))") from None
-    return sums
+    vectors = {name: _vector(name, given[name], length) for name, length in workload.parts.items() if length}
+    rows = {name: _rows(name, given[name]) for name, length in workload.parts.items() if length is None}
+    return Measured(sums, vectors, rows)
+
+
+def _vector(name: str, values, length: int) -> list[float]:
+    if not isinstance(values, Tensor) or values.shape != (length,):
+        raise WorkloadError(f"measure gave {_kind(values)} for {name}, and parts declares a vector of {length} numbers")
+    return values.tolist()
+
+
+def _rows(name: str, values) -> np.ndarray:
+    if not isinstance(values, Tensor) or values.ndim != 2:
+        raise WorkloadError(f"measure gave {_kind(values)} for {name}, and parts declares rows: a tensor of two "
+                            "dimensions, the second the same for all batches")
+    return values.cpu().double().numpy()
+
+
+def summarized(workload: Workload, means: dict[str, float], parts: dict[str, np.ndarray]) -> dict[str, float]:
+    """The summarized metrics of a split; raises WorkloadError."""
+    given = workload.summarize(means, parts)
+    if not isinstance(given, Mapping) or set(given) != set(workload.summarized):
+        raise WorkloadError(f"summarize gave {_kind(given)}; it returns {{metric: number}} with each of "
+                            f"{', '.join(workload.summarized)}")
+    try:
+        return {name: float(value) for name, value in given.items()}
+    except (TypeError, ValueError, RuntimeError):
+        raise WorkloadError(f"summarize gave {given} where each metric is one number") from None
 
 
 def _count(count, where: str) -> float:
@@ -183,7 +266,7 @@ def _count(count, where: str) -> float:
 def _kind(value) -> str:
     if isinstance(value, Tensor):
         number = f" ({value.item():g})" if value.numel() == 1 else ""
-        return f"a tensor of shape {tuple(value.shape)}{number}" + " without gradient" * (not value.requires_grad)
+        return f"a tensor of shape {tuple(value.shape)}{number}"
     if isinstance(value, tuple):
         return f"({', '.join(map(_kind, value))})"
     return repr(value) if isinstance(value, (int, float, str, type(None))) else f"a {type(value).__name__}"
@@ -198,7 +281,7 @@ def as_stored(inputs: Tensor, dtype: torch.dtype) -> Tensor:
 class Classification(Workload):
     """A ready-made workload: classification with one label an example.
 
-    classes   labels are 0 .. classes-1
+    classes   labels are 0 .. classes-1; None: the data says, as its model_args["classes"]
     load      data_dir (None: no folder given) -> Data, of batches that unpack as inputs, labels (n,) int64
     build     model arguments -> module from a batch's inputs, as ``prepare`` makes them, to (n, classes) logits
     prepare   stored inputs and a floating type -> the model's inputs
@@ -206,11 +289,12 @@ class Classification(Workload):
 
     dataset: str
     model: str
-    classes: int
+    classes: int | None
     load: Callable[[str | None], Data] = field()
     build: Callable[..., nn.Module] = field()
     prepare: Callable[[Tensor, torch.dtype], Tensor] = as_stored
     defaults: Mapping = field(default_factory=dict)
+    card: Card | None = None
 
     metrics = {"cross_entropy": "min", "error": "min"}
 
@@ -221,7 +305,7 @@ class Classification(Workload):
         try:
             return smoothed_cross_entropy(logits, labels, label_smoothing), len(labels)
         except IndexError:
-            bad = labels[(labels < 0) | (labels >= self.classes)].tolist()
+            bad = labels[(labels < 0) | (labels >= logits.shape[1])].tolist()
             raise DataError(f"label {bad[0] if bad else '?'} of a training example is not one of 0 .. "
                             f"{logits.shape[1] - 1}") from None
 
@@ -235,14 +319,15 @@ class Classification(Workload):
 
     def check_data(self, data: Data) -> None:
         """Raise DataError for labels in memory that are no class, naming the first."""
+        classes = data.model_args["classes"] if self.classes is None else self.classes
         for name in ("train", "val", "test"):
             split = getattr(data, name)
             if isinstance(split, Split):
-                self._check_labels(name, split.labels)
+                _check_labels(name, split.labels, classes)
 
     def check_label_smoothing(self, share: float) -> None:
         """Raise PlanError for a share that leaves the true class less than each other."""
-        most = 1 - 1 / self.classes
+        most = 1 - 1 / self.classes if self.classes else 1
         if share > most:
             raise PlanError(f"label_smoothing = {share:g} leaves the true one of {self.classes} classes less than each "
                             f"other; use at most {most:g}")
@@ -250,14 +335,14 @@ class Classification(Workload):
     def _logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
         return model(self.prepare(inputs, next(model.parameters()).dtype))
 
-    def _check_labels(self, name: str, labels: Tensor) -> None:
-        if labels.dtype != torch.int64 or labels.ndim != 1:
-            raise DataError(f"the {name} split's labels are {labels.dtype} of shape {tuple(labels.shape)}; a label is "
-                            "a whole number an example: torch.int64, shape (n,)")
-        if len(labels) and not (0 <= labels.min() and labels.max() < self.classes):
-            at = int(((labels < 0) | (labels >= self.classes)).nonzero()[0])
-            raise DataError(f"the {name} split's label {labels[at]} of example {at} is not one of 0 .. "
-                            f"{self.classes - 1}")
+
+def _check_labels(name: str, labels: Tensor, classes: int) -> None:
+    if labels.dtype != torch.int64 or labels.ndim != 1:
+        raise DataError(f"the {name} split's labels are {labels.dtype} of shape {tuple(labels.shape)}; a label is a "
+                        "whole number an example: torch.int64, shape (n,)")
+    if len(labels) and not (0 <= labels.min() and labels.max() < classes):
+        at = int(((labels < 0) | (labels >= classes)).nonzero()[0])
+        raise DataError(f"the {name} split's label {labels[at]} of example {at} is not one of 0 .. {classes - 1}")
 
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:

@@ -17,12 +17,17 @@ from .common import BROKEN_PIPE, INTERRUPTED
 
 # horovodrun takes --log for an ambiguous abbreviation of its own options, wherever it stands
 ALSO = {"log": ("--log-file",)}
+# options that set one entry of a table
+ARGUMENTS = {"--model-arg": "model_args", "--data-arg": "data_args"}
 
 
 def key_options(without=frozenset()):
     """A decorator that adds --config, --set, and an option for every key that has a flag of its own."""
     def add(command):
         command = click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set any key")(command)
+        for option, table in ARGUMENTS.items():
+            command = click.option(option, table, multiple=True, metavar="NAME=VALUE",
+                                   help=f"one of the {KEYS[table].metadata['help'].partition(',')[0]}")(command)
         command = click.option("--config", metavar="FILE",
                                help="TOML file of keys; options and --set win over it")(command)
         for name, key in reversed(list(KEYS.items())):
@@ -57,10 +62,11 @@ class _NumberOr(click.ParamType):
         return value if value == self.word else int(value)
 
 
-def user_layers(config: str | None, assignments, **flags) -> list[dict]:
+def user_layers(config: str | None, assignments, model_args=(), data_args=(), **flags) -> list[dict]:
     """The layers of settings that the options of ``key_options`` give, the strongest last; raises UsageError."""
     typed = {name: value for name, value in flags.items() if value is not None}
-    assigned = parse_assignments(assignments)
+    assigned = parse_assignments([*assignments, *(f"model_args.{text}" for text in model_args),
+                                  *(f"data_args.{text}" for text in data_args)])
     for name in typed.keys() & assigned.keys():
         if typed[name] != assigned[name]:
             raise UsageError(f"--{name.replace('_', '-')} {typed[name]} and --set {name}={assigned[name]} differ; "

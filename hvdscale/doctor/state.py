@@ -139,7 +139,7 @@ def _counts(sample: Sample, model, splits: dict, chunk: int) -> dict[str, float]
             indices = torch.arange(start, min(start + chunk, len(data))).numpy()
             batch = to_device(data.take(Visits(indices, indices * 0)), sample.job.device,
                               PARAMETERS[sample.plan.precision])
-            for metric, (_, count) in zip(workload.metrics, measured(workload, model, batch)):
+            for metric, (_, count) in measured(workload, model, batch).sums.items():
                 found[f"{split}/{metric}"] = found.get(f"{split}/{metric}", 0) + count
     model.train()
     return found

@@ -10,7 +10,7 @@ from torch import nn
 from hvdscale.errors import DataError
 from hvdscale.evaluate import Evaluator
 from hvdscale.workers import Lone
-from hvdscale.workload import Split
+from hvdscale.workload import Split, Workload
 from tests.parallel import toy
 from tests.single.made_workers import on_each
 
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 SIZES = {"train": 53, "val": 31, "test": 1}
 
 
-class Whole:
+class Whole(Workload):
     """A workload whose measures are whole numbers: the labels' sum, and how many examples are odd."""
 
     metrics = ("label", "odd")
@@ -26,6 +26,24 @@ class Whole:
     def measure(self, model, batch):
         assert not model.training and not torch.is_grad_enabled()
         return {"label": (batch.labels.sum(), len(batch)), "odd": ((batch.labels % 2).sum(), len(batch))}
+
+
+class Summed(Whole):
+    """Beside these, the histogram of the labels' last digits and the labels themselves, and what is made of them."""
+
+    metrics = {"label": "min", "spread": "min", "odd": "min", "median": "max"}
+    summarized = ("median", "spread")
+    parts = {"digits": 10, "labels": None}
+
+    def measure(self, model, batch):
+        digits = torch.bincount(batch.labels % 10, minlength=10)
+        return {**super().measure(model, batch), "digits": digits, "labels": batch.labels[:, None]}
+
+    def summarize(self, means, parts):
+        labels = parts["labels"][:, 0]
+        assert (parts["digits"] == np.bincount(labels.astype(int) % 10, minlength=10)).all()
+        assert means == {"label": labels.mean(), "odd": (labels % 2).mean()}
+        return {"spread": labels[-1] - labels[0], "median": np.median(labels)}
 
 
 def splits_of(sizes):
@@ -56,6 +74,22 @@ def test_every_example_counts_once_at_any_worker_count(workers, chunk):
         assert splits[name].taken == {i: 1 for i in range(n)}
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_a_metric_that_is_no_mean_is_made_of_the_whole_split(workers, chunk):
+    """Vectors add up over the chunks, rows are joined in the order of the examples, and every rank has the result."""
+    splits = splits_of({**SIZES, "test": 0})
+    model = nn.Linear(1, 1)
+    ranks = on_each(workers, lambda member: evaluated(Summed(), splits, chunk, member, model))
+    for measured in ranks:
+        assert list(measured)[:4] == ["train/label", "train/spread", "train/odd", "train/median"]
+        for name in ("train", "val"):
+            labels = splits[name].labels.numpy()
+            assert measured[f"{name}/median"] == np.median(labels)
+            assert measured[f"{name}/spread"] == labels[-1] - labels[0]
+        assert all(math.isnan(measured[f"test/{name}"]) for name in Summed.metrics)
+
+
 @pytest.mark.parametrize("chunk", [1, 4, 31, 256])
 def test_a_models_measures_are_those_of_a_loop_over_examples(chunk):
     torch.manual_seed(0)
@@ -81,7 +115,7 @@ def test_a_models_measures_do_not_depend_on_the_worker_count_to_the_last_bit(wor
 
 
 def test_sums_beyond_the_whole_numbers_of_float32_are_exact():
-    class Large:
+    class Large(Workload):
         metrics = ("label",)
 
         def measure(self, model, batch):
@@ -125,7 +159,7 @@ def test_a_fault_of_one_ranks_share_is_raised_on_all():
     assert on_each(3, said) == ["rank 1 of 3: the planted fault"] * 3
 
 
-class Averaged:
+class Averaged(Workload):
     """A workload that measures the mean of the model's outputs, whose split is read once more where it is NaN."""
 
     metrics = ("output", "examples")

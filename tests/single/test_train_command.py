@@ -28,12 +28,22 @@ def parsed(*arguments):
 def test_every_flag_sets_its_key():
     sample = {int: ("3", 3), float: ("0.5", 0.5), str: ("text", "text")}
     for name, key in KEYS.items():
-        if key.metadata["flag"] and name != "overwrite":
+        if key.metadata["flag"] and key_type(name) is not bool:
             written, value = sample[key_type(name)]
             assert parsed("w", f"--{name.replace('_', '-')}", written) == ("w", [{}, {name: value}], False)
     assert parsed("w", "--overwrite", "--dry-run") == ("w", [{}, {"overwrite": True}], True)
+    assert parsed("w", "--allow-missing")[1][1] == {"allow_missing": True}
     assert parsed("w", "--log-file", "a.h5")[1][1] == {"log": "a.h5"}         # for horovodrun
     assert parsed("w") == ("w", [{}, {}], False)
+
+
+def test_arguments_of_model_and_data_are_entries_of_their_tables(tmp_path):
+    (tmp_path / "job.toml").write_text("[model_args]\nwidth = 1\ndepth = 20\n")
+    _, layers, _ = parsed("w", "--config", str(tmp_path / "job.toml"), "--model-arg", "width=2", "--model-arg",
+                          "norm=none", "--data-arg", "vocabulary=bpe:8000", "--set", "data_args.sequence=64")
+    settings = Settings.build({"data_args": {"sequence": 128, "augment": True}}, *layers)
+    assert settings.model_args == {"width": 2, "depth": 20, "norm": "none"}
+    assert settings.data_args == {"sequence": 64, "augment": True, "vocabulary": "bpe:8000"}
 
 
 def test_a_configuration_file_lies_under_the_command_line(tmp_path):

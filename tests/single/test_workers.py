@@ -77,6 +77,13 @@ def test_a_rank_that_found_other_data_is_named():
     assert "rank 1 found 53 training, 31 validation and 3 test examples, rank 0 53 training" in str(errors[0])
 
 
+def test_a_rank_whose_data_lacks_another_part_is_named():
+    found = [replace(toy.load(), record={"missing": parts}) for parts in ([], ["b.bin"])]
+    errors = raised_on_each(2, lambda member: agree_on(settled(2), found[member.rank], member))
+    assert {type(e) for e in errors} == {RanksDifferError}
+    assert 'test examples, with {"missing": ["b.bin"]}, rank 0 53' in str(errors[0])
+
+
 @pytest.mark.parametrize("gpus, wanted, local_rank, got", [
     (0, "auto", 0, "cpu"), (0, "cpu", 3, "cpu"), (4, "cpu", 1, "cpu"), (4, "auto", 1, "cuda:1"),
     (4, "cuda", 3, "cuda:3"), (2, "auto", 3, "cuda:1")])

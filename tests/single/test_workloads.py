@@ -2,6 +2,7 @@
 import math
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,13 +11,13 @@ from torch.nn import functional
 
 from hvdscale.config import Settings
 from hvdscale.errors import DataError, PlanError, UsageError, WorkloadError
-from hvdscale.job import prepare
+from hvdscale.job import prepare, with_data
 from hvdscale.plan import Place, settle
 from hvdscale.shards import Visits
 from hvdscale.workers import Lone
 from hvdscale.workload import (
     Batch, Classification, Data, MapSplit, Split, bound_loss, build_model, load_data, measured, problems,
-    smoothed_cross_entropy)
+    smoothed_cross_entropy, summarized)
 from hvdscale.workloads import find, names
 from tests.parallel import toy
 from tests.single.made_jobs import Tokens
@@ -240,6 +241,73 @@ def test_a_measure_that_is_not_each_metrics_sum_and_count_is_named(given, said):
         measured(Job(measure=given), None, None)
 
 
+class WithParts(Job):
+    """The job with two metrics made of a vector and of rows."""
+
+    metrics = {**Tokens.metrics, "first": "max", "last": "max"}
+    summarized, parts = ("first", "last"), {"vector": 3, "rows": None}
+
+
+NATS = {"nats": (1, 1), "odd": (1, 1)}
+
+
+@pytest.mark.parametrize("more, said", [
+    ({"vector": torch.ones(3)}, "declares nats, odd; parts, vector, rows; it returns"),
+    ({"vector": torch.ones(2), "rows": torch.ones(2, 2)}, r"of shape \(2,\) for vector, and parts declares a vector"),
+    ({"vector": [1, 2, 3], "rows": torch.ones(2, 2)}, "a list for vector"),
+    ({"vector": torch.ones(3), "rows": torch.ones(2)}, r"of shape \(2,\) for rows, and parts declares rows")])
+def test_parts_that_are_not_as_declared_are_named(more, said):
+    with pytest.raises(WorkloadError, match=said):
+        measured(WithParts(measure={**NATS, **more}), None, None)
+
+
+@pytest.mark.parametrize("given, said", [
+    ({"first": 1}, "each of first, last"), (None, "summarize gave None"), ({"first": 1, "last": "x"}, "is one number")])
+def test_a_summary_that_is_not_each_summarized_metric_is_named(given, said):
+    with pytest.raises(WorkloadError, match=said):
+        summarized(WithParts(summarize=given), {}, {})
+
+
+def test_a_summarized_metric_needs_a_summary_and_a_declaration():
+    class Unsummarized(Tokens):
+        summarized = ("odd",)
+
+    class Undeclared(Tokens):
+        summarized = ("bleu",)
+    assert problems(Unsummarized()) == ["summarize is missing: summarize(self, means, parts) -> {metric: number}"]
+    assert problems(Undeclared()) == ["summarized names bleu, which metrics does not declare"]
+
+
+class WithArguments(Tokens):
+    """A job whose load has data arguments."""
+
+    def load(self, data_dir, length=4, *, allow_missing=False):
+        return Data(GOOD, GOOD, record={"given": (data_dir, length, allow_missing)})
+
+
+GOOD = Split(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
+
+
+def test_data_arguments_reach_the_load_that_takes_them():
+    assert load_data(WithArguments(), "d", {"length": 3}, allow_missing=True, cache_dir="c").record == {
+        "given": ("d", 3, True)}
+    with pytest.raises(UsageError, match="has no data argument 'lengths'; it takes length$"):
+        load_data(WithArguments(), None, {"lengths": 3})
+    with pytest.raises(UsageError, match="has no data argument 'length'; it takes none"):
+        load_data(Tokens(), None, {"length": 3})
+    with pytest.raises(UsageError, match="--allow-missing: the data of .* has no parts that may be missing"):
+        load_data(Tokens(), None, allow_missing=True)
+
+
+def test_what_the_data_says_of_the_problem_stands_in_the_plan():
+    plan = replace(toy.settled(1), model_args={"width": 2}, data={"sequence": 8})
+    data = Data(GOOD, GOOD, model_args={"vocabulary": 9}, record={"missing": ["a"]})
+    found = with_data(plan, data)
+    assert found.model_args == {"vocabulary": 9, "width": 2} and found.data == {"sequence": 8, "missing": ["a"]}
+    with pytest.raises(UsageError, match="model_args.vocabulary = 9 cannot be set: the data says it"):
+        with_data(found, data)
+
+
 @pytest.mark.parametrize("given, said", [
     ((1, 2, 3), "load gave a tuple; it returns hvdscale.workload.Data"), (None, "load gave a NoneType")])
 def test_a_load_that_gives_no_data_is_named(given, said):
@@ -297,4 +365,4 @@ def test_a_data_set_of_pairs_is_classified_too():
     model = toy.Net()
     assert bound_loss(toy.WORKLOAD, 0.0)(model, batch)[1] == 4
     with torch.no_grad():
-        assert [count for _, count in measured(toy.WORKLOAD, model, batch)] == [4, 4]
+        assert [count for _, count in measured(toy.WORKLOAD, model, batch).sums.values()] == [4, 4]
