@@ -4,6 +4,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ...modules import Dropout
+from .layers import widened
 
 # filters of the two convolutions and units of the hidden layer
 WIDTHS = {"narrow": (16, 32, 512), "base": (32, 64, 1024), "wide": (64, 128, 2048)}
@@ -12,13 +13,19 @@ WIDTHS = {"narrow": (16, 32, 512), "base": (32, 64, 1024), "wide": (64, 128, 204
 class SimpleCNN(nn.Module):
     """Two 5x5 convolutions with 2x2 max-pooling, one hidden layer with dropout: (n, 1, side, side) -> (n, classes).
 
-    Widths and dropout are as remembered of the paper's appendix, which could not be consulted: the same family, not a
+    size     "narrow", "base" or "wide": 16, 32 or 64 filters, twice as many, and 512, 1024 or 2048 hidden units
+    width    multiplies all of them
+    dropout  probability after the hidden layer
+    side     of the images
+
+    Sizes and dropout are as remembered of the paper's appendix, which could not be consulted: the same family, not a
     verified copy.
     """
 
-    def __init__(self, width: str = "base", dropout: float = 0.4, side: int = 28, classes: int = 10):
+    def __init__(self, size: str = "base", dropout: float = 0.4, side: int = 28, classes: int = 10,
+                 width: float = 1):
         super().__init__()
-        first, second, hidden = WIDTHS[width]
+        first, second, hidden = (widened(units, width) for units in WIDTHS[size])
         self.features = nn.Sequential(
             nn.Conv2d(1, first, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(first, second, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2))

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from ...modules import Dropout
+
 
 def parse_widths(name: str) -> tuple[int, ...] | None:
     """The widths that a name such as fc_1024_256 gives, or None where it is no such name."""
@@ -13,12 +15,17 @@ def parse_widths(name: str) -> tuple[int, ...] | None:
 
 
 class FullyConnected(nn.Module):
-    """ReLU hidden layers of the given widths and a linear readout: (n, ...) -> (n, classes)."""
+    """ReLU hidden layers of the given widths and a linear readout: (n, ...) -> (n, classes).
 
-    def __init__(self, inputs: int, widths: tuple[int, ...], classes: int):
+    dropout  probability after each hidden layer; 0: there is none
+    """
+
+    def __init__(self, inputs: int, widths: tuple[int, ...], classes: int, dropout: float = 0.0):
         super().__init__()
         sizes = (inputs, *widths)
-        layers = [layer for a, b in zip(sizes, sizes[1:]) for layer in (nn.Linear(a, b), nn.ReLU())]
+        drops = 1 if dropout else 0
+        layers = [layer for a, b in zip(sizes, sizes[1:])
+                  for layer in (nn.Linear(a, b), nn.ReLU(), *(Dropout(dropout) for _ in range(drops)))]
         self.layers = nn.Sequential(nn.Flatten(), *layers, nn.Linear(sizes[-1], classes))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,0 +1,295 @@
+"""The image models: layers, parameters and initial values as published, and what their arguments change."""
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hvdscale.modules import BatchNorm, Dropout, is_batch_norm
+from hvdscale.workloads.models.alexnet import AlexNet
+from hvdscale.workloads.models.cnn import SimpleCNN
+from hvdscale.workloads.models.fc import FullyConnected
+from hvdscale.workloads.models.resnet import CIFAR_MODELS, CifarResNet, ImageNetResNet
+from hvdscale.workloads.models.vgg import VGG
+
+
+def on_meta(build, **args):
+    """The model without its numbers."""
+    with torch.device("meta"):
+        return build(**args)
+
+
+def parameters(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+def convolution(a, b, kernel, norm):
+    """Parameters of a convolution with a scale and a shift a channel after it, or with biases."""
+    return kernel**2 * a * b + (2 * b if norm else b)
+
+
+# closed forms, layer by layer
+
+def cifar_resnet_parameters(depth, norm, width, classes, projection):
+    a, b, c = (round(filters * width) for filters in (16, 32, 64))
+    n = (depth - 2) // 6
+    stages = sum((2 * n - 1) * convolution(f, f, 3, norm) for f in (a, b, c)) + convolution(a, a, 3, norm)
+    widening = sum(convolution(x, y, 3, norm) + projection * convolution(x, y, 1, norm) for x, y in ((a, b), (b, c)))
+    return convolution(3, a, 3, norm) + stages + widening + c * classes + classes
+
+
+def imagenet_resnet_parameters(blocks, norm, width, classes):
+    filters = [round(64 * 2**stage * width) for stage in range(4)]
+    total, before = convolution(3, filters[0], 7, norm), filters[0]
+    for f, count in zip(filters, blocks):
+        for _ in range(count):
+            total += convolution(before, f, 1, norm) + convolution(f, f, 3, norm) + convolution(f, 4 * f, 1, norm)
+            total += convolution(before, 4 * f, 1, norm) * (before != 4 * f)
+            before = 4 * f
+    return total + before * classes + classes
+
+
+def vgg_parameters(configuration, norm, width, classes):
+    total, before = 0, 3
+    for filters in (round(f * width) for f in configuration):
+        total += 9 * before * filters + filters + norm * 2 * filters
+        before = filters
+    hidden = round(4096 * width)
+    return total + 49 * before * hidden + hidden + hidden * hidden + hidden + hidden * classes + classes
+
+
+def alexnet_parameters(norms, width, classes):
+    sizes = [3, *(round(f * width) for f in (16, 48, 96, 64, 64))]
+    hidden = round(256 * width)
+    convolutions = sum(k * k * a * b + b for k, a, b in zip((5, 3, 3, 3, 3), sizes, sizes[1:]))
+    cells = ((((32 - 1) // 2) - 1) // 2 - 1) // 2
+    linear = cells**2 * sizes[-1] * hidden + hidden + hidden * hidden + hidden + hidden * classes + classes
+    return convolutions + linear + 2 * (norms >= 1) * sum(sizes[1:]) + 2 * (norms >= 2) * 2 * hidden
+
+
+A = (64, 128, 256, 256, 512, 512, 512, 512)
+
+
+@pytest.mark.parametrize("depth", [8, 20, 44])
+@pytest.mark.parametrize("norm", ["batch", "none"])
+@pytest.mark.parametrize("more", [{}, dict(width=2), dict(width=0.5, classes=9), dict(shortcut="projection")], ids=str)
+def test_a_cifar_resnet_has_the_parameters_of_its_layers(depth, norm, more):
+    wanted = cifar_resnet_parameters(depth, norm == "batch", more.get("width", 1), more.get("classes", 10),
+                                     more.get("shortcut") == "projection")
+    assert parameters(on_meta(CifarResNet, depth=depth, norm=norm, **more)) == wanted
+
+
+@pytest.mark.parametrize("depth, blocks, more", [
+    (26, (2, 2, 2, 2), dict(width=0.25, classes=7)), (26, (2, 2, 2, 2), dict(width=2, stride_on="1x1")),
+    (50, (3, 4, 6, 3), {}), (50, (3, 4, 6, 3), dict(norm="none")), (101, (3, 4, 23, 3), {}), (152, (3, 8, 36, 3), {})])
+def test_an_imagenet_resnet_has_the_parameters_of_its_layers(depth, blocks, more):
+    wanted = imagenet_resnet_parameters(blocks, more.get("norm") != "none", more.get("width", 1),
+                                        more.get("classes", 1000))
+    assert parameters(on_meta(ImageNetResNet, depth=depth, **more)) == wanted
+
+
+@pytest.mark.parametrize("norm", ["batch", "none"])
+@pytest.mark.parametrize("width, classes", [(1, 1000), (0.125, 10)])
+def test_a_vgg_has_the_parameters_of_its_layers(norm, width, classes):
+    wanted = vgg_parameters(A, norm == "batch", width, classes)
+    assert parameters(on_meta(VGG, norm=norm, width=width, classes=classes)) == wanted
+    assert sum(len(m.weight.shape) > 1 for m in on_meta(VGG, depth=16).modules() if hasattr(m, "weight")) == 16
+
+
+@pytest.mark.parametrize("norms, norm", list(enumerate(("none", "conv", "all"))))
+@pytest.mark.parametrize("width, classes", [(1, 10), (2, 100), (0.5, 10)])
+def test_an_alexnet_has_the_parameters_of_its_layers(norms, norm, width, classes):
+    assert parameters(on_meta(AlexNet, norm=norm, width=width, classes=classes)) == alexnet_parameters(
+        norms, width, classes)
+
+
+@pytest.mark.parametrize("build, total", [
+    (partial(ImageNetResNet), 25_557_032), (partial(ImageNetResNet, stride_on="1x1"), 25_557_032),
+    (partial(VGG, norm="batch"), 132_868_840), (partial(VGG), 132_863_336),
+    (partial(CifarResNet, **CIFAR_MODELS["resnet_20"]), 269_722),
+    (partial(CifarResNet, **CIFAR_MODELS["resnet_32"]), 464_154)])
+def test_the_totals_are_those_widely_published(build, total):
+    assert parameters(on_meta(build)) == total
+
+
+SMALL = [      # of each family, with every choice of an option taken by some; the side of its images
+    (partial(CifarResNet, **CIFAR_MODELS["resnet_8"]), 32), (partial(CifarResNet, 8, zero_gamma=True), 33),
+    (partial(CifarResNet, 14, shortcut="projection"), 32), (partial(CifarResNet, 8, preactivation=True), 32),
+    (partial(CifarResNet, 14, preactivation=True, shortcut="projection", zero_gamma=True, readout_std=0.1), 40),
+    (partial(CifarResNet, 8, norm="none", preactivation=True, width=0.5), 32),
+    (partial(ImageNetResNet, 26, width=0.125, classes=10), 64),
+    (partial(ImageNetResNet, 26, width=0.125, classes=10, stride_on="1x1", preactivation=True), 32),
+    (partial(ImageNetResNet, 26, width=0.125, classes=10, norm="none", readout_std=None), 47),
+    (partial(VGG, width=0.0625, classes=10, dropout=0.0), 96), (partial(VGG, 13, "batch", 0.5, 0.0625, 10), 32),
+    (partial(AlexNet), 32), (partial(AlexNet, "conv", dropout=0.5, width=0.5), 32),
+    (partial(AlexNet, "all", side=40), 40), (partial(SimpleCNN, "narrow", width=0.5), None)]
+
+
+@pytest.mark.parametrize("build, side", SMALL)
+def test_a_model_gives_a_logit_a_class_and_every_parameter_a_gradient(build, side):
+    torch.manual_seed(3)
+    model = build().double()
+    x = torch.randn(5, *((3, side, side) if side else (1, 28, 28)), dtype=torch.float64)
+    logits = model(x)
+    assert logits.shape == (5, 10)
+    for layer in model.modules():                   # scales that are 0 hide what lies before them
+        if isinstance(layer, BatchNorm):
+            nn.init.ones_(layer.weight)
+    functional.cross_entropy(model(x), torch.arange(5)).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
+
+
+@pytest.mark.parametrize("build, side", SMALL)
+def test_a_model_is_drawn_from_torchs_generator_and_has_no_batch_norm_or_dropout_of_torch(build, side):
+    torch.manual_seed(3)
+    first, second = build(), build()
+    torch.manual_seed(3)
+    again = build()
+    assert all(torch.equal(a, b) for a, b in zip(first.state_dict().values(), again.state_dict().values()))
+    weights = [(p, q) for p, q in zip(first.parameters(), second.parameters()) if p.ndim > 1]
+    assert not any(torch.equal(p, q) for p, q in weights)
+    for module in first.modules():
+        assert not is_batch_norm(module) or (isinstance(module, BatchNorm) and module.momentum == 0.1)
+        assert not isinstance(module, (nn.Dropout, nn.Dropout2d))
+    assert on_meta(build)(torch.empty(2, *((3, side, side) if side else (1, 28, 28)), device="meta")).shape == (2, 10)
+
+
+@pytest.mark.parametrize("build", [
+    partial(CifarResNet, 14), partial(CifarResNet, 14, preactivation=True),
+    partial(ImageNetResNet, 26, width=0.125), partial(ImageNetResNet, 26, width=0.125, preactivation=True)])
+def test_with_zero_gamma_each_block_starts_as_its_shortcut(build):
+    torch.manual_seed(3)
+    plain, zero = build(), build(zero_gamma=True)
+    for model, same in ((plain, False), (zero, True)):
+        x = torch.rand(4, 3, 32, 32)
+        x = model.stem(x)
+        for block in model.blocks:
+            shortcut = block.leave(block.shortcut(block.enter(x) if block.projects else x))
+            x = block(x)
+            assert torch.equal(x, shortcut) == same
+    scales = [m.weight.sum().item() for m in zero.modules() if isinstance(m, BatchNorm)]
+    assert scales.count(0.0) == len(zero.blocks)
+
+
+def test_of_a_blocks_batch_norms_the_last_is_the_one_that_zero_gamma_sets():
+    norms = [m for m in CifarResNet(8, zero_gamma=True).blocks[0].branch if isinstance(m, BatchNorm)]
+    assert [norm.weight.mean().item() for norm in norms] == [1, 0]
+
+
+@pytest.mark.parametrize("stride_on, strides", [("3x3", [1, 2, 1]), ("1x1", [2, 1, 1])])
+def test_the_stride_of_a_stage_is_on_the_named_convolution(stride_on, strides):
+    blocks = on_meta(ImageNetResNet, stride_on=stride_on).blocks
+    first = [0, 3, 7, 13]                           # of each stage, 3 + 4 + 6 + 3 blocks
+    for number, block in enumerate(blocks):
+        convolutions = [m for m in block.branch if isinstance(m, nn.Conv2d)]
+        assert [m.kernel_size[0] for m in convolutions] == [1, 3, 1]
+        assert [m.stride[0] for m in convolutions] == (strides if number in first[1:] else [1, 1, 1])
+        assert block.projects == (number in first)
+
+
+def test_the_padded_shortcut_takes_every_second_pixel_and_adds_channels_of_zeros():
+    shortcut = CifarResNet(8, "none").blocks[1].shortcut
+    x = torch.rand(2, 16, 5, 4)
+    y = shortcut(x)
+    assert y.shape == (2, 32, 3, 2)
+    for n, channel, row, column in torch.cartesian_prod(*map(torch.arange, y.shape)).tolist():
+        assert y[n, channel, row, column] == (x[n, channel, 2 * row, 2 * column] if channel < 16 else 0)
+
+
+def test_preactivation_puts_norm_and_relu_before_each_convolution_and_after_the_last_block():
+    def kinds(*parts):
+        return [type(m).__name__ for part in parts for m in part.modules() if not isinstance(m, nn.Sequential)]
+    after, before = on_meta(CifarResNet, depth=8), on_meta(CifarResNet, depth=8, preactivation=True)
+    assert kinds(after.stem) == ["Conv", "BatchNorm", "ReLU"] and kinds(after.closing) == []
+    assert kinds(before.stem) == ["Conv"] and kinds(before.closing) == ["BatchNorm", "ReLU"]
+    block, other = after.blocks[0], before.blocks[0]
+    assert kinds(block.branch, block.leave) == ["Conv", "BatchNorm", "ReLU", "Conv", "BatchNorm", "ReLU"]
+    assert kinds(other.enter, other.branch) == ["BatchNorm", "ReLU", "Conv", "BatchNorm", "ReLU", "Conv"]
+    assert kinds(other.leave) == ["Identity"]
+
+
+@pytest.mark.parametrize("build", [partial(CifarResNet, 32), partial(ImageNetResNet, 26, width=0.5),
+                                   partial(VGG, width=0.25), partial(AlexNet, width=2)])
+def test_convolutions_start_with_the_spread_of_he_et_al(build):
+    torch.manual_seed(3)
+    for layer in build().modules():
+        if isinstance(layer, nn.Conv2d):
+            spread = (2 / (layer.kernel_size[0]**2 * layer.out_channels))**0.5
+            error = spread / (2 * layer.weight.numel())**0.5
+            assert layer.weight.std().item() == pytest.approx(spread, abs=5 * error)
+            assert abs(layer.weight.mean().item()) < 5 * spread / layer.weight.numel()**0.5
+            assert layer.bias is None or not layer.bias.any()
+
+
+def test_hidden_layers_and_readouts_start_with_their_spreads():
+    torch.manual_seed(3)
+    first, second, readout = (m for m in VGG(width=0.125).readout if isinstance(m, nn.Linear))
+    assert first.weight.std().item() == pytest.approx((2 / first.in_features)**0.5, rel=0.01)
+    assert second.weight.std().item() == pytest.approx((2 / second.in_features)**0.5, rel=0.01)
+    for layer in (readout, ImageNetResNet(26, width=0.25).readout, CifarResNet(8, readout_std=0.01).readout):
+        assert layer.weight.std().item() == pytest.approx(0.01, rel=0.1)
+        assert not layer.bias.any()
+    torchs = ImageNetResNet(26, width=0.25, readout_std=None).readout
+    assert torchs.weight.abs().max().item() <= torchs.in_features**-0.5 and torchs.bias.any()
+
+
+def test_the_hidden_layers_of_a_vgg_see_a_grid_of_7x7_whatever_the_images_side():
+    torch.manual_seed(3)
+    model = VGG(width=0.0625, dropout=0.0)
+    seen = []
+    model.readout[0].register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[2:]))
+    for side in (32, 96, 224, 300):
+        model(torch.rand(1, 3, side, side))
+    assert seen == [(7, 7)] * 4
+
+
+def test_dropout_is_where_it_is_asked_for():
+    def drops(model):
+        return [m.p for m in model.modules() if isinstance(m, Dropout)]
+    assert drops(on_meta(VGG)) == [0.5, 0.5] and drops(on_meta(VGG, dropout=0.25)) == [0.25, 0.25]
+    assert drops(on_meta(AlexNet, dropout=0.1)) == [0.1, 0.1]
+    assert drops(SimpleCNN()) == [0.4] and drops(SimpleCNN(dropout=0.2)) == [0.2]
+    assert drops(FullyConnected(4, (3, 2), 2)) == [] and drops(FullyConnected(4, (3, 2), 2, dropout=0.2)) == [0.2, 0.2]
+
+
+def test_fully_connected_layers_and_the_simple_cnn_are_named_and_drawn_as_before_their_arguments():
+    assert list(FullyConnected(4, (3, 2), 2).state_dict()) == [
+        f"layers.{n}.{kind}" for n in (1, 3, 5) for kind in ("weight", "bias")]
+    assert list(SimpleCNN("narrow").state_dict()) == [
+        f"{layer}.{kind}" for layer in ("features.0", "features.3", "readout.1", "readout.4")
+        for kind in ("weight", "bias")]
+    torch.manual_seed(3)
+    drawn = SimpleCNN("narrow").state_dict()
+    torch.manual_seed(3)
+    assert torch.equal(nn.Conv2d(1, 16, 5).weight, drawn["features.0.weight"])
+
+
+def test_the_width_of_a_simple_cnn_multiplies_filters_and_units():
+    assert [tuple(p.shape) for p in SimpleCNN("base", width=2).parameters()] == [
+        tuple(p.shape) for p in SimpleCNN("wide").parameters()]
+    assert SimpleCNN("base", width=0.5).readout[1].out_features == 512
+
+
+@pytest.mark.parametrize("build, args, said", [
+    (CifarResNet, dict(depth=9), "depth = 9 is not 6n \\+ 2 layers; use 8, 14, 20"),
+    (CifarResNet, dict(depth=2), "depth = 2 is not 6n"), (CifarResNet, dict(depth=8.0), "depth = 8.0 is not"),
+    (CifarResNet, dict(norm="ghost"), "norm = 'ghost' is not one of batch, none"),
+    (CifarResNet, dict(shortcut="B"), "shortcut = 'B' is not one of pad, projection"),
+    (CifarResNet, dict(width=0), "width = 0 is not a number above 0"),
+    (CifarResNet, dict(width="wide"), "width = 'wide' is not a number"),
+    (CifarResNet, dict(width=True), "width = True is not a number"),
+    (CifarResNet, dict(zero_gamma="yes"), "zero_gamma = 'yes' is not one of False, True"),
+    (CifarResNet, dict(norm="none", zero_gamma=True), "zero_gamma sets the scale of batch-norm, and norm is none"),
+    (CifarResNet, dict(preactivation="no"), "preactivation = 'no'"),
+    (ImageNetResNet, dict(depth=34), "depth = 34 is not one of 26, 50, 101, 152"),
+    (ImageNetResNet, dict(stride_on="2x2"), "stride_on = '2x2' is not one of 3x3, 1x1"),
+    (ImageNetResNet, dict(readout_std="small"), "readout_std = 'small' is not a standard deviation"),
+    (ImageNetResNet, dict(readout_std=-1), "readout_std = -1"),
+    (VGG, dict(depth=12), "depth = 12 is not one of 11, 13"),
+    (VGG, dict(dropout=1.0), "dropout probability 1.0"),
+    (AlexNet, dict(norm="fc"), "norm = 'fc' is not one of none, conv, all"),
+    (AlexNet, dict(side=8), "side = 8: images have 15 pixels"), (SimpleCNN, dict(width=-1), "width = -1")])
+def test_an_argument_that_means_nothing_is_refused_with_what_is_accepted(build, args, said):
+    with pytest.raises(ValueError, match=said):
+        on_meta(build, **args)
