@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from .workloads.card import Card
 
 __all__ = ["Batch", "Classification", "Data", "Draws", "MapSplit", "Split", "Workload", "bound_loss", "build_model",
-           "load_data", "mean_metrics", "measured", "problems", "smoothed_cross_entropy", "summarized", "tensors_of", "to_device"]
+           "load_data", "mean_metrics", "measured", "problems", "smoothed_cross_entropy", "summarized", "tensors_of",
+           "to_device"]
 
 
 class Workload:

@@ -79,12 +79,14 @@ class Part:
 
 
 def begun_trials(part: Part) -> int:
-    """A part's rows of /trials without those at its end that no other table names: the tables are committed one after
-    the other, so a writer killed in between leaves a trial that never began."""
+    """A part's rows of /trials without RUNNING ones at its end that no other table names: the tables are committed one
+    after the other, so a writer killed in between leaves a trial that never began."""
     ids, named = part.read("trials", "id"), part.read("restarts", "trial")
-    if len(ids) and ids[-1] not in named:
-        named = np.concatenate([named, part.read("evaluations", "trial"), part.read("steps", "trial")])
-    return int(np.isin(ids, named).nonzero()[0].max(initial=-1)) + 1
+    if not len(ids) or ids[-1] in named:
+        return len(ids)
+    named = np.concatenate([named, part.read("evaluations", "trial"), part.read("steps", "trial")])
+    begun = np.isin(ids, named) | (part.read("trials", "status") != Status.RUNNING)
+    return int(begun.nonzero()[0].max(initial=-1)) + 1
 
 
 def column_specs(group: h5py.Group) -> dict[str, Column]:

@@ -217,7 +217,7 @@ ONE = torch.ones((), requires_grad=True)
     ((torch.ones(3, requires_grad=True), 3), r"a tensor of shape \(3,\) for the sum of the losses; it must be one"),
     ((torch.ones(()), 3), "without gradient for the sum"), ((1.5, 3), "loss gave 1.5 for the sum"),
     ((ONE, -1), "loss gave -1 for the count"), ((ONE, math.nan), "loss gave nan for the count"),
-    ((ONE, math.inf), "loss gave inf for the count"), ((ONE, torch.ones(2)), r"of shape \(2,\) .* for the count"),
+    ((ONE, math.inf), "loss gave inf for the count"), ((ONE, torch.ones(2)), r"of shape \(2,\) for the count"),
     ((ONE, "3"), "loss gave '3' for the count")])
 def test_a_loss_that_is_no_sum_and_count_is_named(given, said):
     with pytest.raises(WorkloadError, match=said):
