@@ -6,7 +6,8 @@ from ..importing import import_object
 from ..workload import Workload, problems
 from . import digits, mnist
 
-DATASETS = {"digits": digits, "mnist": mnist, "fashion_mnist": mnist}
+MODULES = (digits, mnist)
+DATASETS = {dataset: module for module in MODULES for dataset in module.MODELS}
 
 
 def find(name: str) -> Workload:
@@ -31,4 +32,4 @@ def _imported(name: str) -> Workload:
 
 def names() -> list[str]:
     """What ``find`` takes; WIDTH stands for a number."""
-    return [f"{dataset}/{model}" for dataset, module in DATASETS.items() for model in module.MODELS]
+    return [f"{dataset}/{model}" for dataset, module in DATASETS.items() for model in module.MODELS[dataset]]

@@ -11,7 +11,7 @@ from ..workload import Classification, Data, Split
 from .models.cnn import TinyCNN
 from .models.fc import FullyConnected, parse_widths
 
-MODELS = ("fc", "fc_WIDTH[_WIDTH...]", "cnn")
+MODELS = {"digits": ("fc", "fc_WIDTH[_WIDTH...]", "cnn")}
 CLASSES, PIXELS = 10, 64
 SIZES = (1197, 300, 300)        # train, validation, test
 SPLIT_SEED = 1797               # which image is in which split does not depend on a trial's seed

@@ -17,7 +17,8 @@ from .models.cnn import WIDTHS, SimpleCNN
 from .models.fc import FullyConnected, parse_widths
 from .readers.idx import read_idx
 
-MODELS = ("simple_cnn", "simple_cnn_narrow", "simple_cnn_base", "simple_cnn_wide", "fc_WIDTH[_WIDTH...]")
+MODELS = dict.fromkeys(("mnist", "fashion_mnist"), (
+    "simple_cnn", "simple_cnn_narrow", "simple_cnn_base", "simple_cnn_wide", "fc_WIDTH[_WIDTH...]"))
 CLASSES, SIDE = 10, 28
 VALIDATION = 5000
 
