@@ -17,12 +17,12 @@ from torch.nn import functional
 
 from ...modules import Dropout
 
-# Base is the published base of Vaswani et al. The other three are those of Shallue et al. 2019 only as remembered of
-# their appendix, which could not be consulted: a Transformer of the named kind, no verified copy
+# Tensor2Tensor's transformer_base, _l2, _small and _big. Shallue et al. 2019 name their variants of the base so; the
+# appendix that gives their sizes could not be consulted
 SIZES = {"base": dict(layers=6, width=512, hidden=2048, heads=8),
          "shallow": dict(layers=2, width=512, hidden=2048, heads=8),
-         "narrow_and_shallow": dict(layers=2, width=256, hidden=1024, heads=8),
-         "wide": dict(layers=6, width=1024, hidden=4096, heads=8)}
+         "narrow_and_shallow": dict(layers=2, width=256, hidden=1024, heads=4),
+         "wide": dict(layers=6, width=1024, hidden=4096, heads=16)}
 
 KeysValues = tuple[Tensor, Tensor]          # of one attention, each (n, heads, positions, width / heads)
 
@@ -47,19 +47,19 @@ class TransformerLM(nn.Module):
         self.dropout = Dropout(dropout)
         self.layers = nn.ModuleList(Layer(width, hidden, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
-        self.readout = Readout(vocabulary, width, self.embedding if tied else None)
+        self.readout = None if tied else Embedding(vocabulary, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.dropout(self.embedding(tokens))
         for layer in self.layers:
             x = layer(x, causal=True)
-        return self.readout(self.norm(x))
+        return (self.readout or self.embedding).logits(self.norm(x))
 
 
 class Embedding(nn.Module):
-    """Vectors of the tokens and their positions: (n, T) int64 -> (n, T, width).
+    """A vector for each token. As a module, those of tokens with their positions added: (n, T) int64 -> (n, T, width).
 
-    Drawn from N(0, 1 / width), which the root of the width brings to a variance of one.
+    They are drawn from N(0, 1 / width), which the root of the width brings to a variance of one.
     """
 
     def __init__(self, vocabulary: int, width: int):
@@ -73,6 +73,10 @@ class Embedding(nn.Module):
         width = vectors.shape[2]
         return vectors * math.sqrt(width) + sinusoids(start, tokens.shape[1], width, vectors)
 
+    def logits(self, x: Tensor) -> Tensor:
+        """How far each token's vector lies along x: (n, T, width) -> (n, T, vocabulary)."""
+        return functional.linear(x, self.weight)
+
 
 def sinusoids(start: int, positions: int, width: int, like: Tensor) -> Tensor:
     """Sines, then cosines, of position / 10000^(2i / width), shape (positions, width) (Vaswani et al., section 3.5).
@@ -84,18 +88,6 @@ def sinusoids(start: int, positions: int, width: int, like: Tensor) -> Tensor:
     frequency = torch.exp(torch.arange(waves, dtype=like.dtype, device=like.device) * (-2 * math.log(1e4) / width))
     angles = torch.outer(place, frequency)
     return torch.cat((angles.sin(), angles.cos()), dim=1)[:, :width]
-
-
-class Readout(nn.Module):
-    """Logits, (n, T, width) -> (n, T, vocabulary), by a matrix of its own or that of an embedding; no bias."""
-
-    def __init__(self, vocabulary: int, width: int, tied_to: Embedding | None = None):
-        super().__init__()
-        self.weight = tied_to.weight if tied_to else nn.Parameter(
-            torch.empty(vocabulary, width).normal_(std=width**-0.5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weight)
 
 
 class Layer(nn.Module):

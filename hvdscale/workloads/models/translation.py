@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...modules import Dropout
-from .transformer import Embedding, KeysValues, Layer, Past, Readout, require_whole
+from .transformer import Embedding, KeysValues, Layer, Past, require_whole
 
 
 class TranslationTransformer(nn.Module):
@@ -24,21 +24,21 @@ class TranslationTransformer(nn.Module):
 
     A source has one token or more that is no pad. What pads a target changes nothing before it; the loss leaves it out.
     The defaults are the published base; dropout acts on embeddings and on what each sublayer adds, as published. Raises
-    ValueError for sizes that make no model.
+    ValueError for sizes that make no model, and for tokens that are not three of the vocabulary.
     """
 
     def __init__(self, vocabulary: int, layers: int = 6, width: int = 512, hidden: int = 2048, heads: int = 8,
                  dropout: float = 0.1, tied: bool = True, pad: int = 0, begin: int = 1, end: int = 2):
         super().__init__()
         require_whole(vocabulary=vocabulary, layers=layers)
+        _require_tokens(vocabulary, pad=pad, begin=begin, end=end)
         self.pad, self.begin, self.end = pad, begin, end
         self.source = Embedding(vocabulary, width)
-        self.target = self.source if tied else Embedding(vocabulary, width)
+        self.target, self.readout = (None if tied else Embedding(vocabulary, width) for _ in range(2))
         self.source_dropout, self.target_dropout = Dropout(dropout), Dropout(dropout)
         self.encoder = nn.ModuleList(Layer(width, hidden, heads, dropout) for _ in range(layers))
         self.decoder = nn.ModuleList(Layer(width, hidden, heads, dropout, with_memory=True) for _ in range(layers))
         self.encoder_norm, self.decoder_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.readout = Readout(vocabulary, width, self.source if tied else None)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         memory, mask = self.encode(source)
@@ -60,10 +60,10 @@ class TranslationTransformer(nn.Module):
         start, past  where the target goes on after what the layers have seen of it (T is 1 then): the position of its
                      first token, and what came before, a layer each, to which this is added
         """
-        x = self.target_dropout(self.target(target, start))
+        x = self.target_dropout((self.target or self.source)(target, start))
         for layer, shown, before in zip(self.decoder, memory, past or [None] * len(self.decoder)):
             x = layer(x, causal=past is None, memory=shown, memory_mask=mask, past=before)
-        return self.readout(self.decoder_norm(x))
+        return (self.readout or self.source).logits(self.decoder_norm(x))
 
     @torch.no_grad()
     def decode(self, source: Tensor, longest: int, beam: int = 1, length_penalty: float = 0.6) -> Tensor:
@@ -81,6 +81,15 @@ class TranslationTransformer(nn.Module):
                 break
             search.step(place)
         return search.best
+
+
+def _require_tokens(vocabulary: int, **special: int) -> None:
+    wrong = [f"{name} = {token}" for name, token in special.items() if token not in range(vocabulary)]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)}: tokens are 0 .. {vocabulary - 1}")
+    if len(set(special.values())) < len(special):
+        named = " and ".join(f"{name} = {token}" for name, token in special.items())
+        raise ValueError(f"{named}: give three different tokens")
 
 
 class _Beams:
