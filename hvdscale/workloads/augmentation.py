@@ -1,0 +1,25 @@
+"""Random changes of whole batches of images, the same for an example at any number of workers."""
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..splits import Draws
+
+
+def pad_crop_flip(images: Tensor, draws: Draws, pad: int = 4) -> Tensor:
+    """Each image padded by zeros on all sides, a crop of its first size at a uniform place, mirrored every other time.
+
+    He et al. 2016 (arXiv:1512.03385), section 4.2, for CIFAR with 4 pixels. images, of any type, and result:
+    (n, channels, height, width).
+    """
+    n, channels, height, width = images.shape
+    drawn = draws.uniform(3).to(images.device)
+    top, left = (drawn[:, :2] * (2 * pad + 1)).long().unbind(1)
+    rows = torch.arange(height, device=images.device) + top[:, None]
+    columns = torch.arange(width, device=images.device) + left[:, None]
+    columns = torch.where(drawn[:, 2:] < 0.5, columns.flip(1), columns)
+    places = rows[:, :, None] * (width + 2 * pad) + columns[:, None, :]         # in a channel of the padded image
+    padded = functional.pad(images, (pad,) * 4).flatten(2)
+    return padded.gather(2, places.view(n, 1, -1).expand(-1, channels, -1)).view(images.shape)

@@ -1,0 +1,188 @@
+"""CIFAR-10 and CIFAR-100, from their binary versions: 45,000 training, 5,000 validation, 10,000 test images of 32x32.
+
+    hvdscale-train cifar_10/resnet_8 --data-dir DIR                     DIR or its cifar-10-batches-bin has the files
+    hvdscale-train cifar_100/alexnet --data-dir DIR --data-arg labels=coarse
+
+The files may be plain, gzip, xz, or still in the published tar archive. The validation set is the last 5,000 of the
+published 50,000 training images, as in google/init2winit (by authors of Shallue et al. 2019); where training files are
+missing and --allow-missing is typed, the last 5,000 of those that there are.
+
+Established from google/init2winit: this split's sizes, the means and deviations that pixels are standardised by, zero
+padding by 4, random crops and mirroring. That Shallue et al. 2019 did the same could not be looked up. The checksums
+are those of apache/mxnet's ``gluon.data.vision``.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import DataError, UsageError
+from ..workload import Batch, Classification, Data, Split
+from .augmentation import pad_crop_flip
+from .card import Card
+from .models.alexnet import AlexNet
+from .models.resnet import CIFAR_MODELS, CifarResNet
+from .readers.cifar import CHANNELS, SIDE, read_records
+from .readers.files import Found, check_digests, collect, holding, unlike_published
+
+VALIDATION = 5000
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a data set is published.
+
+    classes     how many each label byte has
+    train       the training files, of train_records each; test, of 10,000
+    pickled     files and folders of the Python version, which is not read
+    mean, std   of each channel's grey levels
+    """
+
+    title: str
+    folder: str
+    archive: str
+    classes: tuple[int, ...]
+    train: tuple[str, ...]
+    train_records: int
+    test: str
+    pickled: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    test_records: int = 10000
+
+
+LAYOUTS = {
+    "cifar_10": Layout(
+        "CIFAR-10", "cifar-10-batches-bin", "cifar-10-binary.tar.gz", (10,),
+        tuple(f"data_batch_{number}.bin" for number in range(1, 6)), 10000, "test_batch.bin",
+        ("cifar-10-batches-py", "cifar-10-python.tar.gz", *(f"data_batch_{number}" for number in range(1, 6))),
+        (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)),
+    "cifar_100": Layout(
+        "CIFAR-100", "cifar-100-binary", "cifar-100-binary.tar.gz", (20, 100), ("train.bin",), 50000, "test.bin",
+        ("cifar-100-python", "cifar-100-python.tar.gz", "train", "test"),
+        (129.3041658, 124.06996185, 112.4340492), (68.17024395, 65.3918073, 70.41836985)),
+}
+LABELS = ("coarse", "fine")                     # the label bytes of CIFAR-100
+SHA1 = {
+    "cifar_10": {"data_batch_1.bin": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
+                 "data_batch_2.bin": "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
+                 "data_batch_3.bin": "1dd00a74ab1d17a6e7d73e185b69dbf31242f295",
+                 "data_batch_4.bin": "aab85764eb3584312d3c7f65fd2fd016e36a258e",
+                 "data_batch_5.bin": "26e2849e66a845b7f1e4614ae70f4889ae604628",
+                 "test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c"},
+    "cifar_100": {"train.bin": "e207cd2e05b73b1393c74c7f5e7bea451d63e08e",
+                  "test.bin": "8fb6623e830365ff53cf14adec797474f5478006"},
+}
+
+MODELS = {dataset: (*CIFAR_MODELS, "alexnet") for dataset in LAYOUTS}
+DEFAULTS = dict(local_batch=64, base_batch=64, optimizer="nesterov", momentum=0.9, lr_rule="linear", max_lr_factor=8.0,
+                warmup_epochs=1.0, epochs=30.0, eval_every_epochs=0.25, eval_splits="val")
+LR = {"resnet_8": 0.02, "resnet_20": 0.05, "resnet_32": 0.05, "alexnet": 0.01}
+# 0.3 of resnet_8 on CIFAR-10 is Shallue et al.'s goal; the others are chosen to be within reach of a constant rate
+TARGETS = {"cifar_10": {"resnet_8": 0.3, "resnet_20": 0.2, "resnet_32": 0.2, "alexnet": 0.3},
+           "cifar_100": {"resnet_8": 0.65, "resnet_20": 0.55, "resnet_32": 0.55, "alexnet": 0.7}}
+
+
+def workload(dataset: str, model: str) -> Classification | None:
+    """A residual network or the reduced AlexNet; None for another name."""
+    if model not in MODELS[dataset]:
+        return None
+    layout = LAYOUTS[dataset]
+    build = AlexNet if model == "alexnet" else partial(CifarResNet, **CIFAR_MODELS[model])
+    defaults = {**DEFAULTS, "lr": LR[model], "target": f"val/error<{TARGETS[dataset][model]:g}"}
+    many = len(layout.classes) > 1
+    card = Card(45000, VALIDATION, _meta_batch, {"classes": layout.classes[-1]} if many else {})
+    return Classification(dataset, model, None if many else layout.classes[0], LOADS[dataset], build,
+                          partial(standardised, layout.mean, layout.std), defaults, card)
+
+
+def _meta_batch() -> Batch:
+    return Batch(torch.empty(1, CHANNELS, SIDE, SIDE, dtype=torch.uint8, device="meta"),
+                 torch.empty(1, dtype=torch.int64, device="meta"))
+
+
+def load_cifar_10(data_dir: str | None, allow_missing: bool = False, augment: bool = True) -> Data:
+    """The three splits; raises DataError naming the file that is missing or not what it should be.
+
+    allow_missing  train on the files that there are
+    augment        pad, crop and mirror training images (augmentation.pad_crop_flip)
+    """
+    return _load("cifar_10", data_dir, allow_missing, augment, 0)
+
+
+def load_cifar_100(data_dir: str | None, allow_missing: bool = False, augment: bool = True,
+                   labels: str = "fine") -> Data:
+    """As load_cifar_10; labels: "fine", of 100 classes, or "coarse", of 20."""
+    if labels not in LABELS:
+        raise UsageError(f"data_args.labels = {labels!r} is not one of {', '.join(LABELS)}")
+    return _load("cifar_100", data_dir, allow_missing, augment, LABELS.index(labels))
+
+
+LOADS: dict[str, Callable[..., Data]] = {"cifar_10": load_cifar_10, "cifar_100": load_cifar_100}
+
+
+def _load(dataset: str, data_dir: str | None, allow_missing: bool, augment: bool, label: int) -> Data:
+    layout = LAYOUTS[dataset]
+    if not isinstance(augment, bool):
+        raise UsageError(f"data_args.augment = {augment!r} is not true or false")
+    if data_dir is None:
+        raise DataError(f"{dataset} needs --data-dir DIR with {layout.train[0]} and the others of {layout.title}'s "
+                        f"binary version, plain, gzip or xz, or with {layout.archive}")
+    folder, names = Path(data_dir), (*layout.train, layout.test)
+    found = collect(folder, names, (layout.folder,), (layout.archive, layout.archive.removesuffix(".gz")))
+    missing = [name for name in names if name not in found]
+    if missing:
+        _refuse_missing(layout, folder, found, missing, allow_missing)
+    digests = check_digests(found, SHA1, dataset, "sha1")
+    images, labels = _read(layout, [found[name] for name in layout.train if name in found], layout.train_records, label)
+    parts = slice(-VALIDATION), slice(-VALIDATION, None)
+    train, val = (Split(images[part], labels[part]) for part in parts)
+    if augment:
+        train = Split(train.inputs, train.labels, augment=pad_crop_flip)
+    test = Split(*_read(layout, [found[layout.test]], layout.test_records, label)) if layout.test in found else None
+    model_args = {"classes": layout.classes[label]} if len(layout.classes) > 1 else {}
+    notes = [f"trains without {', '.join(missing)} (--allow-missing)"] if missing else []
+    unlike = unlike_published(digests, SHA1[dataset])
+    if unlike:
+        notes.append(f"not the published bytes, as sha1 shows: {', '.join(unlike)}")
+    return Data(train, val, test, model_args=model_args, notes=tuple(notes),
+                record={"files": digests, **({"missing": missing} if missing else {})})
+
+
+def _refuse_missing(layout: Layout, folder: Path, found: dict, missing: list[str], allowed: bool) -> None:
+    """Raise DataError for what is missing; where that is allowed, only without any training file."""
+    if any(name in found for name in layout.train):
+        if not allowed:
+            raise DataError(f"{folder}: lacks {', '.join(missing)} of {layout.title}; fetch what is missing, or train "
+                            "on what is there with --allow-missing")
+        return
+    pickled = [name for name in layout.pickled if (folder / name).exists()]
+    if pickled:
+        raise DataError(f"{folder / pickled[0]}: is of {layout.title}'s Python version, which is not read, since a "
+                        f"pickle can run any code; fetch the binary version, {layout.archive}")
+    raise DataError(f"{folder}: has no {layout.train[0]} or other training file of {layout.title}'s binary version, "
+                    f"here or in {layout.folder} or {layout.archive}; {holding(folder)}")
+
+
+def _read(layout: Layout, files: list[Found], records: int, label: int) -> tuple[Tensor, Tensor]:
+    """Images and labels of the files, one after the other."""
+    images, labels = zip(*(read_records(file, layout.classes, records) for file in files))
+    labels = np.concatenate(labels)[:, label].astype(np.int64)
+    return torch.from_numpy(np.concatenate(images)), torch.from_numpy(labels)
+
+
+def standardised(mean: tuple[float, ...], std: tuple[float, ...], inputs: Tensor, dtype: torch.dtype) -> Tensor:
+    """Grey levels 0..255 less their channel's mean, over its standard deviation: (n, channels, h, w) -> the same."""
+    centre, scale = _by_channel(mean, std, dtype, inputs.device)
+    return (inputs.to(dtype) - centre) / scale
+
+
+@lru_cache
+def _by_channel(mean, std, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    return tuple(torch.tensor(values, dtype=dtype, device=device)[:, None, None] for values in (mean, std))
