@@ -139,13 +139,13 @@ def _load(dataset: str, data_dir: str | None, allow_missing: bool, augment: bool
     missing = [name for name in names if name not in found]
     if missing:
         _refuse_missing(layout, folder, found, missing, allow_missing)
-    digests = check_digests(found, SHA1, dataset, "sha1")
     images, labels = _read(layout, [found[name] for name in layout.train if name in found], layout.train_records, label)
     parts = slice(-VALIDATION), slice(-VALIDATION, None)
     train, val = (Split(images[part], labels[part]) for part in parts)
     if augment:
         train = Split(train.inputs, train.labels, augment=pad_crop_flip)
     test = Split(*_read(layout, [found[layout.test]], layout.test_records, label)) if layout.test in found else None
+    digests = check_digests(found, SHA1, dataset, "sha1")
     model_args = {"classes": layout.classes[label]} if len(layout.classes) > 1 else {}
     notes = [f"trains without {', '.join(missing)} (--allow-missing)"] if missing else []
     unlike = unlike_published(digests, SHA1[dataset])

@@ -1,13 +1,16 @@
 """scikit-learn's digits: 1,797 grey 8x8 images of handwritten digits, shipped inside that package."""
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import DataError
 from ..shards import epoch_order
-from ..workload import Classification, Data, Split
+from ..workload import Batch, Classification, Data, Split
+from .card import Card
 from .models.cnn import TinyCNN
 from .models.fc import FullyConnected, parse_widths
 
@@ -24,11 +27,19 @@ def workload(dataset: str, model: str) -> Classification | None:
     """digits/fc (one hidden layer of 64), digits/fc_WIDTH..., digits/cnn; None for another name."""
     def make(build, batch, lr):
         defaults = {**DEFAULTS, "local_batch": batch, "base_batch": batch, "lr": lr}
-        return Classification(dataset, model, CLASSES, load, build, prepare, defaults)
+        return Classification(dataset, model, CLASSES, load, build, prepare, defaults, CARD)
     if model == "cnn":
         return make(TinyCNN, 32, 0.02)
     widths = (64,) if model == "fc" else parse_widths(model)
-    return widths and make(lambda: FullyConnected(PIXELS, widths, CLASSES), 16, 0.02)
+    return widths and make(partial(FullyConnected, PIXELS, widths, CLASSES), 16, 0.02)
+
+
+def _example() -> Batch:
+    return Batch(torch.empty(1, 1, 8, 8, dtype=torch.uint8, device="meta"),
+                 torch.empty(1, dtype=torch.int64, device="meta"))
+
+
+CARD = Card(SIZES[0], SIZES[1], _example)
 
 
 def load(data_dir: str | None) -> Data:

@@ -1,11 +1,14 @@
 """IDX files: what is read, and that a damaged one is always a DataError that names it."""
 import gzip
+import hashlib
+import lzma
 
 import numpy as np
 import pytest
 
 from hvdscale.errors import DataError
 from hvdscale.workloads import mnist
+from hvdscale.workloads.readers.files import read_file
 from hvdscale.workloads.readers.idx import read_idx
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
@@ -18,27 +21,31 @@ def idx(array, magic=None):
     return header + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
 
 
+def read(path, dimensions=3):
+    return read_idx(read_file(path), dimensions)
+
+
 def refused(path, content, dimensions=3):
     """The message about a file of these bytes."""
     path.write_bytes(content)
     with pytest.raises(DataError) as caught:
-        read_idx(path, dimensions)
+        read(path, dimensions)
     assert str(caught.value).startswith(f"{path}: ")
     return str(caught.value)
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress], ids=["plain", "gzip", "xz"])
 @pytest.mark.parametrize("array", [IMAGES, LABELS], ids=["images", "labels"])
 def test_an_array_comes_back_as_it_was_written(tmp_path, array, pack):
     (tmp_path / "file").write_bytes(pack(idx(array)))
-    read = read_idx(tmp_path / "file", array.ndim)
-    assert read.dtype == np.uint8
-    np.testing.assert_array_equal(read, array)
+    found = read(tmp_path / "file", array.ndim)
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, array)
 
 
 def test_a_file_of_no_examples_is_an_empty_array(tmp_path):
     (tmp_path / "file").write_bytes(idx(IMAGES[:0]))
-    assert read_idx(tmp_path / "file", 3).shape == (0, 4, 3)
+    assert read(tmp_path / "file").shape == (0, 4, 3)
 
 
 def test_a_file_cut_at_any_length_is_refused(tmp_path):
@@ -48,18 +55,20 @@ def test_a_file_cut_at_any_length_is_refused(tmp_path):
         assert "magic number" in said if length < 4 else f"has {length} bytes, " in said
 
 
-def test_a_gzip_file_cut_at_any_length_is_refused(tmp_path):
-    whole = gzip.compress(idx(IMAGES))
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress], ids=["gzip", "xz"])
+def test_a_packed_file_cut_at_any_length_is_refused(tmp_path, pack):
+    whole = pack(idx(IMAGES))
     for length in range(len(whole)):
         refused(tmp_path / "file", whole[:length])
 
 
-def test_a_gzip_file_with_any_byte_changed_is_refused_or_read_whole(tmp_path):
-    whole = gzip.compress(idx(IMAGES))
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress], ids=["gzip", "xz"])
+def test_a_packed_file_with_any_byte_changed_is_refused_or_read_whole(tmp_path, pack):
+    whole = pack(idx(IMAGES))
     for at in range(len(whole)):
         (tmp_path / "file").write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1:])
         try:
-            np.testing.assert_array_equal(read_idx(tmp_path / "file", 3), IMAGES)      # a name or time in its header
+            np.testing.assert_array_equal(read(tmp_path / "file"), IMAGES)      # a name or time in its header
         except DataError as error:
             assert str(error).startswith(f"{tmp_path / 'file'}: ")
 
@@ -102,7 +111,14 @@ def test_random_bytes_are_refused(tmp_path):
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     for path, said in [(tmp_path / "none", "No such file"), (tmp_path, "Is a directory")]:
         with pytest.raises(DataError, match=f"{path}: cannot be read: {said}"):
-            read_idx(path, 3)
+            read(path)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress], ids=["gzip", "xz"])
+def test_bytes_after_a_packed_files_end_are_refused_unless_they_are_padding(tmp_path, pack):
+    assert "is damaged" in refused(tmp_path / "file", pack(idx(IMAGES)) + b"more")
+    (tmp_path / "file").write_bytes(pack(idx(IMAGES)) + bytes(8))
+    np.testing.assert_array_equal(read(tmp_path / "file"), IMAGES)
 
 
 # the four files of a data set
@@ -134,7 +150,7 @@ def test_the_last_training_images_are_for_validation(folder):
     data = mnist.load("mnist", str(folder))
     assert [len(split) for split in (data.train, data.val, data.test)] == [8, 4, 3]
     assert (data.train.labels.tolist(), data.val.labels.tolist()) == (list(range(8)), [8, 9, 0, 1])
-    images = read_idx(folder / FILES[0], 3)
+    images = read(folder / FILES[0])
     np.testing.assert_array_equal(np.concatenate([data.train.inputs, data.val.inputs])[:, 0], images)
 
 
@@ -144,9 +160,9 @@ def test_a_missing_or_damaged_file_of_the_set_is_named(folder, name):
     (folder / name).write_bytes(content[:-1])
     refused_set(folder, f"{name}: has {len(content) - 1} bytes")
     (folder / name).unlink()
-    refused_set(folder, f"{folder}: has no {name} or {name}.gz$")
+    refused_set(folder, f"{folder}: has no {name}, plain, .gz or .xz; it holds t")
     (folder / name).mkdir()
-    refused_set(folder, f"has no {name} or {name}.gz")
+    refused_set(folder, f"{name}: cannot be read: Is a directory")
     (folder / f"{name}.gz").write_bytes(gzip.compress(content))
     assert len(mnist.load("mnist", str(folder)).train) == 8
 
@@ -178,12 +194,59 @@ def test_a_label_that_is_no_class_is_named_with_its_example(folder):
 
 def test_a_set_with_nothing_beside_validation_is_named(folder):
     for name in FILES[:2]:
-        write(folder / name, read_idx(folder / name, 3 if "images" in name else 1)[:4])
+        write(folder / name, read(folder / name, 3 if "images" in name else 1)[:4])
     refused_set(folder, "has 4 training examples, of which 4 are for validation; none are left")
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    refused_set(tmp_path / "none", "none: has no train-images-idx3-ubyte or .*; there is no such folder")
+    refused_set(tmp_path / "none", "none: has no train-images-idx3-ubyte, .*; there is no such folder")
+    (tmp_path / "file").write_bytes(b"")
+    refused_set(tmp_path / "file", "file: has no train-images-idx3-ubyte, .*; it is a file, not a folder")
+    refused_set(tmp_path / "a\0b", "has no train-images-idx3-ubyte, .*; it cannot be listed: embedded null byte")
+    for name in "abcdefghijk":
+        (tmp_path / name).write_bytes(b"")
+    refused_set(tmp_path, "it holds a, b, c, d, e, f, file, g and 4 more$")
+
+
+def test_a_folder_without_test_images_is_trained_on_where_that_is_allowed(folder):
+    (folder / FILES[2]).unlink()
+    refused_set(folder, f"has no {FILES[2]}, .*; --allow-missing does without the test files")
+    data = mnist.load("mnist", str(folder), allow_missing=True)
+    assert [len(split) for split in (data.train, data.val, data.test)] == [8, 4, 0]
+    assert data.record["missing"] == [FILES[2]] and list(data.record["files"]) == [*FILES[:2], FILES[3]]
+    assert data.notes[0] == f"does without {FILES[2]} (--allow-missing)"
+    (folder / FILES[0]).unlink()
+    with pytest.raises(DataError, match=f"has no {FILES[0]}, plain, .gz or .xz; it holds .*"):
+        mnist.load("mnist", str(folder), allow_missing=True)
+
+
+def test_files_are_found_under_other_names_and_in_usual_sub_folders(folder):
+    labels = mnist.load("mnist", str(folder)).train.labels.tolist()
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name, renamed, pack in zip(
+            FILES, ("train-images.idx3-ubyte", "train-labels.idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
+                    "t10k-labels.idx1-ubyte.xz"), (bytes, gzip.compress, bytes, gzip.compress)):      # names may lie
+        (raw / renamed).write_bytes(pack((folder / name).read_bytes()))
+        (folder / name).unlink()
+    assert mnist.load("mnist", str(folder)).train.labels.tolist() == labels
+    refused_set(folder / "MNIST", "it holds raw$")
+
+
+def test_files_of_another_data_set_are_told_by_their_checksums(folder, monkeypatch):
+    digests = {name: hashlib.md5((folder / name).read_bytes()).hexdigest() for name in FILES}
+    monkeypatch.setattr(mnist, "MD5", {"mnist": dict.fromkeys(FILES, "0" * 32), "fashion_mnist": digests})
+    refused_set(folder, f"{FILES[0]}: holds {FILES[0]} of fashion_mnist, as its md5 shows, not {FILES[0]} of mnist")
+    data = mnist.load("fashion_mnist", str(folder))
+    assert data.notes == () and data.record == {"files": {name: f"md5:{digests[name][:12]}" for name in FILES}}
+    monkeypatch.setattr(mnist, "MD5", {"mnist": dict.fromkeys(FILES, "0" * 32), "fashion_mnist": {}})
+    assert mnist.load("mnist", str(folder)).notes == (f"not the published bytes, as md5 shows: {', '.join(FILES)}",)
+
+
+def test_a_file_that_stands_under_two_names_is_refused(folder):
+    for a, b in zip(FILES[:2], FILES[2:]):
+        (folder / b).write_bytes((folder / a).read_bytes())
+    refused_set(folder, f"{FILES[2]}: has the same bytes as .*{FILES[0]}")
 
 
 def test_without_a_folder_the_message_says_which_files_are_needed():
@@ -199,4 +262,5 @@ def test_the_published_files_give_the_published_split(mnist):
     assert data.test.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
     assert [int(split.labels.bincount().sum()) for split in (data.train, data.val, data.test)] == [55000, 5000, 10000]
     assert data.train.inputs.shape[1:] == (1, 28, 28)
+    assert data.notes == () and set(data.record) == {"files"}           # their checksums are the published ones
     assert float(data.train.inputs.double().mean() / 255) == pytest.approx(0.1307, abs=1e-3)      # as widely quoted
