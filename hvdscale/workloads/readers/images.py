@@ -3,6 +3,7 @@
     read_image(path)            the whole picture, a Pillow image in RGB
     random_crop(path, side)     uint8 (3, side, side), for training: drawn from torch's global generator
     centre_crop(path, side)     uint8 (3, side, side), for evaluation
+    undecodable(path, n, 8)     which of n files do not decode: {4: "... truncated ..."}
 
 A file's content says its format, not its name: JPEG (colour, grey, CMYK, YCCK), PNG, WebP or BMP. What is not RGB is
 converted as Pillow does it: transparency is dropped, a palette is looked up, CMYK goes without its colour profile; of
@@ -15,6 +16,7 @@ import io
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,7 @@ MOST_PIXELS = 89_478_485        # Pillow's own mark, a quarter of 1 GiB of RGB
 AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10        # of a random crop
 MARGIN = 256 / 224              # an evaluated picture's shorter side, over that of the crop
 REDUCED = 2                     # a JPEG is decoded at 1/2, 1/4 or 1/8 where its crop still has this times the side
+BLOCK = 256                     # files that a thread checks at once
 
 Box = tuple[float, float, float, float]         # left, upper, right, lower
 
@@ -56,11 +59,23 @@ def centre_crop(path: Path, side: int) -> Tensor:
     return _cropped(path, side, centre_box)
 
 
-def what_is_wrong(path: Path) -> str | None:
-    """What ``random_crop`` and ``centre_crop`` would say of a file that does not decode; None where it does.
+def undecodable(path: Callable[[int], Path], count: int, threads: int) -> dict[int, str]:
+    """Which of the files path(0) .. path(count-1) do not decode, and why; every one is read, by so many threads.
 
-    It may run in threads. A file that cannot be read at all is a DataError still: that is not the picture's fault.
+    A file that cannot be read at all raises DataError: that is not the picture's fault.
     """
+    pillow()
+
+    def of_block(start: int) -> dict[int, str]:
+        block = range(start, min(start + BLOCK, count))
+        return {i: why for i in block if (why := _what_is_wrong(path(i)))}
+
+    with without_warnings(), ThreadPoolExecutor(threads) as pool:
+        blocks = pool.map(of_block, range(0, count, BLOCK))
+        return {i: why for found in blocks for i, why in found.items()}
+
+
+def _what_is_wrong(path: Path) -> str | None:
     content = read_bytes(path)
     try:
         _decoded(path, content, centre_box, 1)

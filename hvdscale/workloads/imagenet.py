@@ -1,0 +1,213 @@
+"""ImageNet (ILSVRC 2012) from folders of photographs, DIR/train/SYNSET/*.JPEG and DIR/val/SYNSET/*.JPEG; or
+DIR/SYNSET/*.JPEG, which has no test split.
+
+train is the published training set but for 50,045 pictures, which are val; test is the published validation set, as the
+true test set's labels are not public. Of another number of pictures, the same share is held out. Which ones is settled
+by a fixed shuffle, whatever the trial's seed. Classes are the folders' names, sorted. The data arguments:
+
+    side         pixels of the square that the networks see [224]
+    validation   training pictures that are held out
+    skip_broken  decode every file once before training, and leave out those that do not; what was found is kept in
+                 the cache folder. Without it, the first such file ends the run, and is named
+
+Three data sets: imagenet; imagenet_half_images, the half of train that the shuffle has first, with the same val and
+test; imagenet_half_classes, the half of the classes that a fixed shuffle has first, in all splits.
+
+Established, from fb.resnet.torch, which Goyal et al. 2017 (arXiv:1706.02677) name for it, and the Horovod example:
+random crops and flips, the mean and deviation of the colours, and evaluation on the middle 224 pixels of a picture
+whose shorter side has 256. The colour jitter and lighting of the former are left out: Goyal et al. name crops and flips
+alone. Not established of Shallue et al. 2019: that they held out 50,045 pictures (as remembered); how they drew these,
+the half of the pictures and the half of the classes; how they augmented.
+"""
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import DataError, UsageError
+from ..shards import epoch_order
+from ..workload import Classification, Data, MapSplit
+from .card import Card
+from .models.resnet import ImageNetResNet
+from .models.vgg import VGG
+from .readers.damage import damaged
+from .readers.folders import Crops, Pictures, class_folders, index_pictures
+from .readers.images import centre_crop, pillow, random_crop
+
+HALF_IMAGES, HALF_CLASSES = "imagenet_half_images", "imagenet_half_classes"
+DATASETS = ("imagenet", HALF_IMAGES, HALF_CLASSES)
+MODELS = {dataset: ("resnet_50", "vgg_11") for dataset in DATASETS}
+BUILD = {"resnet_50": ImageNetResNet, "vgg_11": VGG}
+
+CLASSES, TRAIN, HELD_OUT, TEST = 1000, 1_281_167, 50_045, 50_000         # as published
+SPLIT_SEED = 2012                       # which picture is in which split does not depend on a trial's seed
+SIDE = 224
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)          # of red, green and blue in 0..1, over train
+
+DEFAULTS = dict(local_batch=32, base_batch=256, optimizer="nesterov", momentum=0.9, lr_rule="linear", warmup_epochs=5.0,
+                decay="step", epochs=90.0, decay_at_epochs=[30, 60, 80], eval_every_epochs=1.0, eval_splits="val",
+                loader_workers=2)
+BY_MODEL = {"resnet_50": dict(lr=0.1, weight_decay=1e-4), "vgg_11": dict(lr=0.01, weight_decay=5e-4)}
+TARGETS = {("imagenet", "resnet_50"): 0.25, ("imagenet", "vgg_11"): 0.35}       # the halves': 0.3 (Shallue et al. 2019)
+
+
+def workload(dataset: str, model: str) -> Classification | None:
+    """imagenet/resnet_50 with the settings of Goyal et al. 2017, imagenet/vgg_11 with the rate and weight decay of
+    Simonyan & Zisserman 2015, and the same on the halves; None for another name."""
+    if dataset not in DATASETS or model not in BUILD:
+        return None
+    target = f"val/error<{TARGETS.get((dataset, model), 0.3):g}"
+    return Classification(dataset, model, None, partial(load, dataset), BUILD[model], prepare,
+                          {**DEFAULTS, **BY_MODEL[model], "target": target}, card(dataset))
+
+
+def card(dataset: str) -> Card:
+    """The published sizes; those of half of the classes are a half, as the classes differ little in size."""
+    train, val, classes = TRAIN - HELD_OUT, HELD_OUT, CLASSES
+    if dataset != "imagenet":
+        train //= 2
+    if dataset == HALF_CLASSES:
+        val, classes = val // 2, classes // 2
+    return Card(train, val, partial(_example, SIDE), {"classes": classes})
+
+
+def _example(side: int) -> tuple[Tensor, Tensor]:
+    return (torch.empty(1, 3, side, side, dtype=torch.uint8, device="meta"),
+            torch.empty(1, dtype=torch.int64, device="meta"))
+
+
+def prepare(inputs: Tensor, dtype: torch.dtype) -> Tensor:
+    """Colours 0..255 to those of mean 0 and deviation 1 over the training set: (n, 3, side, side)."""
+    precise = torch.promote_types(dtype, torch.float32)
+    mean, deviation = (torch.tensor(values, dtype=precise, device=inputs.device).mul(255).reshape(3, 1, 1)
+                       for values in (MEAN, DEVIATION))
+    return ((inputs.to(precise) - mean) / deviation).to(dtype)
+
+
+def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int | None = None, skip_broken: bool = False,
+         allow_missing: bool = False, cache_dir: str | None = None) -> Data:
+    """The splits; raises DataError naming what is missing or wrong of the folders, UsageError for a data argument.
+
+    Data.model_args has the number of classes. The record tells copies apart, and says what is missing or was skipped.
+    """
+    _check_arguments(side, validation, skip_broken)
+    pillow()
+    pictures, tests = _index(dataset, data_dir)
+    lacking = _lacking(dataset, data_dir, pictures, tests)
+    if lacking and not allow_missing:
+        raise DataError(f"{data_dir}: lacks {' and '.join(lacking)}; restore what is missing, or train on what is "
+                        "there with --allow-missing")
+    splits = _split(dataset, pictures, tests, validation, side)
+    record = {"missing": lacking} if lacking else {}
+    notes = [f"{data_dir} lacks {what}" for what in lacking] + _passed_over(pictures, tests)
+    if skip_broken:
+        splits, record["skipped"], found = _without_damaged(splits, cache_dir)
+        notes += found
+    record["examples_sha256"] = _digest(splits)
+    as_evaluated = MapSplit(replace(splits[0], crop=centre_crop))
+    return Data(*map(MapSplit, splits), train_eval=as_evaluated, model_args={"classes": len(pictures.classes)},
+                record=record, notes=tuple(notes))
+
+
+def _check_arguments(side: int, validation: int | None, skip_broken: bool) -> None:
+    """Raise UsageError for a data argument that is not what it should be."""
+    if type(side) is not int or side < 1:
+        raise UsageError(f"data_args.side = {side!r} is not a number of pixels, such as {SIDE}")
+    if validation is not None and (type(validation) is not int or validation < 1):
+        raise UsageError(f"data_args.validation = {validation!r} is not a number of pictures, such as {HELD_OUT}")
+    if type(skip_broken) is not bool:
+        raise UsageError(f"data_args.skip_broken = {skip_broken!r} is not true or false")
+
+
+def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | None]:
+    """The pictures for training and, where there are some, for testing, of the classes of the data set."""
+    if data_dir is None:
+        raise DataError(f"{dataset} needs --data-dir DIR with train/SYNSET/*.JPEG and val/SYNSET/*.JPEG")
+    train, test = Path(data_dir, "train"), Path(data_dir, "val")
+    if not train.is_dir():
+        if test.is_dir():
+            raise DataError(f"{data_dir}: has val, but no train with a folder of pictures for each class")
+        train = Path(data_dir)
+    there = class_folders(train)
+    classes = _chosen(dataset, there)
+    if len(classes) < 2:
+        raise DataError(f"{train}: has {len(there)} class folders, {', '.join(there)}: too few for {dataset}")
+    pictures = index_pictures(train, classes)
+    if not test.is_dir():
+        return pictures, None
+    odd = sorted(set(there) ^ set(class_folders(test)))
+    if odd:
+        raise DataError(f"{train if odd[0] in there else test} has a class folder {odd[0]} that "
+                        f"{test if odd[0] in there else train} has not ({len(odd)} such); they are not of one set, or "
+                        "not whole")
+    return pictures, index_pictures(test, classes)
+
+
+def _chosen(dataset: str, classes: list[str]) -> list[str]:
+    """The classes of the data set: all, or the half that a fixed shuffle has first, sorted."""
+    if dataset != HALF_CLASSES:
+        return classes
+    return [classes[i] for i in sorted(epoch_order(len(classes), SPLIT_SEED, 0)[:len(classes) // 2])]
+
+
+def _lacking(dataset: str, data_dir: str, pictures: Pictures, tests: Pictures | None) -> list[str]:
+    """What the folders lack that the published set has, in words: of a set of fewer classes nothing is known."""
+    lacking = []
+    if pictures.directory != Path(data_dir) and tests is None:
+        lacking.append("val with a folder of pictures for each class")
+    if len(pictures.classes) == CLASSES:
+        for found, published in ((pictures, TRAIN), (tests, TEST)):
+            if found is not None and len(found) < published:
+                lacking.append(f"{published - len(found)} of the {published} pictures of {found.directory.name}")
+    return lacking
+
+
+def _passed_over(*parts: Pictures | None) -> list[str]:
+    """Lines about the files that are no pictures by their names."""
+    return [f"{part.others[0]} files in {part.directory} are no pictures by their names and left out, such as "
+            f"{part.others[1]}"
+            for part in parts if part is not None and part.others[0]]
+
+
+def _split(dataset: str, pictures: Pictures, tests: Pictures | None, validation: int | None, side: int) -> list[Crops]:
+    """train, val and, where there are pictures for it, test; raises DataError where none are left to train on."""
+    count = len(pictures)
+    held_out = max(1, round(count * HELD_OUT / TRAIN)) if validation is None else validation
+    if held_out >= count:
+        raise DataError(f"{pictures.directory}: has {count} pictures, of which {held_out} are for validation; none are "
+                        "left to train on")
+    order = epoch_order(count, SPLIT_SEED, 0).astype(np.int32)
+    train, val = order[held_out:], order[:held_out]
+    if dataset == HALF_IMAGES:
+        train = train[:max(1, len(train) // 2)]
+    splits = [Crops(pictures, train, random_crop, side), Crops(pictures, val, centre_crop, side)]
+    if tests is not None:
+        splits.append(Crops(tests, np.arange(len(tests), dtype=np.int32), centre_crop, side))
+    return splits
+
+
+def _without_damaged(splits: list[Crops], cache_dir: str | None) -> tuple[list[Crops], int, list[str]]:
+    """The splits without the pictures that do not decode, how many these were, and lines that say which."""
+    sound, notes = [], []
+    for split in splits:
+        found, kept_in = damaged(split.pictures, cache_dir)
+        sound.append(replace(split, order=split.order[~np.isin(split.order, list(found))]))
+        note = f"{len(found)} pictures of {split.pictures.directory} do not decode and are left out: see {kept_in}"
+        if found and note not in notes:
+            notes.append(note)
+    return sound, sum(map(len, splits)) - sum(map(len, sound)), notes
+
+
+def _digest(splits: list[Crops]) -> str:
+    """16 hexadecimal digits, the same for the same pictures by name in the same order in all splits."""
+    digest = hashlib.sha256()
+    for split in splits:
+        digest.update(split.pictures.fingerprint().encode())
+        digest.update(split.order.astype("<i4"))
+    return digest.hexdigest()[:16]
