@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from .ends import Outcome, Start
 from .launch import launched
@@ -13,6 +13,7 @@ from .plan import Plan
 from .scaling import lr_factor
 
 LINE_SECONDS, BAR_SECONDS, WIDTH = 2.0, 0.1, 24
+LONGEST = 40        # letters of a value; of a longer one, such as a hash, the first are shown
 
 
 class Quiet:
@@ -118,13 +119,23 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start =
         rows.append(("checkpoints", _checkpoints(plan, checkpoint)))
     if start.checkpoint:
         rows.append(("goes on", f"from {start.checkpoint}, step {start.step}"))
-    lines = [plan.workload + (f" {plan.model_args}" if plan.model_args else "") +
+    if plan.data:
+        rows.insert(0, ("data", _entries(plan.data)))
+    lines = [plan.workload + (f" ({_entries(plan.model_args)})" if plan.model_args else "") +
              (f", from the state dict {plan.init_from[:12]}..." if plan.init_from else "")]
     lines += [f"  {name:<15}{text}" for name, text in rows]
     if plan.local_workers > plan.cores and plan.device == "cpu":
         lines.append(f"  note: {plan.local_workers} workers share {plan.cores} cores, so times say nothing of a "
                      f"real cluster")
     return "\n".join(lines)
+
+
+def _entries(table: Mapping) -> str:
+    """The entries of a table, each shown in a word or two."""
+    def shown(value):
+        text = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        return text if len(text) <= LONGEST else f"{text[:12]}..."
+    return ", ".join(f"{name}={shown(value)}" for name, value in table.items())
 
 
 def regrouped(plan: Plan, start: Start) -> str:

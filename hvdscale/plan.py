@@ -160,6 +160,13 @@ class Plan:
         return {"problem": all_fields, "measurement": measurement, "execution": execution, "asked": asked}
 
 
+def flat(part: Mapping) -> dict:
+    """A part of a plan's record with the entries of its tables each by a name of their own, as data.missing."""
+    return {name: value for key, entry in part.items() for name, value in (
+        [(f"{key}.{inner}", value) for inner, value in entry.items()] if isinstance(entry, Mapping)
+        else [(key, entry)])}
+
+
 MEASUREMENT = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every", "noise_every", "noise_groups",
                "eval_batch", "eval_splits", "train_eval_examples")
 EXECUTION = ("workers", "local_workers", "cores", "local_batch", "accumulate", "device", "threads", "bucket_mib",

@@ -12,7 +12,7 @@ from .errors import CheckpointError, LogError, PlanError
 from .log.reader import Log, read_log
 from .log.repair import INTERRUPTED
 from .log.schema import Status
-from .plan import Plan
+from .plan import Plan, flat
 from .snapshot import share
 from .workers import Lone
 
@@ -97,6 +97,7 @@ def _record(plan: Plan) -> dict:
 
 def _changes(old: dict, new: dict) -> list[str]:
     """What differs between two parts of plans, in words."""
+    old, new = flat(old), flat(new)
     return [f"{name} was {old.get(name, 'not set')}, is now {new.get(name, 'not set')}"
             for name in {**old, **new} if old.get(name) != new.get(name)]
 

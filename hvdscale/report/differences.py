@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 
+from ..plan import flat
 from .numbers import counted, listed
 
 # of the problem: what follows from the global batch, or is chosen for it
@@ -19,7 +20,7 @@ def settings_tried(cells) -> str:
     for cell in cells:
         fields = [_fields(setting) for setting in dict.fromkeys(trial.setting for trial in cell.considered)]
         for name in _differing(fields):
-            found.setdefault(name, []).extend(one[name] for one in fields)
+            found.setdefault(name, []).extend(one.get(name) for one in fields)
     followers = {follower for name in found for follower in FOLLOW.get(name, ())}
     said = [f"{name} ({_values(values)})" for name, values in found.items() if name not in followers]
     return f"Settings that differ in {listed(said)}" if said else "Several settings"
@@ -37,7 +38,7 @@ def problems_of_points(points) -> list[str]:
         if name not in follow:
             workers = {}
             for point, one in zip(points, fields):
-                workers.setdefault(_shown(one[name]), []).append(point.workers)
+                workers.setdefault(_shown(one.get(name)), []).append(point.workers)
             (value, first), *rest = workers.items()
             noun = "worker" if first == [1] else "workers"
             said.append(", ".join([f"{name} is {value} at {listed(first)} {noun}",
@@ -48,14 +49,15 @@ def problems_of_points(points) -> list[str]:
 def _fields(setting):
     """The fields of a setting by name; see analysis.trials.Trial.setting."""
     setting = json.loads(setting)
-    fields = {name.removeprefix("metaparameters/"): value for name, value in setting["problem"].items()}
+    fields = {name.removeprefix("metaparameters/"): value for name, value in flat(setting["problem"]).items()}
     return {**fields, "eval_every": setting["eval_every"]}
 
 
 def _differing(settings):
-    """Names of the fields that all have, and not all alike."""
-    shared = [name for name in settings[0] if all(name in one for one in settings)]
-    return [name for name in shared if len({json.dumps(one[name]) for one in settings}) > 1]
+    """Names of the fields that all have, and not all alike; an entry of a table may be missing."""
+    shared = dict.fromkeys(name for fields in settings for name in fields
+                           if "." in name or all(name in one for one in settings))
+    return [name for name in shared if len({json.dumps(one.get(name)) for one in settings}) > 1]
 
 
 def _values(values):

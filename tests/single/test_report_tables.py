@@ -220,6 +220,8 @@ def of_problem(id, fields, **changes):
     ([{"momentum": None, "nesterov": True}, {"momentum": 0.9, "nesterov": False}],
      "momentum (none, 0.9) and nesterov (true, false)"),
     ([{"weight_decay": at / 8} for at in range(8)], "weight_decay (8 values, 0 to 0.875)"),
+    ([{"data": {"missing": ["b.bin"], "labels": "all"}}, {"data": {"labels": "all"}}],
+     'data.missing (["b.bin"], none)'),
     ([{"init_from": "a" * 64}, {"init_from": "b" * 64}], f"init_from ({'a' * 21}..., {'b' * 21}...)")])
 def test_settings_tried_are_told_apart_by_the_fields_in_which_they_differ(fields, said):
     [section] = sections(log(*[of_problem(at, one) for at, one in enumerate(fields)]))
