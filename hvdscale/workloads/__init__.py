@@ -4,9 +4,9 @@ from __future__ import annotations
 from ..errors import UsageError, WorkloadError
 from ..importing import import_object
 from ..workload import Workload, problems
-from . import digits, mnist
+from . import cifar, digits, imagenet, mnist
 
-MODULES = (digits, mnist)
+MODULES = (digits, mnist, cifar, imagenet)
 DATASETS = {dataset: module for module in MODULES for dataset in module.MODELS}
 
 
