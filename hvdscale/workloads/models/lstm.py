@@ -44,8 +44,9 @@ class LSTMLM(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         first, *others = self.dropouts
         x = first(self.embedding(tokens))
-        for layer, dropout in zip(self.layers, others):
-            x = dropout(layer(x)[0])
+        with torch.autocast("cpu", enabled=False):          # few CPUs have an LSTM in bf16
+            for layer, dropout in zip(self.layers, others):
+                x = dropout(layer(x)[0])
         return self.readout(x)
 
 
