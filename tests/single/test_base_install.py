@@ -45,7 +45,7 @@ def test_the_base_install_brings_no_training_package(base_venv, package, tmp_pat
     assert run([base_venv / "python", "-c", f"import {package}"], cwd=tmp_path).returncode != 0
 
 
-@pytest.mark.parametrize("command", ["hvdscale-report", "hvdscale-log"])
+@pytest.mark.parametrize("command", ["hvdscale-report", "hvdscale-log", "hvdscale-data"])
 def test_the_offline_commands_run_on_the_base_install(base_venv, command, tmp_path):
     done = run([base_venv / command, "--help"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr

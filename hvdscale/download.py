@@ -1,0 +1,285 @@
+"""A published file brought to disk: gone on with where it broke off, checked, and only then given its name.
+
+    file = Published("t10k-labels-idx1-ubyte.gz", ("https://...", "https://..."), "f7ae60f9...", 4542)
+    download(file, Path("data/mnist"), progress=print)
+
+What has come so far lies in NAME.part, and beside it, in NAME.part.version, which version of the file it is of.
+"""
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import http.client
+import os
+import re
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import DataError
+
+CHUNK = 2**18
+WAIT_SECONDS = 1.0              # before a broken connection is made again
+HEADERS = {"User-Agent": "hvdscale-data", "Accept-Encoding": "identity"}
+NETWORK = (OSError, http.client.HTTPException)
+
+Progress = Callable[[str, int, "int | None"], None]         # a file's name, bytes so far, bytes in all where known
+
+
+@dataclass(frozen=True)
+class Published:
+    """A file as it is published.
+
+    addresses  that it is to be had from, the one to be tried first before the others
+    sha256     as published, or found to be the same in independent copies
+    size       in bytes; None where that could not be established
+    """
+
+    name: str
+    addresses: tuple[str, ...]
+    sha256: str
+    size: int | None = None
+
+
+class DownloadError(DataError):
+    """A file that could not be had: what was wrong at each address is its message."""
+
+
+class _Broken(Exception):
+    """An address that gives nothing, or not all; the message says why."""
+
+
+def download(file: Published, folder: Path, progress: Progress, timeout: float = 60.0,
+             wait: Callable[[float], None] = time.sleep) -> Path:
+    """The file, in the folder, which is made where it is missing; what is there already of it is gone on with.
+
+    Raises DownloadError where no address has it whole and with the published checksum, and DataError where the disk
+    takes no more, or another process is fetching the same file.
+
+    timeout  seconds without a byte after which a connection counts as broken
+    """
+    part = _Part(folder / f"{file.name}.part")
+    try:
+        failures = []
+        for address in file.addresses:
+            try:
+                _receive_all(part, file, address, progress, timeout, wait)
+                _check(part, file)
+                return part.finish(folder / file.name)
+            except _Broken as broken:
+                failures.append(f"{address}: {broken}")
+        kept = f"\n  {mebibytes(part.size)} of it are kept in {part.path}" if part.size else ""
+        raise DownloadError(f"{file.name} could not be fetched:\n  " + "\n  ".join(failures) + kept)
+    finally:
+        part.close()
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal; raises DataError where it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(2**20):
+                digest.update(chunk)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+    return digest.hexdigest()
+
+
+def mebibytes(size: int) -> str:
+    """A size for people to read."""
+    return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size:,} bytes"
+
+
+class _Part:
+    """What there is of a file so far, open and locked; raises DataError where it cannot be written."""
+
+    def __init__(self, path: Path):
+        self.path, self._version_path = path, path.with_name(f"{path.name}.version")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "ab", buffering=0)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise DataError(f"{path}: is being written by another process; wait for it to end") from None
+        except OSError:
+            pass                            # a file system without locks
+        self.size = os.fstat(self._file.fileno()).st_size
+        if not path.exists():
+            self._file.close()
+            raise DataError(f"{path}: another process has just finished it; type the command again")
+
+    @property
+    def version(self) -> str:
+        """What a server calls the version that these bytes are of; empty where it has no name."""
+        try:
+            return self._version_path.read_text()
+        except OSError:
+            return ""
+
+    def start(self, version: str) -> None:
+        """Begin again, with a file of this version."""
+        self.discard()
+        with _writing(self.path):
+            self._version_path.write_text(version)
+
+    def append(self, chunk: bytes) -> None:
+        """Write behind what there is."""
+        with _writing(self.path):
+            while chunk:
+                written = self._file.write(chunk)
+                self.size += written
+                chunk = chunk[written:]
+
+    def discard(self) -> None:
+        """Keep nothing."""
+        self._file.truncate(0)
+        self.size = 0
+
+    def finish(self, target: Path) -> Path:
+        """Give the file its name."""
+        with _writing(self.path):
+            os.fsync(self._file.fileno())
+            os.replace(self.path, target)
+            self._version_path.unlink(missing_ok=True)
+        return target
+
+    def close(self) -> None:
+        """Let go of it; an empty one is removed."""
+        if self.size == 0:
+            self.path.unlink(missing_ok=True)
+            self._version_path.unlink(missing_ok=True)
+        self._file.close()
+
+    def require_room(self, total: int) -> None:
+        """Raise DataError where the disk has no room for the rest of a file of this size."""
+        rest, free = total - self.size, shutil.disk_usage(self.path.parent).free
+        if rest > free:
+            raise DataError(f"{self.path}: {mebibytes(rest)} are to come, and only {mebibytes(free)} are free there; "
+                            "make room, or name another folder with --data-dir, and type the command again")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turns what the disk refuses into a DataError that says how much room there is."""
+    try:
+        yield
+    except OSError as error:
+        free = mebibytes(shutil.disk_usage(path.parent).free)
+        raise DataError(f"{path}: cannot be written: {error.strerror or error} ({free} are free there). What came so "
+                        "far is kept: mend that, and type the command again") from None
+
+
+def _receive_all(part: _Part, file: Published, address: str, progress: Progress, timeout: float, wait) -> None:
+    """Receive what is missing, over as many connections as it takes, while each gets further than all before it."""
+    furthest = part.size
+    while file.size is None or part.size != file.size:
+        try:
+            return _receive(part, file, address, progress, timeout)
+        except _Broken:
+            if part.size <= furthest:
+                raise
+            furthest = part.size
+            wait(WAIT_SECONDS)
+
+
+def _receive(part: _Part, file: Published, address: str, progress: Progress, timeout: float) -> None:
+    """Receive what is missing over one connection; raises _Broken where it ends before the file does."""
+    if file.size is not None and part.size > file.size:
+        part.discard()
+    response = _opened(part, file, address, timeout)
+    if response is None:
+        return
+    with response:
+        if response.status == http.client.PARTIAL_CONTENT:
+            first, total = _range(response)
+            if first != part.size:
+                raise _Broken(f"gives other bytes than those from {part.size:,} on, which were asked for")
+        else:
+            length = response.headers.get("Content-Length", "")
+            total = int(length) if length.isdecimal() else None
+        if None not in (total, file.size) and total != file.size:
+            raise _Broken(f"has {total:,} bytes there, not the published {file.size:,}; it is not the file, or another "
+                          "version of it")
+        if response.status != http.client.PARTIAL_CONTENT:
+            part.start(_version(response))
+        total = file.size if total is None else total
+        if total is not None:
+            part.require_room(total)
+        progress(file.name, part.size, total)
+        while chunk := _read(response):
+            part.append(chunk)
+            progress(file.name, part.size, total)
+            if total is not None and part.size > total:
+                part.discard()
+                raise _Broken(f"gives more than {total:,} bytes")
+        if total is not None and part.size < total:
+            raise _Broken(f"the connection ended after {part.size:,} of {total:,} bytes")
+
+
+def _opened(part: _Part, file: Published, address: str, timeout: float) -> http.client.HTTPResponse | None:
+    """The answer to a request for what is missing; None where nothing is."""
+    headers = dict(HEADERS)
+    if part.size:
+        headers["Range"] = f"bytes={part.size}-"
+        if part.version:
+            headers["If-Range"] = part.version
+    try:
+        return urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=timeout)
+    except urllib.error.HTTPError as error:
+        if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and part.size and file.size is None:
+            if error.headers.get("Content-Range", "").endswith(f"/{part.size}"):
+                return None
+            part.discard()
+            return _opened(part, file, address, timeout)
+        raise _Broken(f"answers {error.code} {error.reason}") from None
+    except NETWORK as error:
+        raise _Broken(_reason(error)) from None
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    try:
+        return response.read1(CHUNK)
+    except NETWORK as error:
+        raise _Broken(f"the connection broke: {_reason(error)}") from None
+
+
+def _range(response: http.client.HTTPResponse) -> tuple[int | None, int | None]:
+    """First byte and size of the whole file, as the header Content-Range says (RFC 9110, section 14.4)."""
+    match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", "").strip())
+    if match is None:
+        return None, None
+    return int(match[1]), None if match[2] == "*" else int(match[2])
+
+
+def _version(response: http.client.HTTPResponse) -> str:
+    """What the header If-Range may name the version by: a strong ETag, or else the date (RFC 9110, section 13.1.5)."""
+    tag = response.headers.get("ETag", "")
+    return tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
+
+
+def _reason(error: Exception) -> str:
+    """What a person needs to know of an error of the network."""
+    error = getattr(error, "reason", error) if isinstance(error, urllib.error.URLError) else error
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, OSError):
+        return f"no connection: {error.strerror or error}"
+    return f"{type(error).__name__}: {error}"
+
+
+def _check(part: _Part, file: Published) -> None:
+    """Raise _Broken, and keep nothing, where the bytes are not the published ones."""
+    found = sha256_of(part.path)
+    if found != file.sha256:
+        part.discard()
+        raise _Broken(f"what came has SHA-256 {found}, not the published {file.sha256}; it was removed")

@@ -1,0 +1,171 @@
+"""A data set brought into a folder, whole and checked, in the layout that its workload reads.
+
+    fetch("wikitext-2", Path("data/wikitext-2"), say=print, progress=lambda *_: None)
+
+What is there already is checked and left as it is. An archive that is unpacked leaves a receipt, ARCHIVE.unpacked,
+which lists the files that came of it.
+"""
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import BinaryIO
+
+from .download import DownloadError, Progress, Published, download, mebibytes, sha256_of
+from .errors import DataError, UsageError
+from .published import BY_HAND, DATA_SETS, Archive, DataSet
+
+DAMAGED = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, ValueError)
+
+
+def fetch(name: str, folder: Path, say: Callable[[str], None], progress: Progress, timeout: float = 60.0) -> None:
+    """Bring the data set of this name into the folder; does nothing where it is complete.
+
+    Raises UsageError for an unknown name, and DataError, which names what to place by hand, where it cannot be brought.
+    """
+    data_set = find(name)
+    try:
+        for file in data_set.files:
+            bring = _bring_archive if isinstance(file, Archive) else _bring
+            say(f"  {bring(file, folder, progress, timeout)}")
+    except DownloadError as error:
+        raise DataError(f"{name}: {error}\n{_by_hand(name, data_set, folder)}") from None
+    say(f"{name} is complete in {folder} (terms: {data_set.terms}). Next:\n  {command(data_set, folder)}")
+
+
+def find(name: str) -> DataSet:
+    """The data set of this name; raises UsageError listing those that there are, or saying how one is had."""
+    if name in BY_HAND:
+        raise UsageError(f"{name} {BY_HAND[name]}")
+    if name not in DATA_SETS:
+        raise UsageError(f"there is no data set {name!r} to fetch; choose one of {', '.join(DATA_SETS)}")
+    return DATA_SETS[name]
+
+
+def command(data_set: DataSet, folder: Path) -> str:
+    """What to type when the folder is complete."""
+    return data_set.command.format(folder=shlex.quote(str(folder)))
+
+
+def _bring(file: Published, folder: Path, progress: Progress, timeout: float) -> str:
+    """Have the file in the folder; gives what was done."""
+    path = folder / file.name
+    if _is_there(file, path):
+        return f"{file.name}: is there, checked"
+    download(file, folder, progress, timeout)
+    return f"{file.name}: {mebibytes(path.stat().st_size)}, checked"
+
+
+def _is_there(file: Published, path: Path) -> bool:
+    """Whether the file is there; raises DataError where it is another than the published one."""
+    if not os.path.lexists(path):
+        return False
+    found = sha256_of(path)
+    if found != file.sha256:
+        raise DataError(f"{path}: has SHA-256 {found}, not the published {file.sha256}; it is damaged or another file. "
+                        "Move it away, and type the command again")
+    return True
+
+
+def _bring_archive(archive: Archive, folder: Path, progress: Progress, timeout: float) -> str:
+    """Have the archive's files in the folder; gives what was done."""
+    path = folder / archive.file.name
+    receipt = path.with_name(f"{path.name}.unpacked")
+    if _is_unpacked(receipt):
+        return f"{path.name}: was unpacked, its {archive.count} files are there"
+    if not _is_there(archive.file, path):
+        download(archive.file, folder, progress, timeout)
+    sizes = _unpack(archive, path, progress)
+    receipt.write_text(json.dumps(sizes, indent=1))
+    path.unlink()
+    return f"{path.name}: unpacked into {len(sizes)} files, {mebibytes(sum(sizes.values()))}, and removed"
+
+
+def _is_unpacked(receipt: Path) -> bool:
+    """Whether there is a receipt, and all files that it lists have their sizes."""
+    try:
+        sizes = json.loads(receipt.read_text())
+        return all((receipt.parent / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _unpack(archive: Archive, path: Path, progress: Progress) -> dict[str, int]:
+    """Unpack the members that are wanted, each under another name until it is whole; gives their sizes by name."""
+    sizes = {}
+    try:
+        for member, stream, done in _members(path):
+            name = _name(archive, member)
+            if name is not None:
+                sizes[name] = _write(stream, path.parent / name)
+            progress(f"unpacking {path.name}", done, path.stat().st_size)
+    except DAMAGED as error:
+        raise DataError(f"{path}: cannot be unpacked: {error}") from None
+    except OSError as error:
+        free = mebibytes(shutil.disk_usage(path.parent).free)
+        raise DataError(f"{path}: cannot be unpacked: {error.strerror or error} ({free} are free there); mend that, "
+                        "and type the command again") from None
+    if len(sizes) != archive.count:
+        raise DataError(f"{path}: has {len(sizes)} of the {archive.count} files that it should: {', '.join(sizes)}")
+    return sizes
+
+
+def _members(path: Path) -> Iterator[tuple[str, BinaryIO, int]]:
+    """Names and contents of an archive's files, and how many bytes of the archive are behind."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as packed:
+            for entry in packed.infolist():
+                if not entry.is_dir():
+                    with packed.open(entry) as stream:
+                        yield entry.filename, stream, entry.header_offset + entry.compress_size
+        return
+    with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as packed:
+        for entry in packed:
+            if entry.isfile():
+                yield entry.name, packed.extractfile(entry), file.tell()
+
+
+def _name(archive: Archive, member: str) -> str | None:
+    """What the member is called in the folder; None where it is not wanted."""
+    for pattern, name in archive.members.items():
+        if fnmatchcase(member, pattern):
+            return name + member.rpartition("/")[2] if name.endswith("/") else name
+    return None
+
+
+def _write(stream: BinaryIO, path: Path) -> int:
+    """Write what the stream holds; gives how many bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    with open(part, "wb") as out:
+        shutil.copyfileobj(stream, out, 2**20)
+        size = out.tell()
+    os.replace(part, path)
+    return size
+
+
+def _by_hand(name: str, data_set: DataSet, folder: Path) -> str:
+    """What to do where there is no network: the files to place, and what to type then."""
+    lines = ["Type the command again to go on; or bring from a machine with a network, and place so:"]
+    for file in data_set.files:
+        published = file.file if isinstance(file, Archive) else file
+        path = folder / published.name
+        if not path.exists() and not _is_unpacked(path.with_name(f"{path.name}.unpacked")):
+            size = f"{mebibytes(published.size)}, " if published.size else ""
+            lines.append(f"  {path}    ({size}SHA-256 {published.sha256}, from {published.addresses[0]})")
+    again = f"hvdscale-data fetch {name} --data-dir {shlex.quote(str(folder))}"
+    lines.append(f"then, to have it checked{' and unpacked' if _has_archives(data_set) else ''} without a network:\n"
+                 f"  {again}")
+    return "\n".join(lines)
+
+
+def _has_archives(data_set: DataSet) -> bool:
+    return any(isinstance(file, Archive) for file in data_set.files)
