@@ -14,7 +14,7 @@ def pad_crop_flip(images: Tensor, draws: Draws, pad: int = 4) -> Tensor:
     He et al. 2016 (arXiv:1512.03385), section 4.2, for CIFAR with 4 pixels. images, of any type, and result:
     (n, channels, height, width).
     """
-    n, channels, height, width = images.shape
+    channels, height, width = images.shape[1:]
     drawn = draws.uniform(3).to(images.device)
     top, left = (drawn[:, :2] * (2 * pad + 1)).long().unbind(1)
     rows = torch.arange(height, device=images.device) + top[:, None]
@@ -22,4 +22,4 @@ def pad_crop_flip(images: Tensor, draws: Draws, pad: int = 4) -> Tensor:
     columns = torch.where(drawn[:, 2:] < 0.5, columns.flip(1), columns)
     places = rows[:, :, None] * (width + 2 * pad) + columns[:, None, :]         # in a channel of the padded image
     padded = functional.pad(images, (pad,) * 4).flatten(2)
-    return padded.gather(2, places.view(n, 1, -1).expand(-1, channels, -1)).view(images.shape)
+    return padded.gather(2, places.flatten(1)[:, None].expand(-1, channels, -1)).view(images.shape)

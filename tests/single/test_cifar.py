@@ -1,0 +1,360 @@
+"""CIFAR-10 and CIFAR-100: what is read, from whatever packing, and that what is wrong is a DataError that names it."""
+import gzip
+import hashlib
+import io
+import lzma
+import tarfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hvdscale.config import Settings
+from hvdscale.errors import DataError, UsageError
+from hvdscale.plan import Place, settle
+from hvdscale.shards import Visits
+from hvdscale.workload import load_data
+from hvdscale.workloads import cifar
+from hvdscale.workloads.readers.cifar import read_records
+from hvdscale.workloads.readers.files import Found, collect, read_file
+from tests.conftest import DATA, lacks
+
+TRAIN, TEST, VALIDATION = 6, 4, 5           # records of a made training and test file, and of the validation split
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Data sets of few records."""
+    monkeypatch.setattr(cifar, "VALIDATION", VALIDATION)
+    monkeypatch.setattr(cifar, "LAYOUTS", {name: replace(layout, train_records=TRAIN, test_records=TEST)
+                                           for name, layout in cifar.LAYOUTS.items()})
+
+
+def records(n, classes, seed=0):
+    """The bytes of a file, and its images and labels."""
+    drawn = np.random.default_rng([seed, n, *classes])
+    labels = np.stack([drawn.integers(0, count, n, dtype=np.uint8) for count in classes], axis=1)
+    images = drawn.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8)
+    return b"".join(label.tobytes() + image.tobytes() for label, image in zip(labels, images)), images, labels
+
+
+def names(dataset):
+    layout = cifar.LAYOUTS[dataset]
+    return *layout.train, layout.test
+
+
+def made(dataset):
+    """File name -> bytes, images, labels."""
+    layout = cifar.LAYOUTS[dataset]
+    return {name: records(TEST if name == layout.test else TRAIN, layout.classes, seed)
+            for seed, name in enumerate(names(dataset))}
+
+
+def write(folder, dataset, ending="", pack=bytes):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (content, _, _) in made(dataset).items():
+        (folder / f"{name}{ending}").write_bytes(pack(content))
+
+
+def tarred(files, folder):
+    """The bytes of a tar archive with the files, after one of another kind."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, content in {"readme.html": b"<html>", **files}.items():
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return archive.getvalue()
+
+
+def load(folder, dataset="cifar_10", **more):
+    return cifar.LOADS[dataset](str(folder), **more)
+
+
+def refused(folder, said, dataset="cifar_10", **more):
+    with pytest.raises(DataError, match=said) as caught:
+        load(folder, dataset, **more)
+    assert str(folder) in str(caught.value)
+    return str(caught.value)
+
+
+# what is read
+
+@pytest.mark.parametrize("classes", [(10,), (20, 100)])
+def test_records_are_labels_and_three_planes_of_pixels(classes):
+    content, _, _ = records(4, classes)
+    images, labels = read_records(Found("file", content), classes, 4)
+    k = len(classes)
+    for i in range(4):
+        record = content[i * (k + 3072):][:k + 3072]
+        assert labels[i].tolist() == list(record[:k])
+        for channel, y, x in [(0, 0, 0), (0, 0, 31), (0, 31, 0), (1, 5, 7), (2, 31, 31)]:
+            assert images[i, channel, y, x] == record[k + 1024 * channel + 32 * y + x]
+
+
+@pytest.mark.parametrize("dataset", ["cifar_10", "cifar_100"])
+@pytest.mark.parametrize("where", ["folder", "gzip", "xz", "sub-folder", "tar.gz", "tar", "both"])
+def test_every_packing_gives_the_same_splits(tmp_path, dataset, where):
+    layout, files = cifar.LAYOUTS[dataset], made(dataset)
+    if where in ("folder", "gzip", "xz"):
+        write(tmp_path, dataset, *{"folder": (), "gzip": (".gz", gzip.compress), "xz": (".xz", lzma.compress)}[where])
+    elif where == "sub-folder":
+        write(tmp_path / layout.folder, dataset)
+    else:
+        archive = tarred({name: content for name, (content, _, _) in files.items()}, layout.folder)
+        plain = where == "tar"
+        (tmp_path / layout.archive.removesuffix(".gz" if plain else "")).write_bytes(
+            archive if plain else gzip.compress(archive))
+    if where == "both":
+        (tmp_path / f"{layout.test}.xz").write_bytes(lzma.compress(files[layout.test][0]))
+    data = load(tmp_path, dataset)
+    images = np.concatenate([files[name][1] for name in layout.train])
+    labels = np.concatenate([files[name][2][:, -1] for name in layout.train])
+    assert len(data.train) == len(labels) - VALIDATION and len(data.val) == VALIDATION and len(data.test) == TEST
+    np.testing.assert_array_equal(torch.cat([data.train.inputs, data.val.inputs]), images)
+    np.testing.assert_array_equal(torch.cat([data.train.labels, data.val.labels]), labels)
+    np.testing.assert_array_equal(data.test.inputs, files[layout.test][1])
+    assert data.record == {"files": {name: f"sha1:{hashlib.sha1(files[name][0]).hexdigest()[:12]}"
+                                     for name in names(dataset)}}
+
+
+def test_cifar_100_has_fine_labels_or_by_argument_coarse_ones(tmp_path):
+    write(tmp_path, "cifar_100")
+    labels = made("cifar_100")["test.bin"][2]
+    for given, column, classes in [({}, 1, 100), ({"labels": "fine"}, 1, 100), ({"labels": "coarse"}, 0, 20)]:
+        data = load(tmp_path, "cifar_100", **given)
+        assert data.test.labels.tolist() == labels[:, column].tolist()
+        assert data.model_args == {"classes": classes}
+        assert load_data(cifar.workload("cifar_100", "alexnet"), str(tmp_path), given).model_args == data.model_args
+    with pytest.raises(UsageError, match="data_args.labels = 'both' is not one of coarse, fine"):
+        load(tmp_path, "cifar_100", labels="both")
+
+
+def test_only_the_training_examples_are_augmented_and_by_argument_none(tmp_path):
+    write(tmp_path, "cifar_10")
+    visits = Visits(np.arange(VALIDATION), np.zeros(VALIDATION, np.int64))
+    data = load(tmp_path)
+    assert not torch.equal(data.train.take(visits).inputs, data.train.inputs[:VALIDATION])
+    for split in (data.val, data.evaluated(5)["train"], load(tmp_path, augment=False).train):
+        assert torch.equal(split.take(visits).inputs, split.inputs[:VALIDATION])
+    for given in ("yes", 1, None):
+        with pytest.raises(UsageError, match=f"data_args.augment = {given!r} is not true or false"):
+            load(tmp_path, augment=given)
+
+
+# what is missing
+
+@pytest.mark.parametrize("dataset, name", [("cifar_10", "data_batch_5.bin"), ("cifar_10", "test_batch.bin"),
+                                           ("cifar_10", "data_batch_1.bin"), ("cifar_100", "test.bin")])
+def test_a_missing_file_is_named_and_done_without_where_that_is_allowed(tmp_path, dataset, name):
+    write(tmp_path, dataset)
+    (tmp_path / name).unlink()
+    assert "--allow-missing" in refused(tmp_path, f"lacks {name} of CIFAR-10", dataset)
+    data = load(tmp_path, dataset, allow_missing=True)
+    assert data.record["missing"] == [name] and data.notes[0] == f"trains without {name} (--allow-missing)"
+    layout = cifar.LAYOUTS[dataset]
+    there = [made(dataset)[other][2][:, -1] for other in layout.train if other != name]
+    assert torch.cat([data.train.labels, data.val.labels]).tolist() == np.concatenate(there).tolist()
+    assert (len(data.val), len(data.test)) == (VALIDATION, 0 if name == layout.test else TEST)
+
+
+def test_all_missing_files_are_named_and_without_any_training_file_nothing_is_trained(tmp_path):
+    write(tmp_path, "cifar_10")
+    for number in (1, 2, 4, 5):
+        (tmp_path / f"data_batch_{number}.bin").unlink()
+    refused(tmp_path, "lacks data_batch_1.bin, data_batch_2.bin, data_batch_4.bin, data_batch_5.bin of CIFAR-10;")
+    (tmp_path / "data_batch_3.bin").unlink()
+    refused(tmp_path, "has no data_batch_1.bin or other .*; it holds test_batch.bin$", allow_missing=True)
+
+
+@pytest.mark.parametrize("dataset, name", [
+    ("cifar_10", "data_batch_1"), ("cifar_10", "cifar-10-python.tar.gz"), ("cifar_10", "cifar-10-batches-py"),
+    ("cifar_100", "train"), ("cifar_100", "cifar-100-python")])
+def test_a_pickled_version_is_named_and_never_read(tmp_path, dataset, name):
+    (tmp_path / name).mkdir() if "." not in name and "-" in name else (tmp_path / name).write_bytes(b"cos\nsystem\n")
+    said = refused(tmp_path, f"{name}: is of CIFAR-.*Python version, which is not read", dataset, allow_missing=True)
+    assert cifar.LAYOUTS[dataset].archive in said
+
+
+def test_a_wrong_folder_is_said_with_what_it_holds(tmp_path):
+    write(tmp_path / "hundred", "cifar_100")
+    refused(tmp_path / "hundred", "has no data_batch_1.bin or other .*; it holds test.bin, train.bin$")
+    refused(tmp_path, "it holds hundred$")
+    refused(tmp_path / "none", "there is no such folder$")
+    refused(tmp_path / "hundred" / "test.bin", "it is a file, not a folder$")
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", "it is empty$")
+    with pytest.raises(DataError, match="cifar_100 needs --data-dir DIR with train.bin and .*100-binary.tar.gz"):
+        cifar.LOADS["cifar_100"](None)
+
+
+# what is wrong
+
+@pytest.mark.parametrize("dataset", ["cifar_10", "cifar_100"])
+def test_a_label_that_is_no_class_is_named_with_its_record_and_byte(tmp_path, dataset):
+    write(tmp_path, dataset)
+    classes = cifar.LAYOUTS[dataset].classes
+    for column, count in enumerate(classes):
+        name, at = names(dataset)[0], 4 * (3072 + len(classes)) + column
+        content = bytearray(made(dataset)[name][0])
+        content[at] = count
+        (tmp_path / name).write_bytes(content)
+        refused(tmp_path, f"{name}: record 4 has label {count}, byte {at} of the file, .* 0 .. {count - 1};", dataset)
+        content[at] = count - 1
+        (tmp_path / name).write_bytes(content)
+        load(tmp_path, dataset)
+
+
+def test_a_file_of_another_length_is_named_with_its_bytes_and_records(tmp_path):
+    write(tmp_path, "cifar_10")
+    whole = made("cifar_10")["data_batch_2.bin"][0]
+    for content, said in [
+            (whole[:-1], "has 18437 bytes, 5 records of 3073 bytes and 3072 bytes, not the 18438 of 6 records"),
+            (whole[:3073], "has 3073 bytes, 1 records of 3073 bytes, not the 18438"),
+            (whole + b"x", "has 18439 bytes, 6 records of 3073 bytes and 1 bytes, not"), (b"", "has 0 bytes, 0 records")]:
+        (tmp_path / "data_batch_2.bin").write_bytes(content)
+        refused(tmp_path, f"data_batch_2.bin: {said}")
+
+
+def test_files_under_each_others_names_are_told_by_the_published_checksums(tmp_path, monkeypatch):
+    write(tmp_path, "cifar_10")
+    content = {name: content for name, (content, _, _) in made("cifar_10").items()}
+    published = {name: hashlib.sha1(part).hexdigest() for name, part in content.items()}
+    monkeypatch.setattr(cifar, "SHA1", {"cifar_10": published})
+    assert load(tmp_path).notes == ()
+    (tmp_path / "data_batch_1.bin").write_bytes(content["data_batch_2.bin"])
+    refused(tmp_path, "data_batch_1.bin: holds data_batch_2.bin of cifar_10, as its sha1 shows, not data_batch_1")
+    changed = bytes([content["data_batch_1.bin"][0]]) + bytes([content["data_batch_1.bin"][1] ^ 1]) + \
+        content["data_batch_1.bin"][2:]
+    (tmp_path / "data_batch_1.bin").write_bytes(changed)
+    assert load(tmp_path).notes == ("not the published bytes, as sha1 shows: data_batch_1.bin",)
+    (tmp_path / "data_batch_4.bin").write_bytes(changed)
+    refused(tmp_path, "data_batch_4.bin: has the same bytes as .*data_batch_1.bin; put the right file there")
+
+
+def test_an_archive_writes_nothing_and_its_links_are_not_followed(tmp_path):
+    files = {name: content for name, (content, _, _) in made("cifar_10").items()}
+    archive = tarred(files, "../../../outside")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "cifar-10-binary.tar").write_bytes(archive)
+    assert len(load(tmp_path / "in").test) == TEST
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["cifar-10-binary.tar", "in"]
+    with tarfile.open(tmp_path / "in" / "cifar-10-binary.tar", "w") as tar:
+        for name in files:
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            tar.addfile(link)
+    refused(tmp_path / "in", "has no data_batch_1.bin or other training file")
+
+
+def damages():
+    """Ways to damage a file, by name: whole content, drawn numbers -> content."""
+    def flip(content, drawn, first=0, last=None):
+        at = int(drawn.integers(first, last or len(content)))
+        return content[:at] + bytes([content[at] ^ int(drawn.integers(1, 256))]) + content[at + 1:]
+    return {
+        "cut": lambda content, drawn: content[:int(drawn.integers(0, len(content)))],
+        "empty": lambda content, drawn: b"",
+        "flipped": flip,
+        "flipped at the start": lambda content, drawn: flip(content, drawn, 0, 32),
+        "noise": lambda content, drawn: drawn.bytes(len(content)),
+        "longer": lambda content, drawn: content + drawn.bytes(1 + int(drawn.integers(9))),
+        "a web page": lambda content, drawn: b"<!DOCTYPE html><title>404 Not Found</title>",
+        "swapped": lambda content, drawn: made("cifar_10")["test_batch.bin"][0],
+        "twice": lambda content, drawn: content + content,
+    }
+
+
+@pytest.mark.parametrize("how", damages())
+@pytest.mark.parametrize("packing", ["", ".gz", ".xz", ".tar.gz", ".tar"])
+def test_whatever_is_done_to_a_file_is_an_error_that_names_it_or_gives_labels_that_are_classes(tmp_path, how, packing):
+    drawn = np.random.default_rng([len(how), len(packing)])
+    pack = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}.get(packing)
+    if pack:
+        write(tmp_path, "cifar_10", packing, pack)
+        damaged = tmp_path / f"data_batch_2.bin{packing}"
+    else:
+        archive = tarred({name: content for name, (content, _, _) in made("cifar_10").items()}, "a")
+        damaged = tmp_path / f"cifar-10-binary{packing}"
+        damaged.write_bytes(gzip.compress(archive) if packing == ".tar.gz" else archive)
+    whole, refusals = damaged.read_bytes(), 0
+    for _ in range(12):
+        damaged.write_bytes(damages()[how](whole, drawn))
+        try:
+            data = load(tmp_path)
+            assert 0 <= data.train.labels.min() and data.train.labels.max() < 10
+            assert len(data.train) == 5 * TRAIN - VALIDATION
+        except DataError as error:
+            assert str(error).startswith(str(tmp_path)) and len(str(error).splitlines()) == 1
+            refusals += 1
+    may_pass = "flipped" in how or how == "longer" and packing == ".tar" or how == "twice" and "tar" in packing
+    assert refusals == 12 or may_pass, refusals
+
+
+@pytest.mark.parametrize("name", ["data_batch_3.bin", "test_batch.bin.gz", "cifar-10-binary.tar.gz"])
+def test_a_folder_a_loop_or_an_unreadable_file_in_the_place_of_a_file_is_named(tmp_path, name):
+    write(tmp_path, "cifar_10")
+    for there in ("data_batch_3.bin", "test_batch.bin"):
+        (tmp_path / there).unlink()
+    (tmp_path / name).mkdir()
+    refused(tmp_path, "Is a directory|lacks data_batch_3.bin, test_batch.bin")
+    (tmp_path / name).rmdir()
+    (tmp_path / name).symlink_to(tmp_path / name)
+    refused(tmp_path, "lacks data_batch_3.bin, test_batch.bin")
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/proc/self/mem")                      # which not even root can read at 0
+    refused(tmp_path, f"{name}: cannot be read.*Input/output error")
+
+
+# the workloads
+
+@pytest.mark.parametrize("dataset, model", [(d, m) for d, models in cifar.MODELS.items() for m in models])
+def test_a_workload_has_a_card_a_plan_and_a_loss_that_needs_no_data(dataset, model):
+    workload = cifar.workload(dataset, model)
+    assert (workload.name, workload.card.train_examples) == (f"{dataset}/{model}", 45000)
+    for workers in (1, 2, 8):
+        plan = settle(Settings.build(workload.defaults), workload, 45000, 5000, Place(workers, workers, 2))
+        assert plan.stop_target.column == "val/error" and plan.budget_steps > plan.warmup_steps
+    with torch.device("meta"):
+        net = workload.build(**workload.card.model_args)
+    total, count = workload.loss(net, workload.card.batch())
+    assert (total.device.type, count) == ("meta", 1)
+    classes = {"cifar_10": 10, "cifar_100": 100}[dataset]
+    assert net(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, classes)
+
+
+def test_another_model_is_none():
+    assert cifar.workload("cifar_10", "resnet_50") is None and cifar.workload("cifar_100", "") is None
+
+
+@pytest.mark.parametrize("dataset", ["cifar_10", "cifar_100"])
+def test_grey_levels_are_standardised_by_channel(dataset):
+    layout, prepare = cifar.LAYOUTS[dataset], cifar.workload(dataset, "alexnet").prepare
+    pictures = torch.randint(0, 256, (2, 3, 4, 4), dtype=torch.uint8)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        prepared = prepare(pictures, dtype)
+        assert prepared.dtype == dtype
+        for c in range(3):
+            wanted = (pictures[:, c].double() - layout.mean[c]) / layout.std[c]
+            torch.testing.assert_close(prepared[:, c].double(), wanted, rtol=0, atol=torch.finfo(dtype).eps * 2)
+
+
+def test_the_real_files_are_standardised_to_mean_0_and_deviation_1(monkeypatch):
+    """The first 10,000 of CIFAR-10."""
+    found = collect(DATA, ["data_batch_1.bin"], ["cifar-10-batches-bin"])
+    if not found:
+        lacks("cifar-10", f"needs CIFAR-10's files in {DATA}")
+    images, labels = read_records(found["data_batch_1.bin"], (10,), 10000)
+    assert labels[:10, 0].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]                  # as widely shown
+    assert np.bincount(labels[:, 0]).tolist() == [1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981]
+    standard = cifar.workload("cifar_10", "resnet_8").prepare(torch.from_numpy(images.copy()), torch.float32)
+    assert standard.mean((0, 2, 3)).abs().max() < 0.02
+    assert (standard.std((0, 2, 3)) - 1).abs().max() < 0.02
+
+
+def test_a_packed_files_name_does_not_matter(tmp_path):
+    for content in (b"plain", gzip.compress(b"plain"), gzip.compress(b"pl") + gzip.compress(b"ain"),
+                    lzma.compress(b"plain"), lzma.compress(b"pl") + lzma.compress(b"ain")):
+        (tmp_path / "file.gz").write_bytes(content)
+        assert read_file(tmp_path / "file.gz").content == b"plain"
