@@ -1,0 +1,383 @@
+"""Open Images: the image-level labels from their CSV files, plain or gzip, and where each image's file is.
+
+    classes = read_classes(folder)                                  the trainable ones
+    labels = read_labels(find_labels(folder, "train", "human"), classes)
+    images = find_images(folder, "train")
+    path = images.path(0)
+
+The files of version 4 (storage.googleapis.com/openimages/2018_04) lie in one folder, or those of a part in train/,
+validation/ and test/, as they are published:
+
+    class-descriptions.csv                      a label name and what it stands for: /m/0k4j,Car
+    classes-trainable.txt                       label names, a line each
+    train-annotations-human-imagelabels.csv     ImageID,Source,LabelName,Confidence; 27,894,289 lines more
+    train-annotations-machine-imagelabels.csv   the same; 78,977,695 lines more
+
+An image is named by 16 hexadecimal digits. Confidence is 1 where a person found what the label names and 0 where it is
+not there; of the machine's labels it is a fraction. Established, against the README of the data set and the published
+loader of tensorflow-datasets: names, header and columns; that description files begin without a header, later versions
+with LabelName,DisplayName. Not established: that no pair of image and label is judged twice.
+"""
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from ...errors import DataError
+
+HEADER, DESCRIPTION_HEADER = b"ImageID,Source,LabelName,Confidence", b"LabelName,DisplayName"
+SOURCES = {"human": (b"verification", b"crowdsource-verification"), "machine": (b"machine",)}
+DIGITS, SOURCE_WIDTH, CONFIDENCE_WIDTH = 16, 24, 8         # of an image's name; the longest of other fields
+MOST_CLASSES = 2**16
+CHUNK = 4 << 20                 # bytes of a file that are taken apart at once
+GZIP = b"\x1f\x8b"
+IMAGE_FILE = re.compile(r"([0-9a-f]{16})\.jpg")
+NEWLINE, COMMA = 10, 44
+
+NIBBLES = np.full(256, 255, np.uint8)       # character -> the hexadecimal digit's value
+NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Label names, and which of them are trained.
+
+    names    (n,) bytes, sorted: all names that are described
+    numbers  (n,) int32: the class, which is the place in classes-trainable.txt; -1 where a name is not trainable
+    """
+
+    names: np.ndarray
+    numbers: np.ndarray
+
+    def __len__(self) -> int:
+        return int((self.numbers >= 0).sum())
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Judgements of trainable classes by image; those of image i are at starts[i] .. starts[i+1]-1.
+
+    images      (m,) uint64, increasing: the names as numbers
+    starts      (m + 1,) int64
+    classes     (k,) uint16
+    positive    (k,) bool: whether the image shows the class, or was seen not to
+    lines       how many the file has beside its header
+    untrained   how many of them judge a class that is not trainable
+    """
+
+    images: np.ndarray
+    starts: np.ndarray
+    classes: np.ndarray
+    positive: np.ndarray
+    lines: int
+    untrained: int
+
+    def has_positive(self) -> np.ndarray:
+        """Whether an image shows any class: (m,) bool."""
+        before = np.concatenate([[0], np.cumsum(self.positive, dtype=np.int64)])
+        return np.diff(before[self.starts]) > 0
+
+    def only(self, images: np.ndarray, positive: bool = False) -> Labels:
+        """The judgements of the images that are marked, (m,) bool; of these the positive ones alone, where asked."""
+        rows = np.repeat(images, np.diff(self.starts))
+        if positive:
+            rows &= self.positive
+        before = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
+        counts = np.diff(before[self.starts])[images]
+        return Labels(self.images[images], np.concatenate([[0], np.cumsum(counts)]), self.classes[rows],
+                      self.positive[rows], self.lines, self.untrained)
+
+    def of(self, image: np.uint64) -> tuple[np.ndarray, np.ndarray]:
+        """Classes and whether each is positive, of one image; empty where it has none."""
+        at = int(np.searchsorted(self.images, image))
+        found = at < len(self.images) and self.images[at] == image
+        part = slice(*self.starts[at:at + 2]) if found else slice(0)
+        return self.classes[part], self.positive[part]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Image files: names (m,) uint64, increasing, and the number of the folder that each is in, (m,) uint16."""
+
+    names: np.ndarray
+    where: np.ndarray
+    folders: tuple[Path, ...]
+
+    def path(self, index: int) -> Path:
+        """The file of the image at this place."""
+        return self.folders[self.where[index]] / f"{self.names[index]:0{DIGITS}x}.jpg"
+
+    def among(self, images: np.ndarray) -> np.ndarray:
+        """Whether each of these has a file: (n,) bool."""
+        at = np.searchsorted(self.names, images)
+        return (at < len(self.names)) & (self.names[np.minimum(at, len(self.names) - 1)] == images)
+
+    def only(self, images: np.ndarray) -> Images:
+        """Those of these images, increasing, which all have files."""
+        at = np.searchsorted(self.names, images)
+        return Images(self.names[at], self.where[at], self.folders)
+
+
+def find_labels(folder: Path, part: str, kind: str) -> Path:
+    """The file of a part's labels, "human" or "machine"; raises DataError naming what was looked for."""
+    name = f"{part}-annotations-{kind}-imagelabels.csv"
+    return _find(folder, name, [folder, folder / part])
+
+
+def _find(folder: Path, name: str, places: list[Path]) -> Path:
+    for place in places:
+        for candidate in (place / name, place / f"{name}.gz"):
+            if candidate.is_file():
+                return candidate
+    beside = f", nor has {places[1].name}/" if len(places) > 1 else ""
+    missing = "" if folder.is_dir() else "; there is no such folder"
+    raise DataError(f"{folder}: has no {name} or {name}.gz{beside}{missing}")
+
+
+def read_classes(folder: Path) -> Classes:
+    """The trainable classes, in the order of classes-trainable.txt; raises DataError naming file and line."""
+    described = _read_names(_find(folder, "class-descriptions.csv", [folder]), DESCRIPTION_HEADER)
+    path = _find(folder, "classes-trainable.txt", [folder])
+    trained = _read_names(path, None)
+    for name, line in trained.items():
+        if name not in described:
+            raise DataError(f"{path}: line {line}: {_shown(name)} is not a label name of class-descriptions.csv; are "
+                            "the files of one version?")
+    if len(trained) > MOST_CLASSES:
+        raise DataError(f"{path}: has {len(trained)} classes; at most {MOST_CLASSES} can be trained")
+    names = np.array(sorted(described))
+    numbers = np.full(len(names), -1, np.int32)
+    numbers[np.searchsorted(names, np.array(list(trained)))] = np.arange(len(trained))
+    return Classes(names, numbers)
+
+
+def _read_names(path: Path, header: bytes | None) -> dict[bytes, int]:
+    """The label names that begin the lines, and the line of each."""
+    names: dict[bytes, int] = {}
+    for number, text in enumerate(b"".join(text for _, text in _chunks(path)).splitlines(), 1):
+        if number == 1 and text == header:
+            continue
+        name = text.partition(b",")[0] if header else text
+        if not re.fullmatch(rb"/[!-+\--~]+", name):
+            raise DataError(f"{path}: line {number}: {_shown(text)} does not begin with a label name such as /m/0k4j")
+        if name in names:
+            raise DataError(f"{path}: line {number}: {_shown(name)} stands in line {names[name]} already")
+        names[name] = number
+    if not names:
+        raise DataError(f"{path}: has no label names; fetch it again")
+    return names
+
+
+def read_labels(path: Path, classes: Classes, least: float | None = None) -> Labels:
+    """The judgements in a file of labels, those of classes that are not trainable left out.
+
+    least  None: labels by people, 0 or 1. Else labels by a machine; those of at least this confidence are positive,
+           and the others left out
+
+    The file is taken in pieces; the arrays need 3 bytes a judgement and 16 an image, and half as much again while they
+    are put together. Raises DataError naming file and line for what is not as published.
+    """
+    kind = "human" if least is None else "machine"
+    pieces: list[tuple[np.ndarray, ...]] = []
+    lines = untrained = 0
+    for first, text in _chunks(path):
+        if not lines and first == 1:
+            text = _without_header(path, text)
+            first = 2
+        if not text:
+            continue
+        images, numbers, confidence = _Piece(path, first, text).read(kind, classes)
+        trained = numbers >= 0
+        lines, untrained = lines + len(images), untrained + int((~trained).sum())
+        rows = trained if least is None else trained & (confidence >= least)
+        images = images[rows]
+        bounds = np.flatnonzero(np.concatenate([[True], images[1:] != images[:-1]])) if len(images) else np.arange(0)
+        pieces.append((images[bounds], np.diff(bounds, append=len(images)), numbers[rows].astype(np.uint16),
+                       confidence[rows] >= (least or 1.0)))
+    if not lines:
+        raise DataError(f"{path}: has no labels, nothing after its header; fetch it again")
+    columns = [list(column) for column in zip(*pieces)]
+    del pieces
+    images, counts, numbers, positive = (_joined(column) for column in columns)
+    return _by_image(images, counts, numbers, positive, lines, untrained)
+
+
+def _joined(pieces: list[np.ndarray]) -> np.ndarray:
+    """The pieces end to end; the list is emptied."""
+    whole = np.concatenate(pieces)
+    pieces.clear()
+    return whole
+
+
+def _by_image(images: np.ndarray, counts: np.ndarray, classes: np.ndarray, positive: np.ndarray, lines: int,
+              untrained: int) -> Labels:
+    """Runs of judgements of one image each, as they come, brought in the order of the images."""
+    if (images[1:] < images[:-1]).any():            # the published files are in order
+        order = np.argsort(images, kind="stable")
+        rows = np.argsort(np.repeat(np.argsort(order), counts).astype(np.uint32), kind="stable")
+        images, counts, classes, positive = images[order], counts[order], classes[rows], positive[rows]
+    firsts = np.flatnonzero(np.concatenate([[True], images[1:] != images[:-1]])) if len(images) else np.arange(0)
+    ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    return Labels(images[firsts], ends[np.append(firsts, len(images))], classes, positive, lines, untrained)
+
+
+def _without_header(path: Path, text: bytes) -> bytes:
+    header, _, rest = text.partition(b"\n")
+    if header != HEADER:
+        raise DataError(f"{path}: line 1: the header is {_shown(header)}, not {HEADER.decode()}; is it another of the "
+                        "data set's files?")
+    return rest
+
+
+class _Piece:
+    """Whole lines of a file of labels, taken apart all at once: bytes to columns.
+
+    first  the number of the first line, in the file
+    """
+
+    def __init__(self, path: Path, first: int, text: bytes):
+        self._path, self._first, self._text = path, first, text
+        self._bytes = np.frombuffer(text + bytes(64), np.uint8)     # so that every field has a window
+        self._ends = np.flatnonzero(self._bytes == NEWLINE)
+        self._starts = np.concatenate([[0], self._ends[:-1] + 1])
+
+    def read(self, kind: str, classes: Classes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each line the image (uint64), the class or -1 (int32) and the confidence (float64)."""
+        commas = np.flatnonzero(self._bytes == COMMA)
+        self._refuse(np.searchsorted(commas, self._ends) != 3 * np.arange(1, len(self._ends) + 1),
+                     "has not the four fields ImageID,Source,LabelName,Confidence")
+        image_end, source_end, label_end = commas.reshape(-1, 3).T
+        images = self._images(image_end)
+        self._check_sources(self._column(image_end, source_end, SOURCE_WIDTH), kind)
+        numbers = self._numbers(self._column(source_end, label_end, classes.names.itemsize + 1), classes)
+        return images, numbers, self._confidence(self._column(label_end, self._ends, CONFIDENCE_WIDTH), kind)
+
+    def _images(self, ends: np.ndarray) -> np.ndarray:
+        digits = NIBBLES[sliding_window_view(self._bytes, DIGITS)[self._starts]]
+        self._refuse((ends - self._starts != DIGITS) | (digits == 255).any(1),
+                     f"the image's name is not {DIGITS} hexadecimal digits, 0-9 and a-f")
+        return (digits[:, ::2] << 4 | digits[:, 1::2]).view(">u8")[:, 0].astype(np.uint64)
+
+    def _column(self, before: np.ndarray, end: np.ndarray, width: int) -> np.ndarray:
+        """The fields between two separators, as fixed bytes; one too long is cut to the width."""
+        fields = sliding_window_view(self._bytes, width)[before + 1]
+        fields[np.arange(width) >= (end - before - 1)[:, None]] = 0
+        return fields.view(f"S{width}")[:, 0]
+
+    def _check_sources(self, sources: np.ndarray, kind: str) -> None:
+        wrong = np.ones(len(sources), bool)
+        for source in SOURCES[kind]:
+            wrong &= sources != source
+        self._refuse(wrong, f"the source is not {' or '.join(source.decode() for source in SOURCES[kind])}; is it "
+                            "another of the data set's files?")
+
+    def _numbers(self, names: np.ndarray, classes: Classes) -> np.ndarray:
+        at = np.minimum(np.searchsorted(classes.names, names), len(classes.names) - 1)
+        self._refuse(classes.names[at] != names, "the label name is not one of class-descriptions.csv")
+        return classes.numbers[at]
+
+    def _confidence(self, fields: np.ndarray, kind: str) -> np.ndarray:
+        known, where = np.unique(fields.view(np.uint64), return_inverse=True)
+        values = np.array([_number(field) for field in known.view(fields.dtype)])[where]
+        if kind == "human":
+            self._refuse((values != 0) & (values != 1), "the confidence of a label by people is not 0 or 1")
+        self._refuse(~((values >= 0) & (values <= 1)), "the confidence is not a number of 0 .. 1")
+        return values
+
+    def _refuse(self, wrong: np.ndarray, why: str) -> None:
+        """Raise DataError for the first of the lines that are wrong, if any."""
+        if wrong.any():
+            line = int(wrong.argmax())
+            text = self._text[self._starts[line]:self._ends[line]]
+            raise DataError(f"{self._path}: line {self._first + line}: {_shown(text)}: {why}")
+
+
+def _number(field: bytes) -> float:
+    """The number that a field is; NaN where it is none."""
+    return float(field) if re.fullmatch(rb"\d(\.\d+)?", field) else float("nan")
+
+
+def _shown(text: bytes) -> str:
+    """Some of a line, as it can be printed."""
+    shown = repr(text[:80])[2:-1] + "..." * (len(text) > 80)
+    return f"'{shown}'"
+
+
+def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The file in pieces of whole lines, each with the number of its first line; raises DataError where it ends within
+    a line, or cannot be read."""
+    rest, line = b"", 1
+    try:
+        with _opened(path) as file:
+            while piece := file.read(CHUNK):
+                whole, newline, rest = (rest + piece).rpartition(b"\n")
+                if not newline and len(rest) > CHUNK:
+                    raise DataError(f"{path}: line {line} does not end within {CHUNK} bytes; it is not a text file")
+                text = whole + newline
+                if b"\r" in text:
+                    text = text.replace(b"\r\n", b"\n")
+                if text:
+                    yield line, text
+                line += text.count(b"\n")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{path}: its gzip data ends early or is damaged, after line {line - 1} ({error}); fetch it "
+                        "again") from None
+    if rest:
+        raise DataError(f"{path}: line {line}: {_shown(rest)}: the file ends within a line; it is truncated, fetch it "
+                        "again (or, if it is whole, end its last line)")
+    if line == 1:
+        raise DataError(f"{path}: is empty; fetch it again")
+
+
+def _opened(path: Path) -> BinaryIO:
+    file = path.open("rb")
+    packed = file.read(2) == GZIP
+    file.seek(0)
+    return gzip.GzipFile(fileobj=file) if packed else file
+
+
+def find_images(folder: Path, part: str) -> Images:
+    """The image files of a part, in its folder, in folders within it, or in train_0, train_1, ... beside it, as they
+    are unpacked; raises DataError where there are none.
+    """
+    found: list[tuple[Path, np.ndarray]] = []
+    for place in [folder / part, *sorted(folder.glob(f"{part}_*"))]:
+        if place.is_dir():
+            found += _scanned(place, 1)
+    if not found:
+        raise DataError(f"{folder}: has no images in {part}/, such as {part}/000026e7ee790996.jpg")
+    names = np.concatenate([names for _, names in found])
+    where = np.repeat(np.arange(len(found), dtype=np.uint16), [len(names) for _, names in found])
+    names, first = np.unique(names, return_index=True)
+    return Images(names, where[first], tuple(place for place, _ in found))
+
+
+def _scanned(place: Path, depth: int) -> list[tuple[Path, np.ndarray]]:
+    """Folders with images, each with their names; so many folders deep."""
+    within = []
+
+    def numbers() -> Iterator[int]:
+        with os.scandir(place) as entries:
+            for entry in entries:
+                match = IMAGE_FILE.fullmatch(entry.name)
+                if match:
+                    yield int(match[1], 16)
+                elif depth and entry.is_dir():
+                    within.append(Path(entry.path))
+    try:
+        names = np.fromiter(numbers(), np.uint64)
+    except OSError as error:
+        raise DataError(f"{place}: cannot be read: {error.strerror or error}") from None
+    deeper = [found for folder in sorted(within) for found in _scanned(folder, depth - 1)]
+    return [(place, names)] * bool(len(names)) + deeper
