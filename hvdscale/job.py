@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -92,7 +93,8 @@ def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None 
         device = group.device(settings.device, workers.local_rank)
         data = memory.data or read_data(workload, settings)
         place = Place(workers.size, *_host_share(hosts, 0), device.type)
-        plan = with_data(settle(memory.settle(settings), workload, len(data.train), len(data.val), place), data)
+        plan = settle(memory.settle(settings), workload, len(data.train), len(data.val), place)
+        plan = with_data(plan, data.model_args, data.record)
         refuse_commit_every(settings, workers)
         if device.type == "cpu":
             group.keep_freed_memory()
@@ -123,12 +125,31 @@ def read_data(workload: Workload, settings: Settings) -> Data:
     return data.with_train_subset(settings.train_subset)
 
 
-def with_data(plan: Plan, data: Data) -> Plan:
+def with_data(plan: Plan, model_args: Mapping, record: Mapping) -> Plan:
     """The plan with what the data says of the problem; raises UsageError where the user says it, too."""
-    for name in plan.model_args.keys() & data.model_args.keys():
+    for name in plan.model_args.keys() & model_args.keys():
         raise UsageError(f"model_args.{name} = {plan.model_args[name]!r} cannot be set: the data says it "
-                         f"({data.model_args[name]!r}); leave it out")
-    return replace(plan, model_args={**data.model_args, **plan.model_args}, data={**plan.data, **data.record})
+                         f"({model_args[name]!r}); leave it out")
+    return replace(plan, model_args={**model_args, **plan.model_args}, data={**plan.data, **record})
+
+
+def sketch(name: str, layers: list[dict], workers: Lone) -> str | None:
+    """The plan in words, by the published sizes of data that is not at hand; None where nothing is published of it.
+
+    Nothing is read and no model is made. Raises the same HvdscaleError on all ranks.
+    """
+    hosts = workers.gather((socket.gethostname(), usable_cores()), "hosts")
+    with workers.together("the plan"):
+        workload = find(name)
+        card, settings = workload.card, Settings.build(workload.defaults, *layers)
+        if card is None or settings.data_dir is not None:
+            return None
+        place = Place(workers.size, *_host_share(hosts, 0), group.device(settings.device, workers.local_rank).type)
+        examples = min(card.train_examples, settings.train_subset or card.train_examples)
+        plan = with_data(settle(settings, workload, examples, card.val_examples, place), card.model_args, {})
+        workload.check_label_smoothing(plan.label_smoothing)
+    return (describe(plan, "none: a dry run") +
+            f"\n  note: sizes as published: {card.train_examples:,} training examples; no data was read")
 
 
 def _host_share(hosts: list[tuple[str, frozenset]], rank: int) -> tuple[int, int]:

@@ -8,11 +8,11 @@ import time
 import click
 
 from ..errors import RanksDifferError
-from .train import carry_out_together, key_options, user_layers
+from .train import asked, carry_out_together, key_options
 
 
 @click.command(context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
-@click.argument("workload")
+@click.argument("workload", required=False)
 @key_options()
 @click.option("--sample", type=click.IntRange(min=8), default=46, show_default=True,
               help="examples in the step that the model's checks take; fewer are faster, and need less memory")
@@ -26,7 +26,7 @@ def command(workload, sample, **given):
       hvdscale-doctor digits/cnn
       horovodrun -np 2 hvdscale-doctor job:workload --global-batch 96
     """
-    return workload, user_layers(**given), sample
+    return *asked(workload, **given), sample
 
 
 def main() -> None:

@@ -11,11 +11,11 @@ from ..launch import LAUNCHERS, find_launcher, usable_cores
 from ..report.make import make
 from ..series import PLACES, PROBE, carry_out, ended, runs_of
 from .common import Command
-from .train import key_options, user_layers
+from .train import asked, key_options
 
 
 @click.command(cls=Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
-@click.argument("workload")
+@click.argument("workload", required=False)
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True,
               help="runs at each, with seeds that follow on")
@@ -35,7 +35,8 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
       hvdscale-scale digits/fc --workers 1,2,4 --repeats 3 --out runs/digits
     """
     counts = parse_counts(counts)
-    keys = Settings.build({}, *user_layers(**given)).asked()
+    workload, layers = asked(workload, **given)
+    keys = Settings.build({}, *layers).asked()
     for name, instead in (("log", "--out says where logs go"), ("overwrite", "--overwrite is an option of its own"),
                           ("checkpoint", "a folder of checkpoints is one run's")):
         if name in keys:

@@ -10,8 +10,10 @@ from dataclasses import MISSING
 
 import click
 
-from ..config import KEYS, Settings, key_type, parse_assignments, read_toml
-from ..errors import FaultError, HostsChangedError, HvdscaleError, LogError, UsageError, WorkerLostError, WorkersError
+from ..config import KEYS, Settings, key_type, parse_assignments
+from ..errors import (DataError, FaultError, HostsChangedError, HvdscaleError, LogError, UsageError, WorkerLostError,
+                      WorkersError)
+from ..presets import read_config
 from .common import BROKEN_PIPE, INTERRUPTED
 
 
@@ -28,8 +30,9 @@ def key_options(without=frozenset()):
         for option, table in ARGUMENTS.items():
             command = click.option(option, table, multiple=True, metavar="NAME=VALUE",
                                    help=f"one of the {KEYS[table].metadata['help'].partition(',')[0]}")(command)
-        command = click.option("--config", metavar="FILE",
-                               help="TOML file of keys; options and --set win over it")(command)
+        command = click.option("--config", metavar="FILE|PRESET",
+                               help="TOML file of keys, or a preset (--list names them); options and --set win over "
+                               "it")(command)
         for name, key in reversed(list(KEYS.items())):
             if key.metadata["flag"] and name not in without:
                 kind = dict(is_flag=True, default=None) if key_type(name) is bool else dict(type=_option_type(name))
@@ -62,8 +65,16 @@ class _NumberOr(click.ParamType):
         return value if value == self.word else int(value)
 
 
-def user_layers(config: str | None, assignments, model_args=(), data_args=(), **flags) -> list[dict]:
-    """The layers of settings that the options of ``key_options`` give, the strongest last; raises UsageError."""
+def asked(workload: str | None, config: str | None, assignments, model_args=(), data_args=(),
+          **flags) -> tuple[str, list[dict]]:
+    """The workload's name, and the layers of settings that the options of ``key_options`` give, the strongest last.
+
+    workload  as typed; None: the configuration names it. Raises UsageError, as for all that cannot be meant
+    """
+    layer, named = read_config(config) if config else ({}, None)
+    if (workload or named) is None:
+        raise UsageError("which workload? Give its name first, such as digits/fc, or a --config that names one; "
+                         "`hvdscale-train --list` has the built-in ones")
     typed = {name: value for name, value in flags.items() if value is not None}
     assigned = parse_assignments([*assignments, *(f"model_args.{text}" for text in model_args),
                                   *(f"data_args.{text}" for text in data_args)])
@@ -71,7 +82,7 @@ def user_layers(config: str | None, assignments, model_args=(), data_args=(), **
         if typed[name] != assigned[name]:
             raise UsageError(f"--{name.replace('_', '-')} {typed[name]} and --set {name}={assigned[name]} differ; "
                              "give one of them")
-    return [read_toml(config) if config else {}, {**assigned, **typed}]
+    return workload or named, [layer, {**assigned, **typed}]
 
 
 def _help(key) -> str:
@@ -103,20 +114,19 @@ class _Command(click.Command):
 def command(workload, dry_run, list_workloads, **given):
     """Train WORKLOAD, alone or under horovodrun, mpirun or srun; the worker count sets the global batch.
 
-    WORKLOAD is dataset/model (--list names them) or module:object, a hvdscale.workload.Workload of your own.
+    WORKLOAD is dataset/model (--list names them) or module:object, a hvdscale.workload.Workload of your own. A preset
+    names its own.
 
     \b
       hvdscale-train digits/fc
       horovodrun -np 8 hvdscale-train mnist/simple_cnn --data-dir mnist --local-batch 32 --target "val/error<0.01"
+      hvdscale-train --config goyal2017-resnet50 --dry-run
     """
     if list_workloads:
-        from ..workloads import names
-        print("\n".join(names()))
+        from ..workloads.listing import listing
+        print(listing())
         return 0
-    if workload is None:
-        raise UsageError("which workload? `hvdscale-train --list` names the built-in ones; for instance: "
-                         "hvdscale-train digits/fc")
-    return workload, user_layers(**given), dry_run
+    return *asked(workload, **given), dry_run
 
 
 def main() -> None:
@@ -215,11 +225,19 @@ def _exit_now(code: int) -> None:
 
 def _run(name: str, layers: list[dict], dry_run: bool, workers, memory) -> int:
     """The job's exit code; its last lines say where the log is and what to type next."""
-    from ..job import open_display, open_folder, prepare
+    from ..job import open_display, open_folder, prepare, sketch
     from ..resume import find_start
     if workers.elastic:
         memory.meet(workers)
-    job = prepare(name, layers, workers, memory)
+    try:
+        job = prepare(name, layers, workers, memory)
+    except DataError:
+        sketched = dry_run and sketch(name, layers, workers)
+        if not sketched:
+            raise
+        if workers.rank == 0:
+            print(sketched)
+        return 0
     if dry_run:
         open_display(job, "none: a dry run", workers, find_start(job.settings, job.plan, workers))
         return 0

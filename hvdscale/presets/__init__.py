@@ -1,0 +1,52 @@
+"""The recipes that ship with the package: TOML files of keys of hvdscale.config, beside this one.
+
+    layer, workload = read_config("goyal2017-resnet50")         a preset's name, or the path of a file
+
+A configuration may name its workload, ``workload = "imagenet/resnet_50"``. In a preset the comments say which values
+are published, and where, and which are chosen here.
+"""
+from __future__ import annotations
+
+import importlib.resources
+from pathlib import Path
+
+from ..config import read_toml
+from ..errors import UsageError
+
+FOLDER = importlib.resources.files(__name__)
+
+
+def names() -> list[str]:
+    """The presets, in alphabetical order."""
+    return sorted(file.name.removesuffix(".toml") for file in FOLDER.iterdir() if file.name.endswith(".toml"))
+
+
+def read_config(config: str) -> tuple[dict, str | None]:
+    """The keys of a configuration and the workload that it names, if any; raises UsageError.
+
+    config  a file, or a preset where there is no such file; what has a / or ends in .toml is always a file
+    """
+    if "/" in config or config.endswith(".toml") or Path(config).is_file():
+        return _with_workload(read_toml(config), config)
+    if config not in names():
+        raise UsageError(f"--config {config}: there is no such preset, and no such file; choose one of "
+                         f"{', '.join(names())}, or a file such as job.toml")
+    return load(config)
+
+
+def load(name: str) -> tuple[dict, str]:
+    """A preset's keys and its workload."""
+    with importlib.resources.as_file(FOLDER / f"{name}.toml") as path:
+        return _with_workload(read_toml(path), name)
+
+
+def title(name: str) -> str:
+    """What a preset is, in a line: its file's first."""
+    return (FOLDER / f"{name}.toml").read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+
+
+def _with_workload(layer: dict, config: str) -> tuple[dict, str | None]:
+    workload = layer.pop("workload", None)
+    if not isinstance(workload, str | None):
+        raise UsageError(f"{config}: workload = {workload!r} is not a name, such as workload = \"imagenet/resnet_50\"")
+    return layer, workload

@@ -1,0 +1,100 @@
+"""hvdscale-train --list: parameters and operations against closed forms, and a table that can be read."""
+import time
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from hvdscale import presets
+from hvdscale.workload import Batch, Classification, Data, Split, build_model
+from hvdscale.workloads import find, names
+from hvdscale.workloads.card import Card
+from hvdscale.workloads.listing import HEADINGS, counts, example, listing, rounded, row
+from hvdscale.workloads.models.cnn import WIDTHS
+
+
+def dense(*sizes):
+    """Parameters and operations of linear layers with biases, from size to size."""
+    pairs = list(zip(sizes, sizes[1:]))
+    return sum(a * b + b for a, b in pairs), sum(2 * a * b for a, b in pairs)
+
+
+@pytest.mark.parametrize("name, sizes", [
+    ("mnist/fc_1024_1024", (784, 1024, 1024, 10)), ("fashion_mnist/fc_7", (784, 7, 10)), ("digits/fc", (64, 64, 10))])
+def test_a_fully_connected_network_takes_two_operations_a_weight(name, sizes):
+    assert counts(find(name)) == dense(*sizes)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_convolution_takes_two_operations_a_weight_and_pixel(width):
+    first, second, hidden = WIDTHS[width]
+    workload = find(f"mnist/simple_cnn_{width}")
+    of_dense = dense(49 * second, hidden, 10)
+    assert counts(workload) == (26 * first + (25 * first + 1) * second + of_dense[0],
+                                2 * 25 * (28**2 * first + 14**2 * first * second) + of_dense[1])
+
+
+def test_operations_are_of_one_example_of_the_card():
+    def of(examples):
+        batch = Batch(torch.empty(examples, 5, device="meta"), torch.empty(examples, dtype=torch.int64, device="meta"))
+        return Classification("d", "m", 3, lambda data_dir: Data(Split(torch.ones(1, 5), torch.zeros(1)), None),
+                              lambda: torch.nn.Linear(5, 3), card=Card(10, 2, lambda: batch))
+    assert (counts(of(1)), counts(of(4))) == ((18, 30), (18, 120))
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_name_that_is_listed_is_found_and_builds_its_model(name):
+    workload = find(example(name))
+    assert workload.name == example(name) and workload.card.train_examples > workload.card.val_examples > 0
+    assert all(parameter.is_meta for parameter in build_on_meta(workload).parameters())
+
+
+def build_on_meta(workload):
+    with torch.device("meta"):
+        return build_model(workload, workload.card.model_args)
+
+
+@pytest.mark.parametrize("name", names())
+def test_operations_grow_with_the_parameters_that_see_each_example(name):
+    """A multiply-add a weight at the least, but of what is looked up, not multiplied: embeddings."""
+    workload = find(example(name))
+    embedded = sum(p.numel() for key, p in build_on_meta(workload).named_parameters()
+                   if any(word in key for word in ("embedding", "source", "target")))
+    parameters, flops = counts(workload)
+    assert flops >= 1.9 * (parameters - embedded)
+
+
+@pytest.mark.parametrize("name", ["mnist/simple_cnn", "cifar_10/resnet_8", "lm1b/transformer_shallow", "lm1b/lstm"])
+def test_torchs_own_counter_agrees(name):
+    workload = find(name)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        workload.loss(build_on_meta(workload).eval(), workload.card.batch())
+    assert counts(workload)[1] == counter.get_total_flops() > 0
+
+
+def test_the_table_fits_100_columns_and_has_each_workload_and_preset_once():
+    began = time.monotonic()
+    lines = listing().splitlines()
+    assert time.monotonic() - began < 20                # on a busy machine; alone it takes two seconds
+    assert lines[0].split("  ")[0] == HEADINGS[0] and max(map(len, lines)) <= 100
+    first = [line.split()[0] for line in lines if line]
+    for name in (*names(), *presets.names()):
+        assert first.count(name) == 1, name
+    assert "\n".join(lines).isascii() and all(line == line.rstrip() for line in lines)
+
+
+def test_numbers_of_a_column_end_at_one_place():
+    lines = listing().splitlines()[:1 + len(names())]
+    ends = {line.index(value) + len(value) for line, name in zip(lines[1:], names()) for value in [row(name)[3]]}
+    assert ends == {lines[0].index("training examples") + len("training examples")}
+
+
+def test_what_depends_on_a_width_is_a_dash():
+    assert row("mnist/fc_WIDTH[_WIDTH...]") == ("mnist/fc_WIDTH[_WIDTH...]", "-", "-", "55,000", "val/error<0.03")
+
+
+@pytest.mark.parametrize("value, text", [
+    (0, "0"), (1e-6, "0.00000100"), (0.0277632, "0.0278"), (0.9996, "1.000"), (7.64, "7.64"), (15.2, "15.2"),
+    (123.4, "123"), (1234567.0, "1,234,567")])
+def test_operations_have_three_figures_and_no_exponent(value, text):
+    assert rounded(value) == text
