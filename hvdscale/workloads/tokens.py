@@ -1,0 +1,391 @@
+"""Text as token ids in memory-mapped files, made once and found again; and the splits of a language model.
+
+    cache = open_cache({"train": [Text(path)], "val": [Text(other)]}, "bpe:8000", learn_from=("train",))
+    cache.vocabulary, cache.parts["train"]
+    StreamSplit(cache.parts["train"], sequence=128)         sequences cut from the text as one stream
+    SentenceSplit(cache.parts["train"], sequence=64)        each line an example
+
+A cache is a folder named by a key of all that its content follows from: the files' paths, sizes and times, and the
+settings. One process of a host makes it while the others wait for it; it has its name only once it is whole. Text of
+any size passes through in chunks.
+"""
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import mmap
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..errors import DataError
+from ..launch import usable_cores
+from ..shards import Visits
+from ..splits import Batch
+from .readers.text import Chunk, Text
+from .vocabulary import Vocabulary, is_learned, learn, parse, read
+
+FORMAT = 1                  # of the cache folder; another one is not looked at
+MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
+STARTS = np.dtype("<i8")
+IGNORED = -100              # a target that does not count, as torch's losses have it
+MAPPED_BYTES = 2**26        # of a file that a process has touched, after which it lets go of them
+PAGE = 4096
+SAY_EVERY_SECONDS = 5.0
+
+
+class Mapped:
+    """A one-dimensional array in a file, mapped into memory by each process that reads it, when it first does.
+
+    What was read is let go of from time to time: it stays in the system's cache of files, which gives it up when memory
+    is short, and does not count as the process's own.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype, length: int):
+        self.path, self.dtype, self.length = path, np.dtype(dtype), length
+        self._touched = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getstate__(self) -> dict:
+        return {name: value for name, value in vars(self).items() if name != "_map"}
+
+    def rows(self, starts: np.ndarray, width: int) -> np.ndarray:
+        """The values at starts, starts + 1, ..., (n, width); places outside the array give its first or last value."""
+        if self.length == 0:
+            return np.zeros((len(starts), width), self.dtype)
+        values = np.frombuffer(self._map, self.dtype)
+        found = values[np.clip(starts[:, None] + np.arange(width), 0, self.length - 1)]
+        self._touched += len(starts) * (width * self.dtype.itemsize + PAGE)
+        if self._touched > MAPPED_BYTES:
+            self._touched = 0
+            self._map.madvise(mmap.MADV_DONTNEED)
+        return found
+
+    @cached_property
+    def _map(self) -> mmap.mmap:
+        try:
+            with open(self.path, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), self.length * self.dtype.itemsize, access=mmap.ACCESS_READ)
+            mapped.madvise(mmap.MADV_RANDOM)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.path}: cannot be mapped into memory: {error}; start again, so that the cache is "
+                            "made anew") from None
+        return mapped
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A text as tokens: line after line, each ended by ``eos``.
+
+    tokens   ids, of all lines
+    starts   where each line begins among them, and last where the last one ends: lines + 1 places
+    special  the vocabulary's pad, unk, bos, eos;  vocabulary: its size
+    unknown  how many tokens are ``unk``
+    """
+
+    tokens: Mapped
+    starts: Mapped
+    special: Mapping[str, int]
+    vocabulary: int
+    unknown: int
+
+    @property
+    def lines(self) -> int:
+        return len(self.starts) - 1
+
+    def at(self, starts: np.ndarray, counts: np.ndarray, width: int, fill: int) -> np.ndarray:
+        """So many tokens from each start on, the rest of the row filled: int64, shape (n, width)."""
+        ids = self.tokens.rows(starts, width).astype(np.int64)
+        if ids.size and ids.max() >= self.vocabulary:
+            raise DataError(f"{self.tokens.path}: holds token {ids.max()} of a vocabulary of {self.vocabulary}; the "
+                            f"cache is damaged, remove the folder {self.tokens.path.parent}")
+        return np.where(np.arange(width) < counts[:, None], ids, fill)
+
+    def of_lines(self, lines: np.ndarray, width: int, fill: int) -> tuple[np.ndarray, np.ndarray]:
+        """The first tokens of these lines, the rest of each row filled: int64 (n, width); and how many each line has,
+        ``eos`` counted: int64 (n,)."""
+        bounds = self.starts.rows(lines, 2)
+        counts = bounds[:, 1] - bounds[:, 0]
+        return self.at(bounds[:, 0], counts, width, fill), counts
+
+    def longer_than(self, most: int) -> int:
+        """How many lines have more tokens, ``eos`` counted."""
+        found, step = 0, 2**20
+        for first in range(0, self.lines, step):
+            starts = self.starts.rows(np.array([first]), min(step, self.lines - first) + 1)[0]
+            found += int((np.diff(starts) > most).sum())
+        return found
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A vocabulary, and texts encoded by it, by name."""
+
+    folder: Path
+    vocabulary: Vocabulary
+    parts: Mapping[str, Encoded]
+
+
+@dataclass(frozen=True)
+class StreamSplit:
+    """Sequences cut from a text as one stream of tokens: example i predicts the tokens i T .. i T + T - 1 (T: sequence)
+    from those before them in the sequence, and the one before it; before the text stands ``eos``. The last sequence is
+    filled up with what does not count."""
+
+    text: Encoded
+    sequence: int
+    examples: int | None = None
+
+    def __len__(self) -> int:
+        return -(-len(self.text.tokens) // self.sequence) if self.examples is None else self.examples
+
+    def take(self, visits: Visits) -> Batch:
+        """The visited sequences: inputs and labels, int64 (n, T); labels are IGNORED where there is no token."""
+        starts = visits.indices * self.sequence
+        labels = self.text.at(starts, len(self.text.tokens) - starts, self.sequence, IGNORED)
+        before = self.text.at(starts - 1, np.ones_like(starts), 1, IGNORED)[:, 0]
+        return _shifted(labels, np.where(starts == 0, self.text.special["eos"], before), self.text.special["pad"])
+
+    def first(self, examples: int) -> StreamSplit:
+        """The first sequences alone."""
+        return replace(self, examples=min(examples, len(self)))
+
+    def plain(self) -> StreamSplit:
+        """The same: nothing is drawn."""
+        return self
+
+
+@dataclass(frozen=True)
+class SentenceSplit:
+    """The lines of a text, each predicted from ``bos`` to ``eos``; those of more than ``sequence`` tokens are cut, the
+    others filled up with what does not count."""
+
+    text: Encoded
+    sequence: int
+    examples: int | None = None
+
+    def __len__(self) -> int:
+        return self.text.lines if self.examples is None else self.examples
+
+    def take(self, visits: Visits) -> Batch:
+        """The visited sentences: inputs and labels, int64 (n, T); labels are IGNORED beyond the sentence."""
+        labels, _ = self.text.of_lines(visits.indices, self.sequence, IGNORED)
+        return _shifted(labels, np.full(len(labels), self.text.special["bos"]), self.text.special["pad"])
+
+    def first(self, examples: int) -> SentenceSplit:
+        """The first sentences alone."""
+        return replace(self, examples=min(examples, len(self)))
+
+    def plain(self) -> SentenceSplit:
+        """The same: nothing is drawn."""
+        return self
+
+
+def _shifted(labels: np.ndarray, before: np.ndarray, pad: int) -> Batch:
+    """Labels, and as inputs what stands before each of them."""
+    inputs = np.concatenate((before[:, None], labels[:, :-1]), axis=1)
+    inputs[inputs == IGNORED] = pad
+    return Batch(torch.from_numpy(inputs), torch.from_numpy(labels))
+
+
+def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from: Sequence[str] = ("train",),
+               folder: str | None = None, blank_lines: bool = True) -> Cache:
+    """The texts as tokens: found in the cache, or made and kept there.
+
+    parts        name -> files, or parts of files, in order
+    vocabulary   as vocabulary.learn takes it, or a file as vocabulary.read takes it
+    learn_from   the parts from which it is learned
+    folder       where caches are kept; None: $XDG_CACHE_HOME/hvdscale/tokens, or ~/.cache/hvdscale/tokens
+    blank_lines  False: lines of nothing but white space are left out
+
+    Raises DataError for files that cannot be read or are not what they should be, and where the folder cannot be
+    written or the disk is full; UsageError for a vocabulary that means nothing.
+    """
+    given = None if is_learned(vocabulary) else read(Path(vocabulary).expanduser())
+    files = {name: [_identity(text) for text in texts] for name, texts in parts.items()}
+    settings = {"format": FORMAT, "parts": files, "vocabulary": given.sha256 if given else vocabulary,
+                "learn_from": [] if given else list(learn_from), "blank_lines": blank_lines}
+    root = Path(folder).expanduser() if folder else _default_folder()
+    place = root / hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:24]
+    found = _whole(place)
+    if found is None:
+        with _writing(root), _locked(place):
+            found = _whole(place)           # another process may have made it in between
+            if found is None:
+                _Build(place, parts, blank_lines).make(given or vocabulary, learn_from)
+                found = _whole(place)
+    if found is None:
+        raise DataError(f"{place}: is not whole although it was just made; is something else writing or removing files "
+                        "there? Name another folder: --data-arg cache=DIR")
+    return found
+
+
+def _default_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path("~/.cache").expanduser()) / "hvdscale" / "tokens"
+
+
+def _identity(text: Text) -> list:
+    try:
+        known = text.path.stat()
+    except OSError as error:
+        raise DataError(f"{text.path}: cannot be read: {error.strerror}") from None
+    return [str(text.path.resolve()), known.st_size, known.st_mtime_ns, text.start, text.stop]
+
+
+def _whole(place: Path) -> Cache | None:
+    """The cache in this folder, if its manifest can be read and each file has the size that stands there."""
+    try:
+        manifest = json.loads((place / MANIFEST).read_text())
+        content = (place / manifest["vocabulary"]["file"]).read_bytes()
+        if hashlib.sha256(content).hexdigest() != manifest["vocabulary"]["sha256"]:
+            return None
+        vocabulary = parse(content, place / manifest["vocabulary"]["file"])
+        special = {name: getattr(vocabulary, name) for name in ("pad", "unk", "bos", "eos")}
+        parts = {}
+        for number, known in enumerate(manifest["parts"]):
+            tokens = Mapped(place / f"{number}.tokens", known["dtype"], known["tokens"])
+            starts = Mapped(place / f"{number}.starts", STARTS, known["lines"] + 1)
+            if any(file.path.stat().st_size != len(file) * file.dtype.itemsize for file in (tokens, starts)):
+                return None
+            parts[known["name"]] = Encoded(tokens, starts, special, len(vocabulary), known["unknown"])
+        return Cache(place, vocabulary, parts)
+    except (OSError, ValueError, KeyError, TypeError, DataError):
+        return None
+
+
+@contextmanager
+def _writing(root: Path) -> Iterator[None]:
+    """What the disk refuses is a DataError that says how to name another folder. What is read raises its own."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DataError(f"{root}: the tokens of the text do not fit there: {error.strerror}; what was written is "
+                            "removed. Make room, or name another folder: --data-arg cache=DIR") from None
+        raise DataError(f"{root}: the tokens of the text cannot be written there: {error.strerror}; name a folder that "
+                        "can be written: --data-arg cache=DIR") from None
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """Alone on this cache; waits for whoever makes it. The kernel gives the lock back when a process dies."""
+    with open(f"{place}.lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            raise DataError(f"{place.parent}: this file system refuses locks ({error.strerror}), by which one process "
+                            "of a host makes the tokens for all; name another folder: --data-arg cache=DIR") from None
+        yield
+
+
+@dataclass(frozen=True)
+class _Build:
+    """The making of a cache, under another name until it is whole."""
+
+    place: Path
+    parts: Mapping[str, Sequence[Text]]
+    blank_lines: bool
+
+    def make(self, vocabulary: Vocabulary | str, learn_from: Sequence[str]) -> None:
+        """Write the cache and give it its name; an error leaves nothing behind."""
+        unfinished = f"{self.place.name}.{socket.gethostname()}."
+        for left in [*self.place.parent.glob(f"{unfinished}*"), self.place]:       # by a killed process; damaged
+            shutil.rmtree(left, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=unfinished, dir=self.place.parent))
+        try:
+            if isinstance(vocabulary, str):
+                vocabulary = learn(vocabulary, self._lines(learn_from, f"vocabulary {vocabulary}"))
+            self._write(folder, vocabulary)
+            try:
+                os.rename(folder, self.place)
+            except OSError:
+                if _whole(self.place) is None:          # made on another host meanwhile, where locks do not reach
+                    raise
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _write(self, folder: Path, vocabulary: Vocabulary) -> None:
+        folder.chmod(0o755)
+        name = VOCABULARY + vocabulary.suffix
+        _write_whole(folder / name, vocabulary.content)
+        dtype = np.dtype("<u2" if len(vocabulary) <= 2**16 else "<u4")
+        known = [self._encode(folder / str(number), part, vocabulary, dtype)
+                 for number, part in enumerate(self.parts)]
+        described = {"file": name, "sha256": vocabulary.sha256, "tokens": len(vocabulary)}
+        manifest = {"vocabulary": described, "parts": known}
+        _write_whole(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+
+    def _encode(self, stem: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype) -> dict:
+        """Write one part's tokens and line starts; gives its entry in the manifest."""
+        known = {"name": name, "dtype": dtype.str, "tokens": 0, "lines": 0, "unknown": 0}
+        threads = max(1, len(usable_cores()))           # the other ranks of the host wait meanwhile
+        with open(f"{stem}.tokens", "wb") as tokens, open(f"{stem}.starts", "wb") as starts:
+            starts.write(np.zeros(1, STARTS).tobytes())
+            for lines in self._lines([name], f"tokens of {name}"):
+                ids, counts = vocabulary.encode(lines, threads)
+                ends = np.cumsum(counts + 1)
+                ended = np.full(len(ids) + len(lines), vocabulary.eos, dtype)
+                own = np.ones(len(ended), bool)
+                own[ends - 1] = False
+                ended[own] = ids
+                tokens.write(ended.tobytes())
+                starts.write((known["tokens"] + ends).astype(STARTS).tobytes())
+                known["tokens"] += len(ended)
+                known["lines"] += len(lines)
+                known["unknown"] += int((ids == vocabulary.unk).sum())
+            for file in (tokens, starts):
+                file.flush()
+                os.fsync(file.fileno())
+        return known
+
+    def _lines(self, names: Sequence[str], doing: str) -> Iterator[list[str]]:
+        """The lines of these parts in chunks, with progress told."""
+        texts = [text for name in names for text in self.parts[name]]
+        progress = _Progress(doing, sum(text.stored_bytes for text in texts))
+        for text in texts:
+            for chunk in text.chunks():
+                lines = chunk.lines if self.blank_lines else [line for line in chunk.lines if line.strip()]
+                if lines:
+                    yield lines
+                progress.add(chunk)
+
+
+class _Progress:
+    """Lines on stderr, one every few seconds, none for what takes less."""
+
+    def __init__(self, doing: str, total: int):
+        self._doing, self._total, self._done = doing, total, 0
+        self._started = self._said = time.monotonic()
+
+    def add(self, chunk: Chunk) -> None:
+        self._done += chunk.read
+        now = time.monotonic()
+        if now - self._said >= SAY_EVERY_SECONDS:
+            self._said = now
+            rate = self._done / (now - self._started)
+            print(f"{self._doing}: {self._done / max(self._total, 1):.0%} of {self._total / 1e6:.0f} MB, "
+                  f"{rate / 1e6:.1f} MB/s", file=sys.stderr, flush=True)
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,381 @@
+"""Vocabularies: text to token ids and back. Learned from text, or read from a file.
+
+    vocabulary = learn("bpe:8000", chunks_of_lines)     or unigram:N, word, word:N, char, char:N, byte
+    vocabulary = read(Path("my.model"))                 a SentencePiece model, or a list of words or characters
+    ids, counts = vocabulary.encode(["one line", "another"])
+    vocabulary.decode(ids)
+
+Learned ones start with the four special tokens: 0 <pad> fills up, 1 <unk> is what has no token of its own, 2 <s> begins
+and 3 </s> ends a line. One that was given keeps its ids, and what it lacks of the four follows its last token.
+"""
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import DataError, UsageError
+
+SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
+SPELLED = {"<pad>": 0, "<PAD>": 0, "<unk>": 1, "<UNK>": 1, "<s>": 2, "<S>": 2, "<bos>": 2,
+           "</s>": 3, "</S>": 3, "<eos>": 3}
+BYTES = 256
+SAMPLE = 2**25                  # characters of text, at most, that pieces are learned from
+LONGEST = 1000                  # characters of a line learned from; SentencePiece leaves out lines of over 4,192 bytes
+SAMPLE_SEED = 1811
+MOST_LISTED = 2**26             # bytes of a file that lists tokens
+CODE_POINTS = 0x110000
+LEARNED = "bpe:8000, unigram:8000, word, word:10000, char, char:200 or byte"
+
+
+class Vocabulary:
+    """Tokens 0 .. len-1, among them ``pad``, ``unk``, ``bos`` and ``eos``. It has no state: it may be pickled.
+
+    suffix  of the file that ``content`` makes, and ``read`` reads
+    """
+
+    pad, unk, bos, eos = range(4)
+    suffix = ".txt"
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def encode(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of all lines' tokens, one line after the other, and how many each line has: two integer arrays.
+
+        No special token is put in, but ``unk``. threads: used where a vocabulary can use them.
+        """
+        raise NotImplementedError
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of these tokens, without the special ones; ``unk`` is shown as a sign of its own."""
+        raise NotImplementedError
+
+    @property
+    def content(self) -> bytes:
+        """The file of this vocabulary."""
+        raise NotImplementedError
+
+    @property
+    def sha256(self) -> str:
+        """The checksum of its file: vocabularies of one checksum encode alike."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+class Pieces(Vocabulary):
+    """Parts of words, by SentencePiece (Kudo & Richardson 2018, arXiv:1808.06226), from the bytes of its model."""
+
+    suffix = ".model"
+
+    def __init__(self, content: bytes):
+        self._content = content
+        model = self._model
+        self._size = len(model)
+        self.unk = model.unk_id()
+        self.pad, self.bos, self.eos = (self._place(known()) for known in (model.pad_id, model.bos_id, model.eos_id))
+
+    def _place(self, known: int) -> int:
+        """The id of a special token, a new one where the model has none."""
+        if known >= 0:
+            return known
+        self._size += 1
+        return self._size - 1
+
+    @cached_property
+    def _model(self):
+        return _sentencepiece().SentencePieceProcessor(model_proto=self._content)
+
+    def __getstate__(self) -> dict:
+        return {name: value for name, value in vars(self).items() if name != "_model"}
+
+    def __len__(self) -> int:
+        return self._size
+
+    def encode(self, lines, threads=1):
+        found = self._model.encode(list(lines), out_type=int, num_threads=threads)
+        counts = np.fromiter(map(len, found), np.int64, len(found))
+        return np.fromiter(itertools.chain.from_iterable(found), np.uint32, int(counts.sum())), counts
+
+    def decode(self, ids):
+        special = {self.pad, self.bos, self.eos}
+        return self._model.decode([int(i) for i in ids if int(i) not in special])
+
+    @property
+    def content(self):
+        return self._content
+
+
+class Listed(Vocabulary):
+    """Tokens that are listed in order, special ones among them or after them; the file has one a line."""
+
+    def __init__(self, tokens: Sequence[str]):
+        self.tokens = list(tokens)
+        known = {SPELLED[token]: place for place, token in reversed(list(enumerate(self.tokens))) if token in SPELLED}
+        for number, token in enumerate(SPECIAL):
+            if number not in known:
+                known[number] = len(self.tokens)
+                self.tokens.append(token)
+        self.pad, self.unk, self.bos, self.eos = (known[number] for number in range(len(SPECIAL)))
+
+    def __len__(self):
+        return len(self.tokens)
+
+    @property
+    def content(self):
+        return "".join(f"{token}\n" for token in self.tokens).encode()
+
+    def _shown(self, ids: Iterable[int]) -> list[str]:
+        hidden = {self.pad, self.bos, self.eos}
+        return [self.tokens[i] for i in map(int, ids) if i not in hidden]
+
+
+class Words(Listed):
+    """What stands between white space. A word <unk> in the text, as WikiText has it, is ``unk``."""
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        ids = {token: place for place, token in enumerate(self.tokens)}
+        for token in SPELLED.keys() & ids.keys():
+            if ids[token] != self.unk:
+                del ids[token]
+        return ids
+
+    def encode(self, lines, threads=1):
+        words = [line.split() for line in lines]
+        counts = np.fromiter(map(len, words), np.int64, len(words))
+        find, unk = self._ids.get, self.unk
+        ids = (find(word, unk) for word in itertools.chain.from_iterable(words))
+        return np.fromiter(ids, np.uint32, int(counts.sum())), counts
+
+    def decode(self, ids):
+        return " ".join(self._shown(ids))
+
+
+class Characters(Listed):
+    """Single characters."""
+
+    @cached_property
+    def _ids(self) -> np.ndarray:
+        ids = np.full(CODE_POINTS, self.unk, np.uint32)
+        for place, token in enumerate(self.tokens):
+            if len(token) == 1:
+                ids[ord(token)] = place
+        return ids
+
+    def __getstate__(self) -> dict:
+        return {name: value for name, value in vars(self).items() if name != "_ids"}
+
+    def encode(self, lines, threads=1):
+        counts = np.fromiter(map(len, lines), np.int64, len(lines))
+        return self._ids[np.frombuffer("".join(lines).encode("utf-32-le"), "<u4")], counts
+
+    def decode(self, ids):
+        return "".join("\N{REPLACEMENT CHARACTER}" if token == self.tokens[self.unk] else token
+                       for token in self._shown(ids))
+
+
+class Bytes(Vocabulary):
+    """The bytes of the text as UTF-8: 260 tokens, the special ones first, whatever the text."""
+
+    def __len__(self):
+        return len(SPECIAL) + BYTES
+
+    def encode(self, lines, threads=1):
+        parts = [line.encode() for line in lines]
+        counts = np.fromiter(map(len, parts), np.int64, len(parts))
+        return np.frombuffer(b"".join(parts), np.uint8).astype(np.uint32) + len(SPECIAL), counts
+
+    def decode(self, ids):
+        return bytes(int(i) - len(SPECIAL) for i in ids if int(i) >= len(SPECIAL)).decode("utf-8", "replace")
+
+    @property
+    def content(self):
+        return b"bytes\n"
+
+
+def is_learned(wanted: str) -> bool:
+    """Whether the vocabulary is one to be learned, not a file. Raises UsageError for one that cannot be learned so."""
+    kind, colon, number = wanted.partition(":")
+    if kind not in ("bpe", "unigram", "word", "char", "byte"):
+        return False
+    if kind in ("bpe", "unigram"):
+        least = len(SPECIAL) + BYTES + 1
+    else:
+        least = len(SPECIAL) + 1
+    if colon and kind != "byte":
+        if not number.isdecimal() or int(number) < least:
+            raise UsageError(f"vocabulary={wanted}: {kind}:N wants a whole number of at least {least} tokens, the "
+                             f"special ones among them; the vocabularies are {LEARNED}, or a file")
+    elif colon or kind in ("bpe", "unigram"):
+        raise UsageError(f"vocabulary={wanted}: give {'byte alone' if colon else f'its size, as {kind}:8000'}; the "
+                         f"vocabularies are {LEARNED}, or a file")
+    return True
+
+
+def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
+    """The vocabulary of this kind and size, learned from lines in chunks, in memory that does not grow with them.
+
+    bpe:N, unigram:N  SentencePiece, of a random sample of the lines (2^25 characters) that is the same each time; what
+                      has no piece is spelled in bytes, so that nothing is ``unk``. The text is not normalized
+    word:N, char:N    the N most frequent with the special tokens, equal ones in the order of their characters; without
+                      N all there are
+    byte              takes no text
+
+    Raises DataError where the text does not bear the size, naming one that it does; UsageError as ``is_learned`` does.
+    """
+    if not is_learned(wanted):
+        raise UsageError(f"vocabulary={wanted}: is none that is learned: {LEARNED}")
+    kind, _, number = wanted.partition(":")
+    if kind == "byte":
+        return Bytes()
+    if kind in ("bpe", "unigram"):
+        return _pieces(wanted, kind, int(number), sample(chunks))
+    size = int(number) - len(SPECIAL) if number else None
+    return _counted(wanted, size, Words if kind == "word" else Characters, chunks)
+
+
+def read(path: Path) -> Vocabulary:
+    """The vocabulary in a file: a SentencePiece model; or tokens listed one a line, as UTF-8, special ones spelled
+    <pad>, <unk>, <s>, </s>: words, or single characters where all are. Raises DataError naming the file for another."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MOST_LISTED + 1)
+    except OSError as error:
+        raise DataError(f"vocabulary={path}: is neither {LEARNED}, nor a file that can be read: "
+                        f"{error.strerror}") from None
+    if len(content) > MOST_LISTED:
+        raise DataError(f"{path}: has more than {MOST_LISTED >> 20} MiB; it is no vocabulary")
+    return parse(content, path)
+
+
+def parse(content: bytes, path: Path) -> Vocabulary:
+    """As ``read``, of the file's content."""
+    if content == Bytes().content:
+        return Bytes()
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" not in text and not path.name.endswith(Pieces.suffix):
+        return _listed(text, path)
+    try:
+        found = Pieces(content)
+    except (RuntimeError, ValueError) as error:
+        raise DataError(f"{path}: is no SentencePiece model ({_reason(error)}), nor a list of tokens, one a line as "
+                        "UTF-8") from None
+    if len(found) <= len(SPECIAL):
+        raise DataError(f"{path}: is a SentencePiece model without pieces")
+    return found
+
+
+def sample(chunks: Iterable[Sequence[str]], most: int = SAMPLE) -> list[str]:
+    """Lines drawn at random with equal chances, in order, of ``most`` characters at most; the same at each call.
+
+    Each line draws a number; those below a bar are kept, and the bar is halved whenever there are too many. Lines are
+    cut every LONGEST characters.
+    """
+    draw, bar, kept, size = random.Random(SAMPLE_SEED).random, 1.0, [], 0
+    for line in _cut(chunks):
+        number = draw()
+        if number < bar:
+            kept.append((number, line))
+            size += len(line)
+            while size > most:
+                bar /= 2
+                kept = [pair for pair in kept if pair[0] < bar]
+                size = sum(len(line) for _, line in kept)
+    return [line for _, line in kept]
+
+
+def _cut(chunks: Iterable[Sequence[str]]) -> Iterator[str]:
+    for lines in chunks:
+        for line in lines:
+            if 0 < len(line) <= LONGEST:
+                yield line
+            else:
+                yield from (line[at:at + LONGEST] for at in range(0, len(line), LONGEST))
+
+
+def _pieces(wanted: str, kind: str, size: int, lines: list[str]) -> Pieces:
+    if not any(map(str.strip, lines)):
+        raise DataError(f"vocabulary={wanted}: the text to learn it from is empty")
+    package, model = _sentencepiece(), io.BytesIO()
+    try:
+        package.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=model, model_type=kind, vocab_size=size, byte_fallback=True,
+            character_coverage=0.9995, normalization_rule_name="identity", remove_extra_whitespaces=False,
+            pad_id=0, unk_id=1, bos_id=2, eos_id=3, num_threads=1, minloglevel=3)
+    except (RuntimeError, ValueError, OSError) as error:
+        raise DataError(f"vocabulary={wanted}: {_why_not(kind, str(error))}") from None
+    return Pieces(model.getvalue())
+
+
+def _why_not(kind: str, error: str) -> str:
+    """What SentencePiece's message says of the sizes that the text bears."""
+    high = re.search(r"too high .*<= (\d+)", error, re.DOTALL)
+    if high and int(high[1]) > len(SPECIAL) + BYTES:
+        return f"the text bears no more than {high[1]} tokens of this kind; ask for {kind}:{high[1]} or fewer"
+    low = re.search(r"smaller than required_chars\. \d+ vs (\d+)", error)
+    if low:
+        return (f"the text's characters, the 256 bytes and the special tokens need {low[1]} tokens; ask for "
+                f"{kind}:{int(low[1]) + 1} or more")
+    return f"SentencePiece cannot learn it from this text ({_reason(error)}); try char or byte"
+
+
+def _reason(error) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _counted(wanted: str, size: int | None, kind: type[Listed], chunks: Iterable[Sequence[str]]) -> Listed:
+    counts: Counter = Counter()
+    for lines in chunks:
+        if kind is Words:
+            counts.update(itertools.chain.from_iterable(line.split() for line in lines))
+        else:
+            counts.update("".join(lines))
+    for token in SPELLED:
+        counts.pop(token, None)
+    if not counts:
+        raise DataError(f"vocabulary={wanted}: the text to learn it from is empty")
+    if size is not None and size > len(counts):
+        name, most = wanted.partition(":")[0], len(counts) + len(SPECIAL)
+        raise DataError(f"vocabulary={wanted}: the text has {len(counts)} different {kind.__name__.lower()}, which make"
+                        f" {most} tokens with the special ones; ask for {name}:{most} or fewer, or {name} for all")
+    ordered = sorted(counts, key=lambda token: (-counts[token], token))
+    return kind([*SPECIAL, *ordered[:size]])
+
+
+def _listed(text: str, path: Path) -> Listed:
+    tokens = text.removeprefix("\ufeff").split("\n")
+    if tokens[-1] == "":
+        tokens.pop()
+    tokens = [token[:-1] if len(token) > 1 and token.endswith("\r") else token for token in tokens]
+    if all(token in SPELLED for token in tokens):
+        raise DataError(f"{path}: lists no tokens; a vocabulary has one a line")
+    single, met = all(len(token) == 1 or token in SPELLED for token in tokens), {}
+    for line, token in enumerate(tokens, 1):
+        if not token or (not single and len(token.split()) != 1):
+            hint = "; of the files that SentencePiece writes, give the .model" if "\t" in token else ""
+            raise DataError(f"{path}: line {line} is {token[:40]!r}, not one word: a vocabulary has one a line{hint}")
+        if token in met:
+            raise DataError(f"{path}: line {line} has {token[:40]!r} again, after line {met[token]}; is it a "
+                            "vocabulary? It has each token once")
+        met[token] = line
+    return (Characters if single else Words)(tokens)
+
+
+def _sentencepiece():
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise DataError(f"vocabularies of pieces need sentencepiece, which cannot be imported ({error}); pip install "
+                        "sentencepiece, or choose vocabulary=word, char or byte") from None
+    return sentencepiece
