@@ -29,7 +29,7 @@ from .card import Card
 from .models.alexnet import AlexNet
 from .models.resnet import CIFAR_MODELS, CifarResNet
 from .readers.cifar import CHANNELS, SIDE, read_records
-from .readers.files import Found, check_digests, collect, holding, unlike_published
+from .readers.files import Found, check_digests, collect, holding, said_of
 
 VALIDATION = 5000
 
@@ -147,12 +147,8 @@ def _load(dataset: str, data_dir: str | None, allow_missing: bool, augment: bool
     test = Split(*_read(layout, [found[layout.test]], layout.test_records, label)) if layout.test in found else None
     digests = check_digests(found, SHA1, dataset, "sha1")
     model_args = {"classes": layout.classes[label]} if len(layout.classes) > 1 else {}
-    notes = [f"trains without {', '.join(missing)} (--allow-missing)"] if missing else []
-    unlike = unlike_published(digests, SHA1[dataset])
-    if unlike:
-        notes.append(f"not the published bytes, as sha1 shows: {', '.join(unlike)}")
-    return Data(train, val, test, model_args=model_args, notes=tuple(notes),
-                record={"files": digests, **({"missing": missing} if missing else {})})
+    record, notes = said_of(digests, SHA1[dataset], missing, "sha1")
+    return Data(train, val, test, model_args=model_args, record=record, notes=notes)
 
 
 def _refuse_missing(layout: Layout, folder: Path, found: dict, missing: list[str], allowed: bool) -> None:

@@ -21,7 +21,7 @@ from ..workload import Batch, Classification, Data, Split
 from .card import Card
 from .models.cnn import WIDTHS, SimpleCNN
 from .models.fc import FullyConnected, parse_widths
-from .readers.files import Found, check_digests, collect, holding, unlike_published
+from .readers.files import Found, check_digests, collect, holding, said_of
 from .readers.idx import read_idx
 
 MODELS = dict.fromkeys(("mnist", "fashion_mnist"), (
@@ -87,13 +87,8 @@ def load(dataset: str, data_dir: str | None, allow_missing: bool = False) -> Dat
                         "validation; none are left")
     train, val = (Split(images[part], labels[part]) for part in (slice(-VALIDATION), slice(-VALIDATION, None)))
     test = None if missing else Split(*_pair(found, "t10k"))
-    digests = check_digests(found, MD5, dataset, "md5")
-    notes = [f"does without {', '.join(missing)} (--allow-missing)"] if missing else []
-    unlike = unlike_published(digests, MD5[dataset])
-    if unlike:
-        notes.append(f"not the published bytes, as md5 shows: {', '.join(unlike)}")
-    return Data(train, val, test, notes=tuple(notes),
-                record={"files": digests, **({"missing": missing} if missing else {})})
+    record, notes = said_of(check_digests(found, MD5, dataset, "md5"), MD5[dataset], missing, "md5")
+    return Data(train, val, test, record=record, notes=notes)
 
 
 def _names(part: str) -> tuple[str, str]:

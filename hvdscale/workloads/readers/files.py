@@ -2,7 +2,7 @@
 
     found = collect(folder, ("train.bin", "test.bin"), ("cifar-100-binary",), ("cifar-100-binary.tar.gz",))
     content = found["train.bin"].content                   its bytes, unpacked; a name without a file is not in found
-    digests = check_digests(found, DIGESTS, "cifar_100")
+    digests = check_digests(found, SHA1, "cifar_100", "sha1")
 
 What is wrong with a file is a DataError that names it.
 """
@@ -106,12 +106,12 @@ def _members(archive: Path, names: set[str]) -> dict[str, Found]:
 
 def check_digests(found: Mapping[str, Found], published: Mapping[str, Mapping[str, str]], dataset: str,
                   algorithm: str) -> dict[str, str]:
-    """Each file's digest, as {"train.bin": "sha1:e207cd2e05b7"}: what tells copies of a data set apart.
+    """The digest of each file's content, in hexadecimal.
 
     Raises DataError for a file that is certainly another than its name says: its digest is that of another published
     file, or of another file here.
 
-    published  data set -> file name -> digest of the unpacked content, in hexadecimal
+    published  data set -> file name -> digest
     """
     owners = {digest: (owner, name) for owner, files in published.items() for name, digest in files.items()}
     digests, holders = {}, {}
@@ -124,13 +124,27 @@ def check_digests(found: Mapping[str, Found], published: Mapping[str, Mapping[st
         if digest in holders:
             raise DataError(f"{file.where}: has the same bytes as {holders[digest]}; put the right file there")
         holders[digest] = file.where
-        digests[name] = f"{algorithm}:{digest[:12]}"
+        digests[name] = digest
     return digests
 
 
-def unlike_published(digests: Mapping[str, str], published: Mapping[str, str]) -> list[str]:
-    """Names of the files whose digest is not the published one."""
-    return [name for name, digest in digests.items() if digest.partition(":")[2] != published[name][:12]]
+def said_of(digests: Mapping[str, str], published: Mapping[str, str], missing: list[str],
+            algorithm: str) -> tuple[dict, tuple[str, ...]]:
+    """What a log keeps of the files, and what the user is told of them: the record and the notes of Data.
+
+    The record has a digest of all files, which tells copies of a data set apart: the first 12 digits of what
+    ``sha1sum FILES | sha1sum`` prints (or md5sum), of unpacked files in the order of the names; and what is missing.
+    """
+    listed = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
+    record = {f"files_{algorithm}": hashlib.new(algorithm, listed.encode(), usedforsecurity=False).hexdigest()[:12]}
+    notes = []
+    if missing:
+        record["missing"] = missing
+        notes.append(f"does without {', '.join(missing)} (--allow-missing)")
+    unlike = [name for name, digest in digests.items() if digest != published[name]]
+    if unlike:
+        notes.append(f"not the published bytes, as {algorithm} shows: {', '.join(unlike)}")
+    return record, tuple(notes)
 
 
 def holding(folder: Path) -> str:
