@@ -14,11 +14,11 @@ from .. import presets
 from ..workload import Workload, build_model
 from . import find, names
 
-HEADINGS = ("workload", "parameters", "GFLOPs", "training examples", "default target")
+HEADINGS = ("workload", "parameters", "GFLOPs", "examples", "default target")
 NOTES = """\
 GFLOPs: of the forward pass and the loss of one example, a multiply-add as 2; of matrix products,
-convolutions and attention. Sizes are those of the published data, and of models without --model-arg.
-WIDTH stands for a number, as in mnist/fc_1024_1024."""
+convolutions and attention. examples: those of the published training split.
+Models are those without --model-arg. WIDTH stands for a number, as in mnist/fc_1024_1024."""
 
 
 def listing() -> str:
@@ -33,7 +33,7 @@ def row(name: str) -> tuple[str, str, str, str, str]:
     """A workload's entries under the headings; - for what is not known, or depends on a width."""
     workload = find(example(name))
     card, target = workload.card, workload.defaults.get("target", "-")
-    examples = "-" if card is None else f"{card.train_examples:,}"
+    examples = "-" if card is None else whole(card.train_examples)
     if card is None or name != example(name):
         return name, "-", "-", examples, target
     parameters, flops = counts(workload)
@@ -78,10 +78,15 @@ class _Operations(TorchDispatchMode):
         return result
 
 
+def whole(number: int) -> str:
+    """A whole number, from a billion on in three figures."""
+    return f"{number:,}" if number < 1e9 else f"{number / 1e9:.3g} billion"
+
+
 def rounded(value: float) -> str:
-    """Three figures, without an exponent."""
+    """Three figures, but no more than six decimals."""
     decimals = 2 - math.floor(math.log10(value)) if value else 0
-    return f"{value:,.{max(0, decimals)}f}"
+    return f"{value:,.{min(6, max(0, decimals))}f}"
 
 
 def _aligned(rows: list[tuple[str, ...]], numbers: tuple[int, ...] = ()) -> list[str]:

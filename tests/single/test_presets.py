@@ -5,9 +5,12 @@ from click.testing import CliRunner
 from hvdscale import presets
 from hvdscale.cli import doctor, scale, train
 from hvdscale.config import Settings
-from hvdscale.errors import UsageError
+from hvdscale.elastic import Memory
+from hvdscale.errors import DataError, UsageError
+from hvdscale.job import sketch
 from hvdscale.plan import Place, settle
 from hvdscale.presets import load, names, read_config, title
+from hvdscale.workers import Lone
 from hvdscale.workload import build_model
 from hvdscale.workloads import find
 
@@ -20,6 +23,17 @@ GOALS = {"mnist-simple-cnn": "val/error<0.01", "fashion-simple-cnn": "val/error<
          "openimages-resnet50": "val/average_precision>0.31", "lm1b-transformer": "val/cross_entropy<3.9",
          "lm1b-lstm": "val/cross_entropy<3.9", "commoncrawl-transformer": "val/cross_entropy<3.9"}
 OF_MASTERS = [name for name in names() if name.startswith("masters2018-")]
+
+
+OWN = """
+import torch
+from hvdscale.workload import Classification
+
+def load(data_dir):
+    raise AssertionError("no data is read")
+
+workload = Classification("own", "linear", 2, load, lambda: torch.nn.Linear(1, 2))
+"""
 
 
 def planned(name, workers=1, **typed):
@@ -229,19 +243,36 @@ def test_a_dry_run_without_data_prints_the_plan_by_the_published_sizes(run, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_of_data_that_is_given_and_wrong_is_an_error(run, tmp_path):
-    done = run(*TRAIN, "mnist/simple_cnn", "--data-dir", str(tmp_path), "--dry-run", check=False)
-    assert done.returncode == 1 and done.stdout == "" and "has no train-images-idx3-ubyte" in done.stderr
+def test_a_dry_run_of_data_that_is_given_and_wrong_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="has no train-images-idx3-ubyte"):
+        train._run("mnist/simple_cnn", [{"data_dir": str(tmp_path)}], True, Lone(), Memory())
 
 
-def test_a_run_without_data_is_an_error_still(run):
-    done = run(*TRAIN, "mnist/simple_cnn", check=False)
-    assert done.returncode == 1 and "mnist needs --data-dir DIR" in done.stderr
+def test_a_run_without_data_is_an_error_still():
+    with pytest.raises(DataError, match="mnist needs --data-dir DIR"):
+        train._run("mnist/simple_cnn", [], False, Lone(), Memory())
 
 
-def test_a_dry_run_without_data_refuses_what_cannot_hold(run):
-    done = run(*TRAIN, "mnist/simple_cnn", "--dry-run", "--global-batch", "60000", check=False)
-    assert done.returncode == 2 and "larger than the training set of 55000 examples" in done.stderr
+@pytest.mark.parametrize("typed, said", [
+    ({"global_batch": 60000}, "larger than the training set of 55000 examples"),
+    ({"global_batch": 600, "train_subset": 500}, "larger than the training set of 500 examples"),
+    ({"target": "val/bleu>30"}, "'bleu' is none of these"), ({"label_smoothing": 0.95}, "use at most 0.9")])
+def test_a_plan_without_data_refuses_what_cannot_hold(typed, said):
+    with pytest.raises(UsageError, match=said):
+        sketch("mnist/simple_cnn", [typed], Lone())
+
+
+def test_a_plan_without_data_has_the_model_arguments_that_the_data_would_say():
+    assert sketch("cifar_100/resnet_8", [{}], Lone()).startswith("cifar_100/resnet_8 (classes=100)\n")
+    with pytest.raises(UsageError, match="model_args.classes = 7 cannot be set: the data says it"):
+        sketch("cifar_100/resnet_8", [{"model_args": {"classes": 7}}], Lone())
+
+
+def test_nothing_is_planned_where_nothing_is_published_or_data_is_given(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "job_without_card.py").write_text(OWN)
+    assert sketch("mnist/simple_cnn", [{"data_dir": str(tmp_path)}], Lone()) is None
+    assert sketch("job_without_card:workload", [{"lr": 1.0, "steps": 1, "local_batch": 1}], Lone()) is None
 
 
 def test_presets_are_shipped_as_data_of_the_package():
