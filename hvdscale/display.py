@@ -59,7 +59,8 @@ class Display(Quiet):
     def step(self, step, examples, seconds, loss):
         rate = examples / seconds
         left = _remaining(self._plan, step, seconds)
-        self._loss, self._speed = f"loss {loss:<10.4g}", f"{rate:,.0f} examples/s  {left}"
+        speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        self._loss, self._speed = f"loss {loss:<10.4g}", f"{speed} examples/s  {left}"
         if self._clock() - self._drawn >= (BAR_SECONDS if self._bar else LINE_SECONDS):
             self._show(step)
 
