@@ -30,8 +30,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import DataError, UsageError
-from ..workload import Batch, Data, MapSplit, Workload
+from ..workload import Data, MapSplit, Workload
 from .average_precision import COUNTS, average_precision, score_counts
 from .card import Card
 from .imagenet import SIDE, prepare
@@ -50,6 +49,7 @@ from .readers.open_images import Images, Labels, find_images, find_labels, read_
 
 MODELS = {"open_images_v4": ("resnet_50",)}
 CLASSES, TRAIN, VALIDATION = 7186, 4_526_492, 41_225
+PARTS = ("train", "validation", "test")
 NEGATIVES = {"all": 0, "verified": -1}          # the target of a class that nobody looked for
 
 DEFAULTS = dict(local_batch=32, base_batch=256, optimizer="nesterov", momentum=0.9, lr=0.1, lr_rule="linear",
@@ -65,9 +65,9 @@ def workload(dataset: str, model: str) -> MultiLabel | None:
                       Card(TRAIN, VALIDATION, _meta_batch, {"classes": CLASSES}))
 
 
-def _meta_batch() -> Batch:
-    return Batch(torch.empty(1, 3, SIDE, SIDE, dtype=torch.uint8, device="meta"),
-                 torch.empty(1, CLASSES, dtype=torch.int8, device="meta"))
+def _meta_batch() -> tuple[Tensor, Tensor]:
+    return (torch.empty(1, 3, SIDE, SIDE, dtype=torch.uint8, device="meta"),
+            torch.empty(1, CLASSES, dtype=torch.int8, device="meta"))
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
     pillow()
     folder = Path(data_dir)
     classes = read_classes(folder)
-    collate, splits, record, notes = partial(_collated, len(classes), NEGATIVES[negatives]), {}, {}, []
-    for part in ("train", "validation", "test"):
+    splits, record, notes = {}, {}, []
+    for part in PARTS:
         if part == "test" and allow_missing and not _is_there(folder, part):
             notes.append("has no test split (--allow-missing)")
             continue
@@ -145,14 +145,14 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
         guessed = None
         if machine is not None and part == "train":
             guessed = read_labels(find_labels(folder, part, "machine"), classes, machine)
-        examples, record[part] = _examples(folder, part, human, guessed, allow_missing, negatives == "verified", side)
+        images, labels, record[part] = _labelled(folder, part, human, guessed, allow_missing, negatives == "verified")
         if record[part].get("missing"):
             notes.append(f"{part}: leaves out {record[part]['missing']} labelled images that have no file "
                          "(--allow-missing)")
-        splits[part] = MapSplit(examples, collate)
-    train, val, test = (splits.get(part) for part in ("train", "validation", "test"))
-    return Data(MapSplit(train.dataset.with_crop(random_crop), collate), val, test, train,
-                {"classes": len(classes)}, record, tuple(notes))
+        splits[part] = LabelledImages(images, *labels, len(classes), NEGATIVES[negatives], centre_crop, side)
+    train = MapSplit(replace(splits["train"], crop=random_crop))
+    train_eval, val, test = (MapSplit(splits[part]) if part in splits else None for part in PARTS)
+    return Data(train, val, test, train_eval, {"classes": len(classes)}, record, tuple(notes))
 
 
 def _check_arguments(side: int, negatives: str, machine: float | None) -> None:
@@ -174,9 +174,9 @@ def _is_there(folder: Path, part: str) -> bool:
     return True
 
 
-def _examples(folder: Path, part: str, human: Labels, machine: Labels | None, allow_missing: bool, verified: bool,
-              side: int) -> tuple[LabelledImages, dict]:
-    """The part's labelled images that have files, and what the record has of them."""
+def _labelled(folder: Path, part: str, human: Labels, machine: Labels | None, allow_missing: bool,
+              verified: bool) -> tuple[Images, tuple[Labels, Labels | None], dict]:
+    """The part's labelled images that have files, what labels count of them, and what the record says."""
     wanted = human.images[human.has_positive()]
     if machine is not None:
         wanted = np.union1d(wanted, machine.images)
@@ -192,57 +192,51 @@ def _examples(folder: Path, part: str, human: Labels, machine: Labels | None, al
                         f"{wanted[~there][0]:016x}.jpg; fetch what is missing, or train on what is there with "
                         "--allow-missing")
     # a person's no matters where it counts as such, or overrules the machine
-    human = human.only(np.isin(human.images, found), positive=not verified and machine is None)
-    machine = machine and machine.only(np.isin(machine.images, found))
-    examples = LabelledImages(files.only(found), human, machine, centre_crop, side)
-    record = {"images": len(found), "fingerprint": examples.fingerprint(), "without_positive": left_out,
+    labels = (human.only(np.isin(human.images, found), positive=not verified and machine is None),
+              machine and machine.only(np.isin(machine.images, found)))
+    record = {"images": len(found), "fingerprint": _fingerprint(found, labels), "without_positive": left_out,
               "unused_files": len(files.names) - len(found)}
-    return examples, {**record, "missing": missing} if missing else record
+    return files.only(found), labels, {**record, "missing": missing} if missing else record
+
+
+def _fingerprint(images: np.ndarray, labels: tuple[Labels | None, ...]) -> str:
+    """16 hexadecimal digits, the same for the same images and labels."""
+    found = hashlib.sha256(images)
+    for known in filter(None, labels):
+        for array in (known.images, known.starts, known.classes, known.positive):
+            found.update(array)
+    return found.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """A map-style data set: of each image the pixels, uint8 (3, side, side), the classes that it shows, and those that
-    somebody looked for in vain, uint16.
+    """A map-style data set: of each image the pixels, uint8 (3, side, side), and the targets, int8 (classes,).
 
     machine  labels that count where no person judged the pair; all are positive
+    others   the target of a class that nobody looked for
     crop     (path, side) -> the pixels
     """
 
     images: Images
     human: Labels
     machine: Labels | None
+    classes: int
+    others: int
     crop: Callable[[Path, int], Tensor]
     side: int
 
     def __len__(self) -> int:
         return len(self.images.names)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, np.ndarray, np.ndarray]:
-        name = self.images.names[index]
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.crop(self.images.path(index), self.side), torch.from_numpy(self.targets(index))
+
+    def targets(self, index: int) -> np.ndarray:
+        """1 where the image shows the class, 0 where it does not, -1 where that counts nowhere: int8, (classes,)."""
+        name, targets = self.images.names[index], np.full(self.classes, self.others, np.int8)
         judged, positive = self.human.of(name)
-        shown = judged[positive]
         if self.machine is not None:
-            shown = np.concatenate([shown, np.setdiff1d(self.machine.of(name)[0], judged)])
-        return self.crop(self.images.path(index), self.side), shown, judged[~positive]
-
-    def with_crop(self, crop: Callable[[Path, int], Tensor]) -> LabelledImages:
-        """The same with another crop."""
-        return LabelledImages(self.images, self.human, self.machine, crop, self.side)
-
-    def fingerprint(self) -> str:
-        """16 hexadecimal digits, the same for the same images and labels."""
-        found = hashlib.sha256(self.images.names)
-        for labels in filter(None, (self.human, self.machine)):
-            for array in (labels.images, labels.starts, labels.classes, labels.positive):
-                found.update(array)
-        return found.hexdigest()[:16]
-
-
-def _collated(classes: int, others: int, examples: list[tuple[Tensor, np.ndarray, np.ndarray]]) -> Batch:
-    """A batch of these examples; ``others`` is the target of classes that nobody looked for."""
-    targets = np.full((len(examples), classes), others, np.int8)
-    for row, (_, shown, absent) in zip(targets, examples):
-        row[absent] = 0
-        row[shown] = 1          # last: a pair that was judged both ways is positive
-    return Batch(torch.stack([pixels for pixels, _, _ in examples]), torch.from_numpy(targets))
+            targets[self.machine.of(name)[0]] = 1
+        targets[judged[~positive]] = 0
+        targets[judged[positive]] = 1           # last: a pair that was judged both ways is positive
+        return targets

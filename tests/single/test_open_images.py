@@ -13,7 +13,7 @@ from hvdscale.errors import DataError, UsageError
 from hvdscale.evaluate import Evaluator
 from hvdscale.shards import Visits
 from hvdscale.workers import Lone
-from hvdscale.workload import load_data
+from hvdscale.workload import Batch, load_data
 from hvdscale.workloads import open_images
 from hvdscale.workloads.readers import open_images as reader
 from hvdscale.workloads.readers.open_images import read_classes, read_labels
@@ -49,7 +49,7 @@ def refused(folder, said, **given):
 
 
 def taken(split):
-    return split.take(Visits(np.arange(len(split)), np.zeros(len(split), np.int64)))
+    return Batch(*split.take(Visits(np.arange(len(split)), np.zeros(len(split), np.int64))))
 
 
 def by_hand(images, others):
@@ -173,10 +173,10 @@ def test_sure_labels_of_the_machine_count_where_nobody_judged_and_in_train_alone
 def test_only_training_images_are_cropped_at_random(published):
     data = load(published)
     visits = [Visits(np.arange(3), np.full(3, epoch)) for epoch in (0, 1)]
-    assert not torch.equal(*(data.train.take(visit).inputs for visit in visits))
+    assert not torch.equal(*(data.train.take(visit)[0] for visit in visits))
     for split in (data.train_eval, data.val, data.test.first(2)):
         visits = [Visits(np.arange(2), np.full(2, epoch)) for epoch in (0, 1)]
-        assert torch.equal(*(split.take(visit).inputs for visit in visits))
+        assert torch.equal(*(split.take(visit)[0] for visit in visits))
 
 
 def test_loader_workers_can_be_sent_the_splits(published):
