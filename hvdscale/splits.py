@@ -87,10 +87,10 @@ class Split:
     def take(self, visits: Visits) -> Batch:
         """The visited examples, in this order."""
         where = torch.from_numpy(np.ascontiguousarray(visits.indices))
-        inputs = self.inputs[where]
+        inputs = self.inputs.index_select(0, where)         # of bytes, several times as fast as self.inputs[where]
         if self.augment is not None:
             inputs = self.augment(inputs, Draws(visits))
-        return Batch(inputs, self.labels[where])
+        return Batch(inputs, self.labels.index_select(0, where))
 
     def first(self, examples: int) -> Split:
         """The first examples alone."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 from ..errors import UsageError, WorkloadError
 from ..importing import import_object
 from ..workload import Workload, problems
-from . import cifar, digits, imagenet, mnist
+from . import cifar, digits, imagenet, mnist, open_images
 
-MODULES = (digits, mnist, cifar, imagenet)
+MODULES = (digits, mnist, cifar, imagenet, open_images)
 DATASETS = {dataset: module for module in MODULES for dataset in module.MODELS}
 
 
