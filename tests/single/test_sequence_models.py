@@ -40,7 +40,7 @@ def tokens(n, length, seed=1, least=3):
 
 def translator(tied=True):
     """A model with something in all its parameters, of a seed at which translations differ in length and words."""
-    model = seeded(lambda: TranslationTransformer(V, **SMALL, tied=tied), 0 if tied else 2).eval()
+    model = seeded(lambda: TranslationTransformer(V, **SMALL, tied=tied), 0 if tied else 7).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, dtype=torch.float64)
@@ -393,26 +393,32 @@ def searched(model, row, longest, beam, alpha):
     return [token for token in beams[0][0][1:] if token != END]
 
 
-@pytest.mark.parametrize("beam, alpha", [(2, 0.6), (4, 0.0), (3, 1.5)])
+@pytest.mark.parametrize("beam, alpha", [(2, 0.6), (4, 0.0), (4, 2.0)])
 def test_a_beam_finds_what_a_search_with_lists_finds(beam, alpha):
     model = translator()
     wanted = [searched(model, row, 5, beam, alpha) for row in SOURCES[:6]]
     assert model.decode(padded(SOURCES[:6]), 5, beam, alpha).tolist() == padded(wanted, 5).tolist()
 
 
-def test_a_beam_as_wide_as_all_hypotheses_finds_the_likeliest_sentence():
+def test_a_larger_length_penalty_makes_longer_translations():
+    lengths = [(translator().decode(padded(SOURCES), 5, 4, alpha) != PAD).sum(1) for alpha in (0.0, 3.0)]
+    assert (lengths[0] <= lengths[1]).all() and (lengths[0] < lengths[1]).sum() > 3
+
+
+@each_tying
+def test_a_beam_as_wide_as_all_hypotheses_finds_the_likeliest_sentence(tied):
     """Of all sentences of up to two tokens, by log P as it is, those cut at two as well."""
-    model = translator()
-    for row in SOURCES[:2]:
-        source, found = torch.tensor([row]), {}
-        words = range(3, V)
-        for taken in [[END], *([a, b] for a, b in itertools.product(words, [END, *words]))]:
-            logits = model(source, torch.tensor([[BEGIN, *taken[:-1]]]))[0]
-            logits[:, [PAD, BEGIN]] = -torch.inf
-            log_p = logits.log_softmax(1)
-            found[tuple(taken)] = sum(log_p[place, token].item() for place, token in enumerate(taken))
-        best = [token for token in max(found, key=found.get) if token != END]
-        assert model.decode(source, 2, beam=V * V, length_penalty=0.0).tolist() == padded([best], 2).tolist()
+    model, words = translator(tied), range(3, V)
+    sentences = torch.tensor([[END, PAD], *itertools.product(words, [END, *words])])
+    begun = functional.pad(sentences[:, :1], (1, 0), value=BEGIN)
+    for row in SOURCES[:6]:
+        logits = model(torch.tensor([row]).expand(len(begun), -1), begun)
+        logits[:, :, [PAD, BEGIN]] = -torch.inf
+        log_p = logits.log_softmax(2).gather(2, sentences[:, :, None])[:, :, 0]
+        log_p[0, 1] = 0                                 # nothing comes after the end
+        best = sentences[log_p.sum(1).argmax()]
+        wanted = [token for token in best.tolist() if token not in (END, PAD)]
+        assert model.decode(torch.tensor([row]), 2, V * V, 0.0).tolist() == padded([wanted], 2).tolist()
 
 
 @pytest.mark.parametrize("beam", [1, 3])
