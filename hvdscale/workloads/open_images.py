@@ -123,8 +123,8 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
          allow_missing: bool = False) -> Data:
     """The three splits; raises DataError naming file and line that are wrong, UsageError for a data argument.
 
-    Data.model_args has the number of classes. The record has, for each part, how many labelled images are missing, how
-    many were left out since they show no trainable class, and how many image files are not used; and a fingerprint.
+    Data.model_args has the number of classes. The record tells copies apart, and says how many labelled images are
+    missing, how many were left out since they show no trainable class, and how many image files are not used.
 
     allow_missing  leave out labelled images without a file; the test part may be missing altogether
     """
@@ -136,22 +136,25 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
     pillow()
     folder = Path(data_dir)
     classes = read_classes(folder)
-    splits, record, notes = {}, {}, []
+    splits, digest = {}, hashlib.sha256()
+    record: dict = {"missing": [], "without_positive": [], "unused_files": []}
     for part in PARTS:
         if part == "test" and allow_missing and not _is_there(folder, part):
-            notes.append("has no test split (--allow-missing)")
+            record["missing"].append(part)
             continue
         human = read_labels(find_labels(folder, part, "human"), classes)
         guessed = None
         if machine is not None and part == "train":
             guessed = read_labels(find_labels(folder, part, "machine"), classes, machine)
-        images, labels, record[part] = _labelled(folder, part, human, guessed, allow_missing, negatives == "verified")
-        if record[part].get("missing"):
-            notes.append(f"{part}: leaves out {record[part]['missing']} labelled images that have no file "
-                         "(--allow-missing)")
+        images, labels, counts = _labelled(folder, part, human, guessed, allow_missing, negatives == "verified")
+        for name, count in counts.items():
+            record[name] += [f"{count} image{'s' * (count > 1)} of {part}"] if count else []
         splits[part] = LabelledImages(images, *labels, len(classes), NEGATIVES[negatives], centre_crop, side)
+        _update(digest, images, labels)
     train = MapSplit(replace(splits["train"], crop=random_crop))
     train_eval, val, test = (MapSplit(splits[part]) if part in splits else None for part in PARTS)
+    notes = [f"trains without {', '.join(record['missing'])} (--allow-missing)"] if record["missing"] else []
+    record = {**{name: found for name, found in record.items() if found}, "examples_sha256": digest.hexdigest()[:16]}
     return Data(train, val, test, train_eval, {"classes": len(classes)}, record, tuple(notes))
 
 
@@ -175,8 +178,8 @@ def _is_there(folder: Path, part: str) -> bool:
 
 
 def _labelled(folder: Path, part: str, human: Labels, machine: Labels | None, allow_missing: bool,
-              verified: bool) -> tuple[Images, tuple[Labels, Labels | None], dict]:
-    """The part's labelled images that have files, what labels count of them, and what the record says."""
+              verified: bool) -> tuple[Images, tuple[Labels, Labels | None], dict[str, int]]:
+    """The part's labelled images that have files, what labels count of them, and what the record counts."""
     wanted = human.images[human.has_positive()]
     if machine is not None:
         wanted = np.union1d(wanted, machine.images)
@@ -194,18 +197,16 @@ def _labelled(folder: Path, part: str, human: Labels, machine: Labels | None, al
     # a person's no matters where it counts as such, or overrules the machine
     labels = (human.only(np.isin(human.images, found), positive=not verified and machine is None),
               machine and machine.only(np.isin(machine.images, found)))
-    record = {"images": len(found), "fingerprint": _fingerprint(found, labels), "without_positive": left_out,
-              "unused_files": len(files.names) - len(found)}
-    return files.only(found), labels, {**record, "missing": missing} if missing else record
+    counts = {"missing": missing, "without_positive": left_out, "unused_files": len(files.names) - len(found)}
+    return files.only(found), labels, counts
 
 
-def _fingerprint(images: np.ndarray, labels: tuple[Labels | None, ...]) -> str:
-    """16 hexadecimal digits, the same for the same images and labels."""
-    found = hashlib.sha256(images)
+def _update(digest, images: Images, labels: tuple[Labels | None, ...]) -> None:
+    """Go on with what tells images and labels from others, wherever their files are."""
+    digest.update(images.names)
     for known in filter(None, labels):
         for array in (known.images, known.starts, known.classes, known.positive):
-            found.update(array)
-    return found.hexdigest()[:16]
+            digest.update(array)
 
 
 @dataclass(frozen=True)

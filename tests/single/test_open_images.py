@@ -86,14 +86,14 @@ def test_an_image_goes_with_its_own_labels(published):
 
 def test_the_record_counts_what_is_not_used_and_tells_copies_apart(published, folder):
     record = load(published).record
-    assert {part: {name: n for name, n in facts.items() if name != "fingerprint"} for part, facts in record.items()} \
-        == {"train": dict(images=8, without_positive=1, unused_files=1),
-            "validation": dict(images=3, without_positive=0, unused_files=1),
-            "test": dict(images=2, without_positive=1, unused_files=1)}
+    assert {name: found for name, found in record.items() if name != "examples_sha256"} == {
+        "without_positive": ["1 image of train", "1 image of test"],
+        "unused_files": ["1 image of train", "1 image of validation", "1 image of test"]}
     assert load(folder).record == record
     lines(folder / HUMAN, human_lines({**TRAIN, "000062a39995e348": {CAR: 1}}))
     other = load(folder).record
-    assert other["train"]["fingerprint"] != record["train"]["fingerprint"] and other["test"] == record["test"]
+    assert other["examples_sha256"] != record["examples_sha256"]
+    assert other["without_positive"] == record["without_positive"]
 
 
 def test_labels_come_back_as_they_stand_in_the_file(published):
@@ -344,8 +344,8 @@ def test_missing_images_are_counted_and_the_first_is_named(folder):
     data = load(folder, allow_missing=True)
     left = {image: labels for image, labels in TRAIN.items() if image not in ("0000c64e1253d68f", "4fa8054781a4c382")}
     assert taken(data.train).labels.tolist() == by_hand(left, 0)
-    assert data.record["train"]["missing"] == 2 and "missing" not in data.record["test"]
-    assert data.notes == ("train: leaves out 2 labelled images that have no file (--allow-missing)",)
+    assert data.record["missing"] == ["2 images of train"]
+    assert data.notes == ("trains without 2 images of train (--allow-missing)",)
 
 
 @pytest.mark.parametrize("allow_missing", [False, True])
@@ -368,7 +368,8 @@ def test_the_test_part_may_be_missing_where_that_is_allowed(folder):
     shutil.rmtree(folder / "test")
     refused(folder, f"{folder}: has no images in test/")
     data = load(folder, allow_missing=True)
-    assert len(data.test) == 0 and "test" not in data.record and data.notes == ("has no test split (--allow-missing)",)
+    assert len(data.test) == 0 and data.record["missing"] == ["test"]
+    assert data.notes == ("trains without test (--allow-missing)",)
 
 
 def test_a_broken_picture_is_named_when_it_is_read(folder):
