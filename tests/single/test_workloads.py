@@ -54,10 +54,18 @@ def test_a_workloads_defaults_are_a_plan_at_any_worker_count(name, _, __):
         assert plan.eval_every > 0 and plan.budget_steps > plan.warmup_steps
 
 
-@pytest.mark.parametrize("name", ["digits", "digits/", "digits/fc_", "digits/fc_0", "digits/fc_a", "digits/simple_cnn",
-                                  "mnist/fc", "mnist/fc_-3", "mnist/simple_cnn_huge", "cifar/cnn", "", "/"])
-def test_an_unknown_workload_is_named_with_those_that_there_are(name):
-    with pytest.raises(UsageError, match=f"there is no workload '{name}'; choose one of digits/fc, .*mnist/simple_cnn"):
+@pytest.mark.parametrize("name, near", [
+    ("digits/fc_", "digits/fc"), ("digits/fc_0", "digits/fc"), ("digits/simple_cnn", "mnist/simple_cnn"),
+    ("mnist/simple_cnn_huge", "mnist/simple_cnn"), ("cifar10/resnet8", "cifar_10/resnet_8"),
+    ("imagenet/resnet50", "imagenet/resnet_50"), ("mnist/fc_-3", "mnist/fc_WIDTH")])
+def test_an_unknown_workload_is_named_with_those_that_come_near(name, near):
+    with pytest.raises(UsageError, match=f"there is no workload '{name}'; did you mean .*{near}.*hvdscale-train --list"):
+        find(name)
+
+
+@pytest.mark.parametrize("name", ["", "/", "zzz", "digits/"])
+def test_an_unknown_workload_near_no_other_is_named(name):
+    with pytest.raises(UsageError, match=f"there is no workload '{name}'; .*`hvdscale-train --list` names them all"):
         find(name)
 
 
