@@ -35,6 +35,7 @@ from ..errors import DataError
 from ..launch import usable_cores
 from ..shards import Visits
 from ..splits import Batch
+from .readers.damage import cache_folder
 from .readers.text import Chunk, Text
 from .vocabulary import Vocabulary, is_learned, learn, parse, read
 
@@ -204,13 +205,13 @@ def _shifted(labels: np.ndarray, before: np.ndarray, pad: int) -> Batch:
 
 
 def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from: Sequence[str] = ("train",),
-               folder: str | None = None, blank_lines: bool = True) -> Cache:
+               cache_dir: str | None = None, blank_lines: bool = True) -> Cache:
     """The texts as tokens: found in the cache, or made and kept there.
 
     parts        name -> files, or parts of files, in order
     vocabulary   as vocabulary.learn takes it, or a file as vocabulary.read takes it
     learn_from   the parts from which it is learned
-    folder       where caches are kept; None: $XDG_CACHE_HOME/hvdscale/tokens, or ~/.cache/hvdscale/tokens
+    cache_dir    in its folder tokens caches are kept; None: hvdscale in $XDG_CACHE_HOME or ~/.cache
     blank_lines  False: lines of nothing but white space are left out
 
     Raises DataError for files that cannot be read or are not what they should be, and where the folder cannot be
@@ -220,7 +221,7 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
     files = {name: [_identity(text) for text in texts] for name, texts in parts.items()}
     settings = {"format": FORMAT, "parts": files, "vocabulary": given.sha256 if given else vocabulary,
                 "learn_from": [] if given else list(learn_from), "blank_lines": blank_lines}
-    root = Path(folder).expanduser() if folder else _default_folder()
+    root = cache_folder(cache_dir) / "tokens"
     place = root / hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:24]
     found = _whole(place)
     if found is None:
@@ -231,13 +232,8 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
                 found = _whole(place)
     if found is None:
         raise DataError(f"{place}: is not whole although it was just made; is something else writing or removing files "
-                        "there? Name another folder: --data-arg cache=DIR")
+                        "there? Name another folder: --set cache_dir=DIR")
     return found
-
-
-def _default_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "hvdscale" / "tokens"
 
 
 def _identity(text: Text) -> list:
@@ -278,9 +274,9 @@ def _writing(root: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DataError(f"{root}: the tokens of the text do not fit there: {error.strerror}; what was written is "
-                            "removed. Make room, or name another folder: --data-arg cache=DIR") from None
+                            "removed. Make room, or name another folder: --set cache_dir=DIR") from None
         raise DataError(f"{root}: the tokens of the text cannot be written there: {error.strerror}; name a folder that "
-                        "can be written: --data-arg cache=DIR") from None
+                        "can be written: --set cache_dir=DIR") from None
 
 
 @contextmanager
@@ -291,7 +287,7 @@ def _locked(place: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             raise DataError(f"{place.parent}: this file system refuses locks ({error.strerror}), by which one process "
-                            "of a host makes the tokens for all; name another folder: --data-arg cache=DIR") from None
+                            "of a host makes the tokens for all; name another folder: --set cache_dir=DIR") from None
         yield
 
 

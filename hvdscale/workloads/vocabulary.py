@@ -28,7 +28,7 @@ SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 SPELLED = {"<pad>": 0, "<PAD>": 0, "<unk>": 1, "<UNK>": 1, "<s>": 2, "<S>": 2, "<bos>": 2,
            "</s>": 3, "</S>": 3, "<eos>": 3}
 BYTES = 256
-SAMPLE = 2**25                  # characters of text, at most, that pieces are learned from
+SAMPLE = {"bpe": 2**24, "unigram": 2**21}        # characters of text, at most, to learn from: minutes of one core
 LONGEST = 1000                  # characters of a line learned from; SentencePiece leaves out lines of over 4,192 bytes
 SAMPLE_SEED = 1811
 MOST_LISTED = 2**26             # bytes of a file that lists tokens
@@ -223,8 +223,8 @@ def is_learned(wanted: str) -> bool:
 def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
     """The vocabulary of this kind and size, learned from lines in chunks, in memory that does not grow with them.
 
-    bpe:N, unigram:N  SentencePiece, of a random sample of the lines (2^25 characters) that is the same each time; what
-                      has no piece is spelled in bytes, so that nothing is ``unk``. The text is not normalized
+    bpe:N, unigram:N  SentencePiece, of a random sample of the lines that is the same each time; what has no piece is
+                      spelled in bytes, so that nothing is ``unk``. The text is not normalized
     word:N, char:N    the N most frequent with the special tokens, equal ones in the order of their characters; without
                       N all there are
     byte              takes no text
@@ -237,7 +237,7 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
     if kind == "byte":
         return Bytes()
     if kind in ("bpe", "unigram"):
-        return _pieces(wanted, kind, int(number), sample(chunks))
+        return _pieces(wanted, kind, int(number), sample(chunks, SAMPLE[kind]))
     size = int(number) - len(SPECIAL) if number else None
     return _counted(wanted, size, Words if kind == "word" else Characters, chunks)
 
@@ -268,15 +268,14 @@ def parse(content: bytes, path: Path) -> Vocabulary:
         return _listed(text, path)
     try:
         found = Pieces(content)
-    except (RuntimeError, ValueError) as error:
-        raise DataError(f"{path}: is no SentencePiece model ({_reason(error)}), nor a list of tokens, one a line as "
-                        "UTF-8") from None
+    except (RuntimeError, ValueError):
+        raise DataError(f"{path}: is no SentencePiece model, nor a list of tokens, one a line as UTF-8") from None
     if len(found) <= len(SPECIAL):
         raise DataError(f"{path}: is a SentencePiece model without pieces")
     return found
 
 
-def sample(chunks: Iterable[Sequence[str]], most: int = SAMPLE) -> list[str]:
+def sample(chunks: Iterable[Sequence[str]], most: int) -> list[str]:
     """Lines drawn at random with equal chances, in order, of ``most`` characters at most; the same at each call.
 
     Each line draws a number; those below a bar are kept, and the bar is halved whenever there are too many. Lines are
@@ -327,11 +326,7 @@ def _why_not(kind: str, error: str) -> str:
     if low:
         return (f"the text's characters, the 256 bytes and the special tokens need {low[1]} tokens; ask for "
                 f"{kind}:{int(low[1]) + 1} or more")
-    return f"SentencePiece cannot learn it from this text ({_reason(error)}); try char or byte"
-
-
-def _reason(error) -> str:
-    return " ".join(str(error).split())[:200]
+    return f"SentencePiece cannot learn it from this text ({' '.join(error.split())}); try char or byte"
 
 
 def _counted(wanted: str, size: int | None, kind: type[Listed], chunks: Iterable[Sequence[str]]) -> Listed:
