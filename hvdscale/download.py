@@ -129,12 +129,12 @@ class _Part:
     def start(self, version: str) -> None:
         """Begin again, with a file of this version."""
         self.discard()
-        with _writing(self.path):
+        with writing(self.path):
             self._version_path.write_text(version)
 
     def append(self, chunk: bytes) -> None:
         """Write behind what there is."""
-        with _writing(self.path):
+        with writing(self.path):
             while chunk:
                 written = self._file.write(chunk)
                 self.size += written
@@ -147,7 +147,7 @@ class _Part:
 
     def finish(self, target: Path) -> Path:
         """Give the file its name."""
-        with _writing(self.path):
+        with writing(self.path):
             os.fsync(self._file.fileno())
             os.replace(self.path, target)
             self._version_path.unlink(missing_ok=True)
@@ -169,12 +169,13 @@ class _Part:
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Turns what the disk refuses into a DataError that says how much room there is."""
     try:
         yield
     except OSError as error:
-        free = mebibytes(shutil.disk_usage(path.parent).free)
+        there = next(folder for folder in path.absolute().parents if folder.exists())
+        free = mebibytes(shutil.disk_usage(there).free)
         raise DataError(f"{path}: cannot be written: {error.strerror or error} ({free} are free there). What came so "
                         "far is kept: mend that, and type the command again") from None
 

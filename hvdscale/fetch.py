@@ -2,8 +2,8 @@
 
     fetch("wikitext-2", Path("data/wikitext-2"), say=print, progress=lambda *_: None)
 
-What is there already is checked and left as it is. An archive that is unpacked leaves a receipt, ARCHIVE.unpacked,
-which lists the files that came of it.
+What is there already is checked and left as it is; nothing is written over. An archive that is unpacked leaves a
+receipt, ARCHIVE.unpacked, which lists the files that came of it.
 """
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO
 
-from .download import DownloadError, Progress, Published, download, mebibytes, sha256_of
+from .download import DownloadError, Progress, Published, download, mebibytes, sha256_of, writing
 from .errors import DataError, UsageError
 from .published import BY_HAND, DATA_SETS, Archive, DataSet
 
@@ -36,6 +37,8 @@ def fetch(name: str, folder: Path, say: Callable[[str], None], progress: Progres
         for file in data_set.files:
             bring = _bring_archive if isinstance(file, Archive) else _bring
             say(f"  {bring(file, folder, progress, timeout)}")
+        for joined, parts in data_set.joined.items():
+            say(f"  {_join(folder / joined, [folder / part for part in parts])}")
     except DownloadError as error:
         raise DataError(f"{name}: {error}\n{_by_hand(name, data_set, folder)}") from None
     say(f"{name} is complete in {folder} (terms: {data_set.terms}). Next:\n  {command(data_set, folder)}")
@@ -84,8 +87,9 @@ def _bring_archive(archive: Archive, folder: Path, progress: Progress, timeout: 
     if not _is_there(archive.file, path):
         download(archive.file, folder, progress, timeout)
     sizes = _unpack(archive, path, progress)
-    receipt.write_text(json.dumps(sizes, indent=1))
-    path.unlink()
+    with writing(receipt):
+        receipt.write_text(json.dumps(sizes, indent=1))
+        path.unlink()
     return f"{path.name}: unpacked into {len(sizes)} files, {mebibytes(sum(sizes.values()))}, and removed"
 
 
@@ -102,35 +106,32 @@ def _unpack(archive: Archive, path: Path, progress: Progress) -> dict[str, int]:
     """Unpack the members that are wanted, each under another name until it is whole; gives their sizes by name."""
     sizes = {}
     try:
-        for member, stream, done in _members(path):
+        for member, size, stream, done in _members(path):
             name = _name(archive, member)
             if name is not None:
-                sizes[name] = _write(stream, path.parent / name)
+                _refuse_another(path.parent / name, size)
+                sizes[name] = _write([stream], path.parent / name)
             progress(f"unpacking {path.name}", done, path.stat().st_size)
     except DAMAGED as error:
         raise DataError(f"{path}: cannot be unpacked: {error}") from None
-    except OSError as error:
-        free = mebibytes(shutil.disk_usage(path.parent).free)
-        raise DataError(f"{path}: cannot be unpacked: {error.strerror or error} ({free} are free there); mend that, "
-                        "and type the command again") from None
     if len(sizes) != archive.count:
         raise DataError(f"{path}: has {len(sizes)} of the {archive.count} files that it should: {', '.join(sizes)}")
     return sizes
 
 
-def _members(path: Path) -> Iterator[tuple[str, BinaryIO, int]]:
-    """Names and contents of an archive's files, and how many bytes of the archive are behind."""
+def _members(path: Path) -> Iterator[tuple[str, int, BinaryIO, int]]:
+    """Names, sizes and contents of an archive's files, and how many bytes of the archive are behind."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as packed:
             for entry in packed.infolist():
                 if not entry.is_dir():
                     with packed.open(entry) as stream:
-                        yield entry.filename, stream, entry.header_offset + entry.compress_size
+                        yield entry.filename, entry.file_size, stream, entry.header_offset + entry.compress_size
         return
     with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r|*") as packed:
         for entry in packed:
             if entry.isfile():
-                yield entry.name, packed.extractfile(entry), file.tell()
+                yield entry.name, entry.size, packed.extractfile(entry), file.tell()
 
 
 def _name(archive: Archive, member: str) -> str | None:
@@ -141,15 +142,35 @@ def _name(archive: Archive, member: str) -> str | None:
     return None
 
 
-def _write(stream: BinaryIO, path: Path) -> int:
-    """Write what the stream holds; gives how many bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    with open(part, "wb") as out:
-        shutil.copyfileobj(stream, out, 2**20)
-        size = out.tell()
-    os.replace(part, path)
+def _refuse_another(path: Path, size: int) -> None:
+    """Raise DataError where there is a file of this name already, and of another size."""
+    if path.exists() and path.stat().st_size != size:
+        raise DataError(f"{path}: has {path.stat().st_size:,} bytes, not the {size:,} that the data set's has; it is "
+                        "damaged or another file. Move it away, and type the command again")
+
+
+def _write(streams: Iterable[BinaryIO], path: Path) -> int:
+    """Write what the streams hold, one after the other; gives how many bytes."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.part")
+        with open(part, "wb") as out:
+            for stream in streams:
+                shutil.copyfileobj(stream, out, 2**20)
+            size = out.tell()
+        os.replace(part, path)
     return size
+
+
+def _join(path: Path, parts: list[Path]) -> str:
+    """Have a text file of the lines of others, one after the other; gives what was done."""
+    names = ", ".join(part.name for part in parts)
+    _refuse_another(path, sum(part.stat().st_size for part in parts))
+    if path.exists():
+        return f"{path.name}: is there, of {names}"
+    with ExitStack() as opened:
+        _write([opened.enter_context(open(part, "rb")) for part in parts], path)
+    return f"{path.name}: joined of {names}"
 
 
 def _by_hand(name: str, data_set: DataSet, folder: Path) -> str:

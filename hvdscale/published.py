@@ -8,7 +8,7 @@ answers could not be tried.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .download import Published
 
@@ -34,12 +34,14 @@ class DataSet:
     files    that lie in the folder as they are published, or Archives
     terms    under which it may be used, as far as they are stated
     command  that uses it, with {folder}
+    joined   name of a text file -> those whose lines it has, one file after the other
     """
 
     title: str
     files: tuple[Published | Archive, ...]
     terms: str
     command: str
+    joined: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def published(self) -> tuple[Published, ...]:
@@ -140,7 +142,7 @@ DATA_SETS = {
     "wikitext-2": _wikitext(2, "92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c"),
     "wikitext-103": _wikitext(103, "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590"),
     "wmt14": DataSet(
-        "WMT 2014, English and German", (
+        "WMT 2014, English and German, with newstest2013", (
             _wmt("www.statmt.org/wmt13/training-parallel-europarl-v7.tgz", 657632379,
                  "0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7", "training/europarl-v7.de-en"),
             _wmt("www.statmt.org/wmt13/training-parallel-commoncrawl.tgz", 918311367,
@@ -150,7 +152,9 @@ DATA_SETS = {
                  "training/news-commentary-v9.de-en"),
             _wmt("data.statmt.org/wmt19/translation-task/dev.tgz", 38654961,
                  "7a7deccf82ebb05ba508dba5eb21356492224e8f630ec4f992132b029b4b25e7", "dev/newstest2013")),
-        "for research", "hvdscale-train wmt/transformer --data-dir {folder} --data-arg train=europarl-v7.de-en"),
+        "for research", "hvdscale-train wmt/transformer --data-dir {folder} --data-arg test=none",
+        {f"train.{language}": tuple(f"{corpus}.de-en.{language}" for corpus in (
+            "europarl-v7", "commoncrawl", "news-commentary-v9")) for language in ("de", "en")}),
 }
 
 BY_HAND = {

@@ -1,4 +1,5 @@
 """hvdscale-data: what is fetched is whole and the published file, however the server and the disk behave."""
+import contextlib
 import hashlib
 import http.server
 import io
@@ -129,6 +130,17 @@ def refused(file, folder, **more):
         download(file, folder, lambda *_: None, wait=lambda _: None, **more)
     assert not (folder / file.name).exists()
     return str(caught.value)
+
+
+@contextlib.contextmanager
+def largest_file(size):
+    """A disk that takes no more than this of a file."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def part(folder, content, version=TAG):
@@ -281,12 +293,8 @@ def test_a_name_that_no_network_knows_is_named(tmp_path):
 
 
 def test_a_disk_that_takes_no_more_is_named_and_what_came_is_kept(server, tmp_path):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
+    with largest_file(4096):
         said = refused(server.file(), tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "file.bin.part: cannot be written: File too large (" in said and "What came so far is kept" in said
     assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:4096]
     assert bring(server.file(), tmp_path) == CONTENT
@@ -400,13 +408,39 @@ def test_an_archive_is_unpacked_into_the_files_that_are_wanted_and_removed(publi
     assert found == UNPACKED
 
 
-def test_a_file_of_an_archive_that_is_lost_or_cut_is_brought_again(published, tmp_path):
+def test_a_file_of_an_archive_that_is_lost_is_brought_again_but_another_in_its_place_is_left_alone(published, tmp_path):
     told("fetch", "words", "--data-dir", tmp_path)
     (tmp_path / "news" / "news-2-of-2").unlink()
     assert told("fetch", "words", "--data-dir", tmp_path)[1] == 0
-    (tmp_path / "train.txt").write_bytes(b"a b")
+    (tmp_path / "train.txt").write_bytes(b"mine")
+    output, code = told("fetch", "words", "--data-dir", tmp_path)
+    assert code == 1 and f"{tmp_path / 'train.txt'}: has 4 bytes, not the 3,996 that the data set's has" in output
+    assert (tmp_path / "train.txt").read_bytes() == b"mine"
+    (tmp_path / "train.txt").unlink()
     assert told("fetch", "words", "--data-dir", tmp_path)[1] == 0
     assert {**tree(tmp_path), "words.zip.unpacked": b""} == {**UNPACKED, "words.zip.unpacked": b""}
+
+
+def test_a_disk_that_does_not_take_what_an_archive_holds_is_named_and_the_next_attempt_needs_no_network(
+        published, server, tmp_path):
+    with largest_file(2048):
+        output, code = told("fetch", "words", "--data-dir", tmp_path)
+    assert code == 1 and f"{tmp_path / 'train.txt'}: cannot be written: File too large (" in output
+    assert not (tmp_path / "train.txt").exists()
+    server.files.clear()
+    assert told("fetch", "words", "--data-dir", tmp_path)[1] == 0
+    assert {name: content for name, content in tree(tmp_path).items() if name != "words.zip.unpacked"} == UNPACKED
+
+
+def test_texts_are_joined_in_their_order_and_once(published, server, tmp_path):
+    published["words"] = DataSet("", published["words"].files, "", "", {"all.txt": ("valid.txt", "train.txt")})
+    output, code = told("fetch", "words", "--data-dir", tmp_path)
+    assert code == 0 and "all.txt: joined of valid.txt, train.txt" in output
+    assert (tmp_path / "all.txt").read_bytes() == UNPACKED["valid.txt"] + UNPACKED["train.txt"]
+    assert "all.txt: is there, of valid.txt, train.txt" in told("fetch", "words", "--data-dir", tmp_path)[0]
+    (tmp_path / "all.txt").write_bytes(b"mine")
+    output, code = told("fetch", "words", "--data-dir", tmp_path)
+    assert code == 1 and "all.txt: has 4 bytes" in output and (tmp_path / "all.txt").read_bytes() == b"mine"
 
 
 def test_an_archive_that_lacks_a_file_is_named(published, server, tmp_path):
@@ -511,6 +545,9 @@ def test_every_published_file_has_a_checksum_addresses_and_a_place():
             if isinstance(archive, Archive):
                 folders = [place for place in archive.members.values() if place.endswith("/")]
                 assert folders or archive.count == len(archive.members)
+    unpacked = {place for data_set in DATA_SETS.values() for archive in data_set.files if isinstance(archive, Archive)
+                for place in archive.members.values()}
+    assert unpacked >= {part for data_set in DATA_SETS.values() for parts in data_set.joined.values() for part in parts}
     digests = [file.sha256 for data_set in DATA_SETS.values() for file in data_set.published]
     assert len(set(digests)) == len(digests)
 
