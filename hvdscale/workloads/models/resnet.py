@@ -4,8 +4,9 @@
     ImageNetResNet(zero_gamma=True, readout_std=0.01)                   Goyal et al. 2017
     ImageNetResNet(preactivation=True, stride_on="1x1")
 
-Established: the layers of both families and their parameter counts, against the papers and widely published totals.
-Not established: how Shallue et al. 2019 initialised theirs.
+Established: parameter counts, against closed forms and widely published totals. As remembered of the appendix of
+Shallue et al. 2019, which could not be opened: preactivation in both, no batch-norm in ResNet-8; a public
+re-implementation of that one (namhoonlee/effect-dps-public) agrees. Not established: how theirs were initialised.
 """
 from __future__ import annotations
 
