@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .errors import DataError, HvdscaleError, PlanError, UsageError, WorkloadError
+from .published import DATA_SETS
 from .splits import Batch, Data, Draws, MapSplit, Split, tensors_of, to_device
 
 if TYPE_CHECKING:
@@ -150,7 +151,12 @@ def load_data(workload: Workload, data_dir: str | None, data_args: Mapping = {},
     unknown = [name for name in data_args if name not in known]
     if unknown and not any(parameter.kind == parameter.VAR_KEYWORD for parameter in taken.values()):
         raise UsageError(f"{workload.name} has no data argument {unknown[0]!r}; it takes {', '.join(known) or 'none'}")
-    data = workload.load(data_dir, **data_args, **{name: value for name, value in given.items() if name in taken})
+    try:
+        data = workload.load(data_dir, **data_args, **{name: value for name, value in given.items() if name in taken})
+    except DataError as error:
+        if data_dir is None and workload.dataset in DATA_SETS:
+            raise DataError(f"{error}. `hvdscale-data fetch {workload.dataset}` brings it") from None
+        raise
     if not isinstance(data, Data):
         raise WorkloadError(f"{workload.name}: load gave a {type(data).__name__}; it returns "
                             "hvdscale.workload.Data(train, val, test)")

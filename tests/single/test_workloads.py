@@ -59,7 +59,7 @@ def test_a_workloads_defaults_are_a_plan_at_any_worker_count(name, _, __):
     ("mnist/simple_cnn_huge", "mnist/simple_cnn"), ("cifar10/resnet8", "cifar_10/resnet_8"),
     ("imagenet/resnet50", "imagenet/resnet_50"), ("mnist/fc_-3", "mnist/fc_WIDTH")])
 def test_an_unknown_workload_is_named_with_those_that_come_near(name, near):
-    with pytest.raises(UsageError, match=f"there is no workload '{name}'; did you mean .*{near}.*hvdscale-train --list"):
+    with pytest.raises(UsageError, match=f"there is no workload '{name}'; did you mean .*{near}.* --list"):
         find(name)
 
 
@@ -307,13 +307,19 @@ def test_data_arguments_reach_the_load_that_takes_them():
         load_data(Tokens(), None, allow_missing=True)
 
 
+@pytest.mark.parametrize("name", ["mnist/fc_8", "cifar_10/alexnet", "cifar_100/resnet_8", "multi30k/transformer"])
+def test_a_data_set_that_can_be_fetched_says_so_where_no_folder_is_given(name):
+    dataset = name.partition("/")[0]
+    with pytest.raises(DataError, match=f"^{dataset} needs --data-dir .*`hvdscale-data fetch {dataset}` brings it$"):
+        load_data(find(name), None)
+
+
 def test_what_the_data_says_of_the_problem_stands_in_the_plan():
     plan = replace(toy.settled(1), model_args={"width": 2}, data={"sequence": 8})
-    data = Data(GOOD, GOOD, model_args={"vocabulary": 9}, record={"missing": ["a"]})
-    found = with_data(plan, data)
+    found = with_data(plan, {"vocabulary": 9}, {"missing": ["a"]})
     assert found.model_args == {"vocabulary": 9, "width": 2} and found.data == {"sequence": 8, "missing": ["a"]}
     with pytest.raises(UsageError, match="model_args.vocabulary = 9 cannot be set: the data says it"):
-        with_data(found, data)
+        with_data(found, {"vocabulary": 9}, {})
 
 
 @pytest.mark.parametrize("given, said", [
