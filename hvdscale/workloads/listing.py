@@ -18,7 +18,8 @@ HEADINGS = ("workload", "parameters", "GFLOPs", "examples", "default target")
 NOTES = """\
 GFLOPs: of the forward pass and the loss of one example, a multiply-add as 2; of matrix products,
 convolutions and attention. examples: those of the published training split.
-Models are those without --model-arg. WIDTH stands for a number, as in mnist/fc_1024_1024."""
+Models are those without --model-arg. WIDTH stands for a number, as in mnist/fc_1024_1024.
+-: depends on a width, or on a text of one's own."""
 
 
 def listing() -> str:

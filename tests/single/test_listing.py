@@ -40,19 +40,20 @@ def test_operations_are_of_one_example_of_the_card():
     assert (counts(of(1)), counts(of(4))) == ((18, 30), (18, 120))
 
 
+def build_on_meta(workload):
+    """The workload's model; one of a text that nothing is published of, with a vocabulary of 1,000."""
+    with torch.device("meta"):
+        return build_model(workload, workload.card.model_args if workload.card else {"vocabulary": 1000})
+
+
 @pytest.mark.parametrize("name", names())
 def test_a_name_that_is_listed_is_found_and_builds_its_model(name):
     workload = find(example(name))
-    assert workload.name == example(name) and workload.card.train_examples > workload.card.val_examples > 0
+    assert workload.name == example(name)
     assert all(parameter.is_meta for parameter in build_on_meta(workload).parameters())
 
 
-def build_on_meta(workload):
-    with torch.device("meta"):
-        return build_model(workload, workload.card.model_args)
-
-
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [name for name in names() if find(example(name)).card is not None])
 def test_operations_grow_with_the_parameters_that_see_each_example(name):
     """A multiply-add a weight at the least, but of what is looked up, not multiplied: embeddings."""
     workload = find(example(name))
@@ -60,6 +61,7 @@ def test_operations_grow_with_the_parameters_that_see_each_example(name):
                    if any(word in key for word in ("embedding", "source", "target")))
     parameters, flops = counts(workload)
     assert flops >= 1.9 * (parameters - embedded)
+    assert workload.card.train_examples > workload.card.val_examples > 0
 
 
 @pytest.mark.parametrize("name", ["mnist/simple_cnn", "cifar_10/resnet_8", "lm1b/transformer_shallow", "lm1b/lstm"])
@@ -86,7 +88,8 @@ def test_the_table_fits_100_columns_and_has_each_workload_and_preset_once(lines)
 def test_numbers_of_a_column_end_at_one_place(lines):
     end = lines[0].index("examples") + len("examples")
     for line, name in zip(lines[1:], names()):
-        examples = whole(find(example(name)).card.train_examples)
+        card = find(example(name)).card
+        examples = whole(card.train_examples) if card else "-"
         assert line.startswith(f"{name} ") and line[:end].endswith(f"  {examples}") and line[end:end + 2] == "  "
 
 

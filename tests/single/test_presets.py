@@ -13,6 +13,7 @@ from hvdscale.presets import load, names, read_config, title
 from hvdscale.workers import Lone
 from hvdscale.workload import build_model
 from hvdscale.workloads import find
+from hvdscale.workloads.card import Card
 
 from .test_train_command import TRAIN
 
@@ -25,6 +26,7 @@ GOALS = {"mnist-simple-cnn": "val/error<0.01", "fashion-simple-cnn": "val/error<
 OF_MASTERS = [name for name in names() if name.startswith("masters2018-")]
 
 
+UNKNOWN = Card(10**9, 10**4, lambda: None, {"vocabulary": 1000})        # a text that nothing is published of
 OWN = """
 import torch
 from hvdscale.workload import Classification
@@ -40,9 +42,8 @@ def planned(name, workers=1, **typed):
     """The plan of a preset at this many workers, from the published sizes."""
     layer, workload = load(name)
     workload = find(workload)
-    settings = Settings.build(workload.defaults, layer, typed)
-    return settle(settings, workload, workload.card.train_examples, workload.card.val_examples,
-                  Place(workers, workers, workers))
+    settings, card = Settings.build(workload.defaults, layer, typed), workload.card or UNKNOWN
+    return settle(settings, workload, card.train_examples, card.val_examples, Place(workers, workers, workers))
 
 
 def typed(command, *arguments):
@@ -69,7 +70,7 @@ def test_a_preset_builds_its_model(name):
     layer, workload = load(name)
     workload = find(workload)
     with torch.device("meta"):
-        build_model(workload, {**workload.card.model_args, **layer.get("model_args", {})})
+        build_model(workload, {**(workload.card or UNKNOWN).model_args, **layer.get("model_args", {})})
 
 
 @pytest.mark.parametrize("name", names())
