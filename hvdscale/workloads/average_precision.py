@@ -9,8 +9,8 @@ is not interpolated; pairs of equal score stand together, so that no order among
 ``average_precision_score``, and depends on no number of workers: the counts are whole numbers.
 
 A score is a logit rounded down to 1/256, of -16 to 16, all beyond counting as these. That makes the counts few enough
-to add up, in place of the scores of 41,225 images in 7,186 classes. What it costs is the order within 1/256: measured on
-7 million drawn pairs, 0.25 % of them positive, 0.5658 in place of 0.5661.
+to add up, in place of the scores of 41,225 images in 7,186 classes. What it costs is the order within 1/256: measured
+on 7 million drawn pairs, 0.25 % of them positive, 0.5658 in place of 0.5661.
 """
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ import gzip
 import os
 import re
 import zlib
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ HEADER, DESCRIPTION_HEADER = b"ImageID,Source,LabelName,Confidence", b"LabelName
 SOURCES = {"human": (b"verification", b"crowdsource-verification"), "machine": (b"machine",)}
 DIGITS, SOURCE_WIDTH, CONFIDENCE_WIDTH = 16, 24, 8         # of an image's name; the longest of other fields
 MOST_CLASSES = 2**16
-CHUNK = 4 << 20                 # bytes of a file that are taken apart at once
+CHUNK = 1 << 20                 # bytes of a file that are taken apart at once
 GZIP = b"\x1f\x8b"
 IMAGE_FILE = re.compile(r"([0-9a-f]{16})\.jpg")
 NEWLINE, COMMA = 10, 44
@@ -183,51 +184,46 @@ def read_labels(path: Path, classes: Classes, least: float | None = None) -> Lab
     least  None: labels by people, 0 or 1. Else labels by a machine; those of at least this confidence are positive,
            and the others left out
 
-    The file is taken in pieces; the arrays need 3 bytes a judgement and 16 an image, and half as much again while they
-    are put together. Raises DataError naming file and line for what is not as published.
+    The file is taken in pieces; the arrays need 3 bytes a judgement and 16 an image. Raises DataError naming file and
+    line for what is not as published.
     """
     kind = "human" if least is None else "machine"
-    pieces: list[tuple[np.ndarray, ...]] = []
+    columns = [array(code) for code in "QIHB"]          # image, count, class, positive: arrays that grow in place
     lines = untrained = 0
     for first, text in _chunks(path):
-        if not lines and first == 1:
-            text = _without_header(path, text)
-            first = 2
+        if first == 1:
+            first, text = 2, _without_header(path, text)
         if not text:
             continue
         images, numbers, confidence = _Piece(path, first, text).read(kind, classes)
         trained = numbers >= 0
         lines, untrained = lines + len(images), untrained + int((~trained).sum())
         rows = trained if least is None else trained & (confidence >= least)
-        images = images[rows]
-        bounds = np.flatnonzero(np.concatenate([[True], images[1:] != images[:-1]])) if len(images) else np.arange(0)
-        pieces.append((images[bounds], np.diff(bounds, append=len(images)), numbers[rows].astype(np.uint16),
-                       confidence[rows] >= (least or 1.0)))
+        images, bounds = images[rows], _firsts(images[rows])
+        found = images[bounds], np.diff(bounds, append=len(images)), numbers[rows], confidence[rows] >= (least or 1.0)
+        for column, values in zip(columns, found):
+            column.frombytes(values.astype(column.typecode).tobytes())
     if not lines:
         raise DataError(f"{path}: has no labels, nothing after its header; fetch it again")
-    columns = [list(column) for column in zip(*pieces)]
-    del pieces
-    images, counts, numbers, positive = (_joined(column) for column in columns)
-    return _by_image(images, counts, numbers, positive, lines, untrained)
+    images, counts, numbers, positive = (np.frombuffer(column, column.typecode) for column in columns)
+    return Labels(*_by_image(images, counts, numbers, positive.view(bool)), lines, untrained)
 
 
-def _joined(pieces: list[np.ndarray]) -> np.ndarray:
-    """The pieces end to end; the list is emptied."""
-    whole = np.concatenate(pieces)
-    pieces.clear()
-    return whole
+def _firsts(images: np.ndarray) -> np.ndarray:
+    """Where each run of the same image begins."""
+    return np.flatnonzero(np.concatenate([np.ones(min(1, len(images)), bool), images[1:] != images[:-1]]))
 
 
-def _by_image(images: np.ndarray, counts: np.ndarray, classes: np.ndarray, positive: np.ndarray, lines: int,
-              untrained: int) -> Labels:
-    """Runs of judgements of one image each, as they come, brought in the order of the images."""
+def _by_image(images: np.ndarray, counts: np.ndarray, classes: np.ndarray,
+              positive: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Runs of judgements of one image each, brought in the order of the images: images, starts, classes, positive."""
     if (images[1:] < images[:-1]).any():            # the published files are in order
         order = np.argsort(images, kind="stable")
         rows = np.argsort(np.repeat(np.argsort(order), counts).astype(np.uint32), kind="stable")
         images, counts, classes, positive = images[order], counts[order], classes[rows], positive[rows]
-    firsts = np.flatnonzero(np.concatenate([[True], images[1:] != images[:-1]])) if len(images) else np.arange(0)
-    ends = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    return Labels(images[firsts], ends[np.append(firsts, len(images))], classes, positive, lines, untrained)
+    firsts = _firsts(images)
+    starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])[np.append(firsts, len(images))]
+    return images[firsts], starts, classes, positive
 
 
 def _without_header(path: Path, text: bytes) -> bytes:
