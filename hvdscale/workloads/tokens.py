@@ -43,8 +43,8 @@ FORMAT = 1                  # of the cache folder; another one is not looked at
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
 STARTS = np.dtype("<i8")
 IGNORED = -100              # a target that does not count, as torch's losses have it
-MAPPED_BYTES = 2**26        # of a file that a process has touched, after which it lets go of them
-PAGE = 4096
+MAPPED_BYTES = 2**26        # of a file that a process has mapped, after which it lets go of them
+AROUND = 2**16              # bytes that Linux maps around one that is read
 SAY_EVERY_SECONDS = 5.0
 
 
@@ -57,7 +57,7 @@ class Mapped:
 
     def __init__(self, path: Path, dtype: np.dtype, length: int):
         self.path, self.dtype, self.length = path, np.dtype(dtype), length
-        self._touched = 0
+        self._mapped = 0
 
     def __len__(self) -> int:
         return self.length
@@ -71,9 +71,9 @@ class Mapped:
             return np.zeros((len(starts), width), self.dtype)
         values = np.frombuffer(self._map, self.dtype)
         found = values[np.clip(starts[:, None] + np.arange(width), 0, self.length - 1)]
-        self._touched += len(starts) * (width * self.dtype.itemsize + PAGE)
-        if self._touched > MAPPED_BYTES:
-            self._touched = 0
+        self._mapped += len(starts) * (width * self.dtype.itemsize + AROUND)
+        if self._mapped > MAPPED_BYTES:
+            self._mapped = 0
             self._map.madvise(mmap.MADV_DONTNEED)
         return found
 
@@ -222,7 +222,7 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
     settings = {"format": FORMAT, "parts": files, "vocabulary": given.sha256 if given else vocabulary,
                 "learn_from": [] if given else list(learn_from), "blank_lines": blank_lines}
     root = cache_folder(cache_dir) / "tokens"
-    place = root / hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:24]
+    place = root / _checksum(settings)[:24]
     found = _whole(place)
     if found is None:
         with _writing(root), _locked(place):
@@ -234,6 +234,10 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
         raise DataError(f"{place}: is not whole although it was just made; is something else writing or removing files "
                         "there? Name another folder: --set cache_dir=DIR")
     return found
+
+
+def _checksum(values: dict) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _identity(text: Text) -> list:
@@ -248,6 +252,8 @@ def _whole(place: Path) -> Cache | None:
     """The cache in this folder, if its manifest can be read and each file has the size that stands there."""
     try:
         manifest = json.loads((place / MANIFEST).read_text())
+        if manifest.pop("sha256") != _checksum(manifest):
+            return None
         content = (place / manifest["vocabulary"]["file"]).read_bytes()
         if hashlib.sha256(content).hexdigest() != manifest["vocabulary"]["sha256"]:
             return None
@@ -326,6 +332,7 @@ class _Build:
                  for number, part in enumerate(self.parts)]
         described = {"file": name, "sha256": vocabulary.sha256, "tokens": len(vocabulary)}
         manifest = {"vocabulary": described, "parts": known}
+        manifest["sha256"] = _checksum(manifest)
         _write_whole(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
 
     def _encode(self, stem: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype) -> dict:
