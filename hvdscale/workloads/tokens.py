@@ -44,7 +44,7 @@ MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
 STARTS = np.dtype("<i8")
 IGNORED = -100              # a target that does not count, as torch's losses have it
 MAPPED_BYTES = 2**26        # of a file that a process has mapped, after which it lets go of them
-AROUND = 2**16              # bytes that Linux maps around one that is read
+AROUND = 2**20              # bytes that Linux may map around one that is read
 SAY_EVERY_SECONDS = 5.0
 
 
