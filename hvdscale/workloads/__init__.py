@@ -6,9 +6,9 @@ import difflib
 from ..errors import UsageError, WorkloadError
 from ..importing import import_object
 from ..workload import Workload, problems
-from . import cifar, digits, imagenet, mnist, open_images, translation
+from . import cifar, digits, imagenet, language, mnist, open_images, translation
 
-MODULES = (digits, mnist, cifar, imagenet, open_images, translation)
+MODULES = (digits, mnist, cifar, imagenet, open_images, language, translation)
 DATASETS = {dataset: module for module in MODULES for dataset in module.MODELS}
 
 
