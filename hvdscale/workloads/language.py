@@ -235,37 +235,36 @@ def find_text(folder: Path, allow_missing: bool) -> Corpus:
 
 
 def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> Corpus:
-    """The files that data arguments name, by part; of the parts that these leave out, those whose names say so."""
-    files, missing = {}, []
-    for part in PARTS:
-        files[part], lacking = complete(_of_part(folder, part, named.get(part)), allow_missing)
-        missing += lacking
+    """The files that data arguments name, by part; of the parts that these leave out, others whose names say so."""
+    files = {part: _named(folder, part, name) for part, name in named.items()}
+    parts: dict[Path, str] = {}
+    for part, path in ((part, path) for part, paths in files.items() for path in paths):
+        if parts.setdefault(path.resolve(), part) != part:
+            raise DataError(f"{path}: would be in both the {parts[path.resolve()]} and the {part} split; name another "
+                            f"file with --data-arg {part}=FILE")
+    others = [path for path in (_listed(folder) if folder.is_dir() else [])
+              if TEXT.fullmatch(path.name) and path.resolve() not in parts]
+    for part in set(PARTS) - set(named):
+        files[part] = [path for path in others if NAMED[part].fullmatch(path.name)]
     for part, known in (("train", "train.txt"), ("val", "valid.txt")):
         if not files[part]:
             raise DataError(f"{folder}: has no file for the {part} split, such as {known}; name one with --data-arg "
                             f"{part}=FILE; {_what_is_there(folder)}")
-    parts = {}
-    for part, paths in files.items():
-        for path in paths:
-            other = parts.setdefault(path.resolve(), part)
-            if other != part:
-                raise DataError(f"{path}: would be in both the {other} and the {part} split; name another file with "
-                                f"--data-arg {part}=FILE")
-    return Corpus(*([Text(path) for path in files[part]] for part in PARTS), tuple(missing))
+    found = {part: complete(files[part], allow_missing) for part in PARTS}
+    return Corpus(*([Text(path) for path in found[part][0]] for part in PARTS),
+                  tuple(name for part in PARTS for name in found[part][1]))
 
 
-def _of_part(folder: Path, part: str, name: str | None) -> list[Path]:
-    if name is None:
-        files = _listed(folder) if folder.is_dir() else []
-        return [path for path in files if TEXT.fullmatch(path.name) and NAMED[part].fullmatch(path.name)]
+def _named(folder: Path, part: str, name: str) -> list[Path]:
+    """The files that a data argument names: one, those of a folder, or those that a pattern fits."""
     path = folder / str(name)
     if path.is_dir():
         return _listed(path)
-    pattern = not path.exists() and any(sign in path.name for sign in "*?[")
-    found = sorted(path.parent.glob(path.name)) if pattern else [path]
-    if not all(path.is_file() for path in found) or not found:
-        raise DataError(f"{path}: there is no such file, for --data-arg {part}={name}; "
-                        f"{_what_is_there(path.parent)}")
+    is_pattern = not path.exists() and any(sign in path.name for sign in "*?[")
+    found = sorted(path.parent.glob(path.name)) if is_pattern else [path]
+    found = [path for path in found if path.is_file()]
+    if not found:
+        raise DataError(f"{path}: there is no such file, for --data-arg {part}={name}; {_what_is_there(path.parent)}")
     return found
 
 
