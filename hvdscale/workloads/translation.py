@@ -184,7 +184,7 @@ class Translation(Workload):
         if data_dir is None:
             raise DataError(f"{self.dataset} needs --data-dir DIR with {prefixes['train']}.{languages[0]}, "
                             f"{prefixes['train']}.{languages[1]} and the others, plain, .gz or .xz")
-        texts = {part: find_parallel(Path(data_dir), str(prefix), languages) for part, prefix in prefixes.items()
+        texts = {part: _found(Path(data_dir), part, str(prefix), languages) for part, prefix in prefixes.items()
                  if (part, prefix) != ("test", NO_TEST)}
         cache = open_cache({f"{part}.{side}": [getattr(text, side)] for part, text in texts.items()
                             for side in ("source", "target")}, str(vocabulary or corpus.vocabulary),
@@ -232,6 +232,14 @@ def translations(model: TranslationTransformer, batch: TranslationBatch) -> list
     longest = ((batch.source != model.pad).sum(1) + BEYOND).tolist()
     tokens = model.decode(batch.source, max(longest), batch.references.beam).tolist()
     return [batch.references.vocabulary.decode(row[:most]) for row, most in zip(tokens, longest)]
+
+
+def _found(folder: Path, part: str, prefix: str, languages: tuple[str, str]) -> ParallelText:
+    try:
+        return find_parallel(folder, prefix, languages)
+    except DataError as error:
+        other = f", or {NO_TEST}" if part == "test" else ""
+        raise DataError(f"{error}. What the names start with is said by --data-arg {part}=PREFIX{other}") from None
 
 
 def _training(text: ParallelText, source: Encoded, target: Encoded, longest: int) -> tuple[Pairs, dict[str, int]]:
@@ -292,21 +300,26 @@ def _whole(name: str, value: int) -> int:
     return value
 
 
+# pairs: Multi30k's as in its files, WMT 2014's of German and English as in Hugging Face's wmt/wmt14
 CORPORA = {"multi30k": Corpus("train", "val", "test_2016_flickr", (29000, 1014), "bpe:8000", 8000, 40),
            "wmt": Corpus("train", "newstest2013", "newstest2014", (4508785, 3000), "bpe:37000", 37000, 100)}
-SIZES = {"multi30k": dict(layers=3, width=256, hidden=512, heads=4, dropout=0.2), "wmt": {}}
+# the Transformer-tiny of Wu et al. 2021 (ACL), as in its code, LividWo/Revisit-MMT; the base of Vaswani et al.
+SIZES = {"multi30k": dict(layers=4, width=128, hidden=256, heads=4, dropout=0.3), "wmt": {}}
 DEFAULTS = {
-    "multi30k": {**ADAM, "local_batch": 64, "base_batch": 128, "lr": 2e-3, "warmup_steps": 400,
-                 "epochs": 20.0, "eval_batch": 128, "target": "val/bleu>=30"},
-    # the base model of Vaswani et al.: about 25,000 tokens of each language a step, 100,000 steps, the peak of their
-    # rate after 4,000; which then goes down with the root of the steps, here linearly. It was not tried on WMT's text
-    "wmt": {**ADAM, "local_batch": 64, "base_batch": 1024, "lr": 7e-4, "warmup_steps": 4000,
-            "steps": 100000, "eval_batch": 32, "target": "val/bleu>=25"}}
+    # as in the code of Wu et al.: 8,192 tokens a step, which are about 500 pairs, and a rate of 0.005 after 2,000 of at
+    # most 8,000 steps, which then goes down with the root of the steps; it scored 41.0 on tokenised test_2016_flickr
+    # with a beam of 5. The budget and the target are ours
+    "multi30k": {**ADAM, "local_batch": 64, "base_batch": 512, "lr": 5e-3, "warmup_steps": 2000, "epochs": 40.0,
+                 "eval_batch": 128, "target": "val/bleu>=30"},
+    # as in Vaswani et al.: about 25,000 tokens of each language a step, 100,000 steps, the rate's peak after 4,000,
+    # which then goes down with the root of the steps. The target is ours; nothing was tried on WMT's text
+    "wmt": {**ADAM, "local_batch": 64, "base_batch": 1024, "lr": 7e-4, "warmup_steps": 4000, "steps": 100000,
+            "eval_batch": 32, "target": "val/bleu>=20"}}
 MODELS = {dataset: ("transformer",) for dataset in CORPORA}
 
 
 def workload(dataset: str, model: str) -> Translation | None:
-    """multi30k/transformer, of 3 layers of width 256; wmt/transformer, the base of Vaswani et al.; None for another."""
+    """multi30k/transformer, of 4 layers of width 128; wmt/transformer, the base of Vaswani et al.; None for another."""
     if dataset not in CORPORA or model != "transformer":
         return None
     return Translation(dataset, model, CORPORA[dataset], SIZES[dataset], DEFAULTS[dataset])
