@@ -53,11 +53,14 @@ NAMED = {"train": re.compile(r"(?:.*[._-])?train(?:ing)?(?:[._-].*)?", re.IGNORE
          "test": re.compile(r"(?:.*[._-])?test(?:[._-].*)?", re.IGNORECASE)}
 SHOWN = 3               # names in a message
 
-DEFAULTS = dict(local_batch=16, base_batch=16, eval_batch=16, eval_splits="val")
-PUBLISHED = dict(optimizer="nesterov", momentum=0.9, lr=0.0015, lr_rule="linear", max_lr_factor=16.0, warmup_steps=0,
+DEFAULTS = dict(local_batch=16, eval_batch=16, eval_splits="val")
+# the rates are those of the presets: best effective rates at large batches, read off figures of Shallue et al. 2019
+PUBLISHED = dict(base_batch=256, optimizer="nesterov", momentum=0.9, lr_rule="linear", max_lr_factor=2.0, warmup="none",
                  steps=500_000, eval_every=1000)
-OWN = dict(optimizer="adamw", lr=1e-3, lr_rule="sqrt", max_lr_factor=8.0, warmup_steps=100, clip_norm=1.0, epochs=10.0,
-           eval_every_epochs=0.5)
+LR = {"lm1b": 0.025, "common_crawl": 0.0041}
+LSTM_LR = 0.0041
+OWN = dict(base_batch=16, optimizer="adamw", lr=1e-3, lr_rule="sqrt", max_lr_factor=8.0, warmup_steps=100,
+           clip_norm=1.0, epochs=10.0, eval_every_epochs=0.5)
 # goals of Shallue et al. 2019, figures 1 and 3; 3.9 of the shallow one is figure 4's
 TARGETS = {"lm1b": {"transformer": 3.9, "transformer_base": 3.9, "transformer_shallow": 3.9, "lstm": 3.9,
                     "transformer_narrow_and_shallow": 4.2, "transformer_wide": 4.2},
@@ -124,7 +127,7 @@ class LanguageModel(Workload):
         splits = {part: self._split(cache, part, sequence) for part in files}
         record = self._record(corpus, cache, vocabulary, sequence)
         return Data(**splits, model_args={"vocabulary": len(cache.vocabulary)}, record=record,
-                    notes=self._notes(corpus, cache, sequence))
+                    notes=self._notes(corpus, cache, record))
 
     def loss(self, model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Sum over the batch's tokens of the cross-entropy in nats, with label smoothing; and their number."""
@@ -177,13 +180,13 @@ class LanguageModel(Workload):
             record["divided"] = list(corpus.notes)
         return record
 
-    def _notes(self, corpus: Corpus, cache: Cache, sequence: int) -> tuple[str, ...]:
+    def _notes(self, corpus: Corpus, cache: Cache, record: Mapping) -> tuple[str, ...]:
         train, notes = cache.parts["train"], list(corpus.notes)
         if corpus.missing:
             notes.append(f"trains without {shown(corpus.missing)} (--allow-missing)")
-        cut = train.longer_than(sequence) if self.sentences else 0
-        if cut:
-            notes.append(f"{cut:,} of {train.lines:,} training sentences have more than {sequence} tokens, and are cut")
+        if self.sentences and record["cut"]["train"]:
+            notes.append(f"{record['cut']['train']:,} of {train.lines:,} training sentences have more than "
+                         f"{record['sequence']} tokens, and are cut")
         if train.unknown:
             notes.append(f"{train.unknown / len(train.tokens):.2%} of the training tokens are not in the vocabulary")
         return tuple(notes)
@@ -345,7 +348,8 @@ def workload(dataset: str, model: str) -> LanguageModel | None:
     size = model.partition("_")[2] or "base"
     build = LSTMLM if model == "lstm" else partial(TransformerLM, **SIZES[size])
     goal = TARGETS[dataset].get(model)
-    defaults = {**DEFAULTS, **(OWN if dataset == "text" else PUBLISHED)}
+    defaults = {**DEFAULTS, **OWN} if dataset == "text" else {
+        **DEFAULTS, **PUBLISHED, "lr": LSTM_LR if model == "lstm" else LR[dataset]}
     if goal:
         defaults["target"] = f"val/cross_entropy<{goal:g}"
     card = Card(LM1B_TRAIN, LM1B_VAL, _meta_batch, {"vocabulary": 2**15}) if dataset == "lm1b" else None

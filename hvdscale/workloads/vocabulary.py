@@ -31,6 +31,7 @@ BYTES = 256
 SAMPLE = {"bpe": 2**24, "unigram": 2**21}        # characters of text, at most, to learn from: minutes of one core
 LONGEST = 1000                  # characters of a line learned from; SentencePiece leaves out lines of over 4,192 bytes
 SAMPLE_SEED = 1811
+MOST_COUNTED = 2**22            # different words that are counted at once
 MOST_LISTED = 2**26             # bytes of a file that lists tokens
 CODE_POINTS = 0x110000
 LEARNED = "bpe:8000, unigram:8000, word, word:10000, char, char:200 or byte"
@@ -226,7 +227,7 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
     bpe:N, unigram:N  SentencePiece, of a random sample of the lines that is the same each time; what has no piece is
                       spelled in bytes, so that nothing is ``unk``. The text is not normalized
     word:N, char:N    the N most frequent with the special tokens, equal ones in the order of their characters; without
-                      N all there are
+                      N all there are. In text of more than 2^22 different words some of the rarest are forgotten
     byte              takes no text
 
     Raises DataError where the text does not bear the size, naming one that it does; UsageError as ``is_learned`` does.
@@ -331,7 +332,11 @@ def _why_not(kind: str, error: str) -> str:
 
 def _counted(wanted: str, size: int | None, kind: type[Listed], chunks: Iterable[Sequence[str]]) -> Listed:
     counts: Counter = Counter()
+    rarest = 0
     for lines in chunks:
+        if len(counts) > MOST_COUNTED:
+            rarest += 1
+            counts = Counter({token: count for token, count in counts.items() if count > rarest})
         if kind is Words:
             counts.update(itertools.chain.from_iterable(line.split() for line in lines))
         else:

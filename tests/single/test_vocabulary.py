@@ -221,6 +221,15 @@ def test_a_damaged_model_is_refused_or_encodes(learned):
     assert refusals > 10
 
 
+def test_counting_words_takes_memory_for_some_of_them_only_and_finds_the_frequent(monkeypatch):
+    monkeypatch.setattr(module, "MOST_COUNTED", 100)
+    chunks = [[f"the cat the rare{chunk}x{number}" for number in range(50)] for chunk in range(40)]
+    found = learn("word:8", chunks)
+    assert found.tokens[4:6] == ["the", "cat"] and len(found) == 8
+    assert len(learn("word", chunks)) <= 4 + 100 + 50
+    assert len(learn("word", chunks[:2])) == 4 + 2 + 2 * 50
+
+
 # the sample
 
 def test_a_sample_has_lines_of_everywhere_in_order_and_no_more_than_asked_for():
