@@ -45,7 +45,7 @@ from .card import Card
 from .imagenet import SIDE, prepare
 from .models.resnet import ImageNetResNet
 from .readers.images import centre_crop, pillow, random_crop
-from .readers.open_images import Images, Labels, find_images, find_labels, read_classes, read_labels
+from .readers.open_images import Images, Labels, among, find_images, find_labels, read_classes, read_labels
 
 MODELS = {"open_images_v4": ("resnet_50",)}
 CLASSES, TRAIN, VALIDATION = 7186, 4_526_492, 41_225
@@ -183,9 +183,9 @@ def _labelled(folder: Path, part: str, human: Labels, machine: Labels | None, al
     wanted = human.images[human.has_positive()]
     if machine is not None:
         wanted = np.union1d(wanted, machine.images)
-    left_out = int((~np.isin(human.images, wanted)).sum())
+    left_out = int((~among(wanted, human.images)).sum())
     files = find_images(folder, part)
-    there = files.among(wanted)
+    there = among(files.names, wanted)
     found, missing = wanted[there], int((~there).sum())
     if len(found) == 0:
         raise DataError(f"{folder / part}: none of its {len(files.names)} images has a label of a trainable class; are "
@@ -195,8 +195,8 @@ def _labelled(folder: Path, part: str, human: Labels, machine: Labels | None, al
                         f"{wanted[~there][0]:016x}.jpg; fetch what is missing, or train on what is there with "
                         "--allow-missing")
     # a person's no matters where it counts as such, or overrules the machine
-    labels = (human.only(np.isin(human.images, found), positive=not verified and machine is None),
-              machine and machine.only(np.isin(machine.images, found)))
+    labels = (human.only(among(found, human.images), positive=not verified and machine is None),
+              machine and machine.only(among(found, machine.images)))
     counts = {"missing": missing, "without_positive": left_out, "unused_files": len(files.names) - len(found)}
     return files.only(found), labels, counts
 

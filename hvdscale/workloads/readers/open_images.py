@@ -40,6 +40,7 @@ SOURCES = {"human": (b"verification", b"crowdsource-verification"), "machine": (
 DIGITS, SOURCE_WIDTH, CONFIDENCE_WIDTH = 16, 24, 8         # of an image's name; the longest of other fields
 MOST_CLASSES = 2**16
 CHUNK = 1 << 20                 # bytes of a file that are taken apart at once
+BLOCK = 1 << 18                 # images whose judgements are counted at once
 GZIP = b"\x1f\x8b"
 IMAGE_FILE = re.compile(r"([0-9a-f]{16})\.jpg")
 NEWLINE, COMMA = 10, 44
@@ -84,18 +85,26 @@ class Labels:
 
     def has_positive(self) -> np.ndarray:
         """Whether an image shows any class: (m,) bool."""
-        before = np.concatenate([[0], np.cumsum(self.positive, dtype=np.int64)])
-        return np.diff(before[self.starts]) > 0
+        return self._counts(self.positive) > 0
 
     def only(self, images: np.ndarray, positive: bool = False) -> Labels:
         """The judgements of the images that are marked, (m,) bool; of these the positive ones alone, where asked."""
         rows = np.repeat(images, np.diff(self.starts))
         if positive:
             rows &= self.positive
-        before = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
-        counts = np.diff(before[self.starts])[images]
-        return Labels(self.images[images], np.concatenate([[0], np.cumsum(counts)]), self.classes[rows],
-                      self.positive[rows], self.lines, self.untrained)
+        counts = self._counts(rows)
+        left = counts > 0
+        return Labels(self.images[left], _starts(counts[left]), self.classes[rows], self.positive[rows], self.lines,
+                      self.untrained)
+
+    def _counts(self, rows: np.ndarray) -> np.ndarray:
+        """How many of the marked rows, (k,) bool, each image has: (m,); every image has a row."""
+        counts = np.zeros(len(self.images), np.int64)
+        for first in range(0, len(counts), BLOCK):          # numpy widens all that it adds up at once
+            starts = self.starts[first:first + BLOCK + 1]
+            counts[first:first + BLOCK] = np.add.reduceat(rows[starts[0]:starts[-1]], starts[:-1] - starts[0],
+                                                          dtype=np.int64)
+        return counts
 
     def of(self, image: np.uint64) -> tuple[np.ndarray, np.ndarray]:
         """Classes and whether each is positive, of one image; empty where it has none."""
@@ -117,15 +126,18 @@ class Images:
         """The file of the image at this place."""
         return self.folders[self.where[index]] / f"{self.names[index]:0{DIGITS}x}.jpg"
 
-    def among(self, images: np.ndarray) -> np.ndarray:
-        """Whether each of these has a file: (n,) bool."""
-        at = np.searchsorted(self.names, images)
-        return (at < len(self.names)) & (self.names[np.minimum(at, len(self.names) - 1)] == images)
-
     def only(self, images: np.ndarray) -> Images:
         """Those of these images, increasing, which all have files."""
         at = np.searchsorted(self.names, images)
         return Images(self.names[at], self.where[at], self.folders)
+
+
+def among(names: np.ndarray, images: np.ndarray) -> np.ndarray:
+    """Whether each of the images, (n,), is one of the names, which increase: (n,) bool."""
+    if len(names) == 0:
+        return np.zeros(len(images), bool)
+    at = np.searchsorted(names, images)
+    return names[np.minimum(at, len(names) - 1, out=at)] == images
 
 
 def find_labels(folder: Path, part: str, kind: str) -> Path:
@@ -222,8 +234,16 @@ def _by_image(images: np.ndarray, counts: np.ndarray, classes: np.ndarray,
         rows = np.argsort(np.repeat(np.argsort(order), counts).astype(np.uint32), kind="stable")
         images, counts, classes, positive = images[order], counts[order], classes[rows], positive[rows]
     firsts = _firsts(images)
-    starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])[np.append(firsts, len(images))]
-    return images[firsts], starts, classes, positive
+    if len(firsts) < len(images):                   # a run of several pieces
+        images, counts = images[firsts], np.add.reduceat(counts, firsts, dtype=counts.dtype)
+    return images, _starts(counts), classes, positive
+
+
+def _starts(counts: np.ndarray) -> np.ndarray:
+    """Where each of the runs of these lengths begins, and the last ends: (m + 1,) int64."""
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
 
 
 def _without_header(path: Path, text: bytes) -> bytes:
