@@ -176,7 +176,7 @@ class Characters(Listed):
 
     def encode(self, lines, threads=1):
         counts = np.fromiter(map(len, lines), np.int64, len(lines))
-        return self._ids[np.frombuffer("".join(lines).encode("utf-32-le"), "<u4")], counts
+        return self._ids[_code_points(lines)], counts
 
     def decode(self, ids):
         return "".join("\N{REPLACEMENT CHARACTER}" if token == self.tokens[self.unk] else token
@@ -331,16 +331,7 @@ def _why_not(kind: str, error: str) -> str:
 
 
 def _counted(wanted: str, size: int | None, kind: type[Listed], chunks: Iterable[Sequence[str]]) -> Listed:
-    counts: Counter = Counter()
-    rarest = 0
-    for lines in chunks:
-        if len(counts) > MOST_COUNTED:
-            rarest += 1
-            counts = Counter({token: count for token, count in counts.items() if count > rarest})
-        if kind is Words:
-            counts.update(itertools.chain.from_iterable(line.split() for line in lines))
-        else:
-            counts.update("".join(lines))
+    counts = _words(chunks) if kind is Words else _characters(chunks)
     for token in SPELLED:
         counts.pop(token, None)
     if not counts:
@@ -351,6 +342,30 @@ def _counted(wanted: str, size: int | None, kind: type[Listed], chunks: Iterable
                         f" {most} tokens with the special ones; ask for {name}:{most} or fewer, or {name} for all")
     ordered = sorted(counts, key=lambda token: (-counts[token], token))
     return kind([*SPECIAL, *ordered[:size]])
+
+
+def _words(chunks: Iterable[Sequence[str]]) -> dict[str, int]:
+    """How often each word comes; where there are too many, those met once are dropped, then those met twice, ..."""
+    counts, rarest = Counter(), 0
+    for lines in chunks:
+        if len(counts) > MOST_COUNTED:
+            rarest += 1
+            counts = Counter({word: count for word, count in counts.items() if count > rarest})
+        counts.update(itertools.chain.from_iterable(line.split() for line in lines))
+    return counts
+
+
+def _characters(chunks: Iterable[Sequence[str]]) -> dict[str, int]:
+    """How often each character comes."""
+    counts = np.zeros(CODE_POINTS, np.int64)
+    for lines in chunks:
+        counts += np.bincount(_code_points(lines), minlength=CODE_POINTS)
+    return {chr(point): int(counts[point]) for point in np.flatnonzero(counts)}
+
+
+def _code_points(lines: Sequence[str]) -> np.ndarray:
+    """Those of the characters of all lines, one line after the other."""
+    return np.frombuffer("".join(lines).encode("utf-32-le"), "<u4")
 
 
 def _listed(text: str, path: Path) -> Listed:
