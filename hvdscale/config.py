@@ -208,8 +208,28 @@ ALTERNATIVES = (BATCH, ("lr", "lr_per_example"), ("steps", "epochs", "examples",
                 ("checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds"))
 
 
+# the optimizers with a name, and the keys of each
+OPTIMIZERS = {"sgd": (), "momentum": ("momentum", "lr_in_velocity", "momentum_correction"),
+              "nesterov": ("momentum", "lr_in_velocity", "momentum_correction"),
+              "adam": ("beta1", "beta2", "epsilon"), "adamw": ("beta1", "beta2", "epsilon"),
+              "lars": ("momentum", "momentum_correction", "trust_coefficient"), "lamb": ("beta1", "beta2", "epsilon")}
+OPTIMIZER_KEYS = ("momentum", "lr_in_velocity", "momentum_correction", "beta1", "beta2", "epsilon", "trust_coefficient")
+# keys that act only where another key has one of these values
+ACTS_ONLY_WITH = {
+    **{key: ("optimizer", tuple(name for name, keys in OPTIMIZERS.items() if key in keys)) for key in OPTIMIZER_KEYS},
+    "decay_steps": ("decay", ("linear", "cosine")), "decay_epochs": ("decay", ("linear", "cosine")),
+    "end_lr_factor": ("decay", ("linear", "cosine")),
+    "decay_at_steps": ("decay", ("step",)), "decay_at_epochs": ("decay", ("step",)),
+    "decay_factor": ("decay", ("step",)),
+    "warmup_steps": ("warmup", ("gradual", "constant")), "warmup_epochs": ("warmup", ("gradual", "constant")),
+    "warmup_start_factor": ("warmup", ("gradual", "constant")),
+    "metaparameters": ("lr_rule", ("tuned",)),
+}
+
+
 def _laid(*layers: dict) -> dict:
-    """The layers one over the other: each sets its keys, of a table the entries, and unsets their alternatives."""
+    """The layers one over the other: each sets its keys, of a table the entries, and unsets their alternatives, and
+    what does not act beside them."""
     settled: dict = {}
     for layer in layers:
         for group in ALTERNATIVES:
@@ -219,6 +239,9 @@ def _laid(*layers: dict) -> dict:
             if given:
                 for name in group:
                     settled.pop(name, None)
+        for name, (other, values) in ACTS_ONLY_WITH.items():
+            if other in layer and layer[other] not in values:
+                settled.pop(name, None)
         for name, value in checked(layer).items():
             settled[name] = {**settled.get(name, {}), **value} if _TYPES[name] is dict else value
     return settled

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from .config import Settings
+from .config import ACTS_ONLY_WITH, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .errors import PlanError, UsageError
 from .metaparameters import tuned_for
 from .scaling import TUNED, exponent, lr_factor
@@ -300,14 +300,6 @@ def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settin
     return settings.over(tuned_for(settings.metaparameters, workload, global_batch))
 
 
-# the optimizers with a name, and the keys of each
-OPTIMIZERS = {"sgd": (), "momentum": ("momentum", "lr_in_velocity", "momentum_correction"),
-              "nesterov": ("momentum", "lr_in_velocity", "momentum_correction"),
-              "adam": ("beta1", "beta2", "epsilon"), "adamw": ("beta1", "beta2", "epsilon"),
-              "lars": ("momentum", "momentum_correction", "trust_coefficient"), "lamb": ("beta1", "beta2", "epsilon")}
-OPTIMIZER_KEYS = ("momentum", "lr_in_velocity", "momentum_correction", "beta1", "beta2", "epsilon", "trust_coefficient")
-
-
 def fingerprint(path: str) -> str:
     """The SHA-256 of a file, in hexadecimal; raises UsageError where it cannot be read."""
     digest = hashlib.sha256()
@@ -320,17 +312,6 @@ def fingerprint(path: str) -> str:
     return digest.hexdigest()
 
 
-# keys that act only where another key has one of these values
-ACTS_ONLY_WITH = {
-    **{key: ("optimizer", tuple(name for name, keys in OPTIMIZERS.items() if key in keys)) for key in OPTIMIZER_KEYS},
-    "decay_steps": ("decay", ("linear", "cosine")), "decay_epochs": ("decay", ("linear", "cosine")),
-    "end_lr_factor": ("decay", ("linear", "cosine")),
-    "decay_at_steps": ("decay", ("step",)), "decay_at_epochs": ("decay", ("step",)),
-    "decay_factor": ("decay", ("step",)),
-    "warmup_steps": ("warmup", ("gradual", "constant")), "warmup_epochs": ("warmup", ("gradual", "constant")),
-    "warmup_start_factor": ("warmup", ("gradual", "constant")),
-    "metaparameters": ("lr_rule", (TUNED,)),
-}
 # keys that act only with a folder of checkpoints
 OF_CHECKPOINTS = ("resume", "checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds",
                   "keep_checkpoints")

@@ -160,3 +160,12 @@ def test_a_file_that_is_no_toml_is_named_with_the_place_of_the_error(tmp_path, c
         path.write_bytes(content)
     with pytest.raises(UsageError, match=f"job.toml: {said}"):
         read_toml(path)
+
+
+def test_a_key_lapses_where_a_later_layer_sets_what_it_does_not_act_beside():
+    preset = {"decay": "step", "decay_at_epochs": [30, 60], "optimizer": "nesterov", "momentum": 0.8}
+    settings = Settings.build({}, preset, {"decay": "cosine", "optimizer": "adam"})
+    assert settings.decay_at_epochs is None and settings.asked() == {"decay": "cosine", "optimizer": "adam"}
+    assert Settings.build({}, preset, {"decay": "step"}).decay_at_epochs == [30, 60]
+    refused = Settings.build({}, preset, {"optimizer": "adam", "momentum": 0.5})         # by the plan
+    assert "momentum" in refused.typed
