@@ -240,15 +240,13 @@ def find_text(folder: Path, allow_missing: bool) -> Corpus:
 def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> Corpus:
     """The files that data arguments name, by part; of the parts that these leave out, others whose names say so."""
     files = {part: _named(folder, part, name) for part, name in named.items()}
-    parts: dict[Path, str] = {}
-    for part, path in ((part, path) for part, paths in files.items() for path in paths):
-        if parts.setdefault(path.resolve(), part) != part:
-            raise DataError(f"{path}: would be in both the {parts[path.resolve()]} and the {part} split; name another "
-                            f"file with --data-arg {part}=FILE")
+    taken = {path.resolve() for paths in files.values() for path in paths}
     others = [path for path in (_listed(folder) if folder.is_dir() else [])
-              if TEXT.fullmatch(path.name) and path.resolve() not in parts]
-    for part in set(PARTS) - set(named):
-        files[part] = [path for path in others if NAMED[part].fullmatch(path.name)]
+              if TEXT.fullmatch(path.name) and path.resolve() not in taken]
+    for part in PARTS:
+        if part not in named:
+            files[part] = [path for path in others if NAMED[part].fullmatch(path.name)]
+    _refuse_shared(files)
     for part, known in (("train", "train.txt"), ("val", "valid.txt")):
         if not files[part]:
             raise DataError(f"{folder}: has no file for the {part} split, such as {known}; name one with --data-arg "
@@ -256,6 +254,16 @@ def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> C
     found = {part: complete(files[part], allow_missing) for part in PARTS}
     return Corpus(*([Text(path) for path in found[part][0]] for part in PARTS),
                   tuple(name for part in PARTS for name in found[part][1]))
+
+
+def _refuse_shared(files: Mapping[str, Sequence[Path]]) -> None:
+    """Raise DataError where a file is in two splits: named so twice, or by a name that says both, as train_val.txt."""
+    parts: dict[Path, str] = {}
+    for part in PARTS:
+        for path in files[part]:
+            if parts.setdefault(path.resolve(), part) != part:
+                raise DataError(f"{path}: would be in both the {parts[path.resolve()]} and the {part} split; name "
+                                f"another file with --data-arg {part}=FILE")
 
 
 def _named(folder: Path, part: str, name: str) -> list[Path]:
@@ -277,6 +285,7 @@ def complete(files: Sequence[Path], allow_missing: bool, first: int = 0) -> tupl
     missing."""
     matches = [NUMBERED.fullmatch(path.name) for path in files]
     if not all(matches):
+        _refuse_twins(files)
         return sorted(files), ()
     there, like = {}, {}
     for path, match in zip(files, matches):
@@ -293,6 +302,15 @@ def complete(files: Sequence[Path], allow_missing: bool, first: int = 0) -> tupl
         raise DataError(f"{files[0].parent}: lacks {shown(missing)}; place what is missing there, or train without it: "
                         "--allow-missing")
     return [there[key] for key in sorted(there)], missing
+
+
+def _refuse_twins(files: Sequence[Path]) -> None:
+    """Raise DataError where a file is there plain and packed, too: its text would be read twice."""
+    known: dict[Path, Path] = {}
+    for path in files:
+        other = known.setdefault(path.with_name(re.sub(PACKED + "$", "", path.name)), path)
+        if other is not path:
+            raise DataError(f"{path}: is the same text as {other.name}, as its name says; leave one of them there")
 
 
 def hold_out_last(files: Sequence[Path]) -> Corpus:

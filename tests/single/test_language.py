@@ -116,6 +116,19 @@ def test_data_arguments_name_files_folders_and_patterns(load, folder):
     assert tokens(load("text", None, train=folder / "more" / "any", val=folder / "test.txt")) == [15, 12, None]
 
 
+@pytest.mark.parametrize("both", ["train_val__txt", "my__valid__test__txt", "training-test__raw"])
+def test_a_file_whose_name_says_two_splits_is_refused(load, folder, both):
+    write(folder, train__txt=9, valid__txt=4, **{both: 5})
+    said = refused(load, "would be in both the (train|val) and the (val|test) split", "text", folder)
+    assert both.replace("__", ".") in said
+
+
+def test_a_text_that_lies_there_plain_and_packed_is_not_read_twice(load, folder):
+    write(folder, a__txt=9, b__txt=4)
+    (folder / "b.txt.gz").write_bytes(gzip.compress((folder / "b.txt").read_bytes()))
+    refused(load, r"b.txt.gz: is the same text as b.txt", "text", folder)
+
+
 def test_a_part_without_files_is_refused_with_what_is_there(load, folder):
     write(folder, valid__txt=10, test__txt=4)
     refused(load, r"has no file for the train split, such as train.txt; name one with --data-arg train=FILE; it holds "
