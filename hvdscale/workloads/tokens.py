@@ -12,7 +12,6 @@ any size passes through in chunks.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import mmap
@@ -35,7 +34,7 @@ from ..errors import DataError
 from ..launch import usable_cores
 from ..shards import Visits
 from ..splits import Batch
-from .readers.damage import cache_folder
+from .cache import alone, cache_folder
 from .readers.text import Chunk, Text
 from .vocabulary import Vocabulary, is_learned, learn, parse, read
 
@@ -225,7 +224,7 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
     place = root / _checksum(settings)[:24]
     found = _whole(place)
     if found is None:
-        with _writing(root), _locked(place):
+        with _writing(root), alone(place):
             found = _whole(place)           # another process may have made it in between
             if found is None:
                 _Build(place, parts, blank_lines).make(given or vocabulary, learn_from)
@@ -283,18 +282,6 @@ def _writing(root: Path) -> Iterator[None]:
                             "removed. Make room, or name another folder: --set cache_dir=DIR") from None
         raise DataError(f"{root}: the tokens of the text cannot be written there: {error.strerror}; name a folder that "
                         "can be written: --set cache_dir=DIR") from None
-
-
-@contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    """Alone on this cache; waits for whoever makes it. The kernel gives the lock back when a process dies."""
-    with open(f"{place}.lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            raise DataError(f"{place.parent}: this file system refuses locks ({error.strerror}), by which one process "
-                            "of a host makes the tokens for all; name another folder: --set cache_dir=DIR") from None
-        yield
 
 
 @dataclass(frozen=True)

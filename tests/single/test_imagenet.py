@@ -386,7 +386,7 @@ def test_a_damaged_list_is_named(folder, tmp_path, content):
 
 def test_a_cache_folder_that_cannot_be_made_is_named(folder, tmp_path):
     (tmp_path / "file").write_text("")
-    refused(folder, "file/damaged-.*json: the list of damaged pictures cannot be kept: .*; choose another cache_dir",
+    refused(folder, "file/damaged-.*json: the list of damaged pictures cannot be kept: .*; name another folder",
             skip_broken=True, cache_dir=str(tmp_path / "file"))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from hvdscale.errors import DataError, UsageError
 from hvdscale.shards import Visits
-from hvdscale.workloads import tokens
+from hvdscale.workloads import cache as caches, tokens
 from hvdscale.workloads.readers import text as reader
 from hvdscale.workloads.readers.text import Text
 from hvdscale.workloads.tokens import IGNORED, Mapped, SentenceSplit, StreamSplit, open_cache
@@ -332,7 +332,7 @@ def test_a_file_in_the_place_of_the_folder_is_a_clear_error(made, tmp_path):
 def test_a_file_system_without_locks_is_a_clear_error(made, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-    monkeypatch.setattr(tokens.fcntl, "flock", refuse)
+    monkeypatch.setattr(caches.fcntl, "flock", refuse)
     with pytest.raises(DataError, match="refuses locks .*cache_dir=DIR"):
         made()
 

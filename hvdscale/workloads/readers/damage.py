@@ -4,7 +4,6 @@
 """
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from ...errors import DataError
 from ...launch import usable_cores
+from ..cache import alone, cache_folder
 from .folders import Pictures
 from .images import undecodable
 
@@ -27,28 +27,13 @@ def damaged(pictures: Pictures, cache_dir: str | None) -> tuple[dict[int, str], 
     kept_in = cache_folder(cache_dir) / f"damaged-{key.hexdigest()[:16]}.json"
     try:
         kept_in.parent.mkdir(parents=True, exist_ok=True)
-        with open(f"{kept_in}.lock", "w") as lock:
-            _wait_for(lock)
+        with alone(kept_in):
             if not kept_in.exists():
                 _write(kept_in, undecodable(pictures.path, len(pictures), len(usable_cores())), pictures)
     except OSError as error:
-        raise DataError(f"{kept_in}: the list of damaged pictures cannot be kept: {error.strerror or error}; choose "
-                        "another cache_dir") from None
+        raise DataError(f"{kept_in}: the list of damaged pictures cannot be kept: {error.strerror or error}; name "
+                        "another folder: --set cache_dir=DIR") from None
     return _read(kept_in, pictures), kept_in
-
-
-def cache_folder(cache_dir: str | None) -> Path:
-    """The folder for what is made of data sets once."""
-    if cache_dir:
-        return Path(cache_dir)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "hvdscale")
-
-
-def _wait_for(lock) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    except OSError:             # no locks on this file system: each process reads the files, and finds the same
-        pass
 
 
 def _write(path: Path, found: dict[int, str], pictures: Pictures) -> None:
