@@ -46,7 +46,7 @@ class Corpus:
 
     train, val, test  what its files' names start with, before the language
     pairs             of sentences in train and val, as published
-    vocabulary        of both languages together, and how many tokens it has
+    vocabulary        of both languages together;  tokens: how many it has
     longest           the most tokens of a training sentence
     """
 
