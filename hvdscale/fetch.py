@@ -7,6 +7,7 @@ receipt, ARCHIVE.unpacked, which lists the files that came of it.
 """
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -109,8 +110,8 @@ def _unpack(archive: Archive, path: Path, progress: Progress) -> dict[str, int]:
         for member, size, stream, done in _members(path):
             name = _name(archive, member)
             if name is not None:
-                _refuse_another(path.parent / name, size)
-                sizes[name] = _write([stream], path.parent / name)
+                kept = _is_kept(path.parent / name, size, stream)
+                sizes[name] = size if kept else _write([stream], path.parent / name)
             progress(f"unpacking {path.name}", done, path.stat().st_size)
     except DAMAGED as error:
         raise DataError(f"{path}: cannot be unpacked: {error}") from None
@@ -140,6 +141,20 @@ def _name(archive: Archive, member: str) -> str | None:
         if fnmatchcase(member, pattern):
             return name + member.rpartition("/")[2] if name.endswith("/") else name
     return None
+
+
+def _is_kept(path: Path, size: int, stream: BinaryIO) -> bool:
+    """Whether there is a file of this name already; raises DataError where it holds something else."""
+    if not path.exists():
+        return False
+    _refuse_another(path, size)
+    digest = hashlib.sha256()
+    while chunk := stream.read(2**20):
+        digest.update(chunk)
+    if sha256_of(path) != digest.hexdigest():
+        raise DataError(f"{path}: has other bytes than the data set's; it is damaged or another file. Move it away, "
+                        "and type the command again")
+    return True
 
 
 def _refuse_another(path: Path, size: int) -> None:

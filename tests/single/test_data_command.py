@@ -421,6 +421,21 @@ def test_a_file_of_an_archive_that_is_lost_is_brought_again_but_another_in_its_p
     assert {**tree(tmp_path), "words.zip.unpacked": b""} == {**UNPACKED, "words.zip.unpacked": b""}
 
 
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_what_an_archive_would_write_over_is_compared_byte_by_byte(published, server, tmp_path, kind):
+    published["words"] = DataSet("", (Archive(server.file("words", archived(MEMBERS, kind)), WANTED, 4),), "", "")
+    (tmp_path / "train.txt").write_bytes(UNPACKED["train.txt"])
+    (tmp_path / "valid.txt").write_bytes(b"d\n")
+    output, code = told("fetch", "words", "--data-dir", tmp_path)
+    assert code == 1 and f"{tmp_path / 'valid.txt'}: has other bytes than the data set's" in output
+    assert (tmp_path / "valid.txt").read_bytes() == b"d\n"
+    (tmp_path / "valid.txt").unlink()
+    written = (tmp_path / "train.txt").stat().st_mtime_ns
+    assert told("fetch", "words", "--data-dir", tmp_path)[1] == 0
+    assert {**tree(tmp_path), "words.unpacked": b""} == {**UNPACKED, "words.unpacked": b""}
+    assert (tmp_path / "train.txt").stat().st_mtime_ns == written
+
+
 def test_a_disk_that_does_not_take_what_an_archive_holds_is_named_and_the_next_attempt_needs_no_network(
         published, server, tmp_path):
     with largest_file(2048):
