@@ -147,7 +147,7 @@ def test_the_flops_of_an_lstm_are_those_of_its_matrix_products():
     (lambda: LSTMLM(V, layers=0), "layers = 0"),
     (lambda: LSTMLM(V, hidden="wide"), "hidden = 'wide'"),
     (lambda: LSTMLM(V, hidden=8, projection=8), "projection = 8; it may be 0 (none) to 7"),
-], ids=str)
+], ids=lambda value: value if isinstance(value, str) else "")
 def test_sizes_that_make_no_model_are_refused_with_what_fits(build, said):
     with pytest.raises(ValueError) as caught:
         build()
