@@ -169,7 +169,8 @@ class LanguageModel(Workload):
 
     def _record(self, corpus: Corpus, cache: Cache, vocabulary: str, sequence: int) -> dict:
         """What the log says of the text."""
-        record = {"vocabulary": vocabulary, "vocabulary_sha256": cache.vocabulary.sha256, "sequence": sequence,
+        record = {"vocabulary": vocabulary, "vocabulary_sha256": cache.vocabulary.sha256,
+                  "text_sha256": cache.text_sha256, "sequence": sequence,
                   "tokens": {part: len(text.tokens) for part, text in cache.parts.items()},
                   "unknown": {part: text.unknown for part, text in cache.parts.items()}}
         if self.sentences:

@@ -38,7 +38,7 @@ from .cache import alone, cache_folder
 from .readers.text import Chunk, Text
 from .vocabulary import Vocabulary, is_learned, learn, parse, read
 
-FORMAT = 1                  # of the cache folder; another one is not looked at
+FORMAT = 2                  # of the cache folder; another one is not looked at
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
 STARTS = np.dtype("<i8")
 IGNORED = -100              # a target that does not count, as torch's losses have it
@@ -96,6 +96,7 @@ class Encoded:
     starts   where each line begins among them, and last where the last one ends: lines + 1 places
     special  the vocabulary's pad, unk, bos, eos;  vocabulary: its size
     unknown  how many tokens are ``unk``
+    sha256   of the lines that it was made from, each ended by a line feed, as UTF-8
     """
 
     tokens: Mapped
@@ -103,6 +104,7 @@ class Encoded:
     special: Mapping[str, int]
     vocabulary: int
     unknown: int
+    sha256: str
 
     @property
     def lines(self) -> int:
@@ -139,6 +141,13 @@ class Cache:
     folder: Path
     vocabulary: Vocabulary
     parts: Mapping[str, Encoded]
+
+    @property
+    def text_sha256(self) -> str:
+        """16 digits that tell texts apart: the first of what ``sha256sum`` prints of the list that it prints of the
+        parts."""
+        listed = "".join(f"{text.sha256}  {name}\n" for name, text in self.parts.items())
+        return hashlib.sha256(listed.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -264,7 +273,8 @@ def _whole(place: Path) -> Cache | None:
             starts = Mapped(place / f"{number}.starts", STARTS, known["lines"] + 1)
             if any(file.path.stat().st_size != len(file) * file.dtype.itemsize for file in (tokens, starts)):
                 return None
-            parts[known["name"]] = Encoded(tokens, starts, special, len(vocabulary), known["unknown"])
+            parts[known["name"]] = Encoded(tokens, starts, special, len(vocabulary), known["unknown"],
+                                           known["sha256"])
         return Cache(place, vocabulary, parts)
     except (OSError, ValueError, KeyError, TypeError, DataError):
         return None
@@ -325,10 +335,12 @@ class _Build:
     def _encode(self, stem: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype) -> dict:
         """Write one part's tokens and line starts; gives its entry in the manifest."""
         known = {"name": name, "dtype": dtype.str, "tokens": 0, "lines": 0, "unknown": 0}
+        text = hashlib.sha256()
         threads = max(1, len(usable_cores()))           # the other ranks of the host wait meanwhile
         with open(f"{stem}.tokens", "wb") as tokens, open(f"{stem}.starts", "wb") as starts:
             starts.write(np.zeros(1, STARTS).tobytes())
             for lines in self._lines([name], f"tokens of {name}"):
+                text.update("".join(f"{line}\n" for line in lines).encode())
                 ids, counts = vocabulary.encode(lines, threads)
                 ends = np.cumsum(counts + 1)
                 ended = np.full(len(ids) + len(lines), vocabulary.eos, dtype)
@@ -343,7 +355,7 @@ class _Build:
             for file in (tokens, starts):
                 file.flush()
                 os.fsync(file.fileno())
-        return known
+        return {**known, "sha256": text.hexdigest()}
 
     def _lines(self, names: Sequence[str], doing: str) -> Iterator[list[str]]:
         """The lines of these parts in chunks, with progress told."""

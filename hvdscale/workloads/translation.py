@@ -193,8 +193,8 @@ class Translation(Workload):
         held_out = {part: _evaluation(text, *_sides(cache, part), cache.vocabulary, beam)
                     for part, text in texts.items() if part != "train"}
         return Data(pairs, **held_out, model_args=_special(cache.vocabulary), notes=_notes(left_out, longest), record={
-            "left_out": left_out, "vocabulary_sha256": cache.vocabulary.sha256, "bleu": signature(),
-            "cut": {part: split.cut for part, split in held_out.items()}})
+            "left_out": left_out, "vocabulary_sha256": cache.vocabulary.sha256, "text_sha256": cache.text_sha256,
+            "bleu": signature(), "cut": {part: split.cut for part, split in held_out.items()}})
 
     def build(self, **model_args) -> nn.Module:
         """A TranslationTransformer."""

@@ -305,11 +305,23 @@ def test_the_record_says_what_the_model_is_given(load, folder):
     data = load("text", folder, vocabulary="word:8")
     assert data.model_args == {"vocabulary": 8}
     assert json.loads(json.dumps(data.record)) == {
-        "vocabulary": "word:8", "vocabulary_sha256": data.record["vocabulary_sha256"], "sequence": 8,
+        "vocabulary": "word:8", "vocabulary_sha256": data.record["vocabulary_sha256"],
+        "text_sha256": data.record["text_sha256"], "sequence": 8,
         "tokens": {"train": 30, "val": 12, "test": 9}, "unknown": data.record["unknown"]}
     assert len(data.record["vocabulary_sha256"]) == 64
     share = data.record["unknown"]["train"] / 30
     assert data.notes == (f"{share:.2%} of the training tokens are not in the vocabulary",)
+
+
+@pytest.mark.parametrize("part", ["train", "valid", "test"])
+def test_the_record_tells_a_text_with_another_word_of_as_many_tokens(load, folder, part):
+    write(folder, train__txt=10, valid__txt=4, test__txt=3)
+    records = [load("text", folder, vocabulary="byte").record]
+    path = folder / f"{part}.txt"
+    path.write_text(path.read_text().replace("txt 2", "txt 3"))
+    records.append(load("text", folder, vocabulary="byte").record)
+    first, second = (record.pop("text_sha256") for record in records)
+    assert records[0] == records[1] and first != second and len(first) == 16
 
 
 # loss and metrics

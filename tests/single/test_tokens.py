@@ -1,5 +1,7 @@
 """The token cache: what is in it is the text, it is made once and whole, and what is wrong with it is found."""
 import errno
+import gzip
+import hashlib
 import multiprocessing
 import os
 import pickle
@@ -101,6 +103,22 @@ def test_sixteen_bits_are_used_where_they_hold_the_vocabulary(made):
         text = cache.parts["train"]
         assert np.sort(text.of_lines(np.array([0]), text.lines * len(text.tokens), 0)[0][0])[-1] == len(
             cache.vocabulary) - 1
+
+
+def test_a_part_has_the_checksum_of_its_lines_whatever_the_chunks_and_the_packing(made, tmp_path, monkeypatch):
+    wanted = hashlib.sha256("".join(f"{line}\n" for line in LINES).encode()).hexdigest()
+    cache = made()
+    assert cache.parts["train"].sha256 == wanted
+    assert cache.text_sha256 == hashlib.sha256(f"{wanted}  train\n".encode()).hexdigest()[:16]
+    monkeypatch.setattr(reader, "CHUNK", 16)
+    (tmp_path / "packed").write_bytes(gzip.compress("\r\n".join(LINES).encode()))
+    packed = open_cache({"train": [Text(tmp_path / "packed")]}, "byte", cache_dir=str(tmp_path / "cache"))
+    assert packed.text_sha256 == cache.text_sha256
+
+
+@pytest.mark.parametrize("other", [["the cat sag", *LINES[1:]], LINES[::-1], LINES[:-1]])
+def test_other_text_has_another_checksum(made, other):
+    assert made(vocabulary="byte").text_sha256 != made(other, "byte").text_sha256
 
 
 # splits

@@ -114,6 +114,14 @@ def test_the_record_is_plain_and_says_how_bleu_is_taken(data):
     assert data.model_args == {"vocabulary": 28, "pad": PAD, "begin": BEGIN, "end": END}
 
 
+@pytest.mark.parametrize("file", ["train.en", "train.de", "val.de", "test_2016_flickr.en"])
+def test_the_record_tells_a_text_with_another_letter(folder, file):
+    before, path = load(folder, vocabulary="byte", longest=60).record, folder / file
+    path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
+    after = load(folder, vocabulary="byte", longest=60).record
+    assert {name for name in before if before[name] != after[name]} == {"text_sha256"}
+
+
 def test_a_vocabulary_with_other_special_tokens_tells_the_model(folder):
     words = [*{word for pair in sentences(0, 60) for line in pair for word in line.split()}]
     (folder / "words.txt").write_text("\n".join(sorted(words) + ["</s>", "<s>", "<pad>", "<unk>"]))
