@@ -227,7 +227,7 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
     """
     given = None if is_learned(vocabulary) else read(Path(vocabulary).expanduser())
     files = {name: [_identity(text) for text in texts] for name, texts in parts.items()}
-    settings = {"format": FORMAT, "parts": files, "vocabulary": given.sha256 if given else vocabulary,
+    settings = {"format": FORMAT, "parts": files, "vocabulary": [given.sha256, given.suffix] if given else vocabulary,
                 "learn_from": [] if given else list(learn_from), "blank_lines": blank_lines}
     root = cache_folder(cache_dir) / "tokens"
     place = root / _checksum(settings)[:24]

@@ -67,7 +67,7 @@ class Vocabulary:
 
     @property
     def sha256(self) -> str:
-        """The checksum of its file: vocabularies of one checksum encode alike."""
+        """The checksum of its file: vocabularies of one checksum and one suffix encode alike."""
         return hashlib.sha256(self.content).hexdigest()
 
 
@@ -140,6 +140,8 @@ class Listed(Vocabulary):
 
 class Words(Listed):
     """What stands between white space. A word <unk> in the text, as WikiText has it, is ``unk``."""
+
+    suffix = ".words"           # by which those of one letter each are told from characters
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -245,7 +247,8 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
 
 def read(path: Path) -> Vocabulary:
     """The vocabulary in a file: a SentencePiece model; or tokens listed one a line, as UTF-8, special ones spelled
-    <pad>, <unk>, <s>, </s>: words, or single characters where all are. Raises DataError naming the file for another."""
+    <pad>, <unk>, <s>, </s>: words, or single characters where all are and the file's name does not end in .words.
+    Raises DataError naming the file for another."""
     try:
         with open(path, "rb") as file:
             content = file.read(MOST_LISTED + 1)
@@ -375,7 +378,8 @@ def _listed(text: str, path: Path) -> Listed:
     tokens = [token[:-1] if len(token) > 1 and token.endswith("\r") else token for token in tokens]
     if all(token in SPELLED for token in tokens):
         raise DataError(f"{path}: lists no tokens; a vocabulary has one a line")
-    single, met = all(len(token) == 1 or token in SPELLED for token in tokens), {}
+    single = path.suffix != Words.suffix and all(len(token) == 1 or token in SPELLED for token in tokens)
+    met = {}
     for line, token in enumerate(tokens, 1):
         if not token or (not single and len(token.split()) != 1):
             hint = "; of the files that SentencePiece writes, give the .model" if "\t" in token else ""

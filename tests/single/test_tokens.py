@@ -239,6 +239,21 @@ def damage(file):
     file.write_bytes(file.read_bytes()[:-1])
 
 
+@pytest.mark.parametrize("kind", ["word", "char", "byte"])
+def test_a_vocabulary_of_the_cache_is_of_the_kind_asked_for(made, kind):
+    for _ in range(2):
+        vocabulary = made(["a b", "b"], kind).vocabulary
+        assert vocabulary.decode(vocabulary.encode(["a b"])[0]) == "a b"
+
+
+def test_one_list_as_words_and_as_characters_makes_two_caches(made, tmp_path):
+    found = {}
+    for name in ("list.txt", "list.words"):
+        (tmp_path / name).write_text("a\nb\n")
+        found[name] = made(["a b", "b"], str(tmp_path / name)).parts["train"]
+    assert [len(found[name].tokens) for name in found] == [3 + 1 + 1 + 1, 2 + 1 + 1 + 1]
+
+
 @pytest.mark.parametrize("name", ["0.tokens", "0.starts", "manifest.json", "vocabulary.txt"])
 @pytest.mark.parametrize("how", [damage, lambda file: file.unlink(), lambda file: file.write_bytes(b"")],
                          ids=["cut", "gone", "empty"])

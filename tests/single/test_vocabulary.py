@@ -102,6 +102,16 @@ def test_a_vocabulary_is_the_same_from_its_file_and_from_a_pickle(learned, kind,
         assert other.sha256 == vocabulary.sha256
 
 
+def test_words_of_one_letter_each_are_words_again_from_their_file(tmp_path):
+    vocabulary = learn("word", [["a b a"]])
+    path = tmp_path / f"vocabulary{vocabulary.suffix}"
+    path.write_bytes(vocabulary.content)
+    assert isinstance(read(path), Words) and read(path).decode([4, 5]) == "a b"
+    path = tmp_path / f"vocabulary{Characters([]).suffix}"
+    path.write_bytes(vocabulary.content)
+    assert isinstance(read(path), Characters) and read(path).decode([4, 5]) == "ab"
+
+
 def test_threads_change_nothing(learned):
     assert by_line(learned["bpe:300"], text(), threads=3) == by_line(learned["bpe:300"], text())
 
