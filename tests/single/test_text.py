@@ -71,6 +71,15 @@ def test_a_line_without_spaces_is_cut_between_characters(tmp_path, small_chunks,
     assert "".join(lines(Text(written(tmp_path / "file", letter * 1000)))) == letter * 1000
 
 
+@pytest.mark.parametrize("letter", ["x", "ü", "☃", "𝄞"])
+def test_a_line_without_spaces_is_cut_into_parts_between_characters(tmp_path, small_chunks, letter):
+    for first in range(4):
+        file = written(tmp_path / "file", "x" * first + letter * 2000)
+        parts = cut_in_order(file, 0.3, 0.3)
+        assert all(part.stop - part.start > 500 for part in parts)
+        assert "".join("".join(lines(part)) for part in parts) == "x" * first + letter * 2000
+
+
 @pytest.mark.parametrize("pack", PACK)
 def test_bytes_that_are_not_utf8_are_named_with_their_line(tmp_path, pack, small_chunks):
     said = refused(tmp_path / "file", b"fine\n" * 99 + b"caf\xe9 au lait\nfine\n", pack)

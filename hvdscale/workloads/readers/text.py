@@ -132,7 +132,8 @@ def _whole_lines(data: bytes) -> int:
 
 
 def _line_start(path: Path, at: int) -> int:
-    """The first byte at or after this one that begins a line; in a line without near end, that follows a space."""
+    """The first byte at or after this one that begins a line; in a line without near end, that follows a space
+    or, where none is near, a character."""
     if at <= 0:
         return 0
     with _reading(path) as (_, file):
@@ -141,6 +142,8 @@ def _line_start(path: Path, at: int) -> int:
     end = data.find(b"\n")
     if end < 0 and len(data) == CHUNK:
         end = data.find(b" ")
+        if end < 0:
+            return at - 1 + _whole_lines(data)
     return at + end if end >= 0 else at - 1 + len(data)
 
 
