@@ -20,18 +20,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..errors import DataError, UsageError
-from ..workload import Batch, Data, Workload, smoothed_cross_entropy
+from ..workload import Batch, Data, Workload
 from .card import Card
 from .models.lstm import LSTMLM
 from .models.transformer import SIZES, TransformerLM
 from .readers.text import Text, cut_in_order
-from .tokens import IGNORED, Cache, SentenceSplit, StreamSplit, open_cache
+from .token_metrics import perplexity, token_loss, token_measures
+from .tokens import Cache, SentenceSplit, StreamSplit, open_cache
 from .vocabulary import LEARNED
 
 TRANSFORMERS = ("transformer", *(f"transformer_{size}" for size in SIZES))
@@ -132,24 +131,17 @@ class LanguageModel(Workload):
     def loss(self, model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Sum over the batch's tokens of the cross-entropy in nats, with label smoothing; and their number."""
         tokens, labels = batch
-        return (smoothed_cross_entropy(model(tokens).flatten(0, 1), labels.flatten(), label_smoothing),
-                (labels != IGNORED).sum())
+        return token_loss(model(tokens), labels, label_smoothing)
 
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, tuple[Tensor, int]]:
         """cross_entropy (nats, unsmoothed) and error (share of tokens that are not the likeliest one), as sums over
         the tokens and their number."""
         tokens, labels = batch
-        counted = labels != IGNORED
-        logits, labels = model(tokens)[counted], labels[counted]
-        logits = logits if logits.dtype == torch.float64 else logits.float()
-        cross_entropy = functional.cross_entropy(logits, labels, reduction="none").double().sum()
-        errors = (logits.argmax(1) != labels).sum()
-        return {"cross_entropy": (cross_entropy, len(labels)), "error": (errors, len(labels))}
+        return token_measures(model(tokens), labels)
 
     def summarize(self, means: dict[str, float], parts: Mapping) -> dict[str, float]:
         """Perplexity per token: e to the mean cross-entropy."""
-        with np.errstate(over="ignore"):
-            return {"perplexity": float(np.exp(means["cross_entropy"]))}
+        return {"perplexity": perplexity(means["cross_entropy"])}
 
     def _checked(self, vocabulary: str | None, sequence: int | None) -> tuple[str, int]:
         vocabulary = self.vocabulary if vocabulary is None else vocabulary

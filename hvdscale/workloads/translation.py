@@ -19,15 +19,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ..errors import DataError, UsageError
 from ..shards import Visits
-from ..workload import Data, Workload, smoothed_cross_entropy
+from ..workload import Data, Workload
 from .bleu import COUNTS, bleu, bleu_counts, signature
 from .card import Card
 from .models.translation import TranslationTransformer
 from .readers.parallel import ParallelText, find_parallel
+from .token_metrics import perplexity, token_loss, token_measures
 from .tokens import IGNORED, Cache, Encoded, open_cache
 from .vocabulary import Vocabulary
 
@@ -202,26 +202,19 @@ class Translation(Workload):
 
     def loss(self, model: nn.Module, batch: TranslationBatch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """Sum over the target's tokens of the cross-entropy in nats, with label smoothing; and their number."""
-        logits = model(batch.source, batch.inputs)
-        return (smoothed_cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), label_smoothing),
-                (batch.labels != IGNORED).sum())
+        return token_loss(model(batch.source, batch.inputs), batch.labels, label_smoothing)
 
     def measure(self, model: nn.Module, batch: TranslationBatch) -> dict[str, object]:
         """cross_entropy (nats) and error (share of tokens that are not the likeliest one) where all tokens before are
         those of the target, as sums over and counts of its tokens; the counts of BLEU, zero without references."""
-        counted = batch.labels != IGNORED
-        logits, labels = model(batch.source, batch.inputs)[counted], batch.labels[counted]
-        cross_entropy = functional.cross_entropy(logits.double(), labels, reduction="sum")
-        errors = (logits.argmax(1) != labels).sum()
         counts = torch.zeros(COUNTS, dtype=torch.float64)
         if batch.references:
             counts = bleu_counts(translations(model, batch), batch.references.lines)
-        return {"cross_entropy": (cross_entropy, len(labels)), "error": (errors, len(labels)), "bleu_counts": counts}
+        return {**token_measures(model(batch.source, batch.inputs), batch.labels), "bleu_counts": counts}
 
     def summarize(self, means: dict[str, float], parts: dict[str, np.ndarray]) -> dict[str, float]:
         """Perplexity per token, e to the cross-entropy; BLEU, NaN of a split without references."""
-        with np.errstate(over="ignore"):
-            return {"perplexity": float(np.exp(means["cross_entropy"])), "bleu": bleu(parts["bleu_counts"])}
+        return {"perplexity": perplexity(means["cross_entropy"]), "bleu": bleu(parts["bleu_counts"])}
 
 
 def translations(model: TranslationTransformer, batch: TranslationBatch) -> list[str]:

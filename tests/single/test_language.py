@@ -13,7 +13,8 @@ from hvdscale.errors import DataError, UsageError
 from hvdscale.shards import Visits
 from hvdscale.workload import bound_loss, build_model, load_data, measured, problems
 from hvdscale.workloads import language
-from hvdscale.workloads.language import IGNORED, MODELS
+from hvdscale.workloads.language import MODELS
+from hvdscale.workloads.tokens import IGNORED
 from tests.conftest import DATA, lacks
 
 SMALL = dict(layers=1, width=16, hidden=16, heads=2)

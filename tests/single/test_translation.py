@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hvdscale.config import Settings
 from hvdscale.errors import DataError, UsageError
@@ -198,8 +199,32 @@ def test_the_metrics_are_those_of_each_token_and_sacrebleus_of_the_whole(data):
     assert found.sums["error"] == (wrong, tokens)
     lines = translation.translations(model, batch)
     whole = sacrebleu.corpus_bleu(lines, [[target for _, target in sentences(1, 23)]])
-    summary = JOB.summarize({"cross_entropy": 2.0}, {"bleu_counts": np.array(found.vectors["bleu_counts"])})
+    summary = JOB.summarize({"cross_entropy": 2.0}, {"bleu_counts": JOB.measure(model, batch)["bleu_counts"].numpy()})
     assert summary == {"perplexity": pytest.approx(math.exp(2)), "bleu": whole.score}
+
+
+class Doubles(TorchDispatchMode):
+    """Keeps the number of elements of the largest tensor of doubles that is made."""
+
+    most = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor) and found.dtype == torch.float64:
+            self.most = max(self.most, found.numel())
+        return found
+
+
+@torch.no_grad()
+def test_the_cross_entropy_is_summed_in_doubles_without_a_copy_of_the_logits_in_them(data):
+    batch = data.train.take(visits(*range(12)))
+    logits, counted = model_of(data).eval()(batch.source, batch.inputs).bfloat16(), batch.labels != IGNORED
+    with Doubles() as doubles:
+        total, count = JOB.measure(lambda *_: logits, batch)["cross_entropy"]
+    assert doubles.most <= counted.sum()
+    wanted = functional.cross_entropy(logits[counted].double(), batch.labels[counted], reduction="sum")
+    assert total.dtype == torch.float64 and total.item() == pytest.approx(wanted.item(), rel=1e-6)
+    assert count == counted.sum()
 
 
 def test_a_perplexity_beyond_all_numbers_is_infinite():
