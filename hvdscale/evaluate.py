@@ -6,7 +6,6 @@ means are taken from it in one order. So the result does not depend on the worke
 """
 from __future__ import annotations
 
-import collections
 import math
 
 import numpy as np
@@ -28,7 +27,6 @@ class Evaluator:
                  precision: str = "fp32", loader_workers: int = 0):
         self.workload, self.splits, self.chunk, self.precision = workload, splits, chunk, precision
         self._metrics = mean_metrics(workload)
-        self._vectors = {name: length for name, length in workload.parts.items() if length}
         self.workers, self.device = workers, device
         self._sound: set[str] = set()       # splits whose values have been looked at
         self.loader = Loader(splits, device, loader_workers, PARAMETERS[precision])
@@ -42,13 +40,13 @@ class Evaluator:
         if not splits:
             return {}
         chunks = [(split, start) for split in splits for start in range(0, len(self.splits[split]), self.chunk)]
-        # sums and counts of the means, then the vectors; the last entry counts the ranks that could not measure
-        width = 2 * len(self._metrics) + sum(self._vectors.values())
+        # sums and counts of the means, then the parts; the last entry counts the ranks that could not measure
+        width = 2 * len(self._metrics) + sum(self.workload.parts.values())
         table = torch.zeros(len(chunks) + 1, width, dtype=torch.float64)
-        training, fault, rows = model.training, None, {}
+        training, fault = model.training, None
         model.eval()
         try:
-            rows = self._measure(model, chunks, table)
+            self._measure(model, chunks, table)
         except Exception as error:
             fault, table[-1] = error, 1
         model.train(training)
@@ -57,14 +55,13 @@ class Evaluator:
             with self.workers.together("the evaluation"):
                 if fault:
                     raise fault
-        mine = {split: [number for number, chunk in enumerate(chunks) if chunk[0] == split] for split in splits}
-        sums = {split: table[mine[split]].numpy().sum(axis=0) for split in splits}
+        owners, values = np.array([split for split, _ in chunks], str), table[:-1].numpy()
+        sums = {split: values[owners == split].sum(axis=0) for split in splits}
         means = {split: self._means(sums[split]) for split in splits}
         self._look_at({split for split in splits if not all(map(math.isfinite, means[split].values()))}, chunks)
         if self.workload.summarized:
-            rows = self._gathered(rows)
-            for split in filter(mine.get, splits):
-                means[split] |= self._summary(means[split], sums[split], [rows[number] for number in mine[split]])
+            for split in set(owners.tolist()):
+                means[split] |= self._summary(means[split], sums[split])
         return {f"{split}/{metric}": means[split].get(metric, math.nan)
                 for split in splits for metric in self.workload.metrics}
 
@@ -81,24 +78,15 @@ class Evaluator:
                     refuse_not_finite(self.splits[split].take(visits), visits, f"in {split}")
         self._sound |= suspects
 
-    def _measure(self, model: nn.Module, chunks: list[tuple[str, int]], table: torch.Tensor) -> dict[int, dict]:
-        """Enter this rank's share of the chunks into the table; gives the rows of each, by number and part."""
-        mine, rows = range(self.workers.rank, len(chunks), self.workers.size), {}
+    def _measure(self, model: nn.Module, chunks: list[tuple[str, int]], table: torch.Tensor) -> None:
+        """Enter this rank's share of the chunks into the table."""
+        mine = range(self.workers.rank, len(chunks), self.workers.size)
         for number, batch in zip(mine, self.loader.batches(self._visits(*chunks[number]) for number in mine)):
             with autocast(self.precision, self.device):
                 found = measured(self.workload, model, batch)
             self.workers.check()
-            entries = [*found.sums.values(), *found.vectors.values()]
+            entries = [*found.sums.values(), *found.parts.values()]
             table[number] = torch.tensor([value for entry in entries for value in entry], dtype=torch.float64)
-            rows[number] = found.rows
-        return rows
-
-    def _gathered(self, rows: dict[int, dict]) -> dict[int, dict]:
-        """The rows of all chunks, by number and part, from those of every rank's share; empty where no part has any."""
-        if None not in self.workload.parts.values():
-            return collections.defaultdict(dict)
-        shares = self.workers.gather(rows, "evaluation/rows")
-        return {number: parts for share in shares for number, parts in share.items()}
 
     def _visits(self, split: str, start: int) -> tuple[str, Visits]:
         indices = np.arange(start, min(start + self.chunk, len(self.splits[split])))
@@ -109,11 +97,8 @@ class Evaluator:
         return {metric: float(total / count) if count else math.nan
                 for metric, (total, count) in zip(self._metrics, pairs)}
 
-    def _summary(self, means: dict[str, float], sums: np.ndarray, rows: list[dict]) -> dict[str, float]:
-        """The summarized metrics of a split, from the sums over it and the rows of its chunks, in order."""
-        bounds = np.cumsum([2 * len(self._metrics), *self._vectors.values()])
-        parts = {name: sums[a:b] for name, a, b in zip(self._vectors, bounds, bounds[1:])}
-        for name, length in self.workload.parts.items():
-            if length is None:
-                parts[name] = np.concatenate([chunk[name] for chunk in rows])
-        return summarized(self.workload, means, parts)
+    def _summary(self, means: dict[str, float], sums: np.ndarray) -> dict[str, float]:
+        """The summarized metrics of a split, from the means and the sums over it."""
+        bounds = np.cumsum([2 * len(self._metrics), *self.workload.parts.values()])
+        return summarized(self.workload, means,
+                          {name: sums[a:b] for name, a, b in zip(self.workload.parts, bounds, bounds[1:])})

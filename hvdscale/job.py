@@ -87,11 +87,12 @@ def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None 
     """
     memory = memory or Memory()
     hosts = workers.gather((socket.gethostname(), usable_cores()), "hosts")
-    with workers.together("the plan"):
+    with workers.together("the settings"):
         workload = find(name)
         settings = Settings.build(workload.defaults, *layers)
         device = group.device(settings.device, workers.local_rank)
-        data = memory.data or read_data(workload, settings)
+    data = workers.at_length("the data", lambda: memory.data or read_data(workload, settings))
+    with workers.together("the plan"):
         place = Place(workers.size, *_host_share(hosts, 0), device.type)
         plan = settle(memory.settle(settings), workload, len(data.train), len(data.val), place)
         plan = with_data(plan, data.model_args, data.record)
@@ -102,8 +103,8 @@ def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None 
             torch.set_num_threads(settings.threads or max(1, cores // local_workers))
         workload.check_label_smoothing(plan.label_smoothing)
         if "loader_workers" in settings.typed and plan.loader_workers and not data.is_mapped:
-            raise PlanError("loader_workers acts only on map-style data sets (MapSplit), and those of "
-                            f"{workload.name} are in memory; leave it out")
+            raise PlanError("loader_workers acts only on map-style data sets (MapSplit), and the examples of "
+                            f"{workload.name} are in memory or mapped into it; leave it out")
         model = make_model(workload, plan, device)
         if settings.init_from:
             load_weights(model, settings.init_from)
@@ -120,7 +121,8 @@ def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None 
 
 def read_data(workload: Workload, settings: Settings) -> Data:
     """The workload's data as the settings want it; raises HvdscaleError."""
-    data = load_data(workload, settings.data_dir, settings.data_args, allow_missing=settings.allow_missing,
+    data_dir = settings.data_dir and os.path.expanduser(settings.data_dir)
+    data = load_data(workload, data_dir, settings.data_args, allow_missing=settings.allow_missing,
                      cache_dir=settings.cache_dir)
     return data.with_train_subset(settings.train_subset)
 

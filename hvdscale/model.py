@@ -48,7 +48,8 @@ def share_model(model: nn.Module, workers: Lone) -> None:
         shared = workers.broadcast_(own.clone(), "model")
         sizes = [p.numel() for p in model.parameters()]
         far = [name for (name, _), a, b in zip(shapes, own.split(sizes), shared.split(sizes)) if _differ(a, b)]
-        nn.utils.vector_to_parameters(shared, model.parameters())
+        for parameter, values in zip(model.parameters(), shared.split(sizes)):
+            parameter.copy_(values.view_as(parameter))      # in place: an LSTM's lie in one block, for cuDNN
     for rank, names in enumerate(workers.gather(far, "model/values")):
         if names:
             raise RanksDifferError(f"rank {rank} built a model whose {names[0]} differs from rank 0's; draw it from "

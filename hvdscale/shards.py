@@ -16,15 +16,16 @@ import numpy as np
 from .streams import stream_key
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def epoch_order(examples: int, seed: int, epoch: int) -> np.ndarray:
-    """The order of the examples 0 .. examples-1 in an epoch: int64, shape (examples,).
+    """The order of the examples 0 .. examples-1 in an epoch: uint32 (int64 for 2^32 and more), shape (examples,).
 
     Sorted by 64 random bits each, which are the same in every numpy release (a bit generator's stream is fixed, the
     methods built on it are not).
     """
     bits = np.random.Philox(key=stream_key(seed, "order", epoch)).random_raw(examples)
     order = np.argsort(bits, kind="stable")
+    order = order.astype(np.uint32) if examples < 2**32 else order
     order.flags.writeable = False
     return order
 

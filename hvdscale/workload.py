@@ -41,8 +41,7 @@ class Workload:
     metrics         name -> "min" or "max": which way is better. All that ``measure`` gives, known before the log exists
     defaults        keys of hvdscale.config, under which the job reaches its target
     summarized      those of the metrics that are no mean over a split: ``summarize`` gives them
-    parts           what ``measure`` gives for them: name -> the length of a vector that adds up over batches, or None:
-                    rows, (any number, k), which are gathered over the split in the order of its examples
+    parts           what ``measure`` gives for them: name -> the length of a vector that adds up over batches
     card            sizes of the published data, for plans without it; None: not known
     """
 
@@ -51,7 +50,7 @@ class Workload:
     metrics: Mapping[str, str]
     defaults: Mapping = {}
     summarized: tuple[str, ...] = ()
-    parts: Mapping[str, int | None] = {}
+    parts: Mapping[str, int] = {}
     card: Card | None = None
 
     @property
@@ -81,12 +80,12 @@ class Workload:
     def measure(self, model: nn.Module, batch) -> dict[str, tuple[Tensor | float, float]]:
         """Each metric's sum over the batch and count, by name; the mean over a split is all sums by all counts.
 
-        In place of the ``summarized`` metrics it gives the ``parts``, as tensors.
+        In place of the ``summarized`` metrics it gives the ``parts``, as tensors of one dimension.
         """
         raise NotImplementedError
 
     def summarize(self, means: dict[str, float], parts: dict[str, np.ndarray]) -> dict[str, float]:
-        """The ``summarized`` metrics of a split of at least one example, from the means and the whole parts of it."""
+        """The ``summarized`` metrics of a split of at least one example, from the means and the parts' sums over it."""
         raise NotImplementedError
 
     def check_data(self, data: Data) -> None:
@@ -122,6 +121,9 @@ def problems(workload) -> list[str]:
                      "does not declare")
     elif workload.summarized and type(workload).summarize is Workload.summarize:
         found.append("summarize is missing: summarize(self, means, parts) -> {metric: number}")
+    elif not _are_parts(workload.parts, metrics) or (workload.parts and not workload.summarized):
+        found.append("parts must map names that are no metrics to lengths, such as parts = {'bleu_counts': 10}, for "
+                     f"the metrics that summarized names; it is {workload.parts!r}")
     if not isinstance(defaults, Mapping):
         found.append(f"defaults must be a dict of keys, such as dict(lr=0.1, local_batch=32); it is {defaults!r}")
     found += [f"{name} is missing: {needed}" for name, needed in METHODS.items()
@@ -131,6 +133,11 @@ def problems(workload) -> list[str]:
 
 def _is_metric(name, direction) -> bool:
     return isinstance(name, str) and bool(re.fullmatch(r"[\w.-]+", name)) and direction in ("min", "max")
+
+
+def _are_parts(parts, metrics: Mapping[str, str]) -> bool:
+    return isinstance(parts, Mapping) and not parts.keys() & metrics.keys() and all(
+        isinstance(name, str) and type(length) is int and length > 0 for name, length in parts.items())
 
 
 def _shown(workload, name: str) -> str:
@@ -146,6 +153,8 @@ def load_data(workload: Workload, data_dir: str | None, data_args: Mapping = {},
     taken = inspect.signature(workload.load).parameters
     if given.get("allow_missing") and "allow_missing" not in taken:
         raise UsageError(f"--allow-missing: the data of {workload.name} has no parts that may be missing; leave it out")
+    if given.get("cache_dir") and "cache_dir" not in taken:
+        raise UsageError(f"cache_dir: nothing is made of the data of {workload.name} that would be kept; leave it out")
     known = [name for name, parameter in [*taken.items()][1:] if parameter.kind not in (
         parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) and name not in ("allow_missing", "cache_dir")]
     unknown = [name for name in data_args if name not in known]
@@ -203,11 +212,10 @@ def _takes_label_smoothing(workload) -> bool:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one batch gave: sum and count by metric that is a mean, vectors and rows by part."""
+    """What one batch gave: sum and count by metric that is a mean, and the vector of each part."""
 
     sums: dict[str, tuple[float, float]]
-    vectors: dict[str, list[float]]
-    rows: dict[str, np.ndarray]
+    parts: dict[str, list[float]]
 
 
 def mean_metrics(workload: Workload) -> list[str]:
@@ -231,22 +239,13 @@ def measured(workload: Workload, model: nn.Module, batch) -> Measured:
         except (TypeError, ValueError, RuntimeError):
             raise WorkloadError(f"measure gave {_kind(given[name])} for {name}; it returns the sum over the batch and "
                                 "the count: (values.sum(), len(values))") from None
-    vectors = {name: _vector(name, given[name], length) for name, length in workload.parts.items() if length}
-    rows = {name: _rows(name, given[name]) for name, length in workload.parts.items() if length is None}
-    return Measured(sums, vectors, rows)
+    return Measured(sums, {name: _vector(name, given[name], length) for name, length in workload.parts.items()})
 
 
 def _vector(name: str, values, length: int) -> list[float]:
     if not isinstance(values, Tensor) or values.shape != (length,):
         raise WorkloadError(f"measure gave {_kind(values)} for {name}, and parts declares a vector of {length} numbers")
     return values.tolist()
-
-
-def _rows(name: str, values) -> np.ndarray:
-    if not isinstance(values, Tensor) or values.ndim != 2:
-        raise WorkloadError(f"measure gave {_kind(values)} for {name}, and parts declares rows: a tensor of two "
-                            "dimensions, the second the same for all batches")
-    return values.cpu().double().numpy()
 
 
 def summarized(workload: Workload, means: dict[str, float], parts: dict[str, np.ndarray]) -> dict[str, float]:
@@ -332,13 +331,6 @@ class Classification(Workload):
             if isinstance(split, Split):
                 _check_labels(name, split.labels, classes)
 
-    def check_label_smoothing(self, share: float) -> None:
-        """Raise PlanError for a share that leaves the true class less than each other."""
-        most = 1 - 1 / self.classes if self.classes else 1
-        if share > most:
-            raise PlanError(f"label_smoothing = {share:g} leaves the true one of {self.classes} classes less than each "
-                            f"other; use at most {most:g}")
-
     def _logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
         return model(self.prepare(inputs, next(model.parameters()).dtype))
 
@@ -358,8 +350,12 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
     This is the published definition (Shallue et al. 2019); torch's ``label_smoothing`` spreads its s over all K
     classes, so that s here equals s K / (K - 1) there.
 
-    logits  (n, K);  labels  (n,) int64;  smoothing  s in [0, 1)
+    logits  (n, K);  labels  (n,) int64;  smoothing  s in [0, 1 - 1/K]
+    Raises PlanError for a share that leaves the true class less than each other.
     """
     classes = logits.shape[1]
+    if smoothing * classes > classes - 1:
+        raise PlanError(f"label_smoothing = {smoothing:g} leaves the true one of {classes} classes less than each "
+                        f"other; use at most {1 - 1 / classes:g}")
     over_all = smoothing * classes / (classes - 1)
     return functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=over_all)

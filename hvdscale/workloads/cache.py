@@ -15,10 +15,14 @@ from ..errors import DataError
 
 
 def cache_folder(cache_dir: str | None) -> Path:
-    """Where it is kept; None: hvdscale in $XDG_CACHE_HOME or ~/.cache."""
+    """Where it is kept; None: hvdscale in $XDG_CACHE_HOME or ~/.cache. Raises DataError where there is no home."""
     if cache_dir:
-        return Path(cache_dir).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "hvdscale")
+        return Path(os.path.expanduser(cache_dir))
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if home.startswith("~"):
+        raise DataError("there is no home folder to keep what is made of the data set; name a folder: "
+                        "--set cache_dir=DIR")
+    return Path(home, "hvdscale")
 
 
 @contextmanager

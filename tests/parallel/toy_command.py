@@ -2,6 +2,7 @@
 import os
 import signal
 import sys
+import time
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +14,7 @@ from hvdscale.errors import DataError
 from hvdscale.workload import Data, Split
 from tests.parallel import toy
 
-MODELS = ("net",)
+MODELS = {"toy": ("net",)}
 KIND, RANK, STEP = (os.environ.get("FAULT") or "none:0:0").split(":")
 
 
@@ -64,6 +65,8 @@ class GrievedNet(toy.Net):
 
 def load(data_dir):
     data = toy.load()
+    if KIND == "slow" and my_rank() == int(RANK):
+        time.sleep(float(STEP))
     if KIND == "missing" and my_rank() == int(RANK):
         raise DataError("/data/toy: there is no such folder")
     if KIND == "labels" and my_rank() == int(RANK):

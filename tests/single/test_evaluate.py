@@ -29,21 +29,19 @@ class Whole(Workload):
 
 
 class Summed(Whole):
-    """Beside these, the histogram of the labels' last digits and the labels themselves, and what is made of them."""
+    """Beside these, what is made of the histogram of the labels' last digits and of their squares."""
 
-    metrics = {"label": "min", "spread": "min", "odd": "min", "median": "max"}
-    summarized = ("median", "spread")
-    parts = {"digits": 10, "labels": None}
+    metrics = {"label": "min", "deviation": "min", "odd": "min", "commonest": "max"}
+    summarized = ("commonest", "deviation")
+    parts = {"digits": 10, "squares": 1}
 
     def measure(self, model, batch):
         digits = torch.bincount(batch.labels % 10, minlength=10)
-        return {**super().measure(model, batch), "digits": digits, "labels": batch.labels[:, None]}
+        return {**super().measure(model, batch), "digits": digits, "squares": batch.labels.square().sum()[None]}
 
     def summarize(self, means, parts):
-        labels = parts["labels"][:, 0]
-        assert (parts["digits"] == np.bincount(labels.astype(int) % 10, minlength=10)).all()
-        assert means == {"label": labels.mean(), "odd": (labels % 2).mean()}
-        return {"spread": labels[-1] - labels[0], "median": np.median(labels)}
+        variance = parts["squares"][0] / parts["digits"].sum() - means["label"] ** 2
+        return {"deviation": math.sqrt(variance), "commonest": parts["digits"].argmax()}
 
 
 def splits_of(sizes):
@@ -77,16 +75,17 @@ def test_every_example_counts_once_at_any_worker_count(workers, chunk):
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 def test_a_metric_that_is_no_mean_is_made_of_the_whole_split(workers, chunk):
-    """Vectors add up over the chunks, rows are joined in the order of the examples, and every rank has the result."""
+    """The parts add up over the chunks of a split, and every rank has the result."""
     splits = splits_of({**SIZES, "test": 0})
     model = nn.Linear(1, 1)
     ranks = on_each(workers, lambda member: evaluated(Summed(), splits, chunk, member, model))
     for measured in ranks:
-        assert list(measured)[:4] == ["train/label", "train/spread", "train/odd", "train/median"]
+        assert list(measured)[:4] == ["train/label", "train/deviation", "train/odd", "train/commonest"]
         for name in ("train", "val"):
             labels = splits[name].labels.numpy()
-            assert measured[f"{name}/median"] == np.median(labels)
-            assert measured[f"{name}/spread"] == labels[-1] - labels[0]
+            assert measured[f"{name}/commonest"] == np.bincount(labels % 10).argmax()
+            assert measured[f"{name}/deviation"] == pytest.approx(labels.std(), rel=1e-12)
+            assert measured[f"{name}/deviation"] == ranks[0][f"{name}/deviation"]
         assert all(math.isnan(measured[f"test/{name}"]) for name in Summed.metrics)
 
 

@@ -171,7 +171,7 @@ def test_an_epochs_order_is_fixed_for_seed_and_epoch():
 
 def test_an_epochs_order_is_a_permutation_that_cannot_be_written_to():
     order = epoch_order(1000, 0, 0)
-    assert sorted(order) == list(range(1000)) and order.dtype == np.int64
+    assert sorted(order) == list(range(1000)) and order.dtype == np.uint32
     with pytest.raises(ValueError):
         order[0] = 1
 

@@ -250,20 +250,20 @@ def test_a_measure_that_is_not_each_metrics_sum_and_count_is_named(given, said):
 
 
 class WithParts(Job):
-    """The job with two metrics made of a vector and of rows."""
+    """The job with two metrics made of two vectors."""
 
     metrics = {**Tokens.metrics, "first": "max", "last": "max"}
-    summarized, parts = ("first", "last"), {"vector": 3, "rows": None}
+    summarized, parts = ("first", "last"), {"vector": 3, "one": 1}
 
 
 NATS = {"nats": (1, 1), "odd": (1, 1)}
 
 
 @pytest.mark.parametrize("more, said", [
-    ({"vector": torch.ones(3)}, "declares nats, odd; parts, vector, rows; it returns"),
-    ({"vector": torch.ones(2), "rows": torch.ones(2, 2)}, r"of shape \(2,\) for vector, and parts declares a vector"),
-    ({"vector": [1, 2, 3], "rows": torch.ones(2, 2)}, "a list for vector"),
-    ({"vector": torch.ones(3), "rows": torch.ones(2)}, r"of shape \(2,\) for rows, and parts declares rows")])
+    ({"vector": torch.ones(3)}, "declares nats, odd; parts, vector, one; it returns"),
+    ({"vector": torch.ones(2), "one": torch.ones(1)}, r"of shape \(2,\) for vector, and parts declares a vector of 3"),
+    ({"vector": [1, 2, 3], "one": torch.ones(1)}, "a list for vector"),
+    ({"vector": torch.ones(3), "one": torch.ones(())}, r"of shape \(\) \(1\) for one, and parts declares a vector")])
 def test_parts_that_are_not_as_declared_are_named(more, said):
     with pytest.raises(WorkloadError, match=said):
         measured(WithParts(measure={**NATS, **more}), None, None)
@@ -286,6 +286,18 @@ def test_a_summarized_metric_needs_a_summary_and_a_declaration():
     assert problems(Undeclared()) == ["summarized names bleu, which metrics does not declare"]
 
 
+@pytest.mark.parametrize("parts, summarized", [
+    ({"counts": 0}, ("odd",)), ({"counts": None}, ("odd",)), ({"odd": 3}, ("odd",)), ("counts", ("odd",)),
+    ({"counts": 3}, ())])
+def test_parts_that_cannot_be_are_named(parts, summarized):
+    class Faulty(Tokens):
+        def summarize(self, means, parts):
+            return {}
+    Faulty.parts, Faulty.summarized = parts, summarized
+    [said] = problems(Faulty())
+    assert said.startswith("parts must map names that are no metrics to lengths") and said.endswith(f"it is {parts!r}")
+
+
 class WithArguments(Tokens):
     """A job whose load has data arguments."""
 
@@ -297,7 +309,7 @@ GOOD = Split(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
 
 
 def test_data_arguments_reach_the_load_that_takes_them():
-    assert load_data(WithArguments(), "d", {"length": 3}, allow_missing=True, cache_dir="c").record == {
+    assert load_data(WithArguments(), "d", {"length": 3}, allow_missing=True).record == {
         "given": ("d", 3, True)}
     with pytest.raises(UsageError, match="has no data argument 'lengths'; it takes length$"):
         load_data(WithArguments(), None, {"lengths": 3})
@@ -305,6 +317,8 @@ def test_data_arguments_reach_the_load_that_takes_them():
         load_data(Tokens(), None, {"length": 3})
     with pytest.raises(UsageError, match="--allow-missing: the data of .* has no parts that may be missing"):
         load_data(Tokens(), None, allow_missing=True)
+    with pytest.raises(UsageError, match="cache_dir: nothing is made of the data of .*; leave it out"):
+        load_data(Tokens(), None, cache_dir="c")
 
 
 @pytest.mark.parametrize("name", ["mnist/fc_8", "cifar_10/alexnet", "cifar_100/resnet_8", "multi30k/transformer"])
@@ -347,9 +361,10 @@ def test_label_smoothing_is_for_losses_that_take_it():
     with pytest.raises(PlanError, match="label_smoothing = 0.1: the loss of tokens/tagger takes none"):
         Tokens().check_label_smoothing(0.1)
     Tokens().check_label_smoothing(0.0)
-    toy.WORKLOAD.check_label_smoothing(0.8)
+    logits, labels = torch.zeros(2, 5), torch.tensor([1, 4])
+    assert smoothed_cross_entropy(logits, labels, 0.8) == pytest.approx(2 * math.log(5))
     with pytest.raises(PlanError, match="label_smoothing = 0.81 leaves the true one of 5 classes less .* at most 0.8"):
-        toy.WORKLOAD.check_label_smoothing(0.81)
+        smoothed_cross_entropy(logits, labels, 0.81)
     logits = torch.nn.Linear(36, 5).double()
     batch = Batch(torch.randn(8, 36, dtype=torch.float64), TRUTH)
     total, count = bound_loss(Classification("d", "m", 5, None, None), 0.1)(logits, batch)

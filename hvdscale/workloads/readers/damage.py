@@ -25,6 +25,8 @@ def damaged(pictures: Pictures, cache_dir: str | None) -> tuple[dict[int, str], 
     """
     key = hashlib.sha256(os.fsencode(pictures.directory.absolute()) + pictures.fingerprint().encode())
     kept_in = cache_folder(cache_dir) / f"damaged-{key.hexdigest()[:16]}.json"
+    if kept_in.exists():
+        return _read(kept_in, pictures), kept_in
     try:
         kept_in.parent.mkdir(parents=True, exist_ok=True)
         with alone(kept_in):
