@@ -89,7 +89,7 @@ class LanguageModel(Workload):
         named = {part: name for part, name in zip(PARTS, (train, val, test)) if name is not None}
         if data_dir is None and not ("train" in named and "val" in named):
             raise DataError(f"{self.dataset} needs --data-dir with its text: {ASKED[self.dataset]}")
-        folder = Path(data_dir or ".").expanduser()
+        folder = Path(data_dir or ".")
         found = find_named(folder, named, allow_missing) if named else self.find(folder, allow_missing)
         files = {part: getattr(found, part) for part in PARTS if getattr(found, part)}
         cache = open_cache(files, vocabulary, ("train",), cache_dir, blank_lines=not self.sentences)

@@ -225,7 +225,7 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
     Raises DataError for files that cannot be read or are not what they should be, and where the folder cannot be
     written or the disk is full; UsageError for a vocabulary that means nothing.
     """
-    given = None if is_learned(vocabulary) else read(Path(vocabulary).expanduser())
+    given = None if is_learned(vocabulary) else read(Path(os.path.expanduser(vocabulary)))
     files = {name: [_identity(text) for text in texts] for name, texts in parts.items()}
     settings = {"format": FORMAT, "parts": files, "vocabulary": [given.sha256, given.suffix] if given else vocabulary,
                 "learn_from": [] if given else list(learn_from), "blank_lines": blank_lines}

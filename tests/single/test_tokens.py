@@ -377,6 +377,14 @@ def test_a_text_that_is_not_there_and_a_vocabulary_that_means_nothing_are_refuse
         open_cache({"train": [Text(tmp_path / "none.txt")]}, "bpe:7", cache_dir=str(tmp_path))
 
 
+def test_a_vocabulary_is_looked_for_in_the_users_home(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "words").write_text("cat\nsat\n")
+    assert len(made(vocabulary="~/words").vocabulary) == 6
+    with pytest.raises(DataError, match="vocabulary=~nobody-has-this-name/words: is neither"):
+        made(vocabulary="~nobody-has-this-name/words")
+
+
 def build_slowly(say, tmp_path, seconds):
     """Open the cache; what is said: that it is being made, and its tokens."""
     encode = tokens._Build._encode
