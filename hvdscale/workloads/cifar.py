@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +24,10 @@ from torch import Tensor
 
 from ..errors import DataError, UsageError
 from ..workload import Batch, Classification, Data, Split
-from .augmentation import pad_crop_flip
 from .card import Card
 from .models.alexnet import AlexNet
 from .models.resnet import CIFAR_MODELS, CifarResNet
+from .pixels import pad_crop_flip, standardised
 from .readers.cifar import CHANNELS, SIDE, read_records
 from .readers.files import Found, check_digests, collect, holding, said_of
 
@@ -111,7 +111,7 @@ def load_cifar_10(data_dir: str | None, allow_missing: bool = False, augment: bo
     """The three splits; raises DataError naming the file that is missing or not what it should be.
 
     allow_missing  train on the files that there are
-    augment        pad, crop and mirror training images (augmentation.pad_crop_flip)
+    augment        pad, crop and mirror training images (pixels.pad_crop_flip)
     """
     return _load("cifar_10", data_dir, allow_missing, augment, 0)
 
@@ -171,15 +171,3 @@ def _read(layout: Layout, files: list[Found], records: int, label: int) -> tuple
     images, labels = zip(*(read_records(file, layout.classes, records) for file in files))
     labels = np.concatenate(labels)[:, label].astype(np.int64)
     return torch.from_numpy(np.concatenate(images)), torch.from_numpy(labels)
-
-
-def standardised(mean: tuple[float, ...], std: tuple[float, ...], inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """Grey levels 0..255 less their channel's mean, over its standard deviation: (n, channels, h, w) -> the same."""
-    wide = torch.promote_types(dtype, torch.float32)            # a mean is no number of bf16
-    centre, scale = _by_channel(mean, std, wide, inputs.device)
-    return ((inputs.to(wide) - centre) / scale).to(dtype)
-
-
-@lru_cache
-def _by_channel(mean, std, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    return tuple(torch.tensor(values, dtype=dtype, device=device)[:, None, None] for values in (mean, std))

@@ -36,6 +36,7 @@ from ..workload import Classification, Data, MapSplit
 from .card import Card
 from .models.resnet import ImageNetResNet
 from .models.vgg import VGG
+from .pixels import standardised
 from .readers.damage import damaged
 from .readers.folders import Crops, Pictures, class_folders, index_pictures
 from .readers.images import centre_crop, pillow, random_crop
@@ -48,7 +49,9 @@ BUILD = {"resnet_50": ImageNetResNet, "vgg_11": partial(VGG, norm="batch")}
 CLASSES, TRAIN, HELD_OUT, TEST = 1000, 1_281_167, 50_045, 50_000         # as published
 SPLIT_SEED = 2012                       # which picture is in which split does not depend on a trial's seed
 SIDE = 224
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)          # of red, green and blue in 0..1, over train
+# of red, green and blue in 0..255, over train
+MEAN, DEVIATION = (255 * 0.485, 255 * 0.456, 255 * 0.406), (255 * 0.229, 255 * 0.224, 255 * 0.225)
+prepare = partial(standardised, MEAN, DEVIATION)
 
 DEFAULTS = dict(local_batch=32, base_batch=256, optimizer="nesterov", momentum=0.9, lr_rule="linear", warmup_epochs=5.0,
                 decay="step", epochs=90.0, decay_at_epochs=[30, 60, 80], eval_every_epochs=1.0, eval_splits="val",
@@ -83,14 +86,6 @@ def card(dataset: str) -> Card:
 def _example(side: int) -> tuple[Tensor, Tensor]:
     return (torch.empty(1, 3, side, side, dtype=torch.uint8, device="meta"),
             torch.empty(1, dtype=torch.int64, device="meta"))
-
-
-def prepare(inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """Colours 0..255 to those of mean 0 and deviation 1 over the training set: (n, 3, side, side)."""
-    precise = torch.promote_types(dtype, torch.float32)
-    mean, deviation = (torch.tensor(values, dtype=precise, device=inputs.device).mul(255).reshape(3, 1, 1)
-                       for values in (MEAN, DEVIATION))
-    return ((inputs.to(precise) - mean) / deviation).to(dtype)
 
 
 def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int | None = None, skip_broken: bool = False,

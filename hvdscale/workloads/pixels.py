@@ -1,5 +1,7 @@
-"""Random changes of whole batches of images, the same for an example at any number of workers."""
+"""What is done to whole batches of images: colours standardised, random crops and mirroring."""
 from __future__ import annotations
+
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -23,3 +25,15 @@ def pad_crop_flip(images: Tensor, draws: Draws, pad: int = 4) -> Tensor:
     places = rows[:, :, None] * (width + 2 * pad) + columns[:, None, :]         # in a channel of the padded image
     padded = functional.pad(images, (pad,) * 4).flatten(2)
     return padded.gather(2, places.flatten(1)[:, None].expand(-1, channels, -1)).view(images.shape)
+
+
+def standardised(mean: tuple[float, ...], std: tuple[float, ...], inputs: Tensor, dtype: torch.dtype) -> Tensor:
+    """Grey levels 0..255 less their channel's mean, over its standard deviation: (n, channels, h, w) -> the same."""
+    wide = torch.promote_types(dtype, torch.float32)            # a mean is no number of bf16
+    centre, scale = _by_channel(mean, std, wide, inputs.device)
+    return ((inputs.to(wide) - centre) / scale).to(dtype)
+
+
+@lru_cache
+def _by_channel(mean, std, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    return tuple(torch.tensor(values, dtype=dtype, device=device)[:, None, None] for values in (mean, std))
