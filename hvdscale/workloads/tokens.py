@@ -340,7 +340,7 @@ class _Build:
         with open(f"{stem}.tokens", "wb") as tokens, open(f"{stem}.starts", "wb") as starts:
             starts.write(np.zeros(1, STARTS).tobytes())
             for lines in self._lines([name], f"tokens of {name}"):
-                text.update("".join(f"{line}\n" for line in lines).encode())
+                text.update("\n".join([*lines, ""]).encode())
                 ids, counts = vocabulary.encode(lines, threads)
                 ends = np.cumsum(counts + 1)
                 ended = np.full(len(ids) + len(lines), vocabulary.eos, dtype)
