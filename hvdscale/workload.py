@@ -331,6 +331,11 @@ class Classification(Workload):
             if isinstance(split, Split):
                 _check_labels(name, split.labels, classes)
 
+    def check_label_smoothing(self, share: float) -> None:
+        """Raise PlanError for a share that leaves the true class less than each other."""
+        if self.classes is not None:
+            _refuse_too_smooth(share, self.classes)
+
     def _logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
         return model(self.prepare(inputs, next(model.parameters()).dtype))
 
@@ -344,6 +349,13 @@ def _check_labels(name: str, labels: Tensor, classes: int) -> None:
         raise DataError(f"the {name} split's label {labels[at]} of example {at} is not one of 0 .. {classes - 1}")
 
 
+def _refuse_too_smooth(share: float, classes: int) -> None:
+    most = 1 - 1 / classes
+    if share > most:
+        raise PlanError(f"label_smoothing = {share:g} leaves the true one of {classes} classes less than each other; "
+                        f"use at most {most:g}")
+
+
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """Sum over the examples of the cross-entropy to targets of 1 - s on the label and s / (K - 1) on each other class.
 
@@ -354,8 +366,6 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
     Raises PlanError for a share that leaves the true class less than each other.
     """
     classes = logits.shape[1]
-    if smoothing * classes > classes - 1:
-        raise PlanError(f"label_smoothing = {smoothing:g} leaves the true one of {classes} classes less than each "
-                        f"other; use at most {1 - 1 / classes:g}")
+    _refuse_too_smooth(smoothing, classes)
     over_all = smoothing * classes / (classes - 1)
     return functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=over_all)

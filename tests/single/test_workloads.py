@@ -365,6 +365,8 @@ def test_label_smoothing_is_for_losses_that_take_it():
     assert smoothed_cross_entropy(logits, labels, 0.8) == pytest.approx(2 * math.log(5))
     with pytest.raises(PlanError, match="label_smoothing = 0.81 leaves the true one of 5 classes less .* at most 0.8"):
         smoothed_cross_entropy(logits, labels, 0.81)
+    with pytest.raises(PlanError, match="label_smoothing = 0.81 leaves the true one of 5 classes less"):
+        toy.WORKLOAD.check_label_smoothing(0.81)
     logits = torch.nn.Linear(36, 5).double()
     batch = Batch(torch.randn(8, 36, dtype=torch.float64), TRUTH)
     total, count = bound_loss(Classification("d", "m", 5, None, None), 0.1)(logits, batch)
