@@ -147,7 +147,7 @@ class Settings:
     device: str = _key(
         "auto", "auto takes the local rank's GPU where there is one", choices=("auto", "cpu", "cuda"))
     threads: int | None = _key(
-        None, "threads a worker; by default the host's cores over its workers", least=1)
+        None, "threads a worker; by default OMP_NUM_THREADS, else the host's cores over its workers", least=1)
     bucket_mib: float = _key(
         0.0, "size of the gradient buckets reduced while backward goes on; 0: one allreduce after it", least=0)
     loader_workers: int = _key(

@@ -67,7 +67,8 @@ class Display(Quiet):
     def measured(self, outcome):
         if outcome.measured:
             at = f"at step {outcome.evaluated}: " if outcome.evaluated != outcome.step else ""
-            values = ", ".join(f"{name} {value:.4g}" for name, value in sorted(outcome.measured.items()))
+            found = {name: value for name, value in outcome.measured.items() if value == value} or outcome.measured
+            values = ", ".join(f"{name} {value:.4g}" for name, value in sorted(found.items()))
             self.say(f"  {at}{values}")
 
     def end(self):
@@ -134,6 +135,8 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start =
 def _entries(table: Mapping) -> str:
     """The entries of a table, each shown in a word or two."""
     def shown(value):
+        if isinstance(value, Mapping):
+            return " ".join(f"{name}:{shown(entry)}" for name, entry in value.items())
         text = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
         return text if len(text) <= LONGEST else f"{text[:12]}..."
     return ", ".join(f"{name}={shown(value)}" for name, value in table.items())

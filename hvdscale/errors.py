@@ -69,3 +69,9 @@ class HostsChangedError(WorkersError):
 
 class FaultError(WorkersError):
     """What went wrong on one rank while the others wait for it: they cannot be told, and lose it."""
+
+
+class StoppedError(FaultError):
+    """A signal before the first step or after the last, where no vote is taken."""
+
+    exit_code = 75

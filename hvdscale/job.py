@@ -28,7 +28,7 @@ from .plan import Place, Plan, settle
 from .train import run
 from .weights import check_writable, load_weights, save_weights
 from .workers import Lone
-from .workload import Data, Workload, load_data
+from .workload import Data, Workload, build_model, load_data
 from .workloads import find
 
 
@@ -89,7 +89,7 @@ def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None 
     hosts = workers.gather((socket.gethostname(), usable_cores()), "hosts")
     with workers.together("the settings"):
         workload = find(name)
-        settings = Settings.build(workload.defaults, *layers)
+        settings = Settings.build({**workload.defaults, **threads_of_environment()}, *layers)
         device = group.device(settings.device, workers.local_rank)
     data = workers.at_length("the data", lambda: memory.data or read_data(workload, settings))
     with workers.together("the plan"):
@@ -138,20 +138,29 @@ def with_data(plan: Plan, model_args: Mapping, record: Mapping) -> Plan:
 def sketch(name: str, layers: list[dict], workers: Lone) -> str | None:
     """The plan in words, by the published sizes of data that is not at hand; None where nothing is published of it.
 
-    Nothing is read and no model is made. Raises the same HvdscaleError on all ranks.
+    Nothing is read, and the model is made without its numbers. Raises the same HvdscaleError on all ranks.
     """
     hosts = workers.gather((socket.gethostname(), usable_cores()), "hosts")
     with workers.together("the plan"):
         workload = find(name)
-        card, settings = workload.card, Settings.build(workload.defaults, *layers)
+        card = workload.card
+        settings = Settings.build({**workload.defaults, **threads_of_environment()}, *layers)
         if card is None or settings.data_dir is not None:
             return None
         place = Place(workers.size, *_host_share(hosts, 0), group.device(settings.device, workers.local_rank).type)
         examples = min(card.train_examples, settings.train_subset or card.train_examples)
         plan = with_data(settle(settings, workload, examples, card.val_examples, place), card.model_args, {})
         workload.check_label_smoothing(plan.label_smoothing)
+        with torch.device("meta"):
+            build_model(workload, plan.model_args)
     return (describe(plan, "none: a dry run") +
             f"\n  note: sizes as published: {card.train_examples:,} training examples; no data was read")
+
+
+def threads_of_environment() -> dict[str, int]:
+    """The key threads as OMP_NUM_THREADS says it, if it does."""
+    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return {"threads": int(said)} if said.isdecimal() and int(said) else {}
 
 
 def _host_share(hosts: list[tuple[str, frozenset]], rank: int) -> tuple[int, int]:

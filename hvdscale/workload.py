@@ -180,7 +180,10 @@ def build_model(workload: Workload, model_args: dict) -> nn.Module:
     except HvdscaleError:
         raise
     except (TypeError, KeyError, ValueError, RuntimeError) as error:
-        raise UsageError(f"{workload.name} does not take model_args = {model_args}: {error}") from None
+        taken = [name for name, parameter in inspect.signature(workload.build).parameters.items()
+                 if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)]
+        raise UsageError(f"{workload.name} does not take model_args = {model_args}: {error}" +
+                         f". It takes {', '.join(taken)}" * bool(taken)) from None
     if not isinstance(model, nn.Module):
         raise WorkloadError(f"{workload.name}: build gave a {type(model).__name__}; it returns a torch.nn.Module")
     if not any(parameter.requires_grad for parameter in model.parameters()):

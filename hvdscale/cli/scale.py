@@ -41,6 +41,9 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
                           ("checkpoint", "a folder of checkpoints is one run's")):
         if name in keys:
             raise UsageError(f"{name} cannot be set for a series of runs: {instead}")
+    for name in ("steps", "epochs"):
+        if probe and given[name] is not None:
+            raise UsageError(f"--probe has {PROBE['steps']} steps at each worker count; leave out --{name}")
     if probe and repeats > 1:
         raise UsageError("--probe runs each worker count once; leave out --repeats")
     if launcher != "srun" and "SLURM_JOB_ID" not in os.environ:

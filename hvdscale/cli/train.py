@@ -5,14 +5,15 @@ import contextlib
 import gc
 import os
 import shlex
+import signal
 import sys
 from dataclasses import MISSING
 
 import click
 
 from ..config import KEYS, Settings, key_type, parse_assignments
-from ..errors import (DataError, FaultError, HostsChangedError, HvdscaleError, LogError, UsageError, WorkerLostError,
-                      WorkersError)
+from ..errors import (DataError, FaultError, HostsChangedError, HvdscaleError, LogError, StoppedError, UsageError,
+                      WorkerLostError, WorkersError)
 from ..presets import read_config
 from .common import BROKEN_PIPE, INTERRUPTED
 
@@ -131,7 +132,13 @@ def command(workload, dry_run, list_workloads, **given):
 
 def main() -> None:
     """Run the command."""
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, _stop)            # during the steps it is a vote
     carry_out_together(command, _go_on)
+
+
+def _stop(*_: object) -> None:
+    raise StoppedError("stopped by a signal, not in the steps")
 
 
 def carry_out_together(command: click.Command, go_on) -> None:
@@ -238,6 +245,10 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, memory) -> int:
         if workers.rank == 0:
             print(sketched)
         return 0
+    except StoppedError as stopped:
+        if workers.rank == 0:
+            _note_stop(stopped, layers)
+        raise
     if dry_run:
         open_display(job, "none: a dry run", workers, find_start(job.settings, job.plan, workers))
         return 0
@@ -251,6 +262,17 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, memory) -> int:
         raise
     finally:
         if folder is not None:
+            folder.release()
+
+
+def _note_stop(stopped: StoppedError, layers: list[dict]) -> None:
+    """Write the outcome of a run that came no further than its data, for the script that queues it again."""
+    from ..checkpoint import Folder
+    settings = Settings.build({}, *layers)
+    if settings.checkpoint is not None:
+        with contextlib.suppress(HvdscaleError):
+            folder = Folder(settings.checkpoint, settings.take_over)
+            folder.note_error(stopped, log=settings.log)
             folder.release()
 
 

@@ -106,6 +106,8 @@ def described(**keys):
 
 @pytest.mark.parametrize("keys, row, said", [
     (dict(), "workers", "1 on cpu, 2 threads each"),
+    (dict(data_args={"cut": {"train": 3, "val": 0}, "missing": ["a", "b"], "sha256": "0123456789abcdef" * 4}), "data",
+     "cut=train:3 val:0, missing=a b, sha256=0123456789ab..."),
     (dict(workers=2), "workers", "2 on cpu, 1 thread each"),
     (dict(workers=2), "global batch", "20 = 2 workers x 10 examples"),
     (dict(workers=2, accumulate=3), "global batch", "60 = 2 workers x 10 examples x 3 passes"),

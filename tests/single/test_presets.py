@@ -257,7 +257,8 @@ def test_a_run_without_data_is_an_error_still():
 @pytest.mark.parametrize("typed, said", [
     ({"global_batch": 60000}, "larger than the training set of 55000 examples"),
     ({"global_batch": 600, "train_subset": 500}, "larger than the training set of 500 examples"),
-    ({"target": "val/bleu>30"}, "'bleu' is none of these"), ({"label_smoothing": 0.95}, "use at most 0.9")])
+    ({"target": "val/bleu>30"}, "'bleu' is none of these"), ({"label_smoothing": 0.95}, "use at most 0.9"),
+    ({"model_args": {"widht": 2}}, "'widht'. It takes .*width")])
 def test_a_plan_without_data_refuses_what_cannot_hold(typed, said):
     with pytest.raises(UsageError, match=said):
         sketch("mnist/simple_cnn", [typed], Lone())

@@ -178,7 +178,8 @@ def test_a_run_that_leaves_no_log_is_an_error_with_its_last_lines(tmp_path):
     (["--set", "log=a.h5"], "--out says where logs go"),
     (["--set", "overwrite=true"], "--overwrite is an option of its own"),
     (["--set", "checkpoint=kept"], "a folder of checkpoints is one run's"),
-    (["--probe", "--repeats", "2"], "--probe runs each worker count once")])
+    (["--probe", "--repeats", "2"], "--probe runs each worker count once"),
+    (["--probe", "--steps", "5"], "--probe has 50 steps at each worker count; leave out --steps")])
 def test_what_a_series_does_not_take_is_misuse(tmp_path, words, said):
     result = CliRunner().invoke(scale.main, ["digits/fc", "--out", str(tmp_path / "o"), *words])
     assert (result.exit_code, said in result.output) == (2, True)

@@ -1,6 +1,8 @@
 """hvdscale-train: its options as settings, its help, and one process from its command line to its exit code."""
+import json
 import re
 import shlex
+import signal
 import sys
 
 import click
@@ -141,3 +143,19 @@ def test_a_run_alone_says_its_plan_its_end_its_log_and_what_to_type_next(run, tm
         assert found.evaluations["step"].tolist() == [0, 10, 20, 30]
     report = run(sys.executable, "-c", "from hvdscale.cli.report import main; main()", *shlex.split(lines[-1])[2:])
     assert "digits/fc" in report.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_before_the_first_step_says_so_and_asks_to_be_queued_again(number, run, tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import os, signal, time\n"
+        "from tests.single.made_jobs import Tokens\n\n\n"
+        "class Slow(Tokens):\n"
+        "    def load(self, data_dir):\n"
+        f"        os.kill(os.getpid(), {int(number)})\n"
+        "        time.sleep(60)\n\n\n"
+        "workload = Slow()\n")
+    done = run(*TRAIN, "slow:workload", "--checkpoint", "kept", check=False)
+    assert done.returncode == 75 and "Error: stopped by a signal, not in the steps" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.loads((tmp_path / "kept" / "outcome").read_text())["exit_code"] == 75

@@ -13,6 +13,7 @@ from hvdscale.display import Quiet
 from hvdscale.errors import DataError, LogError, PlanError, UsageError
 from hvdscale.job import open_journal, prepare
 from hvdscale.journal import Silent
+from hvdscale.launch import usable_cores
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.model import bound_to_passes, check_groups
@@ -52,6 +53,17 @@ def digits():
 
 def evaluated_at(log):
     return log.evaluations["step"].tolist()
+
+
+@pytest.mark.parametrize("said, threads", [("3", 3), ("2,1", 2), ("0", None), ("many", None), ("", None)])
+def test_omp_num_threads_says_the_threads_unless_they_are_typed(said, threads, monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    try:
+        assert prepare("digits/fc", [{"threads": 1}], Lone()).plan.threads == 1
+        assert prepare("digits/fc", [{}], Lone()).plan.threads == (threads or len(usable_cores()))
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_default_workload_trains_to_its_target(train):

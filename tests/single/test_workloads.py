@@ -355,6 +355,8 @@ def test_a_build_that_gives_no_model_to_train_is_named(given, said):
 def test_model_arguments_that_build_does_not_take_are_named():
     with pytest.raises(UsageError, match="tokens/tagger does not take model_args = {'depth': 3}: .*depth"):
         build_model(Tokens(), {"depth": 3})
+    with pytest.raises(UsageError, match="'widht'. It takes dropout, side, classes, width"):
+        build_model(find("mnist/simple_cnn"), {"widht": 2})
 
 
 def test_label_smoothing_is_for_losses_that_take_it():

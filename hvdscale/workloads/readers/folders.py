@@ -156,4 +156,7 @@ class Crops:
 
     def __getitem__(self, place: int) -> tuple[Tensor, int]:
         i = self.order[place]
-        return self.crop(self.pictures.path(i), self.side), int(self.pictures.labels[i])
+        try:
+            return self.crop(self.pictures.path(i), self.side), int(self.pictures.labels[i])
+        except DataError as error:
+            raise DataError(f"{error}. --data-arg skip_broken=true leaves out what cannot be decoded") from None
