@@ -46,10 +46,13 @@ class Loader:
         self._order, self._loader = _Order(), None
         self.seconds = 0.0
         if loader_workers and any(isinstance(split, MapSplit) for split in splits.values()):
-            self._loader = DataLoader(
-                _Taken(splits), batch_size=None, sampler=self._order, collate_fn=_as_taken, num_workers=loader_workers,
-                prefetch_factor=AHEAD, persistent_workers=True, worker_init_fn=_end_with_parent,
-                multiprocessing_context=_context(), pin_memory=device.type == "cuda", generator=torch.Generator())
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "This DataLoader will create")        # more than there are cores
+                self._loader = DataLoader(
+                    _Taken(splits), batch_size=None, sampler=self._order, collate_fn=_as_taken,
+                    num_workers=loader_workers, prefetch_factor=AHEAD, persistent_workers=True,
+                    worker_init_fn=_end_with_parent, multiprocessing_context=_context(),
+                    pin_memory=device.type == "cuda", generator=torch.Generator())
 
     def batches(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
         """The batches of these visits to splits; what was asked for before and not taken is forgotten.

@@ -413,7 +413,7 @@ def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> di
     decay_steps = (steps(settings.decay_steps, settings.decay_epochs) or budget_steps) if falls else 0
     if falls and decay_steps <= warmup_steps:
         raise PlanError(f"{settings.decay} decay ends at step {decay_steps}, within the warmup of {warmup_steps} "
-                        "steps; give decay_steps or decay_epochs beyond it" +
+                        "steps; give decay_steps or decay_epochs beyond it, or warmup=none" +
                         ("" if decay_steps else " (a budget in seconds has no last step)"))
     decay_at = tuple(settings.decay_at_steps or (steps(None, e) for e in settings.decay_at_epochs or ()))
     if settings.decay == "step" and not decay_at:

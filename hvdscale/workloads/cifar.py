@@ -155,8 +155,8 @@ def _refuse_missing(layout: Layout, folder: Path, found: dict, missing: list[str
     """Raise DataError for what is missing; where that is allowed, only without any training file."""
     if any(name in found for name in layout.train):
         if not allowed:
-            raise DataError(f"{folder}: lacks {', '.join(missing)} of {layout.title}; fetch what is missing, or train "
-                            "on what is there with --allow-missing")
+            raise DataError(f"{folder}: lacks {', '.join(missing)} of {layout.title}; `hvdscale-data fetch` brings "
+                            "it, or train on what is there with --allow-missing")
         return
     pickled = [name for name in layout.pickled if (folder / name).exists()]
     if pickled:

@@ -12,6 +12,8 @@ from tests.conftest import DATA, ROOT, command_environment, launcher_command
 README = (ROOT / "README.rst").read_text()
 # commands that need more than a folder to run in, and the test that runs each
 ELSEWHERE = {
+    "hvdscale-data fetch cifar_10 --data-dir cifar":
+        "test_a_data_set_comes_whole_and_the_command_says_what_to_type_next",
     "tools/quickstart": "test_the_quickstart_ends_with_a_report",
     ".venv/bin/hvdscale-report runs/quickstart": "test_the_quickstart_ends_with_a_report",
     "pip install .": "test_the_offline_commands_run_on_the_base_install",
@@ -23,12 +25,15 @@ ELSEWHERE = {
     "tools/bench_step": "test_a_step_is_timed_against_torchs_own",
     "tools/test": None,                                 # runs this one
 }
+# what the commands call by these names, of the data sets that are there
+LINKS = {"mnist": DATA / "mnist", "multi30k": DATA / "multi30k", "README.rst": ROOT / "README.rst",
+         "tools": ROOT / "tools"}
 SHORTENED = " --steps 2 --workers 1,2 --repeats 1"      # the last of two equal options holds
 
 
 def commands():
     """Those after a $, and those named in the text."""
-    found = re.findall(r"^    \$ (.*)$|``((?:tools/|salloc |hvdscale-\w+ -)[^`]*)``", README, re.M)
+    found = re.findall(r"^    \$ (.*)$|``((?:tools/|salloc |hvdscale-\w+ -|hvdscale-data )[^`]*)``", README, re.M)
     return [after_dollar or named for after_dollar, named in found]
 
 
@@ -53,14 +58,15 @@ def bash(command, folder):
 def test_every_command_but_those_of_other_tests_runs_as_written(tmp_path):
     launcher_command("horovodrun", 1)
     (tmp_path / "job.py").write_text(own_job())
-    (tmp_path / "tools").symlink_to(ROOT / "tools")
-    if (DATA / "mnist").is_dir():
-        (tmp_path / "mnist").symlink_to(DATA / "mnist")
+    for name, place in LINKS.items():
+        if place.exists():
+            (tmp_path / name).symlink_to(place)
     ran = 0
     for command in commands():
         if command in ELSEWHERE or command.startswith("export PATH"):
             continue
-        if "mnist/simple_cnn" in command and not (DATA / "mnist").is_dir():
+        data = re.search(r"--data-dir (\S+)", command)
+        if data and not (tmp_path / data[1]).exists() and "hvdscale-data" not in command:
             continue
         bash(command, tmp_path)
         ran += 1
