@@ -37,7 +37,10 @@ class Workload:
 
     def __str__(self):
         size = f", {self.train_examples:,} training examples" if self.train_examples else ""
-        return f"{self.dataset}/{self.model}{self.model_args and ' ' + self.model_args}, {self.optimizer}{size}"
+        args = json.loads(self.model_args or "{}")
+        if isinstance(args, dict):
+            args = ", ".join(f"{name}={value}" for name, value in args.items())
+        return f"{self.dataset}/{self.model}{f' ({args})' * bool(args)}, {self.optimizer}{size}"
 
 
 @dataclass(frozen=True, eq=False)

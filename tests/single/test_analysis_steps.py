@@ -174,7 +174,9 @@ def test_mixed_workloads_are_never_one_group():
     trials = read_trials(log(trial(id=1), trial(id=2, model="other"), trial(id=3, optimizer="sgd"),
                              trial(id=4, train_examples=500), trial(id=5, model_args={"width": 2}),
                              trial(id=6, dataset="<script>"), trial(id=7, seed=9)))
-    assert sorted(len(group) for group in by_workload(trials).values()) == [1, 1, 1, 1, 1, 2]
+    groups = by_workload(trials)
+    assert sorted(map(len, groups.values())) == [1, 1, 1, 1, 1, 2]
+    assert any("(width=2), " in str(workload) for workload in groups)
 
 
 @pytest.mark.parametrize("plan", ["", "not JSON", "[]", json.dumps({"problem": None})])
