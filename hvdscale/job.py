@@ -91,7 +91,8 @@ def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None 
         workload = find(name)
         settings = Settings.build({**workload.defaults, **threads_of_environment()}, *layers)
         device = group.device(settings.device, workers.local_rank)
-    data = workers.at_length("the data", lambda: memory.data or read_data(workload, settings))
+    with workers.together("the data"):
+        data = memory.data or read_data(workload, settings)
     with workers.together("the plan"):
         place = Place(workers.size, *_host_share(hosts, 0), device.type)
         plan = settle(memory.settle(settings), workload, len(data.train), len(data.val), place)

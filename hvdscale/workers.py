@@ -24,8 +24,6 @@ from .errors import HvdscaleError, WorkerLostError, WorkersError
 from .launch import launched
 from .rendezvous import Rendezvous
 
-ASK_SECONDS = 1.0       # between two looks at whether all ranks have ended what takes them long
-
 
 class Lone:
     """One worker without a launcher: the same operations, with nothing to do."""
@@ -88,11 +86,6 @@ class Lone:
         if any(errors):
             raise _joined(errors)
 
-    def at_length(self, doing: str, work: Callable[[], object]):
-        """What ``work`` gives, however much longer it takes on some ranks than on others; errors as of ``together``."""
-        with self.together(doing):
-            return work()
-
 
 def _joined(errors: list) -> HvdscaleError:
     """One error for those of the ranks (None: no error), the same on all."""
@@ -138,28 +131,6 @@ class Horovod(Lone):
     def gather(self, value, name):
         with self._collective(name):
             return self._hvd.allgather_object(value, name=name)
-
-    def at_length(self, doing, work):
-        # on a thread of its own, while this one meets the other ranks: a rank that never asks for a collective is taken
-        # for lost
-        found, ended = [], threading.Event()
-
-        def carry_out():
-            try:
-                found.append((work(), None))
-            except BaseException as error:
-                found.append((None, error))
-            ended.set()
-        threading.Thread(target=carry_out, daemon=True).start()
-        while True:
-            ended.wait(ASK_SECONDS)
-            if not self.sum_(torch.tensor([float(not ended.is_set())]), f"waiting for {doing}").item():
-                break
-        (given, error), = found
-        with self.together(doing):
-            if error is not None:
-                raise error
-        return given
 
     def versions(self):
         return {"horovod": sys.modules["horovod"].__version__, "allreduce": self._transport()}

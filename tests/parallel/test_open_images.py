@@ -7,7 +7,8 @@ from tests.parallel.open_images_measures import measures
 from tests.single import made_open_images
 
 
-@pytest.mark.parametrize("np_", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("np_", [2, 3])
 def test_average_precision_is_one_workers_to_the_last_bit(tmp_path, launch, np_):
     folder = tmp_path / "data"
     folder.mkdir()

@@ -10,7 +10,8 @@ from tests.single.made_translations import folder_of
 pytest.importorskip("sacrebleu")
 
 
-@pytest.mark.parametrize("np_", [3, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("np_", [2, 3])
 def test_any_worker_count_trains_and_measures_the_same(launch, tmp_path, np_):
     given = dict(data_dir=str(folder_of(tmp_path)), cache_dir=str(tmp_path / "cache"))
     threads = torch.get_num_threads()

@@ -2,7 +2,6 @@
 import os
 import signal
 import sys
-import time
 from dataclasses import dataclass, replace
 
 import torch
@@ -65,8 +64,6 @@ class GrievedNet(toy.Net):
 
 def load(data_dir):
     data = toy.load()
-    if KIND == "slow" and my_rank() == int(RANK):
-        time.sleep(float(STEP))
     if KIND == "missing" and my_rank() == int(RANK):
         raise DataError("/data/toy: there is no such folder")
     if KIND == "labels" and my_rank() == int(RANK):
