@@ -8,7 +8,6 @@ What has come so far lies in NAME.part, and beside it, in NAME.part.version, whi
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import http.client
 import os
 import re
@@ -21,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from .checksum import sha256_of
 from .errors import DataError
 
 CHUNK = 2**18
@@ -77,18 +77,6 @@ def download(file: Published, folder: Path, progress: Progress, timeout: float =
         raise DownloadError(f"{file.name} could not be fetched:\n  " + "\n  ".join(failures) + kept)
     finally:
         part.close()
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal; raises DataError where it cannot be read."""
-    digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as file:
-            while chunk := file.read(2**20):
-                digest.update(chunk)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
-    return digest.hexdigest()
 
 
 def mebibytes(size: int) -> str:

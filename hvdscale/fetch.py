@@ -21,7 +21,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO
 
-from .download import DownloadError, Progress, Published, download, mebibytes, sha256_of, writing
+from .checksum import sha256_of
+from .download import DownloadError, Progress, Published, download, mebibytes, writing
 from .errors import DataError, UsageError
 from .published import BY_HAND, DATA_SETS, Archive, DataSet
 

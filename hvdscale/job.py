@@ -89,7 +89,7 @@ def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None 
     hosts = workers.gather((socket.gethostname(), usable_cores()), "hosts")
     with workers.together("the settings"):
         workload = find(name)
-        settings = Settings.build({**workload.defaults, **threads_of_environment()}, *layers)
+        settings = settings_of(workload, layers)
         device = group.device(settings.device, workers.local_rank)
     with workers.together("the data"):
         data = memory.data or read_data(workload, settings)
@@ -145,7 +145,7 @@ def sketch(name: str, layers: list[dict], workers: Lone) -> str | None:
     with workers.together("the plan"):
         workload = find(name)
         card = workload.card
-        settings = Settings.build({**workload.defaults, **threads_of_environment()}, *layers)
+        settings = settings_of(workload, layers)
         if card is None or settings.data_dir is not None:
             return None
         place = Place(workers.size, *_host_share(hosts, 0), group.device(settings.device, workers.local_rank).type)
@@ -158,10 +158,11 @@ def sketch(name: str, layers: list[dict], workers: Lone) -> str | None:
             f"\n  note: sizes as published: {card.train_examples:,} training examples; no data was read")
 
 
-def threads_of_environment() -> dict[str, int]:
-    """The key threads as OMP_NUM_THREADS says it, if it does."""
+def settings_of(workload: Workload, layers: list[dict]) -> Settings:
+    """The user's layers over the workload's defaults, with OMP_NUM_THREADS among these, where it says a number."""
     said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return {"threads": int(said)} if said.isdecimal() and int(said) else {}
+    threads = {"threads": int(said)} if said.isdecimal() and int(said) else {}
+    return Settings.build({**workload.defaults, **threads}, *layers)
 
 
 def _host_share(hosts: list[tuple[str, frozenset]], rank: int) -> tuple[int, int]:

@@ -5,11 +5,11 @@ carried out (changing them must change no update), the rest what is measured and
 """
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from .checksum import sha256_of
 from .config import ACTS_ONLY_WITH, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .errors import PlanError, UsageError
 from .metaparameters import tuned_for
@@ -202,7 +202,7 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
     return Plan(
         workload=workload.name, dataset=workload.dataset, model=workload.model, model_args=settings.model_args,
         data=settings.data_args,
-        init_from=settings.init_from and fingerprint(settings.init_from),
+        init_from=settings.init_from and sha256_of(settings.init_from, UsageError),
         train_examples=train_examples, global_batch=global_batch, ghost_batch=ghost_batch,
         last_batch=settings.last_batch, seed=settings.seed,
         precision=settings.precision, compression=settings.compression, loss_scale=settle_loss_scale(settings),
@@ -298,18 +298,6 @@ def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settin
     if settings.metaparameters is None:
         raise PlanError("--lr-rule tuned needs --metaparameters FILE.toml, with tables such as [global_batch.256]")
     return settings.over(tuned_for(settings.metaparameters, workload, global_batch))
-
-
-def fingerprint(path: str) -> str:
-    """The SHA-256 of a file, in hexadecimal; raises UsageError where it cannot be read."""
-    digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(2**20):
-                digest.update(block)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    return digest.hexdigest()
 
 
 # keys that act only with a folder of checkpoints

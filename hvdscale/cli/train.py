@@ -77,12 +77,13 @@ def asked(workload: str | None, config: str | None, assignments, model_args=(), 
         raise UsageError("which workload? Give its name first, such as digits/fc, or a --config that names one; "
                          "`hvdscale-train --list` has the built-in ones")
     typed = {name: value for name, value in flags.items() if value is not None}
-    for option, texts in (("--model-arg", model_args), ("--data-arg", data_args)):
+    entries = []
+    for option, texts in zip(ARGUMENTS, (model_args, data_args)):
         for text in texts:
             if "=" not in text:
                 raise UsageError(f"{option} {text!r} is not NAME=VALUE, such as width=2")
-    assigned = parse_assignments([*assignments, *(f"model_args.{text}" for text in model_args),
-                                  *(f"data_args.{text}" for text in data_args)])
+            entries.append(f"{ARGUMENTS[option]}.{text}")
+    assigned = parse_assignments([*assignments, *entries])
     for name in typed.keys() & assigned.keys():
         if typed[name] != assigned[name]:
             raise UsageError(f"--{name.replace('_', '-')} {typed[name]} and --set {name}={assigned[name]} differ; "

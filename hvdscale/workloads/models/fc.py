@@ -23,9 +23,8 @@ class FullyConnected(nn.Module):
     def __init__(self, inputs: int, widths: tuple[int, ...], classes: int, dropout: float = 0.0):
         super().__init__()
         sizes = (inputs, *widths)
-        drops = 1 if dropout else 0
         layers = [layer for a, b in zip(sizes, sizes[1:])
-                  for layer in (nn.Linear(a, b), nn.ReLU(), *(Dropout(dropout) for _ in range(drops)))]
+                  for layer in (nn.Linear(a, b), nn.ReLU(), *([Dropout(dropout)] if dropout else []))]
         self.layers = nn.Sequential(nn.Flatten(), *layers, nn.Linear(sizes[-1], classes))
 
     def forward(self, x: Tensor) -> Tensor:

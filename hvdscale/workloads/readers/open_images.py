@@ -34,6 +34,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ...errors import DataError
+from .files import GZIP
 
 HEADER, DESCRIPTION_HEADER = b"ImageID,Source,LabelName,Confidence", b"LabelName,DisplayName"
 SOURCES = {"human": (b"verification", b"crowdsource-verification"), "machine": (b"machine",)}
@@ -41,7 +42,6 @@ DIGITS, SOURCE_WIDTH, CONFIDENCE_WIDTH = 16, 24, 8         # of an image's name;
 MOST_CLASSES = 2**16
 CHUNK = 1 << 20                 # bytes of a file that are taken apart at once
 BLOCK = 1 << 18                 # images whose judgements are counted at once
-GZIP = b"\x1f\x8b"
 IMAGE_FILE = re.compile(r"([0-9a-f]{16})\.jpg")
 NEWLINE, COMMA = 10, 44
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ...errors import DataError
+from .files import GZIP, XZ
 
-GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 CHUNK = 2**20               # bytes read at once; a longer line comes in pieces
 BYTE_ORDER_MARK = "\ufeff"
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 2**23         # of one file's bytes, for validation and for testing each
