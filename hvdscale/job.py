@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,13 +18,14 @@ from .display import Display, Quiet, describe, regrouped
 from .elastic import Committed, Memory, refuse_commit_every
 from .ends import FAILED, Outcome, Start, Stop
 from .errors import HvdscaleError, PlanError, RanksDifferError, UsageError
-from .journal import Journal, Silent
+from .journal import TRIAL, Journal, Silent, open_log, parts_of_steps
 from .launch import usable_cores
 from .log.schema import Status
 from .noise import log_columns, why_not_measured
 from .model import PADDED, fit_to_groups, make_model, share_model
 from .optimizers import make_optimizer
 from .plan import Place, Plan, settle
+from .snapshot import Progress
 from .train import run
 from .weights import check_writable, load_weights, save_weights
 from .workers import Lone
@@ -47,7 +48,8 @@ class Job:
     bound_to_passes: str    # why the model runs group by group, or would have to
 
     def train(self, journal: Silent, display: Quiet, workers: Lone,
-              checkpoints: Checkpoints = Checkpoints(Start())) -> Outcome:
+              checkpoints: Checkpoints = Checkpoints(Start()),
+              wish: Callable[[Progress], set[str]] = lambda done: set()) -> Outcome:
         """Carry out the plan. An error ends the trial INCOMPLETE in the journal; WorkerLostError: a worker was lost."""
         def broken_off(reason: str, exit_code: int = FAILED) -> None:
             journal.end(Status.INCOMPLETE, reason)
@@ -56,7 +58,7 @@ class Job:
         workers.watch(broken_off)
         try:
             return run(self.plan, self.workload, self.data, self.model, self.optimizer, workers, self.device, journal,
-                       display, checkpoints)
+                       display, checkpoints, wish)
         except HvdscaleError as error:
             broken_off(str(error), error.exit_code)
             raise
@@ -194,9 +196,12 @@ def open_journal(job: Job, workers: Lone, start: Start = Start()) -> Silent:
             return Silent()
         settings = job.settings
         asked = {"workload": job.name, **settings.asked()}
-        return Journal(start.log or settings.log or default_log(job.plan), job.plan, asked, job.workload.metrics,
-                       settings.overwrite, settings.take_over, workers.versions(), log_columns(job.plan, job.model),
-                       start)
+        columns = log_columns(job.plan, job.model)
+        writer = open_log(start.log or settings.log or default_log(job.plan), job.plan, job.workload.metrics,
+                          workers.versions(), optional_steps=(*parts_of_steps(job.plan), *columns["optional_steps"]),
+                          layer_groups=columns["layer_groups"], overwrite=settings.overwrite,
+                          take_over=settings.take_over, resume=start.log_goes_on)
+        return Journal(writer, TRIAL, job.plan, job.plan.as_record(asked), start)
 
 
 def default_log(plan: Plan) -> str:

@@ -49,51 +49,61 @@ class Silent:
         """Leave the log as it stands for another process, or another journal, to go on with."""
 
 
-class Journal(Silent):
-    """Rank 0's: opens the log and writes the trial's first rows; raises LogError where that cannot be done.
+def open_log(path: str, plan: Plan, metrics: Iterable[str], group: dict[str, str], more: Iterable[str] = (),
+             optional_steps: Iterable[str] = (), layer_groups: Iterable[str] = (), **how: bool) -> LogWriter:
+    """A log for trials of plans like this one; raises LogError where it cannot be opened.
 
-    group  versions of what joins the workers;  noise  see noise.log_columns
-    start  where the run starts, and whether in a log that is there
+    group   versions of what joins the workers;  more  metaparameters beside the plan's
+    how     overwrite, take_over, resume: see LogWriter
+    """
+    return LogWriter(path, metrics=[f"{split}/{metric}" for split in SPLITS for metric in metrics],
+                     metaparameters=(*plan.metaparameters(), *more), optional_steps=tuple(optional_steps),
+                     layer_groups=tuple(layer_groups), attributes={"versions": {**versions(), **group}, **commit()},
+                     **how)
+
+
+def parts_of_steps(plan: Plan) -> tuple[str, ...]:
+    """The parts of a step that are timed on the plan's device."""
+    return PARTS if plan.device == "cpu" else PARTS[:1]
+
+
+class Journal(Silent):
+    """Rank 0's: writes the trial's first rows into an open log; raises LogError where that cannot be done.
+
+    record  the plan's, with what was asked;  more  metaparameters beside the plan's
+    start   where the run starts
     """
 
-    def __init__(self, path: str, plan: Plan, asked: dict, metrics: Iterable[str], overwrite: bool, take_over: bool,
-                 group: dict[str, str], noise: dict[str, tuple[str, ...]], start: Start):
-        self.path = path
-        settled = plan.metaparameters()
-        self._parts = PARTS if plan.device == "cpu" else PARTS[:1]
-        self._writer = LogWriter(path, metrics=[f"{split}/{metric}" for split in SPLITS for metric in metrics],
-                                 metaparameters=tuple(settled),
-                                 optional_steps=(*self._parts, *noise["optional_steps"]),
-                                 layer_groups=noise["layer_groups"],
-                                 attributes={"versions": {**versions(), **group}, **commit()}, overwrite=overwrite,
-                                 take_over=take_over, resume=start.log_goes_on)
-        self.log_id = self._writer.log_id
-        self._writer.append(
-            "trials", id=TRIAL, status=Status.RUNNING, stop_reason="", dataset=plan.dataset, model=plan.model,
+    def __init__(self, writer: LogWriter, trial: int, plan: Plan, record: dict, start: Start,
+                 more: dict[str, float] = {}):
+        self.path, self.log_id = writer.path, writer.log_id
+        self._writer, self._trial, self._parts = writer, trial, parts_of_steps(plan)
+        writer.append(
+            "trials", id=trial, status=Status.RUNNING, stop_reason="", dataset=plan.dataset, model=plan.model,
             optimizer=plan.optimizer, global_batch=plan.global_batch, local_batch=plan.local_batch,
             accumulation=plan.accumulate, ghost_batch=plan.ghost_batch, workers=plan.workers, seed=plan.seed,
-            budget_steps=plan.budget_steps, plan=json.dumps(plan.as_record(asked)),
-            **{f"metaparameters/{name}": value for name, value in settled.items()})
-        self._writer.append("restarts", trial=TRIAL, first_step=start.step, workers=plan.workers,
-                            host=socket.gethostname(), device=plan.device, time=time.time(),
-                            previous_end=start.previous_end)
-        self._writer.flush(sync=True)
+            budget_steps=plan.budget_steps, plan=json.dumps(record),
+            **{f"metaparameters/{name}": value for name, value in {**plan.metaparameters(), **more}.items()})
+        writer.append("restarts", trial=trial, first_step=start.step, workers=plan.workers,
+                      host=socket.gethostname(), device=plan.device, time=time.time(),
+                      previous_end=start.previous_end)
+        writer.flush(sync=True)
 
     def evaluation(self, step, examples, train_seconds, measured):
-        self._write(self._writer.append, "evaluations", trial=TRIAL, step=step, examples=examples,
+        self._write(self._writer.append, "evaluations", trial=self._trial, step=step, examples=examples,
                     train_seconds=train_seconds, **measured)
         self.flush()
 
     def step(self, step, lr, result):
         parts = {name: getattr(result, name) for name in self._parts}
-        self._write(self._writer.append, "steps", trial=TRIAL, step=step, loss=result.loss, lr=lr,
+        self._write(self._writer.append, "steps", trial=self._trial, step=step, loss=result.loss, lr=lr,
                     step_seconds=result.step_seconds, **parts, **result.noise)
 
     def flush(self, sync=False):
         self._write(self._writer.flush, sync)
 
     def end(self, status, reason):
-        self._write(self._writer.set_status, TRIAL, status, reason)
+        self._write(self._writer.set_status, self._trial, status, reason)
 
     def close(self):
         if self.failure is None:

@@ -31,7 +31,7 @@ from .workload import Split, Workload, bound_loss
 
 # what any rank may tell all at the end of a step: why to leave the loop, to keep a checkpoint or commit in memory, that
 # hosts have changed, and what went wrong with its share
-VOTES = ("signal", "seconds", "log", "checkpoint", "commit", "hosts", "fault")
+VOTES = ("signal", "seconds", "log", "prune", "checkpoint", "commit", "hosts", "fault")
 
 CARRY = 1024        # a count travels as thousands and units: one of many tokens has more digits than a float
 

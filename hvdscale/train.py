@@ -8,14 +8,14 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
 
 from .checkpoint import Checkpoints
 from .display import Quiet
-from .ends import DIVERGED, DONE, FAILED, PREEMPTED, Outcome, Stop
+from .ends import DIVERGED, DONE, FAILED, PREEMPTED, PRUNED, Outcome, Stop
 from .evaluate import Evaluator
 from .journal import Silent
 from .log.schema import Status
@@ -28,8 +28,12 @@ from .workload import Data, Workload
 
 
 def run(plan: Plan, workload: Workload, data: Data, model: nn.Module, optimizer: torch.optim.Optimizer, workers: Lone,
-        device: torch.device, journal: Silent, display: Quiet, checkpoints: Checkpoints) -> Outcome:
-    """Carry out the plan from where the checkpoints say; what was measured is in the journal when this returns."""
+        device: torch.device, journal: Silent, display: Quiet, checkpoints: Checkpoints,
+        wish: Callable[[Progress], set[str]] = lambda done: set()) -> Outcome:
+    """Carry out the plan from where the checkpoints say; what was measured is in the journal when this returns.
+
+    wish  what this rank votes for at the next step, after what is done
+    """
     take_step = DataParallelStep(plan, workload, data.train, model, optimizer, workers, device)
     evaluate = Evaluator(workload, data.evaluated(plan.train_eval_examples), plan.eval_batch, workers, device,
                          plan.precision, plan.loader_workers)
@@ -63,7 +67,8 @@ def run(plan: Plan, workload: Workload, data: Data, model: nn.Module, optimizer:
                 checkpoints.save(done, model, optimizer, take_step)
             lr = schedule.lr_at(done.steps)
             with clock:
-                result = take_step(done.steps, lr, votes | _wishes(plan, workers, done, journal, checkpoints))
+                wishes = _wishes(plan, workers, done, journal, checkpoints) | wish(done)
+                result = take_step(done.steps, lr, votes | wishes)
             done.steps, agreed = done.steps + 1, result.votes
             journal.step(done.steps, lr, result)
             display.step(done.steps, stream.examples_before(done.steps), done.seconds, result.loss)
@@ -96,6 +101,8 @@ def _stop_by_step(step, result, plan) -> Stop | None:
         return Stop(Status.INCOMPLETE, "the log could not be written", FAILED)
     if "signal" in result.votes:
         return Stop(Status.INCOMPLETE, f"stopped by a signal after step {step}", PREEMPTED)
+    if "prune" in result.votes:
+        return Stop(Status.INCOMPLETE, f"{PRUNED} after step {step}", DONE)
     if "seconds" in result.votes:
         return Stop(Status.COMPLETE, f"budget of {plan.budget_seconds:g} s spent at step {step}", DONE)
     return None
