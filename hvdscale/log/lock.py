@@ -77,6 +77,12 @@ def holder(log: str) -> dict | None:
         os.close(descriptor)
 
 
+def this_process() -> dict:
+    """Host, process id and the batch system's job, "" without one, of this process."""
+    job = next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), "")
+    return {"host": platform.node(), "pid": os.getpid(), "job": job}
+
+
 def describe(owner: dict) -> str:
     """``process 4711 on node7 (job 99)``"""
     job = f" (job {owner['job']})" if owner.get("job") else ""
@@ -108,8 +114,7 @@ def _is_file(descriptor: int, path: str) -> bool:
 
 
 def _sign(descriptor: int):
-    job = next((os.environ[name] for name in JOB_VARIABLES if os.environ.get(name)), "")
-    owner = {"host": platform.node(), "pid": os.getpid(), "job": job, "time": time.time()}
+    owner = {**this_process(), "time": time.time()}
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(owner).encode() + b"\n", 0)
 

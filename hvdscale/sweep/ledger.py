@@ -1,0 +1,340 @@
+"""Which draws of a sweep's studies are finished and which are running: small files in a folder that all jobs share.
+
+    owner = Owner.take("runs/sweep")                    OUT/owners/NAME.lock, locked for as long as this process lives
+    ledger = Ledger("runs/sweep")
+    attempt = ledger.claim("sgd-b256", 7, owner)        OUT/trials/sgd-b256/7.claim-1; None: not ours to run
+    ledger.record("sgd-b256", Result(7, ...))           OUT/trials/sgd-b256/7.json, whole or not there
+    ledger.release("sgd-b256", 7, attempt)              instead, where the trial is left before its end: 7.released-1
+    owner.release()
+
+A file is written under a name of its own, then linked to the one it is for, which a file system grants to one process
+only (local ones, NFS, Lustre); where links are refused the name is reserved by O_EXCL. Attempt n + 1 at a draw is
+claimed only after the owner of attempt n let go of it or died, and an owner lives while its lock is held. So the
+folder has to be where flock works between hosts. Where locks are refused, a lock file that is there counts as held:
+remove OUT/owners/NAME.lock of an owner that was killed. Where they hold within one host only (Lustre's localflock,
+NFS's local_lock=flock), let one host alone work in the folder.
+"""
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import re
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import LogError
+from ..log.files import TEMPORARY, first_line, sync_directory
+from ..log.lock import Lock, holder, this_process
+from ..log.schema import Status
+
+ATTEMPTS = 3                            # at one draw that may die with their owner; then it is lost
+KINDS = ("met", "budget", "diverged", "failed", "lost", "pruned")
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+READS, WAIT_SECONDS = 5, 0.02           # where a name is reserved first, its file is empty for an instant
+
+_NAME = re.compile(r"(0|[1-9]\d*)\.(?:(json)|(claim|released)-([1-9]\d*))")
+
+
+@dataclass
+class Owner:
+    """A process that runs trials. Its lock is held while it, or a child that it forked, lives.
+
+    name    of no other process, of this host or another, now or later
+    job     the batch system's number; "" without one
+    """
+
+    name: str
+    host: str
+    pid: int
+    job: str
+    lock: Lock = field(repr=False, compare=False)
+
+    @classmethod
+    def take(cls, out: str, take_over: bool = False) -> Owner:
+        """This process as an owner in the sweep's folder ``out``; LogError where it cannot be written or locked.
+
+        take_over    go on where locks are refused (see the top of this file)
+        """
+        facts = this_process()
+        name = f"{facts['host']}-{facts['pid']}-{uuid.uuid4().hex[:8]}"
+        path = os.path.join(out, "owners", name)
+        with writing(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return cls(name, facts["host"], facts["pid"], facts["job"], Lock.take(path, take_over))
+
+    def release(self):
+        """Lets go of the lock; claims that were neither recorded nor released count as dead from here on."""
+        self.lock.release()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one draw of a study, or of a repeat of its winner.
+
+    number     the draw; ``rules.FIRST_REPEAT`` and above: a repeat
+    kind       "met" the strictest target; "budget" spent; "diverged"; "failed": it threw; "lost": with its process,
+               ATTEMPTS times; "pruned"
+    last_step  steps done at the end; 0 where that is not known
+    steps      steps to each target, by its text; inf: not met
+    best       the objective's best value; NaN where there is none
+    pieces     where its rows are: (name of the log file, trial id in it), oldest first
+    owner      the Owner's name
+    """
+
+    number: int
+    status: Status
+    kind: str
+    reason: str = ""
+    last_step: int = 0
+    steps: Mapping[str, float] = field(default_factory=dict)
+    best: float = math.nan
+    seconds: float = 0.0
+    pieces: tuple[tuple[str, int], ...] = ()
+    owner: str = ""
+
+    def as_json(self) -> dict:
+        """All of it in what JSON knows: inf and NaN as the texts "inf", "-inf" and "nan"."""
+        return {"number": self.number, "status": self.status.name, "kind": self.kind, "reason": self.reason,
+                "last_step": self.last_step, "steps": {target: _shown(steps) for target, steps in self.steps.items()},
+                "best": _shown(self.best), "seconds": _shown(self.seconds),
+                "pieces": [list(piece) for piece in self.pieces], "owner": self.owner}
+
+    @classmethod
+    def of_json(cls, record: dict) -> Result:
+        """The result that ``as_json`` gave; ValueError that says what is wrong where it is none."""
+        if not isinstance(record, dict):
+            raise ValueError(f"it holds {type(record).__name__}, not an object")
+        try:
+            result = cls(int(record["number"]), Status[record["status"]], record["kind"], str(record["reason"]),
+                         int(record["last_step"]), {str(k): float(v) for k, v in record["steps"].items()},
+                         float(record["best"]), float(record["seconds"]),
+                         tuple((str(log), int(trial)) for log, trial in record["pieces"]), str(record["owner"]))
+        except KeyError as error:
+            raise ValueError(f"it lacks {error}, or has a value unknown here") from error
+        except (AttributeError, TypeError) as error:
+            raise ValueError(first_line(error)) from error
+        if result.kind not in KINDS:
+            raise ValueError(f"its kind is {result.kind!r}, not one of {', '.join(KINDS)}")
+        return result
+
+
+@dataclass
+class Files:
+    """What the folder holds of one draw: attempts claimed and released, and whether its result is there."""
+
+    claims: set[int] = field(default_factory=set)
+    released: set[int] = field(default_factory=set)
+    finished: bool = False
+
+
+class Ledger:
+    """The files of a sweep's draws in ``out``; every call looks at the folder as it is then.
+
+    All methods raise LogError, naming the file, where one cannot be read or written or is not what its name says.
+    """
+
+    def __init__(self, out: str):
+        self.out = out
+        self._results: dict[tuple[str, int], Result] = {}
+        self._claims: dict[str, dict] = {}          # claims never change: what was read, by path
+        self._dead: set[str] = set()                # owners never come back
+
+    def claim(self, study: str, number: int, owner: Owner) -> int | None:
+        """The number, 1, 2, ..., of the attempt at a draw that is now this owner's, and of no other.
+
+        None where the draw is finished, running under a living owner (be it this one), or has used up its attempts.
+        The owner ends it by ``record`` or by ``release``.
+        """
+        files = self._files(study, number)
+        if files.finished or self._lives(study, number, files) or self._lost_attempts(study, number, files) >= ATTEMPTS:
+            return None
+        attempt = max(files.claims, default=0) + 1
+        document = {"owner": owner.name, "host": owner.host, "pid": owner.pid, "job": owner.job, "time": time.time()}
+        if not _put_new(self._path(study, f"{number}.claim-{attempt}"), document):
+            return None
+        if os.path.exists(self._path(study, f"{number}.json")):        # recorded since the folder was listed
+            self.release(study, number, attempt)
+            return None
+        return attempt
+
+    def release(self, study: str, number: int, attempt: int):
+        """Gives a draw back before its end, for anyone to claim again; the attempt does not count as a dead one."""
+        path = self._path(study, f"{number}.released-{attempt}")
+        with writing(path):
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+        sync_directory(path)
+
+    def record(self, study: str, result: Result) -> bool:
+        """Writes a draw's result, for good; False where one is there already, which then stands."""
+        return _put_new(self._path(study, f"{result.number}.json"), result.as_json())
+
+    def results(self, study: str) -> dict[int, Result]:
+        """All results of a study, repeats of the winner among them, in order; files seen before are not read again."""
+        finished = {}
+        for number, files in sorted(self._listing(study).items()):
+            if files.finished:
+                if (study, number) not in self._results:
+                    self._results[study, number] = self._read_result(study, number)
+                finished[number] = self._results[study, number]
+            else:
+                self._results.pop((study, number), None)            # removed by hand, to have it run again
+        return finished
+
+    def running(self, study: str) -> dict[int, dict]:
+        """Draws under a living owner: its name as ``owner``, host, pid, job, time of the claim, and ``attempt``."""
+        return {number: {**self._claim(study, number, max(files.claims)), "attempt": max(files.claims)}
+                for number, files in sorted(self._listing(study).items())
+                if not files.finished and self._lives(study, number, files)}
+
+    def dead(self, study: str) -> list[int]:
+        """Draws whose newest attempt died with its owner: to be claimed again, or lost."""
+        return [number for number, files in sorted(self._listing(study).items()) if self._died(study, number, files)]
+
+    def attempts(self, study: str, number: int) -> int:
+        """How many attempts at a draw died with their owner; those before its last one, where it is finished."""
+        return self._lost_attempts(study, number, self._files(study, number))
+
+    def lost(self, study: str, number: int) -> bool:
+        """Whether a draw has used up its attempts: someone has to record it as of kind "lost"."""
+        return self.attempts(study, number) >= ATTEMPTS and not self._files(study, number).finished
+
+    def _path(self, study: str, name: str) -> str:
+        return os.path.join(self.out, "trials", study, name)
+
+    def _listing(self, study: str) -> dict[int, Files]:
+        """What is there of each draw; names of other kinds are let be."""
+        draws: dict[int, Files] = {}
+        for name in _names(self._path(study, "")):
+            found = _NAME.fullmatch(name)
+            if found:
+                number, result, kind, attempt = found.groups()
+                files = draws.setdefault(int(number), Files())
+                if result:
+                    files.finished = True
+                else:
+                    (files.claims if kind == "claim" else files.released).add(int(attempt))
+        return draws
+
+    def _files(self, study: str, number: int) -> Files:
+        return self._listing(study).get(number, Files())
+
+    def _lives(self, study: str, number: int, files: Files) -> bool:
+        """Whether the newest claim has a living owner that did not release it."""
+        newest = max(files.claims, default=0)
+        return newest > 0 and newest not in files.released and self._is_alive(self._claim(study, number, newest))
+
+    def _died(self, study: str, number: int, files: Files) -> bool:
+        """Whether the newest claim's owner died over it. It may have released or recorded since the folder was listed,
+        and ended then, so that is looked at again."""
+        newest = max(files.claims, default=0)
+        if files.finished or not newest or newest in files.released or self._lives(study, number, files):
+            return False
+        after = self._files(study, number)
+        return not after.finished and newest not in after.released
+
+    def _lost_attempts(self, study: str, number: int, files: Files) -> int:
+        """Attempts that died: the older ones that were not released, and perhaps the newest."""
+        newest = max(files.claims, default=0)
+        return len(files.claims - files.released - {newest}) + self._died(study, number, files)
+
+    def _is_alive(self, claim: dict) -> bool:
+        name = claim["owner"]
+        if name not in self._dead and holder(os.path.join(self.out, "owners", name)) is None:
+            self._dead.add(name)
+        return name not in self._dead
+
+    def _claim(self, study: str, number: int, attempt: int) -> dict:
+        """A claim as its owner wrote it. One that was cut off by a kill, without links, has an owner that is dead."""
+        path = self._path(study, f"{number}.claim-{attempt}")
+        if path not in self._claims:
+            claim = _read(path)
+            self._claims[path] = claim if isinstance(claim, dict) and claim.get("owner") else {"owner": "?"}
+        return self._claims[path]
+
+    def _read_result(self, study: str, number: int) -> Result:
+        path = self._path(study, f"{number}.json")
+        try:
+            result = Result.of_json(_read(path))
+            if result.number != number:
+                raise ValueError(f"it is the result of draw {result.number}")
+        except ValueError as error:
+            raise LogError(f"{path}: is not the result of draw {number}: {error}; "
+                           "remove it to have the draw run again") from error
+        return result
+
+
+@contextlib.contextmanager
+def writing(path: str):
+    """Turns what goes wrong while ``path`` is written into a LogError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise LogError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _put_new(path: str, document: dict) -> bool:
+    """Makes a file that was not there, whole from the first moment; False where it is there, or comes first."""
+    temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{uuid.uuid4().hex}{TEMPORARY}")
+    with writing(path):
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(temporary, "x", encoding="utf-8") as file:
+                file.write(json.dumps(document, allow_nan=False) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            made = _name_it(temporary, path)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+    if made:
+        sync_directory(path)
+    return made
+
+
+def _name_it(temporary: str, path: str) -> bool:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return os.stat(temporary).st_nlink == 2        # it is ours: an NFS server's first reply was lost on its way
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        except FileExistsError:
+            return False
+        os.replace(temporary, path)
+    return True
+
+
+def _read(path: str):
+    """What a JSON file holds; None where it is gone or is not one, nor becomes one within a moment."""
+    for wait in (WAIT_SECONDS,) * (READS - 1) + (0,):
+        try:
+            with open(path, encoding="utf-8") as file:
+                return json.load(file)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise LogError(f"{path}: cannot be read: {error.strerror or error}") from error
+        except ValueError:
+            time.sleep(wait)
+    return None
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise LogError(f"{folder}: cannot be read: {error.strerror or error}") from error
+
+
+def _shown(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
