@@ -16,6 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ..ends import PRUNED
 from ..log.schema import Status
 from .noise import NoiseSteps, read_noise
 from .parts import StepParts, read_parts
@@ -75,6 +76,16 @@ class Trial:
     def target(self):
         """The target of its plan, as text; None where it had none."""
         return self.measurement.get("target") or None
+
+    @property
+    def sweep(self) -> Mapping:
+        """Its place in a study of metaparameters: ``plan["sweep"]``; empty where it is in none."""
+        return self.plan.get("sweep") or {}
+
+    @property
+    def pruned(self) -> bool:
+        """Whether its study stopped it."""
+        return self.status == Status.INCOMPLETE and self.stop_reason.startswith(PRUNED)
 
     @property
     def measurement(self):
@@ -139,7 +150,7 @@ class _Rows:
             self.columns[name][row] for name in _READ)
         plan = _parse(text)
         problem = dict(plan.get("problem") or {})
-        names = (dataset, model, _json(problem.get("model_args") or ""), optimizer,
+        names = (dataset, model, _json(_fixed_args(problem.get("model_args"), plan.get("sweep"))), optimizer,
                  int(problem.get("train_examples") or 0))
         workload = self.workloads.setdefault(names, Workload(*names))
         problem.pop("seed", None)
@@ -151,6 +162,14 @@ class _Rows:
                       setting, *measured, *timed, parts.get(number), noise.get(number))
         return trial if len(worker_counts) < 2 else replace(
             trial, train_seconds=np.full(len(trial.step), np.nan), timed_seconds=np.nan, step_parts=None)
+
+
+def _fixed_args(model_args, sweep):
+    """The model's arguments but for those that a study searches."""
+    if not sweep or not isinstance(model_args, Mapping):
+        return model_args
+    searched = {parameter["name"] for parameter in sweep["space"]}
+    return {name: value for name, value in model_args.items() if f"model_args.{name}" not in searched}
 
 
 def _parse(text):

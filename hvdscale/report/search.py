@@ -1,0 +1,127 @@
+"""What a search over metaparameters says of itself, in sentences.
+
+    print(*lines(search), sep="\\n")
+"""
+from __future__ import annotations
+
+import math
+
+from ..analysis.search import DIVERGED, FAILED, STEPS
+from ..ends import PRUNED
+from .numbers import counted, exact, number, percent, span, whole
+
+MOST_LISTED = 6         # values of a discrete dimension, beyond which only the ends are named
+
+
+def lines(search) -> list[str]:
+    """The study in a line: its trials and the best one; under it, indented, what the search should be asked next."""
+    return [f"{search.optimizer}, B = {search.global_batch:,}: {trials_said(search)}. {best_said(search)}",
+            *(f"  {said}" for said in hygiene(search))]
+
+
+def trials_said(search) -> str:
+    """``12 feasible of 15 draws (3 diverged, 20%), 5 pruned: 41% of the steps saved at most``."""
+    if not search.draws:
+        return f"no trial has ended yet, of {search.wanted} feasible ones wanted"
+    feasible = len(search.feasible)
+    wanted = "" if feasible >= search.wanted else f" of {search.wanted} wanted"
+    diverged, failed = (len(search.of_kind(kind)) for kind in (DIVERGED, FAILED))
+    lost = [f"{diverged} diverged, {percent(search.diverged_share)}"] if diverged else []
+    lost += [f"{failed} failed"] if failed else []
+    said = f"{feasible} feasible{wanted}{',' * bool(wanted)} of {counted(len(search.draws), 'draw')}"
+    said += f" ({'; '.join(lost)})" if lost else ""
+    if search.prune_keep is None:
+        return said
+    pruned = len(search.of_kind(PRUNED))
+    share = search.saved_share
+    saved = f": {percent(share)} of the steps saved at most" if pruned and share == share else ""
+    return f"{said}, {pruned or 'none'} pruned{saved}"
+
+
+def best_said(search) -> str:
+    """``Best: trial 7, 420 steps (380-420), lr 0.31, momentum 0.974.``, or that there is none."""
+    best = search.best
+    if best is None and search.objective == STEPS:
+        return f"No trial met {search.target}."
+    if best is None:
+        return f"No trial has a {search.objective}."
+    point = "".join(f", {bound.parameter.name} {value_said(bound.parameter, bound.value)}" for bound in search.bounds)
+    if search.objective != STEPS:
+        return f"Best: trial {best.number}, {search.objective} {number(best.value)} at step {best.step:,.0f}{point}."
+    return f"Best: trial {best.number}, {steps_said(best)}{point}.{_seeds_said(search)}"
+
+
+def steps_said(draw) -> str:
+    """``420 steps (380-420)``: at the evaluation that met, and between which two it was met."""
+    return f"{counted(round(draw.value), 'step')} ({exact(draw.before, 0)}-{exact(draw.value, 0)})"
+
+
+def value_said(parameter, value) -> str:
+    """A value of a dimension to three digits; on a reverse log scale of its distance from 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int):
+        return exact(value)
+    if parameter.scale == "reverse_log" and value < 1:
+        return f"{1 - float(f'{1 - value:.2e}'):.12g}"
+    return f"{value:.3g}"
+
+
+def hygiene(search) -> tuple[str, ...]:
+    """Where the space may have cut the best point off, how far others lie from its ends, and whether more trials
+    promise a better best."""
+    if search.best is None:
+        return ()
+    cut = [_cut_said(bound) for bound in search.bounds if bound.near]
+    inside = [f"{bound.parameter.name} {percent(bound.distance)} ({_end_name(bound)})" for bound in search.bounds
+              if not bound.near and not math.isnan(bound.position)]
+    said = [f"Distance from the nearer end of the space: {', '.join(inside)}."] if inside else []
+    return (*cut, *said, *_more_said(search))
+
+
+def _cut_said(bound):
+    parameter, value = bound.parameter, value_said(bound.parameter, bound.value)
+    if parameter.values:
+        ordered = sorted(set(parameter.values))
+        shown = ordered if len(ordered) <= MOST_LISTED else [ordered[0], "...", ordered[-1]]
+        return (f"{parameter.name} {value} is the {'largest' if bound.upper else 'smallest'} of the values tried "
+                f"({', '.join(str(one) for one in shown)}): add {'larger' if bound.upper else 'smaller'} ones.")
+    scale = parameter.scale.replace("_", " ")
+    return (f"{parameter.name} {value} lies {percent(bound.distance)} from the {_end_name(bound)} bound "
+            f"{value_said(parameter, bound.end)} ({scale} scale): widen the space.")
+
+
+def _end_name(bound):
+    return "upper" if bound.upper else "lower"
+
+
+def _more_said(search):
+    """Whether more trials promise a better best."""
+    half = search.half
+    if half is None:
+        return [] if not search.done else ["One feasible trial: nothing is known of what more would find."]
+    whole_study = f"Going from {half.n} to {len(search.curve)} trials"
+    if math.isinf(half.low):
+        return [f"{whole_study} was needed to find any: most sets of {half.n} have none that met the target; more "
+                "trials would still improve it."]
+    word = "bettered" if search.objective != STEPS else "lowered"
+    amount = percent(search.lowered)
+    if search.improving:
+        least = "" if half.known else "at least "
+        return [f"{whole_study} {word} the median best by {least}{amount}: more trials would still improve it."]
+    if not half.known:
+        return [f"{whole_study} {word} the median best by an amount that pruning leaves unknown: prune_keep = "
+                f"{search.prune_keep} is too small to tell."]
+    return [f"{whole_study} {word} the median best by {amount}: more trials would hardly improve it."]
+
+
+def _seeds_said(search):
+    over = search.over_seeds
+    diverged = len(search.repeats) - (over.runs - 1 if over else 0)
+    lost = f" {counted(diverged, 'more seed')} of it diverged." if diverged > 0 else ""
+    if over is None:
+        return lost
+    if not over.met:
+        return f" Most of its {over.runs} seeds did not meet the target.{lost}"
+    ends = span(over.low, over.high, whole)
+    return f" Over its {over.runs} seeds: {whole(over.value)} steps{f' ({ends})' if ends else ''}.{lost}"
