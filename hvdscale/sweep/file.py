@@ -1,0 +1,475 @@
+"""The sweep file: what is searched, at which global batches, for how long, and what counts.
+
+    workload = "mnist/simple_cnn"
+    batch_sizes = [32, 128, 512, 2048]
+    optimizers = ["nesterov", "sgd"]
+    trials = 12                                         # feasible ones of each study
+    max_draws = 36                                      # 3 times the trials, where it is left out
+    targets = ["val/error<0.05", "val/error<0.02"]      # or objective = "val/error"
+    epochs = 5                                          # the budget: steps, epochs, examples or seconds
+    evaluations = 60                                    # over the budget, the same relative grid at every batch
+    [settings]                                          # further keys of hvdscale-train
+    decay = "linear"
+    [space.lr]                                          # see hvdscale.sweep.dimensions
+    scale = "log"
+    min = 1e-4
+    max = 10.0
+    [batch.2048]                                        # at that batch: budget, trials, max_draws
+    epochs = 10
+    [batch.2048.settings]
+    max_local_batch = 512
+    [batch.2048.space.lr]
+    max = 30.0
+"""
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from ..config import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, OPTIMIZER_KEYS, OPTIMIZERS, Settings, check
+from ..errors import UsageError
+from ..plan import EXECUTION
+from ..scaling import TUNED
+from ..target import Target
+from .dimensions import Dimension, Said, parameter_tables, settle
+from .located import REQUIRED, Table, read_table
+from .space import Parameter
+
+STEPS = "steps"         # the objective: fewest steps to the strictest target
+BUDGETS = ("steps", "epochs", "examples", "seconds")
+FIRST_REPEAT = 100_000  # draws have the numbers below
+COUNTS = ("trials", "max_draws")
+TOP = ("workload", "batch_sizes", "optimizer", "optimizers", *COUNTS, "targets", "objective", *BUDGETS, "evaluations",
+       "repeats", "workers_per_trial", "prune", "prune_keep", "seed", "settings", "space", "batch")
+OF_BATCH = (*BUDGETS, *COUNTS, "settings", "space")
+GRID = ("eval_every", "eval_every_epochs")
+# keys that the sweep sets itself, and where its file says them
+SET_BY_SWEEP = {
+    "optimizer": "optimizers = [...] at the top of the file says it",
+    **dict.fromkeys(("global_batch", "local_batch"), "batch_sizes says it; workers_per_trial shares a batch out, and "
+                    "max_local_batch says what a worker takes at once"),
+    **dict.fromkeys(("lr", "lr_per_example"), "the learning rate is searched, in [space.lr]"),
+    "seed": "seed at the top of the file says it",
+    **dict.fromkeys(BUDGETS, "the budget stands at the top of the file, or in [batch.N]"),
+    "target": "targets = [...] at the top of the file says it",
+    "keep_going": "trials stop at the strictest target; an objective such as 'val/error' lets them go on",
+    **dict.fromkeys(("log", "overwrite", "take_over", "save_model", "checkpoint", "resume", "checkpoint_every",
+                     "checkpoint_every_epochs", "checkpoint_every_seconds", "keep_checkpoints"),
+                    "a sweep keeps its own files; leave it out"),
+    "metaparameters": "it is what a sweep gives; leave it out",
+    "commit_every": "it is for elastic jobs; leave it out",
+}
+# settings that change no update, so that they may differ when a sweep is gone on with
+FREE_SETTINGS = frozenset({"data_dir", "cache_dir", "max_local_batch"} | (set(EXECUTION) & set(KEYS)))
+
+
+@dataclass(frozen=True)
+class Study:
+    """The search at one global batch with one optimizer.
+
+    layer       for Settings.build: what all trials have in common, without lr, seed, target and evaluation grid
+    dimensions  of the space; those in shares of the budget wait for it
+    """
+
+    optimizer: str
+    global_batch: int
+    trials: int
+    max_draws: int
+    layer: dict
+    dimensions: tuple[Dimension, ...]
+
+    @property
+    def name(self) -> str:
+        """The study's name in files: nesterov-b256."""
+        return f"{re.sub(r'[^A-Za-z0-9_.]+', '-', self.optimizer)}-b{self.global_batch}"
+
+    def space(self, budget_steps: int) -> tuple[Parameter, ...]:
+        """The space under a budget of so many steps; raises UsageError for a bound that its key does not take then."""
+        return tuple(dimension.over(budget_steps) for dimension in self.dimensions)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep file says, checked."""
+
+    workload: str
+    batch_sizes: tuple[int, ...]        # growing
+    optimizers: tuple[str, ...]
+    trials: int
+    max_draws: int
+    targets: tuple[Target, ...]         # easiest first, strictest last
+    objective: str                      # "steps", or a column whose best value within the budget counts
+    budget: dict                        # {"epochs": 5.0}; empty where each batch has its own
+    evaluations: int | None             # over the budget; None: on the grid that the settings say
+    repeats: int
+    workers_per_trial: int
+    prune: bool
+    prune_keep: int
+    seed: int
+    settings: dict
+    space: dict                         # the tables [space.X], by parameter
+    batches: dict                       # the tables [batch.N], by N as text
+    studies: tuple[Study, ...]
+
+    def record(self) -> dict:
+        """All that the file says, by its own keys, as JSON has it."""
+        said = {name: getattr(self, name) for name in (
+            "workload", *COUNTS, "objective", "evaluations", "repeats", "workers_per_trial", "prune", "prune_keep",
+            "seed", "settings", "space")}
+        return {**said, **self.budget, "batch_sizes": list(self.batch_sizes), "optimizers": list(self.optimizers),
+                "targets": [str(target) for target in self.targets], "batch": self.batches}
+
+
+def read_sweep(path: str) -> Sweep:
+    """The sweep of a TOML file; raises UsageError naming file, line and key for what cannot hold."""
+    top = read_table(path)
+    top.only(TOP, dict.fromkeys(KEYS, "a key of hvdscale-train stands in [settings]"))
+    optimizers = read_optimizers(top)
+    targets = read_targets(top)
+    objective = read_objective(top, targets)
+    counts = read_counts(top)
+    workers = top.take("workers_per_trial", int, 1, least=1)
+    batch_sizes = read_batch_sizes(top, workers)
+    evaluations = top.take("evaluations", int, None, least=1)
+    settings, space = top.table("settings"), parameter_tables(top.table("space"))
+    batches = read_batches(top, batch_sizes)
+    refuse_unused(top, optimizers, space, [settings, *(own.table("settings") for own in batches.values())])
+    studies = tuple(read_study(top, space, batches[batch], evaluations, optimizer, batch)
+                    for optimizer in optimizers for batch in batch_sizes)
+    return Sweep(
+        workload=top.take("workload", str), batch_sizes=batch_sizes, optimizers=optimizers, **counts, targets=targets,
+        objective=objective, budget=read_budget(top), evaluations=evaluations,
+        repeats=top.take("repeats", int, 0, least=0), workers_per_trial=workers, prune=read_prune(top, objective),
+        prune_keep=top.take("prune_keep", int, 5, least=1), seed=top.take("seed", int, 0, least=0, below=2**63),
+        settings=read_settings(settings), space={name: dict(table) for name, table in space.items()},
+        batches={str(batch): batch_record(own) for batch, own in batches.items() if own}, studies=studies)
+
+
+def read_optimizers(top: Table) -> tuple[str, ...]:
+    """The optimizers, each once; ``optimizer`` says one alone."""
+    key = "optimizer" if "optimizer" in top and "optimizers" not in top else "optimizers"
+    if key == "optimizers" and "optimizer" in top:
+        raise top.wrong("optimizer and optimizers are two ways to say one thing; give one of them", "optimizer")
+    names = [top.take(key, str)] if key == "optimizer" else top.take(key, list)
+    for name in names:
+        if type(name) is not str or (name not in OPTIMIZERS and ":" not in name):
+            raise top.wrong(f"{key}: {name!r} is none of {', '.join(OPTIMIZERS)}, and not module:Class such as "
+                            "torch.optim:RMSprop", key)
+    _refuse_repeated(top, key, names, "such as ['sgd', 'nesterov']")
+    return tuple(names)
+
+
+def read_batch_sizes(top: Table, workers: int) -> tuple[int, ...]:
+    """The global batches, growing; each has an example for every worker of a trial."""
+    sizes = top.take("batch_sizes", list)
+    for size in sizes:
+        if type(size) is not int or size < 1:
+            raise top.wrong(f"batch_sizes: {size!r} is not a whole number of at least 1", "batch_sizes")
+        if size < workers:
+            raise top.wrong(f"batch_sizes: {size} leaves some of workers_per_trial = {workers} without an example; "
+                            "leave it out, or use fewer workers", "batch_sizes")
+    _refuse_repeated(top, "batch_sizes", sizes, "such as [32, 128, 512]")
+    return tuple(sorted(sizes))
+
+
+def _refuse_repeated(top: Table, key: str, values: list, example: str) -> None:
+    if not values:
+        raise top.wrong(f"{key} = [] holds none; give some, {example}", key)
+    for value in values:
+        if values.count(value) > 1:
+            raise top.wrong(f"{key} = {values!r} holds {value!r} twice; each is searched once", key)
+
+
+def read_targets(top: Table) -> tuple[Target, ...]:
+    """The targets, easiest first; of one column and one direction."""
+    targets = []
+    for text in top.take("targets", list, []):
+        try:
+            targets.append(Target.parse(text))
+        except (UsageError, TypeError) as error:
+            said = str(error) if isinstance(error, UsageError) else f"{text!r} is not text such as 'val/error<0.01'"
+            raise top.wrong(f"targets: {said}", "targets") from None
+    kinds = {(target.column, target.minimizes) for target in targets}
+    if len(kinds) > 1:
+        raise top.wrong(f"targets: {' and '.join(map(str, targets))} are not of one metric and direction; a sweep has "
+                        "one metric's targets", "targets")
+    if len(set(targets)) < len(targets):
+        raise top.wrong(f"targets: {', '.join(map(str, targets))} holds one twice", "targets")
+    return tuple(sorted(targets, key=_strictness))
+
+
+def _strictness(target: Target) -> tuple[float, bool]:
+    return (-target.value if target.minimizes else target.value), "=" not in target.comparison
+
+
+def read_objective(top: Table, targets: tuple[Target, ...]) -> str:
+    """``steps``, which needs a target, or the column of a metric."""
+    objective = top.take("objective", str, STEPS)
+    if objective == STEPS:
+        if not targets:
+            raise top.wrong("has no target to count steps to; give targets, such as ['val/error<0.01'], or an "
+                            "objective such as 'val/error' for its best value within the budget", "targets")
+        return objective
+    try:
+        return Target.parse(f"{objective}<0").column
+    except UsageError:
+        raise top.wrong(f"objective = {objective!r} is neither 'steps' (the fewest to the strictest target) nor a "
+                        "split/metric such as 'val/error' (its best value within the budget)", "objective") from None
+
+
+def read_prune(top: Table, objective: str) -> bool:
+    """Whether trials are stopped that cannot be among the fewest steps: exact for that objective alone."""
+    prune = top.take("prune", bool, objective == STEPS)
+    if prune and objective != STEPS:
+        raise top.wrong(f"prune = true stops trials that have lost the race to a target, but the best {objective} may "
+                        "come at the end of the budget; leave prune out, or the objective", "prune")
+    return prune
+
+
+def read_counts(table: Table, trials=REQUIRED, max_draws: int | None = None) -> dict[str, int]:
+    """The feasible trials of a study and the most draws for them: of a batch's table, over those for all batches."""
+    trials = table.take("trials", int, trials, least=1, below=FIRST_REPEAT)
+    given = table.take("max_draws", int, max_draws, least=1, below=FIRST_REPEAT)
+    if given is not None and given < trials:
+        raise table.wrong(f"max_draws = {given} are too few for trials = {trials}; give at least as many",
+                          "max_draws" if "max_draws" in table else "trials")
+    return {"trials": trials, "max_draws": min(3 * trials, FIRST_REPEAT - 1) if given is None else given}
+
+
+def read_budget(table: Table) -> dict:
+    """The table's budget, by its key; empty where there is none."""
+    given = [name for name in BUDGETS if name in table]
+    if len(given) > 1:
+        raise table.wrong(f"{given[0]} and {given[1]} are two ways to say one thing; give one of them", given[1])
+    return {name: _checked(table, name) for name in given}
+
+
+def _checked(table: Table, name: str):
+    """The value of a key of hvdscale-train."""
+    try:
+        value = check(name, table[name])
+        json.dumps(value)
+        return value
+    except UsageError as error:
+        raise table.wrong(str(error), name) from None
+    except TypeError:
+        raise table.wrong(f"{name} holds a date or a time; give numbers, text, true or false", name) from None
+
+
+def read_settings(table: Table) -> dict:
+    """The keys of hvdscale-train in a table [settings]; raises UsageError for one that the sweep sets itself."""
+    settings = {name: _checked(table, name) for name in table}
+    for name in settings:
+        if name in SET_BY_SWEEP:
+            raise table.wrong(f"{name} is no setting of a sweep: {SET_BY_SWEEP[name]}", name)
+    if settings.get("lr_rule") == TUNED:
+        raise table.wrong("lr_rule = 'tuned' needs what a sweep gives; choose none, linear, sqrt or power:P", "lr_rule")
+    try:
+        Settings.build({}, settings)
+    except UsageError as error:
+        raise table.wrong(str(error)) from None
+    return settings
+
+
+def read_batches(top: Table, batch_sizes: tuple[int, ...]) -> dict[int, Table]:
+    """The table [batch.N] of each batch, empty where there is none."""
+    tables = top.table("batch")
+    for name in tables:
+        if name not in map(str, batch_sizes):
+            raise tables.wrong(f"{name} is none of the batch_sizes, {', '.join(map(str, batch_sizes))}", name)
+        tables.table(name).only(OF_BATCH, {
+            **dict.fromkeys(KEYS, f"a key of hvdscale-train stands in [batch.{name}.settings]"),
+            **dict.fromkeys(set(TOP) - set(OF_BATCH), "it is one for all batches, at the top of the file")})
+    return {batch: tables.table(str(batch)) for batch in batch_sizes}
+
+
+def batch_record(own: Table) -> dict:
+    """What a table [batch.N] says, checked."""
+    tables = {"settings": read_settings(own.table("settings")),
+              "space": {name: dict(table) for name, table in parameter_tables(own.table("space")).items()}}
+    return {**read_budget(own), **{name: own[name] for name in COUNTS if name in own},
+            **{name: table for name, table in tables.items() if table}}
+
+
+def takes(optimizer: str, name: str) -> bool:
+    """Whether a key or a parameter acts with the optimizer."""
+    if name.partition(".")[0] == "optimizer_args":
+        return optimizer not in OPTIMIZERS
+    return name not in OPTIMIZER_KEYS or optimizer in ACTS_ONLY_WITH[name][1]
+
+
+def refuse_unused(top: Table, optimizers: tuple[str, ...], space: dict[str, Table], settings: list[Table]) -> None:
+    """Raise UsageError for a key that none of the optimizers takes, and for a space without a learning rate."""
+    said = [(name, table, ()) for name, table in space.items()]
+    said += [(name, table, (name,)) for table in settings for name in table]
+    for name, table, key in said:
+        if not any(takes(optimizer, name) for optimizer in optimizers):
+            has = "a module:Class" if "." in name or name == "optimizer_args" else " or ".join(ACTS_ONLY_WITH[name][1])
+            raise table.wrong(f"{name} acts only with {has}, and the sweep has {', '.join(optimizers)}; leave it out, "
+                              "or add one of these to optimizers", *key)
+    if "lr" not in space:
+        raise top.wrong("has no [space.lr]; the learning rate is searched at every batch, such as [space.lr] with "
+                        "scale = 'log', min = 1e-4, max = 10", "space")
+
+
+def read_study(top: Table, space: dict[str, Table], own: Table, evaluations: int | None, optimizer: str,
+               batch: int) -> Study:
+    """The study of an optimizer at a batch: what holds for all batches, and the batch's own over it."""
+    homes = [top.table("settings"), own.table("settings")]
+    settings = Settings.build({}, *map(read_settings, homes)).asked()
+    home = {name: table for table in homes for name in table}
+    overs = parameter_tables(own.table("space"))
+    for name, table in overs.items():
+        if name not in space:
+            raise table.wrong(f"{name} is searched at this batch alone; give [space.{name}] for all")
+    names = sorted(name for name in space if takes(optimizer, name))        # their order in the file is of no account
+    dimensions = tuple(settle(name, Said(space[name], overs.get(name)), batch) for name in names)
+    searched = {dimension.parameter.name: dimension.parameter for dimension in dimensions}
+    refuse_said_twice(home, settings, space, searched)
+    settings = {name: value for name, value in settings.items() if takes(optimizer, name)}
+    refuse_idle(home, settings, space, searched)
+    budget = read_budget(own) or read_budget(top)
+    if not budget:
+        raise top.wrong(f"has no budget at batch {batch}; give steps, epochs, examples or seconds")
+    refuse_grid(top, home, settings, evaluations, budget)
+    counts = read_counts(own, **{**read_counts(top), **({} if "max_draws" in top else {"max_draws": None})})
+    layer = {**defaults(settings, searched), **settings, **budget, "optimizer": optimizer, "global_batch": batch}
+    study = Study(optimizer, batch, layer=layer, dimensions=dimensions, **counts)
+    refuse_shares(space, dimensions, budget)
+    Settings.build({}, layer)
+    return study
+
+
+def defaults(settings: dict, searched: dict[str, Parameter]) -> dict:
+    """What a study's trials do unless it is said: no scaling rule, no warmup, no noise measured.
+
+    A warmup of which something is said climbs from 0.
+    """
+    layer = {"lr_rule": "none", "noise_every": 0, "warmup": "none"}
+    if warms(settings, searched):
+        layer["warmup"] = settings.get("warmup", "gradual")
+        if layer["warmup"] == "gradual":
+            layer["warmup_start_factor"] = 0.0
+    return layer
+
+
+def warms(settings: dict, searched: dict[str, Parameter]) -> bool:
+    """Whether a warmup, its kind or its length, is said or searched."""
+    return any(name in settings or name in searched for name in ("warmup", "warmup_steps", "warmup_epochs"))
+
+
+def refuse_said_twice(home: dict[str, Table], settings: dict, space: dict[str, Table], searched: dict) -> None:
+    """Raise UsageError for a parameter that is searched, and set or searched once more under its name or another."""
+    for name in searched:
+        group = next((group for group in ALTERNATIVES if name in group), (name,))
+        for other in group:
+            if other in settings:
+                raise home[other].wrong(f"{other} is set here, and {name} is searched in [space.{name}]; leave one of "
+                                        "them out", other)
+            if other in searched and other != name:
+                raise space[other].wrong(f"{name} and {other} are two ways to say one thing; search one of them")
+        table, _, key = name.partition(".")
+        if key and key in settings.get(table, {}):
+            raise home[table].wrong(f"{name} is set here and searched in [space.{name}]; leave one of them out", table,
+                                    key)
+
+
+def refuse_idle(home: dict[str, Table], settings: dict, space: dict[str, Table], searched: dict) -> None:
+    """Raise UsageError for a key, set or searched, that acts beside none of the values that another key may take."""
+    for name in (*settings, *searched):
+        other, values = ACTS_ONLY_WITH.get(name, ("optimizer", ()))
+        if other == "optimizer":
+            continue
+        may_be = possible(other, settings, searched)
+        table, key = (space[name], ()) if name in searched else (home[name], (name,))
+        if may_be is not None and not set(may_be) & set(values):
+            hint = ("give warmup_steps or warmup_epochs" if other == "warmup" and not warms(settings, searched)
+                    else f"leave {name} out, or let {other} be one of these")
+            raise table.wrong(f"{name} acts only with {other} = {' or '.join(values)}, and {other} is "
+                              f"{' or '.join(map(str, may_be))}; {hint}", *key)
+    if "constant" in (possible("warmup", settings, searched) or ()) and not (
+            "warmup_start_factor" in settings or "warmup_start_factor" in searched):
+        table, key = (space["warmup"], ()) if "warmup" in searched else (home["warmup"], ("warmup",))
+        raise table.wrong("warmup = 'constant' stays at the rate that it starts with; give warmup_start_factor", *key)
+
+
+def possible(name: str, settings: dict, searched: dict[str, Parameter]) -> tuple | None:
+    """The values that a key may have in a study's trials; None: that is for the workload's defaults."""
+    if name in searched:
+        return searched[name].values
+    if name == "warmup" and name not in settings:
+        return ("gradual",) if warms(settings, searched) else ("none",)
+    return (settings[name],) if name in settings else None
+
+
+def refuse_grid(top: Table, home: dict[str, Table], settings: dict, evaluations: int | None, budget: dict) -> None:
+    """Raise UsageError unless it is said, and said once, when trials are evaluated."""
+    given = [name for name in GRID if name in settings]
+    if evaluations is not None and given:
+        raise home[given[0]].wrong(f"{given[0]} and evaluations are two ways to say one thing; give one of them",
+                                   given[0])
+    if evaluations is not None and "seconds" in budget:
+        raise top.wrong(f"evaluations = {evaluations} cannot be spread over a budget in seconds, whose last step is "
+                        "not known; give eval_every or eval_every_epochs in [settings] instead", "evaluations")
+    if evaluations is None and not given:
+        ways = "" if "seconds" in budget else "evaluations = 60 at the top, for as many at every batch, or "
+        raise top.wrong(f"does not say when trials are evaluated; give {ways}eval_every or eval_every_epochs in "
+                        "[settings]")
+    if settings.get("eval_every") == 0:
+        raise home["eval_every"].wrong("eval_every = 0 never evaluates a trial; give at least 1", "eval_every")
+
+
+def refuse_shares(space: dict[str, Table], dimensions: tuple[Dimension, ...], budget: dict) -> None:
+    """Raise UsageError for bounds in shares of a budget in seconds, or of one in steps that its key does not take."""
+    for dimension in dimensions:
+        table = space[dimension.parameter.name]
+        if dimension.shares and "seconds" in budget:
+            raise table.wrong("scaled = 'budget' needs a budget with a last step, and this one is in seconds; give "
+                              "bounds in steps, or another budget", "scaled")
+        if dimension.shares and "steps" in budget:
+            try:
+                dimension.over(budget["steps"])
+            except UsageError as error:
+                raise table.wrong(str(error)) from None
+
+
+def check_same(recorded: dict, sweep: Sweep) -> None:
+    """Raise UsageError where the sweep is not the recorded one gone on with, naming the keys that differ.
+
+    More or fewer batch sizes, optimizers, trials, draws, repeats and workers are the same sweep, as are settings that
+    change no update.
+    """
+    then, now = recorded, json.loads(json.dumps(sweep.record()))
+    common = {name: set(then[name]) & set(now[name]) for name in ("batch_sizes", "optimizers")}
+    was, now_is = _flat(then), _flat(now)
+    differ = [key for key in sorted({*was, *now_is}, key=".".join)
+              if was.get(key) != now_is.get(key) and not _may_differ(key, common)]
+    if differ:
+        changes = "; ".join(f"{'.'.join(key)} was {_shown(was, key)} and is now {_shown(now_is, key)}"
+                            for key in differ)
+        raise UsageError(f"{changes}. What was searched so far would not be of one sweep; put it back, or give another "
+                         "folder")
+
+
+def _flat(record: dict, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], object]:
+    """The entries of nested tables by their paths."""
+    found = {}
+    for name, value in record.items():
+        found.update(_flat(value, (*path, name)) if isinstance(value, dict) else {(*path, name): value})
+    return found
+
+
+def _shown(record: dict, key: tuple) -> str:
+    return repr(record[key]) if key in record else "not there"
+
+
+def _may_differ(key: tuple[str, ...], common: dict[str, set]) -> bool:
+    if key[0] == "batch":
+        if int(key[1]) not in common["batch_sizes"]:
+            return True
+        key = key[2:]
+    if key[0] in ("settings", "space") and not any(takes(optimizer, key[1]) for optimizer in common["optimizers"]):
+        return True
+    return key[0] in (*COUNTS, "batch_sizes", "optimizers", "repeats", "workers_per_trial") or (
+        key[0] == "settings" and key[1] in FREE_SETTINGS)

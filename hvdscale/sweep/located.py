@@ -1,0 +1,142 @@
+"""TOML tables that know where their keys stand, so that an error can name file, line and key.
+
+    top = read_table("sweep.toml")
+    top.take("trials", int, least=1)
+    top.table("space").table("lr").wrong("has no min")      -> UsageError("sweep.toml:14: space.lr: has no min")
+"""
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ..config import read_toml, tomllib
+from ..errors import UsageError
+
+_BLANK = re.compile(r"(?:\s|#[^\n]*)*")
+_TEXT = re.compile("|".join((r'"""(?:\\.|[^\\])*?"""(?:"{0,2})', r"'''.*?'''(?:'{0,2})",
+                            r'"(?:\\.|[^"\\])*"', r"'[^']*'")), re.DOTALL)
+_BARE = re.compile(r"[\w-]+")
+_PLAIN = re.compile(r"[^,\]}\n#]*")       # a number, a date or a truth value
+
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list", dict: "a table"}
+REQUIRED = object()
+
+
+def key_lines(text: str) -> dict[tuple[str, ...], int]:
+    """The line, from 1, where each key of a TOML text first stands, by its path: ("space", "lr", "min").
+
+    The text is one that tomllib has read. What stands in a list has the line of the list.
+    """
+    lines: dict = {}
+    at, table = _BLANK.match(text).end(), ()
+    while at < len(text):
+        if text[at] == "[":
+            brackets = 2 if text.startswith("[[", at) else 1
+            table, at = _key(text, at + brackets, (), lines)
+            at += brackets
+        else:
+            at = _entry(text, at, table, lines)
+        at = _BLANK.match(text, at).end()
+    return lines
+
+
+def _key(text: str, at: int, table: tuple, lines: dict) -> tuple[tuple, int]:
+    """The path of the key that starts here, and where the text goes on after it and the blanks that follow."""
+    path = table
+    while True:
+        at = _BLANK.match(text, at).end()
+        found = _TEXT.match(text, at) or _BARE.match(text, at)
+        quoted = found[0][0] in "\"'"
+        path += (tomllib.loads(f"key = {found[0]}")["key"] if quoted else found[0],)
+        lines.setdefault(path, text.count("\n", 0, at) + 1)
+        at = _BLANK.match(text, found.end()).end()
+        if text[at] != ".":
+            return path, at
+        at += 1
+
+
+def _entry(text: str, at: int, table: tuple, lines: dict) -> int:
+    """Note the lines of the entry ``key = value`` that starts here; where the text goes on after it."""
+    path, at = _key(text, at, table, lines)
+    return _value(text, _BLANK.match(text, at + 1).end(), path, lines)
+
+
+def _value(text: str, at: int, path: tuple, lines: dict) -> int:
+    """Note the lines of the keys in the value that starts here; where the text goes on after it."""
+    if text[at] not in "[{":
+        return (_TEXT.match(text, at) or _PLAIN.match(text, at)).end()
+    closing = "]" if text[at] == "[" else "}"
+    at = _BLANK.match(text, at + 1).end()
+    while text[at] != closing:
+        at = _value(text, at, path, {}) if closing == "]" else _entry(text, at, path, lines)
+        at = _BLANK.match(text, at).end()
+        if text[at] == ",":
+            at = _BLANK.match(text, at + 1).end()
+    return at + 1
+
+
+class Table(Mapping):
+    """A table of a TOML file, with the file's name, the lines of its keys and its own path in it."""
+
+    def __init__(self, file: str, lines: dict, content: dict, path: tuple[str, ...] = ()):
+        self.file, self.lines, self.content, self.path = file, lines, content, path
+
+    def __getitem__(self, name: str):
+        return self.content[name]
+
+    def __iter__(self):
+        return iter(self.content)
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    def wrong(self, said: str, *key: str) -> UsageError:
+        """The error about this table, or the key in it, naming file and line: the nearest line that is known."""
+        path = (*self.path, *key)
+        while path and path not in self.lines:
+            path = path[:-1]
+        line = f":{self.lines[path]}" if path else ""
+        where = f"{'.'.join(self.path)}: " if self.path else ""
+        return UsageError(f"{self.file}{line}: {where}{said}")
+
+    def take(self, name: str, kind: type, default=REQUIRED, least=None, below=None):
+        """The value of a key, of the kind and within the bounds; the default where it is not there.
+
+        Raises UsageError naming key, value and what is accepted.
+        """
+        if name not in self:
+            if default is REQUIRED:
+                raise self.wrong(f"has no {name}; give {WORDS[kind]}")
+            return default
+        value = self[name]
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind or (kind is float and not math.isfinite(value)):
+            raise self.wrong(f"{name} = {self[name]!r} is not {WORDS[kind]}", name)
+        if least is not None and value < least:
+            raise self.wrong(f"{name} = {value} must be at least {least}", name)
+        if below is not None and value >= below:
+            raise self.wrong(f"{name} = {value} must be below {below}", name)
+        return value
+
+    def table(self, name: str) -> Table:
+        """The table of this name, an empty one where there is none."""
+        return Table(self.file, self.lines, self.take(name, dict, {}), (*self.path, name))
+
+    def only(self, known: Iterable[str], elsewhere: Mapping[str, str] = {}) -> None:
+        """Raise UsageError for a key that is not known: where it belongs, or which it may have meant."""
+        known = list(known)
+        for name in self:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=3)
+                hint = f"did you mean {' or '.join(near)}?" if near else f"what can be said here: {', '.join(known)}"
+                raise self.wrong(f"there is no key {name!r}; {elsewhere.get(name, hint)}", name)
+
+
+def read_table(path: str) -> Table:
+    """The top table of a TOML file; raises UsageError naming the file, and line and column of a syntax error."""
+    content = read_toml(path)
+    return Table(str(path), key_lines(Path(path).read_text(encoding="utf-8")), content)

@@ -1,0 +1,141 @@
+"""A study's space and the points drawn from it: the same on every machine, and the first n of more.
+
+    lr = Parameter("lr", "double", "log", 1e-4, 10.0)
+    momentum = Parameter("momentum", "double", "reverse_log", 0.9, 0.9999)
+    draws([lr, momentum], 20, seed)     -> [{"lr": 0.0193, "momentum": 0.9961}, ...]
+
+Types and scales are those of Shallue et al. 2019's archive. On a log scale the logarithm of the value is spread evenly,
+on a reverse log scale that of 1 - value.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import qmc
+
+from ..config import ACTS_ONLY_WITH
+
+TYPES = ("double", "integer", "discrete")
+SCALES = ("linear", "log", "reverse_log")
+BITS = 30       # of a drawn coordinate: 2^30 points before a sequence repeats
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One dimension of a space, its bounds settled for one study.
+
+    name    a key of hvdscale.config, or TABLE.key such as model_args.dropout
+    type    double, integer or discrete
+    scale   linear, log or reverse_log (of doubles alone); discrete: linear
+    low     least and largest value of a double or an integer; NaN where discrete. They may be equal
+    high
+    values  those of a discrete one, each with the same share
+    """
+
+    name: str
+    type: str
+    scale: str
+    low: float
+    high: float
+    values: tuple = ()
+
+    def at(self, u: float):
+        """The value below which the share u of the scale lies, u in [0, 1): the inverse of its distribution.
+
+        On a linear scale every integer has the same share. On a log scale integer k has that of [k - 1/2, k + 1/2],
+        ln((2k + 1) / (2k - 1)), so both bounds have their whole share.
+        """
+        if self.type == "discrete":
+            return self.values[int(u * len(self.values))]
+        if self.type == "double":
+            return min(max(_spread(self.scale, self.low, self.high, u), self.low), self.high)
+        value = math.floor(_spread(self.scale, self.low - 0.5, self.high + 0.5, u) + 0.5)
+        return int(min(max(value, self.low), self.high))
+
+    def position(self, value) -> float:
+        """Where a value lies between the bounds, in the scale of the search: 0 at the low one, 1 at the high one.
+
+        A discrete value's is its place among the values in their order. 0.5 where there is but one value; 0 or 1 for a
+        value beyond the bounds. Raises ValueError for one that is none of the discrete values.
+        """
+        if self.type == "discrete":
+            place, last = self.values.index(value), len(self.values) - 1
+            return place / last if last else 0.5
+        if self.low == self.high:
+            return 0.5
+        value = min(max(value, self.low), self.high)
+        if self.scale == "log":
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        if self.scale == "reverse_log":
+            return math.log((1 - value) / (1 - self.low)) / math.log((1 - self.high) / (1 - self.low))
+        return (value - self.low) / (self.high - self.low)
+
+    def record(self) -> dict:
+        """The parameter as JSON has it."""
+        if self.type == "discrete":
+            return {"name": self.name, "type": self.type, "values": list(self.values)}
+        return {"name": self.name, "type": self.type, "scale": self.scale, "low": self.low, "high": self.high}
+
+    @classmethod
+    def of(cls, record: dict) -> Parameter:
+        """The parameter of a record."""
+        if record["type"] == "discrete":
+            return discrete(record["name"], record["values"])
+        return cls(**record)
+
+
+def discrete(name: str, values: Sequence) -> Parameter:
+    """The parameter that takes one of these values."""
+    return Parameter(name, "discrete", "linear", math.nan, math.nan, tuple(values))
+
+
+def _spread(scale: str, low: float, high: float, u: float) -> float:
+    """The value at the share u of the way from low to high in the scale."""
+    if scale == "log":
+        return low * (high / low) ** u
+    if scale == "reverse_log":
+        return 1 - (1 - low) * ((1 - high) / (1 - low)) ** u
+    return low + u * (high - low)
+
+
+def draws(space: Sequence[Parameter], count: int, seed: int) -> list[dict]:
+    """The first ``count`` points of the sequence of this seed (0 .. 2^128 - 1), each {name: value}.
+
+    They are a scrambled Sobol sequence of as many dimensions as the space has (scipy.stats.qmc), so more points
+    continue fewer.
+    """
+    shares = scrambled_sobol(len(space), count, seed)
+    return [{parameter.name: parameter.at(u) for parameter, u in zip(space, point)} for point in shares.tolist()]
+
+
+def scrambled_sobol(dimensions: int, count: int, seed: int) -> np.ndarray:
+    """Points of the unit cube: float64 in [0, 1), shape (count, dimensions), multiples of 2^-30.
+
+    The scramble is a random lower triangular matrix on the binary digits of each dimension, then a random digital shift
+    (Matousek 1998, J. of Complexity 14), as scipy's own; but from the raw stream of a bit generator, which is the same
+    in every numpy release, while the methods that scipy draws by may change.
+    """
+    whole = qmc.Sobol(dimensions, scramble=False, bits=BITS).random_base2(max(0, count - 1).bit_length())[:count]
+    digits = (whole * 2**BITS).astype(np.int64)[..., None] >> np.arange(BITS)[::-1] & 1    # most significant first
+    raw = np.random.Philox(key=seed).random_raw(dimensions * BITS * (BITS + 1)).reshape(dimensions, BITS + 1, BITS)
+    drawn = (raw >> np.uint64(63)).astype(np.int64)
+    matrix, shift = np.tril(drawn[:, :BITS], -1) + np.eye(BITS, dtype=np.int64), drawn[:, BITS]
+    return (np.einsum("dij,ndj->ndi", matrix, digits) + shift) % 2 @ 0.5 ** np.arange(1, BITS + 1)
+
+
+def layer_of(point: dict) -> dict:
+    """The layer for Settings.build that a point sets: model_args.dropout as an entry of its table.
+
+    A key that does not act beside another's value in the point (end_lr_factor under decay = "constant") is left out.
+    """
+    layer: dict = {}
+    for name, value in point.items():
+        other, values = ACTS_ONLY_WITH.get(name, (None, ()))
+        if other in point and point[other] not in values:
+            continue
+        table, _, key = name.rpartition(".")
+        (layer.setdefault(table, {}) if table else layer)[key] = value
+    return layer
