@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..config import KEYS, check, key_type
@@ -68,21 +67,16 @@ class Dimension:
     shares: bool = False
 
     def over(self, budget_steps: int) -> Parameter:
-        """The parameter under a budget of so many steps.
-
-        An integer's bounds are rounded, one above 0 to at least 1. Raises UsageError where a bound is none that the key
-        takes.
-        """
+        """The parameter under a budget of so many steps; raises UsageError where a bound is none that the key takes."""
         if not self.shares:
             return self.parameter
-        low, high = (_times(bound, budget_steps, self.parameter.type)
-                     for bound in (self.parameter.low, self.parameter.high))
-        settled = replace(self.parameter, low=low, high=high)
+        name, kind = self.parameter.name, self.parameter.type
+        low, high = (_times(bound, budget_steps, kind) for bound in (self.parameter.low, self.parameter.high))
         for word, bound in (("min", low), ("max", high)):
-            said = _unfit(settled, word, bound)
-            if said:
-                raise UsageError(f"space.{settled.name}: over a budget of {budget_steps} steps {said}")
-        return settled
+            wrong = _refused(name, bound)
+            if wrong:
+                raise UsageError(f"space.{name}: {word}, over a budget of {budget_steps} steps: {wrong}")
+        return replace(self.parameter, low=low, high=high)
 
 
 def _times(bound: float, factor: float, kind: str) -> float:
@@ -92,29 +86,25 @@ def _times(bound: float, factor: float, kind: str) -> float:
     return bound * factor
 
 
-def _unfit(parameter: Parameter, word: str, value) -> str | None:
-    """What is wrong with a bound or a value of the parameter; None where nothing is."""
-    if parameter.scale == "log" and value <= 0:
-        return f"{word} = {value!r} must be above 0 on a log scale"
-    if parameter.scale == "reverse_log" and value >= 1:
-        return f"{word} = {value!r} must be below 1 on a reverse log scale"
-    if parameter.name in KEYS:
+def _refused(name: str, value) -> str | None:
+    """What is wrong with the value for the key; None where nothing is, or where it is an entry of a table."""
+    if name in KEYS:
         try:
-            check(parameter.name, value)
+            check(name, value)
         except UsageError as error:
-            return f"{word}: {error}"
+            return str(error)
     return None
 
 
-class Said:
-    """What a parameter's table says, and a batch's own over it; an error names the one that says the key."""
+class Spec:
+    """What a parameter's table says, and a batch's own over it; an error names the line of the one that says a key."""
 
     def __init__(self, table: Table, own: Table | None = None):
         table.only(FIELDS)
         self.table, self.home = table, dict.fromkeys(table, table)
         if own is not None:
-            own.only(OF_BATCH, dict.fromkeys(("scaled", "base_batch"), "it holds for all batches: say it in "
-                                             f"[{'.'.join(table.path)}]; a batch's own bounds are not scaled"))
+            elsewhere = f"it holds for all batches, in [{'.'.join(table.path)}]; a batch's own bounds are not scaled"
+            own.only(OF_BATCH, dict.fromkeys(("scaled", "base_batch"), elsewhere))
             if "values" in own:
                 self.home = {}
             elif "min" in own or "max" in own:
@@ -124,13 +114,17 @@ class Said:
     def __contains__(self, name: str) -> bool:
         return name in self.home
 
+    def own(self, name: str) -> bool:
+        """Whether the batch's own table says the key."""
+        return self.home.get(name, self.table) is not self.table
+
     def take(self, name: str, kind: type, *args, **kwargs):
         return self.home.get(name, self.table).take(name, kind, *args, **kwargs)
 
     def wrong(self, said: str, name: str) -> UsageError:
         return self.home.get(name, self.table).wrong(said, name)
 
-    def choice(self, name: str, default: str, choices: Iterable[str]) -> str:
+    def choice(self, name: str, default: str, choices: tuple[str, ...]) -> str:
         chosen = self.take(name, str, default)
         if chosen not in choices:
             raise self.wrong(f"{name} = {chosen!r} is none of {', '.join(choices)}", name)
@@ -142,86 +136,83 @@ def kind_of(name: str) -> type | None:
     return key_type(name) if name in KEYS else None
 
 
-def settle(name: str, said: Said, batch: int) -> Dimension:
+def settle(name: str, spec: Spec, batch: int) -> Dimension:
     """The dimension at a global batch; raises UsageError naming file, line and key for what cannot be searched."""
     kind = kind_of(name)
-    default = "discrete" if "values" in said or kind is str else "integer" if kind is int else "double"
-    chosen = said.choice("type", default, TYPES)
+    default = "discrete" if "values" in spec or kind is str else "integer" if kind is int else "double"
+    chosen = spec.choice("type", default, TYPES)
     if chosen == "discrete":
-        return Dimension(_discrete(name, said))
-    if "values" in said:
-        raise said.wrong(f"values is for type = 'discrete', not {chosen!r}; give min and max", "values")
+        return Dimension(_discrete(name, spec))
+    if "values" in spec:
+        raise spec.wrong(f"values is for type = 'discrete', not {chosen!r}; give min and max", "values")
     if kind is str or (kind is int and chosen == "double"):
-        accepted = "values = [...]" if kind is str else "type = 'integer'"
-        taken = "text" if kind is str else "whole numbers"
-        raise said.wrong(f"type = {chosen!r} does not fit {name}, which takes {taken}; give {accepted}", "type")
-    return _ranged(name, said, chosen, batch)
+        taken, accepted = ("text", "values = [...]") if kind is str else ("whole numbers", "type = 'integer'")
+        raise spec.wrong(f"type = {chosen!r} does not fit {name}, which takes {taken}; give {accepted}", "type")
+    return _ranged(name, spec, chosen, batch)
 
 
-def _discrete(name: str, said: Said) -> Parameter:
+def _discrete(name: str, spec: Spec) -> Parameter:
     for field in ("min", "max", "scale", "scaled", "base_batch"):
-        if field in said:
-            raise said.wrong(f"{field} does nothing beside a list of values; leave out {field}, or the values", field)
-    values = said.take("values", list)
+        if field in spec:
+            raise spec.wrong(f"{field} does nothing for a choice of values; leave out {field}, or the values", field)
+    values = spec.take("values", list)
     if not values:
-        raise said.wrong("values = [] holds no value; give those to choose from", "values")
-    parameter = discrete(name, [float(value) if type(value) is int and kind_of(name) is float else value
-                                for value in values])
-    for value in parameter.values:
-        if type(value) not in (int, float, str, bool) or (type(value) is float and not math.isfinite(value)):
-            raise said.wrong(f"values: {value!r} is not a number, text, true or false", "values")
-        wrong = _unfit(parameter, "values", value)
-        if wrong:
-            raise said.wrong(wrong, "values")
-    if len(set(values)) < len(values):
-        raise said.wrong(f"values = {values!r} holds a value twice; each is drawn as often as the others", "values")
-    return parameter
+        raise spec.wrong("values = [] holds no value; give those to choose from", "values")
+    for value in values:
+        finite = type(value) is not float or math.isfinite(value)
+        wrong = _refused(name, value)
+        if type(value) not in (int, float, str, bool) or not finite or wrong:
+            raise spec.wrong(f"values: {wrong or f'{value!r} is not a number, text, true or false'}", "values")
+        if values.count(value) > 1:
+            raise spec.wrong(f"values = {values!r} holds {value!r} twice; all are drawn alike", "values")
+    return discrete(name, [check(name, value) for value in values] if name in KEYS else values)
 
 
-def _ranged(name: str, said: Said, chosen: str, batch: int) -> Dimension:
+def _ranged(name: str, spec: Spec, chosen: str, batch: int) -> Dimension:
     """A double or an integer."""
-    scale = said.choice("scale", "linear", SCALES)
+    scale = spec.choice("scale", "linear", SCALES)
     if scale == "reverse_log" and chosen == "integer":
-        raise said.wrong("scale = 'reverse_log' is for doubles below 1, not integers; choose linear or log", "scale")
-    shares = "scaled" in said and said.take("scaled", str) == BUDGET
-    if shares and scale == "reverse_log":
-        raise said.wrong("scaled = 'budget' gives numbers of steps, which have no reverse log; choose linear or log",
-                         "scaled")
-    factor = _factor(said, batch)
-    whole = chosen == "integer" and not shares
-    bounds = {}
-    for word in ("min", "max"):
-        bound = said.take(word, int if whole and factor == 1 else float)
-        own = said.home[word] is not said.table
-        bounds[word] = bound if own or factor == 1 else _times(bound, factor, chosen)
-        if shares and bound < 0:
-            raise said.wrong(f"{word} = {bound} must be at least 0, as a share of the budget", word)
-    parameter = Parameter(name, chosen, scale, bounds["min"], bounds["max"])
-    for word, bound in bounds.items():
-        wrong = None if shares else _unfit(parameter, word, bound)
-        if wrong:
-            at = "" if factor == 1 else f"at batch {batch}, scaled by {factor:g}: "
-            raise said.wrong(at + wrong, word)
-    if not bounds["min"] < bounds["max"]:
-        raise said.wrong(f"min = {bounds['min']} must be below max = {bounds['max']}; a value that is not searched "
-                         "stands in [settings]", "min")
-    return Dimension(parameter, shares)
+        raise spec.wrong("scale = 'reverse_log' is for doubles below 1, not integers; choose linear or log", "scale")
+    factor = _factor(spec, batch)
+    shares = factor is None
+    low, high = (_bound(name, spec, word, chosen, scale, factor, batch) for word in ("min", "max"))
+    if low > high or (low == high and "scaled" not in spec):
+        raise spec.wrong(f"min = {low} must be below max = {high}; a value that is not searched stands in [settings]",
+                         "min")
+    return Dimension(Parameter(name, chosen, scale, low, high), shares)
 
 
-def _factor(said: Said, batch: int) -> float:
-    """What the bounds are multiplied by at this batch."""
-    if "scaled" not in said:
-        if "base_batch" in said:
-            raise said.wrong("base_batch does nothing without scaled, such as scaled = 'sqrt'", "base_batch")
-        return 1.0
-    rule = said.take("scaled", str)
-    if rule == BUDGET:
-        if "base_batch" in said:
-            raise said.wrong("base_batch does nothing beside scaled = 'budget'; leave it out", "base_batch")
-        return 1.0
+def _bound(name: str, spec: Spec, word: str, chosen: str, scale: str, factor: float | None, batch: int) -> float:
+    """A bound at the batch: a double or an integer; a share of the budget where there is no factor."""
+    as_it_is = "scaled" not in spec or (spec.own(word) and factor is not None)
+    bound = spec.take(word, int if as_it_is and chosen == "integer" else float)
+    at = f"{word} = {bound!r}"
+    if not as_it_is and factor is not None:
+        bound = _times(bound, factor, chosen)
+        at += f", times {factor:g} at batch {batch},"
+    if scale == "log" and bound <= 0:
+        raise spec.wrong(f"{at} must be above 0 on a log scale", word)
+    if scale == "reverse_log" and bound >= 1:
+        raise spec.wrong(f"{at} must be below 1 on a reverse log scale", word)
+    if factor is None and bound < 0:
+        raise spec.wrong(f"{at} must be at least 0, as a share of the budget", word)
+    wrong = None if factor is None else _refused(name, bound)
+    if wrong:
+        raise spec.wrong(f"{at} is refused: {wrong}", word)
+    return bound
+
+
+def _factor(spec: Spec, batch: int) -> float | None:
+    """What the bounds are multiplied by at this batch; None where they are shares of the budget."""
+    rule = spec.take("scaled", str, None)
+    if "base_batch" in spec and rule in (None, BUDGET):
+        beside = "without scaled, such as scaled = 'sqrt'" if rule is None else "beside scaled = 'budget'"
+        raise spec.wrong(f"base_batch does nothing {beside}", "base_batch")
+    if rule in (None, BUDGET):
+        return None if rule else 1.0
     try:
         exponent(rule)
     except UsageError:
-        raise said.wrong(f"scaled = {rule!r} is none of linear, sqrt, none, power:P (P from -10 to 10, such as "
+        raise spec.wrong(f"scaled = {rule!r} is none of linear, sqrt, none, power:P (P from -10 to 10, such as "
                          "power:0.7) and budget", "scaled") from None
-    return lr_factor(rule, batch / said.take("base_batch", int, least=1))
+    return lr_factor(rule, batch / spec.take("base_batch", int, least=1))

@@ -27,47 +27,28 @@ import json
 import re
 from dataclasses import dataclass
 
-from ..config import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, OPTIMIZER_KEYS, OPTIMIZERS, Settings, check
+from ..config import KEYS, OPTIMIZERS, Settings
 from ..errors import UsageError
-from ..plan import EXECUTION
-from ..scaling import TUNED
 from ..target import Target
-from .dimensions import Dimension, Said, parameter_tables, settle
+from .dimensions import Dimension, Spec, parameter_tables, settle
 from .located import REQUIRED, Table, read_table
+from .rules import FIRST_REPEAT
+from .settings import BUDGETS, FREE_SETTINGS, Keys, checked_key, read_settings, refuse_untaken, takes
 from .space import Parameter
 
 STEPS = "steps"         # the objective: fewest steps to the strictest target
-BUDGETS = ("steps", "epochs", "examples", "seconds")
-FIRST_REPEAT = 100_000  # draws have the numbers below
+GRID = ("eval_every", "eval_every_epochs")
 COUNTS = ("trials", "max_draws")
 TOP = ("workload", "batch_sizes", "optimizer", "optimizers", *COUNTS, "targets", "objective", *BUDGETS, "evaluations",
        "repeats", "workers_per_trial", "prune", "prune_keep", "seed", "settings", "space", "batch")
 OF_BATCH = (*BUDGETS, *COUNTS, "settings", "space")
-GRID = ("eval_every", "eval_every_epochs")
-# keys that the sweep sets itself, and where its file says them
-SET_BY_SWEEP = {
-    "optimizer": "optimizers = [...] at the top of the file says it",
-    **dict.fromkeys(("global_batch", "local_batch"), "batch_sizes says it; workers_per_trial shares a batch out, and "
-                    "max_local_batch says what a worker takes at once"),
-    **dict.fromkeys(("lr", "lr_per_example"), "the learning rate is searched, in [space.lr]"),
-    "seed": "seed at the top of the file says it",
-    **dict.fromkeys(BUDGETS, "the budget stands at the top of the file, or in [batch.N]"),
-    "target": "targets = [...] at the top of the file says it",
-    "keep_going": "trials stop at the strictest target; an objective such as 'val/error' lets them go on",
-    **dict.fromkeys(("log", "overwrite", "take_over", "save_model", "checkpoint", "resume", "checkpoint_every",
-                     "checkpoint_every_epochs", "checkpoint_every_seconds", "keep_checkpoints"),
-                    "a sweep keeps its own files; leave it out"),
-    "metaparameters": "it is what a sweep gives; leave it out",
-    "commit_every": "it is for elastic jobs; leave it out",
-}
-# settings that change no update, so that they may differ when a sweep is gone on with
-FREE_SETTINGS = frozenset({"data_dir", "cache_dir", "max_local_batch"} | (set(EXECUTION) & set(KEYS)))
 
 
 @dataclass(frozen=True)
 class Study:
     """The search at one global batch with one optimizer.
 
+    trials      feasible ones, of at most max_draws
     layer       for Settings.build: what all trials have in common, without lr, seed, target and evaluation grid
     dimensions  of the space; those in shares of the budget wait for it
     """
@@ -242,34 +223,7 @@ def read_budget(table: Table) -> dict:
     given = [name for name in BUDGETS if name in table]
     if len(given) > 1:
         raise table.wrong(f"{given[0]} and {given[1]} are two ways to say one thing; give one of them", given[1])
-    return {name: _checked(table, name) for name in given}
-
-
-def _checked(table: Table, name: str):
-    """The value of a key of hvdscale-train."""
-    try:
-        value = check(name, table[name])
-        json.dumps(value)
-        return value
-    except UsageError as error:
-        raise table.wrong(str(error), name) from None
-    except TypeError:
-        raise table.wrong(f"{name} holds a date or a time; give numbers, text, true or false", name) from None
-
-
-def read_settings(table: Table) -> dict:
-    """The keys of hvdscale-train in a table [settings]; raises UsageError for one that the sweep sets itself."""
-    settings = {name: _checked(table, name) for name in table}
-    for name in settings:
-        if name in SET_BY_SWEEP:
-            raise table.wrong(f"{name} is no setting of a sweep: {SET_BY_SWEEP[name]}", name)
-    if settings.get("lr_rule") == TUNED:
-        raise table.wrong("lr_rule = 'tuned' needs what a sweep gives; choose none, linear, sqrt or power:P", "lr_rule")
-    try:
-        Settings.build({}, settings)
-    except UsageError as error:
-        raise table.wrong(str(error)) from None
-    return settings
+    return {name: checked_key(table, name) for name in given}
 
 
 def read_batches(top: Table, batch_sizes: tuple[int, ...]) -> dict[int, Table]:
@@ -292,22 +246,13 @@ def batch_record(own: Table) -> dict:
             **{name: table for name, table in tables.items() if table}}
 
 
-def takes(optimizer: str, name: str) -> bool:
-    """Whether a key or a parameter acts with the optimizer."""
-    if name.partition(".")[0] == "optimizer_args":
-        return optimizer not in OPTIMIZERS
-    return name not in OPTIMIZER_KEYS or optimizer in ACTS_ONLY_WITH[name][1]
-
-
 def refuse_unused(top: Table, optimizers: tuple[str, ...], space: dict[str, Table], settings: list[Table]) -> None:
     """Raise UsageError for a key that none of the optimizers takes, and for a space without a learning rate."""
-    said = [(name, table, ()) for name, table in space.items()]
-    said += [(name, table, (name,)) for table in settings for name in table]
-    for name, table, key in said:
-        if not any(takes(optimizer, name) for optimizer in optimizers):
-            has = "a module:Class" if "." in name or name == "optimizer_args" else " or ".join(ACTS_ONLY_WITH[name][1])
-            raise table.wrong(f"{name} acts only with {has}, and the sweep has {', '.join(optimizers)}; leave it out, "
-                              "or add one of these to optimizers", *key)
+    for name, table in space.items():
+        refuse_untaken(table, name, optimizers)
+    for table in settings:
+        for name in table:
+            refuse_untaken(table, name, optimizers, name)
     if "lr" not in space:
         raise top.wrong("has no [space.lr]; the learning rate is searched at every batch, such as [space.lr] with "
                         "scale = 'log', min = 1e-4, max = 10", "space")
@@ -315,100 +260,41 @@ def refuse_unused(top: Table, optimizers: tuple[str, ...], space: dict[str, Tabl
 
 def read_study(top: Table, space: dict[str, Table], own: Table, evaluations: int | None, optimizer: str,
                batch: int) -> Study:
-    """The study of an optimizer at a batch: what holds for all batches, and the batch's own over it."""
-    homes = [top.table("settings"), own.table("settings")]
-    settings = Settings.build({}, *map(read_settings, homes)).asked()
-    home = {name: table for table in homes for name in table}
-    overs = parameter_tables(own.table("space"))
-    for name, table in overs.items():
-        if name not in space:
-            raise table.wrong(f"{name} is searched at this batch alone; give [space.{name}] for all")
-    names = sorted(name for name in space if takes(optimizer, name))        # their order in the file is of no account
-    dimensions = tuple(settle(name, Said(space[name], overs.get(name)), batch) for name in names)
-    searched = {dimension.parameter.name: dimension.parameter for dimension in dimensions}
-    refuse_said_twice(home, settings, space, searched)
-    settings = {name: value for name, value in settings.items() if takes(optimizer, name)}
-    refuse_idle(home, settings, space, searched)
+    """The study of an optimizer at a batch: what holds for all batches, and the batch's own table over it."""
+    dimensions = read_dimensions(space, own, optimizer, batch)
+    tables = [top.table("settings"), own.table("settings")]
+    settings = Settings.build({}, *map(read_settings, tables)).asked()
+    keys = Keys({name: value for name, value in settings.items() if takes(optimizer, name)},
+                {name: table for table in tables for name in table},
+                {dimension.parameter.name: dimension.parameter for dimension in dimensions}, space)
+    keys.refuse_said_twice()
+    keys.refuse_idle()
     budget = read_budget(own) or read_budget(top)
     if not budget:
         raise top.wrong(f"has no budget at batch {batch}; give steps, epochs, examples or seconds")
-    refuse_grid(top, home, settings, evaluations, budget)
-    counts = read_counts(own, **{**read_counts(top), **({} if "max_draws" in top else {"max_draws": None})})
-    layer = {**defaults(settings, searched), **settings, **budget, "optimizer": optimizer, "global_batch": batch}
-    study = Study(optimizer, batch, layer=layer, dimensions=dimensions, **counts)
+    refuse_grid(top, keys, evaluations, budget)
     refuse_shares(space, dimensions, budget)
+    counts = read_counts(own, **{"max_draws": None, **{name: top[name] for name in COUNTS if name in top}})
+    layer = {**keys.layer(), **budget, "optimizer": optimizer, "global_batch": batch}
     Settings.build({}, layer)
-    return study
+    return Study(optimizer, batch, layer=layer, dimensions=dimensions, **counts)
 
 
-def defaults(settings: dict, searched: dict[str, Parameter]) -> dict:
-    """What a study's trials do unless it is said: no scaling rule, no warmup, no noise measured.
-
-    A warmup of which something is said climbs from 0.
-    """
-    layer = {"lr_rule": "none", "noise_every": 0, "warmup": "none"}
-    if warms(settings, searched):
-        layer["warmup"] = settings.get("warmup", "gradual")
-        if layer["warmup"] == "gradual":
-            layer["warmup_start_factor"] = 0.0
-    return layer
+def read_dimensions(space: dict[str, Table], own: Table, optimizer: str, batch: int) -> tuple[Dimension, ...]:
+    """The dimensions that the optimizer takes, by name: their order in the file is of no account."""
+    overs = parameter_tables(own.table("space"))
+    for name, table in overs.items():
+        if name not in space:
+            raise table.wrong(f"{name} is not searched at the other batches; give [space.{name}] for all")
+    names = sorted(name for name in space if takes(optimizer, name))
+    return tuple(settle(name, Spec(space[name], overs.get(name)), batch) for name in names)
 
 
-def warms(settings: dict, searched: dict[str, Parameter]) -> bool:
-    """Whether a warmup, its kind or its length, is said or searched."""
-    return any(name in settings or name in searched for name in ("warmup", "warmup_steps", "warmup_epochs"))
-
-
-def refuse_said_twice(home: dict[str, Table], settings: dict, space: dict[str, Table], searched: dict) -> None:
-    """Raise UsageError for a parameter that is searched, and set or searched once more under its name or another."""
-    for name in searched:
-        group = next((group for group in ALTERNATIVES if name in group), (name,))
-        for other in group:
-            if other in settings:
-                raise home[other].wrong(f"{other} is set here, and {name} is searched in [space.{name}]; leave one of "
-                                        "them out", other)
-            if other in searched and other != name:
-                raise space[other].wrong(f"{name} and {other} are two ways to say one thing; search one of them")
-        table, _, key = name.partition(".")
-        if key and key in settings.get(table, {}):
-            raise home[table].wrong(f"{name} is set here and searched in [space.{name}]; leave one of them out", table,
-                                    key)
-
-
-def refuse_idle(home: dict[str, Table], settings: dict, space: dict[str, Table], searched: dict) -> None:
-    """Raise UsageError for a key, set or searched, that acts beside none of the values that another key may take."""
-    for name in (*settings, *searched):
-        other, values = ACTS_ONLY_WITH.get(name, ("optimizer", ()))
-        if other == "optimizer":
-            continue
-        may_be = possible(other, settings, searched)
-        table, key = (space[name], ()) if name in searched else (home[name], (name,))
-        if may_be is not None and not set(may_be) & set(values):
-            hint = ("give warmup_steps or warmup_epochs" if other == "warmup" and not warms(settings, searched)
-                    else f"leave {name} out, or let {other} be one of these")
-            raise table.wrong(f"{name} acts only with {other} = {' or '.join(values)}, and {other} is "
-                              f"{' or '.join(map(str, may_be))}; {hint}", *key)
-    if "constant" in (possible("warmup", settings, searched) or ()) and not (
-            "warmup_start_factor" in settings or "warmup_start_factor" in searched):
-        table, key = (space["warmup"], ()) if "warmup" in searched else (home["warmup"], ("warmup",))
-        raise table.wrong("warmup = 'constant' stays at the rate that it starts with; give warmup_start_factor", *key)
-
-
-def possible(name: str, settings: dict, searched: dict[str, Parameter]) -> tuple | None:
-    """The values that a key may have in a study's trials; None: that is for the workload's defaults."""
-    if name in searched:
-        return searched[name].values
-    if name == "warmup" and name not in settings:
-        return ("gradual",) if warms(settings, searched) else ("none",)
-    return (settings[name],) if name in settings else None
-
-
-def refuse_grid(top: Table, home: dict[str, Table], settings: dict, evaluations: int | None, budget: dict) -> None:
+def refuse_grid(top: Table, keys: Keys, evaluations: int | None, budget: dict) -> None:
     """Raise UsageError unless it is said, and said once, when trials are evaluated."""
-    given = [name for name in GRID if name in settings]
+    given = [name for name in GRID if name in keys]
     if evaluations is not None and given:
-        raise home[given[0]].wrong(f"{given[0]} and evaluations are two ways to say one thing; give one of them",
-                                   given[0])
+        raise keys.wrong(f"{given[0]} and evaluations are two ways to say one thing; give one of them", given[0])
     if evaluations is not None and "seconds" in budget:
         raise top.wrong(f"evaluations = {evaluations} cannot be spread over a budget in seconds, whose last step is "
                         "not known; give eval_every or eval_every_epochs in [settings] instead", "evaluations")
@@ -416,8 +302,6 @@ def refuse_grid(top: Table, home: dict[str, Table], settings: dict, evaluations:
         ways = "" if "seconds" in budget else "evaluations = 60 at the top, for as many at every batch, or "
         raise top.wrong(f"does not say when trials are evaluated; give {ways}eval_every or eval_every_epochs in "
                         "[settings]")
-    if settings.get("eval_every") == 0:
-        raise home["eval_every"].wrong("eval_every = 0 never evaluates a trial; give at least 1", "eval_every")
 
 
 def refuse_shares(space: dict[str, Table], dimensions: tuple[Dimension, ...], budget: dict) -> None:
@@ -441,7 +325,7 @@ def check_same(recorded: dict, sweep: Sweep) -> None:
     change no update.
     """
     then, now = recorded, json.loads(json.dumps(sweep.record()))
-    common = {name: set(then[name]) & set(now[name]) for name in ("batch_sizes", "optimizers")}
+    common = {name: set(then.get(name, ())) & set(now[name]) for name in ("batch_sizes", "optimizers")}
     was, now_is = _flat(then), _flat(now)
     differ = [key for key in sorted({*was, *now_is}, key=".".join)
               if was.get(key) != now_is.get(key) and not _may_differ(key, common)]

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import qmc
 
 from ..config import ACTS_ONLY_WITH
 
@@ -67,11 +66,8 @@ class Parameter:
         if self.low == self.high:
             return 0.5
         value = min(max(value, self.low), self.high)
-        if self.scale == "log":
-            return math.log(value / self.low) / math.log(self.high / self.low)
-        if self.scale == "reverse_log":
-            return math.log((1 - value) / (1 - self.low)) / math.log((1 - self.high) / (1 - self.low))
-        return (value - self.low) / (self.high - self.low)
+        low, at, high = (_in_scale(self.scale, v) for v in (self.low, value, self.high))
+        return (at - low) / (high - low)
 
     def record(self) -> dict:
         """The parameter as JSON has it."""
@@ -92,12 +88,17 @@ def discrete(name: str, values: Sequence) -> Parameter:
     return Parameter(name, "discrete", "linear", math.nan, math.nan, tuple(values))
 
 
+def _in_scale(scale: str, value: float) -> float:
+    """Where a value lies on an evenly spread scale."""
+    return {"linear": lambda v: v, "log": math.log, "reverse_log": lambda v: -math.log(1 - v)}[scale](value)
+
+
 def _spread(scale: str, low: float, high: float, u: float) -> float:
     """The value at the share u of the way from low to high in the scale."""
     if scale == "log":
-        return low * (high / low) ** u
+        return low ** (1 - u) * high ** u
     if scale == "reverse_log":
-        return 1 - (1 - low) * ((1 - high) / (1 - low)) ** u
+        return 1 - (1 - low) ** (1 - u) * (1 - high) ** u
     return low + u * (high - low)
 
 
@@ -118,6 +119,7 @@ def scrambled_sobol(dimensions: int, count: int, seed: int) -> np.ndarray:
     (Matousek 1998, J. of Complexity 14), as scipy's own; but from the raw stream of a bit generator, which is the same
     in every numpy release, while the methods that scipy draws by may change.
     """
+    from scipy.stats import qmc     # takes half a second, which reports of spaces need not wait
     whole = qmc.Sobol(dimensions, scramble=False, bits=BITS).random_base2(max(0, count - 1).bit_length())[:count]
     digits = (whole * 2**BITS).astype(np.int64)[..., None] >> np.arange(BITS)[::-1] & 1    # most significant first
     raw = np.random.Philox(key=seed).random_raw(dimensions * BITS * (BITS + 1)).reshape(dimensions, BITS + 1, BITS)

@@ -1,0 +1,144 @@
+"""The tables [settings] of a sweep file, and how the keys set there go with those that are searched."""
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from ..config import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, OPTIMIZER_KEYS, OPTIMIZERS, Settings, check
+from ..errors import UsageError
+from ..plan import EXECUTION
+from ..scaling import TUNED
+from .located import Table
+from .space import Parameter
+
+BUDGETS = ("steps", "epochs", "examples", "seconds")
+# keys that the sweep sets itself, and where its file says them
+SET_BY_SWEEP = {
+    "optimizer": "optimizers = [...] at the top of the file says it",
+    **dict.fromkeys(("global_batch", "local_batch"), "batch_sizes says it; workers_per_trial shares a batch out, and "
+                    "max_local_batch bounds what a worker takes at once"),
+    **dict.fromkeys(("lr", "lr_per_example"), "the learning rate is searched, in [space.lr]"),
+    "seed": "seed at the top of the file says it",
+    **dict.fromkeys(BUDGETS, "the budget stands at the top of the file, or in [batch.N]"),
+    "target": "targets = [...] at the top of the file says it",
+    "keep_going": "trials stop at the strictest target; an objective such as 'val/error' lets them go on",
+    **dict.fromkeys(("log", "overwrite", "take_over", "save_model", "checkpoint", "resume", "checkpoint_every",
+                     "checkpoint_every_epochs", "checkpoint_every_seconds", "keep_checkpoints"),
+                    "a sweep keeps its own files; leave it out"),
+    "metaparameters": "it is what a sweep gives; leave it out",
+    "commit_every": "it is for elastic jobs; leave it out",
+}
+# settings that change no update, so that they may differ when a sweep is gone on with
+FREE_SETTINGS = frozenset({"data_dir", "cache_dir", "max_local_batch"} | (set(EXECUTION) & set(KEYS)))
+OF_WARMUP = ("warmup", "warmup_steps", "warmup_epochs")
+
+
+def checked_key(table: Table, name: str):
+    """The value of a key of hvdscale-train; raises UsageError naming its line where it is none that the key takes."""
+    try:
+        value = check(name, table[name])
+        json.dumps(value)
+        return value
+    except UsageError as error:
+        raise table.wrong(str(error), name) from None
+    except TypeError:
+        raise table.wrong(f"{name} holds a date or a time; give numbers, text, true or false", name) from None
+
+
+def read_settings(table: Table) -> dict:
+    """The keys of hvdscale-train in the table; raises UsageError for one that the sweep sets itself."""
+    settings = {name: checked_key(table, name) for name in table}
+    for name in settings:
+        if name in SET_BY_SWEEP:
+            raise table.wrong(f"{name} is no setting of a sweep: {SET_BY_SWEEP[name]}", name)
+    if settings.get("lr_rule") == TUNED:
+        raise table.wrong("lr_rule = 'tuned' needs what a sweep gives; choose none, linear, sqrt or power:P", "lr_rule")
+    if settings.get("eval_every") == 0:
+        raise table.wrong("eval_every = 0 never evaluates a trial; give at least 1", "eval_every")
+    try:
+        Settings.build({}, settings)
+    except UsageError as error:
+        raise table.wrong(str(error)) from None
+    return settings
+
+
+def takes(optimizer: str, name: str) -> bool:
+    """Whether a key, set or searched, acts with the optimizer."""
+    if name.partition(".")[0] == "optimizer_args":
+        return optimizer not in OPTIMIZERS
+    return name not in OPTIMIZER_KEYS or optimizer in ACTS_ONLY_WITH[name][1]
+
+
+def refuse_untaken(table: Table, name: str, optimizers: tuple[str, ...], *key: str) -> None:
+    """Raise UsageError where none of the sweep's optimizers takes the name."""
+    if not any(takes(optimizer, name) for optimizer in optimizers):
+        takers = ACTS_ONLY_WITH[name][1] if name in OPTIMIZER_KEYS else ("a module:Class such as torch.optim:RMSprop",)
+        raise table.wrong(f"{name} acts only with {' or '.join(takers)}, and the sweep has {', '.join(optimizers)}; "
+                          "leave it out, or add one of these to optimizers", *key)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of a study's trials: those set and those searched, and the table that says each."""
+
+    settings: dict
+    home: dict[str, Table]
+    searched: dict[str, Parameter]
+    space: dict[str, Table]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.settings or name in self.searched
+
+    def wrong(self, said: str, name: str) -> UsageError:
+        """The error at the line that sets or searches the key."""
+        return self.space[name].wrong(said) if name in self.searched else self.home[name].wrong(said, name)
+
+    def possible(self, name: str) -> tuple | None:
+        """The values that a key may have in the trials; None: that is for the workload's defaults."""
+        if name in self.searched:
+            return self.searched[name].values
+        if name == "warmup" and name not in self.settings:
+            return ("gradual",) if self.warms else ("none",)
+        return (self.settings[name],) if name in self.settings else None
+
+    @property
+    def warms(self) -> bool:
+        """Whether a warmup, its kind or its length, is said."""
+        return any(name in self for name in OF_WARMUP)
+
+    def layer(self) -> dict:
+        """The settings over what a sweep's trials do unless it is said: no rule on the learning rate, no warmup, no
+        noise measured. A gradual warmup of which something is said climbs from 0."""
+        layer = {"lr_rule": "none", "noise_every": 0, "warmup": "gradual" if self.warms else "none"}
+        if "gradual" in self.possible("warmup"):
+            layer["warmup_start_factor"] = 0.0
+        return {**layer, **self.settings}
+
+    def refuse_said_twice(self) -> None:
+        """Raise UsageError for a key that is searched, and set or searched once more, by its name or an alternative."""
+        for name in self.searched:
+            for other in next((group for group in ALTERNATIVES if name in group), (name,)):
+                if other in self.settings:
+                    raise self.home[other].wrong(f"{other} is set here, and {name} is searched in [space.{name}]; "
+                                                 "leave one of them out", other)
+                if other in self.searched and other != name:
+                    raise self.wrong(f"{name} and {other} are two ways to say one thing; search one of them", other)
+            table, _, key = name.partition(".")
+            if key and key in self.settings.get(table, {}):
+                raise self.home[table].wrong(f"{name} is set here, and searched in [space.{name}]; leave one of them "
+                                             "out", table, key)
+
+    def refuse_idle(self) -> None:
+        """Raise UsageError for a key that acts beside none of the values that another may have."""
+        for name in (*self.settings, *self.searched):
+            other, values = ACTS_ONLY_WITH.get(name, ("optimizer", ()))
+            possible = None if other == "optimizer" else self.possible(other)
+            if possible is not None and not set(possible) & set(values):
+                hint = f"leave {name} out, or let {other} be one of these"
+                if other == "warmup" and not self.warms:
+                    hint = "give warmup_steps or warmup_epochs"
+                raise self.wrong(f"{name} acts only with {other} = {' or '.join(values)}, and {other} is "
+                                 f"{' or '.join(possible)}; {hint}", name)
+        if "constant" in self.possible("warmup") and "warmup_start_factor" not in self:
+            raise self.wrong("warmup = 'constant' stays at the rate that it starts with; give warmup_start_factor",
+                             "warmup")
