@@ -46,7 +46,7 @@ def list_logs(logs, everything):
         except HvdscaleError as error:
             bad.append(error)
     if len(rows) > 1:
-        click.echo(_aligned(rows))
+        click.echo(_listed(rows))
     _complain(bad)
 
 
@@ -62,8 +62,9 @@ def show(path, trial, plan, evaluations, steps):
         click.echo("\n".join(_heading(log)))
         ids = log.trials["id"]
         if trial is None and len(ids) > 1:
-            click.echo(_aligned([HEADINGS[1:]] + [line[1:] for line in _lines(log, False)]))
-            click.echo(f"\nhvdscale-log show {path} --trial N shows one of them")
+            click.echo(_listed([HEADINGS[1:]] + [line[1:] for line in _lines(log, False)]))
+            rest = "" if len(ids) <= SHORT else f", hvdscale-log ls {path} --all lists every one"
+            click.echo(f"\nhvdscale-log show {path} --trial N shows one of them{rest}")
             return
         if len(ids) == 0:
             click.echo("no trial has begun")
@@ -122,7 +123,8 @@ def repair(path, take_over):
     click.echo(f"as it was: {', '.join(done.originals)}")
 
 
-HEADINGS = ("log", "trial", "status", "workload", "batch", "workers", "steps", "metric", "last", "best", "size")
+HEADINGS = ("log", "trial", "status", "workload", "batch", "workers", "steps", "metric", "last", "best", "size",
+            "study")
 
 
 def _lines(log: Log, everything: bool) -> list[tuple]:
@@ -130,14 +132,14 @@ def _lines(log: Log, everything: bool) -> list[tuple]:
     name, size = log.path, _size(log.size) + (f" in {len(log.segments)} files" if len(log.segments) > 1 else "")
     rows = log.trials.rows
     if rows == 0:
-        return [(name, "-", _state(log, None), *"-" * 7, size)]
+        return [(name, "-", _state(log, None), *"-" * 7, size, "")]
     shown = range(rows) if everything else _ends(rows)
     lines, before = [], -1
     for row in shown:
         if row > before + 1:
-            lines.append(("", "...", f"{row - before - 1} more", *[""] * 8))
+            lines.append(("", "...", f"{row - before - 1} more", *[""] * 9))
         first = not lines
-        lines.append((name if first else "", *_line(log, row), size if first else ""))
+        lines.append((name if first else "", *_line(log, row), size if first else "", _draw(log, row)))
         before = row
     return lines
 
@@ -150,6 +152,17 @@ def _line(log: Log, row: int) -> tuple:
     return (str(trials["id"][row]), _state(log, row), f"{trials['dataset'][row]}/{trials['model'][row]}",
             str(trials["global_batch"][row]), str(trials["workers"][row]), str(_steps_done(log, row)),
             metric or "-", _number(values[-1]) if len(values) else "-", best)
+
+
+def _draw(log: Log, row: int) -> str:
+    """Which trial of a study it is, and the point searched; empty for one of no study."""
+    sweep = _plan(log, row).get("sweep")
+    if not isinstance(sweep, dict):
+        return ""
+    repeat = f" repeat {sweep['repeat']}" if sweep.get("repeat") else ""
+    point = ", ".join(f"{name} {_number(value) if isinstance(value, (int, float)) else value}"
+                      for name, value in (sweep.get("point") or {}).items())
+    return f"{sweep.get('study')} draw {sweep.get('draw')}{repeat}: {point}"
 
 
 def _state(log: Log, row: int | None) -> str:
@@ -229,6 +242,8 @@ def _trial(log: Log, row: int) -> list[str]:
              + f", ghost batch {value['ghost_batch']}",
              f"  optimizer  {value['optimizer']}: {', '.join(settings)}",
              f"  budget     {budget}, target {_target(log, row) or 'none'}, seed {value['seed']}"]
+    if _draw(log, row):
+        lines.append(f"  study      {_draw(log, row)}")
     if value.get("source"):
         lines.append(f"  merged     from trial {value['source_trial']} of {json.loads(value['source']).get('path')}")
     asked = plan.get("asked")
@@ -272,6 +287,11 @@ def _ends(rows: int) -> list[int]:
     if rows <= SHORT:
         return list(range(rows))
     return [*range(SHORT // 2), *range(rows - SHORT // 2, rows)]
+
+
+def _listed(rows) -> str:
+    """Trials in columns; that of studies is left out where none is of one."""
+    return _aligned(rows if any(row[-1] for row in rows[1:]) else [row[:-1] for row in rows])
 
 
 def _aligned(rows, right: bool = False) -> str:

@@ -30,13 +30,14 @@ class Lock:
     descriptor: int
 
     @classmethod
-    def take(cls, log: str, take_over: bool = False) -> Lock:
+    def take(cls, log: str, take_over: bool = False, attempts: int = ATTEMPTS) -> Lock:
         """The lock of ``log``; LogError where a living process holds it, or where the file system refuses locks.
 
         take_over    go on where locks are refused: the user vouches that no other process writes this log
+        attempts     how often to try while it is held, WAIT_SECONDS apart
         """
         path = log + SUFFIX
-        for attempt in range(ATTEMPTS):
+        for attempt in range(attempts):
             descriptor = _open(path, log)
             refusal = _flock(descriptor, fcntl.LOCK_EX)
             if refusal is None or (take_over and refusal not in BUSY):

@@ -4,9 +4,11 @@
 """
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import uuid
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -83,16 +85,24 @@ def _write(logs, numbers, path):
     with CompactFile(path, attributes) as out:
         for place, name in enumerate(TABLES):
             tables = [log.tables[place] for log in logs]
-            specs = {c: spec for table in reversed(tables) for c, spec in table.specs.items() if c not in _SOURCE}
-            for column, spec in in_order(name, specs).items():
+            for spec in joined(name, (table.specs.values() for table in tables)):
                 out.add(name, spec, np.concatenate([
                     _values(log, table, spec, new) for log, table, new in zip(logs, tables, numbers)]))
             if name == "trials":
-                for column, kept in zip(SOURCE, zip(*map(_source, logs))):
+                for column, kept in zip(SOURCE, zip(*map(source_of, logs))):
                     out.add(name, column, np.concatenate(kept))
 
 
 _SOURCE = tuple(column.name for column in SOURCE)
+
+
+def joined(table: str, logs: Iterable[Iterable[Column]]) -> list[Column]:
+    """The columns of a table of all logs together, in order; those that say where a trial came from are left out."""
+    every: dict[str, Column] = {}
+    for spec in itertools.chain.from_iterable(logs):
+        if spec.name not in _SOURCE:
+            every.setdefault(spec.name, spec)
+    return list(in_order(table, every).values())
 
 
 def _values(log: Log, table: Table, spec: Column, new: np.ndarray) -> np.ndarray:
@@ -111,7 +121,7 @@ def _values(log: Log, table: Table, spec: Column, new: np.ndarray) -> np.ndarray
     return new[np.searchsorted(old, values)]
 
 
-def _source(log: Log) -> tuple[np.ndarray, np.ndarray]:
+def source_of(log: Log) -> tuple[np.ndarray, np.ndarray]:
     """Where each trial of a log came from: JSON and the id there; what an earlier merge noted stays."""
     attributes = {name: value for name, value in log.attributes.items() if name not in ("segment", "segments")}
     text = json.dumps({"path": log.path, **attributes})

@@ -1,0 +1,172 @@
+"""The log of one study, made of what each group of workers logged: every trial as it would have gone in sequence.
+
+    collect("runs/sweep", "sgd-b32", [Chosen(7, Status.COMPLETE, "met", 400, (("node1.h5", 3),)), ...], {"commit": ...})
+
+Rows are ordered by trial, then step, so the log of a study does not depend on which group ran which trial.
+"""
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import LogError
+from ..log.compact import CompactFile, show
+from ..log.files import TEMPORARY
+from ..log.lock import WAIT_SECONDS, Lock
+from ..log.merge import joined, source_of
+from ..log.reader import Log, Table, absent, current_rows, read_log
+from ..log.schema import SOURCE, TABLES, Column, Status, columns
+
+LOGS = "logs"                                   # folder of the groups' logs in that of the sweep
+LOCK_ATTEMPTS = round(60 / WAIT_SECONDS)        # a minute: another job may collect the same study
+NAMED = 12                                      # trials that an error names one by one
+STEP = {"restarts": "first_step", "evaluations": "step", "steps": "step"}
+PIECE = np.dtype([("id", "i8"), ("number", "i8"), ("attempt", "i8"), ("last", "?"), ("stop_step", "i8"),
+                  ("status", "i1"), ("reason", "O")])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A trial of a study, and what its study settled of it.
+
+    number     its draw, or that of a repeat: its id in the study's log
+    status     with reason, what /trials says of it, whatever the groups' logs do
+    stop_step  the last step that counts; what was done after it is left out
+    pieces     (file name of a group's log, the trial's id in it), in order of attempts: each goes on from a checkpoint
+               of those before. None: the trial never began, and no log has it
+    """
+
+    number: int
+    status: Status
+    reason: str
+    stop_step: int
+    pieces: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a table: its columns, their values, and at which attempt of its trial each row was written."""
+
+    specs: list[Column]
+    values: dict[str, np.ndarray]
+    attempt: np.ndarray
+
+
+def collect(out: str, study: str, chosen: Iterable[Chosen], attributes: Mapping) -> str:
+    """Writes OUT/STUDY.h5 anew from the logs in OUT/logs that the trials' pieces name; gives its path.
+
+    Columns are those of all these logs together, NaN where one lacks them; ``source`` and ``source_trial`` keep where a
+    trial's last piece stands. ``attributes`` are added to those of the file. The logs may be live. Raises LogError,
+    naming the trials that are lost, where a log is missing, damaged or without one of them; and where another process
+    has been writing OUT/STUDY.h5 for a minute.
+    """
+    path = os.path.join(out, f"{study}.h5")
+    lock = Lock.take(path, attempts=LOCK_ATTEMPTS)
+    try:
+        shares = _read_all(out, study, _pieces(chosen))
+        root = {"id": uuid.uuid4().hex, "segment": 0, "segments": 1, "merged": len(shares), **attributes}
+        tables = {name: _joined(name, [share[name] for share in shares]) for name in TABLES}
+        with CompactFile(path + TEMPORARY, root) as file:
+            for name, order in _in_sequence(**tables).items():
+                for spec in tables[name].specs:
+                    file.add(name, spec, tables[name].values[spec.name][order])
+        show(path + TEMPORARY, path, ())
+    except OSError as error:
+        raise LogError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        lock.release()
+    return path
+
+
+def _pieces(chosen) -> dict[str, np.ndarray]:
+    """By name of a group's log the pieces in it, an array of PIECE sorted by id."""
+    rows: dict[str, list[tuple]] = {}
+    for trial in chosen:
+        for attempt, (log, number) in enumerate(trial.pieces):
+            rows.setdefault(log, []).append((number, trial.number, attempt, attempt == len(trial.pieces) - 1,
+                                             trial.stop_step, trial.status, trial.reason))
+    return {log: np.array(sorted(rows[log]), PIECE) for log in sorted(rows)}
+
+
+def _read_all(out, study, pieces) -> list[dict[str, Rows]]:
+    """Each log's rows by table, one log open at a time; all logs that fail are named before the study is given up."""
+    shares, failures = [], []
+    for name, wanted in pieces.items():
+        path = os.path.join(out, LOGS, name)
+        try:
+            with read_log(path) as log:
+                shares.append({table.name: _share(log, table, wanted) for table in log.tables})
+                lost = wanted[~np.isin(wanted["id"], log.trials["id"])]
+            if len(lost):
+                failures.append(f"{path}: has no trial {_listed(lost['id'])}, "
+                                f"which {study} needs as {_listed(lost['number'])}")
+        except LogError as error:
+            failures.append(f"{error}; with it {study} loses trial {_listed(wanted['number'])}")
+    if failures:
+        raise LogError("\n".join(failures) + "\nPut back what is missing and repair what is damaged; or remove the "
+                       f"files of these trials in {os.path.join(out, 'trials', study)}, and they are run anew")
+    return shares
+
+
+def _listed(numbers) -> str:
+    named = ", ".join(map(str, sorted(numbers.tolist())[:NAMED]))
+    return named if len(numbers) <= NAMED else f"{named}, ... ({len(numbers)} in all)"
+
+
+def _share(log: Log, table: Table, pieces) -> Rows:
+    """What a log's table has of the pieces, under the trials' numbers and with what was settled of them."""
+    rows, piece = _rows(table, pieces)
+    values = {name: table.read(name)[rows] for name in table.specs} if len(rows) else {}
+    if table.name == "trials":
+        values |= {"id": piece["number"], "status": piece["status"], "stop_reason": piece["reason"]}
+        values |= {spec.name: kept[rows] for spec, kept in zip(SOURCE, source_of(log))}
+    else:
+        values["trial"] = piece["number"]
+    return Rows(list(table.specs.values()), values, piece["attempt"])
+
+
+def _rows(table: Table, pieces) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the rows that belong to pieces and count, and each row's piece."""
+    ids = table.read("id" if table.name == "trials" else "trial")
+    place = np.minimum(np.searchsorted(pieces["id"], ids), len(pieces) - 1)
+    taken = pieces["id"][place] == ids
+    if table.name == "trials":
+        taken &= pieces["last"][place]
+    else:
+        taken &= table.read(STEP[table.name]) <= pieces["stop_step"][place]
+    rows = np.flatnonzero(taken)
+    return rows, pieces[place[rows]]
+
+
+def _joined(name: str, shares: list[Rows]) -> Rows:
+    """The rows of all logs, log by log; of a study without trials, none under the columns that every log has."""
+    specs = joined(name, [share.specs for share in shares] or [columns()[name]])
+    if name == "trials":
+        specs += SOURCE
+    parts = [share for share in shares if len(share.attempt)] or [Rows([], {}, np.empty(0, np.int64))]
+    values = {spec.name: np.concatenate([part.values.get(spec.name, absent(spec.type, len(part.attempt)))
+                                         for part in parts]) for spec in specs}
+    return Rows(specs, values, np.concatenate([part.attempt for part in parts]))
+
+
+def _in_sequence(trials, restarts, evaluations, steps) -> dict[str, np.ndarray]:
+    """By table the numbers of its rows that no later attempt supersedes, in order of trial and step."""
+    attempts = range(trials.attempt.max(initial=0) + 1)
+    return {"trials": np.argsort(trials.values["id"]),
+            "restarts": np.lexsort((restarts.attempt, restarts.values["trial"])),
+            "evaluations": _current(evaluations, restarts, attempts), "steps": _current(steps, restarts, attempts)}
+
+
+def _current(table: Rows, restarts: Rows, attempts: range) -> np.ndarray:
+    """Attempts are to a trial what segments are to a log."""
+    trial, step = table.values["trial"], table.values["step"]
+    rows = [np.flatnonzero(table.attempt == attempt) for attempt in attempts]
+    begun = [np.flatnonzero(restarts.attempt == attempt) for attempt in attempts]
+    kept = np.concatenate(rows)[current_rows(
+        [(trial[at], step[at]) for at in rows],
+        [(restarts.values["trial"][at], restarts.values["first_step"][at]) for at in begun])]
+    return kept[np.lexsort((step[kept], trial[kept]))]
