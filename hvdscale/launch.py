@@ -1,10 +1,14 @@
 """The launchers that start a command on several workers: the command line each needs, what it tells its processes."""
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from .errors import UsageError, WorkersError
 
@@ -12,6 +16,18 @@ LAUNCHERS = ("horovodrun", "horovodrun-gloo", "mpirun", "srun")
 # what each launcher tells a process of the number of processes it started
 LAUNCHED = {"HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "srun",
             "PMI_SIZE": "mpirun"}
+TASKS_OF_NODES = "SLURM_STEP_TASKS_PER_NODE"        # of all nodes of the step, this one the SLURM_NODEID-th
+# beside that: its rank, local rank and local size, and what names the launch. A requeued job of Slurm has its old ids,
+# and Open MPI 4 draws its namespaces from few, but mpirun's address is its own
+TOLD = {
+    "HOROVOD_SIZE": ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
+                     ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")),
+    "OMPI_COMM_WORLD_SIZE": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+                             ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri")),
+    "SLURM_STEP_NUM_TASKS": ("SLURM_PROCID", "SLURM_LOCALID", TASKS_OF_NODES,
+                             ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")),
+    "PMI_SIZE": ("PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ()),
+}
 
 
 def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.environ) -> str | None:
@@ -64,10 +80,63 @@ def _is_open_mpi() -> bool:
 
 def launched() -> tuple[str, int] | None:
     """The launcher that started this process and its number of processes; None without one."""
-    for variable, launcher in LAUNCHED.items():
-        if os.environ.get(variable, "").isdecimal():
-            return launcher, int(os.environ[variable])
-    return None
+    counted = _counted()
+    return counted and (LAUNCHED[counted], int(os.environ[counted]))
+
+
+def _counted() -> str | None:
+    """The variable by which the launcher gave its number of processes; None without a launcher."""
+    return next((variable for variable in LAUNCHED if os.environ.get(variable, "").isdecimal()), None)
+
+
+@dataclass(frozen=True)
+class Process:
+    """This process among those that its launcher started."""
+
+    launcher: str | None
+    rank: int
+    size: int
+    local_rank: int         # among those on its host
+    local_size: int
+    job: str                # names the launch: the same for all its processes, and for those of no other launch
+
+
+def place() -> Process:
+    """This process, by what its launcher told it in variables: without MPI, which may then not be needed at all.
+
+    job  MPICH tells its processes nothing by which to know a launch: there it holds for those of one host
+    Raises WorkersError where the launcher does not tell one of several processes its rank or local rank.
+    """
+    counted = _counted()
+    host = socket.gethostname()
+    if counted is None:
+        return Process(None, 0, 1, 0, 1, f"{host}:{os.getpid()}")
+    launcher, size = LAUNCHED[counted], int(os.environ[counted])
+    rank, local_rank, local_size, job = TOLD[counted]
+    said = [os.environ[name] for name in job if os.environ.get(name)] or [f"{host}:{os.getppid()}"]
+    job = ":".join([launcher, *said])
+    if size == 1:
+        return Process(launcher, 0, 1, 0, 1, job)
+    return Process(launcher, _told(launcher, size, rank), size, _told(launcher, size, local_rank),
+                   _told(launcher, size, local_size), job)
+
+
+def _told(launcher: str, size: int, name: str) -> int:
+    said = os.environ.get(name, "")
+    with contextlib.suppress(ValueError, IndexError):
+        return _tasks_of_nodes(said)[int(os.environ["SLURM_NODEID"])] if name == TASKS_OF_NODES else int(said)
+    raise WorkersError(f"{launcher} started {size} processes, but does not tell this one its place among them: {name} "
+                       f"is {said!r}, not a number. Start them with mpirun, srun or horovodrun")
+
+
+def _tasks_of_nodes(said: str) -> list[int]:
+    """Slurm's ``2(x3),1`` as [2, 2, 2, 1]."""
+    return [int(tasks) for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", said) for _ in range(int(times or 1))]
+
+
+def threads_for(process: Process) -> int:
+    """Threads for a process, where all of its launch on its host share the cores that it may use."""
+    return max(1, len(usable_cores()) // process.local_size)
 
 
 def usable_cores() -> frozenset[int]:

@@ -53,7 +53,10 @@ class Lone:
         return {}
 
     def watch(self, lost: Callable[[str], None]) -> None:
-        """Call ``lost`` with the reason, then end the process, once a collective lasts longer than the stall time."""
+        """Call ``lost`` with the reason, then end the process, once a collective lasts longer than the stall time.
+
+        A further call replaces ``lost``.
+        """
 
     def check(self) -> None:
         """Raise WorkerLostError where a worker is known to be lost; for long work without a collective."""
@@ -99,6 +102,8 @@ def _joined(errors: list) -> HvdscaleError:
 
 class Horovod(Lone):
     """The workers that a launcher started, joined by Horovod (MPI, Gloo or NCCL)."""
+
+    _lost: Callable[[str], None] | None = None          # what the watching thread calls, once there is one
 
     def __init__(self, hvd, stall_seconds: float):
         self._hvd, self._stall_seconds = hvd, stall_seconds
@@ -162,17 +167,23 @@ class Horovod(Lone):
             self._waiting = None
 
     def watch(self, lost):
-        threading.Thread(target=self._watch, args=(lost,), daemon=True).start()
+        watched, self._lost = self._lost, lost
+        if watched is None:
+            threading.Thread(target=self._watch, daemon=True).start()
 
-    def _watch(self, lost):
+    def _watch(self):
         # Horovod's own stall check sees a rank that never asks for a collective, not one that stops inside it
         while True:
             time.sleep(min(1.0, self._stall_seconds / 4))
             reason = self._stalled(self._stall_seconds)
             if reason:
                 print(f"Error: {reason}", file=sys.stderr, flush=True)
-                lost(reason)
-                os._exit(1)
+                self._lost(reason)
+                self._end()
+
+    def _end(self) -> None:
+        """End a process that waits in vain."""
+        os._exit(1)
 
     def _stalled(self, seconds: float) -> str:
         """What this rank has waited for that long; empty where it has not."""
@@ -288,9 +299,21 @@ def form(stall_seconds: float) -> Lone:
     they would be so many lone runs.
     """
     started = launched()
-    if started is None:
+    hvd = started and load_horovod(*started, stall_seconds)
+    if not hvd:
         return Lone()
-    launcher, processes = started
+    if os.environ.get("HOROVOD_ELASTIC") == "1":
+        return Elastic(hvd, stall_seconds)
+    hvd.init()
+    check_joined(*started, hvd.size())
+    return Horovod(hvd, stall_seconds)
+
+
+def load_horovod(launcher: str, processes: int, stall_seconds: float):
+    """Horovod, after the variables that it and MPI read are set; None where one process is there and no Horovod.
+
+    Raises WorkersError for several processes that it could not join.
+    """
     # each process has two threads that wait by spinning, Horovod's and its own: on a shared core one must let go
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     # Horovod acts on its stall shutdown only if it is above the warning
@@ -300,21 +323,22 @@ def form(stall_seconds: float) -> Lone:
         import horovod.torch as hvd
     except ImportError as error:
         if processes == 1:
-            return Lone()
+            return None
         raise WorkersError(f"{launcher} started {processes} processes, but Horovod cannot be imported ({error}): "
                            f"they would be {processes} lone runs. Install it (tools/setup builds it), or start one "
                            f"process without {launcher}") from None
     if launcher == "srun" and processes > 1 and _is_open_mpi_without_pmi():
         raise WorkersError(f"srun started {processes} processes without PMIx, by which Open MPI would join them: they "
                            f"would be {processes} lone runs. Use srun --mpi=pmix, or mpirun inside the allocation")
-    if os.environ.get("HOROVOD_ELASTIC") == "1":
-        return Elastic(hvd, stall_seconds)
-    hvd.init()
-    if hvd.size() != processes:
-        raise WorkersError(f"{launcher} started {processes} processes, but Horovod joins {hvd.size()}: {launcher} and "
+    return hvd
+
+
+def check_joined(launcher: str, processes: int, joined: int) -> None:
+    """Raise WorkersError where not all processes that were started are joined."""
+    if joined != processes:
+        raise WorkersError(f"{launcher} started {processes} processes, but Horovod joins {joined}: {launcher} and "
                            "Horovod do not use one MPI (`horovodrun --check-build` shows Horovod's; under srun try "
                            "--mpi=pmix)")
-    return Horovod(hvd, stall_seconds)
 
 
 def _is_open_mpi_without_pmi() -> bool:

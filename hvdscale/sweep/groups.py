@@ -1,0 +1,146 @@
+"""The processes of one launch, split into groups that each carry out trials of their own.
+
+    group, number = form_group(workers_per_trial=2, stall_seconds=120)
+    ...
+    os._exit(leave(group, code, others_gone))
+
+A launcher ends all processes when one fails, and Open MPI also where one that began MPI goes without ending it. With
+``mpirun --enable-recovery`` the others go on, but mpirun's own exit code is 0 then, whatever theirs are.
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+from ..errors import WorkerLostError, WorkersError
+from ..launch import Process, place
+from ..workers import Horovod, Lone, check_joined, load_horovod
+
+POLL_SECONDS = 0.1
+
+
+class Single(Lone):
+    """A group of one process, which needs neither MPI nor Horovod, at its place among those of its launch."""
+
+    def __init__(self, process: Process):
+        self.local_rank, self.local_size = process.local_rank, process.local_size
+
+
+class Group(Horovod):
+    """A group of several processes of a launch: rank and size are those in the group, local ones those in the launch.
+
+    The processes of the launch must all be joined by ``mpi`` (mpi4py's MPI, begun here); each group is part of it.
+    """
+
+    def __init__(self, hvd, mpi, stall_seconds: float, process: Process, size: int):
+        self._mpi, self._process = mpi, process
+        self._comm = mpi.COMM_WORLD.Split(process.rank // size, process.rank)
+        hvd.init(comm=self._comm)
+        super().__init__(hvd, stall_seconds)
+        self._active = True
+        self._neighbours = [pid for host, pid in self._comm.allgather((socket.gethostname(), os.getpid()))
+                            if host == socket.gethostname() and pid != os.getpid()]
+        self.watch(lambda reason: None)
+
+    def _take_place(self):
+        super()._take_place()
+        self.local_rank, self.local_size = self._process.local_rank, self._process.local_size
+
+    def reform(self):
+        """Begin anew after an error of one rank alone, which broke off a collective of the others; all must call this.
+
+        Where one does not, the others end after the stall time.
+        """
+        self.abandon()
+        with self._collective("the group formed anew"):
+            self._hvd.init(comm=self._comm)
+        self._active = True
+
+    def abandon(self):
+        if self._active:
+            self._active = False
+            super().abandon()
+
+    def leave(self):
+        """Also after ``abandon``, which leaves MPI still to be ended."""
+        with contextlib.suppress(WorkerLostError):          # what was to be done is done
+            if self._active:
+                self.gather(None, "leave")
+        self.abandon()
+        with self._collective("the end of MPI"):
+            self._mpi.Finalize()
+
+    def _end(self):
+        # one that is stopped would never end, and the launcher wait for it
+        for pid in self._neighbours:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        super()._end()
+
+
+def form_group(workers_per_trial: int, stall_seconds: float) -> tuple[Single | Group, int]:
+    """This process's group, of consecutive ranks of the launch, and the group's number in it.
+
+    Raises WorkersError where the processes of the launch make no groups of that size.
+    """
+    process = place()
+    if process.size % workers_per_trial:
+        raise WorkersError(_uneven(process, workers_per_trial))
+    if workers_per_trial == 1:
+        return Single(process), process.rank
+    if process.launcher == "horovodrun":
+        raise WorkersError(f"workers_per_trial = {workers_per_trial}: MPI splits processes into groups, and horovodrun "
+                           f"--gloo starts them without; use mpirun -np {process.size}, or workers_per_trial = 1")
+    hvd = load_horovod(process.launcher, process.size, stall_seconds)
+    if not hvd.mpi_built():
+        raise WorkersError(f"workers_per_trial = {workers_per_trial}: MPI splits processes into groups, and Horovod "
+                           "was built without it; build it with HOROVOD_WITH_MPI=1 (tools/setup does), or set "
+                           "workers_per_trial = 1")
+    mpi = _begin_mpi()
+    check_joined(process.launcher, process.size, mpi.COMM_WORLD.Get_size())
+    group = Group(hvd, mpi, stall_seconds, process, workers_per_trial)
+    check_joined(process.launcher, workers_per_trial, group.size)
+    return group, process.rank // workers_per_trial
+
+
+def _uneven(process: Process, workers_per_trial: int) -> str:
+    """What is wrong with the number of processes, and what would fit."""
+    if process.launcher is None:
+        return (f"workers_per_trial = {workers_per_trial} needs so many processes for each trial, and this one was "
+                f"started alone: start mpirun -np {workers_per_trial} (or a multiple of it), or srun --mpi=pmix")
+    below = process.size - process.size % workers_per_trial
+    fitting = " or ".join(str(size) for size in (below, below + workers_per_trial) if size)
+    return (f"{process.launcher} started {process.size} processes, which make no groups of workers_per_trial = "
+            f"{workers_per_trial}: start {fitting}, or set workers_per_trial to a divisor of {process.size}")
+
+
+def _begin_mpi():
+    """mpi4py's MPI, which Horovod then shares."""
+    # MPI's end would wait for the processes of all groups
+    os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
+    try:
+        import mpi4py
+    except ImportError as error:
+        raise WorkersError(f"mpi4py, which splits processes into groups, cannot be imported ({error}): install it (pip "
+                           "install mpi4py), or set workers_per_trial = 1") from None
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    from mpi4py import MPI
+    MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    return MPI
+
+
+def leave(group: Single | Group, code: int, others_gone: Callable[[], bool]) -> int:
+    """Leave the launch without harm to its other groups; gives what this process is to exit with, by os._exit.
+
+    That is ``code`` for the launch's first process alone, which gives it once ``others_gone``: 0 harms nobody.
+    """
+    group.leave()
+    if place().rank:
+        return 0
+    while not others_gone():
+        time.sleep(POLL_SECONDS)
+    return code
