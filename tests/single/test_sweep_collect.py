@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.log import main as log_command
 from hvdscale.cli.report import main as report_command
 from hvdscale.errors import LogError
@@ -105,16 +106,16 @@ def test_a_trial_begun_anew_has_nothing_of_the_attempt_before(tmp_path):
     assert set(log.steps["step_seconds"]) == {6.0}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_studies_agree_with_a_reference_in_loops(tmp_path, seed):
     draw = np.random.default_rng(seed)
-    ran = {f"g{n}": [] for n in range(4)}
+    ran = {f"g{n}": [] for n in range(3)}
     chosen, expected = [], []
-    for number in draw.permutation(9).tolist():
+    for number in draw.permutation(7).tolist():
         rows, pieces = {}, []           # rows: step -> id of the attempt in force
         first = 0
         for attempt in range(draw.integers(1, 4)):
-            name, last = f"g{draw.integers(4)}", int(draw.integers(first, BUDGET + 1))
+            name, last = f"g{draw.integers(3)}", int(draw.integers(first, BUDGET + 1))
             id = 10 * len(ran[name]) + int(draw.integers(10))
             ran[name].append((id, number, first, last))
             pieces.append((f"{name}.h5", id))
@@ -129,7 +130,7 @@ def test_random_studies_agree_with_a_reference_in_loops(tmp_path, seed):
     _, log = collected(tmp_path, *chosen)
     columns = [log.steps[name].tolist() for name in ("trial", "step", "loss", "step_seconds")]
     assert list(zip(*columns)) == sorted(expected)
-    evaluated = sorted({(number, 0) for number in range(9)}
+    evaluated = sorted({(number, 0) for number in range(7)}
                        | {(number, step) for number, step, *_ in expected if step % EVAL_EVERY == 0})
     assert list(zip(log.evaluations["trial"].tolist(), log.evaluations["step"].tolist())) == evaluated
     assert log.evaluations["val/error"].tolist() == [error(number, step) for number, step in evaluated]
@@ -192,13 +193,15 @@ def test_one_job_waits_for_another_that_collects_the_study(tmp_path, monkeypatch
     other.release()
 
 
-def test_pruned_trials_take_no_part_in_a_report(tmp_path):
+def test_pruned_trials_are_incomplete_to_a_report(tmp_path):
     group_log(tmp_path, "a", [(n, n, 0, BUDGET) for n in range(3)])
     pruned = dict(stop_step=10, status=Status.INCOMPLETE, reason="pruned at step 10")
-    path, _ = collected(tmp_path, whole(0, ("a.h5", 0)), whole(1, ("a.h5", 1)), whole(2, ("a.h5", 2), **pruned))
+    path, log = collected(tmp_path, whole(0, ("a.h5", 0)), whole(1, ("a.h5", 1)), whole(2, ("a.h5", 2), **pruned))
+    trials = read_trials(log)
+    assert [trial.status.name for trial in trials] == ["COMPLETE", "COMPLETE", "INCOMPLETE"]
+    assert [trial.last_step for trial in trials] == [BUDGET, BUDGET, 10]
     done = CliRunner().invoke(report_command, [path], catch_exceptions=False)
     assert done.exit_code == 0 and "digits/fc" in done.output
-    assert "Left out: 1 trial INCOMPLETE" in done.output and f"{STUDY}.h5:2)" in done.output
 
 
 def test_trials_of_a_study_are_listed_with_the_point_searched(tmp_path):
