@@ -106,8 +106,7 @@ def read_sweep(path: str) -> Sweep:
     """The sweep of a TOML file; raises UsageError naming file, line and key for what cannot hold."""
     top = read_table(path)
     top.only(TOP, dict.fromkeys(KEYS, "a key of hvdscale-train stands in [settings]"))
-    optimizers = read_optimizers(top)
-    targets = read_targets(top)
+    workload, optimizers, targets = top.take("workload", str), read_optimizers(top), read_targets(top)
     objective = read_objective(top, targets)
     counts = read_counts(top)
     workers = top.take("workers_per_trial", int, 1, least=1)
@@ -119,11 +118,12 @@ def read_sweep(path: str) -> Sweep:
     studies = tuple(read_study(top, space, batches[batch], evaluations, optimizer, batch)
                     for optimizer in optimizers for batch in batch_sizes)
     return Sweep(
-        workload=top.take("workload", str), batch_sizes=batch_sizes, optimizers=optimizers, **counts, targets=targets,
+        workload=workload, batch_sizes=batch_sizes, optimizers=optimizers, **counts, targets=targets,
         objective=objective, budget=read_budget(top), evaluations=evaluations,
-        repeats=top.take("repeats", int, 0, least=0), workers_per_trial=workers, prune=read_prune(top, objective),
-        prune_keep=top.take("prune_keep", int, 5, least=1), seed=top.take("seed", int, 0, least=0, below=2**63),
-        settings=read_settings(settings), space={name: dict(table) for name, table in space.items()},
+        repeats=top.take("repeats", int, 0, least=0, below=100), workers_per_trial=workers,
+        prune=read_prune(top, objective), prune_keep=top.take("prune_keep", int, 5, least=1),
+        seed=top.take("seed", int, 0, least=0, below=2**62), settings=read_settings(settings),
+        space={name: dict(table) for name, table in space.items()},
         batches={str(batch): batch_record(own) for batch, own in batches.items() if own}, studies=studies)
 
 
