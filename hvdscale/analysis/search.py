@@ -312,19 +312,13 @@ def _identity(trial):
 
 def _search(trials, target, confidence):
     sweep = trials[0].sweep
-    maximizes = sweep["objective"] != STEPS and _maximizes(sweep)
+    maximizes = sweep["objective"] != STEPS and not sweep["minimizes"]
     target = (target or own_target(sweep)) if sweep["objective"] == STEPS else None
     wanted, max_draws = (max(trial.sweep[name] for trial in trials) for name in ("trials", "max_draws"))
     search = Search(sweep["study"], trials[0].workload, trials[0].global_batch,
                     tuple(map(Parameter.of, sweep["space"])), sweep["objective"], target, maximizes, wanted, max_draws,
                     sweep["prune_keep"], _draws(trials, target, maximizes), (), confidence)
     return replace(search, repeats=_repeats(trials, search.best))
-
-
-def _maximizes(sweep):
-    """Whether larger values of the metric that a study optimizes are better: as it says, or as its target on it does."""
-    own = own_target(sweep)
-    return sweep["better"] == "max" if "better" in sweep else own is not None and not own.minimizes
 
 
 def _draws(trials, target, maximizes):

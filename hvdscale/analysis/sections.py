@@ -17,6 +17,7 @@ from .noise import Noise, noise_of
 from .parts import SKIPPED, StepParts, parts_of
 from .pools import Pools, pools_of
 from .regimes import PERFECT_WITHIN, USEFUL_WITHIN, Batches, batches_of
+from .search import STEPS, Search, searches_of, tells_of
 from .speedup import Series, outside, series_of
 from .steps import Cell, cell_of, first_met, run_of
 from .trials import Trial, Workload, by_workload
@@ -44,6 +45,7 @@ class Section:
     pools: Pools                        # the spreads that its intervals stand on
     parts: tuple[tuple[Cell, StepParts], ...]   # by worker count; only what no section of the group before has
     noise: tuple[tuple[Cell, Noise], ...]       # likewise
+    searches: tuple[Search, ...]        # studies to the target, or to one that is stricter; those of a metric likewise
     options: Options
 
     @property
@@ -71,6 +73,17 @@ class Section:
     def stopped_early(self):
         """COMPLETE trials that ended at a target of their own before this one was met."""
         return tuple(run.trial for cell in self.cells for run in cell.runs if not run.met and _stopped(run.trial))
+
+    @property
+    def pruned(self) -> tuple[Trial, ...]:
+        """Trials that a search has stopped."""
+        return tuple(trial for trial in self.with_status(Status.INCOMPLETE) if trial.pruned)
+
+    @property
+    def untold(self) -> tuple[Trial, ...]:
+        """Trials of studies whose trials stopped, at a target of their own, before they could tell of this one."""
+        return tuple(trial for trial in self.trials
+                     if trial.sweep and self.target and not tells_of(trial.sweep, self.target))
 
     def __str__(self):
         return f"{self.workload}: {self.target or 'throughput'}"
@@ -100,7 +113,7 @@ def analyse(trials, targets=(), options=Options()) -> tuple[Group, ...]:
 
 
 def _sections(workload, trials, targets, options):
-    held, shown = set(), {"parts": set(), "noise": set()}
+    held, shown = set(), {"parts": set(), "noise": set(), "searches": set()}
     for target, about in _by_target(trials, targets):
         held.update(trial.key for trial in about)
         yield _section(workload, target, about, options, shown)
@@ -139,7 +152,8 @@ def _bears_on(trial, target):
 
 
 def _section(workload, target, trials, options, shown):
-    runs = [run_of(trial, target) for trial in trials if trial.status in (Status.COMPLETE, Status.INFEASIBLE)]
+    runs = [run for run in (run_of(trial, target) for trial in trials if trial.status != Status.RUNNING)
+            if run.ended or run.trial.status == Status.INFEASIBLE]
     cells, by_batch = _cells(runs, options)
     pools = pools_of(cells, by_batch)
     cells, by_batch = ([replace(cell, pools=pools) for cell in found] for found in (cells, by_batch))
@@ -149,7 +163,19 @@ def _section(workload, target, trials, options, shown):
         batches = batches_of(by_batch, options.perfect_within, options.useful_within, options.confidence)
     parts = _not_shown(shown["parts"], cells, parts_of)
     noise = _not_shown(shown["noise"], cells, lambda cell: noise_of(cell, options.confidence))
-    return Section(workload, target, trials, series, outside(cells, series), batches, pools, parts, noise, options)
+    return Section(workload, target, trials, series, outside(cells, series), batches, pools, parts, noise,
+                   _searches(shown["searches"], trials, target, options), options)
+
+
+def _searches(shown, trials, target, options):
+    """The studies to tell of beside a target; those of another objective once in a group."""
+    found = []
+    for search in searches_of(trials, target, options.confidence):
+        name = search.study, search.space
+        if search.objective == STEPS or name not in shown:
+            found.append(search)
+            shown.add(name)
+    return tuple(found)
 
 
 def _not_shown(shown, cells, measured):

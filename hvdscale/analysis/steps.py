@@ -45,6 +45,12 @@ class Run:
     def met(self):
         return bool(np.isfinite(self.steps))
 
+    @property
+    def ended(self):
+        """Whether it went as far as it was to: to its budget or target; one that a search has stopped, to this target.
+        """
+        return self.trial.status == Status.COMPLETE or self.trial.pruned and self.met
+
 
 def run_of(trial: Trial, target=None) -> Run:
     """How one trial fared against a target."""
@@ -160,7 +166,7 @@ class Cell:
 
     global_batch: int
     workers: tuple[int, ...]        # one, or for a table by batch all that ran it
-    runs: tuple[Run, ...]           # COMPLETE, of the setting that stands for the cell
+    runs: tuple[Run, ...]           # that ended, of the setting that stands for the cell
     diverged: tuple[Trial, ...]     # INFEASIBLE, of that setting
     settings: int                   # tried in this cell
     considered: tuple[Trial, ...]   # every trial of the cell that ended
@@ -232,15 +238,16 @@ def cell_of(runs, confidence=CONFIDENCE, pools=Pools()) -> Cell:
     """The cell of runs at one global batch, those that diverged included; unfinished ones take no part.
 
     Several settings: the one with the fewest steps to target stands for the cell, or without a target the one with the
-    most examples a second; ties go to the first log and trial id.
+    most examples a second; ties go to the first log and trial id. Of settings that were searched, it is the one of the
+    trial with the fewest steps: repeats of that trial do not speak against it.
     """
-    ended = sorted((run for run in runs if run.trial.status in (Status.COMPLETE, Status.INFEASIBLE)),
+    ended = sorted((run for run in runs if run.ended or run.trial.status == Status.INFEASIBLE),
                    key=lambda run: run.trial.key)
     settings = {}
     for run in ended:
         settings.setdefault(run.trial.setting, []).append(run)
     setting = min(settings, key=lambda setting: _rank(settings[setting]))       # min keeps the first of equals
-    best = tuple(run for run in settings[setting] if run.trial.status == Status.COMPLETE)
+    best = tuple(run for run in settings[setting] if run.ended)
     return Cell(ended[0].trial.global_batch, tuple(sorted({run.trial.workers for run in ended})), best,
                 tuple(run.trial for run in settings[setting] if run.trial.status == Status.INFEASIBLE),
                 len(settings), tuple(run.trial for run in ended), setting, samples_of(best), confidence, pools)
@@ -248,9 +255,12 @@ def cell_of(runs, confidence=CONFIDENCE, pools=Pools()) -> Cell:
 
 def _rank(runs):
     """What makes a setting stand for its cell: the smallest of these."""
-    runs = [run for run in runs if run.trial.status == Status.COMPLETE]
+    runs = [run for run in runs if run.ended]
     if not runs:
         return np.inf, np.inf
+    searched = [run.steps for run in runs if run.trial.sweep and not run.trial.sweep["repeat"]]
+    if searched and not np.isnan(searched).any():
+        return min(searched), 0 if np.isfinite(min(searched)) else min(run.last_step for run in runs)
     if len(runs) == 1:
         value, met = runs[0].steps, runs[0].met
     else:

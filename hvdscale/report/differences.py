@@ -26,11 +26,14 @@ def settings_tried(cells) -> str:
     return f"Settings that differ in {listed(said)}" if said else "Several settings"
 
 
-def problems_of_points(points) -> list[str]:
+def problems_of_points(points, searched=()) -> list[str]:
     """What of the points' problems differs and does not follow from the batch: ``precision is fp32 at 1 worker, fp64 at
-    3``."""
+    3``.
+
+    searched  names of what was tuned anew at every point
+    """
     fields = [_fields(point.cell.setting) for point in points]
-    follow = {*OF_BATCH, "eval_every"}
+    follow = {*OF_BATCH, "eval_every", *searched}
     if all(one.get("ghost_batch") == point.cell.global_batch for one, point in zip(fields, points)):
         follow.add("ghost_batch")
     said = []

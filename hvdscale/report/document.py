@@ -12,7 +12,9 @@ from ..analysis.sections import Group, Section
 from . import words
 from .figures import Figure, figures_of
 from .numbers import counted
-from .tables import Table, as_values, tables_of, trial_list
+from .search import lines
+from .search_tables import tables_of_searches
+from .tables import Table, as_values, finite, tables_of, trial_list
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ def as_json(document: Document) -> dict:
 
 def _section_values(page):
     options = page.section.options
+    searches = [_search_values(search) for search in page.section.searches]
     return {
         "target": str(page.section.target) if page.section.target else None, "summary": page.summary,
         "left_out": page.left_out, "intervals": _interval_values(page.section),
@@ -101,6 +104,22 @@ def _section_values(page):
         "figures": [{"name": f"{page.slug}-{figure.name}", "title": figure.title, "caption": figure.caption,
                      "formula": figure.formula, "source": figure.source, "trials": trial_list(figure.trials)}
                     for figure in page.figures],
+        **({"searches": searches} if searches else {}),
+    }
+
+
+def _search_values(search):
+    """A study, beyond what its row in the table says."""
+    return {
+        "study": search.study, "objective": search.objective, "done": search.done, "said": lines(search),
+        "space": [one.record() for one in search.space],
+        "draws": [{"draw": draw.number, "kind": draw.kind, "value": finite(draw.value), "last_step": draw.last_step,
+                   "point": draw.point if draw.trial else None,
+                   **({"log": draw.trial.log, "trial": draw.trial.id} if draw.trial else {})} for draw in search.draws],
+        "best": search.best and search.best.number,
+        "positions": {bound.parameter.name: finite(bound.position) for bound in search.bounds},
+        "best_of_n": [{"n": one.n, "low": finite(one.low), "high": finite(one.high)} for one in search.curve],
+        "saved_steps": finite(search.saved_steps),
     }
 
 
@@ -123,7 +142,7 @@ def _interval_values(section):
 def _page(section, taken):
     title = str(section.target) if section.target else "Throughput"
     return Page(section, _slug(section, taken), title, words.summary(section), words.left_out(section),
-                tables_of(section), figures_of(section))
+                (*tables_of(section), *tables_of_searches(section.searches)), figures_of(section))
 
 
 def _slug(section, taken):

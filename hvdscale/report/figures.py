@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ..analysis.search import STEPS
 from . import words
 from .numbers import exact, percent
 from .tables import MCCANDLISH, POLLUX, SHALLUE, keys_of
@@ -68,6 +69,9 @@ def figures_of(section) -> tuple[Figure, ...]:
             figures.append(_parts_figure(series, parts))
     if any(len(_windows(noise)) > 1 for _, noise in section.noise):
         figures.append(_noise_figure(section))
+    for objective in dict.fromkeys(search.objective for search in section.searches):
+        searches = [search for search in section.searches if search.objective == objective and _bests(search)]
+        figures += [_best_of_n_figure(searches)] if searches else []
     metric = _metric(section)
     for across in ("step", "seconds") if metric else ():
         if any(_has_curve(run, metric, across) for cell in section.cells for run in cell.runs):
@@ -290,6 +294,46 @@ def _windows(noise):
     return [quarter for quarter in noise.quarters if _positive(quarter.noise_scale) and quarter.low == quarter.low]
 
 
+def _best_of_n_figure(searches):
+    objective, target = searches[0].objective, searches[0].target
+    what = "steps to target" if objective == STEPS else f"best {objective}"
+
+    def draw(axes):
+        values = [one.low for search in searches for one in search.curve if math.isfinite(one.low)]
+        _log2(axes, "x", [one.n for search in searches for one in search.curve])
+        _powers(axes.xaxis, *axes.get_xlim())
+        if min(values) > 0:
+            _log2(axes, "y", values)
+        for at, search in enumerate(searches):
+            color = _shade(at, len(searches))
+            known = _bests(search)
+            axes.plot([one.n for one in known], [one.low for one in known], "o-", color=color, linewidth=1,
+                      markersize=4, markeredgewidth=0,
+                      label=f"B = {search.global_batch:,}" if _named(at, len(searches)) else None)
+            unknown = [one for one in search.curve if not one.known and math.isfinite(one.low)]
+            axes.plot([one.n for one in unknown], [one.low for one in unknown], "^", color=color, markersize=5,
+                      markerfacecolor="none", markeredgewidth=1)
+            if unknown:
+                axes.plot([], [], "^", color=MUTED, markersize=5, markerfacecolor="none", markeredgewidth=1,
+                          label="not known: above")
+        axes.set_xlabel("trials n")
+        axes.set_ylabel(f"{what}, median best of n")
+    return Figure(
+        "best-of-n" if objective == STEPS else f"best-of-n-{objective.replace('/', '-')}",
+        f"What more trials found{f': {target}' if target else ''}",
+        f"The median, over all subsets of n of a study's feasible trials, of the best {objective} among them, against "
+        "n; one colour a global batch. A line that still falls at its right end calls for more trials. "
+        "Where most subsets met nothing there is no point; where pruned trials leave the median open, an open triangle "
+        "stands at what it must be above.",
+        "median of min over the C(N, n) subsets of n of N feasible trials", "",
+        tuple(draw.trial.key for search in searches for draw in search.feasible), draw)
+
+
+def _bests(search):
+    """The points of a search's curve that are known."""
+    return [one for one in search.curve if one.known and math.isfinite(one.low)]
+
+
 def _curve_figure(section, metric, across):
     drawn = {id(cell): [run for run in cell.runs if _has_curve(run, metric, across)] for cell in section.cells}
     cells = [cell for cell in section.cells if drawn[id(cell)]]
@@ -398,7 +442,7 @@ def _positive(value):
 def _legend(canvas, axes):
     """One legend under the axes, each entry once, so that it covers nothing."""
     handles = dict(zip(*reversed(axes.get_legend_handles_labels())))
-    names = sorted(handles, key=lambda name: name.startswith(("one run", "not met")))       # what marks mean comes last
+    names = sorted(handles, key=lambda name: name.startswith(("one run", "not ")))       # what marks mean comes last
     if handles:
         canvas.legend([handles[name] for name in names], names, loc="outside lower center", ncols=2, handlelength=1.8,
                       columnspacing=1.6, labelspacing=0.35)

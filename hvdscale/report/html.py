@@ -29,6 +29,14 @@ METHOD = (
      "named and left out. Of several settings in a cell, the one with the fewest steps, ties by trial id."),
 )
 
+OF_SEARCHES = (
+    ("Searches", "Each global batch has a study of its own: points of its space are drawn until so many trials are "
+     "feasible, that is finite up to their stop. Its steps are the fewest of any of them; repeats of that trial under "
+     "other seeds enter its row, but not its choice. A pruned trial was stopped at the step by which prune_keep draws "
+     "before it had met the target, so these fewest steps are as if it had gone on; at an easier target that it had "
+     "met before, it counts as if it had ended there."),
+)
+
 
 def as_html(document) -> str:
     """The page of a report.document.Document."""
@@ -133,7 +141,9 @@ def _palette(body):
 
 def _provenance(document):
     numbers = {"confidence": document.confidence, "own_from": OWN_FROM}
-    method = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text.format(**numbers))}</dd>" for name, text in METHOD)
+    searched = any(page.section.searches for _, pages in document.pages for page in pages)
+    method = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text.format(**numbers))}</dd>"
+                     for name, text in METHOD + OF_SEARCHES * searched)
     logs = "".join(_log(log) for log in document.logs)
     skipped = "".join(f"<li>{escape(message)}</li>" for message in document.skipped)
     return (f"<h3>How the numbers come about</h3><dl>{method}</dl>"

@@ -71,6 +71,12 @@ def _end(value, digits, write):
     return number(value, digits, thousands=1e4)
 
 
+def spread(values) -> str:
+    """``50`` or ``50-100``."""
+    low, high = min(values, default=0), max(values, default=0)
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+
+
 def listed(items, last="and") -> str:
     """``1, 2 and 4``."""
     items = [str(item) for item in items]

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.search import DIVERGED, FAILED, STEPS
+from ..analysis.search import DIVERGED, FAILED, IMPROVED, NEAR, STEPS
 from ..ends import PRUNED
-from .numbers import counted, exact, number, percent, span, whole
+from .numbers import counted, exact, listed, number, percent, span, spread, whole
 
 MOST_LISTED = 6         # values of a discrete dimension, beyond which only the ends are named
+FLAG = "!"              # marks what the search should be asked next
 
 
 def lines(search) -> list[str]:
@@ -73,7 +74,7 @@ def hygiene(search) -> tuple[str, ...]:
     if search.best is None:
         return ()
     cut = [_cut_said(bound) for bound in search.bounds if bound.near]
-    inside = [f"{bound.parameter.name} {percent(bound.distance)} ({_end_name(bound)})" for bound in search.bounds
+    inside = [f"{bound.parameter.name} {percent(bound.distance)} ({end_name(bound)})" for bound in search.bounds
               if not bound.near and not math.isnan(bound.position)]
     said = [f"Distance from the nearer end of the space: {', '.join(inside)}."] if inside else []
     return (*cut, *said, *_more_said(search))
@@ -87,11 +88,12 @@ def _cut_said(bound):
         return (f"{parameter.name} {value} is the {'largest' if bound.upper else 'smallest'} of the values tried "
                 f"({', '.join(str(one) for one in shown)}): add {'larger' if bound.upper else 'smaller'} ones.")
     scale = parameter.scale.replace("_", " ")
-    return (f"{parameter.name} {value} lies {percent(bound.distance)} from the {_end_name(bound)} bound "
+    return (f"{parameter.name} {value} lies {percent(bound.distance)} from the {end_name(bound)} bound "
             f"{value_said(parameter, bound.end)} ({scale} scale): widen the space.")
 
 
-def _end_name(bound):
+def end_name(bound) -> str:
+    """Of the end of a dimension that the best point is nearer to."""
     return "upper" if bound.upper else "lower"
 
 
@@ -113,6 +115,64 @@ def _more_said(search):
         return [f"{whole_study} {word} the median best by an amount that pruning leaves unknown: prune_keep = "
                 f"{search.prune_keep} is too small to tell."]
     return [f"{whole_study} {word} the median best by {amount}: more trials would hardly improve it."]
+
+
+def title(searches) -> str:
+    """The title of the table of studies of one objective."""
+    return f"Search: {searches[0].target or 'best ' + searches[0].objective}"
+
+
+def points_title(searches) -> str:
+    """The title of the table of their best points."""
+    return f"Best point found, above the bounds of its space: {searches[0].target or 'best ' + searches[0].objective}"
+
+
+def notes(searches) -> tuple[str, ...]:
+    """What must be known to read the table of studies."""
+    steps = searches[0].objective == STEPS
+    said = ["Feasible: finite up to its stop. A draw that diverged or failed was replaced by the next one.",
+            f"Nearest bound: of the best point to an end of its space, as a share of the space in the scale of the "
+            f"search. {FLAG} within {NEAR:.0%}, or the last of the values tried: it may have been cut off.",
+            f"Still improving: by how much the best of all feasible trials is {'below' if steps else 'better than'} "
+            f"the median best of half of them. {FLAG} by more than {IMPROVED:.0%}: more trials would still improve it."]
+    if any(search.of_kind(PRUNED) for search in searches):
+        said.append("Pruned: stopped once they could not be among the "
+                    f"{listed(sorted({search.prune_keep for search in searches}), 'or')} with the fewest steps. Steps "
+                    "saved: at most, as if each had gone on to the end of its budget.")
+    unfinished = [f"{search.global_batch:,} ({len(search.feasible)} of {search.wanted} feasible)" for search in searches
+                  if not search.done]
+    if unfinished:
+        said.append(f"Not done yet: batch {listed(unfinished)}.")
+    short = [f"{search.global_batch:,} ({len(search.feasible)} of {search.wanted})" for search in searches
+             if search.done and len(search.feasible) < search.wanted]
+    if short:
+        said.append(f"Fewer feasible trials than wanted within max_draws: batch {listed(short)}.")
+    return tuple(said)
+
+
+def summary(searches) -> tuple[str, ...]:
+    """What the searches should be asked next, by batch; that there is nothing to ask where there is not."""
+    asked = [f"Batch {search.global_batch:,}: {said}" for search in searches for said in flags(search)]
+    if asked or not all(search.done and search.half and search.half.known for search in searches):
+        return tuple(asked)
+    counts = [len(search.feasible) for search in searches]
+    return (f"Search: at every batch the best of {spread(counts)} feasible trials lies inside its space, and more "
+            "would hardly improve it.",) if searches else ()
+
+
+def flags(search) -> list[str]:
+    """The sentences of ``hygiene`` that call for something."""
+    if search.best is None:
+        return []
+    cut = [_cut_said(bound) for bound in search.bounds if bound.near]
+    return cut + (_more_said(search) if search.improving else [])
+
+
+def tuned_at_each(searches) -> str:
+    """What stands behind the rows of these studies in a table by batch or by workers."""
+    names = dict.fromkeys(one.name for search in searches for one in search.space)
+    return (f"Tuned at each batch: {listed(names)}, {spread([len(search.feasible) for search in searches])} feasible "
+            "trials. The row is the best of them, and its interval does not include that choice.")
 
 
 def _seeds_said(search):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..analysis.parts import NAMES
 from . import words
-from .numbers import RANGE, listed, number, percent, ratio, span, whole
+from .numbers import RANGE, listed, number, percent, ratio, span, spread, whole
 
 WIDTH = 100
 
@@ -239,13 +239,13 @@ def trial_list(keys) -> list[dict]:
 
 
 def _cell_values(cell):
-    values = {"shown": cell.shown, "value": _finite(cell.value)}
+    values = {"shown": cell.shown, "value": finite(cell.value)}
     if cell.low is not None:
-        values |= {"low": _finite(cell.low), "high": _finite(cell.high)}
+        values |= {"low": finite(cell.low), "high": finite(cell.high)}
     return values
 
 
-def _finite(value):
+def finite(value):
     """JSON knows neither NaN nor infinity; ``shown`` says what is meant."""
     return None if value is None or isinstance(value, float) and not math.isfinite(value) else value
 
@@ -350,7 +350,7 @@ def _cell_columns(cell):
 def _speed_columns(cell):
     timed = {run.last_step for run in cell.runs}
     return (_workers(cell), _count(cell.global_batch), Cell(*_runs(cell), below=_lost(cell)),
-            Cell(words.spread(timed), max(timed, default=0)), _speed(cell.examples_per_second),
+            Cell(spread(timed), max(timed, default=0)), _speed(cell.examples_per_second),
             _speed(cell.step_seconds))
 
 

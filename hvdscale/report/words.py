@@ -8,10 +8,12 @@ from ..analysis.noise import LEAST_STEPS
 from ..analysis.parts import MOST_ROWS
 from ..analysis.pools import SPEED, stand_out, updates
 from ..analysis.speedup import WEAK
+from ..analysis.steps import run_of
 from ..log.schema import Status
 from ..schedule import Schedule
+from . import search as search_words
 from .differences import problems_of_points, settings_tried
-from .numbers import counted, exact, listed, number, percent, ratio, span, whole
+from .numbers import counted, exact, listed, number, percent, ratio, span, spread, whole
 
 ONE_RUN = "*"       # marks a point that stands on one run
 UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
@@ -148,7 +150,9 @@ def series_notes(section, series) -> tuple[str, ...]:
     grows = ("the global batch grows with the workers" if series.kind == WEAK
              else "the global batch stays, the share of a worker shrinks")
     notes = [f"{series.kind.capitalize()} scaling: {grows}. Ratios are to W = {baseline.workers[0]}."]
-    problems = problems_of_points(series.points)
+    tuned = _tuned(section, cells)
+    searched = {one.name for found in tuned.values() for search in found for one in search.space}
+    problems = problems_of_points(series.points, searched if len(tuned) == len(cells) else ())
     if problems:
         notes.append(f"The points are not of one problem: {'; '.join(problems)}.")
     if section.target and not baseline.steps.met:
@@ -210,8 +214,8 @@ def summary(section) -> tuple[str, ...]:
     for series in section.series:
         said += _series_summary(section, series) if section.target else _throughput_summary(series)
     said += [_alone_summary(section, cell) for cell in section.alone] if len(section.alone) <= 3 else []
-    return (*said, *batch_summary(section), *_parts_summary(section), *_noise_summary(section),
-            *schedules(section))
+    return (*said, *batch_summary(section), *search_words.summary(section.searches), *_parts_summary(section),
+            *_noise_summary(section), *schedules(section))
 
 
 def schedules(section) -> tuple[str, ...]:
@@ -230,8 +234,8 @@ def schedules(section) -> tuple[str, ...]:
 def left_out(section) -> tuple[str, ...]:
     """Which trials are in no estimate, and why."""
     said = []
-    unfinished = [(status, section.with_status(status)) for status in (Status.RUNNING, Status.INCOMPLETE)]
-    for status, trials in unfinished:
+    for status in (Status.RUNNING, Status.INCOMPLETE):
+        trials = [trial for trial in section.with_status(status) if not trial.pruned]
         if trials:
             said.append(f"Left out: {counted(len(trials), 'trial')} {status.name} ({_named(trials)}).")
     diverged, met = section.with_status(Status.INFEASIBLE), section.met_before_diverging
@@ -239,6 +243,7 @@ def left_out(section) -> tuple[str, ...]:
         said.append(f"Diverged: {counted(len(diverged), 'trial')} INFEASIBLE ({_named(diverged)})"
                     + (f", {len(met)} of them after meeting the target ({_named(met)}): counted apart, in no estimate."
                        if met else ", in no estimate."))
+    said += _pruned_said(section)
     if section.parts_skipped:
         said.append(f"Where a step's time goes is left out of logs with more than {MOST_ROWS:,} steps.")
     if section.stopped_early:
@@ -251,10 +256,27 @@ def left_out(section) -> tuple[str, ...]:
     return tuple(said)
 
 
-def spread(values) -> str:
-    """``50`` or ``50-100``."""
-    low, high = min(values, default=0), max(values, default=0)
-    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+def _pruned_said(section):
+    """What the trials that a search has stopped leave unknown."""
+    pruned, untold = section.pruned, section.untold
+    if not pruned and not untold:
+        return []
+    told = [trial for trial in pruned if trial not in untold]
+    met = [run_of(trial, section.target).met for trial in told] if section.target else []
+    said = []
+    if told:
+        rest = f"; {sum(met)} of them had met this target before, which counts here" if any(met) else ""
+        said.append(
+            f"Pruned: {counted(len(told), 'trial')} INCOMPLETE ({_named(told)}), stopped once they could not be among "
+            f"those with the fewest steps{rest}. These fewest steps are as without pruning. What pruned trials cannot "
+            "give: the best metric within the budget, final metrics of all trials and their scatter, the median steps "
+            "over all trials, how many would have met the target or diverged later.")
+    if untold:
+        own = listed(sorted({trial.sweep["targets"][-1] for trial in untold}), "or")
+        said.append(f"Stopped by a search for the fewest steps to {own}: {counted(len(untold), 'trial')} "
+                    f"({_named(untold)}). It is not known which of them would have met {section.target} first, so the "
+                    "steps here may be more than the fewest; search with this target to know them.")
+    return said
 
 
 def _cell_notes(section, cells, times=True):
@@ -265,7 +287,10 @@ def _cell_notes(section, cells, times=True):
     notes += _interval_notes(section, cells, times)
     if any(0 < cell.met < len(cell.samples.seeds) for cell in cells) and section.target:
         notes.append("Where some seeds did not meet the target: the median over all seeds, open upwards.")
-    tried = [cell for cell in cells if cell.settings > 1]
+    tuned = _tuned(section, cells)
+    if tuned:
+        notes.append(search_words.tuned_at_each([search for found in tuned.values() for search in found]))
+    tried = [cell for cell in cells if cell.settings > 1 and id(cell) not in tuned]
     if tried:
         which = "fewest steps to target" if section.target else "most examples a second"
         notes.append(f"{settings_tried(tried)} were tried at batch " + listed(
@@ -274,6 +299,18 @@ def _cell_notes(section, cells, times=True):
     if times:
         notes += _time_notes(cells)
     return tuple(notes)
+
+
+def _tuned(section, cells):
+    """The searches behind cells of which every setting was one drawn by them, by the cell's id."""
+    found = {}
+    for cell in cells:
+        drawn = {draw.trial.key for search in section.searches for draw in search.draws if draw.trial}
+        drawn |= {trial.key for search in section.searches for trial in search.repeats}
+        behind = [search for search in section.searches if search.global_batch == cell.global_batch]
+        if behind and section.target and all(trial.key in drawn for trial in cell.considered):
+            found[id(cell)] = behind
+    return found
 
 
 def _interval_notes(section, cells, times):

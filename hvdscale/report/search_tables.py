@@ -1,0 +1,125 @@
+"""The tables of searches over metaparameters: what each study did, and the best points found.
+
+    for table in tables_of_searches(section.searches):
+        print(as_text(table))
+"""
+from __future__ import annotations
+
+import math
+
+from ..analysis.search import DIVERGED, FAILED, STEPS
+from ..ends import PRUNED
+from . import search as words
+from .numbers import number, percent
+from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
+
+DRAWS = Column("draws", "draws", "1", "points drawn whose trials ended; below: those that failed")
+FEASIBLE = Column("feasible", "feasible", "1", "draws whose trial was finite up to its stop")
+LOST = Column("diverged", "diverged", "1", "INFEASIBLE trials; below: their share of the draws")
+STOPPED = Column("pruned", "pruned", "1", "trials that the search stopped; below: the steps saved at most, as a share: "
+                 "sum over them of budget - last step, over that sum and the steps of all draws")
+BEST_TRIAL = Column("best_trial", "best trial", "1", "number of the draw of the best value, the first of equals",
+                    SHALLUE)
+FEWEST = Column("fewest_steps", "fewest steps", "steps", "steps done at the first evaluation of the best trial that "
+                "meets the target; below: from the one before, which did not", SHALLUE)
+BEST_VALUE = Column("best_value", "best value", "1", "the best at any evaluation of any feasible trial; below: where")
+NEAREST = Column("nearest_bound", "nearest bound", "1", "the least of min(p, 1 - p) over dimensions, p: where the best "
+                 "point lies between the bounds, in the scale of the search; of discrete values by their rank")
+IMPROVING = Column("still_improving", "still improving", "1", "1 - m(N) / m(N // 2), m(n): the median of the best over "
+                   "all subsets of n of the N feasible trials; a pruned one is known only to need more than its last "
+                   "step")
+
+
+def tables_of_searches(searches) -> tuple[Table, ...]:
+    """For each objective the table of its studies, and one of their best points for each set of dimensions."""
+    tables = []
+    for objective in dict.fromkeys(search.objective for search in searches):
+        found = [search for search in searches if search.objective == objective]
+        tables += [_search_table(found), *_points_tables(found)]
+    return tuple(tables)
+
+
+def _search_table(searches):
+    columns = (BATCH, DRAWS, FEASIBLE, LOST, STOPPED, BEST_TRIAL,
+               FEWEST if searches[0].objective == STEPS else BEST_VALUE, NEAREST, IMPROVING)
+    rows = tuple(_row((_count(search.global_batch), *_draws(search), *_best(search), _nearest(search),
+                       _improving(search)), search) for search in searches)
+    return Table(_name("search", searches), words.title(searches), columns, rows, words.notes(searches))
+
+
+def _points_tables(searches):
+    spaces = {}
+    for search in searches:
+        if search.best:
+            spaces.setdefault(tuple(one.name for one in search.space), []).append(search)
+    for at, (names, found) in enumerate(spaces.items()):
+        columns = (BATCH, *(Column(name, name, "1", "of the best trial; below: the bounds of the space, or how many "
+                                   "values it has") for name in names))
+        rows = []
+        for search in found:
+            cells = {bound.parameter.name: _point(bound) for bound in search.bounds}
+            rows.append(_row((_count(search.global_batch), *(cells.get(name, Cell("n/a")) for name in names)), search))
+        idle = any(len(search.bounds) < len(names) for search in found)
+        notes = ("n/a: does nothing beside the other values of the point.",) if idle else ()
+        yield Table(_name("best-points", searches) + (f"-{at + 1}" if at else ""), words.points_title(searches),
+                    columns, tuple(rows), notes)
+
+
+def _name(name, searches):
+    """For files: search, or search-val-error for another objective."""
+    return name if searches[0].objective == STEPS else f"{name}-{searches[0].objective.replace('/', '-')}"
+
+
+def _row(cells, search):
+    behind = (search.best.trial, *search.repeats) if search.best else ()
+    return Row(tuple(cells), tuple(trial.key for trial in behind),
+               tuple(draw.trial.key for draw in search.of_kind(DIVERGED)))
+
+
+def _count(value, below=""):
+    return Cell(f"{value:,}", value, below=below)
+
+
+def _draws(search):
+    failed, diverged, pruned = (len(search.of_kind(kind)) for kind in (FAILED, DIVERGED, PRUNED))
+    saved = search.saved_share
+    saved = f"{percent(saved)} saved" if pruned and saved == saved else ""
+    return (_count(len(search.draws), f"{failed} failed" if failed else ""), _count(len(search.feasible)),
+            _count(diverged, percent(search.diverged_share) if diverged else ""),
+            Cell("off", 0) if search.prune_keep is None else _count(pruned, saved))
+
+
+def _best(search):
+    best = search.best
+    if best is None:
+        return Cell("none"), Cell("not met" if search.objective == STEPS else "n/a", math.nan)
+    trial = Cell(f"{best.number}", best.number)
+    if search.objective == STEPS:
+        before, value = f"{best.before:,.0f}", f"{best.value:,.0f}"
+        return trial, Cell(value, best.value, best.before, best.value, f"{before}-{value}")
+    return trial, Cell(number(best.value), best.value, below=f"step {best.step:,.0f}")
+
+
+def _nearest(search):
+    bound = search.nearest
+    if bound is None:
+        return Cell("n/a", math.nan)
+    return Cell(percent(bound.distance) + (f" {words.FLAG}" if bound.near else ""), bound.distance,
+                below=f"{bound.parameter.name}, {words.end_name(bound)}")
+
+
+def _improving(search):
+    share, half = search.lowered, search.half
+    if share != share or not (half.known or search.improving):
+        return Cell("n/a", math.nan)
+    over = "" if half.known else "over "
+    return Cell(f"{over}{percent(share)}{f' {words.FLAG}' if search.improving else ''}", share,
+                below=f"{half.n} to {len(search.curve)} trials")
+
+
+def _point(bound):
+    parameter, shown = bound.parameter, words.value_said(bound.parameter, bound.value)
+    if parameter.values:
+        return Cell(shown, bound.value, below=f"of {len(parameter.values)}")
+    ends = [words.value_said(parameter, end) for end in (parameter.low, parameter.high)]
+    return Cell(shown, bound.value, parameter.low, parameter.high, "-".join(ends))
