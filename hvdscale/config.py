@@ -273,7 +273,7 @@ def check(name: str, value):
     kind, rules = _TYPES[name], KEYS[name].metadata
     if value == rules["word"] is not None:
         return value
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
         value = float(value)
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
         word = f" or {rules['word']!r}" if rules["word"] else ""

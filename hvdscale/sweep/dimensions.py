@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from dataclasses import dataclass, replace
 
 from ..config import KEYS, check, key_type
@@ -75,24 +76,25 @@ class Dimension:
         for word, bound in (("min", low), ("max", high)):
             wrong = _refused(name, bound)
             if wrong:
-                raise UsageError(f"space.{name}: {word}, over a budget of {budget_steps} steps: {wrong}")
+                raise UsageError(f"{word} of the space, over a budget of {budget_steps} steps: {wrong}")
         return replace(self.parameter, low=low, high=high)
 
 
 def _times(bound: float, factor: float, kind: str) -> float:
     """The bound times the factor: of an integer rounded, and at least 1 where the bound is above 0."""
-    if kind == "integer":
-        return max(round(bound * factor), 1 if bound > 0 else 0)
-    return bound * factor
+    times = bound * factor
+    return max(round(times), 1 if bound > 0 else 0) if kind == "integer" and math.isfinite(times) else times
 
 
 def _refused(name: str, value) -> str | None:
-    """What is wrong with the value for the key; None where nothing is, or where it is an entry of a table."""
-    if name in KEYS:
-        try:
+    """What is wrong with the value for the key, of a table's entry that it is no finite number; None: nothing is."""
+    try:
+        if name in KEYS:
             check(name, value)
-        except UsageError as error:
-            return str(error)
+        elif type(value) in (int, float) and not abs(value) <= sys.float_info.max:
+            return f"{name} = {value!r} is not a finite number"
+    except UsageError as error:
+        return str(error)
     return None
 
 
@@ -141,6 +143,8 @@ def settle(name: str, spec: Spec, batch: int) -> Dimension:
     kind = kind_of(name)
     default = "discrete" if "values" in spec or kind is str else "integer" if kind is int else "double"
     chosen = spec.choice("type", default, TYPES)
+    if kind is str and "values" not in spec:
+        raise spec.wrong(f"{name} takes text; give values = [...] to choose from", "values")
     if chosen == "discrete":
         return Dimension(_discrete(name, spec))
     if "values" in spec:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -112,7 +113,7 @@ class Table(Mapping):
                 raise self.wrong(f"has no {name}; give {WORDS[kind]}")
             return default
         value = self[name]
-        if kind is float and type(value) is int:
+        if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
             value = float(value)
         if type(value) is not kind or (kind is float and not math.isfinite(value)):
             raise self.wrong(f"{name} = {self[name]!r} is not {WORDS[kind]}", name)

@@ -75,6 +75,7 @@ def test_a_whole_number_is_taken_for_a_number():
     ("lr", float("nan"), "lr = nan is not a number"),
     ("lr", float("inf"), "lr = inf is not a number"),
     ("epochs", float("inf"), "epochs = inf is not a number"),
+    ("lr", 10**400, "lr = 1000*0 is not a number"),
     ("lr", "fast", "lr = 'fast' is not a number"),
     ("lr", True, "lr = True is not a number"),
     ("momentum", 1, "momentum = 1.0 must be below 1"),

@@ -1,0 +1,650 @@
+"""The sweep file: what its studies are, and messages that name file, line and key of what cannot hold."""
+import copy
+import json
+import random
+import re
+
+import pytest
+
+from hvdscale.config import Settings, tomllib
+from hvdscale.errors import UsageError
+from hvdscale.sweep.file import check_same, read_sweep
+from hvdscale.sweep.located import key_lines
+from hvdscale.sweep.space import draws
+
+WHOLE = """\
+workload = "mnist/simple_cnn"
+batch_sizes = [512, 32, 2048]
+optimizers = ["nesterov", "sgd"]
+trials = 12
+targets = ["val/error<0.02", "val/error<0.05"]
+epochs = 5
+evaluations = 60
+
+[settings]
+decay = "linear"
+lr_in_velocity = true
+model_args.dropout = 0.2
+
+[space.lr]
+scale = "log"
+min = 1e-4
+max = 10.0
+
+[space.momentum]
+scale = "reverse_log"
+min = 0.9
+max = 0.9999
+
+[space.decay_steps]
+min = 0.5
+max = 1
+scaled = "budget"
+
+[space.label_smoothing]
+values = [0, 0.01, 0.1]
+
+[batch.2048]
+epochs = 10
+trials = 20
+
+[batch.2048.settings]
+max_local_batch = 512
+
+[batch.2048.space.lr]
+max = 30.0
+"""
+SMALL = """\
+workload = "made/net"
+batch_sizes = [4, 16, 64]
+optimizer = "sgd"
+trials = 3
+targets = ["val/error<0.1"]
+steps = 100
+evaluations = 10
+"""
+LR = "[space.lr]\nscale = 'log'\nmin = 0.1\nmax = 2\n"
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text):
+        (tmp_path / "sweep.toml").write_text(text)
+        return read_sweep(str(tmp_path / "sweep.toml"))
+    return read
+
+
+def study(sweep, name):
+    return next(study for study in sweep.studies if study.name == name)
+
+
+def bounds(sweep, name, batch=4, budget_steps=100, optimizer="sgd"):
+    """The bounds of a parameter in a study's space."""
+    space = study(sweep, f"{optimizer}-b{batch}").space(budget_steps)
+    found = next(parameter for parameter in space if parameter.name == name)
+    return found.low, found.high
+
+
+def line_of(text, part):
+    return text[:text.index(part)].count("\n") + 1
+
+
+# what is read
+
+def test_a_whole_file_is_read(read):
+    sweep = read(WHOLE)
+    assert (sweep.workload, sweep.batch_sizes, sweep.optimizers) == (
+        "mnist/simple_cnn", (32, 512, 2048), ("nesterov", "sgd"))
+    assert (sweep.trials, sweep.max_draws, sweep.evaluations, sweep.repeats, sweep.seed) == (12, 36, 60, 0, 0)
+    assert (sweep.objective, sweep.prune, sweep.prune_keep, sweep.workers_per_trial) == ("steps", True, 5, 1)
+    assert list(map(str, sweep.targets)) == ["val/error<0.05", "val/error<0.02"]         # easiest first
+    assert [study.name for study in sweep.studies] == [
+        f"{optimizer}-b{batch}" for optimizer in ("nesterov", "sgd") for batch in (32, 512, 2048)]
+    assert [(study.trials, study.max_draws) for study in sweep.studies[:3]] == [(12, 36), (12, 36), (20, 60)]
+
+
+def test_a_study_has_the_settings_its_budget_and_what_a_sweep_does_by_itself(read):
+    sweep = read(WHOLE)
+    common = {"lr_rule": "none", "warmup": "none", "noise_every": 0, "decay": "linear", "model_args": {"dropout": 0.2}}
+    assert study(sweep, "nesterov-b512").layer == {
+        **common, "epochs": 5.0, "optimizer": "nesterov", "global_batch": 512, "lr_in_velocity": True}
+    assert study(sweep, "sgd-b2048").layer == {
+        **common, "epochs": 10.0, "optimizer": "sgd", "global_batch": 2048, "max_local_batch": 512}
+    for each in sweep.studies:
+        assert Settings.build({}, each.layer).asked() == each.layer
+
+
+def test_a_parameter_drops_out_for_an_optimizer_that_lacks_it(read):
+    sweep = read(WHOLE)
+    names = {each.name: [parameter.name for parameter in each.space(1000)] for each in sweep.studies}
+    assert names["nesterov-b32"] == ["decay_steps", "label_smoothing", "lr", "momentum"]
+    assert names["sgd-b32"] == ["decay_steps", "label_smoothing", "lr"]
+
+
+def test_arguments_of_an_optimizers_class_are_for_that_one_alone(read):
+    sweep = read(SMALL.replace('optimizer = "sgd"', 'optimizers = ["sgd", "torch.optim:RMSprop"]') + LR
+                 + "[space.optimizer_args.alpha]\nmin = 0.5\nmax = 0.9\n[settings.optimizer_args]\neps = 1e-6\n")
+    assert [len(each.space(100)) for each in sweep.studies] == [1, 1, 1, 2, 2, 2]
+    assert ["optimizer_args" in each.layer for each in sweep.studies] == [False] * 3 + [True] * 3
+    assert sweep.studies[-1].name == "torch.optim-RMSprop-b64"
+
+
+def test_the_order_of_the_tables_is_of_no_account(read):
+    tables = [LR, "[space.weight_decay]\nmin = 0\nmax = 1\n", "[space.clip_norm]\nmin = 1\nmax = 2\n"]
+    drawn = {json.dumps(draws(read(SMALL + "".join(order)).studies[0].space(100), 5, 0))
+             for order in (tables, tables[::-1])}
+    assert len(drawn) == 1
+
+
+@pytest.mark.parametrize("settings, layer", [
+    ("", {"warmup": "none"}),
+    ("warmup_steps = 5", {"warmup": "gradual", "warmup_start_factor": 0.0, "warmup_steps": 5}),
+    ("warmup = 'gradual'\nwarmup_start_factor = 0.5", {"warmup": "gradual", "warmup_start_factor": 0.5}),
+    ("warmup = 'constant'\nwarmup_start_factor = 0.5", {"warmup": "constant", "warmup_start_factor": 0.5}),
+    ("warmup = 'none'", {"warmup": "none"}),
+    ("lr_rule = 'linear'\nbase_batch = 8", {"lr_rule": "linear", "base_batch": 8, "warmup": "none"}),
+    ("noise_every = 5", {"noise_every": 5, "warmup": "none"}),
+])
+def test_no_rule_no_warmup_and_no_noise_unless_it_is_said(read, settings, layer):
+    found = read(SMALL + LR + f"[settings]\n{settings}\n").studies[0].layer
+    assert found == {"lr_rule": "none", "noise_every": 0, "optimizer": "sgd", "global_batch": 4, "steps": 100, **layer}
+
+
+def test_a_warmup_that_is_searched_climbs_from_0(read):
+    sweep = read(SMALL + LR + "[space.warmup_steps]\nmin = 1\nmax = 10\n")
+    assert sweep.studies[0].layer["warmup"] == "gradual" and sweep.studies[0].layer["warmup_start_factor"] == 0
+    sweep = read(SMALL + LR + "[space.warmup]\nvalues = ['none', 'gradual']\n[settings]\nwarmup_steps = 3\n")
+    for kind, start in (("none", None), ("gradual", 0.0)):
+        settings = Settings.build({}, sweep.studies[0].layer, {"warmup": kind})
+        assert (settings.warmup_start_factor, settings.warmup_steps) == (start, 3 if kind == "gradual" else None)
+
+
+def test_targets_are_ordered_from_the_easiest_to_the_strictest(read):
+    for written, ordered in [
+            (["val/error<0.1", "val/error<=0.1", "val/error<0.2"],
+             ["val/error<0.2", "val/error<=0.1", "val/error<0.1"]),
+            (["val/accuracy>0.9", "val/accuracy>0.8"], ["val/accuracy>0.8", "val/accuracy>0.9"])]:
+        sweep = read(SMALL.replace('["val/error<0.1"]', json.dumps(written)) + LR)
+        assert list(map(str, sweep.targets)) == ordered
+
+
+def test_a_columns_best_value_may_be_the_objective(read):
+    sweep = read(SMALL.replace("targets", "objective = 'val/classification_error'\n#") + LR)
+    assert (sweep.objective, sweep.targets, sweep.prune) == ("val/error", (), False)
+    sweep = read("objective = 'val/loss'\nprune = false\n" + SMALL + LR)
+    assert list(map(str, sweep.targets)) == ["val/error<0.1"]
+
+
+def test_a_budget_in_seconds_goes_with_a_grid_in_steps(read):
+    text = SMALL.replace("steps = 100", "seconds = 60").replace("evaluations = 10", "")
+    sweep = read(text + LR + "[settings]\neval_every = 20\n")
+    assert sweep.evaluations is None and sweep.budget == {"seconds": 60.0}
+    assert sweep.studies[0].layer["eval_every"] == 20
+
+
+def test_every_batch_may_have_its_own_budget_and_none_stand_for_all(read):
+    own = "".join(f"[batch.{batch}]\n{budget}\n" for batch, budget in
+                  [(4, "steps = 5"), (16, "examples = 320"), (64, "epochs = 2\nmax_draws = 3")])
+    sweep = read(SMALL.replace("steps = 100", "") + LR + own)
+    assert sweep.budget == {}
+    assert [(each.layer.get("steps"), each.layer.get("examples"), each.layer.get("epochs"), each.max_draws)
+            for each in sweep.studies] == [(5, None, None, 9), (None, 320, None, 9), (None, None, 2.0, 3)]
+
+
+def test_a_batchs_settings_unset_the_alternatives_for_all_batches(read):
+    sweep = read(SMALL + LR + "[settings]\nwarmup_steps = 5\nmodel_args = {a = 1, b = 2}\n"
+                 "[batch.16.settings]\nwarmup_epochs = 1\nmodel_args = {b = 3}\n")
+    assert [(each.layer.get("warmup_steps"), each.layer.get("warmup_epochs"), each.layer["model_args"])
+            for each in sweep.studies] == [(5, None, {"a": 1, "b": 2}), (None, 1.0, {"a": 1, "b": 3}),
+                                           (5, None, {"a": 1, "b": 2})]
+
+
+# the space
+
+def test_bounds_are_scaled_by_a_rule_from_their_base_batch(read):
+    for rule, power in [("linear", 1), ("sqrt", 0.5), ("none", 0), ("power:-1.5", -1.5)]:
+        sweep = read(SMALL + LR + f"scaled = '{rule}'\nbase_batch = 16\n")
+        for batch in (4, 16, 64):
+            assert bounds(sweep, "lr", batch) == pytest.approx((0.1 * (batch / 16)**power, 2 * (batch / 16)**power))
+
+
+def test_integer_bounds_that_are_scaled_are_rounded_and_stay_above_0(read):
+    sweep = read(SMALL + LR + "[space.warmup_steps]\nmin = 2\nmax = 9\nscaled = 'power:-1'\nbase_batch = 16\n")
+    assert [bounds(sweep, "warmup_steps", batch) for batch in (4, 16, 64)] == [(8, 36), (2, 9), (1, 2)]
+    sweep = read(SMALL + LR + "[space.warmup_steps]\nmin = 0\nmax = 9\nscaled = 'power:-1'\nbase_batch = 16\n")
+    assert [bounds(sweep, "warmup_steps", batch) for batch in (4, 16, 64)] == [(0, 36), (0, 9), (0, 2)]
+
+
+def test_shares_of_the_budget_are_whole_steps_of_at_least_one(read):
+    sweep = read(WHOLE)
+    for steps, expected in [(1000, (500, 1000)), (7, (4, 7)), (1, (1, 1))]:
+        assert bounds(sweep, "decay_steps", 32, steps) == expected
+        assert {type(bound) for bound in bounds(sweep, "decay_steps", 32, steps)} == {int}
+    drawn = {point["decay_steps"] for point in draws(study(sweep, "sgd-b32").space(1), 8, 0)}
+    assert drawn == {1}
+
+
+def test_a_batchs_own_bounds_are_not_scaled_and_the_others_are(read):
+    sweep = read(SMALL + LR + "scaled = 'linear'\nbase_batch = 16\n[batch.64.space.lr]\nmax = 30\n")
+    assert bounds(sweep, "lr", 64) == pytest.approx((0.4, 30)) and bounds(sweep, "lr", 4) == pytest.approx((0.025, 0.5))
+
+
+def test_a_batchs_own_shares_are_shares(read):
+    sweep = read(WHOLE + "[batch.32.space.decay_steps]\nmin = 0.1\n")
+    assert bounds(sweep, "decay_steps", 32, 1000) == (100, 1000)
+    assert bounds(sweep, "decay_steps", 512, 1000) == (500, 1000)
+
+
+def test_a_batch_may_choose_from_values_where_others_have_bounds_and_the_other_way_round(read):
+    sweep = read(SMALL + LR + "scaled = 'linear'\nbase_batch = 16\n[batch.16.space.lr]\nvalues = [1, 2]\n"
+                 "[space.weight_decay]\nvalues = [0]\n[batch.16.space.weight_decay]\nmin = 0\nmax = 1\n")
+    lr, decay = study(sweep, "sgd-b16").space(100)
+    assert (lr.values, decay.type, decay.low, decay.high) == ((1.0, 2.0), "double", 0.0, 1.0)
+    assert all(type(value) is float for value in lr.values)
+
+
+def test_entries_of_tables_are_named_with_their_table(read):
+    text = SMALL + LR + "[space.model_args.dropout]\nmin = 0\nmax = 0.5\n"
+    text += "[space]\n'model_args.act'.values = ['a', true]\n"
+    names = {parameter.name: parameter.type for parameter in read(text).studies[0].space(100)}
+    assert names == {"lr": "double", "model_args.dropout": "double", "model_args.act": "discrete"}
+
+
+def test_values_may_be_text_numbers_or_words_in_a_numbers_place(read):
+    sweep = read(SMALL + LR + "[space.decay]\nvalues = ['constant', 'linear']\n"
+                 "[space.end_lr_factor]\nmin = 0\nmax = 1\n"
+                 "[space.ghost_batch]\nvalues = [16, 'global']\n[space.decay_steps]\nmin = 5\nmax = 9\n")
+    kinds = {parameter.name: parameter.type for parameter in sweep.studies[0].space(100)}
+    assert kinds == {"lr": "double", "decay": "discrete", "end_lr_factor": "double", "ghost_batch": "discrete",
+                     "decay_steps": "integer"}
+
+
+# what is refused: the text that is put in, the line it has, what is said
+
+def refused(read, text, key, said):
+    """The message is about this file and the line of this part of the text."""
+    with pytest.raises(UsageError) as caught:
+        read(text)
+    line = f":{line_of(text, key)}" if key else ""
+    assert re.search(rf"/sweep\.toml{line}: {said}", str(caught.value)), str(caught.value)
+
+
+TOP = [
+    ('workload = "made/net"', "", None, "has no workload; give text"),
+    ('workload = "made/net"', "workload = 3", "workload", "workload = 3 is not text"),
+    ("[4, 16, 64]", "[]", "batch_sizes", r"batch_sizes = \[\] holds none; give some, such as \[32"),
+    ("[4, 16, 64]", "[4, 0]", "batch_sizes", "batch_sizes: 0 is not a whole number of at least 1"),
+    ("[4, 16, 64]", "[4, true]", "batch_sizes", "batch_sizes: True is not a whole number"),
+    ("[4, 16, 64]", "[4, 16, 4]", "batch_sizes", r"batch_sizes = \[4, 16, 4\] holds 4 twice"),
+    ("[4, 16, 64]", "4", "batch_sizes", "batch_sizes = 4 is not a list"),
+    ("trials = 3", "trials = 3\nworkers_per_trial = 8", "batch_sizes",
+     "batch_sizes: 4 leaves some of workers_per_trial"),
+    ('optimizer = "sgd"', "", None, "has no optimizers; give a list"),
+    ('"sgd"', '"sgdd"', "optimizer", "optimizer: 'sgdd' is none of sgd, momentum, .*, and not module:Class such as"),
+    ('optimizer = "sgd"', 'optimizers = ["sgd", "sgd"]', "optimizers", "optimizers = .* holds 'sgd' twice"),
+    ('optimizer = "sgd"', 'optimizers = [3]', "optimizers", "optimizers: 3 is none of"),
+    ('optimizer = "sgd"', 'optimizer = "sgd"\noptimizers = ["sgd"]', "optimizer", "optimizer and optimizers are two"),
+    ("trials = 3", "", None, "has no trials; give a whole number"),
+    ("trials = 3", "trials = 0", "trials", "trials = 0 must be at least 1"),
+    ("trials = 3", "trials = 3.0", "trials", "trials = 3.0 is not a whole number"),
+    ("trials = 3", "trials = 3\nmax_draws = 2", "max_draws", "max_draws = 2 are too few for trials = 3; give at least"),
+    ("trials = 3", "trials = 3\nmax_draws = 100000", "max_draws", "max_draws = 100000 must be below 100000"),
+    ("trials = 3", "trails = 3", "trails", "there is no key 'trails'; did you mean trials"),
+    ("trials = 3", "trials = 3\nmomentum = 0.9", "momentum", r"there is no key 'momentum'; .* stands in \[settings\]"),
+    ("trials = 3", "trials = 3\nzzz = 1", "zzz", "there is no key 'zzz'; what can be said here: workload, batch_sizes"),
+    ("trials = 3", "trials = 3\nrepeats = -1", "repeats", "repeats = -1 must be at least 0"),
+    ("trials = 3", "trials = 3\nprune_keep = 0", "prune_keep", "prune_keep = 0 must be at least 1"),
+    ("trials = 3", "trials = 3\nprune = 1", "prune", "prune = 1 is not true or false"),
+    ("trials = 3", "trials = 3\nseed = -1", "seed", "seed = -1 must be at least 0"),
+    ('["val/error<0.1"]', "[]", "targets",
+     "has no target to count steps to; give targets, .*'val/error<0.01'.*objective"),
+    ('["val/error<0.1"]', '["val/error"]', "targets", "targets: target 'val/error' is not split/metric"),
+    ('["val/error<0.1"]', "[3]", "targets", "targets: 3 is not text such as"),
+    ('["val/error<0.1"]', '["val/error<0.1", "val/loss<1"]', "targets", "targets: .* are not of one metric"),
+    ('["val/error<0.1"]', '["val/error<0.1", "val/error>0.2"]', "targets", "targets: .* are not of one metric"),
+    ('["val/error<0.1"]', '["val/error<0.1", "val/error<0.10"]', "targets", "targets: .* holds one twice"),
+    ("trials = 3", "trials = 3\nobjective = 'error'", "objective",
+     "objective = 'error' is neither 'steps' .* nor a split"),
+    ("trials = 3", "trials = 3\nobjective = 'vel/error'", "objective", "objective = 'vel/error' is neither"),
+    ("trials = 3", "trials = 3\nobjective = 'val/error'\nprune = true", "prune",
+     "prune = true stops trials that have lost the race .* the best val/error may come at the end of the budget"),
+    ("steps = 100", "", None, "has no budget at batch 4; give steps, epochs, examples or seconds"),
+    ("steps = 100", "steps = 100\nepochs = 1", "epochs", "steps and epochs are two ways to say one thing"),
+    ("steps = 100", "steps = 0", "steps = 0", "steps = 0 must be at least 1"),
+    ("steps = 100", "seconds = 60", "evaluations", "evaluations = 10 cannot be spread over a budget in seconds"),
+    ("evaluations = 10", "", None, "does not say when trials are evaluated; give evaluations = 60 .* or eval_every"),
+    ("evaluations = 10", "evaluations = 0", "evaluations", "evaluations = 0 must be at least 1"),
+]
+
+
+@pytest.mark.parametrize("old, new, key, said", TOP, ids=[f"{new}, {said[:30]}" for _, new, _, said in TOP])
+def test_what_cannot_hold_at_the_top_is_named_with_its_line(read, old, new, key, said):
+    assert old in SMALL
+    refused(read, SMALL.replace(old, new) + LR, key, said)
+
+
+TABLES = [
+    ("[settings]\nmomentun = 0.9", "momentun", "settings: there is no key 'momentun'; did you mean momentum"),
+    ("[settings]\nweight_decay = -1", "weight_decay", "settings: weight_decay = -1.0 must be at least 0"),
+    ("[settings]\nmomentum = 0.9", "momentum",
+     "settings: momentum acts only with momentum or nesterov or lars, and the "
+     "sweep has sgd; leave it out, or add one of these"),
+    ("[settings]\noptimizer_args = {a = 1}", "optimizer_args",
+     "settings: optimizer_args acts only with a module:Class"),
+    ("[settings]\noptimizer = 'sgd'", "optimizer = '", "settings: optimizer is no setting of a sweep: optimizers = "),
+    ("[settings]\nlocal_batch = 2", "local_batch", "settings: local_batch .*: batch_sizes says it; .* max_local_batch"),
+    ("[settings]\nlr = 2", "lr = ", r"settings: lr is no setting .* searched, in \[space.lr\]"),
+    ("[settings]\nlr_per_example = 2", "lr_per", "settings: lr_per_example is no setting"),
+    ("[settings]\nseed = 2", "seed", "settings: seed is no setting of a sweep: seed at the top"),
+    ("[settings]\nepochs = 2", "epochs", r"settings: epochs is no setting .* top of the file, or in \[batch.N\]"),
+    ("[settings]\ntarget = 'val/error<0.2'", "target = ", "settings: target is no setting .*: targets = "),
+    ("[settings]\nkeep_going = true", "keep_going", "settings: keep_going is no setting"),
+    ("[settings]\nlog = 'a.h5'", "log", "settings: log is no setting of a sweep: a sweep keeps its own files"),
+    ("[settings]\ncheckpoint = 'a'", "checkpoint", "settings: checkpoint is no setting"),
+    ("[settings]\nmetaparameters = 'a'", "metaparameters", "settings: metaparameters is no setting"),
+    ("[settings]\ncommit_every = 3", "commit_every", "settings: commit_every is no setting"),
+    ("[settings]\nlr_rule = 'tuned'", "lr_rule", "settings: lr_rule = 'tuned' needs what a sweep gives"),
+    ("[settings]\neval_every = 3", "eval_every", "settings: eval_every and evaluations are two ways"),
+    ("[settings]\neval_every = 0", "eval_every", "settings: eval_every = 0 never evaluates"),
+    ("[settings]\nwarmup_steps = 3\nwarmup_epochs = 1", "[settings]",
+     "settings: warmup_steps and warmup_epochs are two"),
+    ("[settings]\nmodel_args = {a = 1979-05-27}", "model_args", "settings: model_args holds a date or a time"),
+    ("[settings]\ndecay = 'constant'\ndecay_steps = 3", "decay_steps",
+     "settings: decay_steps acts only with decay = linear or cosine, and decay is constant; leave decay_steps out"),
+    ("[settings]\nwarmup_start_factor = 0.1", "warmup_start",
+     "settings: warmup_start_factor acts only with .* and warmup is none; give warmup_steps or warmup_epochs"),
+    ("[settings]\nwarmup = 'constant'", "warmup",
+     "settings: warmup = 'constant' stays at .*; give warmup_start_factor"),
+    ("[space.warmup]\nvalues = ['constant']", "[space.warmup]", "space.warmup: warmup = 'constant' stays at"),
+    ("[batch.8]\nsteps = 3", "[batch.8]", "batch: 8 is none of the batch_sizes, 4, 16, 64"),
+    ("[batch.16]\nmomentum = 3", "momentum", r"batch.16: there is no key 'momentum'; .* in \[batch.16.settings\]"),
+    ("[batch.16]\nseed = 3", "seed", "batch.16: there is no key 'seed'; it is one for all batches, at the top"),
+    ("[batch.16]\ntrails = 3", "trails", "batch.16: there is no key 'trails'; did you mean trials"),
+    ("[batch.16]\ntrials = 3\nmax_draws = 2", "max_draws", "batch.16: max_draws = 2 are too few for trials = 3"),
+    ("[batch.16]\nsteps = 3\nseconds = 2", "seconds", "batch.16: steps and seconds are two ways"),
+    ("[batch.16]\nseconds = 2", "evaluations", "evaluations = 10 cannot be spread over a budget in seconds"),
+    ("[batch.16.settings]\nlr = 3", "lr = 3", "batch.16.settings: lr is no setting of a sweep"),
+    ("[batch.16.settings]\nbeta1 = 0.5", "beta1", "batch.16.settings: beta1 acts only with adam or adamw or lamb"),
+    ("[batch.16.space.lr]\nscaled = 'sqrt'", "scaled",
+     r"batch.16.space.lr: .*it holds for all batches, in \[space.lr\]"),
+    ("[batch.16.space.clip_norm]\nmin = 1", "[batch",
+     r"batch.16.space.clip_norm: .*; give \[space.clip_norm\] for all"),
+    ("[batch.16.space.lr]\nmin = 3", "min = 3", "batch.16.space.lr: min = 3.0 must be below max = 2.0"),
+    ("[batch.16.space.lr]\nmin = -3", "min = -3", "batch.16.space.lr: min = -3.0 must be above 0 on a log scale"),
+]
+
+
+@pytest.mark.parametrize("tables, key, said", TABLES, ids=[tables.replace("\n", ", ") for tables, _, _ in TABLES])
+def test_what_cannot_hold_in_a_table_is_named_with_its_line(read, tables, key, said):
+    text = SMALL + LR + tables + "\n"
+    with pytest.raises(UsageError) as caught:
+        read(text)
+    line = text[:text.rindex(key)].count("\n") + 1
+    assert re.search(rf"/sweep\.toml:{line}: {said}", str(caught.value)), str(caught.value)
+
+
+SPACES = [
+    ("lr", "min = 1", "[space.lr]", "space.lr: has no max; give a number"),
+    ("lr", "", "[space.lr]", "space.lr: has no min; give a number"),
+    ("lr", "min = 2\nmax = 2", "min", r"space.lr: min = 2.0 must be below max = 2.0; .* in \[settings\]"),
+    ("lr", "min = -1\nmax = 2\nscale = 'log'", "min", "space.lr: min = -1.0 must be above 0 on a log scale"),
+    ("lr", "min = -1\nmax = 2", "min", "space.lr: min = -1.0 is refused: lr = -1.0 must be above 0"),
+    ("lr", "min = 'a'\nmax = 2", "min", "space.lr: min = 'a' is not a number"),
+    ("lr", "min = 1\nmax = inf", "max", "space.lr: max = inf is not a number"),
+    ("lr", "min = 1\nmax = true", "max", "space.lr: max = True is not a number"),
+    ("lr", "min = 1\nmax = 2\nscale = 'logg'", "scale", "space.lr: scale = 'logg' is none of linear, log, reverse_log"),
+    ("lr", "min = 1\nmax = 2\ntype = 'float'", "type", "space.lr: type = 'float' is none of double, integer, discrete"),
+    ("lr", "min = 1\nmaximum = 2", "maximum", "space.lr: there is no key 'maximum'; did you mean m"),
+    ("lr", "min = 1\nmax = 2\nbase_batch = 2", "base_batch", "space.lr: base_batch does nothing without scaled"),
+    ("lr", "min = 1\nmax = 2\nscaled = 'sqrt'", "[space.lr]", "space.lr: has no base_batch; give a whole number"),
+    ("lr", "min = 1\nmax = 2\nscaled = 'square'\nbase_batch = 2", "scaled", "space.lr: scaled = 'square' is none of"),
+    ("lr", "min = 1\nmax = 2\nscaled = 'tuned'\nbase_batch = 2", "scaled", "space.lr: scaled = 'tuned' is none of"),
+    ("lr", "min = 1\nmax = 2\nscaled = 'sqrt'\nbase_batch = 0", "base_batch",
+     "space.lr: base_batch = 0 must be at least"),
+    ("lr", "values = []", "values", r"space.lr: values = \[\] holds no value"),
+    ("lr", "values = [1, 1.0]", "values", r"space.lr: values = \[1, 1.0\] holds 1 twice"),
+    ("lr", "values = [1, 'a']", "values", "space.lr: values: lr = 'a' is not a number"),
+    ("lr", "values = [1]\nscale = 'log'", "scale", "space.lr: scale does nothing for a choice of values"),
+    ("lr", "values = [1]\nmin = 1", "min", "space.lr: min does nothing for a choice of values"),
+    ("lr", "values = [1]\ntype = 'double'", "values", "space.lr: values is for type = 'discrete', not 'double'"),
+    ("lr", "type = 'discrete'", "[space.lr]", "space.lr: has no values; give a list"),
+    ("momentum", "min = 0.9\nmax = 1\nscale = 'reverse_log'", "max",
+     "space.momentum: max = 1.0 must be below 1 on a reverse log scale"),
+    ("momentum", "min = 0.9\nmax = 1.0", "max", "space.momentum: max = 1.0 is refused: momentum = 1.0 must be below 1"),
+    ("momentum", "min = 0.1\nmax = 0.2\nscaled = 'linear'\nbase_batch = 8", "max",
+     "space.momentum: max = 0.2, times 8 at batch 64, is refused: momentum = 1.6 must be below 1"),
+    ("momentum", "min = 0.1\nmax = 0.2\nscale = 'reverse_log'\nscaled = 'linear'\nbase_batch = 8", "max",
+     "space.momentum: max = 0.2, times 8 at batch 64, must be below 1 on a reverse log"),
+    ("warmup_steps", "min = 1\nmax = 2.5", "max", "space.warmup_steps: max = 2.5 is not a whole number"),
+    ("warmup_steps", "min = 1\nmax = 2\ntype = 'double'", "type", "space.warmup_steps: type = 'double' does not fit"),
+    ("warmup_steps", "min = 1\nmax = 2\nscale = 'reverse_log'", "scale",
+     "space.warmup_steps: scale = 'reverse_log' is"),
+    ("warmup_steps", "min = 0\nmax = 9\nscale = 'log'", "min", "space.warmup_steps: min = 0 must be above 0 on a log"),
+    ("warmup_steps", "min = -0.5\nmax = 1\nscaled = 'budget'", "min",
+     "space.warmup_steps: min = -0.5 must be at least 0"),
+    ("warmup_steps", "min = 0.5\nmax = 1\nscaled = 'budget'\nbase_batch = 3", "base_batch",
+     "space.warmup_steps: base_b"),
+    ("decay_steps", "min = 0\nmax = 1\nscaled = 'budget'", "[space.decay_steps]",
+     "space.decay_steps: min of the space, over a budget of 100 steps: decay_steps = 0 must be at least 1"),
+    ("model_args.x", "min = 1e300\nmax = 1e308\nscaled = 'linear'\nbase_batch = 1", "max",
+     "space.model_args.x: max = 1e.308, times 4 at batch 4, is refused: model_args.x = inf is not a finite number"),
+    ("decay", "min = 1\nmax = 2", "[space.decay]", r"space.decay: decay takes text; give values = \[...\]"),
+    ("decay", "values = ['linear', 'liner']", "values", "space.decay: values: decay = 'liner' is none of constant"),
+    ("momentun", "min = 1\nmax = 2", "[space.momentun]", "space: momentun cannot be searched; did you mean momentum"),
+    ("seed", "min = 1\nmax = 2", "[space.seed]",
+     "space: seed cannot be searched; what can: .*lr, .* and model_args.X and"),
+    ("global_batch", "values = [1]", "[space.global_batch]", "space: global_batch cannot be searched; what can"),
+    ("data_args.x", "values = [1]", "[space.data_args.x]", "space: data_args cannot be searched; what can"),
+    ("model_args", "min = 1\nmax = 2", "min", "space.model_args: min = 1 is not a table"),
+    ("model_args.x", "min = 1\nmax = 2\nmean = 3", "mean", "space.model_args.x: there is no key 'mean'"),
+    ("beta1", "min = 0.1\nmax = 0.2", "[space.beta1]", "space.beta1: beta1 acts only with adam or adamw or lamb"),
+    ("optimizer_args.x", "min = 0.1\nmax = 0.2", "[space.opt", "space.optimizer_args.x: .* only with a module:Class"),
+]
+
+
+@pytest.mark.parametrize("name, table, key, said", SPACES,
+                         ids=[f"{name}, {table}".replace("\n", ", ") for name, table, _, _ in SPACES])
+def test_a_parameter_that_cannot_be_searched_is_named_with_its_line(read, name, table, key, said):
+    text = SMALL.replace('optimizer = "sgd"', 'optimizer = "nesterov"')
+    text += f"[space.{name}]\n{table}\n" + ("" if name == "lr" else "[space]\nlr = {values = [1]}\n")
+    refused(read, text, key, said)
+
+
+@pytest.mark.parametrize("tables, line, said", [
+    ("[settings]\nweight_decay = 1\n[space.weight_decay]\nvalues = [1]", 2,
+     r"settings: weight_decay is set here, and weight_decay is searched in \[space.weight_decay\]; leave one"),
+    ("[settings]\ndecay_epochs = 1\n[space.decay_steps]\nvalues = [1]", 2,
+     r"settings: decay_epochs is set here, and decay_steps is searched in \[space.decay_steps\]"),
+    ("[space.decay_epochs]\nvalues = [1]\n[space.decay_steps]\nvalues = [1]", 3,
+     "space.decay_steps: decay_epochs and decay_steps are two ways to say one thing; search one"),
+    ("[settings]\nmodel_args = {a = 1}\n[space.model_args.a]\nvalues = [1]", 2,
+     "settings: model_args.a is set here, and searched in"),
+    ("[batch.16.settings]\nweight_decay = 1\n[space.weight_decay]\nvalues = [1]", 2,
+     "batch.16.settings: weight_decay is set here, and weight_decay is searched"),
+    ("[space.decay]\nvalues = ['constant', 'step']\n[space.end_lr_factor]\nmin = 0\nmax = 1", 3,
+     "space.end_lr_factor: end_lr_factor acts only with decay = linear or cosine, and decay is constant or step"),
+    ("[settings]\ndecay = 'constant'\n[space.decay_steps]\nmin = 1\nmax = 9", 3,
+     "space.decay_steps: decay_steps acts only with decay = linear or cosine, and decay is constant; leave"),
+])
+def test_keys_that_do_not_go_together_are_named_with_the_line_of_one(read, tables, line, said):
+    text = SMALL + LR + tables + "\n"
+    with pytest.raises(UsageError, match=f"sweep.toml:{(SMALL + LR).count(chr(10)) + line}: {said}"):
+        read(text)
+
+
+def test_a_space_without_a_learning_rate_is_refused(read):
+    for space in ("", "[space.weight_decay]\nvalues = [1]\n"):
+        with pytest.raises(UsageError, match=r"sweep.toml(:8)?: has no \[space.lr\]; the learning rate is searched"):
+            read(SMALL + space)
+
+
+def test_shares_of_a_budget_in_seconds_are_refused(read):
+    text = SMALL.replace("steps = 100", "seconds = 9").replace("evaluations = 10\n", "") + LR
+    text += "[space.warmup_steps]\nmin = 0.1\nmax = 0.2\nscaled = 'budget'\n[settings]\neval_every = 3\n"
+    refused(read, text, "scaled", "space.warmup_steps: scaled = 'budget' needs a budget with a last step")
+
+
+def test_a_key_that_a_workloads_defaults_may_let_act_is_left_to_the_plan(read):
+    assert read(SMALL + LR + "[space.end_lr_factor]\nmin = 0.1\nmax = 0.2\n[settings]\ndecay_steps = 3\n").studies
+
+
+def test_a_file_that_is_not_there_or_no_toml_is_named(read, tmp_path):
+    with pytest.raises(UsageError, match="none.toml: cannot be read: No such file"):
+        read_sweep(str(tmp_path / "none.toml"))
+    with pytest.raises(UsageError, match="sweep.toml: is not TOML: .*line 2"):
+        read("a = 1\nb = = 2")
+
+
+def test_any_value_in_place_of_another_is_refused_with_a_line_or_read(read):
+    others = ["true", "-1", "0", "2.5", "nan", '"text"', "[]", "[[1]]", "{}", "{a = 1}", "1979-05-27", "1e400",
+              "9" * 400]
+    entries = [line for line in WHOLE.splitlines() if "=" in line]
+    outcomes = []
+    assert len(entries) > 20
+    for entry in entries:
+        for other in others:
+            try:
+                outcomes.append(read(WHOLE.replace(f"{entry}\n", f"{entry.partition('=')[0]}= {other}\n", 1)))
+            except UsageError as error:
+                assert re.search(r"sweep\.toml(:\d+)?: ", str(error))
+    assert 0 < len(outcomes) < 40       # -1, 0 and 2.5 are values of some keys
+
+
+# lines
+
+ODD = '''\
+# [space.lr] in a comment
+"workload" = """
+[space.lr]
+min = 3 \\""" = 4
+"""            # after a string of lines
+text = \'\'\'
+key = 1\'\'\'
+batch_sizes = [
+    1,      # a ] and a [table]
+    2, {inner = 3},
+]
+space.lr.min = 1
+space . "lr" . max = { a = 1, b = [1, 2], "c d" = "}" }
+
+[ settings ]
+'model_args' = {x = {y = 1}, z = "# no comment"}
+quoted."a.b" = 1
+"\\u00e9t\\u00e9" = 07:32:00
+[[tables]]
+day = 1979-05-27 07:32:00
+[batch."16"]
+steps=3
+'''
+
+
+def test_lines_of_odd_layouts_are_found():
+    tomllib.loads(ODD)
+    lines = key_lines(ODD)
+    for path, part in {
+            ("workload",): '"workload"', ("text",): "text = ", ("batch_sizes",): "batch_sizes",
+            ("space",): "space.lr.min", ("space", "lr"): "space.lr.min", ("space", "lr", "min"): "space.lr.min",
+            ("space", "lr", "max"): "space .",
+            ("space", "lr", "max", "a"): "space .", ("space", "lr", "max", "c d"): "space .",
+            ("settings",): "[ settings", ("settings", "model_args"): "'model_args'",
+            ("settings", "model_args", "x", "y"): "'model_args'",
+            ("settings", "quoted", "a.b"): "quoted.", ("settings", "été"): '"\\u00e9', ("tables",): "[[tables",
+            ("tables", "day"): "day", ("batch", "16"): "[batch.", ("batch", "16", "steps"): "steps=3"}.items():
+        assert lines.pop(path) == line_of(ODD, part), path
+    assert set(lines) == {("space", "lr", "max", "b"), ("settings", "model_args", "x"), ("settings", "model_args", "z"),
+                          ("settings", "quoted"), ("batch",)}
+
+
+def test_every_key_of_a_random_file_has_the_line_that_it_was_written_on():
+    drawn = random.Random(1)
+    values = ["1", '"a # b"', "'''\nkey = 1\n'''", '"""\n[t]\n""""', "[1, [2, 3],\n  # ]\n 'x',]", "{p = 1, q.r = 'y'}",
+              "1979-05-27 07:32:00", "true # = 3", '"\\""', "{}", "[]", "[{k = 1}]"]
+    for _ in range(100):
+        text, written = "", {}
+        for t in range(drawn.randrange(4)):
+            table = () if t == 0 else drawn.choice([(f"t{t}",), (f"t{t}", "inner"), (f"t{t}", "a b")])
+            if table:
+                text += "  [" + " . ".join(f'"{part}"' for part in table) + "] # header\n"
+            for k in range(drawn.randrange(4)):
+                key = drawn.choice([(f"k{k}",), (f"k{k}", "dot"), (f"k{k}", "d.d")])
+                written[(*table, *key)] = text.count("\n") + 1
+                text += ".".join(part if "." not in part else f"'{part}'" for part in key)
+                text += f" {drawn.choice(['=', ' = '])} {drawn.choice(values)}\n{drawn.choice(['', '# c = 1', ' '])}\n"
+        tomllib.loads(text)
+        lines = key_lines(text)
+        assert {path: lines[path] for path in written} == written
+
+
+def test_an_inline_table_or_a_dotted_key_is_named_with_its_own_line(read):
+    refused(read, SMALL + "space.lr.min = 1\nspace.lr.max = -3\n", "space.lr.max", "space.lr: max = -3.0 is refused")
+    refused(read, SMALL + "space = {lr = {min = 1, max = 'a'}}\n", "space", "space.lr: max = 'a' is not a number")
+    refused(read, SMALL + "[space]\n\nlr = {values = [1], mix = 3}\n", "lr = ", "space.lr: there is no key 'mix'")
+
+
+# gone on with
+
+def as_kept(sweep):
+    return json.loads(json.dumps(sweep.record(), allow_nan=False))
+
+
+def changed(read, old, new, text=WHOLE):
+    """What check_same says of the file with another text in place of one."""
+    assert text.count(old) == 1
+    try:
+        check_same(as_kept(read(text)), read(text.replace(old, new)))
+    except UsageError as error:
+        return str(error)
+
+
+def test_the_same_sweep_is_gone_on_with(read):
+    check_same(as_kept(read(WHOLE)), read(WHOLE))
+    check_same(as_kept(read(WHOLE)), read("# with a comment\n" + WHOLE.replace("max = 1\n", "max = 1.0\n")))
+
+
+@pytest.mark.parametrize("old, new", [
+    ("trials = 12", "trials = 14"), ("trials = 12", "trials = 12\nmax_draws = 50"), ("trials = 20", "trials = 30"),
+    ("[512, 32, 2048]", "[512, 2048, 64]"), ('["nesterov", "sgd"]', '["nesterov"]'),
+    ('["nesterov", "sgd"]', '["sgd", "nesterov", "adam"]\nrepeats = 2\nworkers_per_trial = 4'),
+    ("max_local_batch = 512", "threads = 1"), ('decay = "linear"', 'decay = "linear"\ndata_dir = "/b"\ndevice = "cpu"'),
+    ("trials = 20", "trials = 20\nmax_draws = 70"), ("[settings]", "[batch.32]\ntrials = 3\n[settings]")])
+def test_more_of_the_same_sweep_may_be_asked(read, old, new):
+    assert changed(read, old, new) is None
+
+
+@pytest.mark.parametrize("old, new, said", [
+    ("epochs = 5", "epochs = 6", "epochs was 5.0 and is now 6.0"),
+    ("epochs = 5", "steps = 6", "epochs was 5.0 and is now not there; steps was not there and is now 6"),
+    ("evaluations = 60", "evaluations = 50", "evaluations was 60 and is now 50"),
+    ("max = 10.0", "max = 9", "space.lr.max was 10.0 and is now 9"),
+    ("[0, 0.01, 0.1]", "[0.01, 0, 0.1]", "space.label_smoothing.values was"),
+    ("dropout = 0.2", "dropout = 0.3", "settings.model_args.dropout was 0.2 and is now 0.3"),
+    ("epochs = 10\n", "epochs = 11\n", "batch.2048.epochs was 10.0 and is now 11.0"),
+    ("max = 30.0", "max = 31.0", "batch.2048.space.lr.max was 30.0 and is now 31.0"),
+    ("<0.02", "<0.03", "targets was .*; put it back, or give another folder"),
+    ("trials = 12", "trials = 12\nprune = false\nseed = 3", "prune was True and is now False; seed was 0 and is now 3"),
+    ("mnist/simple_cnn", "mnist/fc_8", "workload was 'mnist/simple_cnn' and is now 'mnist/fc_8'"),
+])
+def test_another_search_is_refused_with_the_keys_that_differ(read, old, new, said):
+    assert re.search(said, changed(read, old, new))
+
+
+def test_a_batch_or_an_optimizer_that_joins_may_bring_its_own_tables(read):
+    then = SMALL + LR
+    joined = then.replace("[4, 16, 64]", "[4, 16, 128]")
+    joined = joined.replace('optimizer = "sgd"', 'optimizers = ["sgd", "nesterov"]')
+    joined += "[space.momentum]\nvalues = [0.9]\n[settings]\nlr_in_velocity = true\n[batch.128]\nsteps = 50\n"
+    joined += "[batch.128.space.lr]\nmax = 5\n"
+    check_same(as_kept(read(then)), read(joined))
+    check_same(as_kept(read(joined)), read(then))
+    with pytest.raises(UsageError, match="batch.16.steps was not there and is now 50"):
+        check_same(as_kept(read(then)), read(joined.replace("[batch.128]", "[batch.16]")))
+
+
+def test_a_record_is_whole_and_not_changed_by_being_compared(read):
+    sweep = read(WHOLE)
+    record = as_kept(sweep)
+    kept = copy.deepcopy(record)
+    check_same(record, sweep)
+    assert record == kept
+    assert set(kept) >= {"workload", "batch_sizes", "optimizers", "trials", "targets", "epochs", "settings", "space",
+                         "batch"}
