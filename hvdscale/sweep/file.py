@@ -33,7 +33,7 @@ from ..target import Target
 from .dimensions import Dimension, Spec, parameter_tables, settle
 from .located import REQUIRED, Table, read_table
 from .rules import FIRST_REPEAT
-from .settings import BUDGETS, FREE_SETTINGS, Keys, checked_key, read_settings, refuse_untaken, takes
+from .settings import BUDGETS, ELSEWHERE, FREE_SETTINGS, Keys, checked_key, read_settings, refuse_untaken, takes
 from .space import Parameter
 
 STEPS = "steps"         # the objective: fewest steps to the strictest target
@@ -105,7 +105,7 @@ class Sweep:
 def read_sweep(path: str) -> Sweep:
     """The sweep of a TOML file; raises UsageError naming file, line and key for what cannot hold."""
     top = read_table(path)
-    top.only(TOP, dict.fromkeys(KEYS, "a key of hvdscale-train stands in [settings]"))
+    top.only(TOP, {**dict.fromkeys(KEYS, "a key of hvdscale-train stands in [settings]"), **ELSEWHERE})
     workload, optimizers, targets = top.take("workload", str), read_optimizers(top), read_targets(top)
     objective = read_objective(top, targets)
     counts = read_counts(top)
@@ -233,8 +233,8 @@ def read_batches(top: Table, batch_sizes: tuple[int, ...]) -> dict[int, Table]:
         if name not in map(str, batch_sizes):
             raise tables.wrong(f"{name} is none of the batch_sizes, {', '.join(map(str, batch_sizes))}", name)
         tables.table(name).only(OF_BATCH, {
-            **dict.fromkeys(KEYS, f"a key of hvdscale-train stands in [batch.{name}.settings]"),
-            **dict.fromkeys(set(TOP) - set(OF_BATCH), "it is one for all batches, at the top of the file")})
+            **dict.fromkeys(KEYS, f"a key of hvdscale-train stands in [batch.{name}.settings]"), **ELSEWHERE,
+            **dict.fromkeys(TOP, "it is one for all batches, at the top of the file, before the first [table]")})
     return {batch: tables.table(str(batch)) for batch in batch_sizes}
 
 

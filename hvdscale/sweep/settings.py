@@ -12,8 +12,8 @@ from .located import Table
 from .space import Parameter
 
 BUDGETS = ("steps", "epochs", "examples", "seconds")
-# keys that the sweep sets itself, and where its file says them
-SET_BY_SWEEP = {
+# what is no setting of a sweep, and where its file says it
+ELSEWHERE = {
     "optimizer": "optimizers = [...] at the top of the file says it",
     **dict.fromkeys(("global_batch", "local_batch"), "batch_sizes says it; workers_per_trial shares a batch out, and "
                     "max_local_batch bounds what a worker takes at once"),
@@ -27,6 +27,9 @@ SET_BY_SWEEP = {
                     "a sweep keeps its own files; leave it out"),
     "metaparameters": "it is what a sweep gives; leave it out",
     "commit_every": "it is for elastic jobs; leave it out",
+    **dict.fromkeys(("workload", "batch_sizes", "optimizers", "trials", "max_draws", "targets", "objective",
+                     "evaluations", "repeats", "workers_per_trial", "prune", "prune_keep"),
+                    "it stands at the top of the file, before the first [table]"),
 }
 # settings that change no update, so that they may differ when a sweep is gone on with
 FREE_SETTINGS = frozenset({"data_dir", "cache_dir", "max_local_batch"} | (set(EXECUTION) & set(KEYS)))
@@ -47,10 +50,10 @@ def checked_key(table: Table, name: str):
 
 def read_settings(table: Table) -> dict:
     """The keys of hvdscale-train in the table; raises UsageError for one that the sweep sets itself."""
+    for name in table:
+        if name in ELSEWHERE:
+            raise table.wrong(f"{name} is no setting of a sweep: {ELSEWHERE[name]}", name)
     settings = {name: checked_key(table, name) for name in table}
-    for name in settings:
-        if name in SET_BY_SWEEP:
-            raise table.wrong(f"{name} is no setting of a sweep: {SET_BY_SWEEP[name]}", name)
     if settings.get("lr_rule") == TUNED:
         raise table.wrong("lr_rule = 'tuned' needs what a sweep gives; choose none, linear, sqrt or power:P", "lr_rule")
     if settings.get("eval_every") == 0:
