@@ -3,21 +3,23 @@
     workload = "mnist/simple_cnn"
 
     [global_batch.256]
+    optimizer = "nesterov"
     lr = 0.08
     momentum = 0.92
 
-A batch's table may set any key of the optimizer, the learning rate's schedule and the loss; ``lr`` is the peak rate at
-that batch.
+A batch's table may set any key of the optimizer, the learning rate's schedule, the loss and the model; ``lr`` is the
+peak rate at that batch. What else stands in the file, such as the evidence that hvdscale-tune adds, is for people.
 """
 from __future__ import annotations
 
 from .config import Settings, checked, read_toml
 from .errors import PlanError, UsageError
 
-TUNABLE = frozenset({"lr", "momentum", "beta1", "beta2", "epsilon", "trust_coefficient", "weight_decay", "clip_norm",
+TUNABLE = frozenset({"optimizer", "lr", "momentum", "lr_in_velocity", "momentum_correction", "beta1", "beta2",
+                     "epsilon", "trust_coefficient", "weight_decay", "decay_norm_and_bias", "clip_norm",
                      "label_smoothing", "warmup", "warmup_steps", "warmup_epochs", "warmup_start_factor", "decay",
                      "decay_steps", "decay_epochs", "decay_at_steps", "decay_at_epochs", "decay_factor",
-                     "end_lr_factor", "optimizer_args"})
+                     "end_lr_factor", "optimizer_args", "model_args", "ghost_batch"})
 
 
 def tuned_for(path: str, workload: str, global_batch: int) -> dict:

@@ -191,9 +191,9 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
     train_examples  training examples there are, after train_subset
     """
     global_batch, accumulate = settle_batch(settings, place.workers, train_examples)
+    settings = settle_tuned(settings, workload.name, global_batch)
     ghost_batch = global_batch if settings.ghost_batch == GLOBAL else settings.ghost_batch
     accumulate = settle_accumulate(settings, global_batch, ghost_batch, place.workers, accumulate)
-    settings = settle_tuned(settings, workload.name, global_batch)
     optimizer = settle_optimizer(settings)
     refuse_unused(settings)
     target = settle_target(settings, workload.metrics)
@@ -291,13 +291,21 @@ def _product(workers: int, batch: int, accumulate: int) -> str:
 
 
 def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settings:
-    """The settings with the metaparameters tuned for this batch, under the rule ``tuned``; what the user typed wins."""
+    """The settings with the metaparameters tuned for this batch, under the rule ``tuned``; what the user typed wins.
+
+    Raises PlanError for another optimizer than they were tuned for: rates of one do not serve another.
+    """
     if settings.lr_rule != TUNED:
         exponent(settings.lr_rule)
         return settings
     if settings.metaparameters is None:
         raise PlanError("--lr-rule tuned needs --metaparameters FILE.toml, with tables such as [global_batch.256]")
-    return settings.over(tuned_for(settings.metaparameters, workload, global_batch))
+    tuned = tuned_for(settings.metaparameters, workload, global_batch)
+    if "optimizer" in settings.typed and tuned.get("optimizer", settings.optimizer) != settings.optimizer:
+        raise PlanError(f"--optimizer {settings.optimizer}: what {settings.metaparameters} has for global batch "
+                        f"{global_batch} was tuned for {tuned['optimizer']}; leave --optimizer out, or give a file "
+                        f"tuned for {settings.optimizer}")
+    return settings.over(tuned)
 
 
 # keys that act only with a folder of checkpoints

@@ -194,6 +194,12 @@ class Search:
         return estimate(samples.steps, samples.steps_before, [run.last_step for run in runs if not run.met],
                         confidence=self.confidence)
 
+    @property
+    def repeat_values(self) -> tuple[float, ...]:
+        """Of each repeat, the steps to the target, inf: not met, or the objective's best value; NaN: it diverged."""
+        draws = [_draw(0, trial, self.target, self.maximizes) for trial in self.repeats]
+        return tuple(math.nan if draw.kind == DIVERGED else draw.value for draw in draws)
+
     @cached_property
     def curve(self) -> tuple[BestOf, ...]:
         """The median best of n of its feasible trials, n = 1, 2, ..., all of them."""

@@ -3,6 +3,7 @@ import pytest
 
 from hvdscale.errors import PlanError, UsageError
 from hvdscale.metaparameters import tuned_for
+from tests.single.made_plans import DEFAULTS, settled
 
 
 @pytest.fixture
@@ -18,6 +19,45 @@ def test_a_batchs_table_is_its_metaparameters(written):
                    "[global_batch.128]\nlr = 2\noptimizer_args = {betas = [0.9, 0.9]}\n")
     assert tuned_for(path, "made/net", 64) == {"lr": 1.0, "momentum": 0.9}
     assert tuned_for(path, "made/net", 128) == {"lr": 2.0, "optimizer_args": {"betas": [0.9, 0.9]}}
+
+
+def test_optimizer_and_arguments_of_the_model_can_be_tuned_and_evidence_is_passed_over(written):
+    path = written("workload = 'made/net'\n[global_batch.64]\noptimizer = 'sgd'\nlr = 1\nmodel_args = {dropout = 0.5}\n"
+                   "[evidence.64]\ntrial = 7\nsteps = 400\n[evidence.64.position]\nlr = 0.5\n")
+    assert tuned_for(path, "made/net", 64) == {"optimizer": "sgd", "lr": 1.0, "model_args": {"dropout": 0.5}}
+
+
+@pytest.mark.parametrize("typed", [{}, {"optimizer": "adam"}])
+def test_a_tuned_optimizer_and_its_keys_take_the_place_of_the_workloads_own(written, typed):
+    path = written("[global_batch.64]\noptimizer = 'adam'\nlr = 0.002\nbeta2 = 0.99\nmodel_args = {dropout = 0.5}\n")
+    defaults = DEFAULTS | {"optimizer": "nesterov", "momentum": 0.7, "model_args": {"dropout": 0.1, "width": 3}}
+    plan = settled(defaults=defaults, global_batch=64, lr_rule="tuned", metaparameters=str(path), **typed)
+    assert (plan.optimizer, plan.beta2, plan.momentum, plan.peak_lr) == ("adam", 0.99, None, 0.002)
+    assert plan.model_args == {"dropout": 0.5, "width": 3}
+
+
+def test_what_was_typed_of_the_models_arguments_wins_over_the_tuned(written):
+    path = written("[global_batch.64]\nlr = 0.002\nmodel_args = {dropout = 0.5, norm = 'a'}\n")
+    plan = settled(global_batch=64, lr_rule="tuned", metaparameters=str(path), model_args={"dropout": 0.0})
+    assert plan.model_args == {"dropout": 0.0, "norm": "a"}
+
+
+def test_a_tuned_ghost_batch_is_the_plans(written):
+    path = written("[global_batch.64]\nlr = 0.002\nghost_batch = 16\n")
+    assert settled(global_batch=64, lr_rule="tuned", metaparameters=str(path)).ghost_batch == 16
+    assert settled(global_batch=64, lr_rule="tuned", metaparameters=str(path), ghost_batch="global").ghost_batch == 64
+
+
+def test_another_optimizer_than_the_one_tuned_for_is_refused_naming_both(written):
+    path = written("[global_batch.64]\noptimizer = 'nesterov'\nlr = 1\n")
+    with pytest.raises(PlanError, match="--optimizer adam: what .*tuned.toml has for global batch 64 was tuned for "
+                                        "nesterov; leave --optimizer out, or give a file tuned for adam"):
+        settled(global_batch=64, lr_rule="tuned", metaparameters=str(path), optimizer="adam")
+
+
+def test_an_entry_without_an_optimizer_serves_the_one_that_is_typed(written):
+    path = written("[global_batch.64]\nlr = 1\n")
+    assert settled(global_batch=64, lr_rule="tuned", metaparameters=str(path), optimizer="adam").optimizer == "adam"
 
 
 @pytest.mark.parametrize("content, kind, said", [

@@ -1,0 +1,159 @@
+"""tuned.toml: the best point of each global batch, with its evidence, for hvdscale-train --lr-rule tuned.
+
+    write_tuned("runs/sweep/tuned.toml", searches_of(trials))
+
+    workload = "mnist/simple_cnn"
+
+    [global_batch.256]                  # what the best trial had of metaparameters.TUNABLE, searched or set
+    optimizer = "nesterov"
+    lr = 0.31415926535897931
+    [evidence.256]
+    trial = 7
+    steps = 420
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..analysis.search import STEPS, Search
+from ..errors import LogError
+from ..log.files import TEMPORARY
+from ..metaparameters import TUNABLE
+
+# further keys that change updates; no table of tuned values may set them, as they are of the problem at every batch
+OF_PROBLEM = ("last_batch", "precision", "compression", "loss_scale", "group_by_group", "unused_parameters",
+              "init_from", "train_subset", "data_args")
+NOTES = {
+    "lr": "the peak rate", "decay_steps": "steps", "warmup_steps": "steps", "warmup_epochs": "epochs",
+    "decay_epochs": "epochs", "steps": "done at the first evaluation that met the target",
+    "steps_before": "at the evaluation before, which did not", "value": "the best at any evaluation",
+    "at_step": "steps done then", "trial": "its number in the log", "diverged_share": "of the draws",
+    "repeat_steps": "steps of the same point under other seeds; inf: not met, nan: diverged",
+    "repeat_values": "of the same point under other seeds",
+    "position": "between the ends of the space, 0 and 1, in the scale of the search; nan: no order",
+}
+
+
+def write_tuned(path: str, searches: Sequence[Search]) -> None:
+    """Write the file, whole or not at all; raises LogError where that fails.
+
+    searches  of one workload; of several at a global batch, under several optimizers, the best one counts
+    """
+    path = os.fspath(path)
+    temporary = f"{path}.{uuid.uuid4().hex}{TEMPORARY}"
+    try:
+        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
+            file.write(tuned_toml(searches, os.path.dirname(path)))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise LogError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def tuned_toml(searches: Sequence[Search], folder: str = "") -> str:
+    """The file's text, in which logs are named from the folder that it is to lie in."""
+    by_batch: dict[int, list[Search]] = {}
+    for search in searches:
+        by_batch.setdefault(search.global_batch, []).append(search)
+    plans = [draw.trial.plan for search in searches for draw in search.draws if draw.trial]
+    names = {plan["problem"]["workload"] for plan in plans}
+    if len(names) > 1:
+        raise ValueError(f"searches of several workloads: {', '.join(sorted(names))}")
+    entries = [_entry(batch, by_batch[batch], folder) for batch in sorted(by_batch)]
+    head = [f"workload = {_value(name)}\n" for name in names]
+    if not any(_best(found) for found in by_batch.values()):
+        entries.append("[global_batch]\n")
+    return "\n".join([_usage(plans), *head, *entries])
+
+
+def tuned_keys(search: Search) -> dict:
+    """What the best trial had of TUNABLE that its workload does not have by default, as keys of hvdscale-train."""
+    plan = search.best.trial.plan
+    asked, problem = plan["asked"], plan["problem"]
+    keys = {name: asked[name] for name in sorted(asked) if name in TUNABLE}
+    keys["lr"] = problem["peak_lr"]
+    if problem["decay"] in ("linear", "cosine") and not {"decay_steps", "decay_epochs"} & set(asked):
+        keys["decay_steps"] = problem["decay_steps"]    # it followed from the budget, which may be another next time
+    first = [name for name in ("optimizer", "lr") if name in keys]
+    return {name: keys[name] for name in dict.fromkeys((*first, *keys))}
+
+
+def _best(searches):
+    """Of several studies at one batch the best; None where none found anything."""
+    found = [search for search in searches if search.best]
+    return min(found, key=lambda search: -search.best.value if search.maximizes else search.best.value, default=None)
+
+
+def _usage(plans):
+    said = "# Metaparameters tuned per global batch by hvdscale-tune."
+    asked = plans[0]["asked"].get("workload") if plans else None
+    if asked is None:
+        return f"{said}\n"
+    return (f"{said} To use them, with a budget and a target:\n"
+            f"# hvdscale-train {_inside(asked)} --global-batch N --lr-rule tuned --metaparameters FILE\n")
+
+
+def _entry(batch, searches, folder):
+    """The tables of one batch, or why it has none."""
+    search = _best(searches)
+    if search is None:
+        return "".join(f"# [global_batch.{batch}]: {_inside(one.study)}: {len(one.feasible)} feasible of "
+                       f"{len(one.draws)} drawn, none of which {_inside(_wanted(one))}\n" for one in searches)
+    asked = search.best.trial.plan["asked"]
+    beside = {name: asked[name] for name in OF_PROBLEM if name in asked}
+    said = [f"# its trials also had, which has to be said again: {_value(beside)[1:-1]}"] if beside else []
+    return "\n".join([f"[global_batch.{batch}]", *said, *_lines(tuned_keys(search)), "", f"[evidence.{batch}]",
+                      *_lines(_evidence(search, folder)), ""])
+
+
+def _wanted(search):
+    return f"met {search.target}" if search.objective == STEPS else f"has a {search.objective}"
+
+
+def _evidence(search, folder):
+    """What speaks for a point, and how far the search went."""
+    best = search.best
+    told = {"study": search.study, "log": os.path.relpath(best.trial.log, folder or "."), "trial": best.trial.id}
+    if search.objective == STEPS:
+        told |= {"target": str(search.target), "steps": int(best.value), "steps_before": int(best.before)}
+    else:
+        told |= {"objective": search.objective, "value": best.value, "at_step": int(best.step)}
+    if search.repeats:
+        told["repeat_steps" if search.objective == STEPS else "repeat_values"] = list(search.repeat_values)
+    return told | {
+        "feasible": len(search.feasible), "draws": len(search.draws), "diverged_share": search.diverged_share,
+        "finished": search.done, "position": {bound.parameter.name: bound.position for bound in search.bounds},
+        "near_bounds": [bound.parameter.name for bound in search.bounds if bound.near]}
+
+
+def _lines(table: Mapping) -> Iterable[str]:
+    for name, value in table.items():
+        said = f"{_key(name)} = {_value(value)}"
+        yield f"{said:<30}  # {NOTES[name]}" if name in NOTES else said
+
+
+def _value(value) -> str:
+    """A value as TOML has it, which reads as the same one again: floats in full precision."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{_inside(value)}"'
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_key(name)} = {_value(inner)}' for name, inner in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    return repr(value)
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{_inside(name)}"'
+
+
+def _inside(text: str) -> str:
+    """What stands between the quotes of a basic string; safe in a comment, too."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")
