@@ -436,6 +436,7 @@ SPACES = [
     ("seed", "min = 1\nmax = 2", "[space.seed]",
      "space: seed cannot be searched; what can: .*lr, .* and model_args.X and"),
     ("global_batch", "values = [1]", "[space.global_batch]", "space: global_batch cannot be searched; what can"),
+    ("optimizer", "values = ['sgd']", "[space.optimizer]", "space: optimizer cannot be searched; what can"),
     ("data_args.x", "values = [1]", "[space.data_args.x]", "space: data_args cannot be searched; what can"),
     ("model_args", "min = 1\nmax = 2", "min", "space.model_args: min = 1 is not a table"),
     ("model_args.x", "min = 1\nmax = 2\nmean = 3", "mean", "space.model_args.x: there is no key 'mean'"),
