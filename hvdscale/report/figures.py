@@ -70,7 +70,7 @@ def figures_of(section) -> tuple[Figure, ...]:
     if any(len(_windows(noise)) > 1 for _, noise in section.noise):
         figures.append(_noise_figure(section))
     for objective in dict.fromkeys(search.objective for search in section.searches):
-        searches = [search for search in section.searches if search.objective == objective and _bests(search)]
+        searches = [search for search in section.searches if search.objective == objective and len(_bests(search)) > 1]
         figures += [_best_of_n_figure(searches)] if searches else []
     metric = _metric(section)
     for across in ("step", "seconds") if metric else ():
