@@ -27,6 +27,7 @@ from .generators import random_state
 from .journal import Silent
 from .log.files import sync_directory
 from .log.lock import Lock, describe, holder
+from .log.schema import Status
 from .plan import Plan
 from .snapshot import Progress, capture, restore
 from .step import DataParallelStep
@@ -175,6 +176,10 @@ class Checkpoints:
              take_step: DataParallelStep) -> None:
         """Keep the run's state as it is now; a collective."""
 
+    def keeps_end(self, stop: Stop) -> bool:
+        """Whether the state of a run that has stopped is kept."""
+        return stop.status != Status.INFEASIBLE
+
     def commit(self, done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep,
                votes: tuple[str, ...]) -> None:
         """In an elastic job, copy the run's state in memory where it is time; raise HostsChangedError where hosts have
@@ -229,7 +234,7 @@ class Kept(Checkpoints):
             done = Progress(done.steps, done.seconds)       # its evaluation may not be in the log
         state = {**capture(done, model, optimizer, take_step), "random": generators, "format": FORMAT,
                  "plan": json.dumps(self.plan.as_record({})),
-                 "log": {"path": os.path.abspath(self.journal.path), "id": self.journal.log_id}}
+                 "log": self.journal.place()}
         write(self.folder.place(done.steps), state)
         # later ones are damaged, or of steps that are taken anew
         there = listed(self.folder.path)

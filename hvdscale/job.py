@@ -88,7 +88,7 @@ def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None 
     memory  what an elastic job has come to
     """
     memory = memory or Memory()
-    hosts = workers.gather((socket.gethostname(), usable_cores()), "hosts")
+    hosts = _hosts(workers)
     with workers.together("the settings"):
         workload = find(name)
         settings = settings_of(workload, layers)
@@ -143,7 +143,7 @@ def sketch(name: str, layers: list[dict], workers: Lone) -> str | None:
 
     Nothing is read, and the model is made without its numbers. Raises the same HvdscaleError on all ranks.
     """
-    hosts = workers.gather((socket.gethostname(), usable_cores()), "hosts")
+    hosts = _hosts(workers)
     with workers.together("the plan"):
         workload = find(name)
         card = workload.card
@@ -167,10 +167,15 @@ def settings_of(workload: Workload, layers: list[dict]) -> Settings:
     return Settings.build({**workload.defaults, **threads}, *layers)
 
 
-def _host_share(hosts: list[tuple[str, frozenset]], rank: int) -> tuple[int, int]:
+def _hosts(workers: Lone) -> list[tuple[str, frozenset, int]]:
+    """Of each rank its host, the cores that it may use there, and the workers there, those of other groups included."""
+    return workers.gather((socket.gethostname(), usable_cores(), workers.local_size), "hosts")
+
+
+def _host_share(hosts: list[tuple[str, frozenset, int]], rank: int) -> tuple[int, int]:
     """Workers on the rank's host, and cores there that they may use."""
-    mine = [cores for host, cores in hosts if host == hosts[rank][0]]
-    return len(mine), len(frozenset().union(*mine))
+    mine = [cores for host, cores, _ in hosts if host == hosts[rank][0]]
+    return max(len(mine), hosts[rank][2]), len(frozenset().union(*mine))
 
 
 def agree_on(plan: Plan, data: Data, workers: Lone) -> None:

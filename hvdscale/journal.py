@@ -5,6 +5,7 @@ A log that cannot be written does not stop rank 0 alone: it is noted here, voted
 from __future__ import annotations
 
 import json
+import os
 import platform
 import socket
 import subprocess
@@ -29,6 +30,10 @@ class Silent:
 
     path = log_id = ""
     failure: LogError | None = None
+
+    def place(self) -> dict:
+        """What a checkpoint says of the log that belongs to it."""
+        return {"path": os.path.abspath(self.path), "id": self.log_id}
 
     def evaluation(self, step: int, examples: int, train_seconds: float, measured: dict[str, float]) -> None:
         """One row of /evaluations."""
@@ -90,9 +95,12 @@ class Journal(Silent):
         writer.flush(sync=True)
 
     def evaluation(self, step, examples, train_seconds, measured):
+        self._evaluation(step, examples, train_seconds, measured)
+        self.flush()
+
+    def _evaluation(self, step, examples, train_seconds, measured):
         self._write(self._writer.append, "evaluations", trial=self._trial, step=step, examples=examples,
                     train_seconds=train_seconds, **measured)
-        self.flush()
 
     def step(self, step, lr, result):
         parts = {name: getattr(result, name) for name in self._parts}

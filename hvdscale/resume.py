@@ -29,6 +29,11 @@ def find_start(settings: Settings, plan: Plan, workers: Lone) -> Start:
     with workers.together("what to go on from"):
         if workers.rank == 0 and settings.checkpoint is not None:
             found = _find(settings, plan)
+    return shared(found, workers)
+
+
+def shared(found: Start, workers: Lone) -> Start:
+    """Rank 0's start, on all ranks; a collective."""
     start = workers.gather(replace(found, state=None), "start")[0]
     start.state = share(found.state, workers)
     if start.state is not None:

@@ -74,7 +74,7 @@ def run(plan: Plan, workload: Workload, data: Data, model: nn.Module, optimizer:
             display.step(done.steps, stream.examples_before(done.steps), done.seconds, result.loss)
             stop = _stop_by_step(done.steps, result, plan)
         journal.end(stop.status, stop.reason)
-        if stop.status != Status.INFEASIBLE:
+        if checkpoints.keeps_end(stop):
             checkpoints.save(done, model, optimizer, take_step)
     return Outcome(stop, done.steps, done.measured, done.evaluated)
 

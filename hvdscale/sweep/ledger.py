@@ -131,6 +131,12 @@ class Files:
     released: set[int] = field(default_factory=set)
     finished: bool = False
 
+    @property
+    def held(self) -> int:
+        """The newest attempt; 0 where it was released, or none was made."""
+        newest = max(self.claims, default=0)
+        return 0 if newest in self.released else newest
+
 
 class Ledger:
     """The files of a sweep's draws in ``out``; every call looks at the folder as it is then.
@@ -140,7 +146,7 @@ class Ledger:
 
     def __init__(self, out: str):
         self.out = out
-        self._results: dict[tuple[str, int], Result] = {}
+        self._results: dict[str, dict[int, Result]] = {}
         self._claims: dict[str, dict] = {}          # claims never change: what was read, by path
         self._dead: set[str] = set()                # owners never come back
 
@@ -153,7 +159,7 @@ class Ledger:
         files = self._files(study, number)
         if files.finished or self._lives(study, number, files) or self._lost_attempts(study, number, files) >= ATTEMPTS:
             return None
-        attempt = max(files.claims, default=0) + 1
+        attempt = max(files.claims | files.released, default=0) + 1
         document = {"owner": owner.name, "host": owner.host, "pid": owner.pid, "job": owner.job, "time": time.time()}
         if not _put_new(self._path(study, f"{number}.claim-{attempt}"), document):
             return None
@@ -174,20 +180,15 @@ class Ledger:
         return _put_new(self._path(study, f"{result.number}.json"), result.as_json())
 
     def results(self, study: str) -> dict[int, Result]:
-        """All results of a study, repeats of the winner among them, in order; files seen before are not read again."""
-        finished = {}
-        for number, files in sorted(self._listing(study).items()):
-            if files.finished:
-                if (study, number) not in self._results:
-                    self._results[study, number] = self._read_result(study, number)
-                finished[number] = self._results[study, number]
-            else:
-                self._results.pop((study, number), None)            # removed by hand, to have it run again
-        return finished
+        """All results of a study, repeats of the winner among them, in order; a file that stays is read once."""
+        seen = self._results.get(study, {})
+        self._results[study] = {number: seen.get(number) or self._read_result(study, number)
+                                for number, files in sorted(self._listing(study).items()) if files.finished}
+        return dict(self._results[study])
 
     def running(self, study: str) -> dict[int, dict]:
         """Draws under a living owner: its name as ``owner``, host, pid, job, time of the claim, and ``attempt``."""
-        return {number: {**self._claim(study, number, max(files.claims)), "attempt": max(files.claims)}
+        return {number: {**self._claim(study, number, files.held), "attempt": files.held}
                 for number, files in sorted(self._listing(study).items())
                 if not files.finished and self._lives(study, number, files)}
 
@@ -196,7 +197,7 @@ class Ledger:
         return [number for number, files in sorted(self._listing(study).items()) if self._died(study, number, files)]
 
     def attempts(self, study: str, number: int) -> int:
-        """How many attempts at a draw died with their owner; those before its last one, where it is finished."""
+        """How many attempts at a draw died with their owner; of a finished one, those before it was finished."""
         return self._lost_attempts(study, number, self._files(study, number))
 
     def lost(self, study: str, number: int) -> bool:
@@ -224,23 +225,22 @@ class Ledger:
         return self._listing(study).get(number, Files())
 
     def _lives(self, study: str, number: int, files: Files) -> bool:
-        """Whether the newest claim has a living owner that did not release it."""
-        newest = max(files.claims, default=0)
-        return newest > 0 and newest not in files.released and self._is_alive(self._claim(study, number, newest))
+        """Whether the attempt that is held has a living owner."""
+        return files.held > 0 and self._is_alive(self._claim(study, number, files.held))
 
     def _died(self, study: str, number: int, files: Files) -> bool:
-        """Whether the newest claim's owner died over it. It may have released or recorded since the folder was listed,
-        and ended then, so that is looked at again."""
-        newest = max(files.claims, default=0)
-        if files.finished or not newest or newest in files.released or self._lives(study, number, files):
+        """Whether the attempt that is held died with its owner. It may have released the draw or recorded it after the
+        folder was listed, and then ended, so the folder is looked at again."""
+        if files.finished or not files.held or self._lives(study, number, files):
             return False
         after = self._files(study, number)
-        return not after.finished and newest not in after.released
+        return not after.finished and files.held not in after.released
 
     def _lost_attempts(self, study: str, number: int, files: Files) -> int:
-        """Attempts that died: the older ones that were not released, and perhaps the newest."""
-        newest = max(files.claims, default=0)
-        return len(files.claims - files.released - {newest}) + self._died(study, number, files)
+        """Attempts that died: all that were not released, less the one that lives or finished the draw."""
+        kept = len(files.claims - files.released)
+        spared = files.finished or (files.held > 0 and not self._died(study, number, files))
+        return max(kept - spared, 0)
 
     def _is_alive(self, claim: dict) -> bool:
         name = claim["owner"]
@@ -259,7 +259,10 @@ class Ledger:
     def _read_result(self, study: str, number: int) -> Result:
         path = self._path(study, f"{number}.json")
         try:
-            result = Result.of_json(_read(path))
+            record = _read(path)
+            if record is None:
+                raise ValueError("it is empty, cut off or no JSON")
+            result = Result.of_json(record)
             if result.number != number:
                 raise ValueError(f"it is the result of draw {result.number}")
         except ValueError as error:
@@ -338,3 +341,16 @@ def _names(folder: str) -> list[str]:
 
 def _shown(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
+
+
+def put(path: str, text: str) -> None:
+    """Writes a file in the place of what is there, whole or not at all; LogError where it cannot be written."""
+    temporary = f"{path}.{uuid.uuid4().hex}{TEMPORARY}"
+    with writing(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(temporary, "x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    sync_directory(path)

@@ -1,0 +1,164 @@
+"""hvdscale-tune: search metaparameters at each global batch size, on the workers that the launcher started."""
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from ..config import Settings, checked, parse_assignments
+from ..display import on_terminal
+from ..ends import DONE
+from ..errors import HvdscaleError, UsageError, WorkersError
+from ..launch import place
+from ..sweep.file import FREE_SETTINGS, Sweep, read_sweep
+from ..sweep.guard import guard
+from .common import BROKEN_PIPE, INTERRUPTED
+from .train import _exit_now, _parse, _say_error, _stop
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The command line: the sweep file's path, what it says, and what to do with it."""
+
+    path: str
+    sweep: Sweep
+    out: str
+    only: dict[str, list[str]]
+    shard: tuple[int, int]
+    free: dict              # settings that change no update
+    mode: str               # run, dry-run or status
+    take_over: bool
+    terminal: bool          # whether what is printed reaches one
+
+
+@click.command(context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.argument("sweep", metavar="SWEEP.toml")
+@click.option("--out", metavar="DIR", help="folder of the sweep, by default sweeps/NAME after the file; jobs that are "
+              "given the same one share the work")
+@click.option("--dry-run", "mode", flag_value="dry-run", help="print trials, steps, examples, and the time from a few "
+              "measured steps, and stop")
+@click.option("--status", "mode", flag_value="status", help="collect and say what there is by now, and stop")
+@click.option("--only", multiple=True, metavar="batch=N|optimizer=NAME", help="these studies; may be given several "
+              "times")
+@click.option("--shard", metavar="I/N", help="of each study's draws, 0/N to (N-1)/N, this part; for the tasks of a job "
+              "array")
+@click.option("--data-dir", metavar="DIR", help="folder of the data set's files")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set a key of hvdscale-train that "
+              "changes no update, such as threads or stall_seconds")
+@click.option("--take-over", is_flag=True, help="go on where the file system refuses locks")
+def command(sweep, out, mode, only, shard, data_dir, assignments, take_over):
+    """Search metaparameters at each global batch size of SWEEP.toml, alone, or under mpirun, horovodrun or srun.
+
+    The workers share the trials out between them. A sweep that was interrupted goes on; the same command does it. Once
+    a study is done its trials lie in DIR/STUDY.h5, for hvdscale-report, and the best points in DIR/tuned.toml:
+
+    \b
+      hvdscale-tune sweep.toml --dry-run
+      mpirun -np 8 hvdscale-tune sweep.toml --out sweeps/mnist
+      hvdscale-train mnist/simple_cnn --global-batch 256 --lr-rule tuned --metaparameters sweeps/mnist/tuned.toml
+
+    Exit codes: 0 done, 1 error, 2 misuse, 75 stopped by a signal.
+    """
+    free = {**parse_assignments(assignments), **({"data_dir": data_dir} if data_dir else {})}
+    for name in checked(free):
+        if name not in FREE_SETTINGS:
+            raise UsageError(f"--set {name} would make other trials; it belongs into [settings] of {sweep}")
+    return Asked(sweep, read_sweep(sweep), out or os.path.join("sweeps", Path(sweep).stem), parse_only(only),
+                 parse_shard(shard), free, mode or "run", take_over, on_terminal(sys.stdout))
+
+
+def parse_only(texts) -> dict[str, list[str]]:
+    """Values by word, of texts such as batch=256 and optimizer=sgd; raises UsageError."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        word, equals, value = text.partition("=")
+        if word not in ("batch", "optimizer") or not value:
+            raise UsageError(f"--only {text!r} is neither batch=N nor optimizer=NAME, such as batch=256")
+        found.setdefault(word, []).extend(value.split(","))
+    return found
+
+
+def parse_shard(text: str | None) -> tuple[int, int]:
+    """(I, N) of I/N; raises UsageError."""
+    index, _, count = (text or "0/1").partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise UsageError(f"--shard {text!r} is not I/N with I from 0 to N - 1, such as 0/3")
+    return int(index), int(count)
+
+
+def main() -> None:
+    """Run the command; of all processes that were started, one prints and gives the exit code."""
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, _stop)
+    asked, error = _parse(command)
+    if isinstance(asked, int):
+        sys.exit(asked)
+    here, group = place(), None
+    try:
+        if error:
+            raise error
+        if asked.mode == "run" and asked.sweep.workers_per_trial == 1:
+            guard(here)
+        from ..sweep.run import report_status, sweep_with      # libraries before MPI's threads are there
+        if asked.mode == "status":
+            code = report_status(asked) if here.rank == 0 else DONE
+        else:
+            from ..sweep.groups import form_group, leave
+            group, number = form_group(asked.sweep.workers_per_trial, stall_seconds(asked))
+            code, others_gone = sweep_with(asked, group, number, here, Signals())
+            _exit_now(leave(group, code, others_gone))
+    except ModuleNotFoundError as missing:
+        _fail(here, group, WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs "
+                                        "it, Open MPI and Horovod"))
+    except HvdscaleError as raised:
+        _fail(here, group, raised)
+    except KeyboardInterrupt:
+        _exit_now(INTERRUPTED)
+    except BrokenPipeError:
+        os._exit(BROKEN_PIPE)
+    _exit_now(code)
+
+
+def stall_seconds(asked: Asked) -> float:
+    """As the sweep or the command line says."""
+    return Settings.build({}, asked.sweep.settings, asked.free).stall_seconds
+
+
+class Signals:
+    """Whether a signal has come: the trial then stops, and the sweep with it. A second Ctrl-C ends it at once."""
+
+    def __init__(self):
+        self._came = False
+
+    def __call__(self) -> bool:
+        return self._came
+
+    def watch(self) -> None:
+        """From here on signals are noted."""
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: object) -> None:
+        if self._came and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._came = True
+
+
+def _fail(here, group, error: HvdscaleError) -> None:
+    """Say the error, once for the launch where all ranks have it, and end this process."""
+    if isinstance(error, UsageError) or group is None or group.rank == 0:
+        if here.rank == 0:
+            _say_error(error)
+        elif not isinstance(error, UsageError):
+            click.echo(f"Error: rank {here.rank}: {error}", err=True)
+    if group is not None:
+        group.abandon()
+    _exit_now(error.exit_code if here.rank == 0 else 0)
+
+
+if __name__ == "__main__":
+    main()

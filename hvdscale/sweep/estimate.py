@@ -1,0 +1,96 @@
+"""What a sweep will take, before it starts: trials, steps, examples, and hours from a few measured steps."""
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..elastic import Memory
+from ..evaluate import Evaluator
+from ..job import prepare
+from ..step import DataParallelStep
+from ..workers import Lone
+from ..workload import Data
+from .progress import duration
+from .studies import Settled
+
+STEPS = 3           # measured, after one that is not
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one study: seconds of a step and of an evaluation on this group, and of all its trials at most."""
+
+    settled: Settled
+    step_seconds: float
+    evaluation_seconds: float
+
+    @property
+    def evaluations(self) -> int:
+        settled = self.settled
+        return math.ceil(settled.budget_steps / settled.eval_every) + 1 if settled.eval_every else 0
+
+    @property
+    def trials(self) -> int:
+        return self.settled.study.trials + self.settled.sweep.repeats
+
+    @property
+    def trial_seconds(self) -> float:
+        """Of a trial that goes to the end of its budget."""
+        if not self.settled.budget_steps:
+            return self.settled.study.layer["seconds"]
+        return self.settled.budget_steps * self.step_seconds + self.evaluations * self.evaluation_seconds
+
+    @property
+    def seconds(self) -> float:
+        return self.trials * self.trial_seconds
+
+
+def estimates(studies: list[Settled], workload: str, data: Data, group: Lone) -> Iterator[Estimate]:
+    """Measure each study's first draw for a few steps and an evaluation; a collective of the group."""
+    for settled in studies:
+        job = prepare(workload, settled.layers(0, "none"), group, Memory(data=data))
+        yield Estimate(settled, *_measured(job, group))
+
+
+def _measured(job, group: Lone) -> tuple[float, float]:
+    plan = job.plan
+    take_step = DataParallelStep(plan, job.workload, job.data.train, job.model, job.optimizer, group, job.device)
+    evaluate = Evaluator(job.workload, job.data.evaluated(plan.train_eval_examples), plan.eval_batch, group, job.device,
+                         plan.precision, plan.loader_workers)
+    take_step.warm_up(1)
+    started = time.perf_counter()
+    for step in range(STEPS):
+        take_step(step, 0.0, set())
+    stepped = time.perf_counter()
+    evaluate(job.model, plan.eval_splits)
+    ended = time.perf_counter()
+    take_step.feed.close()
+    evaluate.loader.close()
+    return (stepped - started) / STEPS, ended - stepped
+
+
+def table(found: list[Estimate], groups: int) -> str:
+    """The studies by line, and the whole."""
+    head = ("study", "trials", "draws at most", "steps", "examples", "evaluations", "s a step", "time at most")
+    rows = [(e.settled.name, f"{e.trials}", f"{e.settled.study.max_draws}", *_budget(e.settled), f"{e.evaluations}",
+             f"{e.step_seconds:.2g}", duration(e.seconds / groups)) for e in found]
+    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
+    lines = ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
+             for row in (head, *rows)]
+    lines.insert(1, "-" * len(lines[0]))
+    total = duration(sum(e.seconds for e in found) / groups)
+    steps = sum(e.trials * e.settled.budget_steps for e in found)
+    examples = sum(e.trials * e.settled.budget_steps * e.settled.study.global_batch for e in found)
+    lines.append(f"\n{sum(e.trials for e in found):,} trials, {steps:,} steps, {examples:,} examples: {total} at most "
+                 f"with {groups} group{'s' * (groups > 1)} of workers.\nThat is if every trial goes to the end of its "
+                 "budget; draws that diverge are replaced, and come on top.")
+    return "\n".join(lines)
+
+
+def _budget(settled: Settled) -> tuple[str, str]:
+    """Steps and examples of a trial."""
+    if not settled.budget_steps:
+        return "by time", "by time"
+    return f"{settled.budget_steps:,}", f"{settled.budget_steps * settled.study.global_batch:,}"

@@ -1,0 +1,59 @@
+"""A process that outlives its child: where a trial's process is killed, as for want of memory, another takes its place.
+
+    guard(process)          returns in the child, which does the work; this process ends as the last child does
+
+A launcher ends all processes of a launch when one is killed. To it the one that waits here is the one that counts.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+from ..launch import Process
+
+PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+MOST = 20                   # children that may be killed
+PR_SET_PDEATHSIG = 1        # sys/prctl.h
+
+
+def guard(process: Process) -> None:
+    """Go on in a child; to be called before there are threads. Where there is no fork, go on as it is."""
+    if not hasattr(os, "fork"):
+        return
+    for _ in range(MOST):
+        parent, child = os.getpid(), os.fork()
+        if child == 0:
+            _die_with(parent)
+            return
+        killed_by = _wait(child)
+        sys.stderr.write(f"rank {process.rank}: process {child} was killed by {killed_by.name}"
+                         f"{' (out of memory?)' if killed_by == signal.SIGKILL else ''}; another takes its place\n")
+        sys.stderr.flush()
+        time.sleep(1)
+    sys.stderr.write(f"Error: rank {process.rank}: {MOST} processes were killed\n")
+    os._exit(1 if process.rank == 0 else 0)
+
+
+def _wait(child: int) -> signal.Signals:
+    """What killed the child; where it ends by itself, this process does, too."""
+    before = {number: signal.signal(number, lambda number, _: os.kill(child, number)) for number in PASSED_ON}
+    status = os.waitpid(child, 0)[1]
+    if os.WIFEXITED(status):
+        os._exit(os.WEXITSTATUS(status))
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    return signal.Signals(os.WTERMSIG(status))
+
+
+def _die_with(parent: int) -> None:
+    """Be killed when the parent is, and leave the terminal's signals to it."""
+    os.setpgid(0, 0)
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):
+        return                          # not Linux
+    if os.getppid() != parent:
+        os._exit(1)

@@ -1,0 +1,103 @@
+"""What a sweep prints while it runs: where each study stands, and the time left. A block on a terminal, else lines."""
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+
+from ..display import Quiet
+from .farm import Standing
+from .studies import Settled
+
+LINE_SECONDS, BLOCK_SECONDS = 10.0, 1.0
+
+
+class Progress(Quiet):
+    """The display of the sweep, shown during the trials of the group that has it.
+
+    Raises LogError from ``step`` and ``tick`` where the ledger cannot be read.
+    """
+
+    def __init__(self, standing: Standing, terminal: bool, out=sys.stdout, clock=time.monotonic):
+        self._standing, self._block, self._out, self._clock = standing, terminal, out, clock
+        self._drawn, self._lines, self._told = -float("inf"), 0, {}
+
+    def say(self, text):
+        self._erase()
+        print(text, file=self._out, flush=True)
+
+    def step(self, step, examples, seconds, loss):
+        self.tick()
+
+    def tick(self) -> None:
+        """Show where the sweep stands, if it is time."""
+        if self._clock() - self._drawn >= (BLOCK_SECONDS if self._block else LINE_SECONDS):
+            self.show()
+
+    def show(self) -> None:
+        """Show where the sweep stands, on paper only what has changed."""
+        standings = {name: where(self._standing, settled) for name, settled in self._standing.studies.items()}
+        lines = {name: line for name, line in standings.items() if self._block or self._told.get(name) != line}
+        self._drawn = self._clock()
+        if not lines:
+            return
+        text = [f"{name:<{max(map(len, standings))}}  {line}" for name, line in lines.items()]
+        if len(standings) > 1 or self._block:
+            text.append(overall(self._standing))
+        self._erase()
+        if self._block:
+            columns, rows = shutil.get_terminal_size()
+            text = [line[:columns - 1] for line in text[-(rows - 1):]]
+            self._lines = len(text)
+        print("\n".join(text), file=self._out, flush=True)
+        self._told = standings
+
+    def end(self):
+        """A trial has ended; others follow."""
+
+    def _erase(self):
+        if self._lines:
+            self._out.write(f"\x1b[{self._lines}A\x1b[J")
+            self._lines = 0
+
+
+def where(standing: Standing, settled: Settled) -> str:
+    """Where a study stands, in a line."""
+    results, running = standing.ledger.results(settled.name), standing.ledger.running(settled.name)
+    state = standing.state(settled)
+    kinds = [results[number].kind for number in range(state.limit) if number in results]
+    counts = [f"{sum(kind not in ('diverged', 'failed', 'lost') for kind in kinds)} of {settled.study.trials} feasible",
+              f"{len(running)} running" * bool(running),
+              *(f"{kinds.count(kind)} {kind}" * (kind in kinds) for kind in ("pruned", "diverged", "failed", "lost"))]
+    return ", ".join(filter(None, counts)) + _best(standing, settled, state)
+
+
+def _best(standing, settled, state) -> str:
+    best = standing.winner(settled, state)
+    if best is None:
+        return ""
+    outcome = state.outcomes[best]
+    if settled.sweep.objective == "steps":
+        return f"; best {outcome.steps:,.0f} steps (trial {best})"
+    return f"; best {settled.sweep.objective} {outcome.best:.4g} (trial {best})"
+
+
+def overall(standing: Standing) -> str:
+    """How much of the sweep is done, and the time left as its trials have gone so far."""
+    expected, done, wanted, left, busy = standing.expected_seconds(), 0, 0, 0.0, 0
+    for name, settled in standing.studies.items():
+        results, numbers = standing.ledger.results(name), standing.wanted(settled)
+        running = standing.ledger.running(name)
+        ended = sum(number in results for number in numbers)
+        done, wanted, busy = done + ended, wanted + len(numbers), busy + len(running)
+        left += (len(numbers) - ended - len(running) / 2) * expected[name]
+    said = f"sweep: {done} of {wanted} trials done"
+    return f"{said}, about {duration(left / max(1, busy))} left" if done and done < wanted else said
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes, hours or days, for people."""
+    for unit, size in (("s", 120), ("min", 7200), ("h", 172800)):
+        if seconds < size:
+            return f"{seconds / {'s': 1, 'min': 60, 'h': 3600}[unit]:.0f} {unit}"
+    return f"{seconds / 86400:.1f} days"

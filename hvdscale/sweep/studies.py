@@ -1,0 +1,132 @@
+"""The studies of a sweep against its data: budget and evaluations in steps, the space at that budget, the points drawn.
+
+Points are drawn once and kept, so that every process of every job has the same, whatever its versions of scipy.
+
+    OUT/points/nesterov-b256.json       {"drawn_by": "scipy 1.15.2", "points": [{"lr": 0.1, ...}, ...]}
+"""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import scipy
+
+from ..config import Settings
+from ..errors import LogError, PlanError, UsageError
+from ..plan import Place, Plan, settle, settle_budget, settle_eval_every
+from ..shards import Stream
+from ..streams import stream_key
+from ..workload import Workload
+from .file import Study, Sweep
+from .ledger import put
+from .rules import FIRST_REPEAT
+from .space import Parameter, draws, layer_of
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A study with what follows from the data's size.
+
+    budget_steps  0: the budget is in seconds;  eval_every  steps between evaluations, on one relative grid at all
+    batch sizes;  minimizes  whether smaller values of the objective are better;  points  of each draw, by key
+    """
+
+    sweep: Sweep
+    study: Study
+    budget_steps: int
+    eval_every: int
+    minimizes: bool
+    space: tuple[Parameter, ...]
+    points: tuple[Mapping, ...]
+
+    @property
+    def name(self) -> str:
+        return self.study.name
+
+    def draw_of(self, number: int) -> tuple[int, int]:
+        """The draw and the repeat of a trial's number; repeat 0: of the search itself."""
+        return divmod(number - FIRST_REPEAT, 100) if number >= FIRST_REPEAT else (number, 0)
+
+    def layers(self, number: int, checkpoint: str) -> list[dict]:
+        """The settings of a trial that keeps its checkpoints in a folder, the strongest layer last."""
+        sweep, (draw, _) = self.sweep, self.draw_of(number)
+        target = str(sweep.targets[-1]) if sweep.targets else "none"
+        return [dict(self.study.layer), {
+            "seed": sweep.seed + number, "target": target, "keep_going": sweep.objective != "steps",
+            "eval_every": self.eval_every, "checkpoint": checkpoint, **layer_of(self.points[draw])}]
+
+    def record(self, number: int) -> dict:
+        """What a trial's plan says of the search that it belongs to."""
+        sweep, (draw, repeat) = self.sweep, self.draw_of(number)
+        return {"study": self.name, "draw": draw, "repeat": repeat, "point": dict(self.points[draw]),
+                "space": [parameter.record() for parameter in self.space], "trials": self.study.trials,
+                "max_draws": self.study.max_draws, "objective": sweep.objective, "minimizes": self.minimizes,
+                "targets": [str(target) for target in sweep.targets],
+                "prune_keep": sweep.prune_keep if sweep.prune else None, "seed": sweep.seed}
+
+
+def settle_study(sweep: Sweep, study: Study, workload: Workload, train_examples: int, out: str | None) -> Settled:
+    """The study settled, its points drawn, or those kept under ``out``; raises UsageError or LogError."""
+    settings = Settings.build(workload.defaults, study.layer)
+    minimizes = _minimizes(sweep, workload, settings)
+    if study.global_batch > train_examples:
+        raise PlanError(f"batch size {study.global_batch} is larger than the training set of {train_examples} examples")
+    stream = Stream(train_examples, study.global_batch, settings.seed, settings.last_batch)
+    budget_steps = settle_budget(settings, stream)
+    every = (max(1, round(budget_steps / sweep.evaluations)) if sweep.evaluations
+             else settle_eval_every(settings, stream))
+    space = study.space(budget_steps)
+    return Settled(sweep, study, budget_steps, every, minimizes, space, _points(sweep, study, space, out))
+
+
+def _minimizes(sweep: Sweep, workload: Workload, settings: Settings) -> bool:
+    """Which way the objective is better; raises PlanError where trials do not measure it."""
+    split, _, metric = sweep.objective.partition("/")
+    if not metric:
+        return True                                 # steps
+    if metric not in workload.metrics:
+        raise PlanError(f"objective = {sweep.objective!r}: the workload measures {', '.join(workload.metrics)}; "
+                        f"{metric!r} is none of these")
+    if split not in settings.eval_splits:
+        raise PlanError(f"objective = {sweep.objective!r}: trials are evaluated on {settings.eval_splits} alone; add "
+                        f"{split} to eval_splits in [settings]")
+    return workload.metrics[metric] == "min"
+
+
+def plan_of(settled: Settled, number: int, workload: Workload, train_examples: int, val_examples: int) -> Plan:
+    """The plan of a trial on one worker; raises UsageError naming study and draw where its point cannot be."""
+    try:
+        settings = Settings.build(workload.defaults, *settled.layers(number, "none"))
+        return settle(settings, workload, train_examples, val_examples, Place())
+    except UsageError as error:
+        point = ", ".join(f"{name} = {value}" for name, value in settled.points[settled.draw_of(number)[0]].items())
+        raise type(error)(f"{settled.name}, draw {number} ({point}): {error}") from None
+
+
+def _points(sweep: Sweep, study: Study, space: tuple[Parameter, ...], out: str | None) -> tuple[Mapping, ...]:
+    """Those kept, continued where the study may draw more; LogError where this scipy draws others."""
+    key = stream_key(sweep.seed, f"draws/{study.name}")
+    if out is None:
+        return tuple(draws(space, study.max_draws, key))
+    path = os.path.join(out, "points", f"{study.name}.json")
+    kept = _read(path)
+    if len(kept) >= study.max_draws:
+        return tuple(kept[:study.max_draws])
+    drawn = draws(space, study.max_draws, key)
+    if kept != drawn[:len(kept)]:
+        raise LogError(f"{path}: scipy {scipy.__version__} draws other points than those kept there, so the search "
+                       "cannot be continued with it; use the version that the file names, or another --out")
+    put(path, json.dumps({"drawn_by": f"scipy {scipy.__version__}", "points": drawn}, indent=1))
+    return tuple(drawn)
+
+
+def _read(path: str) -> list[dict]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)["points"]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LogError(f"{path}: cannot be read: {error}") from None

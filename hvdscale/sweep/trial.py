@@ -1,0 +1,243 @@
+"""One trial of a sweep: trained as hvdscale-train would, with its rows in the one log of its group.
+
+A trial keeps its state in OUT/checkpoints by time alone, and goes on from it in another group's log: its pieces.
+"""
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ..checkpoint import Folder, Kept, listed, read
+from ..display import Quiet
+from ..ends import PREEMPTED, PRUNED, Outcome, Start, Stop
+from ..errors import CheckpointError, FaultError, HvdscaleError, LogError, WorkerLostError
+from ..job import Job, prepare
+from ..elastic import Memory
+from ..journal import Journal, Silent, open_log
+from ..log.repair import INTERRUPTED
+from ..log.schema import Status
+from ..log.writer import LogWriter
+from ..resume import shared
+from ..snapshot import Progress
+from ..workers import Lone
+from ..workload import Data
+from .ledger import Result
+from .studies import Settled
+
+LOOK_SECONDS = 0.5      # between two looks at what other groups have found
+
+
+@dataclass
+class History:
+    """What a trial has come to, in all its pieces: the steps to each target, and the best value of the objective."""
+
+    pieces: list
+    steps: dict
+    best: float = math.nan
+    last_step: int = 0
+
+    def note(self, settled: Settled, step: int, measured: Mapping[str, float]) -> None:
+        """After an evaluation."""
+        sweep = settled.sweep
+        for target in sweep.targets:
+            if str(target) not in self.steps and target.met_by(measured[target.column]):
+                self.steps[str(target)] = step
+        if sweep.objective != "steps":
+            better = min if settled.minimizes else max
+            value = measured[sweep.objective]
+            if value == value:
+                self.best = value if math.isnan(self.best) else better(self.best, value)
+
+
+class TrialJournal(Journal):
+    """A trial's rows: /trials, /restarts and /evaluations, and none a step."""
+
+    def __init__(self, writer: LogWriter, trial: int, job: Job, record: dict, start: Start, more: dict,
+                 settled: Settled, history: History):
+        super().__init__(writer, trial, job.plan, record, start, more)
+        self.settled, self.history = settled, history
+
+    def place(self):
+        history = self.history
+        return {**super().place(), "pieces": list(map(list, history.pieces)), "steps": history.steps,
+                "best": history.best}
+
+    def evaluation(self, step, examples, train_seconds, measured):
+        self._evaluation(step, examples, train_seconds, measured)      # in the file a second later, or before the next
+        self.history.note(self.settled, step, measured)
+
+    def step(self, step, lr, result):
+        self.history.last_step = step
+
+
+class TrialCheckpoints(Kept):
+    """A trial's checkpoints: by time, and where a signal stops it."""
+
+    def __init__(self, start, *given):
+        super().__init__(replace(start, in_folder=True), *given)
+
+    def keeps_end(self, stop):
+        return stop.exit_code == PREEMPTED
+
+    def end(self, stop):
+        pass
+
+
+class Trials:
+    """Carries out the trials of one group.
+
+    workload  its name;  data  read once;  owner  whose name the group's log has;  stopping  whether a signal has come
+    """
+
+    def __init__(self, out: str, workload: str, data: Data, group: Lone, owner: str, stopping: Callable[[], bool]):
+        self.out, self.workload, self.data, self.group, self.owner = out, workload, data, group, owner
+        self.stopping = stopping
+        self._writer: LogWriter | None = None
+        self._begun = 0
+        self._history, self._started = History([], {}), 0.0
+
+    def carry_out(self, settled: Settled, number: int, threshold: Callable[[], float], display: Quiet) -> Result | None:
+        """The result of a trial; None where a signal has stopped it. All ranks of the group make the call.
+
+        threshold  steps by which it must have met the strictest target to be worth going on, as known by then
+        Raises LogError where its log cannot be written, WorkerLostError or FaultError where the ranks are apart.
+        """
+        self._history, self._started = History([], {}), time.monotonic()
+        try:
+            folder = os.path.join(self.out, "checkpoints", f"{settled.name}-{number}")
+            job = prepare(self.workload, settled.layers(number, folder), self.group, Memory(data=self.data))
+            outcome = self._train(job, settled, number, threshold, display)
+        except (WorkerLostError, FaultError, LogError):
+            raise
+        except HvdscaleError as error:
+            return self.failed(settled, number, str(error))
+        except Exception as error:
+            traceback.print_exc()
+            reason = f"{type(error).__name__}: {error}"
+            if self.group.size > 1:
+                raise FaultError(reason) from error
+            return self.failed(settled, number, reason)
+        finally:
+            self.group.watch(lambda reason: None)
+        stop = outcome.stop
+        if stop.exit_code == PREEMPTED:
+            return None
+        return self._result(settled, number, stop.status, _kind(stop, self._history, settled), stop.reason,
+                            outcome.step)
+
+    def failed(self, settled: Settled, number: int, reason: str) -> Result:
+        """The result of the trial that was carried out last, where it has failed."""
+        return self._result(settled, number, Status.INCOMPLETE, "failed", reason, self._history.last_step)
+
+    def close(self) -> None:
+        """The group's log is whole."""
+        if self._writer is not None:
+            self._writer.finish()
+            self._writer = None
+
+    def let_go(self) -> None:
+        """Leave the log as it stands."""
+        if self._writer is not None:
+            self._writer.abandon()
+
+    def _train(self, job: Job, settled: Settled, number: int, threshold, display) -> Outcome:
+        folder = job.settings.checkpoint
+        start = self._start(folder)
+        with self.group.together("the log"):
+            journal = self._journal(job, settled, number, start)
+        kept = _Folder(folder) if self.group.rank == 0 else None
+        checkpoints = TrialCheckpoints(start, job.plan, kept, journal, display, self.group)
+        wish = Wish(threshold, self.stopping) if self.group.rank == 0 else Wish(lambda: math.inf, self.stopping)
+        outcome = job.train(journal, display, self.group, checkpoints, wish)
+        if journal.failure is not None:
+            raise journal.failure
+        if outcome.stop.exit_code != PREEMPTED and self.group.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        return outcome
+
+    def _start(self, folder: str) -> Start:
+        """Where the trial starts: after its newest checkpoint that is whole, if it has one."""
+        found = Start()
+        if self.group.rank == 0:
+            for step, path in listed(folder):
+                try:
+                    state = read(path)
+                except CheckpointError:
+                    continue
+                found = Start(checkpoint=path, step=step, state=state, previous_end=INTERRUPTED)
+                break
+        start = shared(found, self.group)
+        if start.state is not None:
+            log = start.state["log"]
+            self._history = History([*map(tuple, log["pieces"])], dict(log["steps"]), log["best"], start.step)
+        return start
+
+    def _journal(self, job: Job, settled: Settled, number: int, start: Start) -> Silent:
+        if self.group.rank:
+            return Silent()
+        searched = {parameter.name: settled.points[settled.draw_of(number)[0]][parameter.name]
+                    for parameter in settled.space if "." in parameter.name}
+        more = {name: float(value) for name, value in searched.items() if isinstance(value, (int, float))}
+        if self._writer is None:
+            path = os.path.join(self.out, "logs", f"{self.owner}.h5")
+            self._writer = open_log(path, job.plan, job.workload.metrics, self.group.versions(), more)
+        trial, self._begun = self._begun, self._begun + 1
+        self._history.pieces.append((os.path.basename(self._writer.path), trial))
+        record = {**job.plan.as_record({"workload": self.workload, **job.settings.asked()}),
+                  "sweep": settled.record(number)}
+        return TrialJournal(self._writer, trial, job, record, start, more, settled, self._history)
+
+    def _result(self, settled, number, status, kind, reason, last_step) -> Result:
+        history = self._history
+        steps = {str(target): history.steps.get(str(target), math.inf) for target in settled.sweep.targets}
+        return Result(number=number, status=status, kind=kind, reason=reason, last_step=last_step, steps=steps,
+                      best=history.best, seconds=time.monotonic() - self._started, pieces=tuple(history.pieces),
+                      owner=self.owner)
+
+
+class Wish:
+    """What a rank votes for at a step: to stop at a signal, or where the trial can no longer be among the best.
+
+    Right after an evaluation that did not meet the target at or beyond the threshold, no later one can.
+    """
+
+    def __init__(self, threshold: Callable[[], float], stopping: Callable[[], bool]):
+        self._threshold, self._stopping = threshold, stopping
+        self._seen, self._looked, self._known = -1, -math.inf, math.inf
+
+    def __call__(self, done: Progress) -> set[str]:
+        if self._stopping():
+            return {"signal"}
+        if done.evaluated == self._seen:
+            return set()
+        self._seen, now = done.evaluated, time.monotonic()
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked, self._known = now, self._threshold()
+        return {"prune"} if done.evaluated >= self._known else set()
+
+
+class _Folder(Folder):
+    """A trial's folder of checkpoints, made with the first; its claim stands for a lock, its result for an outcome."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def place(self, step):
+        os.makedirs(self.path, exist_ok=True)
+        return super().place(step)
+
+
+def _kind(stop: Stop, history: History, settled: Settled) -> str:
+    if stop.status == Status.INFEASIBLE:
+        return "diverged"
+    if stop.reason.startswith(PRUNED):
+        return "pruned"
+    if stop.status != Status.COMPLETE:
+        return "failed"
+    targets = settled.sweep.targets
+    return "met" if targets and str(targets[-1]) in history.steps else "budget"
