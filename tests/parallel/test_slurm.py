@@ -1,4 +1,4 @@
-"""slurm/train.sbatch and srun under a real Slurm of two nodes with two cores each."""
+"""The templates of slurm/ and srun under a real Slurm of two nodes with two cores each."""
 import json
 import os
 import re
@@ -26,14 +26,14 @@ def cluster():
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A checkout with a space in its name: the template, and a .venv beside that runs our hvdscale-train."""
+    """A checkout with a space in its name: the templates, and a .venv beside that runs our commands."""
     checkout = tmp_path / "a clone"
     (checkout / ".venv/bin").mkdir(parents=True)
-    (checkout / "slurm").mkdir()
-    shutil.copy(ROOT / "slurm/train.sbatch", checkout / "slurm")
-    command = checkout / ".venv/bin/hvdscale-train"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hvdscale.cli.train "$@"\n')
-    command.chmod(0o755)
+    shutil.copytree(ROOT / "slurm", checkout / "slurm")
+    for name in ("train", "tune"):
+        command = checkout / f".venv/bin/hvdscale-{name}"
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hvdscale.cli.{name} "$@"\n')
+        command.chmod(0o755)
     return checkout
 
 
@@ -182,3 +182,60 @@ def test_a_launcher_that_the_template_does_not_know_is_misuse(submit):
     job, output = submit(["-n1"], "digits/fc", launcher="ssh")
     assert job["ExitCode"] == "2:0"
     assert "train.sbatch: HVDSCALE_LAUNCHER=ssh is neither mpirun nor srun" in output
+
+
+SWEEP = """
+workload = "digits/fc"
+batch_sizes = [64]
+optimizer = "sgd"
+trials = 4
+targets = ["val/error<0.1"]
+steps = 4
+evaluations = 2
+prune = false
+[space.lr]
+scale = "log"
+min = 0.01
+max = 1.0
+"""
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("srun", marks=pytest.mark.slow)])
+def test_the_tasks_of_an_array_share_the_trials_of_a_sweep(cluster, checkout, request, tmp_path, launcher):
+    launcher_command("mpirun", 1)
+    if launcher == "srun":
+        request.getfixturevalue("pmix")
+    (tmp_path / AWKWARD).write_text(SWEEP)
+    array = cluster.sbatch("--array=3-5:2", "-N1", "-n2", "-c1", f"--export=ALL,HVDSCALE_LAUNCHER={launcher}",
+                           checkout / "slurm/study.sbatch", AWKWARD, "--out", "a sweep", cwd=tmp_path)
+    for task in (3, 5):
+        job = cluster.wait(f"{array}_{task}", limit=120)
+        output = (tmp_path / f"hvdscale-tune-{job['JobId']}.out").read_text()
+        assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), output
+        assert f"job {job['JobId']} on n" in output and "2 groups of 1" in output
+    claims = [tmp_path / f"a sweep/trials/sgd-b64/{draw}.claim-1" for draw in range(4)]
+    launches = [json.loads(claim.read_text())["job"] for claim in claims]
+    assert launches[0] == launches[2] != launches[1] == launches[3]
+    with read_log(tmp_path / "a sweep/sgd-b64.h5") as log:
+        assert log.trials["status"].tolist() == [Status.COMPLETE] * 4
+    assert (tmp_path / "a sweep/tuned.toml").exists() and not list(tmp_path.rglob("shot"))
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_warned_is_queued_again_and_goes_on(cluster, checkout, tmp_path):
+    launcher_command("mpirun", 1)
+    (tmp_path / "slow.py").write_text(SLOW)
+    sweep = SWEEP.replace("digits/fc", "slow:workload").replace("steps = 4", "steps = 100")
+    (tmp_path / "sweep.toml").write_text(sweep)
+    job = cluster.sbatch("-n1", "--requeue", "-t10", checkout / "slurm/study.sbatch", "sweep.toml", "--out", "out",
+                         cwd=tmp_path)
+    until(lambda: (tmp_path / "out/trials/sgd-b64/1.claim-1").exists())
+    cluster.run("scancel", "-b", "-s", "USR1", job)                     # what --signal sends
+    until(lambda: "Reason=BeginTime" in cluster.run("scontrol", "-o", "show", "job", job).stdout)
+    assert not (tmp_path / "out/trials/sgd-b64/3.json").exists()
+    cluster.run("scontrol", "update", f"jobid={job}", "starttime=now+2seconds")
+    ended, output = cluster.wait(job, limit=120), (tmp_path / f"hvdscale-tune-{job}.out").read_text()
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "1"), output
+    with read_log(tmp_path / "out/sgd-b64.h5") as log:
+        assert log.trials["status"].tolist() == [Status.COMPLETE] * 4
+        assert log.restarts["trial"].tolist().count(1) == 2             # stopped, and gone on from its checkpoint
