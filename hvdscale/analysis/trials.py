@@ -18,6 +18,7 @@ import numpy as np
 
 from ..ends import PRUNED
 from ..log.schema import Status
+from ..scaling import TUNED
 from .noise import NoiseSteps, read_noise
 from .parts import StepParts, read_parts
 
@@ -154,6 +155,8 @@ class _Rows:
                  int(problem.get("train_examples") or 0))
         workload = self.workloads.setdefault(names, Workload(*names))
         problem.pop("seed", None)
+        if plan.get("sweep"):
+            problem |= {name: value for name, value in _as_tuned(problem, batch).items() if name in problem}
         if not problem:             # a log from elsewhere: its metaparameters are all that is known
             problem = {name: self.columns[name][row] for name in self.metaparameters}
         eval_every = (plan.get("measurement") or {}).get("eval_every")
@@ -162,6 +165,11 @@ class _Rows:
                       setting, *measured, *timed, parts.get(number), noise.get(number))
         return trial if len(worker_counts) < 2 else replace(
             trial, train_seconds=np.full(len(trial.step), np.nan), timed_seconds=np.nan, step_parts=None)
+
+
+def _as_tuned(problem, batch):
+    """What a plan under the rule ``tuned`` says of the rate where it makes the same updates as this one of a study."""
+    return {"lr_rule": TUNED, "base_lr": problem.get("peak_lr"), "base_batch": batch, "lr_factor": 1.0}
 
 
 def _fixed_args(model_args, sweep):

@@ -75,7 +75,7 @@ def hygiene(search) -> tuple[str, ...]:
         return ()
     cut = [_cut_said(bound) for bound in search.bounds if bound.near]
     inside = [f"{bound.parameter.name} {percent(bound.distance)} ({end_name(bound)})" for bound in search.bounds
-              if not bound.near and not math.isnan(bound.position)]
+              if not bound.near and not bound.final and not math.isnan(bound.position)]
     said = [f"Distance from the nearer end of the space: {', '.join(inside)}."] if inside else []
     return (*cut, *said, *_more_said(search))
 
@@ -84,9 +84,10 @@ def _cut_said(bound):
     parameter, value = bound.parameter, value_said(bound.parameter, bound.value)
     if parameter.values:
         ordered = sorted(set(parameter.values))
-        shown = ordered if len(ordered) <= MOST_LISTED else [ordered[0], "...", ordered[-1]]
+        shown = [value_said(parameter, one) for one in ordered]
+        shown = shown if len(shown) <= MOST_LISTED else [shown[0], "...", shown[-1]]
         return (f"{parameter.name} {value} is the {'largest' if bound.upper else 'smallest'} of the values tried "
-                f"({', '.join(str(one) for one in shown)}): add {'larger' if bound.upper else 'smaller'} ones.")
+                f"({', '.join(shown)}): add {'larger' if bound.upper else 'smaller'} ones.")
     scale = parameter.scale.replace("_", " ")
     return (f"{parameter.name} {value} lies {percent(bound.distance)} from the {end_name(bound)} bound "
             f"{value_said(parameter, bound.end)} ({scale} scale): widen the space.")
@@ -104,8 +105,8 @@ def _more_said(search):
         return [] if not search.done else ["One feasible trial: nothing is known of what more would find."]
     whole_study = f"Going from {half.n} to {len(search.curve)} trials"
     if math.isinf(half.low):
-        return [f"{whole_study} was needed to find any: most sets of {half.n} have none that met the target; more "
-                "trials would still improve it."]
+        return [f"{whole_study} was needed to find any: at least half of all sets of {half.n} have none that met the "
+                "target; more trials would still improve it."]
     word = "bettered" if search.objective != STEPS else "lowered"
     amount = percent(search.lowered)
     if search.improving:

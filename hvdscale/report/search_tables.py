@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from ..analysis.search import DIVERGED, FAILED, STEPS
 from ..ends import PRUNED
@@ -53,8 +54,8 @@ def _points_tables(searches):
         if search.best:
             spaces.setdefault(tuple(one.name for one in search.space), []).append(search)
     for at, (names, found) in enumerate(spaces.items()):
-        columns = (BATCH, *(Column(name, name, "1", "of the best trial; below: the bounds of the space, or how many "
-                                   "values it has") for name in names))
+        columns = (BATCH, *(Column(name, re.sub("[_.]", " ", name), "1", "of the best trial; below: the bounds of the "
+                                   "space, or how many values it has") for name in names))
         rows = []
         for search in found:
             cells = {bound.parameter.name: _point(bound) for bound in search.bounds}
@@ -112,8 +113,8 @@ def _improving(search):
     share, half = search.lowered, search.half
     if share != share or not (half.known or search.improving):
         return Cell("n/a", math.nan)
-    over = "" if half.known else "over "
-    return Cell(f"{over}{percent(share)}{f' {words.FLAG}' if search.improving else ''}", share,
+    shown = "from none" if math.isinf(half.low) else f"{'' if half.known else 'over '}{percent(share)}"
+    return Cell(shown + (f" {words.FLAG}" if search.improving else ""), share,
                 below=f"{half.n} to {len(search.curve)} trials")
 
 

@@ -304,11 +304,10 @@ def _cell_notes(section, cells, times=True):
 def _tuned(section, cells):
     """The searches behind cells of which every setting was one drawn by them, by the cell's id."""
     found = {}
-    for cell in cells:
-        drawn = {draw.trial.key for search in section.searches for draw in search.draws if draw.trial}
-        drawn |= {trial.key for search in section.searches for trial in search.repeats}
+    for cell in cells if section.target else ():
         behind = [search for search in section.searches if search.global_batch == cell.global_batch]
-        if behind and section.target and all(trial.key in drawn for trial in cell.considered):
+        drawn = {draw.trial.setting for search in behind for draw in search.draws if draw.trial}
+        if behind and all(trial.setting in drawn for trial in cell.considered):
             found[id(cell)] = behind
     return found
 
