@@ -206,13 +206,13 @@ def test_the_tasks_of_an_array_share_the_trials_of_a_sweep(cluster, checkout, re
     if launcher == "srun":
         request.getfixturevalue("pmix")
     (tmp_path / AWKWARD).write_text(SWEEP)
-    array = cluster.sbatch("--array=3-5:2", "-N1", "-n2", "-c1", f"--export=ALL,HVDSCALE_LAUNCHER={launcher}",
+    array = cluster.sbatch("--array=3-5:2", "-n1", "-c1", f"--export=ALL,HVDSCALE_LAUNCHER={launcher}",
                            checkout / "slurm/study.sbatch", AWKWARD, "--out", "a sweep", cwd=tmp_path)
     for task in (3, 5):
         job = cluster.wait(f"{array}_{task}", limit=120)
         output = (tmp_path / f"hvdscale-tune-{job['JobId']}.out").read_text()
         assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), output
-        assert f"job {job['JobId']} on n" in output and "2 groups of 1" in output
+        assert f"job {job['JobId']} on n" in output and "1 group of 1" in output
     claims = [tmp_path / f"a sweep/trials/sgd-b64/{draw}.claim-1" for draw in range(4)]
     launches = [json.loads(claim.read_text())["job"] for claim in claims]
     assert launches[0] == launches[2] != launches[1] == launches[3]
