@@ -201,8 +201,8 @@ class Ledger:
         return self._lost_attempts(study, number, self._files(study, number))
 
     def lost(self, study: str, number: int) -> bool:
-        """Whether a draw has used up its attempts: someone has to record it as of kind "lost"."""
-        return self.attempts(study, number) >= ATTEMPTS and not self._files(study, number).finished
+        """Whether an unfinished draw has used up its attempts: someone has to record it as of kind "lost"."""
+        return self.attempts(study, number) >= ATTEMPTS
 
     def _path(self, study: str, name: str) -> str:
         return os.path.join(self.out, "trials", study, name)

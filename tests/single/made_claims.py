@@ -1,0 +1,67 @@
+"""Processes that share the draws of one study in a folder, for tests that kill them."""
+import fcntl
+import multiprocessing
+import os
+import random
+import time
+
+from hvdscale.log.schema import Status
+from hvdscale.sweep.ledger import Ledger, Owner, Result
+
+STUDY = "sgd-b32"
+
+
+def start(*given):
+    """A process in ``work``."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    process = context.Process(target=work, args=given, daemon=True)
+    process.start()
+    return process
+
+
+def work(out, draws, seconds, seed):
+    """Runs draws until all are finished: each takes up to ``seconds``, and says so in OUT/notes."""
+    ledger, rng = Ledger(out), random.Random(seed)
+    busy = [open(os.path.join(out, f"busy{number}"), "w") for number in range(draws)]   # a kill lets go of them first
+    owner = Owner.take(out)
+    while len(finished := ledger.results(STUDY)) < draws:
+        for number in (n for n in range(draws) if n not in finished):
+            attempt = ledger.claim(STUDY, number, owner)
+            if attempt is not None:
+                run(out, number, busy[number], rng.uniform(0, seconds))
+                if rng.random() < 0.2:
+                    ledger.release(STUDY, number, attempt)
+                else:
+                    made = ledger.record(STUDY, Result(number, Status.COMPLETE, "met", owner=owner.name))
+                    note(out, number, "recorded" if made else "refused")
+            elif ledger.lost(STUDY, number):
+                ledger.record(STUDY, Result(number, Status.INCOMPLETE, "lost", owner=owner.name))
+        time.sleep(0.003)
+    owner.release()
+
+
+def run(out, number, busy, seconds):
+    """What only one process at a time may be at."""
+    note(out, number, "begun")
+    try:
+        fcntl.flock(busy, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        note(out, number, "twice at once")
+    time.sleep(seconds)
+    fcntl.flock(busy, fcntl.LOCK_UN)
+
+
+def note(out, number, what):
+    with open(os.path.join(out, "notes"), "a") as notes:
+        notes.write(f"{number} {what}\n")
+
+
+def notes(out):
+    """What was noted of each draw, in order: {number: [what, ...]}."""
+    said = {}
+    with open(os.path.join(out, "notes")) as file:
+        for line in file:
+            number, what = line.rstrip().split(" ", 1)
+            said.setdefault(int(number), []).append(what)
+    return said
