@@ -27,8 +27,8 @@ BEST_VALUE = Column("best_value", "best value", "1", "the best at any evaluation
 NEAREST = Column("nearest_bound", "nearest bound", "1", "the least of min(p, 1 - p) over dimensions, p: where the best "
                  "point lies between the bounds, in the scale of the search; of discrete values by their rank")
 IMPROVING = Column("still_improving", "still improving", "1", "1 - m(N) / m(N // 2), m(n): the median of the best over "
-                   "all subsets of n of the N feasible trials; a pruned one is known only to need more than its last "
-                   "step")
+                   "all subsets of n of the N feasible trials; below: N // 2 to N; a pruned one is known only to need "
+                   "more than its last step")
 
 
 def tables_of_searches(searches) -> tuple[Table, ...]:
@@ -105,8 +105,8 @@ def _nearest(search):
     bound = search.nearest
     if bound is None:
         return Cell("n/a", math.nan)
-    return Cell(percent(bound.distance) + (f" {words.FLAG}" if bound.near else ""), bound.distance,
-                below=f"{bound.parameter.name}, {words.end_name(bound)}")
+    flag = f" {words.FLAG}" if bound.near else ""
+    return Cell(f"{percent(bound.distance)} {words.end_name(bound)}{flag}", bound.distance, below=bound.parameter.name)
 
 
 def _improving(search):
@@ -115,7 +115,7 @@ def _improving(search):
         return Cell("n/a", math.nan)
     shown = "from none" if math.isinf(half.low) else f"{'' if half.known else 'over '}{percent(share)}"
     return Cell(shown + (f" {words.FLAG}" if search.improving else ""), share,
-                below=f"{half.n} to {len(search.curve)} trials")
+                below=f"{half.n} to {len(search.curve)}")
 
 
 def _point(bound):
