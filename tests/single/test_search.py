@@ -301,6 +301,12 @@ def test_repeats_that_needed_more_steps_do_not_speak_against_the_best_point():
     assert sorted(run.trial.id for run in cell.runs) == [0, 100000, 200000]
 
 
+def test_a_point_drawn_twice_stands_for_its_batch_by_its_better_trial():
+    made = [drawn(0, 500, problem={"lr": 0.1}), drawn(1, 600, problem={"lr": 0.2}), drawn(2, 900, problem={"lr": 0.1})]
+    [cell] = section(*made).cells
+    assert [run.trial.id for run in cell.runs] == [0, 2]
+
+
 def test_a_report_names_what_was_tuned_instead_of_settings_that_differ():
     made = [drawn(k, 500 + 100 * k, point=point, problem={"base_lr": point["lr"]})
             for k, point in enumerate(points(0.1, 0.2, 0.3))]
