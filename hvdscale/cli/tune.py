@@ -112,10 +112,10 @@ def main() -> None:
             code, others_gone = sweep_with(asked, group, number, here, Signals())
             _exit_now(leave(group, code, others_gone))
     except ModuleNotFoundError as missing:
-        _fail(here, group, WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs "
-                                        "it, Open MPI and Horovod"))
+        _fail(asked, here, group, WorkersError(f"training needs {missing.name}, which is not installed; tools/setup "
+                                               "installs it, Open MPI and Horovod"))
     except HvdscaleError as raised:
-        _fail(here, group, raised)
+        _fail(asked, here, group, raised)
     except KeyboardInterrupt:
         _exit_now(INTERRUPTED)
     except BrokenPipeError:
@@ -148,16 +148,18 @@ class Signals:
         self._came = True
 
 
-def _fail(here, group, error: HvdscaleError) -> None:
-    """Say the error, once for the launch where all ranks have it, and end this process."""
-    if isinstance(error, UsageError) or group is None or group.rank == 0:
-        if here.rank == 0:
-            _say_error(error)
-        elif not isinstance(error, UsageError):
-            click.echo(f"Error: rank {here.rank}: {error}", err=True)
-    if group is not None:
-        group.abandon()
-    _exit_now(error.exit_code if here.rank == 0 else 0)
+def _fail(asked: Asked | None, here, group, error: HvdscaleError) -> None:
+    """Say the error, once for the launch where all ranks have it, and end this process without harm to other groups."""
+    if here.rank == 0:
+        _say_error(error)
+    elif not isinstance(error, UsageError) and (group is None or group.rank == 0):
+        click.echo(f"Error: rank {here.rank}: {error}", err=True)
+    if group is None:
+        _exit_now(error.exit_code if here.rank == 0 else DONE)
+    from ..sweep.groups import leave
+    from ..sweep.run import at_work
+    group.abandon()
+    _exit_now(leave(group, error.exit_code, lambda: not at_work(asked, here)))
 
 
 if __name__ == "__main__":

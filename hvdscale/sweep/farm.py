@@ -87,10 +87,6 @@ class Standing:
         return threshold(self.ledger.results(settled.name), number, self.target(settled),
                          sweep.prune_keep if sweep.prune else None)
 
-    def at_work(self, job: str) -> bool:
-        """Whether a group of the launch carries out a trial."""
-        return any(claim["job"] == job for name in self.studies for claim in self.ledger.running(name).values())
-
     def expected_seconds(self) -> dict[str, float]:
         """Of each study, the seconds of a trial: the mean of those ended, else by its examples as the others went."""
         ended = {name: [result.seconds for result in self.ledger.results(name).values() if result.kind != "failed"]

@@ -28,7 +28,7 @@ def guard(process: Process) -> None:
         if child == 0:
             _die_with(parent)
             return
-        killed_by = _wait(child)
+        killed_by = _wait(child, process.rank)
         sys.stderr.write(f"rank {process.rank}: process {child} was killed by {killed_by.name}"
                          f"{' (out of memory?)' if killed_by == signal.SIGKILL else ''}; another takes its place\n")
         sys.stderr.flush()
@@ -37,12 +37,12 @@ def guard(process: Process) -> None:
     os._exit(1 if process.rank == 0 else 0)
 
 
-def _wait(child: int) -> signal.Signals:
-    """What killed the child; where it ends by itself, this process does, too."""
+def _wait(child: int, rank: int) -> signal.Signals:
+    """What killed the child; where it ends by itself, this process does, too. A launch has its rank 0's code."""
     before = {number: signal.signal(number, lambda number, _: os.kill(child, number)) for number in PASSED_ON}
     status = os.waitpid(child, 0)[1]
     if os.WIFEXITED(status):
-        os._exit(os.WEXITSTATUS(status))
+        os._exit(os.WEXITSTATUS(status) if rank == 0 else 0)
     for number, handler in before.items():
         signal.signal(number, handler)
     return signal.Signals(os.WTERMSIG(status))

@@ -13,6 +13,7 @@ from ..ends import DONE, PREEMPTED
 from ..errors import LogError, UsageError
 from ..job import read_data
 from ..launch import Process
+from ..log.lock import this_process
 from ..workers import Lone
 from ..workload import Data, Workload
 from ..workloads import find
@@ -74,7 +75,14 @@ def sweep_with(asked, group: Lone, number: int, here: Process, signals) -> tuple
         if speaks:
             display.show()
             _conclude(finisher, standing, display, out, finished)
-    return DONE if finished else PREEMPTED, lambda: not standing.at_work(here.job)
+    return DONE if finished else PREEMPTED, lambda: not at_work(asked, here)
+
+
+def at_work(asked, here: Process) -> bool:
+    """Whether another process of the launch carries out a trial."""
+    ledger, this = Ledger(asked.out), this_process()
+    return any(claim["job"] == here.job and (claim["host"], claim["pid"]) != (this["host"], this["pid"])
+               for study in asked.sweep.studies for claim in ledger.running(study.name).values())
 
 
 def report_status(asked) -> int:

@@ -1,4 +1,4 @@
-"""A workload whose course is known: a quadratic bowl of two curvatures, from (1, 1); its examples differ by noise alone.
+"""A workload whose course is known: a quadratic bowl of two curvatures, from (1, 1); examples differ by noise alone.
 
 Of the whole data set the gradient is exact: after t steps of plain SGD each coordinate is (1 - lr h) ** t.
 """
