@@ -60,4 +60,5 @@ class Target:
         return COMPARISONS[self.comparison](measured, self.value)
 
     def __str__(self) -> str:
-        return f"{self.column}{self.comparison}{self.value:g}"
+        short = f"{self.value:g}"
+        return f"{self.column}{self.comparison}{short if float(short) == self.value else repr(self.value)}"

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import median
 
 from ..elastic import Memory
 from ..evaluate import Evaluator
@@ -15,7 +16,7 @@ from ..workload import Data
 from .progress import duration
 from .studies import Settled
 
-STEPS = 3           # measured, after one that is not
+STEPS = 5           # measured, after a pass that is not
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,13 @@ def _measured(job, group: Lone) -> tuple[float, float]:
     evaluate = Evaluator(job.workload, job.data.evaluated(plan.train_eval_examples), plan.eval_batch, group, job.device,
                          plan.precision, plan.loader_workers)
     take_step.warm_up(1)
+    steps = [take_step(step, 0.0, set()).step_seconds for step in range(STEPS)]
     started = time.perf_counter()
-    for step in range(STEPS):
-        take_step(step, 0.0, set())
-    stepped = time.perf_counter()
     evaluate(job.model, plan.eval_splits)
     ended = time.perf_counter()
     take_step.feed.close()
     evaluate.loader.close()
-    return (stepped - started) / STEPS, ended - stepped
+    return median(steps), ended - started
 
 
 def table(found: list[Estimate], groups: int) -> str:

@@ -128,7 +128,8 @@ class Farm:
                     self._release(task)
                 return False
             if isinstance(task, Task):
-                self._carry_out(task)
+                if not self._carry_out(task):
+                    return False
             elif task == WAIT:
                 time.sleep(self.poll)
             else:
@@ -156,7 +157,8 @@ class Farm:
             waits = waits or any(claim["job"] == self.owner.job for claim in running.values())
         return WAIT if waits else NONE
 
-    def _carry_out(self, task: Task) -> None:
+    def _carry_out(self, task: Task) -> bool:
+        """Whether the trial came to its end; else a signal has stopped it, and another may claim it."""
         settled = self.standing.studies[task.study]
         try:
             result = self.trials.carry_out(settled, task.number,
@@ -170,6 +172,7 @@ class Farm:
             self._release(task)
         elif self.group.rank == 0:
             self.standing.ledger.record(task.study, result)
+        return result is not None
 
     def _meet_anew(self, error: WorkerLostError | FaultError) -> str:
         """What went wrong on one rank, once all have met again; where one is lost for good, the others end here."""

@@ -42,10 +42,10 @@ def series():
     return re.search(r"^    (hvdscale-scale (?:.*\\\n)*.*)", README, re.M).group(1)
 
 
-def own_job():
-    """The README's job.py: its Python block, without the indentation."""
-    block = re.search(r"\.\. code-block:: python\n\n((?:    .*\n|\n)+)", README).group(1)
-    return re.sub(r"^    ", "", block, flags=re.M)
+def block(language):
+    """The README's block in a language, without the indentation."""
+    found = re.search(rf"\.\. code-block:: {language}\n\n((?:    .*\n|\n)+)", README).group(1)
+    return re.sub(r"^    ", "", found, flags=re.M)
 
 
 def bash(command, folder):
@@ -57,7 +57,8 @@ def bash(command, folder):
 
 def test_every_command_but_those_of_other_tests_runs_as_written(tmp_path):
     launcher_command("horovodrun", 1)
-    (tmp_path / "job.py").write_text(own_job())
+    (tmp_path / "job.py").write_text(block("python"))
+    (tmp_path / "sweep.toml").write_text(block("toml"))
     for name, place in LINKS.items():
         if place.exists():
             (tmp_path / name).symlink_to(place)
@@ -104,7 +105,7 @@ def test_the_quickstart_ends_with_a_report():
 
 
 def test_the_example_of_an_own_job_is_short_and_the_pictures_exist():
-    assert len(own_job().splitlines()) <= 40
+    assert len(block("python").splitlines()) <= 40
     pictures = re.findall(r"\.\. image:: (\S+)", README)
     assert pictures and all((ROOT / picture).is_file() for picture in pictures)
 

@@ -2,13 +2,15 @@
 import math
 import random
 import signal
+import time
 
 import pytest
 
 from hvdscale.config import read_toml
+from hvdscale.log.reader import read_log
 from tests.parallel import quadratic
 from tests.parallel.sweeps import (TUNE, assert_same_sweep, kill_after, search_in, start, steps_in, studies_in,
-                                   sweep_file, tune)
+                                   sweep_file, tune, until)
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,7 @@ def test_shards_in_turn_find_the_same(tmp_path, run, alone):
     assert "not done" not in done.stdout and "tuned.toml" in done.stdout
 
 
+@pytest.mark.slow
 def test_jobs_on_one_folder_at_a_time_share_the_work(tmp_path, alone):
     sweep = sweep_file(tmp_path, high="0.4", repeats=1)
     jobs = [start(sweep, tmp_path / "out", "--only", only) for only in ("batch=16", "batch=64", "optimizer=sgd")]
@@ -71,7 +74,7 @@ def sweep_with_kills(tmp_path, kills, chosen):
 
 
 def test_killed_and_started_again_it_finds_the_same(tmp_path):
-    sweep_with_kills(tmp_path, 2, random.Random(1))
+    sweep_with_kills(tmp_path, 1, random.Random(1))
 
 
 @pytest.mark.slow
@@ -92,6 +95,7 @@ def pruned_and_unpruned(tmp_path, run, keep, **said):
                search_in(tmp_path / "true", study).saved_steps)
 
 
+@pytest.mark.slow
 def test_the_fewest_steps_are_the_same_with_pruning_and_without(tmp_path, run):
     found = list(pruned_and_unpruned(tmp_path, run, 2, optimizers='["sgd", "nesterov"]', optimizer=None))
     assert len(found) == 4
@@ -157,6 +161,7 @@ def test_a_trial_that_fails_costs_only_itself(tmp_path, run):
     assert all(draw.kind == "failed" for draw in search.draws if not draw.feasible)
 
 
+@pytest.mark.slow
 def test_a_trial_that_kills_its_process_is_given_up_and_the_others_are_not_harmed(tmp_path, run):
     space = "[space.'model_args.width']\nvalues = [1, 2]\n"
     sweep = sweep_file(tmp_path, batch_sizes="[64]", trials=3)
@@ -168,22 +173,22 @@ def test_a_trial_that_kills_its_process_is_given_up_and_the_others_are_not_harme
     assert "lost" in done.stdout
 
 
-def test_a_signal_stops_the_trial_and_the_command_goes_on_with_it(tmp_path, alone):
-    sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.02}", high="0.4", repeats=1, workers_per_trial=1)
+def test_a_signal_stops_the_trial_and_the_command_goes_on_with_it(tmp_path):
+    sweep = sweep_file(tmp_path, batch_sizes="[64]", settings="model_args = {slow = 0.03}", high="0.4")
     whole, out = tmp_path / "whole", tmp_path / "out"
-    first = start(sweep, out)
-    for line in first.stdout:
-        if line.startswith("sweep:"):
-            break
+    other, first = start(sweep, whole), start(sweep, out)
+    until(lambda: list(out.glob("trials/*/0.json")))
+    time.sleep(0.5)                                             # in the steps of the second
     first.send_signal(signal.SIGTERM)
     printed = first.communicate()[0]
     assert first.returncode == 75 and "the same command goes on" in printed, printed
-    assert not list((out / "owners").iterdir())
-    claims = list((out / "trials").glob("*/*.claim-1"))
-    assert claims and all((path.parent / path.name.replace("claim", "released")).exists() for path in claims
-                          if not (path.parent / path.name.replace("claim-1", "json")).exists())
-    assert [start(sweep, path).wait() for path in (out, whole)] == [0, 0]
+    assert not list(out.glob("owners/*")) and list(out.glob("trials/*/*.released-1"))
+    assert list(out.glob("checkpoints/sgd-b64-*/step-*.pt"))
+    assert [start(sweep, out).wait(), other.wait()] == [0, 0]
     assert_same_sweep(out, whole, ("restarts/*",))
+    assert not list(out.glob("checkpoints/*"))
+    with read_log(out / "sgd-b64.h5") as log:
+        assert sum(log.restarts["first_step"] > 0) == 1
 
 
 @pytest.mark.parametrize("mend, said", [
