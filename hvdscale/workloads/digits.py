@@ -55,7 +55,7 @@ def load(data_dir: str | None) -> Data:
 
 
 def _whole() -> tuple[np.ndarray, np.ndarray]:
-    """Images of shape (1797, 64) and labels, of the package's file where it lies: to import it takes a second of CPU."""
+    """Images (1797, 64) and labels, from the package's file where it lies: to import it takes a second of CPU."""
     package = importlib.util.find_spec("sklearn")
     file = Path(package.origin).parent / "datasets/data/digits.csv.gz" if package and package.origin else None
     if file and file.is_file():
