@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from ..display import Quiet
 from ..errors import FaultError, WorkerLostError
@@ -18,6 +19,7 @@ from .studies import Settled
 from .trial import Trials
 
 POLL_SECONDS = 0.5
+STEP_EXAMPLES = 32      # a step is taken to cost as much beside its examples, until trials have shown what it does
 
 
 @dataclass(frozen=True)
@@ -88,16 +90,14 @@ class Standing:
                          sweep.prune_keep if sweep.prune else None)
 
     def expected_seconds(self) -> dict[str, float]:
-        """Of each study, the seconds of a trial: the mean of those ended, else by its examples as the others went."""
+        """Of each study, the seconds of a trial: the mean of those ended, else as the others went for their size."""
         ended = {name: [result.seconds for result in self.ledger.results(name).values() if result.kind != "failed"]
                  for name in self.studies}
         known = [name for name, seconds in ended.items() if seconds]
-        examples = {name: max(1, settled.budget_steps) * settled.study.global_batch
-                    for name, settled in self.studies.items()}
-        spent = sum(sum(ended[name]) / len(ended[name]) for name in known)
-        rate = spent / sum(examples[name] for name in known) if known else 1.0
-        return {name: sum(seconds) / len(seconds) if seconds else rate * examples[name]
-                for name, seconds in ended.items()}
+        sizes = {name: max(1, settled.budget_steps) * (settled.study.global_batch + STEP_EXAMPLES)
+                 for name, settled in self.studies.items()}
+        rate = sum(fmean(ended[name]) for name in known) / sum(sizes[name] for name in known) if known else 1.0
+        return {name: fmean(seconds) if seconds else rate * sizes[name] for name, seconds in ended.items()}
 
 
 class Farm:

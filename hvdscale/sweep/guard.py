@@ -6,6 +6,7 @@ A launcher ends all processes of a launch when one is killed. To it the one that
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -24,12 +25,13 @@ def guard(process: Process) -> None:
     if not hasattr(os, "fork"):
         return
     for _ in range(MOST):
-        parent, child = os.getpid(), os.fork()
-        if child == 0:
+        child = _Child()
+        parent = os.getpid()
+        if child.fork():
             _die_with(parent)
             return
-        killed_by = _wait(child, process.rank)
-        sys.stderr.write(f"rank {process.rank}: process {child} was killed by {killed_by.name}"
+        killed_by = child.wait(process.rank)
+        sys.stderr.write(f"rank {process.rank}: process {child.pid} was killed by {killed_by.name}"
                          f"{' (out of memory?)' if killed_by == signal.SIGKILL else ''}; another takes its place\n")
         sys.stderr.flush()
         time.sleep(1)
@@ -37,15 +39,41 @@ def guard(process: Process) -> None:
     os._exit(1 if process.rank == 0 else 0)
 
 
-def _wait(child: int, rank: int) -> signal.Signals:
-    """What killed the child; where it ends by itself, this process does, too. A launch has its rank 0's code."""
-    before = {number: signal.signal(number, lambda number, _: os.kill(child, number)) for number in PASSED_ON}
-    status = os.waitpid(child, 0)[1]
-    if os.WIFEXITED(status):
-        os._exit(os.WEXITSTATUS(status) if rank == 0 else 0)
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    return signal.Signals(os.WTERMSIG(status))
+class _Child:
+    """A child, to which this process passes signals on, those that come before it is there, too."""
+
+    def __init__(self):
+        self.pid, self._early = 0, []
+
+    def fork(self) -> bool:
+        """Whether this is the child."""
+        self._before = {number: signal.signal(number, self._pass_on) for number in PASSED_ON}
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._restore()
+            return True
+        for number in self._early:
+            self._pass_on(number)
+        return False
+
+    def wait(self, rank: int) -> signal.Signals:
+        """What killed it; where it ends by itself, this process does, too. A launch has its rank 0's code."""
+        status = os.waitpid(self.pid, 0)[1]
+        if os.WIFEXITED(status):
+            os._exit(os.WEXITSTATUS(status) if rank == 0 else 0)
+        self._restore()
+        return signal.Signals(os.WTERMSIG(status))
+
+    def _pass_on(self, number: int, frame: object = None) -> None:
+        if not self.pid:
+            self._early.append(number)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
 def _die_with(parent: int) -> None:

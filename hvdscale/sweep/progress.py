@@ -7,6 +7,7 @@ import time
 
 from ..display import Quiet
 from .farm import Standing
+from .rules import REPLACED
 from .studies import Settled
 
 LINE_SECONDS, BLOCK_SECONDS = 10.0, 1.0
@@ -65,10 +66,11 @@ def where(standing: Standing, settled: Settled) -> str:
     """Where a study stands, in a line."""
     results, running = standing.ledger.results(settled.name), standing.ledger.running(settled.name)
     state = standing.state(settled)
-    kinds = [results[number].kind for number in range(state.limit) if number in results]
-    counts = [f"{sum(kind not in ('diverged', 'failed', 'lost') for kind in kinds)} of {settled.study.trials} feasible",
+    kinds = [outcome.kind for outcome in state.outcomes]
+    kinds += [results[number].kind for number in range(state.prefix, state.limit) if number in results]
+    counts = [f"{sum(kind not in REPLACED for kind in kinds)} of {settled.study.trials} feasible",
               f"{len(running)} running" * bool(running),
-              *(f"{kinds.count(kind)} {kind}" * (kind in kinds) for kind in ("pruned", "diverged", "failed", "lost"))]
+              *(f"{kinds.count(kind)} {kind}" * (kind in kinds) for kind in ("pruned", *REPLACED))]
     return ", ".join(filter(None, counts)) + _best(standing, settled, state)
 
 

@@ -1,0 +1,194 @@
+"""hvdscale-tune's command line, its dry run, its progress, and the process that outlives its child."""
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from hvdscale.cli.tune import Signals, command, parse_only, parse_shard
+from hvdscale.errors import UsageError
+from hvdscale.log.schema import Status
+from hvdscale.sweep.estimate import Estimate, table
+from hvdscale.sweep.farm import Farm, Shard, Standing
+from hvdscale.sweep.file import read_sweep
+from hvdscale.sweep.ledger import Ledger, Owner, Result
+from hvdscale.sweep.progress import Progress, duration
+from hvdscale.sweep.run import wanted_studies
+from hvdscale.sweep.studies import Settled, settle_study
+from hvdscale.workers import Lone
+from tests.conftest import command_environment
+from tests.parallel.quadratic import workload
+from tests.parallel.sweeps import sweep_file
+
+TARGET = "val/loss<0.001"
+
+
+def standing_of(tmp_path, **said):
+    sweep = read_sweep(str(sweep_file(tmp_path, **said)))
+    studies = [settle_study(sweep, study, workload, 64, None) for study in sweep.studies]
+    return Standing(studies, Ledger(str(tmp_path)))
+
+
+def result(number, kind="met", steps=10, seconds=2.0):
+    status = {"diverged": Status.INFEASIBLE, "pruned": Status.INCOMPLETE, "failed": Status.INCOMPLETE}
+    met = {TARGET: steps if kind == "met" else float("inf")}
+    return Result(number, status.get(kind, Status.COMPLETE), kind, last_step=steps, steps=met, seconds=seconds)
+
+
+@pytest.mark.parametrize("options, said", [
+    (["--only", "batch"], "--only 'batch' is neither batch=N nor optimizer=NAME"),
+    (["--only", "width=3"], "--only 'width=3'"),
+    (["--shard", "3/3"], "--shard '3/3' is not I/N with I from 0 to N - 1"),
+    (["--shard", "-1/3"], "--shard '-1/3'"),
+    (["--set", "lr=3"], "--set lr would make other trials; it belongs into [settings] of"),
+    (["--set", "thread=3"], "there is no key 'thread'; did you mean"),
+    (["--set", "threads=none"], "threads = 'none' is not a whole number")])
+def test_an_option_that_means_nothing_is_named(tmp_path, options, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        command.main([str(sweep_file(tmp_path)), *options], standalone_mode=False)
+
+
+def test_the_command_line_says_what_is_to_be_done(tmp_path):
+    path = str(sweep_file(tmp_path, "deep.toml"))
+    asked = command.main([path, "--only", "batch=16,64", "--shard", "1/3", "--data-dir", "d", "--set", "threads=2"],
+                         standalone_mode=False)
+    assert (asked.out, asked.mode, asked.shard) == ("sweeps/deep", "run", (1, 3))
+    assert asked.free == {"threads": 2, "data_dir": "d"} and asked.only == {"batch": ["16", "64"]}
+    assert parse_only(()) == {} and parse_shard(None) == (0, 1)
+
+
+def test_studies_are_chosen_by_batch_and_optimizer(tmp_path):
+    sweep = read_sweep(str(sweep_file(tmp_path, optimizer=None, optimizers='["sgd", "adam"]')))
+    assert [s.name for s in wanted_studies(sweep, {})] == ["sgd-b16", "sgd-b64", "adam-b16", "adam-b64"]
+    assert [s.name for s in wanted_studies(sweep, {"batch": ["64"]})] == ["sgd-b64", "adam-b64"]
+    assert [s.name for s in wanted_studies(sweep, {"batch": ["64"], "optimizer": ["adam"]})] == ["adam-b64"]
+    with pytest.raises(UsageError, match="--only batch=8: the sweep has 16, 64"):
+        wanted_studies(sweep, {"batch": ["8"]})
+
+
+def test_a_shard_has_its_part_of_the_draws_and_any_that_replaces_one():
+    shards = [Shard(index, 3) for index in range(3)]
+    for number in range(10):
+        assert sum(shard.has(number, 10) for shard in shards) == 1
+    assert all(shard.has(10, 10) and shard.has(100_001, 10) for shard in shards)
+
+
+def test_the_study_of_the_longest_trials_comes_first_and_a_failed_one_says_nothing_of_their_length(tmp_path):
+    standing = standing_of(tmp_path)
+    assert standing.expected_seconds()["sgd-b64"] > standing.expected_seconds()["sgd-b16"]
+    standing.ledger.record("sgd-b16", result(0, "failed", seconds=99.0))
+    standing.ledger.record("sgd-b16", result(1, seconds=4.0))
+    assert standing.expected_seconds() == {"sgd-b16": 4.0, "sgd-b64": 4.0 * (64 + 32) / (16 + 32)}
+
+
+def test_the_next_trial_is_claimed_once_and_a_living_one_of_the_launch_is_waited_for(tmp_path):
+    standing = standing_of(tmp_path, batch_sizes="[64]", trials=2)
+    owners = [Owner.take(str(tmp_path)) for _ in range(3)]
+    for owner, job in zip(owners, ("a", "a", "b")):
+        owner.job = job
+    farms = [Farm(standing, None, Lone(), owner, Shard(), None, lambda: None, lambda: False) for owner in owners]
+    first, second = farms[0]._next(), farms[1]._next()
+    assert (first.number, second.number) == (0, 1)
+    assert farms[0]._next() == "wait" and farms[2]._next() == "none"
+    standing.ledger.record("sgd-b64", result(0, "diverged"))
+    assert farms[2]._next().number == 2                         # in its place
+    standing.ledger.record("sgd-b64", result(1))
+    standing.ledger.record("sgd-b64", result(2))
+    assert farms[0]._next() == "none"
+    for owner in owners:
+        owner.release()
+
+
+def test_progress_is_a_line_for_each_study_that_changed(tmp_path):
+    standing, out, now = standing_of(tmp_path, repeats=1, prune_keep=1), io.StringIO(), [0.0]
+    progress = Progress(standing, False, out, lambda: now[0])
+    progress.tick()
+    for number, kind in enumerate(("met", "diverged", "pruned", "failed")):
+        standing.ledger.record("sgd-b16", result(number, kind, 10 - number % 2))
+    progress.step(1, 64, 0.1, 2.3)
+    assert out.getvalue().count("sgd-b16") == 1                 # it is not time yet
+    now[0] = 11.0
+    progress.step(2, 64, 0.1, 2.3)
+    assert out.getvalue().splitlines()[3:] == [
+        "sgd-b16  2 of 6 feasible, 1 pruned, 1 diverged, 1 failed; best 10 steps (trial 0)",
+        "sweep: 4 of 14 trials done, about 28 s left"]
+
+
+def test_on_a_terminal_the_block_is_drawn_in_place_of_the_last_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 30)))
+    standing, out = standing_of(tmp_path), io.StringIO()
+    progress = Progress(standing, True, out)
+    progress.show()
+    progress.show()
+    progress.say("told")
+    assert out.getvalue().count("\x1b[3A\x1b[J") == 2 and out.getvalue().endswith("\x1b[3A\x1b[Jtold\n")
+    assert max(map(len, out.getvalue().replace("\x1b[3A\x1b[J", "").splitlines())) < 40
+
+
+@pytest.mark.parametrize("seconds, said", [(0, "0 s"), (90, "90 s"), (600, "10 min"), (8000, "2 h"),
+                                           (9e5, "10.4 days")])
+def test_times_are_for_people(seconds, said):
+    assert duration(seconds) == said
+
+
+def test_the_estimate_adds_up(tmp_path):
+    settled = standing_of(tmp_path, repeats=2).studies["sgd-b64"]
+    assert isinstance(settled, Settled) and (settled.budget_steps, settled.eval_every) == (48, 2)
+    one = Estimate(settled, 0.5, 0.25)
+    assert one.evaluations == 25 and one.trials == 8
+    assert one.seconds == 8 * (48 * 0.5 + 25 * 0.25)
+    said = table([one], 2)
+    assert re.search(r"sgd-b64 +8 +18 +48 +3,072 +25 +0.5 +2 min", said)
+    assert "8 trials, 384 steps, 24,576 examples: 2 min at most with 2 groups" in said
+
+
+def test_a_signal_is_noted_and_a_second_interrupt_ends_at_once():
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)}
+    try:
+        signals = Signals()
+        signals.watch()
+        assert not signals()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+GUARDED = """
+import os, signal, sys, time
+from hvdscale.launch import place
+from hvdscale.sweep import guard
+guard.time.sleep = lambda seconds: None
+tries = sys.argv[1]
+guard.guard(place())
+with open(tries, "a") as file:
+    file.write("x")
+number = len(open(tries).read())
+{}
+"""
+
+
+@pytest.mark.parametrize("child, code, starts, said", [
+    ("os.kill(os.getpid(), signal.SIGKILL) if number < 3 else os._exit(7)", 7, 3, "killed by SIGKILL (out of memory?)"),
+    ("os.kill(os.getpid(), signal.SIGSEGV)", 1, 20, "20 processes were killed"),
+    ("signal.signal(signal.SIGTERM, lambda *_: os._exit(75)); os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)",
+     75, 1, "")])
+def test_a_killed_child_is_replaced_and_signals_and_codes_are_passed_on(tmp_path, child, code, starts, said):
+    done = subprocess.run([sys.executable, "-c", GUARDED.format(child), str(tmp_path / "tries")], timeout=60,
+                          env=command_environment(), capture_output=True, text=True)
+    assert (done.returncode, len((tmp_path / "tries").read_text())) == (code, starts), done.stderr
+    assert said in done.stderr
+
+
+def test_a_child_dies_with_its_guard(tmp_path):
+    child = "os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(0.5)\nopen(tries, 'a').write('alive')"
+    subprocess.run([sys.executable, "-c", GUARDED.format(child), str(tmp_path / "tries")], timeout=60,
+                   env=command_environment())
+    signal.sigtimedwait([], 0.8)
+    assert (tmp_path / "tries").read_text() == "x"
