@@ -114,7 +114,7 @@ def test_progress_is_a_line_for_each_study_that_changed(tmp_path):
     progress.step(2, 64, 0.1, 2.3)
     assert out.getvalue().splitlines()[3:] == [
         "sgd-b16  2 of 6 feasible, 1 pruned, 1 diverged, 1 failed; best 10 steps (trial 0)",
-        "sweep: 4 of 14 trials done, about 28 s left"]
+        "sweep: 4 of 14 trials done, about 32 s left"]
 
 
 def test_on_a_terminal_the_block_is_drawn_in_place_of_the_last_one(tmp_path, monkeypatch):
