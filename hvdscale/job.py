@@ -49,7 +49,7 @@ class Job:
 
     def train(self, journal: Silent, display: Quiet, workers: Lone,
               checkpoints: Checkpoints = Checkpoints(Start()),
-              wish: Callable[[Progress], set[str]] = lambda done: set()) -> Outcome:
+              wish: Callable[[Progress], set[str]] | None = None) -> Outcome:
         """Carry out the plan. An error ends the trial INCOMPLETE in the journal; WorkerLostError: a worker was lost."""
         def broken_off(reason: str, exit_code: int = FAILED) -> None:
             journal.end(Status.INCOMPLETE, reason)

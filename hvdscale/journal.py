@@ -95,12 +95,9 @@ class Journal(Silent):
         writer.flush(sync=True)
 
     def evaluation(self, step, examples, train_seconds, measured):
-        self._evaluation(step, examples, train_seconds, measured)
-        self.flush()
-
-    def _evaluation(self, step, examples, train_seconds, measured):
         self._write(self._writer.append, "evaluations", trial=self._trial, step=step, examples=examples,
                     train_seconds=train_seconds, **measured)
+        self.flush()
 
     def step(self, step, lr, result):
         parts = {name: getattr(result, name) for name in self._parts}

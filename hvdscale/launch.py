@@ -134,11 +134,6 @@ def _tasks_of_nodes(said: str) -> list[int]:
     return [int(tasks) for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", said) for _ in range(int(times or 1))]
 
 
-def threads_for(process: Process) -> int:
-    """Threads for a process, where all of its launch on its host share the cores that it may use."""
-    return max(1, len(usable_cores()) // process.local_size)
-
-
 def usable_cores() -> frozenset[int]:
     """The cores that this process may run on, by the system's numbers."""
     return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))

@@ -29,10 +29,10 @@ from .workload import Data, Workload
 
 def run(plan: Plan, workload: Workload, data: Data, model: nn.Module, optimizer: torch.optim.Optimizer, workers: Lone,
         device: torch.device, journal: Silent, display: Quiet, checkpoints: Checkpoints,
-        wish: Callable[[Progress], set[str]] = lambda done: set()) -> Outcome:
+        wish: Callable[[Progress], set[str]] | None = None) -> Outcome:
     """Carry out the plan from where the checkpoints say; what was measured is in the journal when this returns.
 
-    wish  what this rank votes for at the next step, after what is done
+    wish  what this rank votes for at the next step, after what is done; signals are its, too. None: signals alone
     """
     take_step = DataParallelStep(plan, workload, data.train, model, optimizer, workers, device)
     evaluate = Evaluator(workload, data.evaluated(plan.train_eval_examples), plan.eval_batch, workers, device,
@@ -44,7 +44,8 @@ def run(plan: Plan, workload: Workload, data: Data, model: nn.Module, optimizer:
     clock = Clock(device, done)
 
     stop, agreed = None, ()
-    with votes_by_signal() as votes, contextlib.closing(take_step.feed), contextlib.closing(evaluate.loader):
+    noting = votes_by_signal() if wish is None else contextlib.nullcontext(set())
+    with noting as votes, contextlib.closing(take_step.feed), contextlib.closing(evaluate.loader):
         while True:
             if stop is None and done.steps == plan.budget_steps > 0:
                 stop = Stop(Status.COMPLETE, f"budget of {done.steps} steps spent", DONE)
@@ -67,7 +68,7 @@ def run(plan: Plan, workload: Workload, data: Data, model: nn.Module, optimizer:
                 checkpoints.save(done, model, optimizer, take_step)
             lr = schedule.lr_at(done.steps)
             with clock:
-                wishes = _wishes(plan, workers, done, journal, checkpoints) | wish(done)
+                wishes = _wishes(plan, workers, done, journal, checkpoints) | (wish(done) if wish else set())
                 result = take_step(done.steps, lr, votes | wishes)
             done.steps, agreed = done.steps + 1, result.votes
             journal.step(done.steps, lr, result)

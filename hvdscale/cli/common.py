@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from ..errors import HvdscaleError
+from ..errors import HvdscaleError, StoppedError, UsageError
 
 INTERRUPTED, BROKEN_PIPE = 130, 141      # as a shell reports SIGINT and SIGPIPE
 
@@ -42,3 +42,30 @@ class Command(_Ending, click.Command):
 
 class Group(_Ending, click.Group):
     """A click group whose commands end as described above."""
+
+
+def parse(command: click.Command):
+    """What the command line says (or an exit code), and the error in it, which all ranks then raise together."""
+    try:
+        return command.main(standalone_mode=False), None
+    except click.ClickException as raised:
+        return None, UsageError(raised.format_message())
+    except HvdscaleError as raised:
+        return None, raised
+
+
+def say_error(error: HvdscaleError) -> None:
+    """One message on stderr."""
+    click.echo(f"Error: {error}", err=True)
+
+
+def stop_before_the_steps(*_: object) -> None:
+    """The handler of signals to a training command; during the steps they are votes."""
+    raise StoppedError("stopped by a signal, not in the steps")
+
+
+def exit_now(code: int) -> None:
+    """End without Python's own exit: HDF5 would try to write what a full disk refused, and crash."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

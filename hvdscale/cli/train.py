@@ -15,7 +15,7 @@ from ..config import KEYS, Settings, key_type, parse_assignments
 from ..errors import (DataError, FaultError, HostsChangedError, HvdscaleError, LogError, StoppedError, UsageError,
                       WorkerLostError, WorkersError)
 from ..presets import read_config
-from .common import BROKEN_PIPE, INTERRUPTED
+from .common import BROKEN_PIPE, INTERRUPTED, exit_now, parse, say_error, stop_before_the_steps
 
 
 # horovodrun takes --log for an ambiguous abbreviation of its own options, wherever it stands
@@ -138,12 +138,8 @@ def command(workload, dry_run, list_workloads, **given):
 def main() -> None:
     """Run the command."""
     for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, _stop)            # during the steps it is a vote
+        signal.signal(number, stop_before_the_steps)            # during the steps it is a vote
     carry_out_together(command, _go_on)
-
-
-def _stop(*_: object) -> None:
-    raise StoppedError("stopped by a signal, not in the steps")
 
 
 def carry_out_together(command: click.Command, go_on) -> None:
@@ -152,7 +148,7 @@ def carry_out_together(command: click.Command, go_on) -> None:
     command  gives what it was asked, the layers of settings second, or an exit code
     go_on    (what the command gave, None or the error in it, workers) -> exit code; raises the same error on all ranks
     """
-    parsed, error = _parse(command)
+    parsed, error = parse(command)
     if isinstance(parsed, int):
         sys.exit(parsed)
     try:
@@ -160,24 +156,24 @@ def carry_out_together(command: click.Command, go_on) -> None:
         from ..workers import form
         workers = form(_stall_seconds(parsed))
     except ModuleNotFoundError as missing:
-        _say_error(WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs it, Open "
-                                "MPI and Horovod"))
+        say_error(WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs it, Open "
+                               "MPI and Horovod"))
         sys.exit(WorkersError.exit_code)
     except HvdscaleError as raised:
-        _say_error(raised)
+        say_error(raised)
         sys.exit(raised.exit_code)
     try:
         code = go_on(parsed, error, workers)
     except (WorkerLostError, FaultError) as lost:
-        _say_error(lost)
+        say_error(lost)
         workers.abandon()
-        _exit_now(lost.exit_code)
+        exit_now(lost.exit_code)
     except HvdscaleError as agreed:
         if workers.rank == 0:
-            _say_error(agreed)
+            say_error(agreed)
         code = agreed.exit_code
     except KeyboardInterrupt:           # during the steps it is a vote
-        _exit_now(INTERRUPTED)
+        exit_now(INTERRUPTED)
     except BrokenPipeError:
         os._exit(BROKEN_PIPE)
     _leave(workers, code)
@@ -201,16 +197,6 @@ def _go_on(parsed, error: HvdscaleError | None, workers) -> int:
         workers.reform()
 
 
-def _parse(command: click.Command):
-    """What the command line says (or an exit code), and the error in it, which all ranks then raise together."""
-    try:
-        return command.main(standalone_mode=False), None
-    except click.ClickException as raised:
-        return None, UsageError(raised.format_message())
-    except HvdscaleError as raised:
-        return None, raised
-
-
 def _stall_seconds(parsed) -> float:
     try:
         return Settings.build({}, *parsed[1]).stall_seconds
@@ -218,22 +204,11 @@ def _stall_seconds(parsed) -> float:
         return KEYS["stall_seconds"].default
 
 
-def _say_error(error: HvdscaleError) -> None:
-    click.echo(f"Error: {error}", err=True)
-
-
 def _leave(workers, code: int) -> None:
     """End all ranks together. A launcher ends the others when one fails, so rank 0 alone gives the code."""
     with contextlib.suppress(WorkerLostError):          # what was to be done is done
         workers.leave()
-    _exit_now(code if workers.rank == 0 else 0)
-
-
-def _exit_now(code: int) -> None:
-    # without Python's own exit: HDF5 would try to write what a full disk refused, and crash
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    exit_now(code if workers.rank == 0 else 0)
 
 
 def _run(name: str, layers: list[dict], dry_run: bool, workers, memory) -> int:

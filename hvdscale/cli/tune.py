@@ -14,10 +14,10 @@ from ..display import on_terminal
 from ..ends import DONE
 from ..errors import HvdscaleError, UsageError, WorkersError
 from ..launch import place
-from ..sweep.file import FREE_SETTINGS, Sweep, read_sweep
+from ..sweep.file import Sweep, read_sweep
 from ..sweep.guard import guard
-from .common import BROKEN_PIPE, INTERRUPTED
-from .train import _exit_now, _parse, _say_error, _stop
+from ..sweep.settings import FREE_SETTINGS
+from .common import BROKEN_PIPE, INTERRUPTED, exit_now, parse, say_error, stop_before_the_steps
 
 
 @dataclass(frozen=True)
@@ -93,34 +93,34 @@ def parse_shard(text: str | None) -> tuple[int, int]:
 def main() -> None:
     """Run the command; of all processes that were started, one prints and gives the exit code."""
     for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, _stop)
-    asked, error = _parse(command)
+        signal.signal(number, stop_before_the_steps)
+    asked, error = parse(command)
     if isinstance(asked, int):
         sys.exit(asked)
-    here, group = place(), None
+    here, run = place(), None
     try:
         if error:
             raise error
         if asked.mode == "run" and asked.sweep.workers_per_trial == 1:
             guard(here)
-        from ..sweep.run import report_status, sweep_with      # libraries before MPI's threads are there
+        from ..sweep.run import SweepRun, report_status         # libraries before MPI's threads are there
         if asked.mode == "status":
-            code = report_status(asked) if here.rank == 0 else DONE
-        else:
-            from ..sweep.groups import form_group, leave
-            group, number = form_group(asked.sweep.workers_per_trial, stall_seconds(asked))
-            code, others_gone = sweep_with(asked, group, number, here, Signals())
-            _exit_now(leave(group, code, others_gone))
+            if here.rank == 0:
+                report_status(asked)
+            exit_now(DONE)
+        from ..sweep.groups import form_group, leave
+        group, number = form_group(asked.sweep.workers_per_trial, stall_seconds(asked))
+        run = SweepRun(asked, group, number, here, Signals())
+        exit_now(leave(group, run.carry_out(), run.others_gone))
     except ModuleNotFoundError as missing:
-        _fail(asked, here, group, WorkersError(f"training needs {missing.name}, which is not installed; tools/setup "
-                                               "installs it, Open MPI and Horovod"))
+        _fail(here, run, WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs "
+                                      "it, Open MPI and Horovod"))
     except HvdscaleError as raised:
-        _fail(asked, here, group, raised)
+        _fail(here, run, raised)
     except KeyboardInterrupt:
-        _exit_now(INTERRUPTED)
+        exit_now(INTERRUPTED)
     except BrokenPipeError:
         os._exit(BROKEN_PIPE)
-    _exit_now(code)
 
 
 def stall_seconds(asked: Asked) -> float:
@@ -148,18 +148,17 @@ class Signals:
         self._came = True
 
 
-def _fail(asked: Asked | None, here, group, error: HvdscaleError) -> None:
+def _fail(here, run, error: HvdscaleError) -> None:
     """Say the error, once for the launch where all ranks have it, and end this process without harm to other groups."""
     if here.rank == 0:
-        _say_error(error)
-    elif not isinstance(error, UsageError) and (group is None or group.rank == 0):
+        say_error(error)
+    elif not isinstance(error, UsageError) and (run is None or run.group.rank == 0):
         click.echo(f"Error: rank {here.rank}: {error}", err=True)
-    if group is None:
-        _exit_now(error.exit_code if here.rank == 0 else DONE)
+    if run is None:
+        exit_now(error.exit_code if here.rank == 0 else DONE)
     from ..sweep.groups import leave
-    from ..sweep.run import at_work
-    group.abandon()
-    _exit_now(leave(group, error.exit_code, lambda: not at_work(asked, here)))
+    run.group.abandon()
+    exit_now(leave(run.group, error.exit_code, run.others_gone))
 
 
 if __name__ == "__main__":

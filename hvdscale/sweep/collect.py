@@ -1,14 +1,15 @@
 """The log of one study, made of what each group of workers logged: every trial as it would have gone in sequence.
 
-    collect("runs/sweep", "sgd-b32", [Chosen(7, Status.COMPLETE, "met", 400, (("node1.h5", 3),)), ...], {"commit": ...})
+    collect("runs/sweep", "sgd-b32", lambda: [Chosen(7, Status.COMPLETE, "met", 400, (("node1.h5", 3),)), ...], {})
 
 Rows are ordered by trial, then step, so the log of a study does not depend on which group ran which trial.
 """
 from __future__ import annotations
 
+import json
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,8 +57,12 @@ class Rows:
     attempt: np.ndarray
 
 
-def collect(out: str, study: str, chosen: Iterable[Chosen], attributes: Mapping) -> str:
+def collect(out: str, study: str, choose: Callable[[], Iterable[Chosen]], attributes: Mapping,
+            wanted: Mapping = {}) -> str:
     """Writes OUT/STUDY.h5 anew from the logs in OUT/logs that the trials' pieces name; gives its path.
+
+    choose      gives the trials; called once no other process collects the study, so that the last to collect has all
+    wanted      what now holds of the sweep in every trial's plan: how many trials
 
     Columns are those of all these logs together, NaN where one lacks them; ``source`` and ``source_trial`` keep where a
     trial's last piece stands. ``attributes`` are added to those of the file. The logs may be live. Raises LogError,
@@ -67,7 +72,9 @@ def collect(out: str, study: str, chosen: Iterable[Chosen], attributes: Mapping)
     path = os.path.join(out, f"{study}.h5")
     lock = Lock.take(path, attempts=LOCK_ATTEMPTS)
     try:
-        shares = _read_all(out, study, _pieces(chosen))
+        shares = _read_all(out, study, _pieces(choose()))
+        for share in shares:
+            share["trials"].values["plan"] = _with_wanted(share["trials"].values.get("plan", ()), wanted)
         root = {"id": uuid.uuid4().hex, "segment": 0, "segments": 1, "merged": len(shares), **attributes}
         tables = {name: _joined(name, [share[name] for share in shares]) for name in TABLES}
         with CompactFile(path + TEMPORARY, root) as file:
@@ -110,6 +117,15 @@ def _read_all(out, study, pieces) -> list[dict[str, Rows]]:
         raise LogError("\n".join(failures) + "\nPut back what is missing and repair what is damaged; or remove the "
                        f"files of these trials in {os.path.join(out, 'trials', study)}, and they are run anew")
     return shares
+
+
+def _with_wanted(plans, wanted) -> np.ndarray:
+    """The plans' texts with what is wanted of their sweep now."""
+    said = np.empty(len(plans), dtype=object)
+    for row, text in enumerate(plans):
+        plan = json.loads(text)
+        said[row] = json.dumps({**plan, "sweep": {**plan.get("sweep", {}), **wanted}})
+    return said
 
 
 def _listed(numbers) -> str:

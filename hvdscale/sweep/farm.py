@@ -58,7 +58,7 @@ class Standing:
     def target(self, settled: Settled) -> str | None:
         """The target that a study's trials are ranked by; None: its objective is another."""
         sweep = settled.sweep
-        return str(sweep.targets[-1]) if sweep.objective == "steps" else None
+        return str(sweep.targets[-1]) if sweep.by_steps else None
 
     def state(self, settled: Settled) -> State:
         """Raises LogError, as all of these do."""
@@ -68,7 +68,7 @@ class Standing:
 
     def winner(self, settled: Settled, state: State) -> int | None:
         """The best draw so far."""
-        return winner(state.outcomes, None if settled.sweep.objective == "steps" else settled.minimizes)
+        return winner(state.outcomes, None if settled.sweep.by_steps else settled.minimizes)
 
     def repeats(self, settled: Settled, state: State) -> list[int]:
         """Numbers of the repeats of the winner, once there is one for good."""
@@ -91,8 +91,8 @@ class Standing:
 
     def expected_seconds(self) -> dict[str, float]:
         """Of each study, the seconds of a trial: the mean of those ended, else as the others went for their size."""
-        ended = {name: [result.seconds for result in self.ledger.results(name).values() if result.kind != "failed"]
-                 for name in self.studies}
+        ended = {name: [result.seconds for result in self.ledger.results(name).values()
+                        if result.kind not in ("failed", "lost")] for name in self.studies}
         known = [name for name, seconds in ended.items() if seconds]
         sizes = {name: max(1, settled.budget_steps) * (settled.study.global_batch + STEP_EXAMPLES)
                  for name, settled in self.studies.items()}
@@ -172,6 +172,7 @@ class Farm:
             self._release(task)
         elif self.group.rank == 0:
             self.standing.ledger.record(task.study, result)
+            self.trials.forget(settled, task.number)
         return result is not None
 
     def _meet_anew(self, error: WorkerLostError | FaultError) -> str:

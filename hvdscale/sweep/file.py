@@ -23,7 +23,6 @@
 """
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 
@@ -33,7 +32,7 @@ from ..target import Target
 from .dimensions import Dimension, Spec, parameter_tables, settle
 from .located import REQUIRED, Table, read_table
 from .rules import FIRST_REPEAT
-from .settings import BUDGETS, ELSEWHERE, FREE_SETTINGS, Keys, checked_key, read_settings, refuse_untaken, takes
+from .settings import BUDGETS, ELSEWHERE, OF_DATA, Keys, checked_key, read_settings, refuse_untaken, takes
 from .space import Parameter
 
 STEPS = "steps"         # the objective: fewest steps to the strictest target
@@ -92,6 +91,11 @@ class Sweep:
     space: dict                         # the tables [space.X], by parameter
     batches: dict                       # the tables [batch.N], by N as text
     studies: tuple[Study, ...]
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether trials are ranked by the steps to the strictest target."""
+        return self.objective == STEPS
 
     def record(self) -> dict:
         """All that the file says, by its own keys, as JSON has it."""
@@ -235,6 +239,10 @@ def read_batches(top: Table, batch_sizes: tuple[int, ...]) -> dict[int, Table]:
         tables.table(name).only(OF_BATCH, {
             **dict.fromkeys(KEYS, f"a key of hvdscale-train stands in [batch.{name}.settings]"), **ELSEWHERE,
             **dict.fromkeys(TOP, "it is one for all batches, at the top of the file, before the first [table]")})
+        own = tables.table(name).table("settings")
+        for key in OF_DATA:
+            if key in own:
+                raise own.wrong(f"{key} is one for all batches, as the data is read once; set it in [settings]", key)
     return {batch: tables.table(str(batch)) for batch in batch_sizes}
 
 
@@ -316,44 +324,3 @@ def refuse_shares(space: dict[str, Table], dimensions: tuple[Dimension, ...], bu
                 dimension.over(budget["steps"])
             except UsageError as error:
                 raise table.wrong(str(error)) from None
-
-
-def check_same(recorded: dict, sweep: Sweep) -> None:
-    """Raise UsageError where the sweep is not the recorded one gone on with, naming the keys that differ.
-
-    More or fewer batch sizes, optimizers, trials, draws, repeats and workers are the same sweep, as are settings that
-    change no update.
-    """
-    then, now = recorded, json.loads(json.dumps(sweep.record()))
-    common = {name: set(then.get(name, ())) & set(now[name]) for name in ("batch_sizes", "optimizers")}
-    was, now_is = _flat(then), _flat(now)
-    differ = [key for key in sorted({*was, *now_is}, key=".".join)
-              if was.get(key) != now_is.get(key) and not _may_differ(key, common)]
-    if differ:
-        changes = "; ".join(f"{'.'.join(key)} was {_shown(was, key)} and is now {_shown(now_is, key)}"
-                            for key in differ)
-        raise UsageError(f"{changes}. What was searched so far would not be of one sweep; put it back, or give another "
-                         "folder")
-
-
-def _flat(record: dict, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], object]:
-    """The entries of nested tables by their paths."""
-    found = {}
-    for name, value in record.items():
-        found.update(_flat(value, (*path, name)) if isinstance(value, dict) else {(*path, name): value})
-    return found
-
-
-def _shown(record: dict, key: tuple) -> str:
-    return repr(record[key]) if key in record else "not there"
-
-
-def _may_differ(key: tuple[str, ...], common: dict[str, set]) -> bool:
-    if key[0] == "batch":
-        if int(key[1]) not in common["batch_sizes"]:
-            return True
-        key = key[2:]
-    if key[0] in ("settings", "space") and not any(takes(optimizer, key[1]) for optimizer in common["optimizers"]):
-        return True
-    return key[0] in (*COUNTS, "batch_sizes", "optimizers", "repeats", "workers_per_trial") or (
-        key[0] == "settings" and key[1] in FREE_SETTINGS)

@@ -40,40 +40,31 @@ def guard(process: Process) -> None:
 
 
 class _Child:
-    """A child, to which this process passes signals on, those that come before it is there, too."""
-
-    def __init__(self):
-        self.pid, self._early = 0, []
+    """A child, to which this process passes signals on."""
 
     def fork(self) -> bool:
-        """Whether this is the child."""
-        self._before = {number: signal.signal(number, self._pass_on) for number in PASSED_ON}
-        self.pid = os.fork()
-        if self.pid == 0:
-            self._restore()
-            return True
-        for number in self._early:
-            self._pass_on(number)
-        return False
+        """Whether this is the child. Signals wait until both processes have their own ways with them."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        try:
+            self.pid = os.fork()
+            if self.pid:
+                self._before = {number: signal.signal(number, self._pass_on) for number in PASSED_ON}
+            return not self.pid
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 
     def wait(self, rank: int) -> signal.Signals:
         """What killed it; where it ends by itself, this process does, too. A launch has its rank 0's code."""
         status = os.waitpid(self.pid, 0)[1]
         if os.WIFEXITED(status):
             os._exit(os.WEXITSTATUS(status) if rank == 0 else 0)
-        self._restore()
-        return signal.Signals(os.WTERMSIG(status))
-
-    def _pass_on(self, number: int, frame: object = None) -> None:
-        if not self.pid:
-            self._early.append(number)
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
-
-    def _restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        return signal.Signals(os.WTERMSIG(status))
+
+    def _pass_on(self, number: int, frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
 
 def _die_with(parent: int) -> None:

@@ -24,7 +24,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import LogError
@@ -45,7 +45,7 @@ class Owner:
     """A process that runs trials. Its lock is held while it, or a child that it forked, lives.
 
     name    of no other process, of this host or another, now or later
-    job     the batch system's number; "" without one
+    job     of which launch, or else the batch system's number
     """
 
     name: str
@@ -55,7 +55,7 @@ class Owner:
     lock: Lock = field(repr=False, compare=False)
 
     @classmethod
-    def take(cls, out: str, take_over: bool = False) -> Owner:
+    def take(cls, out: str, take_over: bool = False, job: str | None = None) -> Owner:
         """This process as an owner in the sweep's folder ``out``; LogError where it cannot be written or locked.
 
         take_over    go on where locks are refused (see the top of this file)
@@ -65,7 +65,8 @@ class Owner:
         path = os.path.join(out, "owners", name)
         with writing(path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            return cls(name, facts["host"], facts["pid"], facts["job"], Lock.take(path, take_over))
+            return cls(name, facts["host"], facts["pid"], facts["job"] if job is None else job,
+                       Lock.take(path, take_over))
 
     def release(self):
         """Lets go of the lock; claims that were neither recorded nor released count as dead from here on."""
@@ -196,6 +197,13 @@ class Ledger:
         """Draws whose newest attempt died with its owner: to be claimed again, or lost."""
         return [number for number, files in sorted(self._listing(study).items()) if self._died(study, number, files)]
 
+    def at_work(self, studies: Iterable[str], job: str, but: str) -> bool:
+        """Whether an owner of the job that has claimed a trial lives, ``but`` for one."""
+        owners = {claim["owner"]: claim for study in studies for number, files in self._listing(study).items()
+                  for claim in (self._claim(study, number, attempt) for attempt in files.claims)}
+        return any(claim.get("job") == job and name != but and self._is_alive(claim)
+                   for name, claim in owners.items())
+
     def attempts(self, study: str, number: int) -> int:
         """How many attempts at a draw died with their owner; of a finished one, those before it was finished."""
         return self._lost_attempts(study, number, self._files(study, number))
@@ -267,7 +275,7 @@ class Ledger:
                 raise ValueError(f"it is the result of draw {result.number}")
         except ValueError as error:
             raise LogError(f"{path}: is not the result of draw {number}: {error}; "
-                           "remove it to have the draw run again") from error
+                           f"remove it, and {number}.claim-* beside it, to have the draw run again") from error
         return result
 
 

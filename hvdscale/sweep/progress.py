@@ -1,11 +1,13 @@
 """What a sweep prints while it runs: where each study stands, and the time left. A block on a terminal, else lines."""
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
 
 from ..display import Quiet
+from ..errors import LogError
 from .farm import Standing
 from .rules import REPLACED
 from .studies import Settled
@@ -14,13 +16,10 @@ LINE_SECONDS, BLOCK_SECONDS = 10.0, 1.0
 
 
 class Progress(Quiet):
-    """The display of the sweep, shown during the trials of the group that has it.
+    """The display of the sweep, shown during the trials of the group that has it."""
 
-    Raises LogError from ``step`` and ``tick`` where the ledger cannot be read.
-    """
-
-    def __init__(self, standing: Standing, terminal: bool, out=sys.stdout, clock=time.monotonic):
-        self._standing, self._block, self._out, self._clock = standing, terminal, out, clock
+    def __init__(self, standing: Standing, terminal: bool, out=None, clock=time.monotonic):
+        self._standing, self._block, self._out, self._clock = standing, terminal, out or sys.stdout, clock
         self._drawn, self._lines, self._told = -float("inf"), 0, {}
 
     def say(self, text):
@@ -28,10 +27,11 @@ class Progress(Quiet):
         print(text, file=self._out, flush=True)
 
     def step(self, step, examples, seconds, loss):
-        self.tick()
+        with contextlib.suppress(LogError):         # which all ranks meet together before the next trial
+            self.tick()
 
     def tick(self) -> None:
-        """Show where the sweep stands, if it is time."""
+        """Show where the sweep stands, if it is time; raises LogError where the ledger cannot be read."""
         if self._clock() - self._drawn >= (BLOCK_SECONDS if self._block else LINE_SECONDS):
             self.show()
 
@@ -79,7 +79,7 @@ def _best(standing, settled, state) -> str:
     if best is None:
         return ""
     outcome = state.outcomes[best]
-    if settled.sweep.objective == "steps":
+    if settled.sweep.by_steps:
         return f"; best {outcome.steps:,.0f} steps (trial {best})"
     return f"; best {settled.sweep.objective} {outcome.best:.4g} (trial {best})"
 

@@ -1,103 +1,182 @@
 """A sweep on one group of workers, from its file to its end."""
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from ..config import Settings
 from ..display import Quiet
 from ..ends import DONE, PREEMPTED
-from ..errors import LogError, UsageError
+from ..errors import HvdscaleError, LogError, PlanError, UsageError, WorkersError
 from ..job import read_data
 from ..launch import Process
-from ..log.lock import this_process
 from ..workers import Lone
 from ..workload import Data, Workload
 from ..workloads import find
 from .estimate import estimates, table
 from .farm import Farm, Shard, Standing
-from .file import Study, Sweep, check_same
+from .file import Study, Sweep
 from .finish import Finisher
-from .ledger import Ledger, Owner, put
+from .ledger import Ledger, Owner
 from .progress import Progress
+from .record import keep_record, refuse_other
 from .studies import Settled, plan_of, settle_study
 from .trial import Trials
 
 
-def sweep_with(asked, group: Lone, number: int, here: Process, signals) -> tuple[int, Callable[[], bool]]:
-    """Carry out this group's share of the sweep, or estimate it; gives the exit code, and whether other groups of the
-    launch are still at work.
+class SweepRun:
+    """One group's share of a sweep.
 
-    asked  see cli.tune.Asked;  number  of the group, of which the first prints. Raises HvdscaleError, on all its ranks.
+    asked  see cli.tune.Asked;  number  of the group in the launch: the first prints;  here  this process's place;
+    signals  see cli.tune.Signals
     """
-    sweep, out = asked.sweep, None if asked.mode == "dry-run" else asked.out
-    with group.together("the sweep"):
-        workload = find(sweep.workload)
-        wanted = wanted_studies(sweep, asked.only)
-        if out is not None and group.rank == 0:
-            keep_record(out, sweep)
-    with group.together("the data"):
-        layers = (wanted[0].layer, asked.free)
-        data = read_data(workload, Settings.build(workload.defaults, *layers))
-    with group.together("the studies"):
-        studies = settle_all(sweep, wanted, workload, data, asked.free, out) if group.rank == 0 else []
-    studies = group.gather(studies, "studies")[0]
-    groups = here.size // group.size
-    if asked.mode == "dry-run":
-        if number == 0:
-            _estimate(studies, sweep, data, group, groups)
-        return DONE, lambda: True
-    signals.watch()
-    owner = Owner.take(out, asked.take_over) if group.rank == 0 else None
-    if owner:
-        owner.job = here.job
-    standing = Standing(studies, Ledger(out))
-    speaks = number == 0 and group.rank == 0
-    display = Progress(standing, asked.terminal) if speaks else Quiet()
-    finisher = Finisher(out, standing, display.say) if speaks else None
-    if speaks:
-        display.say(introduction(asked.path, out, studies, standing, groups, group.size))
-    trials = Trials(out, sweep.workload, data, group, owner.name if owner else "", signals)
-    farm = Farm(standing, trials, group, owner, Shard(*asked.shard), display, _ticks(display, finisher), signals)
-    try:
-        finished = farm.work()
-        with group.together("the log"):
-            trials.close()
-    except BaseException:
-        trials.let_go()
-        raise
-    if owner:
-        owner.release()
-    with group.together("the studies' logs"):
-        if speaks:
-            display.show()
-            _conclude(finisher, standing, display, out, finished)
-    return DONE if finished else PREEMPTED, lambda: not at_work(asked, here)
+
+    def __init__(self, asked, group: Lone, number: int, here: Process, signals):
+        self.asked, self.sweep, self.group, self.number, self.here = asked, asked.sweep, group, number, here
+        self.signals, self.groups = signals, here.size // group.size
+        self.speaks = number == 0 and group.rank == 0
+        self._owner: Owner | None = None
+
+    def carry_out(self) -> int:
+        """The exit code; raises the same HvdscaleError on all ranks of the group."""
+        out = None if self.asked.mode == "dry-run" else self.asked.out
+        studies, data = self._settle(out)
+        if out is None:
+            self._estimate(studies, data)
+            return DONE
+        self.signals.watch()
+        with self.group.together("the sweep's folder"):
+            if self.group.rank == 0:
+                self._owner = Owner.take(out, self.asked.take_over, self.here.job)
+        trials = Trials(out, self.sweep.workload, data, self.group, self._owner.name if self._owner else "",
+                        self.signals, studies)
+        standing = Standing(studies, Ledger(out))
+        display = Progress(standing, self.asked.terminal) if self.speaks else Quiet()
+        finisher = Finisher(out, self.sweep, standing, display.say)
+        if self.speaks:
+            display.say(self._introduction(studies, standing))
+        self._rehearse(trials, studies, standing)
+        try:
+            finished = self._farm(standing, trials, display, finisher).work()
+            with self.group.together("the log"):
+                trials.close()
+        except BaseException:
+            trials.let_go()
+            raise
+        self._conclude(finisher, display, finished)
+        if self._owner:
+            self._owner.release()
+        return DONE if finished else PREEMPTED
+
+    def others_gone(self) -> bool:
+        """Whether no other group of the launch is at work."""
+        if self._owner is None:
+            return True
+        try:
+            names = [study.name for study in self.sweep.studies]
+            return not Ledger(self.asked.out).at_work(names, self.here.job, self._owner.name)
+        except LogError:
+            return True
+
+    def _settle(self, out: str | None) -> tuple[list[Settled], Data]:
+        """The wanted studies against the data, and this."""
+        with self.group.together("the sweep"):
+            workload = find(self.sweep.workload)
+            wanted = wanted_studies(self.sweep, self.asked.only)
+            if out is not None:
+                refuse_other(out, self.sweep)
+        with self.group.together("the data"):
+            data = read_data(workload, Settings.build(workload.defaults, self.sweep.settings, self.asked.free))
+        studies = []
+        with self.group.together("the studies"):
+            if self.group.rank == 0:
+                studies = settle_all(self.sweep, wanted, workload, data, self.asked.free, out)
+                if out is not None:
+                    keep_record(out, self.sweep)
+        return self.group.gather(studies, "studies")[0], data
+
+    def _rehearse(self, trials: Trials, studies: Sequence[Settled], standing: Standing) -> None:
+        """Make a job of each study before any trial: what would fail in all of them is no fault of a trial.
+
+        Raises PlanError and WorkersError, such as for a device that is not there; other errors may be of the point.
+        """
+        ended = self.group.gather([name for name in standing.studies if standing.ledger.results(name)], "ended")[0]
+        for settled in studies:
+            if settled.name not in ended:
+                try:
+                    trials.prepare(settled, 0)
+                except (PlanError, WorkersError):
+                    raise
+                except HvdscaleError:
+                    continue
+
+    def _farm(self, standing: Standing, trials: Trials, display: Quiet, finisher: Finisher) -> Farm:
+        def tick() -> None:
+            if self.speaks:
+                display.tick()
+                finisher.tick()
+        return Farm(standing, trials, self.group, self._owner, Shard(*self.asked.shard), display, tick, self.signals)
+
+    def _conclude(self, finisher: Finisher, display: Quiet, finished: bool) -> None:
+        """Collect what is left, study by study, so that no rank waits long for the one that does it."""
+        while True:
+            with self.group.together("a study's log"):
+                more = self.speaks and (finisher.tick() or finisher.rest())
+            if not self.group.gather(more, "more")[0]:
+                break
+        with self.group.together("the end of the sweep"):
+            if self.speaks:
+                display.show()
+                for line in last_lines(finisher, self.asked.out, finished):
+                    display.say(line)
+
+    def _introduction(self, studies: Sequence[Settled], standing: Standing) -> str:
+        """What is about to be done."""
+        sweep = self.sweep
+        done = sum(len(standing.ledger.results(settled.name)) for settled in studies)
+        searched = ", ".join(dict.fromkeys(parameter.name for settled in studies for parameter in settled.space))
+        aim = f"steps to {' and '.join(map(str, sweep.targets))}" if sweep.by_steps else f"the best {sweep.objective}"
+        trials = sorted({settled.study.trials for settled in studies})
+        count = f"{len(studies)} studies, each" if len(studies) > 1 else "1 study"
+        lines = [f"{self.asked.path}: {sweep.workload}, {count} of {' or '.join(map(str, trials))} feasible trials",
+                 f"  searched    {searched}: for {aim}",
+                 f"  workers     {self.groups} group{'s' * (self.groups > 1)} of {self.group.size}",
+                 f"  folder      {self.asked.out}" + (f": {done} trials are done already" if done else "")]
+        if sweep.prune:
+            lines.append(f"  pruning     exact: the {sweep.prune_keep} fewest steps of a study stay what they would be")
+        return "\n".join(lines)
+
+    def _estimate(self, studies: list[Settled], data: Data) -> None:
+        if self.number == 0:
+            found = list(estimates(studies, self.sweep.workload, data, self.group))
+            if self.group.rank == 0:
+                print(table(found, self.groups))
 
 
-def at_work(asked, here: Process) -> bool:
-    """Whether another process of the launch carries out a trial."""
-    ledger, this = Ledger(asked.out), this_process()
-    return any(claim["job"] == here.job and (claim["host"], claim["pid"]) != (this["host"], this["pid"])
-               for study in asked.sweep.studies for claim in ledger.running(study.name).values())
-
-
-def report_status(asked) -> int:
-    """Collect what there is of a sweep, and say where it stands; gives the exit code."""
+def report_status(asked) -> None:
+    """Collect what there is of a sweep, and say where it stands; raises LogError or UsageError."""
     sweep, out = asked.sweep, asked.out
-    if not os.path.isdir(os.path.join(out, "trials")):
-        raise LogError(f"{out}: no trial of a sweep has begun there")
-    keep_record(out, sweep)
+    if refuse_other(out, sweep) is None:
+        raise LogError(f"{out}: no sweep has begun there")
     way = find(sweep.workload).metrics.get(sweep.objective.partition("/")[2], "min")
     studies = [Settled(sweep, study, 0, 0, way == "min", (), ()) for study in wanted_studies(sweep, asked.only)]
     standing = Standing(studies, Ledger(out))
     display = Progress(standing, asked.terminal)
+    finisher = Finisher(out, sweep, standing, display.say)
     display.show()
-    _conclude(Finisher(out, standing, display.say), standing, display, out, True)
-    return 0
+    while finisher.tick() or finisher.rest():
+        pass
+    for line in last_lines(finisher, out, True):
+        display.say(line)
+
+
+def last_lines(finisher: Finisher, out: str, finished: bool) -> list[str]:
+    """What is left to do, and what to type next."""
+    missing, tuned = finisher.missing(), os.path.join(out, "tuned.toml")
+    why = "other jobs may be at them, else the same command goes on" if finished else "the same command goes on"
+    lines = [f"not done: {missing}; {why}"] if missing else []
+    return lines + ([f"tuned: {tuned}\nnext: hvdscale-report {out}"] if os.path.exists(tuned) else [])
 
 
 def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[Study]:
@@ -112,29 +191,6 @@ def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[Study]:
             and study.optimizer in only.get("optimizer", [study.optimizer])]
 
 
-def keep_record(out: str, sweep: Sweep) -> None:
-    """Write OUT/sweep.json; raises UsageError where another sweep is there."""
-    path, record = os.path.join(out, "sweep.json"), sweep.record()
-    known = _recorded(out)
-    if known is not None:
-        try:
-            check_same(known, sweep)
-        except UsageError as error:
-            raise UsageError(f"{path}: {error}") from None
-    if known != json.loads(json.dumps(record)):
-        put(path, json.dumps(record, indent=1))
-
-
-def _recorded(out: str) -> dict | None:
-    path = os.path.join(out, "sweep.json")
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise LogError(f"{path}: cannot be read: {error}") from None
-
-
 def settle_all(sweep: Sweep, wanted: Sequence[Study], workload: Workload, data: Data, free: dict,
                out: str | None) -> list[Settled]:
     """The studies settled, with a plan for each of their first draws; raises UsageError where one cannot be."""
@@ -144,45 +200,3 @@ def settle_all(sweep: Sweep, wanted: Sequence[Study], workload: Workload, data: 
         for number in range(settled.study.trials):
             plan_of(settled, number, workload, len(data.train), len(data.val))
     return studies
-
-
-def introduction(path: str, out: str, studies: Sequence[Settled], standing: Standing, groups: int, size: int) -> str:
-    """What is about to be done."""
-    sweep = studies[0].sweep
-    done = sum(len(standing.ledger.results(settled.name)) for settled in studies)
-    searched = ", ".join(dict.fromkeys(parameter.name for settled in studies for parameter in settled.space))
-    aim = (f"steps to {' and '.join(map(str, sweep.targets))}" if sweep.objective == "steps"
-           else f"the best {sweep.objective}")
-    lines = [f"{path}: {sweep.workload}, {len(studies)} studies, each of {studies[0].study.trials} feasible trials",
-             f"  searched    {searched}: for {aim}",
-             f"  workers     {groups} group{'s' * (groups > 1)} of {size}",
-             f"  folder      {out}" + (f": {done} trials are done already" if done else "")]
-    if sweep.prune:
-        lines.append(f"  pruning     exact: the {sweep.prune_keep} fewest steps of each study stay what they would be")
-    return "\n".join(lines)
-
-
-def _estimate(studies, sweep, data, group, groups) -> None:
-    found = list(estimates(studies, sweep.workload, data, group))
-    if group.rank == 0:
-        print(table(found, groups))
-
-
-def _ticks(display: Quiet, finisher: Finisher | None) -> Callable[[], None]:
-    def tick() -> None:
-        if finisher is not None:
-            display.tick()
-            finisher.tick()
-    return tick
-
-
-def _conclude(finisher: Finisher, standing: Standing, display: Progress, out: str, finished: bool) -> None:
-    written = finisher.end()
-    missing = {name: sum(number not in standing.ledger.results(name) for number in standing.wanted(settled))
-               for name, settled in standing.studies.items()}
-    if any(missing.values()):
-        said = ", ".join(f"{count} of {name}" for name, count in missing.items() if count)
-        why = "other jobs may be at them, else the same command goes on" if finished else "the same command goes on"
-        display.say(f"not done: {said}; {why}")
-    if written:
-        display.say(f"tuned: {written[0]}\nnext: hvdscale-report {out}")

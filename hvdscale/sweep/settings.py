@@ -22,8 +22,7 @@ ELSEWHERE = {
     **dict.fromkeys(BUDGETS, "the budget stands at the top of the file, or in [batch.N]"),
     "target": "targets = [...] at the top of the file says it",
     "keep_going": "trials stop at the strictest target; an objective such as 'val/error' lets them go on",
-    **dict.fromkeys(("log", "overwrite", "take_over", "save_model", "checkpoint", "resume", "checkpoint_every",
-                     "checkpoint_every_epochs", "checkpoint_every_seconds", "keep_checkpoints"),
+    **dict.fromkeys(("log", "overwrite", "take_over", "save_model", "checkpoint", "resume"),
                     "a sweep keeps its own files; leave it out"),
     "metaparameters": "it is what a sweep gives; leave it out",
     "commit_every": "it is for elastic jobs; leave it out",
@@ -32,7 +31,9 @@ ELSEWHERE = {
                     "it stands at the top of the file, before the first [table]"),
 }
 # settings that change no update, so that they may differ when a sweep is gone on with
-FREE_SETTINGS = frozenset({"data_dir", "cache_dir", "max_local_batch"} | (set(EXECUTION) & set(KEYS)))
+FREE_SETTINGS = frozenset({"data_dir", "cache_dir", "max_local_batch", "checkpoint_every_epochs",
+                           "checkpoint_every_seconds"} | (set(EXECUTION) & set(KEYS)))
+OF_DATA = ("data_dir", "data_args", "allow_missing", "cache_dir", "train_subset")       # read once for all studies
 OF_WARMUP = ("warmup", "warmup_steps", "warmup_epochs")
 
 

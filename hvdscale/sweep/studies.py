@@ -1,8 +1,8 @@
 """The studies of a sweep against its data: budget and evaluations in steps, the space at that budget, the points drawn.
 
-Points are drawn once and kept, so that every process of every job has the same, whatever its versions of scipy.
+A study's points are drawn once and kept, with all else that its trials have in common: what differs is another study.
 
-    OUT/points/nesterov-b256.json       {"drawn_by": "scipy 1.15.2", "points": [{"lr": 0.1, ...}, ...]}
+    OUT/points/nesterov-b256.json       {"budget_steps": 2000, ..., "points": [{"lr": 0.1, ...}, ...]}
 """
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import scipy
 
 from ..config import Settings
 from ..errors import LogError, PlanError, UsageError
@@ -22,6 +20,7 @@ from ..workload import Workload
 from .file import Study, Sweep
 from .ledger import put
 from .rules import FIRST_REPEAT
+from .settings import FREE_SETTINGS
 from .space import Parameter, draws, layer_of
 
 
@@ -54,7 +53,7 @@ class Settled:
         sweep, (draw, _) = self.sweep, self.draw_of(number)
         target = str(sweep.targets[-1]) if sweep.targets else "none"
         return [dict(self.study.layer), {
-            "seed": sweep.seed + number, "target": target, "keep_going": sweep.objective != "steps",
+            "seed": sweep.seed + number, "target": target, "keep_going": not sweep.by_steps,
             "eval_every": self.eval_every, "checkpoint": checkpoint, **layer_of(self.points[draw])}]
 
     def record(self, number: int) -> dict:
@@ -78,7 +77,13 @@ def settle_study(sweep: Sweep, study: Study, workload: Workload, train_examples:
     every = (max(1, round(budget_steps / sweep.evaluations)) if sweep.evaluations
              else settle_eval_every(settings, stream))
     space = study.space(budget_steps)
-    return Settled(sweep, study, budget_steps, every, minimizes, space, _points(sweep, study, space, out))
+    facts = {"train_examples": train_examples, "budget_steps": budget_steps, "eval_every": every,
+             **{name: value for name, value in study.layer.items() if name not in FREE_SETTINGS},
+             **{f"space.{parameter.name}": parameter.record() for parameter in space}}
+    drawn = draws(space, study.max_draws, stream_key(sweep.seed, f"draws/{study.name}"))
+    if out is not None:
+        _keep(os.path.join(out, "points", f"{study.name}.json"), json.loads(json.dumps(facts)), drawn)
+    return Settled(sweep, study, budget_steps, every, minimizes, space, tuple(drawn))
 
 
 def _minimizes(sweep: Sweep, workload: Workload, settings: Settings) -> bool:
@@ -105,28 +110,27 @@ def plan_of(settled: Settled, number: int, workload: Workload, train_examples: i
         raise type(error)(f"{settled.name}, draw {number} ({point}): {error}") from None
 
 
-def _points(sweep: Sweep, study: Study, space: tuple[Parameter, ...], out: str | None) -> tuple[Mapping, ...]:
-    """Those kept, continued where the study may draw more; LogError where this scipy draws others."""
-    key = stream_key(sweep.seed, f"draws/{study.name}")
-    if out is None:
-        return tuple(draws(space, study.max_draws, key))
-    path = os.path.join(out, "points", f"{study.name}.json")
-    kept = _read(path)
-    if len(kept) >= study.max_draws:
-        return tuple(kept[:study.max_draws])
-    drawn = draws(space, study.max_draws, key)
-    if kept != drawn[:len(kept)]:
-        raise LogError(f"{path}: scipy {scipy.__version__} draws other points than those kept there, so the search "
-                       "cannot be continued with it; use the version that the file names, or another --out")
-    put(path, json.dumps({"drawn_by": f"scipy {scipy.__version__}", "points": drawn}, indent=1))
-    return tuple(drawn)
+def _keep(path: str, facts: dict, drawn: list[dict]) -> None:
+    """Write what a study is; raises UsageError where the file is of another one, LogError where it cannot be read."""
+    known = _read(path)
+    points = known.pop("points", [])
+    differ = [f"{name} was {known.get(name, 'not set')} and is now {facts.get(name, 'not set')}"
+              for name in {**known, **facts} if known and known.get(name) != facts.get(name)]
+    if differ:
+        raise UsageError(f"{path}: {'; '.join(differ)}. What was searched so far would not be of one study; put it "
+                         "back, or give another --out")
+    if points[:len(drawn)] != drawn[:len(points)]:
+        raise LogError(f"{path}: this machine draws other points than those kept there, so the search cannot be "
+                       "continued on it; give another --out")
+    if len(points) < len(drawn):
+        put(path, json.dumps({**facts, "points": drawn}, indent=1))
 
 
-def _read(path: str) -> list[dict]:
+def _read(path: str) -> dict:
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)["points"]
+            return dict(json.load(file))
     except FileNotFoundError:
-        return []
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {}
+    except (OSError, ValueError, TypeError) as error:
         raise LogError(f"{path}: cannot be read: {error}") from None

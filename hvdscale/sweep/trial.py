@@ -4,18 +4,19 @@ A trial keeps its state in OUT/checkpoints by time alone, and goes on from it in
 """
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..checkpoint import Folder, Kept, listed, read
 from ..display import Quiet
 from ..ends import PREEMPTED, PRUNED, Outcome, Start, Stop
-from ..errors import CheckpointError, FaultError, HvdscaleError, LogError, WorkerLostError
+from ..errors import CheckpointError, FaultError, HvdscaleError, LogError, WorkersError
 from ..job import Job, prepare
 from ..elastic import Memory
 from ..journal import Journal, Silent, open_log
@@ -47,7 +48,7 @@ class History:
         for target in sweep.targets:
             if str(target) not in self.steps and target.met_by(measured[target.column]):
                 self.steps[str(target)] = step
-        if sweep.objective != "steps":
+        if not sweep.by_steps:
             better = min if settled.minimizes else max
             value = measured[sweep.objective]
             if value == value:
@@ -68,11 +69,19 @@ class TrialJournal(Journal):
                 "best": history.best}
 
     def evaluation(self, step, examples, train_seconds, measured):
-        self._evaluation(step, examples, train_seconds, measured)      # in the file a second later, or before the next
+        super().evaluation(step, examples, train_seconds, measured)
         self.history.note(self.settled, step, measured)
+
+    def flush(self, sync=False):
+        if sync:                                # else a second later: a killed trial starts over
+            super().flush(sync)
 
     def step(self, step, lr, result):
         self.history.last_step = step
+
+    def end(self, status, reason):
+        super().end(status, reason)
+        self.flush(sync=True)                   # on the disk before its result is
 
 
 class TrialCheckpoints(Kept):
@@ -92,11 +101,15 @@ class Trials:
     """Carries out the trials of one group.
 
     workload  its name;  data  read once;  owner  whose name the group's log has;  stopping  whether a signal has come
+    studies   whose trials may come
     """
 
-    def __init__(self, out: str, workload: str, data: Data, group: Lone, owner: str, stopping: Callable[[], bool]):
+    def __init__(self, out: str, workload: str, data: Data, group: Lone, owner: str, stopping: Callable[[], bool],
+                 studies: Sequence[Settled]):
         self.out, self.workload, self.data, self.group, self.owner = out, workload, data, group, owner
         self.stopping = stopping
+        self._tables = sorted({parameter.name for settled in studies for parameter in settled.space
+                               if "." in parameter.name})
         self._writer: LogWriter | None = None
         self._begun = 0
         self._history, self._started = History([], {}), 0.0
@@ -109,11 +122,10 @@ class Trials:
         """
         self._history, self._started = History([], {}), time.monotonic()
         try:
-            folder = os.path.join(self.out, "checkpoints", f"{settled.name}-{number}")
-            job = prepare(self.workload, settled.layers(number, folder), self.group, Memory(data=self.data))
+            job = self.prepare(settled, number)
             outcome = self._train(job, settled, number, threshold, display)
-        except (WorkerLostError, FaultError, LogError):
-            raise
+        except (WorkersError, FaultError, LogError, CheckpointError):
+            raise                               # no fault of the trial
         except HvdscaleError as error:
             return self.failed(settled, number, str(error))
         except Exception as error:
@@ -130,9 +142,18 @@ class Trials:
         return self._result(settled, number, stop.status, _kind(stop, self._history, settled), stop.reason,
                             outcome.step)
 
+    def prepare(self, settled: Settled, number: int) -> Job:
+        """The trial's job; raises the same HvdscaleError on all ranks."""
+        layers = settled.layers(number, self._folder(settled, number))
+        return prepare(self.workload, layers, self.group, Memory(data=self.data))
+
     def failed(self, settled: Settled, number: int, reason: str) -> Result:
         """The result of the trial that was carried out last, where it has failed."""
         return self._result(settled, number, Status.INCOMPLETE, "failed", reason, self._history.last_step)
+
+    def forget(self, settled: Settled, number: int) -> None:
+        """Remove the checkpoints of a trial that has its result."""
+        shutil.rmtree(self._folder(settled, number), ignore_errors=True)
 
     def close(self) -> None:
         """The group's log is whole."""
@@ -145,6 +166,9 @@ class Trials:
         if self._writer is not None:
             self._writer.abandon()
 
+    def _folder(self, settled: Settled, number: int) -> str:
+        return os.path.join(self.out, "checkpoints", f"{settled.name}-{number}")
+
     def _train(self, job: Job, settled: Settled, number: int, threshold, display) -> Outcome:
         folder = job.settings.checkpoint
         start = self._start(folder)
@@ -156,8 +180,6 @@ class Trials:
         outcome = job.train(journal, display, self.group, checkpoints, wish)
         if journal.failure is not None:
             raise journal.failure
-        if outcome.stop.exit_code != PREEMPTED and self.group.rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
         return outcome
 
     def _start(self, folder: str) -> Start:
@@ -180,17 +202,17 @@ class Trials:
     def _journal(self, job: Job, settled: Settled, number: int, start: Start) -> Silent:
         if self.group.rank:
             return Silent()
-        searched = {parameter.name: settled.points[settled.draw_of(number)[0]][parameter.name]
-                    for parameter in settled.space if "." in parameter.name}
-        more = {name: float(value) for name, value in searched.items() if isinstance(value, (int, float))}
         if self._writer is None:
             path = os.path.join(self.out, "logs", f"{self.owner}.h5")
-            self._writer = open_log(path, job.plan, job.workload.metrics, self.group.versions(), more)
+            self._writer = open_log(path, job.plan, job.workload.metrics, self.group.versions(), self._tables)
         trial, self._begun = self._begun, self._begun + 1
-        self._history.pieces.append((os.path.basename(self._writer.path), trial))
         record = {**job.plan.as_record({"workload": self.workload, **job.settings.asked()}),
                   "sweep": settled.record(number)}
-        return TrialJournal(self._writer, trial, job, record, start, more, settled, self._history)
+        point = settled.points[settled.draw_of(number)[0]]
+        journal = TrialJournal(self._writer, trial, job, record, start,
+                               {name: _number(point.get(name)) for name in self._tables}, settled, self._history)
+        self._history.pieces.append((os.path.basename(self._writer.path), trial))
+        return journal
 
     def _result(self, settled, number, status, kind, reason, last_step) -> Result:
         history = self._history
@@ -217,7 +239,9 @@ class Wish:
             return set()
         self._seen, now = done.evaluated, time.monotonic()
         if now - self._looked >= LOOK_SECONDS:
-            self._looked, self._known = now, self._threshold()
+            self._looked = now
+            with contextlib.suppress(LogError):     # which all ranks meet together before the next trial
+                self._known = self._threshold()
         return {"prune"} if done.evaluated >= self._known else set()
 
 
@@ -230,6 +254,11 @@ class _Folder(Folder):
     def place(self, step):
         os.makedirs(self.path, exist_ok=True)
         return super().place(step)
+
+
+def _number(value: object) -> float:
+    """As the log has it; NaN for text."""
+    return float(value) if isinstance(value, (int, float)) else math.nan
 
 
 def _kind(stop: Stop, history: History, settled: Settled) -> str:

@@ -1,4 +1,6 @@
 """Sweep files of the quadratic bowl, and hvdscale-tune on them."""
+import contextlib
+import io
 import signal
 import subprocess
 import sys
@@ -6,7 +8,12 @@ import time
 
 from hvdscale.analysis.search import searches_of
 from hvdscale.analysis.trials import read_trials
+from hvdscale.cli.tune import Asked, Signals
+from hvdscale.launch import place
 from hvdscale.log.reader import read_log
+from hvdscale.sweep.file import read_sweep
+from hvdscale.sweep.run import SweepRun
+from hvdscale.workers import Lone
 from tests.conftest import command_environment, launcher_command
 from tests.single.made_sweeps import assert_same_study
 
@@ -30,6 +37,20 @@ def tune(run, sweep, out, *options, ranks=0, **given):
     """Run hvdscale-tune to its end, alone or on so many ranks."""
     launcher = launcher_command("mpirun", ranks) if ranks else []
     return run(*launcher, *TUNE, sweep, "--out", out, *options, **given)
+
+
+def here(sweep, out, **asked):
+    """The sweep carried out in this process: the exit code, and what was printed; raises what the command would say."""
+    asked = Asked(**{**dict(path=str(sweep), sweep=read_sweep(str(sweep)), out=str(out), only={}, shard=(0, 1), free={},
+                            mode="run", take_over=False, terminal=False), **asked})
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)}
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            code = SweepRun(asked, Lone(), 0, place(), Signals()).carry_out()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return code, printed.getvalue()
 
 
 def start(sweep, out, *options):

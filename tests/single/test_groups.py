@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hvdscale.errors import WorkersError
-from hvdscale.launch import Process, place, threads_for
+from hvdscale.launch import Process, place
 from hvdscale.sweep.groups import form_group, leave
 from hvdscale.workers import Lone
 
@@ -85,12 +85,6 @@ def test_a_launcher_that_does_not_tell_a_rank_is_named_unless_it_started_one_pro
         place()
     environment(**{**told, next(iter(told)): "1"})
     assert (place().rank, place().local_rank, place().local_size) == (0, 0, 1)
-
-
-@pytest.mark.parametrize("cores, local_size, threads", [(8, 4, 2), (8, 3, 2), (2, 4, 1), (1, 1, 1)])
-def test_the_processes_of_a_host_share_its_cores(monkeypatch, cores, local_size, threads):
-    monkeypatch.setattr("hvdscale.launch.usable_cores", lambda: frozenset(range(cores)))
-    assert threads_for(Process("mpirun", 0, local_size, 0, local_size, "j")) == threads
 
 
 @pytest.mark.parametrize("told", [{}, OPEN_MPI, SRUN, GLOO, HYDRA])

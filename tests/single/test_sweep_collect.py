@@ -28,7 +28,7 @@ def whole(number, *pieces, stop_step=BUDGET, status=Status.COMPLETE, reason="bud
 
 def collected(out, *chosen):
     """The path of the study's log, that log, checked."""
-    path = collect(str(out), STUDY, chosen, {})
+    path = collect(str(out), STUDY, lambda: chosen, {})
     return path, check(path)
 
 
@@ -54,7 +54,7 @@ def test_a_study_is_the_same_whatever_group_ran_its_trials(tmp_path):
 
 def test_the_comparison_of_studies_sees_a_difference(tmp_path):
     group_log(tmp_path, "a", [(0, 0, 0, BUDGET), (1, 1, 0, BUDGET), (2, 0, 0, BUDGET - 1)])
-    right, *wrong = [collect(str(tmp_path), f"{STUDY}-{number}", [trial], {}) for number, trial in enumerate((
+    right, *wrong = [collect(str(tmp_path), f"{STUDY}-{number}", lambda: [trial], {}) for number, trial in enumerate((
         whole(0, ("a.h5", 0)), whole(0, ("a.h5", 1)), whole(0, ("a.h5", 2)), whole(1, ("a.h5", 0)),
         whole(0, ("a.h5", 0), status=Status.INCOMPLETE), whole(0, ("a.h5", 0), stop_step=BUDGET - 1)))]
     for path in wrong:
@@ -66,7 +66,7 @@ def test_what_was_settled_holds_and_rows_end_at_the_stop(tmp_path):
     group_log(tmp_path, "a", [(0, 0, 0, BUDGET), (1, 1, 0, BUDGET)])
     pruned = whole(1, ("a.h5", 1), stop_step=20, status=Status.INCOMPLETE, reason="pruned: 5 trials had met by step 20")
     repeat = whole(100_000, ("a.h5", 0))
-    path = collect(str(tmp_path), STUDY, [repeat, pruned], {"study": STUDY, "versions": {"torch": "9.9"}})
+    path = collect(str(tmp_path), STUDY, lambda: [repeat, pruned], {"study": STUDY, "versions": {"torch": "9.9"}})
     log = check(path)
     assert path == str(tmp_path / f"{STUDY}.h5") and log.trials["id"].tolist() == [1, 100_000]
     assert log.trials["status"].tolist() == [Status.INCOMPLETE, Status.COMPLETE]

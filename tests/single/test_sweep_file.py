@@ -8,7 +8,8 @@ import pytest
 
 from hvdscale.config import Settings, tomllib
 from hvdscale.errors import UsageError
-from hvdscale.sweep.file import check_same, read_sweep
+from hvdscale.sweep.file import read_sweep
+from hvdscale.sweep.record import check_same
 from hvdscale.sweep.located import key_lines
 from hvdscale.sweep.space import draws
 

@@ -161,10 +161,10 @@ def test_a_signal_is_noted_and_a_second_interrupt_ends_at_once():
 
 
 GUARDED = """
-import os, signal, sys, time
+import os, signal, sys, time, types
 from hvdscale.launch import place
 from hvdscale.sweep import guard
-guard.time.sleep = lambda seconds: None
+guard.time = types.SimpleNamespace(sleep=lambda seconds: None)
 tries = sys.argv[1]
 guard.guard(place())
 with open(tries, "a") as file:

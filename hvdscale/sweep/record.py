@@ -1,0 +1,82 @@
+"""What a sweep's folder says of it, so that another sweep, or another study, is not gone on with under its name.
+
+    OUT/sweep.json      the sweep file as it was last settled
+"""
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from ..errors import LogError, UsageError
+from .file import COUNTS, Sweep
+from .ledger import put
+from .settings import FREE_SETTINGS, takes
+
+
+def keep_record(out: str, sweep: Sweep) -> None:
+    """Write OUT/sweep.json; raises UsageError where another sweep is there, LogError where that cannot be read."""
+    record, known = json.loads(json.dumps(sweep.record())), refuse_other(out, sweep)
+    if known != record:
+        put(_path(out), json.dumps(record, indent=1))
+
+
+def refuse_other(out: str, sweep: Sweep) -> dict | None:
+    """The record in OUT, None where there is none yet; raises UsageError where it is of another sweep."""
+    path = _path(out)
+    try:
+        known = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise LogError(f"{path}: cannot be read: {error}") from None
+    try:
+        check_same(known, sweep)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    return known
+
+
+def _path(out: str) -> str:
+    return os.path.join(out, "sweep.json")
+
+
+def check_same(recorded: dict, sweep: Sweep) -> None:
+    """Raise UsageError where the sweep is not the recorded one gone on with, naming the keys that differ.
+
+    More or fewer batch sizes, optimizers, trials, draws, repeats and workers are the same sweep, as are settings that
+    change no update.
+    """
+    then, now = recorded, json.loads(json.dumps(sweep.record()))
+    common = {name: set(then.get(name, ())) & set(now[name]) for name in ("batch_sizes", "optimizers")}
+    was, now_is = _flat(then), _flat(now)
+    differ = [key for key in sorted({*was, *now_is}, key=".".join)
+              if was.get(key) != now_is.get(key) and not _may_differ(key, common)]
+    if differ:
+        changes = "; ".join(f"{'.'.join(key)} was {_shown(was, key)} and is now {_shown(now_is, key)}"
+                            for key in differ)
+        raise UsageError(f"{changes}. What was searched so far would not be of one sweep; put it back, or give another "
+                         "folder")
+
+
+def _flat(record: dict, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], object]:
+    """The entries of nested tables by their paths."""
+    found = {}
+    for name, value in record.items():
+        found.update(_flat(value, (*path, name)) if isinstance(value, dict) else {(*path, name): value})
+    return found
+
+
+def _shown(record: dict, key: tuple) -> str:
+    return repr(record[key]) if key in record else "not there"
+
+
+def _may_differ(key: tuple[str, ...], common: dict[str, set]) -> bool:
+    if key[0] == "batch":
+        if int(key[1]) not in common["batch_sizes"]:
+            return True
+        key = key[2:]
+    if key[0] in ("settings", "space") and not any(takes(optimizer, key[1]) for optimizer in common["optimizers"]):
+        return True
+    return key[0] in (*COUNTS, "batch_sizes", "optimizers", "repeats", "workers_per_trial") or (
+        key[0] == "settings" and key[1] in FREE_SETTINGS)
