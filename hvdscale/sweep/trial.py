@@ -178,8 +178,9 @@ class Trials:
         checkpoints = TrialCheckpoints(start, job.plan, kept, journal, display, self.group)
         wish = Wish(threshold, self.stopping) if self.group.rank == 0 else Wish(lambda: math.inf, self.stopping)
         outcome = job.train(journal, display, self.group, checkpoints, wish)
-        if journal.failure is not None:
-            raise journal.failure
+        with self.group.together("the log"):
+            if journal.failure is not None:
+                raise journal.failure
         return outcome
 
     def _start(self, folder: str) -> Start:
