@@ -1,6 +1,7 @@
 """hvdscale-tune: search metaparameters at each global batch size, on the workers that the launcher started."""
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -14,8 +15,10 @@ from ..display import on_terminal
 from ..ends import DONE
 from ..errors import HvdscaleError, UsageError, WorkersError
 from ..launch import place
+from ..log.lock import this_process
 from ..sweep.file import Sweep, read_sweep
 from ..sweep.guard import guard
+from ..sweep.ledger import Ledger
 from ..sweep.settings import FREE_SETTINGS
 from .common import BROKEN_PIPE, INTERRUPTED, exit_now, parse, say_error, stop_before_the_steps
 
@@ -102,7 +105,7 @@ def main() -> None:
         if error:
             raise error
         if asked.mode == "run" and asked.sweep.workers_per_trial == 1:
-            guard(here)
+            guard(here, lambda pid: note_killed(asked, pid))
         from ..sweep.run import SweepRun, report_status         # libraries before MPI's threads are there
         if asked.mode == "status":
             if here.rank == 0:
@@ -121,6 +124,12 @@ def main() -> None:
         exit_now(INTERRUPTED)
     except BrokenPipeError:
         os._exit(BROKEN_PIPE)
+
+
+def note_killed(asked: Asked, pid: int) -> None:
+    """Note that a process on this host was killed over its trial."""
+    with contextlib.suppress(HvdscaleError):        # then it is one more attempt that has died
+        Ledger(asked.out).note_killed([study.name for study in asked.sweep.studies], this_process()["host"], pid)
 
 
 def stall_seconds(asked: Asked) -> float:

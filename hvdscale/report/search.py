@@ -154,7 +154,7 @@ def notes(searches) -> tuple[str, ...]:
 def summary(searches) -> tuple[str, ...]:
     """What the searches should be asked next, by batch; that there is nothing to ask where there is not."""
     asked = [f"Batch {search.global_batch:,}: {said}" for search in searches for said in flags(search)]
-    if asked or not all(search.done and search.half and search.half.known for search in searches):
+    if asked or not all(search.best and search.done and search.half and search.half.known for search in searches):
         return tuple(asked)
     counts = [len(search.feasible) for search in searches]
     return (f"Search: at every batch the best of {spread(counts)} feasible trials lies inside its space, and more "

@@ -13,7 +13,7 @@ from ..display import Quiet
 from ..errors import FaultError, WorkerLostError
 from ..log.schema import Status
 from ..workers import Lone
-from .ledger import ATTEMPTS, Ledger, Owner, Result
+from .ledger import Ledger, Owner, Result
 from .rules import FIRST_REPEAT, State, settle, threshold, winner
 from .studies import Settled
 from .trial import Trials
@@ -151,7 +151,7 @@ class Farm:
                     return Task(name, number, attempt)
                 if standing.ledger.lost(name, number):
                     standing.ledger.record(name, Result(
-                        number, Status.INCOMPLETE, "lost", f"{ATTEMPTS} times the process that ran it died",
+                        number, Status.INCOMPLETE, "lost", "the process that ran it was killed, time after time",
                         owner=self.owner.name))
                 waits = True
             waits = waits or any(claim["job"] == self.owner.job for claim in running.values())

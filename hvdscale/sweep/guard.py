@@ -1,6 +1,6 @@
 """A process that outlives its child: where a trial's process is killed, as for want of memory, another takes its place.
 
-    guard(process)          returns in the child, which does the work; this process ends as the last child does
+    guard(process, note)    returns in the child, which does the work; this process ends as the last child does
 
 A launcher ends all processes of a launch when one is killed. To it the one that waits here is the one that counts.
 """
@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 from ..launch import Process
 
@@ -20,8 +21,11 @@ MOST = 20                   # children that may be killed
 PR_SET_PDEATHSIG = 1        # sys/prctl.h
 
 
-def guard(process: Process) -> None:
-    """Go on in a child; to be called before there are threads. Where there is no fork, go on as it is."""
+def guard(process: Process, note: Callable[[int], object] = lambda pid: None) -> None:
+    """Go on in a child; to be called before there are threads. Where there is no fork, go on as it is.
+
+    note  called with the process id of a child that was killed
+    """
     if not hasattr(os, "fork"):
         return
     for _ in range(MOST):
@@ -34,6 +38,7 @@ def guard(process: Process) -> None:
         sys.stderr.write(f"rank {process.rank}: process {child.pid} was killed by {killed_by.name}"
                          f"{' (out of memory?)' if killed_by == signal.SIGKILL else ''}; another takes its place\n")
         sys.stderr.flush()
+        note(child.pid)
         time.sleep(1)
     sys.stderr.write(f"Error: rank {process.rank}: {MOST} processes were killed\n")
     os._exit(1 if process.rank == 0 else 0)

@@ -32,12 +32,13 @@ from ..log.files import TEMPORARY, first_line, sync_directory
 from ..log.lock import Lock, holder, this_process
 from ..log.schema import Status
 
-ATTEMPTS = 3                            # at one draw that may die with their owner; then it is lost
+KILLED = 3                              # attempts at one draw whose process alone was killed; then it is lost
+ATTEMPTS = 10                           # that may die in any way, as when whole jobs are killed
 KINDS = ("met", "budget", "diverged", "failed", "lost", "pruned")
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 READS, WAIT_SECONDS = 5, 0.02           # where a name is reserved first, its file is empty for an instant
 
-_NAME = re.compile(r"(0|[1-9]\d*)\.(?:(json)|(claim|released)-([1-9]\d*))")
+_NAME = re.compile(r"(0|[1-9]\d*)\.(?:(json)|(claim|released|killed)-([1-9]\d*))")
 
 
 @dataclass
@@ -79,7 +80,7 @@ class Result:
 
     number     the draw; ``rules.FIRST_REPEAT`` and above: a repeat
     kind       "met" the strictest target; "budget" spent; "diverged"; "failed": it threw; "lost": with its process,
-               ATTEMPTS times; "pruned"
+               KILLED or ATTEMPTS times; "pruned"
     last_step  steps done at the end; 0 where that is not known
     steps      steps to each target, by its text; inf: not met
     best       the objective's best value; NaN where there is none
@@ -126,10 +127,11 @@ class Result:
 
 @dataclass
 class Files:
-    """What the folder holds of one draw: attempts claimed and released, and whether its result is there."""
+    """What the folder holds of one draw: attempts claimed, released and killed, and whether its result is there."""
 
     claims: set[int] = field(default_factory=set)
     released: set[int] = field(default_factory=set)
+    killed: set[int] = field(default_factory=set)
     finished: bool = False
 
     @property
@@ -158,7 +160,7 @@ class Ledger:
         The owner ends it by ``record`` or by ``release``.
         """
         files = self._files(study, number)
-        if files.finished or self._lives(study, number, files) or self._lost_attempts(study, number, files) >= ATTEMPTS:
+        if files.finished or self._lives(study, number, files) or self._is_used_up(study, number, files):
             return None
         attempt = max(files.claims | files.released, default=0) + 1
         document = {"owner": owner.name, "host": owner.host, "pid": owner.pid, "job": owner.job, "time": time.time()}
@@ -171,10 +173,7 @@ class Ledger:
 
     def release(self, study: str, number: int, attempt: int):
         """Gives a draw back before its end, for anyone to claim again; the attempt does not count as a dead one."""
-        path = self._path(study, f"{number}.released-{attempt}")
-        with writing(path):
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
-        sync_directory(path)
+        self._touch(study, f"{number}.released-{attempt}")
 
     def record(self, study: str, result: Result) -> bool:
         """Writes a draw's result, for good; False where one is there already, which then stands."""
@@ -210,7 +209,25 @@ class Ledger:
 
     def lost(self, study: str, number: int) -> bool:
         """Whether an unfinished draw has used up its attempts: someone has to record it as of kind "lost"."""
-        return self.attempts(study, number) >= ATTEMPTS
+        files = self._files(study, number)
+        return not files.finished and not self._lives(study, number, files) and self._is_used_up(study, number, files)
+
+    def note_killed(self, studies: Iterable[str], host: str, pid: int) -> None:
+        """Note that a process was killed over the draws that it has claimed and not ended."""
+        for study in studies:
+            for number, files in self._listing(study).items():
+                claim = self._claim(study, number, files.held) if files.held and not files.finished else {}
+                if (claim.get("host"), claim.get("pid")) == (host, pid):
+                    self._touch(study, f"{number}.killed-{files.held}")
+
+    def _is_used_up(self, study: str, number: int, files: Files) -> bool:
+        return len(files.killed) >= KILLED or self._lost_attempts(study, number, files) >= ATTEMPTS
+
+    def _touch(self, study: str, name: str) -> None:
+        path = self._path(study, name)
+        with writing(path):
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+        sync_directory(path)
 
     def _path(self, study: str, name: str) -> str:
         return os.path.join(self.out, "trials", study, name)
@@ -226,7 +243,7 @@ class Ledger:
                 if result:
                     files.finished = True
                 else:
-                    (files.claims if kind == "claim" else files.released).add(int(attempt))
+                    {"claim": files.claims, "released": files.released, "killed": files.killed}[kind].add(int(attempt))
         return draws
 
     def _files(self, study: str, number: int) -> Files:

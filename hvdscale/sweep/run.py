@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..config import Settings
 from ..display import Quiet
 from ..ends import DONE, PREEMPTED
-from ..errors import HvdscaleError, LogError, PlanError, UsageError, WorkersError
+from ..errors import LogError, UsageError
 from ..job import read_data
 from ..launch import Process
 from ..workers import Lone
@@ -56,7 +56,6 @@ class SweepRun:
         finisher = Finisher(out, self.sweep, standing, display.say)
         if self.speaks:
             display.say(self._introduction(studies, standing))
-        self._rehearse(trials, studies, standing)
         try:
             finished = self._farm(standing, trials, display, finisher).work()
             with self.group.together("the log"):
@@ -95,21 +94,6 @@ class SweepRun:
                 if out is not None:
                     keep_record(out, self.sweep)
         return self.group.gather(studies, "studies")[0], data
-
-    def _rehearse(self, trials: Trials, studies: Sequence[Settled], standing: Standing) -> None:
-        """Make a job of each study before any trial: what would fail in all of them is no fault of a trial.
-
-        Raises PlanError and WorkersError, such as for a device that is not there; other errors may be of the point.
-        """
-        ended = self.group.gather([name for name in standing.studies if standing.ledger.results(name)], "ended")[0]
-        for settled in studies:
-            if settled.name not in ended:
-                try:
-                    trials.prepare(settled, 0)
-                except (PlanError, WorkersError):
-                    raise
-                except HvdscaleError:
-                    continue
 
     def _farm(self, standing: Standing, trials: Trials, display: Quiet, finisher: Finisher) -> Farm:
         def tick() -> None:
@@ -193,10 +177,10 @@ def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[Study]:
 
 def settle_all(sweep: Sweep, wanted: Sequence[Study], workload: Workload, data: Data, free: dict,
                out: str | None) -> list[Settled]:
-    """The studies settled, with a plan for each of their first draws; raises UsageError where one cannot be."""
+    """The studies settled, with a plan for each draw; raises UsageError where one cannot be."""
     studies = [settle_study(sweep, replace(study, layer={**study.layer, **free}), workload, len(data.train), out)
                for study in wanted]
     for settled in studies:
-        for number in range(settled.study.trials):
+        for number in range(settled.study.max_draws):
             plan_of(settled, number, workload, len(data.train), len(data.val))
     return studies

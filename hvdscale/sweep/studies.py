@@ -71,7 +71,8 @@ def settle_study(sweep: Sweep, study: Study, workload: Workload, train_examples:
     settings = Settings.build(workload.defaults, study.layer)
     minimizes = _minimizes(sweep, workload, settings)
     if study.global_batch > train_examples:
-        raise PlanError(f"batch size {study.global_batch} is larger than the training set of {train_examples} examples")
+        raise PlanError(f"batch_sizes: {study.global_batch} is larger than the training set of {train_examples} "
+                        "examples; leave it out")
     stream = Stream(train_examples, study.global_batch, settings.seed, settings.last_batch)
     budget_steps = settle_budget(settings, stream)
     every = (max(1, round(budget_steps / sweep.evaluations)) if sweep.evaluations

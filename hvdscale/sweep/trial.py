@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ..checkpoint import Folder, Kept, listed, read
 from ..display import Quiet
 from ..ends import PREEMPTED, PRUNED, Outcome, Start, Stop
-from ..errors import CheckpointError, FaultError, HvdscaleError, LogError, WorkersError
+from ..errors import CheckpointError, FaultError, HvdscaleError, LogError, PlanError, WorkersError
 from ..job import Job, prepare
 from ..elastic import Memory
 from ..journal import Journal, Silent, open_log
@@ -118,17 +118,18 @@ class Trials:
         """The result of a trial; None where a signal has stopped it. All ranks of the group make the call.
 
         threshold  steps by which it must have met the strictest target to be worth going on, as known by then
-        Raises LogError where its log cannot be written, WorkerLostError or FaultError where the ranks are apart.
+        Raises what is no fault of the trial: LogError, CheckpointError, PlanError or WorkersError; WorkerLostError or
+        FaultError where the ranks are apart.
         """
         self._history, self._started = History([], {}), time.monotonic()
         try:
             job = self.prepare(settled, number)
             outcome = self._train(job, settled, number, threshold, display)
-        except (WorkersError, FaultError, LogError, CheckpointError):
-            raise                               # no fault of the trial
+        except (WorkersError, FaultError, LogError, CheckpointError, PlanError):
+            raise                               # no fault of the trial: its plan was settled before
         except HvdscaleError as error:
             return self.failed(settled, number, str(error))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             traceback.print_exc()
             reason = f"{type(error).__name__}: {error}"
             if self.group.size > 1:

@@ -12,7 +12,7 @@ import pytest
 from hvdscale.errors import LogError
 from hvdscale.log.schema import Status
 from hvdscale.sweep import ledger as module
-from hvdscale.sweep.ledger import ATTEMPTS, Ledger, Owner, Result
+from hvdscale.sweep.ledger import ATTEMPTS, KILLED, Ledger, Owner, Result
 from tests.single.made_claims import STUDY, notes, start
 
 RESULT = Result(7, Status.COMPLETE, "met", "target val/error<0.02 met at step 400", 400,
@@ -164,6 +164,20 @@ def test_a_result_that_came_while_the_draw_was_claimed_stands(out, ledger, owner
     monkeypatch.undo()
     assert ledger.running(STUDY) == {} and ledger.attempts(STUDY, 7) == 0
     assert [result.kind for result in ledger.results(STUDY).values()] == ["met"]
+
+
+def test_a_draw_is_lost_sooner_where_its_process_alone_was_killed(out, ledger):
+    for attempt in range(1, KILLED + 1):
+        assert not ledger.lost(STUDY, 0)
+        owner = Owner.take(out)
+        assert ledger.claim(STUDY, 0, owner) == attempt
+        assert ledger.claim(STUDY, 5, owner)
+        ledger.release(STUDY, 5, attempt)
+        ledger.note_killed([STUDY, "another"], owner.host, owner.pid + 1)       # another process
+        ledger.note_killed([STUDY, "another"], owner.host, owner.pid)
+        owner.release()
+    assert ledger.lost(STUDY, 0) and ledger.claim(STUDY, 0, Owner.take(out)) is None
+    assert not ledger.lost(STUDY, 5)
 
 
 def test_a_draw_released_while_its_owner_ends_is_not_lost(out, ledger, monkeypatch):
