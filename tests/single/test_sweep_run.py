@@ -139,11 +139,11 @@ def test_a_trial_that_fails_costs_only_itself(tmp_path):
     assert all(draw.kind == "failed" for draw in search.draws if not draw.feasible)
 
 
-def test_what_would_fail_in_every_trial_is_an_error_before_the_first(tmp_path):
+def test_what_would_fail_in_every_trial_is_an_error_and_no_trials_own_failure(tmp_path):
     sweep = sweep_file(tmp_path, batch_sizes="[64]")
     with pytest.raises(PlanError, match="loader_workers acts only on map-style data sets"):
         here(sweep, tmp_path / "out", free={"loader_workers": 1})
-    assert not list((tmp_path / "out").glob("trials/*/*"))
+    assert not list((tmp_path / "out").glob("trials/*/*.json"))
     assert here(sweep, tmp_path / "out")[0] == 0
 
 
