@@ -17,10 +17,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ..config import ACTS_ONLY_WITH, KEYS
+from ..config import KEYS
 from ..ends import PRUNED
 from ..log.schema import Status
-from ..sweep.space import Parameter
+from ..sweep.space import Parameter, acts
 from ..target import Target
 from .intervals import CONFIDENCE
 from .steps import Estimate, estimate, run_of, samples_of
@@ -68,7 +68,7 @@ class Draw:
     def point(self) -> Mapping:
         """What was drawn and acts, by name."""
         point = self.trial.sweep["point"]
-        return {name: value for name, value in point.items() if _acts(name, point)}
+        return {name: value for name, value in point.items() if acts(name, point)}
 
 
 @dataclass(frozen=True)
@@ -367,9 +367,3 @@ def _repeats(trials, best):
     found = {trial.seed: trial for trial in trials if best and trial.sweep["repeat"]
              and trial.setting == best.trial.setting and trial.status in (Status.COMPLETE, Status.INFEASIBLE)}
     return tuple(found[seed] for seed in sorted(found))
-
-
-def _acts(name, point):
-    """Whether a drawn value does anything beside the others of its point."""
-    other, values = ACTS_ONLY_WITH.get(name, (None, ()))
-    return other not in point or point[other] in values

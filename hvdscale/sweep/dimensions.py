@@ -30,7 +30,7 @@ from .located import Table
 from .space import SCALES, TYPES, Parameter, discrete
 
 TABLES = ("model_args", "optimizer_args")       # each entry of these, too
-SEARCHABLE = tuple(name for name in KEYS if name in {*TUNABLE, "ghost_batch"} - {"optimizer"}
+SEARCHABLE = tuple(name for name in KEYS if name in TUNABLE - {"optimizer"}
                    and key_type(name) in (int, float, str))
 FIELDS = ("type", "scale", "min", "max", "values", "scaled", "base_batch")
 OF_BATCH = ("type", "scale", "min", "max", "values")

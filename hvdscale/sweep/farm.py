@@ -64,7 +64,7 @@ class Standing:
         """Raises LogError, as all of these do."""
         sweep, study = settled.sweep, settled.study
         return settle(self.ledger.results(settled.name), study.trials, study.max_draws, self.target(settled),
-                      sweep.prune_keep if sweep.prune else None)
+                      sweep.keep)
 
     def winner(self, settled: Settled, state: State) -> int | None:
         """The best draw so far."""
@@ -83,11 +83,9 @@ class Standing:
 
     def threshold(self, settled: Settled, number: int) -> float:
         """The steps at which a trial may be stopped, as known now; see rules.threshold."""
-        sweep = settled.sweep
         if number >= FIRST_REPEAT:
             return float("inf")
-        return threshold(self.ledger.results(settled.name), number, self.target(settled),
-                         sweep.prune_keep if sweep.prune else None)
+        return threshold(self.ledger.results(settled.name), number, self.target(settled), settled.sweep.keep)
 
     def expected_seconds(self) -> dict[str, float]:
         """Of each study, the seconds of a trial: the mean of those ended, else as the others went for their size."""

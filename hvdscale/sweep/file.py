@@ -97,6 +97,11 @@ class Sweep:
         """Whether trials are ranked by the steps to the strictest target."""
         return self.objective == STEPS
 
+    @property
+    def keep(self) -> int | None:
+        """How many fewest steps pruning may not touch; None: it is off."""
+        return self.prune_keep if self.prune else None
+
     def record(self) -> dict:
         """All that the file says, by its own keys, as JSON has it."""
         said = {name: getattr(self, name) for name in (

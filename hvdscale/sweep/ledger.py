@@ -379,3 +379,14 @@ def put(path: str, text: str) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     sync_directory(path)
+
+
+def kept(path: str) -> dict:
+    """What a file that ``put`` wrote as JSON holds, {} where there is none; LogError where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return dict(json.load(file))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError) as error:
+        raise LogError(f"{path}: cannot be read: {error}") from None

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
-from ..errors import LogError, UsageError
+from ..errors import UsageError
 from .file import COUNTS, Sweep
-from .ledger import put
+from .ledger import kept, put
 from .settings import FREE_SETTINGS, takes
 
 
@@ -21,17 +20,13 @@ def keep_record(out: str, sweep: Sweep) -> None:
         put(_path(out), json.dumps(record, indent=1))
 
 
-def refuse_other(out: str, sweep: Sweep) -> dict | None:
-    """The record in OUT, None where there is none yet; raises UsageError where it is of another sweep."""
+def refuse_other(out: str, sweep: Sweep) -> dict:
+    """The record in OUT, {} where there is none yet; raises UsageError where it is of another sweep."""
     path = _path(out)
+    known = kept(path)
     try:
-        known = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise LogError(f"{path}: cannot be read: {error}") from None
-    try:
-        check_same(known, sweep)
+        if known:
+            check_same(known, sweep)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     return known

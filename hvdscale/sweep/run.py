@@ -141,7 +141,7 @@ class SweepRun:
 def report_status(asked) -> None:
     """Collect what there is of a sweep, and say where it stands; raises LogError or UsageError."""
     sweep, out = asked.sweep, asked.out
-    if refuse_other(out, sweep) is None:
+    if not refuse_other(out, sweep):
         raise LogError(f"{out}: no sweep has begun there")
     way = find(sweep.workload).metrics.get(sweep.objective.partition("/")[2], "min")
     studies = [Settled(sweep, study, 0, 0, way == "min", (), ()) for study in wanted_studies(sweep, asked.only)]

@@ -10,7 +10,7 @@ on a reverse log scale that of 1 - value.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,9 +135,13 @@ def layer_of(point: dict) -> dict:
     """
     layer: dict = {}
     for name, value in point.items():
-        other, values = ACTS_ONLY_WITH.get(name, (None, ()))
-        if other in point and point[other] not in values:
-            continue
-        table, _, key = name.rpartition(".")
-        (layer.setdefault(table, {}) if table else layer)[key] = value
+        if acts(name, point):
+            table, _, key = name.rpartition(".")
+            (layer.setdefault(table, {}) if table else layer)[key] = value
     return layer
+
+
+def acts(name: str, point: Mapping) -> bool:
+    """Whether a drawn value does anything beside the others of its point."""
+    other, values = ACTS_ONLY_WITH.get(name, (None, ()))
+    return other not in point or point[other] in values

@@ -18,7 +18,7 @@ from ..shards import Stream
 from ..streams import stream_key
 from ..workload import Workload
 from .file import Study, Sweep
-from .ledger import put
+from .ledger import kept, put
 from .rules import FIRST_REPEAT
 from .settings import FREE_SETTINGS
 from .space import Parameter, draws, layer_of
@@ -63,7 +63,7 @@ class Settled:
                 "space": [parameter.record() for parameter in self.space], "trials": self.study.trials,
                 "max_draws": self.study.max_draws, "objective": sweep.objective, "minimizes": self.minimizes,
                 "targets": [str(target) for target in sweep.targets],
-                "prune_keep": sweep.prune_keep if sweep.prune else None, "seed": sweep.seed}
+                "prune_keep": sweep.keep, "seed": sweep.seed}
 
 
 def settle_study(sweep: Sweep, study: Study, workload: Workload, train_examples: int, out: str | None) -> Settled:
@@ -113,7 +113,7 @@ def plan_of(settled: Settled, number: int, workload: Workload, train_examples: i
 
 def _keep(path: str, facts: dict, drawn: list[dict]) -> None:
     """Write what a study is; raises UsageError where the file is of another one, LogError where it cannot be read."""
-    known = _read(path)
+    known = kept(path)
     points = known.pop("points", [])
     differ = [f"{name} was {known.get(name, 'not set')} and is now {facts.get(name, 'not set')}"
               for name in {**known, **facts} if known and known.get(name) != facts.get(name)]
@@ -125,13 +125,3 @@ def _keep(path: str, facts: dict, drawn: list[dict]) -> None:
                        "continued on it; give another --out")
     if len(points) < len(drawn):
         put(path, json.dumps({**facts, "points": drawn}, indent=1))
-
-
-def _read(path: str) -> dict:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return dict(json.load(file))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError) as error:
-        raise LogError(f"{path}: cannot be read: {error}") from None

@@ -16,13 +16,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..analysis.search import STEPS, Search
-from ..errors import LogError
-from ..log.files import TEMPORARY
 from ..metaparameters import TUNABLE
+from .ledger import put
 
 # further keys that change updates; no table of tuned values may set them, as they are of the problem at every batch
 OF_PROBLEM = ("last_batch", "precision", "compression", "loss_scale", "group_by_group", "unused_parameters",
@@ -43,16 +41,7 @@ def write_tuned(path: str, searches: Sequence[Search]) -> None:
 
     searches  of one workload; of several at a global batch, under several optimizers, the best one counts
     """
-    path = os.fspath(path)
-    temporary = f"{path}.{uuid.uuid4().hex}{TEMPORARY}"
-    try:
-        with open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            file.write(tuned_toml(searches, os.path.dirname(path)))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise LogError(f"{path}: cannot be written: {error.strerror}") from error
+    put(path, tuned_toml(searches, os.path.dirname(path)))
 
 
 def tuned_toml(searches: Sequence[Search], folder: str = "") -> str:

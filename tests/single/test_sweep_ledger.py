@@ -364,7 +364,8 @@ def test_killed_at_random_every_draw_is_finished_and_none_runs_twice_at_once(out
         assert time.monotonic() < deadline
         time.sleep(rng.uniform(0, 0.05))
         busy = [claim["pid"] for claim in ledger.running(STUDY).values()]
-        pid = rng.choice(busy or [workers[0].pid]) if kills % 5 else rng.choice(workers).pid    # some while they start
+        pids = busy if kills % 5 else [worker.pid for worker in workers]        # some while they start
+        pid = rng.choice(pids) if pids else None
         for worker in [w for w in workers if w.pid == pid and kills < 20]:
             worker.kill()
             worker.join()
