@@ -86,7 +86,7 @@ class Trial:
     @property
     def pruned(self) -> bool:
         """Whether its study stopped it."""
-        return self.status == Status.INCOMPLETE and self.stop_reason.startswith(PRUNED)
+        return self.status == Status.INCOMPLETE and tells_of_pruning(self.stop_reason)
 
     @property
     def measurement(self):
@@ -149,11 +149,10 @@ class _Rows:
         """One row's trial; ``parts`` and ``noise`` of all of them."""
         number, status, reason, dataset, model, optimizer, batch, workers, seed, text = (
             self.columns[name][row] for name in _READ)
-        plan = _parse(text)
+        plan = parse_plan(text)
         problem = dict(plan.get("problem") or {})
-        names = (dataset, model, _json(_fixed_args(problem.get("model_args"), plan.get("sweep"))), optimizer,
-                 int(problem.get("train_examples") or 0))
-        workload = self.workloads.setdefault(names, Workload(*names))
+        workload = workload_of(dataset, model, optimizer, plan)
+        workload = self.workloads.setdefault(workload, workload)
         problem.pop("seed", None)
         if plan.get("sweep"):
             problem |= {name: value for name, value in _as_tuned(problem, batch).items() if name in problem}
@@ -165,6 +164,18 @@ class _Rows:
                       setting, *measured, *timed, parts.get(number), noise.get(number))
         return trial if len(worker_counts) < 2 else replace(
             trial, train_seconds=np.full(len(trial.step), np.nan), timed_seconds=np.nan, step_parts=None)
+
+
+def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping) -> Workload:
+    """The workload of a trial: the model's arguments that a study searches are no part of it."""
+    problem = plan.get("problem") or {}
+    return Workload(dataset, model, _json(_fixed_args(problem.get("model_args"), plan.get("sweep"))), optimizer,
+                    int(problem.get("train_examples") or 0))
+
+
+def tells_of_pruning(stop_reason: str) -> bool:
+    """Whether an INCOMPLETE trial's reason says that its study stopped it."""
+    return stop_reason.startswith(PRUNED)
 
 
 def _as_tuned(problem, batch):
@@ -180,7 +191,8 @@ def _fixed_args(model_args, sweep):
     return {name: value for name, value in model_args.items() if f"model_args.{name}" not in searched}
 
 
-def _parse(text):
+def parse_plan(text: str) -> Mapping:
+    """The plan of a trial's row; empty where the text is none."""
     try:
         plan = json.loads(text)
     except ValueError:

@@ -46,15 +46,16 @@ class Part:
             self._refuse_lost_rows()
             self.rows["trials"] = begun_trials(self)
 
-    def read(self, table: str, name: str) -> np.ndarray:
-        """All whole rows of a column: int64, float64, int8 (status) or an object array of str (text)."""
+    def read(self, table: str, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
+        """Whole rows of a column, all or those of first:stop: int64, float64, int8 (status) or an object array of str
+        (text)."""
         with reading(self.path):
             rows = self.rows[table]
             dataset = self.file[table][name]
             if len(dataset) < rows:
                 raise LogError(f"{self.path}: {table}/{name} has {len(dataset)} rows where {rows} were committed; "
                                f"'hvdscale-log repair {self.path}' saves what is left")
-            values = dataset[:rows]
+            values = dataset[first:rows if stop is None else min(stop, rows)]
             kind = self.columns[table][name].type
             if kind == "text":
                 return decode(self.file["text"], values)
@@ -82,7 +83,7 @@ def begun_trials(part: Part) -> int:
     """A part's rows of /trials without RUNNING ones at its end that no other table names: the tables are committed one
     after the other, so a writer killed in between leaves a trial that never began."""
     ids, named = part.read("trials", "id"), part.read("restarts", "trial")
-    if not len(ids) or ids[-1] in named:
+    if not len(ids) or ids[-1] in named or part.read("trials", "status")[-1] != Status.RUNNING:
         return len(ids)
     named = np.concatenate([named, part.read("evaluations", "trial"), part.read("steps", "trial")])
     begun = np.isin(ids, named) | (part.read("trials", "status") != Status.RUNNING)
@@ -177,6 +178,12 @@ class Table(Mapping):
                   else absent(self.specs[name].type, part.rows[self.name]) for part in self._parts]
         joined = values[0] if len(values) == 1 else np.concatenate(values)
         return joined if self._keep is None else joined[self._keep]
+
+    def read_rows(self, name: str, first: int, stop: int) -> np.ndarray:
+        """Rows first:stop of a column; of a log in one file nothing else is read, and nothing kept."""
+        if name in self._read or name not in self.specs or len(self._parts) > 1:
+            return self[name][first:stop]
+        return self._parts[0].read(self.name, name, first, stop)
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._read:

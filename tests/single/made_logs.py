@@ -23,6 +23,9 @@ class MadeTable(dict):
     def rows(self):
         return len(next(iter(self.values()), ()))
 
+    def read_rows(self, name, first, stop):
+        return self[name][first:stop]
+
 
 def trial(id=1, steps=(0, 100, 200), error=(0.9, 0.5, 0.1), seconds=None, *, workers=1, batch=32, seed=0,
           status=Status.COMPLETE, target="val/error<0.2", step_seconds=(), eval_every=100, **changes):
