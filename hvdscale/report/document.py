@@ -10,7 +10,8 @@ from .. import __version__
 from ..analysis.intervals import OWN_FROM
 from ..analysis.sections import Group, Section
 from . import words
-from .figures import Figure, figures_of
+from .drawing import Figure
+from .figures import figures_of
 from .numbers import counted
 from .search import lines
 from .search_tables import tables_of_searches

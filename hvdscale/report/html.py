@@ -5,7 +5,7 @@ import re
 from html import escape
 
 from ..analysis.intervals import OWN_FROM
-from .figures import colors_on_dark, render
+from .drawing import colors_on_dark, render
 from .numbers import RANGE, counted, listed
 
 METHOD = (

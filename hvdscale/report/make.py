@@ -127,7 +127,7 @@ def write(document: Document, out, formats=FORMATS):
         for page in pages:
             for table in page.tables:
                 yield _put(os.path.join(out, "tables", f"{page.slug}-{table.name}.csv"), as_csv(table))
-    from .figures import render
+    from .drawing import render
     for kind in ("svg", "png"):
         for page in pages if kind in formats else ():
             for figure in page.figures:

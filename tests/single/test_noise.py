@@ -11,7 +11,8 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.writer import LogWriter
-from hvdscale.report.figures import figures_of, render
+from hvdscale.report.drawing import render
+from hvdscale.report.figures import figures_of
 from hvdscale.report.tables import as_text, tables_of
 from hvdscale.report.words import summary
 from hvdscale.target import Target

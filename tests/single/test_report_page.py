@@ -11,7 +11,8 @@ from hvdscale.analysis.sections import analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.schema import Status
 from hvdscale.report.document import document_of, facts_of
-from hvdscale.report.figures import figures_of, render
+from hvdscale.report.drawing import render
+from hvdscale.report.figures import figures_of
 from hvdscale.report.html import as_html
 from tests.conftest import lacks
 from tests.single.made_logs import log, study, trial

@@ -12,7 +12,8 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.ends import PRUNED
 from hvdscale.log.schema import Status
 from hvdscale.report.document import as_json, document_of
-from hvdscale.report.figures import figures_of, render
+from hvdscale.report.drawing import render
+from hvdscale.report.figures import figures_of
 from hvdscale.report.html import as_html
 from hvdscale.report.search import lines
 from hvdscale.report.search_tables import tables_of_searches

@@ -1,0 +1,248 @@
+"""How figures are drawn, by matplotlib, when they are asked for: importing this module does not import it.
+
+    figure = Figure("steps-batch", "Steps to val/error<0.01", ..., draw=lambda axes: ...)
+    svg = render(figure, "svg")
+
+Marks: a disc stands on two runs or more, a diamond on one; an open triangle was not met and points to where the value
+lies. Colours are Okabe and Ito's (2008), viridis where there is an order, so that none is told by red against green.
+Text is drawn as it stands: a name with dollar signs is no formula.
+"""
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .numbers import exact
+
+INK, MUTED, GRID = "#222222", "#767676", "#dddddd"
+BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
+PURPLE, SKY, AMBER, BROWN = "#cc79a7", "#56b4e9", "#e69f00", "#8c6d4f"
+ON_DARK = {INK: "#e6e6e6", MUTED: "#9a9a9a", GRID: "#363b42", BLUE: "#5fb4ea", ORANGE: "#ff9a57", GREEN: "#3ecb9f",
+           PURPLE: "#e6a3c8", SKY: "#a5dcfa", AMBER: "#f5bd4a", BROWN: "#c2a07e"}
+HUES = (BLUE, ORANGE, GREEN, PURPLE, SKY, INK, AMBER, BROWN)
+MARKERS = ("o", "s", "P", "X", "<", ">", "p", "*")      # a diamond stands for one run, upright triangles for no value
+SHADES = 60             # of viridis, for curves
+SIZE = (4.8, 3.7)       # inches: a column of a paper, half a page on a screen
+PANEL = (3.2, 2.6)      # of several panels
+MOST_NAMED = 8          # entries of a legend
+LONG = 34               # letters from which on a legend has one column
+
+STYLE = {
+    "font.size": 9, "axes.titlesize": 9.5, "axes.titleweight": "bold", "axes.titlelocation": "left",
+    "axes.labelsize": 9, "legend.fontsize": 8, "legend.frameon": False, "xtick.labelsize": 8, "ytick.labelsize": 8,
+    "font.family": "DejaVu Sans", "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": MUTED,
+    "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "xtick.color": MUTED, "ytick.color": MUTED,
+    "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.6,
+    "axes.axisbelow": True, "lines.linewidth": 1.6, "svg.fonttype": "none", "text.parse_math": False,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """A figure: what it shows in words, its formula and source, the trials behind it, and how it is drawn."""
+
+    name: str                   # for file names and anchors
+    title: str                  # a line or two
+    caption: str
+    formula: str
+    source: str
+    trials: tuple[tuple[str, int], ...]
+    draw: Callable              # of a matplotlib Axes; of a list of them where there are several panels
+    panels: int = 1
+
+    @property
+    def alt(self):
+        """A text for those who do not see it."""
+        return f"{', '.join(self.title.splitlines())}. {self.caption}"
+
+
+@lru_cache(maxsize=100)
+def render(figure: Figure, format: str) -> bytes:
+    """The figure as ``svg`` or ``png``, the same bytes each time."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": figure.name}):
+        if figure.panels > 1:
+            canvas, axes = _panels(figure, Canvas)
+        else:
+            canvas = Canvas(figsize=SIZE, layout="constrained")
+            axes = [canvas.add_subplot()]
+            axes[0].set_title(figure.title)
+            figure.draw(axes[0])
+        _legend(canvas, axes)
+        out = io.BytesIO()
+        canvas.savefig(out, format=format, dpi=200, metadata={"Date": None} if format == "svg" else None)
+    if format == "svg":                 # text stays text, in a font that every machine has
+        return out.getvalue().replace(b"'DejaVu Sans'", b"'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif")
+    return out.getvalue()
+
+
+def across(panels) -> int:
+    """How many panels stand side by side."""
+    return panels if panels < 4 else 2 if panels == 4 else 4 if panels in (7, 8) else 3
+
+
+def _panels(figure, canvas_class):
+    """A canvas with the figure's panels drawn, row after row, and their axes."""
+    from matplotlib import rc_context
+    columns = across(figure.panels)
+    rows = -(-figure.panels // columns)
+    canvas = canvas_class(figsize=(PANEL[0] * columns, PANEL[1] * rows + 0.5), layout="constrained")
+    with rc_context({"axes.titleweight": "normal", "axes.titlesize": 9}):
+        axes = [canvas.add_subplot(rows, columns, at + 1) for at in range(figure.panels)]
+        figure.draw(axes)
+    canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"], fontweight="bold")
+    return canvas, axes
+
+
+def colors_on_dark() -> dict[str, str]:
+    """For each colour of the figures, the one that takes its place on a dark page."""
+    return ON_DARK | {_viridis(0.85 * at / SHADES): _viridis(0.35 + 0.65 * at / SHADES) for at in range(SHADES + 1)}
+
+
+def _viridis(share):
+    from matplotlib import colormaps
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colormaps["viridis"](share)[:3])
+
+
+def shade(at, count):
+    """The colour of the one at ``at`` of ``count`` lines."""
+    return _viridis(0.85 * round(SHADES * at / max(1, count - 1)) / SHADES)
+
+
+def is_named(at, count):
+    """Whether the legend names it: MOST_NAMED of them, evenly spread."""
+    return at in {round(place * (count - 1) / max(1, min(MOST_NAMED, count) - 1)) for place in range(MOST_NAMED)}
+
+
+def mark_estimate(axes, x, estimate, color, marker, label):
+    """One point with its interval; see the module's text for the marks."""
+    value, low, high = estimate.value, estimate.low, estimate.high
+    if is_known(estimate):
+        if low == low and high == high and high > low:
+            top = high if math.isfinite(high) else value
+            axes.plot([x, x], [low if low > 0 else value, top], color=color, linewidth=1.4, alpha=0.75)
+            if math.isinf(high):
+                draw_arrow(axes, x, value, color, 1)
+            if low == 0:
+                draw_arrow(axes, x, value, color, -1)
+        one = estimate.runs < 2
+        axes.plot([x], [value], linestyle="", marker="D" if one else marker, color=color,
+                  markersize=5 if one else 5.5, markeredgewidth=0, zorder=3)
+        if label:
+            axes.plot([], [], linestyle="", marker=marker, color=color, markersize=5.5, markeredgewidth=0, label=label)
+        if one:
+            axes.plot([], [], linestyle="", marker="D", color=MUTED, markersize=5, markeredgewidth=0, label="one run")
+        return
+    beyond = getattr(estimate, "beyond", math.nan)
+    if math.isfinite(beyond) and beyond > 0:            # above this
+        mark_open(axes, x, beyond, color, "^", 1)
+    elif math.isfinite(high) and high > 0:              # below this
+        mark_open(axes, x, high, color, "v", -1)
+
+
+def mark_open(axes, x, y, color, marker, way):
+    """An open triangle with an arrow upwards (way 1) or downwards (-1), where no value is known."""
+    draw_arrow(axes, x, y, color, way)
+    look = {"linestyle": "", "marker": marker, "markersize": 6.5, "markerfacecolor": "none", "markeredgewidth": 1.3}
+    axes.plot([x], [y], **look, markeredgecolor=color, zorder=3)
+    axes.plot([], [], **look, markeredgecolor=MUTED, label="not met: above" if way > 0 else "not met: below")
+
+
+def draw_arrow(axes, x, y, color, way):
+    """An arrow from a point upwards (way 1) or downwards (-1), cut off at the edge of the axes."""
+    arrow = axes.annotate("", xy=(x, y), xytext=(0, 20 * way), textcoords="offset points",
+                          arrowprops={"arrowstyle": "<-", "color": color, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 4})
+    arrow.arrow_patch.set_clip_on(True)
+    arrow.arrow_patch.set_clip_box(axes.bbox)
+
+
+def is_known(estimate):
+    """Whether an estimate has a value that can stand on a logarithmic axis."""
+    return is_positive(estimate.value)
+
+
+def is_positive(value):
+    """Whether it can stand on a logarithmic axis."""
+    return math.isfinite(value) and value > 0
+
+
+def _legend(canvas, axes):
+    """One legend under the axes, each entry once, so that it covers nothing."""
+    handles = {}
+    for one in axes:
+        handles |= dict(zip(*reversed(one.get_legend_handles_labels())))
+    names = sorted(handles, key=lambda name: name.startswith(("one run", "not ")))       # what marks mean comes last
+    if handles:
+        columns = across(len(axes)) if len(axes) > 2 else 2
+        canvas.legend([handles[name] for name in names], names, loc="outside lower center",
+                      ncols=1 if max(map(len, names)) > LONG * columns / 2 else columns, handlelength=1.8,
+                      columnspacing=1.6, labelspacing=0.35)
+
+
+def log2_axis(axes, which, values, ends=()):
+    """A base 2 axis that holds the positive values, with a margin, and ticks at powers of 2.
+
+    Ends of intervals are held as far as they lie within a factor 4 of the values: two runs may leave them far away.
+    """
+    values = [value for value in values if math.isfinite(value) and value > 0] or [1]
+    ends = [end for end in ends if math.isfinite(end) and end > 0]
+    low = min(values + [max(end, min(values) / 4) for end in ends])
+    high = max(values + [min(end, max(values) * 4) for end in ends])
+    getattr(axes, f"set_{which}scale")("log", base=2)
+    margin = 2 ** (0.06 * max(1.5, math.log2(high / low)) + 0.1)
+    getattr(axes, f"set_{which}lim")(low / margin, high * margin)
+    if which == "x":
+        set_ticks(axes.xaxis, _apart(sorted(set(values))))
+    else:
+        power_ticks(axes.yaxis, low / margin, high * margin)
+
+
+def _apart(values, most=9):
+    """Of what was measured, the values to name: the smallest, and each that is far enough from the one before."""
+    gap = (values[-1] / values[0]) ** (1 / most)
+    named = values[:1]
+    for value in values[1:]:
+        if value >= 0.99 * gap * named[-1]:
+            named.append(value)
+    return named
+
+
+def power_ticks(axis, low, high, most=9):
+    """Ticks at powers of 2; at round numbers where there are fewer than two powers between low and high."""
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    if last > first:
+        return set_ticks(axis, [2.0 ** at for at in range(first, last + 1, math.ceil((last - first + 1) / most))])
+    size = 10 ** math.floor(math.log10(high - low))
+    size *= 1 if high - low > 4 * size else 0.5 if high - low > 2 * size else 0.2
+    return set_ticks(axis, [size * at for at in range(math.ceil(low / size), math.floor(high / size) + 1)])
+
+
+def set_ticks(axis, values):
+    """Ticks at these values alone."""
+    axis.set_major_locator(_fixed(values))
+    axis.set_minor_locator(_fixed([]))
+    axis.set_major_formatter(lambda value, _: exact(value) if value >= 1 else f"{value:.3g}")
+
+
+def fraction(value, _=None):
+    """``4``, ``0.8``, and a power of 2 below 1 as ``1/8``."""
+    if 0 < value < 1 and math.log2(value) == round(math.log2(value)):
+        return f"1/{1 / value:,.0f}"
+    return exact(value) if value >= 1 else f"{value:.3g}"
+
+
+def decimal_ticks(axis, ends):
+    """Ticks at 1, 2, 5 times powers of 10; at the powers alone where there are many between the ends."""
+    from matplotlib.ticker import LogLocator
+    axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5) if ends[1] < 1000 * ends[0] else (1,)))
+    axis.set_minor_locator(_fixed([]))
+    axis.set_major_formatter(lambda value, _: f"{value:,g}")
+
+
+def _fixed(ticks):
+    from matplotlib.ticker import FixedLocator
+    return FixedLocator(ticks)
