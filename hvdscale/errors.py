@@ -41,6 +41,10 @@ class WorkloadError(UsageError):
     """A workload of the user's own that is not one, or gives what the training cannot use."""
 
 
+class TrialsError(HvdscaleError):
+    """Trials that all fail alike, so that no more are worth starting."""
+
+
 class LogError(HvdscaleError):
     """A log that cannot be read, written or taken over."""
 

@@ -13,7 +13,7 @@ import click
 from ..config import Settings, checked, parse_assignments
 from ..display import on_terminal
 from ..ends import DONE
-from ..errors import HvdscaleError, UsageError, WorkersError
+from ..errors import HvdscaleError, TrialsError, UsageError, WorkersError
 from ..launch import place
 from ..log.lock import this_process
 from ..sweep.file import Sweep, read_sweep
@@ -33,7 +33,7 @@ class Asked:
     only: dict[str, list[str]]
     shard: tuple[int, int]
     free: dict              # settings that change no update
-    mode: str               # run, dry-run or status
+    mode: str               # run, dry-run, status or retry
     take_over: bool
     terminal: bool          # whether what is printed reaches one
 
@@ -45,6 +45,8 @@ class Asked:
 @click.option("--dry-run", "mode", flag_value="dry-run", help="print trials, steps, examples, and the time from a few "
               "measured steps, and stop")
 @click.option("--status", "mode", flag_value="status", help="collect and say what there is by now, and stop")
+@click.option("--retry", "mode", flag_value="retry", help="take back the trials that failed or were lost, so that the "
+              "next run starts them again, and stop")
 @click.option("--only", multiple=True, metavar="batch=N|optimizer=NAME", help="these studies; may be given several "
               "times")
 @click.option("--shard", metavar="I/N", help="of each study's draws, 0/N to (N-1)/N, this part; for the tasks of a job "
@@ -100,20 +102,20 @@ def main() -> None:
     asked, error = parse(command)
     if isinstance(asked, int):
         sys.exit(asked)
-    here, run = place(), None
+    here, run, again = place(), None, False
     try:
         if error:
             raise error
         if asked.mode == "run" and asked.sweep.workers_per_trial == 1:
-            guard(here, lambda pid: note_killed(asked, pid))
-        from ..sweep.run import SweepRun, report_status         # libraries before MPI's threads are there
-        if asked.mode == "status":
+            again = guard(here, lambda pid: note_killed(asked, pid)) > 0
+        from ..sweep.run import SweepRun, report_status, take_back_failed   # libraries before MPI's threads are there
+        if asked.mode in ("status", "retry"):
             if here.rank == 0:
-                report_status(asked)
+                {"status": report_status, "retry": take_back_failed}[asked.mode](asked)
             exit_now(DONE)
         from ..sweep.groups import form_group, leave
         group, number = form_group(asked.sweep.workers_per_trial, stall_seconds(asked))
-        run = SweepRun(asked, group, number, here, Signals())
+        run = SweepRun(asked, group, number, here, Signals(), again)
         exit_now(leave(group, run.carry_out(), run.others_gone))
     except ModuleNotFoundError as missing:
         _fail(here, run, WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs "
@@ -126,10 +128,11 @@ def main() -> None:
         os._exit(BROKEN_PIPE)
 
 
-def note_killed(asked: Asked, pid: int) -> None:
-    """Note that a process on this host was killed over its trial."""
+def note_killed(asked: Asked, pid: int) -> bool:
+    """Note that a process on this host ended over its trial; whether it had one."""
     with contextlib.suppress(HvdscaleError):        # then it is one more attempt that has died
-        Ledger(asked.out).note_killed([study.name for study in asked.sweep.studies], this_process()["host"], pid)
+        return Ledger(asked.out).note_killed([study.name for study in asked.sweep.studies], this_process()["host"], pid)
+    return False
 
 
 def stall_seconds(asked: Asked) -> float:
@@ -161,7 +164,7 @@ def _fail(here, run, error: HvdscaleError) -> None:
     """Say the error, once for the launch where all ranks have it, and end this process without harm to other groups."""
     if here.rank == 0:
         say_error(error)
-    elif not isinstance(error, UsageError) and (run is None or run.group.rank == 0):
+    elif not isinstance(error, (UsageError, TrialsError)) and (run is None or run.group.rank == 0):
         click.echo(f"Error: rank {here.rank}: {error}", err=True)
     if run is None:
         exit_now(error.exit_code if here.rank == 0 else DONE)

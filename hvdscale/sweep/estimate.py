@@ -80,12 +80,20 @@ def table(found: list[Estimate], groups: int) -> str:
              for row in (head, *rows)]
     lines.insert(1, "-" * len(lines[0]))
     total = duration(sum(e.seconds for e in found) / groups)
-    steps = sum(e.trials * e.settled.budget_steps for e in found)
-    examples = sum(e.trials * e.settled.budget_steps * e.settled.study.global_batch for e in found)
-    lines.append(f"\n{sum(e.trials for e in found):,} trials, {steps:,} steps, {examples:,} examples: {total} at most "
-                 f"with {groups} group{'s' * (groups > 1)} of workers.\nThat is if every trial goes to the end of its "
-                 "budget; draws that diverge are replaced, and come on top.")
+    lines.append(f"\n{', '.join(_counts(found))}: {total} at most with {groups} group{'s' * (groups > 1)} of "
+                 "workers.\nThat is if every trial goes to the end of its budget; draws that diverge are replaced, and "
+                 "come on top.")
     return "\n".join(lines)
+
+
+def _counts(found: list[Estimate]) -> list[str]:
+    """Trials, and where all have their budget in them steps and examples."""
+    counts = [f"{sum(e.trials for e in found):,} trials"]
+    if all(e.settled.budget_steps for e in found):
+        steps = [(e.trials * e.settled.budget_steps, e.settled.study.global_batch) for e in found]
+        counts += [f"{sum(count for count, _ in steps):,} steps",
+                   f"{sum(count * batch for count, batch in steps):,} examples"]
+    return counts
 
 
 def _budget(settled: Settled) -> tuple[str, str]:

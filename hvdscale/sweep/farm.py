@@ -5,16 +5,16 @@ All groups of all jobs take from one ledger, so it makes no difference to the ou
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from ..display import Quiet
-from ..errors import FaultError, WorkerLostError
+from ..errors import FaultError, TrialsError, WorkerLostError
 from ..log.schema import Status
 from ..workers import Lone
 from .ledger import Ledger, Owner, Result
-from .rules import FIRST_REPEAT, State, settle, threshold, winner
+from .rules import FIRST_REPEAT, State, failed_alike, settle, threshold, winner
 from .studies import Settled
 from .trial import Trials
 
@@ -114,7 +114,8 @@ class Farm:
     def work(self) -> bool:
         """Carry out trials until none is left for this group; False where a signal stopped it.
 
-        Raises LogError where the ledger or the log fails, WorkerLostError or FaultError where the group is broken.
+        Raises LogError where the ledger or the log fails, TrialsError where all trials of a study fail alike,
+        WorkerLostError or FaultError where the group is broken.
         """
         while True:
             with self.group.together("the ledger"):
@@ -141,6 +142,7 @@ class Farm:
         for name in sorted(standing.studies, key=lambda name: (-expected[name], name)):
             settled = standing.studies[name]
             finished, running = standing.ledger.results(name), standing.ledger.running(name)
+            _refuse_to_go_on(name, finished)
             for number in standing.wanted(settled):
                 if number in finished or number in running or not self.shard.has(number, settled.study.trials):
                     continue
@@ -184,3 +186,11 @@ class Farm:
     def _release(self, task: Task) -> None:
         if self.group.rank == 0:
             self.standing.ledger.release(task.study, task.number, task.attempt)
+
+
+def _refuse_to_go_on(name: str, results: Mapping[int, Result]) -> None:
+    """Raise TrialsError where trial after trial has failed for one reason."""
+    reason = failed_alike(results.values())
+    if reason:
+        raise TrialsError(f"{name}: all of its {len(results)} trials failed alike: {reason}\nMend that, have them "
+                          "taken back with --retry, and start again")

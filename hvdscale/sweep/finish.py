@@ -13,6 +13,7 @@ from ..report.search import lines
 from .collect import LOCK_ATTEMPTS, Chosen, collect
 from .farm import Standing
 from .file import Sweep
+from .rules import FAILED
 from .studies import Settled
 from .tuned import write_tuned
 
@@ -49,6 +50,17 @@ class Finisher:
             results = self.standing.ledger.results(name)
             counts[name] = sum(number not in results for number in self.standing.wanted(settled))
         return ", ".join(f"{count} of {name}" for name, count in counts.items() if count)
+
+    def failed(self) -> str:
+        """How many trials of which studies failed, and why the last of them did."""
+        reasons = {name: [one.reason for one in self.standing.ledger.results(name).values() if one.kind in FAILED]
+                   for name in self.standing.studies}
+        return ", ".join(f"{len(said)} of {name} ({said[-1]})" for name, said in reasons.items() if said)
+
+    def tuned(self) -> list[str]:
+        """The files of best points that there are: of all optimizers, then of each."""
+        names = ["tuned.toml", *(f"tuned-{optimizer}.toml" for optimizer in self.sweep.optimizers)]
+        return [path for path in (os.path.join(self.out, name) for name in names) if os.path.exists(path)]
 
     def _close(self, settled: Settled) -> None:
         """Write the study's log and the best points, and say what it holds."""

@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from ..errors import WorkerLostError, WorkersError
+from ..errors import UsageError, WorkerLostError, WorkersError
 from ..launch import Process, place
 from ..workers import Horovod, Lone, check_joined, load_horovod
 
@@ -85,11 +85,11 @@ class Group(Horovod):
 def form_group(workers_per_trial: int, stall_seconds: float) -> tuple[Single | Group, int]:
     """This process's group, of consecutive ranks of the launch, and the group's number in it.
 
-    Raises WorkersError where the processes of the launch make no groups of that size.
+    Raises UsageError where the processes of the launch make no groups of that size, WorkersError where MPI is missing.
     """
     process = place()
     if process.size % workers_per_trial:
-        raise WorkersError(_uneven(process, workers_per_trial))
+        raise UsageError(_uneven(process, workers_per_trial))
     if workers_per_trial == 1:
         return Single(process), process.rank
     if process.launcher == "horovodrun":

@@ -2,6 +2,8 @@
 
     guard(process, note)    returns in the child, which does the work; this process ends as the last child does
 
+A child that ends by itself in the midst of a trial, as by ``os._exit`` in the user's code, counts as killed.
+
 A launcher ends all processes of a launch when one is killed. To it the one that waits here is the one that counts.
 """
 from __future__ import annotations
@@ -21,27 +23,37 @@ MOST = 20                   # children that may be killed
 PR_SET_PDEATHSIG = 1        # sys/prctl.h
 
 
-def guard(process: Process, note: Callable[[int], object] = lambda pid: None) -> None:
+def guard(process: Process, note: Callable[[int], bool] = lambda pid: False) -> int:
     """Go on in a child; to be called before there are threads. Where there is no fork, go on as it is.
 
-    note  called with the process id of a child that was killed
+    note  called with the process id of a child that has ended; says whether it ended in the midst of a trial
+
+    Returns how many children were there before.
     """
     if not hasattr(os, "fork"):
-        return
-    for _ in range(MOST):
+        return 0
+    for before in range(MOST):
         child = _Child()
         parent = os.getpid()
         if child.fork():
             _die_with(parent)
-            return
-        killed_by = child.wait(process.rank)
-        sys.stderr.write(f"rank {process.rank}: process {child.pid} was killed by {killed_by.name}"
-                         f"{' (out of memory?)' if killed_by == signal.SIGKILL else ''}; another takes its place\n")
+            return before
+        status = child.wait()
+        if not note(child.pid) and os.WIFEXITED(status):        # a launch has its rank 0's code
+            os._exit(os.WEXITSTATUS(status) if process.rank == 0 else 0)
+        sys.stderr.write(f"rank {process.rank}: process {child.pid} {_end_said(status)}; another takes its place\n")
         sys.stderr.flush()
-        note(child.pid)
         time.sleep(1)
     sys.stderr.write(f"Error: rank {process.rank}: {MOST} processes were killed\n")
     os._exit(1 if process.rank == 0 else 0)
+
+
+def _end_said(status: int) -> str:
+    """How a process ended, by what ``os.waitpid`` gave."""
+    if os.WIFEXITED(status):
+        return f"ended itself in the midst of a trial (exit code {os.WEXITSTATUS(status)})"
+    killed_by = signal.Signals(os.WTERMSIG(status))
+    return f"was killed by {killed_by.name}{' (out of memory?)' if killed_by == signal.SIGKILL else ''}"
 
 
 class _Child:
@@ -58,14 +70,12 @@ class _Child:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 
-    def wait(self, rank: int) -> signal.Signals:
-        """What killed it; where it ends by itself, this process does, too. A launch has its rank 0's code."""
+    def wait(self) -> int:
+        """Its status, once it has ended."""
         status = os.waitpid(self.pid, 0)[1]
-        if os.WIFEXITED(status):
-            os._exit(os.WEXITSTATUS(status) if rank == 0 else 0)
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        return signal.Signals(os.WTERMSIG(status))
+        return status
 
     def _pass_on(self, number: int, frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):

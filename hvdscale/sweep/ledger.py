@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 
 from ..errors import LogError
 from ..log.files import TEMPORARY, first_line, sync_directory
-from ..log.lock import Lock, holder, this_process
+from ..log.lock import SUFFIX, Lock, holder, this_process
 from ..log.schema import Status
 
 KILLED = 3                              # attempts at one draw whose process alone was killed; then it is lost
@@ -186,6 +186,26 @@ class Ledger:
                                 for number, files in sorted(self._listing(study).items()) if files.finished}
         return dict(self._results[study])
 
+    def take_back(self, study: str, kinds: Iterable[str]) -> list[int]:
+        """Let the draws whose results are of these kinds be run again, as if they had not been; their numbers."""
+        numbers = [number for number, result in self.results(study).items() if result.kind in kinds]
+        for number in numbers:
+            files = self._files(study, number)
+            kinds_of = {"claim": files.claims, "released": files.released, "killed": files.killed}
+            names = [f"{number}.{kind}-{attempt}" for kind, attempts in kinds_of.items() for attempt in attempts]
+            for name in (*names, f"{number}.json"):             # the result last: it alone says that there is one
+                path = self._path(study, name)
+                with writing(path):
+                    os.unlink(path)
+                self._claims.pop(path, None)
+        return numbers
+
+    def owners(self) -> list[dict]:
+        """Host, pid and job of those that live."""
+        folder = os.path.join(self.out, "owners")
+        paths = [os.path.join(folder, name.removesuffix(SUFFIX)) for name in sorted(_names(folder))]
+        return [owner for owner in map(holder, paths) if owner is not None]
+
     def running(self, study: str) -> dict[int, dict]:
         """Draws under a living owner: its name as ``owner``, host, pid, job, time of the claim, and ``attempt``."""
         return {number: {**self._claim(study, number, files.held), "attempt": files.held}
@@ -212,13 +232,16 @@ class Ledger:
         files = self._files(study, number)
         return not files.finished and not self._lives(study, number, files) and self._is_used_up(study, number, files)
 
-    def note_killed(self, studies: Iterable[str], host: str, pid: int) -> None:
-        """Note that a process was killed over the draws that it has claimed and not ended."""
+    def note_killed(self, studies: Iterable[str], host: str, pid: int) -> bool:
+        """Note that a process ended over the draws that it has claimed and not ended; whether there are any."""
+        found = False
         for study in studies:
             for number, files in self._listing(study).items():
                 claim = self._claim(study, number, files.held) if files.held and not files.finished else {}
                 if (claim.get("host"), claim.get("pid")) == (host, pid):
                     self._touch(study, f"{number}.killed-{files.held}")
+                    found = True
+        return found
 
     def _is_used_up(self, study: str, number: int, files: Files) -> bool:
         return len(files.killed) >= KILLED or self._lost_attempts(study, number, files) >= ATTEMPTS

@@ -9,7 +9,7 @@ import time
 from ..display import Quiet
 from ..errors import LogError
 from .farm import Standing
-from .rules import REPLACED
+from .rules import FAILED, REPLACED
 from .studies import Settled
 
 LINE_SECONDS, BLOCK_SECONDS = 10.0, 1.0
@@ -70,7 +70,9 @@ def where(standing: Standing, settled: Settled) -> str:
     kinds += [results[number].kind for number in range(state.prefix, state.limit) if number in results]
     counts = [f"{sum(kind not in REPLACED for kind in kinds)} of {settled.study.trials} feasible",
               f"{len(running)} running" * bool(running),
-              *(f"{kinds.count(kind)} {kind}" * (kind in kinds) for kind in ("pruned", *REPLACED))]
+              *(f"{count} {word}" for word, counted in (("pruned", ("pruned",)), ("diverged", ("diverged",)),
+                                                        ("failed", FAILED))
+                if (count := sum(kind in counted for kind in kinds)))]
     return ", ".join(filter(None, counts)) + _best(standing, settled, state)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import bisect
 import heapq
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -25,7 +26,9 @@ from ..log.schema import Status
 from .ledger import Result
 
 FIRST_REPEAT = 100_000              # a study's numbers from here on are repeats of its winner: no rule looks at them
-REPLACED = ("diverged", "failed", "lost")
+FAILED = ("failed", "lost")         # which --retry takes back
+REPLACED = ("diverged", *FAILED)
+ALIKE = 5                           # trials that failed for one reason, beside none that did not: more would fail, too
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,14 @@ def settle(results: Mapping[int, Result], trials: int, max_draws: int, target: s
             limit = min(limit + 1, max_draws)
         bisect.insort(fewest, _steps(result, target))
     return State(limit, len(outcomes), tuple(outcomes), sum(o.feasible for o in outcomes), len(outcomes) == limit)
+
+
+def failed_alike(results: Iterable[Result]) -> str | None:
+    """The reason for which all trials that ended have failed, ALIKE or more of them; numbers in it may differ."""
+    results = list(results)
+    reasons = {re.sub(r"\d+", "N", result.reason) for result in results}
+    alike = len(results) >= ALIKE and len(reasons) == 1 and all(result.kind == "failed" for result in results)
+    return results[0].reason if alike else None
 
 
 def winner(outcomes: Iterable[Outcome], minimizes: bool | None = None) -> int | None:

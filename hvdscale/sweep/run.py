@@ -1,7 +1,6 @@
 """A sweep on one group of workers, from its file to its end."""
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from ..ends import DONE, PREEMPTED
 from ..errors import LogError, UsageError
 from ..job import read_data
 from ..launch import Process
+from ..log.lock import describe
 from ..workers import Lone
 from ..workload import Data, Workload
 from ..workloads import find
@@ -21,6 +21,7 @@ from .finish import Finisher
 from .ledger import Ledger, Owner
 from .progress import Progress
 from .record import keep_record, refuse_other
+from .rules import FAILED
 from .studies import Settled, plan_of, settle_study
 from .trial import Trials
 
@@ -29,13 +30,14 @@ class SweepRun:
     """One group's share of a sweep.
 
     asked  see cli.tune.Asked;  number  of the group in the launch: the first prints;  here  this process's place;
-    signals  see cli.tune.Signals
+    signals  see cli.tune.Signals;  again  whether this process took the place of one that was killed
     """
 
-    def __init__(self, asked, group: Lone, number: int, here: Process, signals):
+    def __init__(self, asked, group: Lone, number: int, here: Process, signals,
+                 again: bool = False):
         self.asked, self.sweep, self.group, self.number, self.here = asked, asked.sweep, group, number, here
         self.signals, self.groups = signals, here.size // group.size
-        self.speaks = number == 0 and group.rank == 0
+        self.again, self.speaks = again, number == 0 and group.rank == 0
         self._owner: Owner | None = None
 
     def carry_out(self) -> int:
@@ -49,12 +51,20 @@ class SweepRun:
         with self.group.together("the sweep's folder"):
             if self.group.rank == 0:
                 self._owner = Owner.take(out, self.asked.take_over, self.here.job)
+        try:
+            return DONE if self._work(out, studies, data) else PREEMPTED
+        finally:
+            if self._owner:
+                self._owner.release()
+
+    def _work(self, out: str, studies: list[Settled], data: Data) -> bool:
+        """Carry out what trials there are; False where a signal stopped it."""
         trials = Trials(out, self.sweep.workload, data, self.group, self._owner.name if self._owner else "",
                         self.signals, studies)
         standing = Standing(studies, Ledger(out))
         display = Progress(standing, self.asked.terminal) if self.speaks else Quiet()
         finisher = Finisher(out, self.sweep, standing, display.say)
-        if self.speaks:
+        if self.speaks and not self.again:
             display.say(self._introduction(studies, standing))
         try:
             finished = self._farm(standing, trials, display, finisher).work()
@@ -64,9 +74,7 @@ class SweepRun:
             trials.let_go()
             raise
         self._conclude(finisher, display, finished)
-        if self._owner:
-            self._owner.release()
-        return DONE if finished else PREEMPTED
+        return finished
 
     def others_gone(self) -> bool:
         """Whether no other group of the launch is at work."""
@@ -112,7 +120,7 @@ class SweepRun:
         with self.group.together("the end of the sweep"):
             if self.speaks:
                 display.show()
-                for line in last_lines(finisher, self.asked.out, finished):
+                for line in last_lines(finisher, self.asked, finished):
                     display.say(line)
 
     def _introduction(self, studies: Sequence[Settled], standing: Standing) -> str:
@@ -151,16 +159,34 @@ def report_status(asked) -> None:
     display.show()
     while finisher.tick() or finisher.rest():
         pass
-    for line in last_lines(finisher, out, True):
+    for line in last_lines(finisher, asked, True):
         display.say(line)
 
 
-def last_lines(finisher: Finisher, out: str, finished: bool) -> list[str]:
+def take_back_failed(asked) -> None:
+    """Have the trials that failed or were lost run again by the next run; raises LogError or UsageError."""
+    refuse_other(asked.out, asked.sweep)
+    ledger = Ledger(asked.out)
+    busy = ledger.owners()
+    if busy:
+        raise UsageError(f"--retry: {describe(busy[0])} is at work in {asked.out}"
+                         f"{f', and {len(busy) - 1} more' * (len(busy) > 1)}; wait until they have ended")
+    for study in wanted_studies(asked.sweep, asked.only):
+        numbers = ledger.take_back(study.name, FAILED)
+        if numbers:
+            print(f"{study.name}: taken back: {', '.join(map(str, numbers))}")
+    print("the same command without --retry runs what was taken back")
+
+
+def last_lines(finisher: Finisher, asked, finished: bool) -> list[str]:
     """What is left to do, and what to type next."""
-    missing, tuned = finisher.missing(), os.path.join(out, "tuned.toml")
-    why = "other jobs may be at them, else the same command goes on" if finished else "the same command goes on"
+    missing, failed, tuned = finisher.missing(), finisher.failed(), finisher.tuned()
+    why = ("the same command goes on" if not finished else
+           "other jobs may be at them, else the same command goes on" if asked.shard[1] == 1 else
+           "the other shards may be at them, else the same command without --shard goes on")
     lines = [f"not done: {missing}; {why}"] if missing else []
-    return lines + ([f"tuned: {tuned}\nnext: hvdscale-report {out}"] if os.path.exists(tuned) else [])
+    lines += [f"failed: {failed}; --retry takes them back, to be run again"] if failed else []
+    return lines + ([f"tuned: {', '.join(tuned)}\nnext: hvdscale-report {asked.out}"] if tuned else [])
 
 
 def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[Study]:

@@ -39,14 +39,18 @@ def tune(run, sweep, out, *options, ranks=0, **given):
     return run(*launcher, *TUNE, sweep, "--out", out, *options, **given)
 
 
-def here(sweep, out, **asked):
+def asked(sweep, out, **said):
+    """A command line that says no more than this."""
+    return Asked(**{**dict(path=str(sweep), sweep=read_sweep(str(sweep)), out=str(out), only={}, shard=(0, 1), free={},
+                           mode="run", take_over=False, terminal=False), **said})
+
+
+def here(sweep, out, **said):
     """The sweep carried out in this process: the exit code, and what was printed; raises what the command would say."""
-    asked = Asked(**{**dict(path=str(sweep), sweep=read_sweep(str(sweep)), out=str(out), only={}, shard=(0, 1), free={},
-                            mode="run", take_over=False, terminal=False), **asked})
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)}
     try:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            code = SweepRun(asked, Lone(), 0, place(), Signals()).carry_out()
+            code = SweepRun(asked(sweep, out, **said), Lone(), 0, place(), Signals()).carry_out()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

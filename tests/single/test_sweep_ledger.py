@@ -99,6 +99,17 @@ def test_owners_of_one_process_differ(out):
     assert os.listdir(os.path.join(out, "owners")) == []
 
 
+def test_results_that_are_taken_back_leave_nothing_behind(out, ledger, owner):
+    for number, kind in enumerate(("met", "failed", "lost")):
+        ledger.claim(STUDY, number, owner)
+        ledger.record(STUDY, Result(number, Status.INCOMPLETE, kind))
+    ledger.note_killed([STUDY], owner.host, owner.pid)
+    assert ledger.take_back(STUDY, ("failed", "lost")) == [1, 2]
+    assert list(ledger.results(STUDY)) == [0] and ledger.claim(STUDY, 1, owner) == 1
+    assert ledger.note_killed([STUDY], owner.host, owner.pid) and not ledger.note_killed([STUDY], owner.host, -1)
+    assert sorted(os.listdir(os.path.join(out, "trials", STUDY))) == ["0.claim-1", "0.json", "1.claim-1", "1.killed-1"]
+
+
 def test_a_released_draw_is_free_and_does_not_count_as_an_attempt(out, ledger, owner):
     for attempt in range(1, 2 * ATTEMPTS):
         assert ledger.claim(STUDY, 0, owner) == attempt

@@ -9,7 +9,7 @@ import pytest
 from hvdscale.errors import LogError
 from hvdscale.log.schema import Status
 from hvdscale.sweep.ledger import Result
-from hvdscale.sweep.rules import FIRST_REPEAT, Outcome, settle, threshold, winner
+from hvdscale.sweep.rules import ALIKE, FIRST_REPEAT, Outcome, failed_alike, settle, threshold, winner
 
 TARGET, EVERY, BUDGET, MAX_DRAWS = "val/error<0.02", 5, 60, 40
 STATUS = {"met": Status.COMPLETE, "budget": Status.COMPLETE, "diverged": Status.INFEASIBLE}
@@ -284,3 +284,17 @@ def test_another_objective_is_won_by_the_best_value_of_a_feasible_draw():
 def test_of_equal_draws_the_one_with_the_lower_number_wins():
     outcomes = [Outcome(n, Status.COMPLETE, "met", "", s, s, math.nan) for n, s in enumerate((30, 20, 20))]
     assert winner(outcomes) == winner(reversed(outcomes)) == 1
+
+
+@pytest.mark.parametrize("kinds, reasons, alike", [
+    (("failed",) * ALIKE, "no layer {}", True), (("failed",) * (ALIKE - 1), "no layer", False),
+    (("failed",) * ALIKE + ("diverged",), "no layer", False),
+    (("failed",) * (ALIKE - 1) + ("lost",), "no layer", False),
+    ((), "", False)])
+def test_trials_fail_alike_where_none_ended_otherwise_and_the_reasons_differ_in_numbers_alone(kinds, reasons, alike):
+    given = [Result(at, Status.INCOMPLETE, kind, reasons.format(at)) for at, kind in enumerate(kinds)]
+    assert failed_alike(given) == ("no layer 0" if alike else None)
+
+
+def test_trials_that_fail_for_different_reasons_are_not_alike():
+    assert failed_alike([Result(at, Status.INCOMPLETE, "failed", "ab"[at % 2]) for at in range(2 * ALIKE)]) is None

@@ -6,11 +6,14 @@ import shutil
 import pytest
 
 from hvdscale.config import read_toml
-from hvdscale.errors import PlanError, UsageError
+from hvdscale.errors import PlanError, TrialsError, UsageError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
+from hvdscale.sweep.ledger import Owner
+from hvdscale.sweep.run import take_back_failed
 from tests.parallel import quadratic
-from tests.parallel.sweeps import assert_same_sweep, here, search_in, steps_in, studies_in, sweep_file
+from tests.parallel.sweeps import asked, assert_same_sweep, here, search_in, steps_in, studies_in, sweep_file
+from tests.single.made_sweeps import assert_same_study
 
 WIDTHS = "[space.'model_args.width']\nvalues = {}\n"
 
@@ -137,6 +140,24 @@ def test_a_trial_that_fails_costs_only_itself(tmp_path):
     assert code == 0 and len(search.feasible) == 6 and len(search.draws) > 6
     assert "failed" in printed
     assert all(draw.kind == "failed" for draw in search.draws if not draw.feasible)
+
+
+def test_where_all_trials_fail_alike_no_more_are_started_until_they_are_taken_back(tmp_path, monkeypatch, capsys):
+    sweep, out = sweep_file(tmp_path, batch_sizes="[64]", trials=8), tmp_path / "out"
+    with monkeypatch.context() as broken:
+        broken.setattr(quadratic, "Bowl", lambda **_: 1 / 0)
+        for _ in range(2):
+            with pytest.raises(TrialsError, match="(?s)sgd-b64: all of its 5 trials .* division by zero.*--retry"):
+                here(sweep, out)
+    take_back_failed(asked(sweep, out))
+    assert "sgd-b64: taken back: 0, 1, 2, 3, 4" in capsys.readouterr().out
+    assert here(sweep, out)[0] == 0
+    here(sweep, tmp_path / "whole")
+    assert_same_study(out / "sgd-b64.h5", tmp_path / "whole/sgd-b64.h5")
+    owner = Owner.take(str(out))
+    with pytest.raises(UsageError, match=f"--retry: process {owner.pid} on .* is at work"):
+        take_back_failed(asked(sweep, out))
+    owner.release()
 
 
 def test_what_would_fail_in_every_trial_is_an_error_and_no_trials_own_failure(tmp_path):

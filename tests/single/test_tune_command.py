@@ -166,7 +166,7 @@ from hvdscale.launch import place
 from hvdscale.sweep import guard
 guard.time = types.SimpleNamespace(sleep=lambda seconds: None)
 tries = sys.argv[1]
-guard.guard(place())
+guard.guard(place(), lambda pid: "midst" in open(tries).read())
 with open(tries, "a") as file:
     file.write("x")
 number = len(open(tries).read())
@@ -178,7 +178,10 @@ number = len(open(tries).read())
     ("os.kill(os.getpid(), signal.SIGKILL) if number < 3 else os._exit(7)", 7, 3, "killed by SIGKILL (out of memory?)"),
     ("os.kill(os.getpid(), signal.SIGSEGV)", 1, 20, "20 processes were killed"),
     ("signal.signal(signal.SIGTERM, lambda *_: os._exit(75)); os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)",
-     75, 1, "")])
+     75, 1, ""),
+    ("os._exit(5)", 5, 1, ""),
+    ("open(tries, 'w').write('midst' if number < 3 else 'xxx') and os._exit(5)", 5, 3,
+     "ended itself in the midst of a trial (exit code 5); another takes its place")])
 def test_a_killed_child_is_replaced_and_signals_and_codes_are_passed_on(tmp_path, child, code, starts, said):
     done = subprocess.run([sys.executable, "-c", GUARDED.format(child), str(tmp_path / "tries")], timeout=60,
                           env=command_environment(), capture_output=True, text=True)
