@@ -1,0 +1,158 @@
+"""Masters & Luschi's map: a metric over the batch size m and the base rate, the learning rate per example eta / m
+(2018, arXiv 1804.07612, section 2).
+
+    epochs, steps = both_readings(studies, "val/error", True)
+    epochs.log2_batch, epochs.log2_rate, epochs.value       # of each trial; epochs.best: of each batch
+
+They hold every batch to the same epochs and find batches of 2 to 32 best; at the same number of steps the larger ones
+have it back (Shallue et al. 2019, section 4.7). Both readings come from one log.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .budgets import DIVERGED, LOST, MEASURED, SHORT, Budget, held_to
+from .studies import Study
+from .trials import Workload
+
+BEST, FINAL = "best", "final"
+LAST_EPOCHS = 5             # whose median evaluation is the final value, as they take it
+
+
+@dataclass(frozen=True, eq=False)
+class BaseRates:
+    """Every trial of a workload on the map: arrays of shape (trials,), by batch, then as the study has them.
+
+    reading       BEST: at any evaluation within the budget; FINAL: the median over its last five epochs
+    effective     whether the rate is that of eta / (1 - momentum), else of eta
+    study, trial  index into studies, and into that study
+    rate          per example, above 0
+    value         of the metric; NaN: none
+    kind          MEASURED, SHORT (ended before the budget was spent), DIVERGED
+    best          by batch the index of its best value among MEASURED and SHORT ones; batches without any are left out
+    """
+
+    workload: Workload
+    column: str
+    minimizes: bool
+    budget: Budget | None
+    reading: str
+    effective: bool
+    studies: tuple[Study, ...]
+    study: np.ndarray
+    trial: np.ndarray
+    global_batch: np.ndarray
+    rate: np.ndarray
+    value: np.ndarray
+    kind: np.ndarray
+    best: tuple[int, ...]
+
+    @property
+    def log2_rate(self) -> np.ndarray:
+        return np.log2(self.rate)
+
+    @property
+    def log2_batch(self) -> np.ndarray:
+        return np.log2(self.global_batch)
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The global batches that have trials, smallest first."""
+        return tuple(np.unique(self.global_batch).tolist())
+
+    def key(self, point: int) -> tuple[str, int]:
+        """The log and id of a point's trial."""
+        return self.studies[self.study[point]].key(self.trial[point])
+
+
+def both_readings(studies: Sequence[Study], column: str, minimizes: bool, epochs: float | None = None,
+                  steps: float | None = None, reading=BEST) -> tuple[BaseRates | None, BaseRates | None]:
+    """The map under a budget of epochs and under one of steps, of the studies of one workload.
+
+    epochs, steps  by default the most that some trial of every batch has run
+    """
+    studies = [study for study in studies if _furthest(study)]
+    train_examples = studies[0].workload.train_examples if studies else 0
+    if studies and steps is None:
+        steps = min(map(_furthest, studies))
+    if studies and epochs is None and train_examples:
+        epochs = min(_furthest(study) * study.global_batch for study in studies) / train_examples
+    epochs = None if not train_examples or epochs is None else Budget(_short(epochs), "epochs")
+    steps = None if steps is None else Budget(_short(steps), "steps")
+    return tuple(base_rates_of(studies, column, minimizes, budget, reading) if budget else None
+                 for budget in (epochs, steps))
+
+
+def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None,
+                  reading=BEST) -> BaseRates | None:
+    """The map of the studies of one workload; None where no trial has a learning rate and the metric.
+
+    budget  None: each trial as long as it was to run
+    """
+    studies = tuple(study for study in sorted(studies, key=lambda study: study.global_batch)
+                    if column in study.evaluations.columns)
+    effective = any(scales_with_momentum(study) for study in studies)
+    parts = [_points(at, study, column, minimizes, budget, reading) for at, study in enumerate(studies)]
+    parts = [part for part in parts if len(part[0])]
+    if not parts:
+        return None
+    study, trial, batch, rate, value, kind = map(np.concatenate, zip(*parts))
+    cost = np.where(np.isin(kind, (MEASURED, SHORT)) & ~np.isnan(value), value if minimizes else -value, np.inf)
+    best = [rows[cost[rows].argmin()] for rows in (np.flatnonzero(batch == one) for one in np.unique(batch))]
+    return BaseRates(studies[0].workload, column, minimizes, budget, reading, effective, studies, study, trial, batch,
+                     rate, value, kind, tuple(int(at) for at in best if cost[at] < np.inf))
+
+
+def scales_with_momentum(study: Study) -> bool:
+    """Whether trials of it have a momentum, so that eta / (1 - momentum) is what moves the weights per example."""
+    momentum = study.metaparameters.get("momentum")
+    return momentum is not None and bool(np.nan_to_num(momentum).any())
+
+
+def rates_of(study: Study) -> np.ndarray:
+    """The effective learning rate eta / (1 - momentum) of each trial, eta where it has none; NaN: unknown."""
+    lr = study.metaparameters.get("learning_rate", np.full(len(study), np.nan))
+    momentum = np.nan_to_num(study.metaparameters.get("momentum", np.zeros(len(study))))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = lr / (1 - momentum)
+    return np.where((rate > 0) & np.isfinite(rate), rate, np.nan)
+
+
+def _points(at, study, column, minimizes, budget, reading):
+    held = held_to(study, column, minimizes, budget)
+    value = held.value if reading == BEST else _final(study, column, budget)
+    rate = rates_of(study) / study.global_batch
+    rows = np.flatnonzero(~np.isnan(rate) & (held.kind != LOST) & ~study.repeat)
+    value = np.where(held.kind == DIVERGED, np.nan, value)[rows]
+    return (np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rate[rows], value, held.kind[rows])
+
+
+def _final(study, column, budget):
+    """The median evaluation of each trial over the last epochs that it ran of the budget; NaN: none there."""
+    evaluations = study.evaluations
+    values, examples = evaluations.read(column), evaluations.read("examples")
+    along = evaluations.read(budget.axis) if budget else examples
+    limit = budget.limit(study.workload) if budget else np.inf
+    found = np.full(len(study), np.nan)
+    for trial, (first, stop) in enumerate(zip(evaluations.first[:-1], evaluations.first[1:])):
+        rows = np.arange(first, stop)[along[first:stop] <= limit]
+        rows = rows[examples[rows] > examples[rows].max(initial=0) - LAST_EPOCHS * study.workload.train_examples]
+        if len(rows) and not np.isnan(values[rows]).all():
+            found[trial] = np.nanmedian(values[rows])
+    return found
+
+
+def _furthest(study):
+    """The most steps that a feasible trial of it has run."""
+    counts = study.evaluations.counts
+    rows = np.flatnonzero(study.feasible & (counts > 0))
+    return float(study.evaluations.read("step")[study.evaluations.first[1:][rows] - 1].max(initial=0))
+
+
+def _short(amount):
+    """Rounded down to two digits: a budget to be named."""
+    size = 10.0 ** (np.floor(np.log10(amount)) - 1)
+    return float(np.round(np.floor(amount / size * (1 + 1e-9)) * size, 9))
