@@ -1,6 +1,8 @@
 """hvdscale-report: tables, figures and a page from logs, without torch."""
 from __future__ import annotations
 
+import os
+
 import click
 
 from ..analysis.intervals import CONFIDENCE
@@ -8,11 +10,25 @@ from ..analysis.regimes import PERFECT_WITHIN, USEFUL_WITHIN
 from ..analysis.sections import Options
 from ..errors import UsageError
 from ..report.make import FORMATS, make
+from ..report.watch import EVERY, follow
 from ..target import Target
 from .common import Command
 
 
-@click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class Report(Command):
+    """The command, of which ``compare`` is one of its own."""
+
+    def make_context(self, info_name, args, parent=None, **extra):
+        if args[:1] == ["compare"] and not os.path.exists("compare"):
+            from .compare import main as compare
+            return compare.make_context(f"{info_name} compare", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx):
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+@click.command(cls=Report, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.argument("logs", nargs=-1, required=True, metavar="LOGS...")
 @click.option("--target", "targets", multiple=True, metavar="TARGET",
               help="Split/metric, a comparison and a number, such as 'val/error<0.01'; may be given several times. "
@@ -26,13 +42,20 @@ from .common import Command
               help="The maximum useful batch is the smallest that needs at most this share more steps than the fewest.")
 @click.option("--confidence", type=float, default=CONFIDENCE, show_default=True, help="What the intervals claim.")
 @click.option("--skip-broken", is_flag=True, help="Go on without logs that cannot be read; they are named and counted.")
-def main(logs, targets, out, formats, perfect_within, useful_within, confidence, skip_broken):
+@click.option("--watch", is_flag=True, help="Follow running logs in the terminal, and those that will come in the "
+              "directories, without disturbing who writes them; ends when all trials have. Best effort on network file "
+              "systems such as NFS: rows may be seen late there. Other options but --every play no part.")
+@click.option("--every", type=float, default=EVERY, show_default=True, metavar="SECONDS", help="Between two looks.")
+def main(logs, targets, out, formats, perfect_within, useful_within, confidence, skip_broken, watch, every):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them.
 
     \b
       hvdscale-report runs/*.h5 --out report/
       hvdscale-report runs --target "val/error<0.02" --target "val/error<0.01"
+      hvdscale-report --watch runs
     """
+    if watch:
+        return follow(logs, _seconds("--every", every))
     options = Options(_share("--perfect-within", perfect_within), _share("--useful-within", useful_within),
                       _confidence(confidence))
     make(logs, [Target.parse(target) for target in targets], out, options=options, formats=_formats(formats),
@@ -42,6 +65,12 @@ def main(logs, targets, out, formats, perfect_within, useful_within, confidence,
 def _share(name, value):
     if not 0 <= value < float("inf"):
         raise UsageError(f"{name} {value:g}: is a share, 0 or more, such as 0.2")
+    return value
+
+
+def _seconds(name, value):
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{name} {value:g}: is a number of seconds above 0, such as {EVERY:g}")
     return value
 
 

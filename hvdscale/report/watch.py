@@ -1,0 +1,344 @@
+"""Logs that are being written, followed in the terminal: what each running trial has done, and how much is left.
+
+    follow(["runs"], every=5)
+
+Logs are only ever read, a look at a time, so that the writer is not disturbed. What a look finds is as new as the
+writer's last flush, about a second; over a network the server and the client decide when rows are seen.
+"""
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..analysis.trials import parse_plan, tells_of_pruning
+from ..errors import LogError
+from ..log import lock, segments
+from ..log.reader import read_log
+from ..log.schema import Status
+from ..target import Target
+from .numbers import counted, number
+
+EVERY = 5.0             # seconds between looks
+GRACE = 3               # looks at which nothing ran, after something had, until it is over: another run may follow
+WINDOW_SECONDS = 60.0   # over which steps a second are taken
+RECENT = 4096           # rows at the end of a table that are looked at
+MOST_METRICS = 2        # beside the target's
+NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "davfs", "fuse.sshfs", "fuse.s3fs")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A RUNNING trial as its log shows it. ``rate`` is in steps a second, as logged; NaN: not known yet."""
+
+    id: int
+    what: str                       # dataset/model, workers and global batch
+    step: int
+    budget_steps: int               # 0: the budget is in seconds
+    seconds: float                  # trained, at the newest evaluation
+    budget_seconds: float           # NaN: the budget is in steps
+    rate: float
+    measured: str                   # the newest evaluation's metrics
+    target: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look at a log found."""
+
+    counts: Counter = field(default_factory=Counter)        # trials by status; pruned ones apart
+    running: tuple[Running, ...] = ()
+    ended: dict[int, str] = field(default_factory=dict)     # how each other trial ended, in words
+    problem: str = ""                                       # why the log cannot be read now
+    missing: bool = False                                   # it is not there yet
+    writer: str = ""                                        # the living process that writes it
+
+    @property
+    def over(self):
+        """Whether nothing more is to come, as far as can be seen."""
+        return not self.writer and not self.running and not self.missing and (bool(self.counts) or bool(self.problem))
+
+
+def follow(paths: Iterable, every: float = EVERY, out=None, clock=time.monotonic, sleep=time.sleep, terminal=None):
+    """Show the logs among files and directories, and those that will come there, until all their trials have ended.
+
+    every       seconds between looks
+    terminal    redraw in place; else append a line for what has changed. None: as ``out`` is
+    """
+    out = out or sys.stdout
+    screen = Screen(out, out.isatty() if terminal is None else terminal)
+    watch = Watch(paths, clock)
+    for note in watch.notes():
+        screen.say(note)
+    screen.show(*watch.look())
+    quiet = GRACE if watch.over else 0                  # all had ended before: there is nothing to wait for
+    while quiet < GRACE:
+        sleep(every)
+        news, lines = watch.look()
+        screen.show(news, lines)
+        quiet = 0 if not watch.over else 1 if news else quiet + 1
+    screen.end(watch.summary())
+
+
+class Watch:
+    """The logs that are followed, and what was seen of them before."""
+
+    def __init__(self, paths: Iterable, clock=time.monotonic):
+        self._paths, self._clock = [os.fspath(path) for path in paths], clock
+        self._looks: dict[str, Look] = {}
+        self._signatures: dict[str, tuple] = {}
+        self._steps: dict[tuple[str, int], deque] = {}      # (time, step) of each running trial, the newest last
+        self._first = True
+
+    def notes(self) -> list[str]:
+        """What is to be known of these paths before."""
+        kinds = sorted({kind for path in self._paths for kind in [file_system(path)] if kind in NETWORK})
+        return [f"note: on {', '.join(kinds)} what is shown may be old or, for a moment, unreadable; the writer is not "
+                "disturbed, and the log itself is whole. A local or a parallel file system shows it at once."] * bool(
+                    kinds)
+
+    def look(self) -> tuple[list[str], list[str]]:
+        """(lines of what has ended or gone wrong since the last look, lines of how everything stands now)."""
+        before, self._looks = self._looks, {}
+        for path in self._found():
+            self._looks[path] = self._look_at(path, before.get(path))
+        news = [line for path, look in self._looks.items() for line in self._news(path, look, before.get(path))]
+        news += [f"{path}: is gone" for path in before if path not in self._looks]
+        self._first = False
+        return news, [line for path, look in self._looks.items() for line in self._lines(path, look)] or [
+            f"no log (*.h5) in {', '.join(self._paths)} yet"]
+
+    @property
+    def over(self) -> bool:
+        """Whether there are logs, and none of them has a trial that runs or a process that writes it."""
+        return bool(self._looks) and all(look.over for look in self._looks.values())
+
+    def summary(self) -> str:
+        """All trials by how they ended."""
+        total = sum((look.counts for look in self._looks.values()), Counter())
+        return f"{counted(len(self._looks), 'log')}, {counted(sum(total.values()), 'trial')}: {_counts(total)}"
+
+    def _found(self):
+        names = []
+        for path in self._paths:
+            names += sorted(glob.glob(os.path.join(glob.escape(path), "**", "*.h5"), recursive=True)) if os.path.isdir(
+                path) else [path]
+        return list(dict.fromkeys(map(segments.first_of, names)))
+
+    def _look_at(self, path, before):
+        """The look at one log; the one before where the files are still the same."""
+        signature = _signature(path)
+        if before and not before.running and not before.problem and signature == self._signatures.get(path):
+            return replace(before, writer=_writer(path))
+        self._signatures[path] = signature
+        return look_at(path)
+
+    def _news(self, path, look, before):
+        if look.problem and not look.missing and (before is None or before.problem != look.problem):
+            yield look.problem
+        if self._first:
+            return
+        for trial, said in look.ended.items():
+            if before is None or trial not in before.ended:
+                yield f"{path}: trial {trial} {said}"
+
+    def _lines(self, path, look):
+        if look.problem:
+            return [look.problem if look.missing else f"{path}: cannot be read now"]
+        idle = "" if look.writer or not look.running else "; no process that can be seen from here writes it"
+        lines = [f"{path}: {_counts(look.counts) or 'no trial yet'}{idle}"]
+        return lines + [f"  {self._line(path, trial)}" for trial in look.running]
+
+    def _line(self, path, trial):
+        rate = self._rate(path, trial)
+        done = f"step {trial.step:,}" + (f"/{trial.budget_steps:,}" if trial.budget_steps else "")
+        speed = f"{number(rate)} steps/s" if rate > 0 else ""
+        left = _left(trial, rate)
+        goal = f"until {trial.target}" if trial.target else ""
+        return "  ".join(filter(None, (f"trial {trial.id}", done, trial.measured, speed, left, goal, trial.what)))
+
+    def _rate(self, path, trial):
+        """Steps a second by the clock, evaluations included; as logged until the clock has seen some."""
+        seen = self._steps.setdefault((path, trial.id), deque())
+        now = self._clock()
+        if seen and trial.step < seen[-1][1]:           # begun anew, or gone on from a checkpoint
+            seen.clear()
+        if not seen or trial.step > seen[-1][1]:
+            seen.append((now, trial.step))
+        while len(seen) > 2 and now - seen[0][0] > WINDOW_SECONDS:
+            seen.popleft()
+        if len(seen) < 2:
+            return trial.rate
+        (then, first), (last, newest) = seen[0], seen[-1]
+        return (newest - first) / max(last - then, 1e-9)
+
+
+class Screen:
+    """Where it is shown: a block that is redrawn, under lines that stay; without a terminal only lines."""
+
+    def __init__(self, out, terminal: bool):
+        self._out, self._terminal, self._height, self._told = out, terminal, 0, set()
+
+    def say(self, text):
+        """A line that stays."""
+        self._erase()
+        print(text, file=self._out, flush=True)
+
+    def show(self, news, lines):
+        """What a look found: lines that stay, and how everything stands."""
+        self._erase()
+        for line in news:
+            print(line, file=self._out)
+        if self._terminal:
+            columns, rows = shutil.get_terminal_size()
+            hidden = len(lines) - (rows - 2)
+            if hidden > 0:
+                lines = [*lines[:rows - 3], f"... and {hidden + 1:,} more lines"]
+            self._height = len(lines)
+            lines = [line[:columns - 1] for line in lines]              # one more would wrap
+        else:
+            lines, self._told = [line for line in lines if line not in self._told], set(lines)
+        for line in lines:
+            print(line, file=self._out)
+        self._out.flush()
+
+    def end(self, summary):
+        """The last line."""
+        self._height = 0                                # what stands there last stays
+        self.say(summary)
+
+    def _erase(self):
+        if self._height:
+            self._out.write(f"\x1b[{self._height}A\x1b[J")
+            self._height = 0
+
+
+def look_at(path: str) -> Look:
+    """One look at a log, whatever state it is in."""
+    writer = _writer(path)
+    try:
+        with read_log(path) as log:
+            status, ids = log.trials["status"], log.trials["id"]
+            running = tuple(_running(log, int(row)) for row in np.flatnonzero(status == Status.RUNNING))
+            reasons = log.trials["stop_reason"]
+            ended = {int(ids[row]): f"{Status(status[row]).name}{': ' * bool(reasons[row])}{reasons[row]}"
+                     for row in np.flatnonzero(status != Status.RUNNING)}
+            counts = Counter("pruned" if one == Status.INCOMPLETE and tells_of_pruning(reason) else Status(one).name
+                             for one, reason in zip(status, reasons))
+            return Look(counts, running, ended, writer=writer)
+    except LogError as error:
+        missing = not os.path.exists(path)
+        return Look(problem=f"{path}: is not there yet" if missing else str(error), missing=missing, writer=writer)
+
+
+def file_system(path: str) -> str:
+    """The type of the file system that a path lies on, such as ext4 or nfs4; "" where it cannot be told."""
+    try:
+        with open("/proc/mounts", encoding="utf-8") as file:
+            mounts = [line.split()[1:3] for line in file]
+    except OSError:
+        return ""
+    real = os.path.realpath(path)
+    found = [(point, kind) for point, kind in mounts if real == point or real.startswith(point.rstrip("/") + "/")]
+    return max(found, key=lambda one: len(one[0]), default=("", ""))[1]
+
+
+def _running(log, row):
+    trials = log.trials
+    number_, batch, workers, budget = (int(trials[name][row]) for name in ("id", "global_batch", "workers",
+                                                                           "budget_steps"))
+    plan = parse_plan(trials["plan"][row])
+    measurement = plan.get("measurement") or {}
+    evaluations = _rows_of(log.evaluations, number_, ("step", "train_seconds", *_metrics(log)))
+    steps = _rows_of(log.steps, number_, ("step", "step_seconds"))
+    first = log.restarts["first_step"][log.restarts["trial"] == number_]
+    last = [int(values["step"][-1]) for values in (evaluations, steps) if len(values["step"])]
+    where = "" if not plan.get("sweep") else f" {plan['sweep'].get('study', '')} draw {plan['sweep'].get('draw', '')}"
+    return Running(number_, f"{trials['dataset'][row]}/{trials['model'][row]}{where} W={workers} B={batch:,}",
+                   max([*last, *first.tolist()[-1:]], default=0), budget,
+                   float(evaluations["train_seconds"][-1]) if len(evaluations["step"]) else 0.0,
+                   float(measurement.get("budget_seconds") or np.nan), _logged_rate(evaluations, steps),
+                   _measured(evaluations, measurement.get("target")), str(measurement.get("target") or ""))
+
+
+def _rows_of(table, trial, names):
+    """The newest rows of a trial: arrays by column."""
+    ends = max(0, table.rows - RECENT), table.rows
+    mine = table.read_rows("trial", *ends) == trial
+    return {name: table.read_rows(name, *ends)[mine] for name in names if name in table.columns}
+
+
+def _metrics(log):
+    return [name for name in log.evaluations.columns if "/" in name]
+
+
+def _logged_rate(evaluations, steps):
+    """Steps a second while training, by the newest steps, else by the newest evaluation; NaN: neither is known."""
+    recent = steps.get("step_seconds", np.empty(0))[-50:]
+    if len(recent) and np.nansum(recent) > 0:
+        return float(len(recent) / np.nansum(recent))
+    if len(evaluations["step"]) and evaluations["train_seconds"][-1] > 0:
+        return float(evaluations["step"][-1] / evaluations["train_seconds"][-1])
+    return np.nan
+
+
+def _measured(evaluations, target):
+    """``val/error 0.021, val/cross_entropy 0.08 at 300``: the target's metric first."""
+    if not len(evaluations["step"]):
+        return ""
+    known = [name for name, values in evaluations.items() if "/" in name and values[-1] == values[-1]]
+    first = [Target.parse(target).column] if target else []
+    rest = sorted((name for name in known if name not in first),
+                  key=lambda name: (("val", "test", "train").index(name.split("/")[0]), name))
+    first = [name for name in first if name in evaluations]
+    shown = [*first, *rest][:max(len(first), MOST_METRICS)]
+    values = ", ".join(f"{name} {number(float(evaluations[name][-1]))}" for name in shown)
+    return f"{values} at {int(evaluations['step'][-1]):,}" if values else ""
+
+
+def _left(trial, rate):
+    """What is left of the budget, which a target may cut short."""
+    if trial.budget_steps and rate > 0:
+        left = (trial.budget_steps - trial.step) / rate
+    elif trial.budget_seconds == trial.budget_seconds:
+        left = trial.budget_seconds - trial.seconds
+    else:
+        return ""
+    return f"{'at most ' if trial.target else ''}{_duration(max(0.0, left))} left"
+
+
+def _duration(seconds):
+    for unit, size in (("s", 120), ("min", 7200), ("h", 172800)):
+        if seconds < size:
+            return f"{seconds / {'s': 1, 'min': 60, 'h': 3600}[unit]:.0f} {unit}"
+    return f"{seconds / 86400:.1f} days"
+
+
+def _counts(counts):
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
+
+
+def _writer(path):
+    """The living process that writes a log, in words; "" where none can be seen."""
+    owner = lock.holder(path)
+    return lock.describe(owner) if owner is not None else ""
+
+
+def _signature(path):
+    """What changes when a log's files do."""
+    names = [path, *(name for _, name in segments.candidates(path))]
+    found = []
+    for name in names:
+        try:
+            state = os.stat(name)
+            found.append((name, state.st_mtime_ns, state.st_size, state.st_ino))
+        except OSError:
+            found.append((name,))
+    return tuple(found)
