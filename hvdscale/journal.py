@@ -10,7 +10,7 @@ import platform
 import socket
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from . import __version__
 from .ends import Start
@@ -22,6 +22,7 @@ from .step import StepResult
 from .target import SPLITS
 
 TRIAL = 0       # a training run's log holds one trial
+BETTER = {"min": "smaller", "max": "larger"}
 PARTS = ("data_seconds", "compute_seconds", "communication_seconds")
 
 
@@ -54,17 +55,18 @@ class Silent:
         """Leave the log as it stands for another process, or another journal, to go on with."""
 
 
-def open_log(path: str, plan: Plan, metrics: Iterable[str], group: dict[str, str], more: Iterable[str] = (),
+def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str, str], more: Iterable[str] = (),
              optional_steps: Iterable[str] = (), layer_groups: Iterable[str] = (), **how: bool) -> LogWriter:
     """A log for trials of plans like this one; raises LogError where it cannot be opened.
 
+    metrics the workload's: name -> "min" or "max"
     group   versions of what joins the workers;  more  metaparameters beside the plan's
     how     overwrite, take_over, resume: see LogWriter
     """
-    return LogWriter(path, metrics=[f"{split}/{metric}" for split in SPLITS for metric in metrics],
-                     metaparameters=(*plan.metaparameters(), *more), optional_steps=tuple(optional_steps),
-                     layer_groups=tuple(layer_groups), attributes={"versions": {**versions(), **group}, **commit()},
-                     **how)
+    columns = {f"{split}/{name}": BETTER[way] for split in SPLITS for name, way in metrics.items()}
+    return LogWriter(path, metrics=columns, metaparameters=(*plan.metaparameters(), *more),
+                     optional_steps=tuple(optional_steps), layer_groups=tuple(layer_groups),
+                     attributes={"versions": {**versions(), **group}, **commit()}, **how)
 
 
 def parts_of_steps(plan: Plan) -> tuple[str, ...]:

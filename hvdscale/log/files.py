@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import struct
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import h5py
@@ -51,6 +52,12 @@ def create(attributes: dict) -> h5py.File:
     """
     name = f"in memory {next(_memory_files)}"          # HDF5 tells such files apart by name alone
     file = h5py.File(name, "w", driver="core", backing_store=False, block_size=MEMORY_BLOCK, libver=BOUNDS)
+    write_root_attributes(file, attributes)
+    return file
+
+
+def write_root_attributes(file: h5py.File, attributes: Mapping):
+    """The root attributes of every log; ``attributes`` are added to them or replace them."""
     given = {
         "format": FORMAT, "version": VERSION, "creator": f"hvdscale {__version__}", "host": platform.node(),
         **attributes,
@@ -58,7 +65,6 @@ def create(attributes: dict) -> h5py.File:
     }
     for name, value in given.items():
         _write_attribute(file, name, value)
-    return file
 
 
 def save(file: h5py.File, path: str, sync: bool):
@@ -121,6 +127,8 @@ def create_column(group: h5py.Group, column: Column, rows: int, **layout) -> h5p
     dataset = group.create_dataset(column.name, shape=shape, dtype=TYPES[column.type], **layout)
     _write_attribute(dataset, "unit", column.unit)
     _write_attribute(dataset, "meaning", column.meaning)
+    if column.better:
+        _write_attribute(dataset, "better", column.better)
     return dataset
 
 

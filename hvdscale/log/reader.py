@@ -96,8 +96,9 @@ def column_specs(group: h5py.Group) -> dict[str, Column]:
 
     def visit(name, item):
         if isinstance(item, h5py.Dataset) and name != "committed_rows":
-            unit, meaning = (str(read_attribute(item.attrs.get(key, ""))) for key in ("unit", "meaning"))
-            found[name] = Column(name, column_type(item), unit, meaning)
+            unit, meaning, better = (str(read_attribute(item.attrs.get(key, "")))
+                                     for key in ("unit", "meaning", "better"))
+            found[name] = Column(name, column_type(item), unit, meaning, better=better)
 
     group.visititems(visit)
     table = group.name.strip("/")

@@ -8,6 +8,7 @@ meaning as attributes.
 """
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -29,7 +30,8 @@ class Status(IntEnum):
 class Column:
     """One column: its name in the table, its type (int, float, text or status), unit ("1": a pure number) and meaning.
 
-    An optional column may be absent from a log; readers then give NaN.
+    An optional column may be absent from a log; readers then give NaN. ``better`` says of a metric which way it gets
+    better, "smaller" or "larger"; "": unknown.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Column:
     unit: str
     meaning: str
     optional: bool = False
+    better: str = ""
 
 
 TRIALS = (
@@ -93,10 +96,10 @@ SOURCE = (
 )
 
 
-def metric_column(name: str) -> Column:
+def metric_column(name: str, better: str = "") -> Column:
     """The /evaluations column of a metric, named ``split/metric``."""
     split, metric = name.split("/", 1)
-    return Column(name, "float", "1", f"{metric} on the {split} split")
+    return Column(name, "float", "1", f"{metric} on the {split} split", better=better)
 
 
 def metaparameter_column(name: str) -> Column:
@@ -112,11 +115,15 @@ def layer_group_columns(group: str) -> tuple[Column, ...]:
 
 def columns(metaparameters=(), metrics=(), optional_steps=(), layer_groups=()) -> dict[str, tuple[Column, ...]]:
     """Each table's columns for a log with these metaparameters, metrics (``split/metric``), optional /steps columns,
-    and parts of the model whose gradients are measured apart."""
+    and parts of the model whose gradients are measured apart.
+
+    metrics  names, or a mapping of names to the better way: see Column
+    """
+    better = metrics if isinstance(metrics, Mapping) else {}
     return {
         "trials": TRIALS + tuple(map(metaparameter_column, metaparameters)),
         "restarts": RESTARTS,
-        "evaluations": EVALUATIONS + tuple(map(metric_column, metrics)),
+        "evaluations": EVALUATIONS + tuple(metric_column(name, better.get(name, "")) for name in metrics),
         "steps": tuple(c for c in STEPS if not c.optional or c.name in optional_steps)
         + tuple(c for group in layer_groups for c in layer_group_columns(group)),
     }

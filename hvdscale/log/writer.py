@@ -42,7 +42,8 @@ class LogWriter:
     """The one writer of a log; see the module's synopsis.
 
     path              the log's first file; a resumed log goes on in the next segment beside it
-    metrics           names ``split/metric`` of the /evaluations columns; all are declared here, before the first row
+    metrics           names ``split/metric`` of the /evaluations columns; all are declared here, before the first row.
+                      A mapping says of each which way is better, "smaller", "larger" or "" (unknown)
     metaparameters    names of the /trials columns metaparameters/<name>
     optional_steps    names of the optional /steps columns that will be measured
     layer_groups      parts of the model whose gradients are measured apart, columns layer_groups/<part>/...

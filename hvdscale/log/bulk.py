@@ -1,0 +1,357 @@
+"""A log written in pieces, column by column, in bounded memory whatever its size: what imports write.
+
+    with BulkLog("archive.h5", columns(metrics=["val/error"]), {"imported": {...}}) as out:
+        out.add("evaluations", "step", steps)             the column's next rows; columns go on each at its own pace
+        out.add("trials", "dataset", ["mnist", "mnist"])
+    # here the log is there, closed and compressed; after an error inside nothing is left
+
+Rows are gathered into chunks, which threads compress while more is gathered.
+"""
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import h5py
+import numpy as np
+
+from ..errors import LogError
+from ..launch import usable_cores
+from . import segments
+from .compact import CHUNK_ROWS, SMALL_BYTES, show
+from .deflate import pack
+from .files import BOUNDS, TEMPORARY, TYPES, create_column, sync_directory, write_root_attributes
+from .lock import Lock
+from .schema import TABLES, Column
+
+HEAP_CHUNK = 1 << 20                # bytes of /text
+SHARED_TEXTS = 4096                 # texts that are remembered, so that a repeated one is stored once
+WAITING = 8                         # chunks for each thread that may wait to be written
+
+
+class SafeFile(io.RawIOBase):
+    """A new file that HDF5 can always write to: ``error`` is set once the disk refused something.
+
+    HDF5 crashes the process, later and for good, when a write fails (see ``files.create``). So it is told that all went
+    well: what follows the failure stays in memory, and is read from there, until HDF5 has closed the file.
+    """
+
+    def __init__(self, path: str):
+        super().__init__()
+        self.error: OSError | None = None
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        self._at = self._end = 0
+        self._kept: list[tuple[int, bytes]] = []
+
+    def write(self, data):
+        """All of ``data``, on the disk or, after a failure, in memory."""
+        view, at = memoryview(data).cast("B"), self._at
+        self._at += len(view)
+        self._end = max(self._end, self._at)
+        rest = view
+        while len(rest) and self.error is None:
+            try:
+                written = os.pwrite(self._descriptor, rest, self._at - len(rest))
+            except OSError as error:
+                self.error = error
+            else:
+                rest = rest[written:]
+        if self.error is not None:
+            self._kept.append((at, bytes(view)))
+        return len(view)
+
+    def readinto(self, buffer):
+        """What was written there; zeros where nothing was."""
+        view = memoryview(buffer).cast("B")
+        got = os.preadv(self._descriptor, [view], self._at)
+        view[got:] = bytes(len(view) - got)
+        for at, data in self._kept:
+            first, last = max(at, self._at), min(at + len(data), self._at + len(view))
+            if first < last:
+                view[first - self._at:last - self._at] = data[first - at:last - at]
+        self._at += len(view)
+        return len(view)
+
+    def seek(self, offset, whence=io.SEEK_SET):
+        """As of any file."""
+        self._at = offset + (0, self._at, self._end)[whence]
+        return self._at
+
+    def tell(self):
+        """As of any file."""
+        return self._at
+
+    def truncate(self, size=None):
+        """HDF5 cuts the file to the end that it counts on."""
+        self._end = self._at if size is None else size
+        self._try(os.ftruncate, self._descriptor, self._end)
+        return self._end
+
+    def seekable(self):
+        """Yes."""
+        return True
+
+    def readable(self):
+        """Yes."""
+        return True
+
+    def writable(self):
+        """Yes."""
+        return True
+
+    def sync(self):
+        """Has the disk keep it."""
+        self._try(os.fsync, self._descriptor)
+
+    def close(self):
+        """Closes the real file."""
+        if not self.closed:
+            self._try(os.close, self._descriptor)
+        super().close()
+
+    def _try(self, act, *arguments):
+        try:
+            if self.error is None or act is os.close:
+                act(*arguments)
+        except OSError as error:
+            self.error = self.error or error
+
+
+class BulkLog:
+    """The one writer of a new log; see the module's synopsis.
+
+    path        the log; it appears, whole, when ``with`` ends without an error
+    columns     each table's (schema.columns); more may be added while none of their rows is late: see ``add_column``
+    attributes  root attributes to add
+    overwrite   replace a log that is there;  take_over: go on where the file system refuses locks
+    threads     that compress; None: one a core that this process may use
+
+    Raises LogError where the log exists, is being written, or cannot be written.
+    """
+
+    def __init__(self, path, columns: Mapping[str, Sequence[Column]], attributes: Mapping | None = None, *,
+                 overwrite: bool = False, take_over: bool = False, threads: int | None = None):
+        self.path = os.fspath(path)
+        self._temporary = self.path + TEMPORARY
+        self._sink, self._file = None, None
+        self._threads = threads or len(usable_cores())
+        self._texts: dict[str, tuple[int, int]] = {}
+        self._waiting: deque[tuple[_Piecewise, int, Future]] = deque()
+        self._make_directory()
+        self._lock = Lock.take(self.path, take_over)
+        self._pool = ThreadPoolExecutor(self._threads)
+        try:
+            if os.path.lexists(self.path) and not overwrite:
+                raise LogError(f"{self.path}: exists already; choose another name, or --overwrite it")
+            self._open({"id": uuid.uuid4().hex, "segment": 0, "segments": 1, **(attributes or {})})
+            self._columns = {(table, column.name): _Piecewise(self._file[table], column)
+                             for table in TABLES for column in columns[table]}
+            self._heap = _Piecewise(self._file, HEAP)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def add(self, table: str, name: str, values, shared: bool = True):
+        """The next rows of a column: an array, or str of a text column.
+
+        shared  of texts: the same are met again and again, and are stored once
+        """
+        column = self._columns[table, name]
+        if column.spec.type == "text":
+            values = self._store(values, shared)
+        self._extend(column, np.asarray(values, TYPES[column.spec.type]))
+
+    def add_column(self, table: str, spec: Column, rows: int):
+        """One more column, of which the first ``rows`` rows are absent: NaN, or empty texts."""
+        column = self._columns[table, spec.name] = _Piecewise(self._file[table], spec)
+        absent = np.zeros((1, 2), np.int64) if spec.type == "text" else np.full(1, np.nan)
+        for first in range(0, rows, CHUNK_ROWS):
+            size = min(CHUNK_ROWS, rows - first)
+            self._extend(column, np.repeat(absent, size, 0))
+
+    def rows(self, table: str, name: str) -> int:
+        """How many rows the column has so far."""
+        return self._columns[table, name].rows
+
+    def close(self):
+        """Writes what is left, closes and shows the log."""
+        for column in (*self._columns.values(), self._heap):
+            column.finish(self._write)
+        self._drain(0)
+        for table in TABLES:
+            rows = {name: column.rows for (of, name), column in self._columns.items() if of == table}
+            if len(set(rows.values())) > 1:
+                raise ValueError(f"the columns of {table} have not the same number of rows: {rows}")
+            self._file[table].create_dataset("committed_rows", data=np.full(1, max(rows.values(), default=0), np.int64))
+        self._file.close()
+        self._sink.sync()
+        self._sink.close()
+        self._raise_if_full()
+        self._pool.shutdown()
+        later = _later(self.path)
+        show(self._temporary, self.path, later)
+        sync_directory(self.path)
+        self._lock.release()
+
+    def __enter__(self) -> BulkLog:
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            self._abandon()
+            return
+        try:
+            self.close()
+        except BaseException as error:
+            self._abandon()
+            if isinstance(error, OSError):
+                raise LogError(f"{self.path}: cannot be written: {error.strerror or error}") from error
+            raise
+
+    def _make_directory(self):
+        try:
+            os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
+        except OSError as error:
+            raise LogError(f"{self.path}: its directory cannot be made: {error.strerror}") from error
+
+    def _open(self, attributes):
+        try:
+            self._sink = SafeFile(self._temporary)
+        except OSError as error:
+            raise LogError(f"{self.path}: cannot be written here: {error.strerror}") from error
+        self._file = h5py.File(self._sink, "w", libver=BOUNDS)
+        write_root_attributes(self._file, attributes)
+        for table in TABLES:
+            self._file.create_group(table)
+
+    def _abandon(self):
+        """Leaves nothing behind; never raises, safe to call twice."""
+        self._pool.shutdown(cancel_futures=True)
+        for close in (self._file, self._sink):
+            with contextlib.suppress(Exception):
+                close.close()
+        with contextlib.suppress(OSError):
+            if self._sink is not None:
+                os.unlink(self._temporary)
+        with contextlib.suppress(OSError):
+            self._lock.release()
+
+    def _store(self, texts, shared) -> np.ndarray:
+        """Where the texts stand in /text: int64 of shape (rows, 2)."""
+        spans, data, end = np.empty((len(texts), 2), np.int64), [], self._heap.rows
+        known = self._texts if shared else {}
+        for row, text in enumerate(texts):
+            span = known.get(text) if shared else None
+            if span is None:
+                encoded = text.encode("utf-8", "replace")
+                span = (end, len(encoded))
+                end += len(encoded)
+                data.append(encoded)
+                if shared:
+                    if len(known) >= SHARED_TEXTS:
+                        known.clear()
+                    known[text] = span
+            spans[row] = span
+        if data:
+            self._extend(self._heap, np.frombuffer(b"".join(data), np.uint8))
+        return spans
+
+    def _extend(self, column, values):
+        column.extend(values, self._write)
+        self._raise_if_full()
+
+    def _write(self, column, first, values):
+        """Has a chunk compressed, and writes those that are done."""
+        self._waiting.append((column, first, self._pool.submit(pack, values)))
+        self._drain(WAITING * self._threads)
+
+    def _drain(self, leave: int):
+        while len(self._waiting) > leave or (self._waiting and self._waiting[0][2].done()):
+            column, first, packed = self._waiting.popleft()
+            column.put(first, packed.result())
+
+    def _raise_if_full(self):
+        if self._sink.error is not None:
+            error = self._sink.error
+            raise LogError(f"{self.path}: cannot be written: {error.strerror or error}; nothing of it was left")
+
+
+HEAP = Column("text", "bytes", "1", "the texts, one after another")
+
+
+class _Piecewise:
+    """One column on its way into the file: rows that wait for a whole chunk, and where the next one goes."""
+
+    def __init__(self, group: h5py.Group, spec: Column):
+        self.spec, self.rows = spec, 0
+        self._group, self._dataset = group, None
+        self._chunk = HEAP_CHUNK if spec is HEAP else CHUNK_ROWS
+        self._pieces: list[np.ndarray] = []
+        self._gathered = self._begun = 0
+
+    def extend(self, values: np.ndarray, write):
+        """``write(column, first row, values)`` is called for each whole chunk."""
+        self.rows += len(values)
+        while len(values):
+            piece = values[:self._chunk - self._gathered]
+            self._pieces.append(piece)
+            self._gathered += len(piece)
+            values = values[len(piece):]
+            if self._gathered == self._chunk:
+                self._flush(write)
+
+    def finish(self, write):
+        """The last chunk; a column of few bytes is stored as it is."""
+        if self._dataset is None:
+            values = self._joined()
+            if values.nbytes <= SMALL_BYTES:
+                dataset = self._create(len(values), {})
+                if len(values):
+                    dataset[...] = values
+                return
+            self._chunk = len(values)
+        if self._gathered:
+            self._flush(write)
+
+    def put(self, first: int, packed: bytes):
+        """Writes a compressed chunk."""
+        self._dataset.id.write_direct_chunk((first,) + (0,) * (self._dataset.ndim - 1), packed)
+
+    def _flush(self, write):
+        if self._dataset is None:
+            self._dataset = self._create(0, {
+                "chunks": (self._chunk,), "maxshape": (None,), "compression": "gzip", "compression_opts": 1,
+                "shuffle": self._joined().itemsize > 1})
+        values = self._joined()
+        if len(values) < self._chunk:               # the file's chunks are all of one size
+            rest = np.zeros((self._chunk - len(values), *values.shape[1:]), values.dtype)
+            values = np.concatenate([values, rest])
+        self._dataset.resize(self._begun + self._gathered, axis=0)
+        write(self, self._begun, values)
+        self._begun += self._gathered
+        self._pieces, self._gathered = [], 0
+
+    def _joined(self) -> np.ndarray:
+        if not self._pieces:
+            shape = (0, 2) if self.spec.type == "text" else (0,)
+            return np.empty(shape, np.uint8 if self.spec is HEAP else TYPES[self.spec.type])
+        self._pieces = [np.concatenate(self._pieces) if len(self._pieces) > 1 else self._pieces[0]]
+        return self._pieces[0]
+
+    def _create(self, rows, layout) -> h5py.Dataset:
+        if self.spec is HEAP:
+            return self._group.create_dataset(HEAP.name, (rows,), "u1", **layout)
+        return create_column(self._group, self.spec, rows, **layout)
+
+
+def _later(path) -> list[str]:
+    """Segments of a log that is overwritten; none where it cannot be read."""
+    try:
+        return [segment.path for segment in segments.later(segments.describe(path))]
+    except (LogError, FileNotFoundError):
+        return []
