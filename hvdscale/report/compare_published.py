@@ -1,0 +1,277 @@
+"""Measured curves beside published ones: figures, tables and sentences.
+
+    views = published_views(curves, "shallue2019")      raises UsageError, naming those there are, for another name
+    views.figures, views.tables, views.said
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..analysis.reference import (
+    B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, NoMatch, PassMark, against, jobs_of, load,
+    ordering_of)
+from .drawing import BLUE, ORANGE, Figure, log2_axis, mark_estimate, power_ticks
+from .numbers import counted, exact, listed, number, percent, ratio, span, whole
+from .tables import Cell, Column, Row, Table
+
+INTERPOLATED = "~"      # marks a batch size between two published ones
+
+BATCH = Column("global_batch", "batch", "examples", "B: examples averaged into one step by all workers")
+THERE = Column("published_steps", "published steps", "steps", "published; between two published batch sizes on a "
+               "straight line in logarithms; below: what the value may be off by")
+HERE = Column("steps_to_target", "steps to target", "steps", "S: steps done at the first evaluation that meets the "
+              "target; the table of steps says how it is estimated")
+APART = Column("log2_apart", "apart, log2", "1", "log2 of steps to target over published steps")
+WITHIN = Column("within", f"within {WITHIN_LOG2:g}", "1", f"whether that lies within +-{WITHIN_LOG2:g}")
+COVERED = Column("covered", "interval covers", "1", "whether the interval of steps to target and what the published "
+                 "value may be off by have steps in common")
+MARK = Column("mark", "pass mark", "1")
+WANTED = Column("wanted", "asked for", "1")
+FOUND = Column("found", "found", "1", "share of the batch sizes that tell; B_crit here over B_crit fitted to the "
+               "published steps; ratio of where perfect scaling ends")
+PASSED = Column("passed", "passed", "1")
+
+
+@dataclass(frozen=True, eq=False)
+class Views:
+    """What there is to show of curves beside a publication."""
+
+    figures: tuple[Figure, ...]
+    tables: tuple[Table, ...]
+    said: tuple[str, ...]
+
+
+def published_views(curves: Sequence, name: str, noise_scales: Mapping | None = None) -> Views:
+    """Curves (analysis.curves.Curve) beside the publication ``name``, those of no job in it passed over.
+
+    noise_scales  workload -> measured noise scale in examples, for a publication that has such
+    Where nothing can be compared, what is said tells why.
+    """
+    reference = load(name)
+    found, barred = [], []
+    for curve in curves:
+        for published in reference.curves:
+            one = against(curve, published)
+            if isinstance(one, Fidelity) and one.points:
+                found.append(one)
+            elif isinstance(one, Fidelity):
+                barred.append(f"{published.label} ({reference.title}) was published for batch sizes "
+                              f"{exact(published.batches[0])} to {exact(published.batches[-1])}; none of those here "
+                              "lies there.")
+            elif isinstance(one, NoMatch):
+                barred.append(f"Not compared with {one.label} ({reference.title}): {'; '.join(one.why)}.")
+    orderings = [(one, mark) for one in reference.orderings for mark in [ordering_of(curves, one)] if mark]
+    said = [text for one in found for text in _said(one, reference)]
+    said += [_ordering_said(one, mark, reference) for one, mark in orderings]
+    said += _jobs_said(curves, reference, noise_scales or {})
+    said += dict.fromkeys(barred)
+    if not said:
+        has = listed(dict.fromkeys(one.label for one in (*reference.curves, *reference.jobs)))
+        said.append(f"{reference.title}: nothing to compare with; it has {has}.")
+    tables = [table for at, one in enumerate(found) for table in _tables(one, reference, at, len(found))]
+    if orderings and not found:
+        tables.append(_marks_table(f"published-{name}-marks", reference, [mark for _, mark in orderings], ()))
+    return Views(tuple(_figure(one, reference, at, len(found)) for at, one in enumerate(found)), tuple(tables),
+                 tuple(said))
+
+
+def _numbered(text, at, count):
+    """File names apart where there are several."""
+    return text if count < 2 else f"{text}-{at + 1}"
+
+
+def _said(found, reference):
+    """Fidelity in sentences."""
+    published = found.published
+    within, told = found.counted("within")
+    said = []
+    if told:
+        steps, b_crit, intervals = found.marks
+        text = (f"Against {published.label} ({reference.title}): steps lie within {WITHIN_LOG2:g} log2 of the "
+                f"published ones at {within} of {counted(told, 'batch size')} ({percent(within / told)}; "
+                f"{percent(SHARE_WITHIN)} asked for)")
+        if b_crit.passed is not None:
+            text += (f"; B_crit is {ratio(b_crit.found)} times the one fitted to them "
+                     f"({'within' if b_crit.passed else 'beyond'} a factor {B_CRIT_WITHIN:g})")
+        covered, known = found.counted("covered")
+        if known:
+            text += f"; {covered} of {counted(known, 'interval')} cover them ({percent(SHARE_COVERED)} asked for)"
+        said.append(text + f": {_verdict(found.marks)}.")
+    else:
+        said.append(f"Against {published.label} ({reference.title}): no batch size was run far enough to tell.")
+    if found.remarks:
+        said.append(f"They differ otherwise, too: {'; '.join(found.remarks)}.")
+    return said
+
+
+def _verdict(marks):
+    failed = [mark for mark in marks if mark.passed is False]
+    open_ = [mark for mark in marks if mark.passed is None]
+    if failed:
+        return f"{listed(_NAMES[mark.name] for mark in failed)} {'does' if len(failed) == 1 else 'do'} not pass"
+    if open_:
+        return f"what can be told passes; {listed(_NAMES[mark.name] for mark in open_)} cannot be told"
+    return "all pass"
+
+
+_NAMES = {"steps": "the curve", "b_crit": "B_crit", "intervals": "the coverage"}
+
+
+def _ordering_said(one, mark, reference):
+    held = "" if mark.passed else "not "
+    return (f"{one.label} ({reference.title}): published, perfect scaling ends at batch {exact(one.perfect[0])} and "
+            f"{exact(one.perfect[1])}; here the second is {ratio(mark.found)} times the first, so the factor of "
+            f"{exact(one.at_least)} that is asked for is {held}shown.")
+
+
+def _jobs_said(curves, reference, noise_scales):
+    """Published critical batch sizes on the same data, beside the measured one."""
+    said = []
+    for curve in curves:
+        for job in jobs_of(reference, curve.workload):
+            text = (f"{reference.title} gives for {job.label}, on a model of its own and averaged over training, a "
+                    f"critical batch of {_range(job.b_crit)} and a noise scale of {_range(job.noise_scale)} {job.unit}")
+            fit = getattr(curve.regimes, "fit", None)
+            here = []
+            if job.unit == "examples" and fit is not None and math.isfinite(fit.b_crit.value):
+                ends = span(fit.b_crit.low, fit.b_crit.high)
+                here.append(f"B_crit {number(fit.b_crit.value)}{f' ({ends})' if ends else ''} to {curve.target}")
+            if job.unit == "examples" and noise_scales.get(curve.workload, math.nan) > 0:
+                here.append(f"a noise scale of {number(noise_scales[curve.workload])}")
+            said.append(text + (f"; here {curve.workload.dataset}/{curve.workload.model} has {listed(here)}" if here
+                                else "") + ".")
+    return list(dict.fromkeys(said))
+
+
+def _range(values):
+    return " to ".join(map(exact, values))
+
+
+def _tables(found, reference, at, count):
+    """The batch sizes one by one, and the pass marks."""
+    published, name = found.published, _numbered(f"published-{reference.name}", at, count)
+    rows = tuple(Row((_batch(point), _there(point), _here(point), _apart(point), _yes(point.within),
+                      _yes(point.covered)), keys_of_point(point.point), ()) for point in found.points)
+    title = f"Beside the published curve: {published.label}, {published.target}"
+    return (Table(name, title, (BATCH, THERE, HERE, APART, WITHIN, COVERED), rows, _notes(found, reference)),
+            _marks_table(f"{name}-marks", reference, found.marks, found.remarks))
+
+
+def _marks_table(name, reference, marks, remarks):
+    rows = []
+    for mark in marks:
+        said, wanted, found = _mark_texts(mark)
+        rows.append(Row((Cell(said, said), Cell(wanted, mark.wanted), Cell(found, mark.found), _yes(mark.passed)),
+                        (), ()))
+    notes = (f"They differ otherwise, too: {'; '.join(remarks)}.",) if remarks else ()
+    return Table(name, f"Fidelity to {reference.title}", (MARK, WANTED, FOUND, PASSED), tuple(rows), notes)
+
+
+def _mark_texts(mark: PassMark):
+    """(what it is, what is asked, what was found) of a pass mark."""
+    untold = "cannot be told"
+    if mark.name == "steps":
+        return (f"steps within {WITHIN_LOG2:g} log2", f"{percent(mark.wanted)} of batches",
+                percent(mark.found) if mark.passed is not None else untold)
+    if mark.name == "intervals":
+        return ("intervals that cover", f"{percent(mark.wanted)} of batches",
+                percent(mark.found) if mark.passed is not None else untold)
+    if mark.name == "b_crit":
+        return ("B_crit over published", f"1/{mark.wanted:g} to {mark.wanted:g}",
+                ratio(mark.found) if mark.passed is not None else untold)
+    return f"end of perfect scaling: {mark.name}", f"{mark.wanted:g} or more", ratio(mark.found)
+
+
+def _notes(found, reference):
+    published = found.published
+    notes = [f"Published: {reference.source}{f' ({published.file})' if published.file else ''}; {reference.obtained}. "
+             f"Each is {_estimated(published, reference)}."]
+    if any(point.interpolated for point in found.points):
+        notes.append(f"{INTERPOLATED} between two published batch sizes, on a straight line in logarithms.")
+    if found.beyond:
+        notes.append(f"Batch {listed(f'{batch:,}' for batch in found.beyond)}: outside the published ones.")
+    if any(point.within is None for point in found.points):
+        notes.append("n/a: the target was not met, but nor was it run for as long as would tell.")
+    fewer = {_trials(point.point) for point in found.points} - {None}
+    if published.trials and fewer:
+        low, high = min(fewer), max(fewer)
+        here = exact(low) if low == high else f"{exact(low)} to {exact(high)}"
+        notes.append(f"Here the steps are of {here} finite trials at each batch size.")
+    return tuple(notes)
+
+
+def _estimated(published, reference):
+    return (f"the fewest steps of {published.trials} finite trials" if published.trials else reference.estimate)
+
+
+def _trials(point):
+    """How many finite trials a searched point has; None of one that was not searched."""
+    return getattr(point, "trials", None)
+
+
+def _batch(point):
+    return Cell(f"{INTERPOLATED if point.interpolated else ''}{point.global_batch:,}", point.global_batch)
+
+
+def _there(point):
+    return Cell(number(point.published), point.published, point.low, point.high, span(point.low, point.high))
+
+
+def _here(point):
+    steps = point.measured
+    if not steps.met:
+        shown = f"> {whole(steps.beyond)}" if steps.beyond == steps.beyond else "n/a"
+        return Cell(shown, steps.value, steps.low, steps.high, "not met")
+    return Cell(whole(steps.value), steps.value, steps.low, steps.high, span(steps.low, steps.high, whole))
+
+
+def _apart(point):
+    if math.isfinite(point.log2_apart):
+        return Cell(f"{point.log2_apart:+.2f}", point.log2_apart)
+    return Cell("not met" if math.isinf(point.log2_apart) else "n/a", point.log2_apart)
+
+
+def _yes(told):
+    return Cell("n/a" if told is None else "yes" if told else "no", None if told is None else int(told))
+
+
+def keys_of_point(point) -> tuple[tuple[str, int], ...]:
+    """The trial that a point of a curve stands on, as (log, id), or those of its cell."""
+    if getattr(point, "study", None) is not None:
+        return () if point.best is None else (point.study.key(point.best),)
+    cell = getattr(point, "cell", None)
+    return tuple(run.trial.key for run in cell.runs) if cell is not None else ()
+
+
+def _figure(found, reference, at, count):
+    published, curve = found.published, found.curve
+    points = [point for point in curve.points if point.steps.met or point.steps.beyond > 0]
+
+    def draw(axes):
+        steps = [point.steps for point in points]
+        log2_axis(axes, "x", [*published.batches, *(point.global_batch for point in points)])
+        power_ticks(axes.xaxis, *axes.get_xlim())
+        log2_axis(axes, "y", [*published.low, *published.high,
+                              *(value for one in steps for value in (one.value, one.beyond))],
+                  [end for one in steps for end in (one.low, one.high)])
+        axes.fill_between(published.batches, published.low, published.high, color=ORANGE, alpha=0.25, linewidth=0,
+                          label="what they may be off by")
+        axes.plot(published.batches, published.steps, "s-", color=ORANGE, linewidth=1, markersize=3.5,
+                  markeredgewidth=0, label=f"published: {published.label}")
+        met = [point for point in points if point.steps.met]
+        axes.plot([point.global_batch for point in met], [point.steps.value for point in met], color=BLUE, linewidth=1)
+        for point in points:
+            mark_estimate(axes, point.global_batch, point.steps, BLUE, "o", "here")
+        axes.set_xlabel("global batch B (examples)")
+        axes.set_ylabel("steps to target S")
+    band = ("the spread of their mean and the spacing of their evaluations" if not published.trials else
+            "how well the published plot can be read")
+    return Figure(
+        _numbered(f"published-{reference.name}", at, count),
+        f"Steps to {curve.target} beside the published ones\n{published.label}",
+        f"Steps to target against the global batch, measured and published, both axes in powers of 2. The band is "
+        f"{band}; bars are {getattr(curve, 'confidence', 0.95):.0%} intervals.",
+        f"published: {reference.obtained}", reference.source,
+        tuple(dict.fromkeys(key for point in points for key in keys_of_point(point))), draw)
