@@ -22,6 +22,7 @@ from .trials import Workload, parse_plan, tells_of_pruning, workload_of
 BLOCK_ROWS = 1 << 22        # of /evaluations, looked at together for where trials begin
 GAP_ROWS = 1 << 16          # rows of others between two of a study's stretches that are read over rather than around
 KEPT_BYTES = 256 << 20      # of columns that were read, over all studies of one call of studies_of
+BINS = 1 << 12              # along the steps, see _promising
 METAPARAMETER = "metaparameters/"
 
 
@@ -371,32 +372,51 @@ class Envelope:
     """The fewest steps at which any trial had reached a value, for every value: the Pareto points, easy to strict.
 
     value   arrays of shape (points,): strictly better from each to the next
-    step    strictly more from each to the next
-    trial   index into the study, the first of those that measured the value at that step
+    step    strictly more from each to the next, unless the envelope is along something else
+    trial   index into the study, the first of those that measured the value there
+    along   what is strictly more from each to the next: the steps, or the seconds or examples
     """
 
     value: np.ndarray
     step: np.ndarray
     trial: np.ndarray
+    along: np.ndarray
 
 
-def envelope(study: Study, column: str, minimizes: bool, among: np.ndarray | None = None) -> Envelope:
+def envelope(study: Study, column: str, minimizes: bool, among: np.ndarray | None = None,
+             along: str = "step") -> Envelope:
     """The envelope of a metric over a study's trials, NaN apart. KeyError without the metric.
 
     among   bool, shape (trials,): which trials; by default the COMPLETE ones but for repeats of a winner
+    along   "step", "examples" or "train_seconds": what the fewest are wanted of
     """
     evaluations = study.evaluations
     among = study.complete & ~study.repeat if among is None else among
-    values, step = evaluations.read(column), evaluations.read("step")
-    rows = np.flatnonzero(np.repeat(among, evaluations.counts) & ~np.isnan(values))
-    cost = values[rows] if minimizes else -values[rows]
-    order = np.lexsort((cost, step[rows]))              # stable: equals stay in order of trials
-    rows, cost = rows[order], cost[order]
-    before = np.concatenate([[np.inf], np.minimum.accumulate(cost)[:-1]])
-    better = cost < before
-    better[:1] = True                                   # also where it is infinite
-    rows = rows[better]
-    return Envelope(values[rows], step[rows], evaluations.trial(rows))
+    values, x = evaluations.read(column), evaluations.read(along)
+    known = np.repeat(among, evaluations.counts) & ~np.isnan(values) & ~np.isnan(x)
+    cost = values if minimizes else -values
+    rows = np.flatnonzero(_promising(cost, x, known))
+    order = np.lexsort((cost[rows], x[rows]))           # stable: equals stay in order of trials
+    rows = rows[order]
+    best = np.minimum.accumulate(cost[rows])
+    rows = rows[np.append(True, best[1:] < best[:-1])[:len(rows)]]
+    return Envelope(values[rows], evaluations.read("step")[rows], evaluations.trial(rows), x[rows])
+
+
+def _promising(cost, x, known):
+    """The known rows but for most of those that cost more than one with a smaller x: a sort of the rest is quick.
+
+    x is cut in equal bins; what costs more than the cheapest of all bins before a row's own is no point of an envelope.
+    """
+    top = np.max(x, where=known, initial=0.0)
+    if top <= 0:
+        return known
+    bins = np.where(known, x, 0.0)
+    bins *= (BINS - 1) / top
+    bins = bins.astype(np.intp)
+    cheapest = np.full(BINS + 1, np.inf)
+    np.minimum.at(cheapest[1:], bins, np.where(known, cost, np.inf))
+    return known & (cost <= np.minimum.accumulate(cheapest)[bins])
 
 
 def _first_in_trial(chosen, first):

@@ -35,6 +35,7 @@ class Part:
     def __init__(self, path: str):
         self.path = path
         self.file = open_file(path)
+        self._datasets: dict[tuple[str, str], h5py.Dataset] = {}    # open, since HDF5 keeps chunks only of such
         with reading(path):
             self.segment = segments.of_file(path, self.file)
             self.attributes = {name: read_attribute(value) for name, value in self.file.attrs.items()}
@@ -51,7 +52,9 @@ class Part:
         (text)."""
         with reading(self.path):
             rows = self.rows[table]
-            dataset = self.file[table][name]
+            if (table, name) not in self._datasets:
+                self._datasets[table, name] = self.file[table][name]
+            dataset = self._datasets[table, name]
             if len(dataset) < rows:
                 raise LogError(f"{self.path}: {table}/{name} has {len(dataset)} rows where {rows} were committed; "
                                f"'hvdscale-log repair {self.path}' saves what is left")
@@ -63,6 +66,7 @@ class Part:
 
     def close(self):
         """Lets the file go; what was read stays."""
+        self._datasets.clear()
         self.file.close()
 
     def _refuse_lost_rows(self):
