@@ -80,6 +80,7 @@ class Evaluations:
         self.first = np.concatenate([[0], np.cumsum(np.concatenate([source.counts for source in sources]))])
         self.columns = tuple(dict.fromkeys(name for source in sources for name in source.table.columns if "/" in name))
         self._sources, self._kept = sources, kept
+        self._order = None      # what brings the rows of each trial in order of steps, once these are known
 
     @property
     def rows(self) -> int:
@@ -98,24 +99,21 @@ class Evaluations:
         """
         if "/" in name and name not in self.columns:
             raise KeyError(f"there is no {name}; there are {', '.join(self.columns) or 'no metrics'}")
-        return self._kept.get((id(self), name), lambda: self._read(name))
+        return self._kept.get((self, name), lambda: self._read(name))
 
     def trial(self, rows: np.ndarray) -> np.ndarray:
         """Which trial each of these rows is of."""
         return np.searchsorted(self.first, rows, "right") - 1
 
-    @cached_property
-    def _order(self):
-        """What brings the rows of each trial in order of steps; None where they stand so."""
-        step = self._joined("step")
-        falls = np.flatnonzero(step[1:] < step[:-1]) + 1
-        if np.isin(falls, self.first).all():
-            return None
-        return np.lexsort((step, np.repeat(np.arange(len(self.counts)), self.counts)))
-
     def _read(self, name):
+        if self._order is None and name != "step":
+            self.read("step")
         values = self._joined(name)
-        return values if self._order is None else values[self._order]
+        if self._order is None:
+            falls = np.flatnonzero(values[1:] < values[:-1]) + 1
+            straight = np.isin(falls, self.first).all()
+            self._order = slice(None) if straight else np.lexsort((values, self.trial(np.arange(self.rows))))
+        return values[self._order]
 
     def _joined(self, name):
         parts = [source.read(name) for source in self._sources]

@@ -1,0 +1,109 @@
+"""The published analysis' tables, by workload: steps to target by batch, and the best measured under budgets.
+
+    for results in results_of(studies, lambda workload: targets, budgets):
+        for table in tables_of_results(results):
+            print(as_text(table))
+"""
+from __future__ import annotations
+
+import math
+
+from ..analysis.results import BestMeasurement, Results, StepsToResult
+from .numbers import counted, listed, number
+from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
+
+FEWEST = Column("fewest_steps", "steps to target", "steps", "steps done at the earliest evaluation of any of the "
+                "trials that meets the target; below: from the one before, which did not", SHALLUE)
+TRIAL = Column("trial", "trial", "1", "its trial, the first of equals")
+VALUE = Column("value", "measured there", "1", "the metric at that evaluation")
+MET = Column("met", "met", "1", "trials that met the target / COMPLETE and pruned trials", SHALLUE)
+LOST = Column("infeasible", "diverged", "1", "INFEASIBLE trials, which are not among them")
+BEFORE = Column("met_before_diverging", "met, then diverged", "1", "INFEASIBLE trials that met the target before")
+PRUNED = Column("pruned", "pruned", "1", "of the trials those that their search stopped")
+TRIED = Column("trials", "trials", "1", "COMPLETE and pruned trials")
+BEST = "the best of the metric at any evaluation of any of the trials {}; below: after how many steps"
+
+
+def tables_of_results(results: Results) -> tuple[Table, ...]:
+    """For each target the steps to it, for each metric the best of it."""
+    return (*(steps_table(rows) for _, rows in results.steps), *(best_table(rows) for _, rows in results.best))
+
+
+def steps_table(rows: tuple[StepsToResult, ...]) -> Table:
+    """Steps to one target, of the studies of one workload."""
+    target, workload = rows[0].target, rows[0].study.workload
+    pruned = any(row.pruned for row in rows)
+    columns = (BATCH, FEWEST, TRIAL, VALUE, MET, *[PRUNED] * pruned, LOST, BEFORE)
+    notes = [_choice_note(pruned)]
+    if any(row.met_before_diverging for row in rows):
+        notes.append("Trials that met the target and diverged later do not count for the steps.")
+    return Table(f"steps-to-result-{_name(target.column)}-{target.value:g}", f"{workload}: fewest steps to {target}",
+                 columns, tuple(_steps_row(row, pruned) for row in rows), tuple(notes))
+
+
+def best_table(rows: tuple[tuple[BestMeasurement, ...], ...]) -> Table:
+    """The best of one metric under each budget, a row for each study of one workload."""
+    first = rows[0]
+    budgets = [one.budget for one in first]
+    columns = (BATCH, TRIED, *(_best_column(budget) for budget in budgets))
+    way = "smallest" if first[0].minimizes else "largest"
+    title = f"{first[0].study.workload}: {way} {first[0].column}"
+    if any(budgets):
+        title += f" {listed('at all' if budget is None else f'within {budget}' for budget in budgets)}"
+    notes = (_choice_note(any((one.among & one.study.pruned).any() for one, *_ in rows)),)
+    return Table(f"best-measurement-{_name(first[0].column)}", title, columns, tuple(map(_best_row, rows)), notes)
+
+
+def _choice_note(pruned):
+    return ("Of COMPLETE trials and of those that their search stopped; repeats of a search's winner are left out."
+            if pruned else "Of COMPLETE trials; repeats of a search's winner are left out.")
+
+
+def _name(column):
+    return column.replace("/", "-")
+
+
+def _steps_row(row, pruned):
+    cells = (_count(row.global_batch), _steps(row), _trial(row), Cell(number(row.value), row.value),
+             Cell(f"{row.met:,}/{row.trials:,}", row.met), *[_count(row.pruned)] * pruned, _count(row.infeasible),
+             _count(row.met_before_diverging))
+    return Row(cells, _keys(row), ())
+
+
+def _steps(row):
+    if row.trial is not None:
+        before, steps = f"{row.before:,.0f}", f"{row.steps:,.0f}"
+        return Cell(steps, row.steps, row.before, row.steps, f"{before}-{steps}")
+    if not row.trials:
+        return Cell("diverged" if row.infeasible else "n/a", math.nan, math.nan, math.nan)
+    return Cell("not met", math.inf, row.beyond, math.inf, f"> {row.beyond:,.0f}")
+
+
+def _trial(row):
+    return Cell("none") if row.trial is None else Cell(f"{row.key[1]}", row.key[1])
+
+
+def _best_column(budget):
+    if budget is None:
+        return Column("best", "best value", "1", BEST.format("as long as it ran"), SHALLUE)
+    key = f"best_within_{budget}".replace(" ", "_").replace(",", "")
+    return Column(key, f"within {budget}", "1", BEST.format(f"within {budget}"), SHALLUE)
+
+
+def _best_row(row):
+    keys = tuple(dict.fromkeys(key for one in row for key in _keys(one)))
+    return Row((_count(row[0].global_batch), _count(row[0].trials), *map(_best, row)), keys, ())
+
+
+def _best(one):
+    if one.trial is None:
+        return Cell("n/a", math.nan)
+    return Cell(number(one.value, 4), one.value, below=counted(int(one.step), "step"))
+
+
+def _keys(one):
+    return () if one.trial is None else (one.key,)
+
+
+def _count(value):
+    return Cell(f"{value:,}", int(value))
