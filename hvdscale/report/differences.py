@@ -79,3 +79,15 @@ def _shown(value):
         return f"{value:g}"
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS - 3] + "..."
+
+
+def how_they_differ(one: str, other: str) -> str:
+    """``peak_lr 0.1, then 0.2`` of two settings, what follows from other fields left out; empty where they are equal.
+    """
+    fields = [_fields(setting) for setting in (one, other)]
+    names = dict.fromkeys(name for own in fields for name in own)
+    found = [name for name in names if json.dumps(fields[0].get(name)) != json.dumps(fields[1].get(name))]
+    followers = {follower for name in found for follower in FOLLOW.get(name, ())}
+    said = [f"{name} {_shown(fields[0].get(name))}, then {_shown(fields[1].get(name))}"
+            for name in found if name not in followers]
+    return listed(said[:MOST_VALUES] + ([f"{len(said) - MOST_VALUES} more"] if len(said) > MOST_VALUES else []))

@@ -1,0 +1,113 @@
+"""hvdscale-report compare: a candidate's logs against a baseline's, as a gate for convergence."""
+from __future__ import annotations
+
+import json
+import os
+from contextlib import ExitStack
+
+import click
+
+from ..analysis.compare import OK, REGRESSION, Tolerances, compare_trials
+from ..analysis.intervals import CONFIDENCE
+from ..analysis.trials import read_trials
+from ..errors import HvdscaleError, UsageError
+from ..report.compare import as_json, comparison_table, detail_table, verdict_line, verdict_of
+from ..report.make import open_all
+from ..report.tables import as_csv, as_text
+from ..target import Target
+from .common import Command
+
+REGRESSED = 4           # exit code
+WRITERS = (".json", ".csv")
+
+
+@click.command("compare", cls=Command, context_settings={"help_option_names": ["-h", "--help"],
+                                                         "max_content_width": 110})
+@click.argument("baseline", metavar="BASELINE")
+@click.argument("candidate", metavar="CANDIDATE")
+@click.option("--target", "targets", multiple=True, metavar="TARGET",
+              help="Such as 'val/error<0.01'; may be given several times. Without it: those of the baseline's plans.")
+@click.option("--tolerance", default="10%", show_default=True, metavar="SHARE",
+              help="The candidate may need so many more steps to target.")
+@click.option("--time-tolerance", default="25%", show_default=True, metavar="SHARE",
+              help="And so much more time, at a throughput so much lower; none: times are shown, not judged.")
+@click.option("--metric-tolerance", default="none", show_default=True, metavar="AMOUNT",
+              help="And its best metric may be worse by so much, in the metric's own unit.")
+@click.option("--confidence", type=float, default=CONFIDENCE, show_default=True, help="What the intervals claim.")
+@click.option("--strict", is_flag=True, help="Fail where it cannot be told, too, and where a cell is missing.")
+@click.option("--out", metavar="FILE", help="Write every test there: FILE.json or FILE.csv.")
+@click.option("--skip-broken", is_flag=True, help="Go on without logs that cannot be read; they are named.")
+def main(baseline, candidate, targets, tolerance, time_tolerance, metric_tolerance, confidence, strict, out,
+         skip_broken):
+    """Whether CANDIDATE converges as well as BASELINE: each a log, or a directory of logs.
+
+    Steps and time to target, throughput and the best metric are compared for each workload, worker count and global
+    batch that both have. A regression is an interval that lies wholly beyond the tolerance, or a target that the
+    candidate does not meet.
+
+    \b
+      hvdscale-report compare main.h5 branch.h5 --tolerance 10%
+      hvdscale-report compare nightly/ today/ --strict --out verdict.json
+
+    Exit code 0: no regression is certain; 4: there is one, or with --strict one cannot be ruled out; 1: a log cannot
+    be read; 2: an option means nothing, or there is nothing to compare.
+    """
+    tolerances = Tolerances(_share("--tolerance", tolerance), _optional("--time-tolerance", time_tolerance),
+                            _optional("--metric-tolerance", metric_tolerance), _confidence(confidence))
+    if out is not None and os.path.splitext(out)[1] not in WRITERS:
+        raise UsageError(f"--out {out}: ends in none of {', '.join(WRITERS)}, so it is not known what to write")
+    trials = [_read(path, skip_broken) for path in (baseline, candidate)]
+    comparisons = compare_trials(*trials, [Target.parse(target) for target in targets], tolerances)
+    for comparison in comparisons:
+        click.echo(as_text(comparison_table(comparison)))
+    click.echo(verdict_line(comparisons))
+    if out is not None:
+        _write(out, comparisons, (baseline, candidate))
+    verdict = verdict_of(comparisons)
+    if verdict == REGRESSION or strict and verdict != OK:
+        click.get_current_context().exit(REGRESSED)
+
+
+def _read(path, skip_broken):
+    """The trials of a log, or of a directory of logs."""
+    with ExitStack() as opened:
+        logs, skipped = open_all([path], skip_broken, opened)
+        for message in skipped:
+            click.echo(f"skipped: {message}")
+        return [trial for log in logs for trial in read_trials(log)]
+
+
+def _write(out, comparisons, paths):
+    text = (json.dumps(as_json(comparisons, paths), indent=1, allow_nan=False) + "\n" if out.endswith(".json") else
+            as_csv(detail_table(comparisons)))
+    try:
+        with open(out, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise HvdscaleError(f"{out}: cannot be written: {error.strerror}") from error
+
+
+def _share(name, text):
+    """A share written as 0.1 or 10%."""
+    number = text.strip()
+    try:
+        value = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{name} {text}: is a share, 0 or more, such as 0.1 or 10%")
+    return value
+
+
+def _optional(name, text):
+    return None if text.strip() == "none" else _share(name, text)
+
+
+def _confidence(value):
+    if not 0 < value < 1:
+        raise UsageError(f"--confidence {value:g}: lies between 0 and 1, such as 0.95")
+    return value
+
+
+if __name__ == "__main__":
+    main()

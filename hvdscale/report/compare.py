@@ -1,0 +1,240 @@
+"""A candidate's logs held against a baseline's: one table a workload and target, one line of verdict, and files.
+
+    comparisons = compare_trials(baseline, candidate)
+    for comparison in comparisons:
+        print(as_text(comparison_table(comparison)))
+    print(verdict_line(comparisons))
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .. import __version__
+from ..analysis.compare import BEST, OK, REGRESSION, SECONDS, STEPS, UNTOLD, ComparedCell, Comparison, Test
+from ..analysis.pools import SPEED
+from .differences import how_they_differ
+from .numbers import counted, listed, number, percent, ratio, span, whole
+from .tables import Cell, Column, Row, Table, as_values, finite, keys_of
+
+NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
+MOST_NAMED = 6          # of what the verdict names
+ALL = "all"
+
+WORKERS = Column("workers", "workers", "1", "W: workers at the trial's start")
+BATCH = Column("global_batch", "batch", "examples", "B: examples averaged into one step by all workers")
+MET = Column("met", "met", "1", "seeds that met the target / seeds that ran, in the baseline, then in the candidate")
+BEFORE = Column("steps_before", "steps before", "steps", "S of the baseline: steps to target, geometric mean over "
+                "seeds")
+AFTER = Column("steps_after", "steps after", "steps", "S of the candidate")
+CHANGES = {
+    STEPS: Column("steps_ratio", "steps", "1", "S of the candidate over S of the baseline"),
+    SECONDS: Column("seconds_ratio", "time", "1", "T: seconds to target, candidate over baseline"),
+    SPEED: Column("speed_ratio", "through- put", "1", "x: examples a second, candidate over baseline"),
+    BEST: Column("best_difference", "best metric", "1", "best value of the target's metric within the steps that all "
+                 "runs took, mean over seeds, candidate minus baseline"),
+}
+VERDICT = Column("verdict", "verdict", "1", "regression: the whole interval lies beyond the tolerance; cannot tell: it "
+                 "spans the tolerance, or there is none")
+DETAILS = tuple(Column(key, key.replace("_", " "), unit) for key, unit in (
+    ("workload", "1"), ("target", "1"), ("workers", "1"), ("global_batch", "examples"), ("measure", "1"),
+    ("baseline", ""), ("candidate", ""), ("change", ""), ("verdict", "1"), ("reason", "1")))
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """One workload's cells, a row each, and what they say together."""
+    target = comparison.target
+    measures = (STEPS, SECONDS, SPEED, BEST) if target else (SPEED,)
+    steps = (BEFORE, AFTER) if target else ()
+    columns = (WORKERS, BATCH, MET, *steps, *(CHANGES[name] for name in measures), VERDICT)
+    rows = [_row(cell, measures, target) for cell in comparison.cells]
+    if comparison.overall:
+        rows.append(_overall_row(comparison, measures))
+    title = f"Candidate against baseline: {comparison.workload}: {target or 'throughput'}"
+    return Table("compare", title, columns, tuple(rows), _notes(comparison))
+
+
+def detail_table(comparisons: Sequence[Comparison]) -> Table:
+    """Every test of every comparison, a row each."""
+    rows = []
+    for comparison in comparisons:
+        about = str(comparison.workload), str(comparison.target or "")
+        for cell in comparison.cells:
+            trials = (*keys_of(cell.baseline), *keys_of(cell.candidate))
+            rows += [_detail(*about, cell.workers, cell.global_batch, test, trials) for test in cell.tests]
+        rows += [_detail(*about, ALL, ALL, test, ()) for test in comparison.overall]
+        rows += [Row((*(Cell(str(value), value) for value in (*about, *key)), *[Cell("")] * 4, Cell(UNTOLD, UNTOLD),
+                      Cell("not in the candidate", "not in the candidate")), (), ()) for key in comparison.missing]
+    return Table("compare", "Candidate against baseline", DETAILS, tuple(rows), ())
+
+
+def verdict_of(comparisons: Sequence[Comparison]) -> str:
+    """The worst verdict of all."""
+    return max((comparison.verdict for comparison in comparisons), key=(OK, UNTOLD, REGRESSION).index)
+
+
+def verdict_line(comparisons: Sequence[Comparison]) -> str:
+    """What the gate says, in one line."""
+    verdict, tolerances = verdict_of(comparisons), comparisons[0].tolerances
+    judged = sum(comparison.judged for comparison in comparisons)
+    told = {name: [text for comparison in comparisons for text in _told(comparison, name)]
+            for name in (REGRESSION, UNTOLD)}
+    untold = f"; cannot tell: {_some(told[UNTOLD])}" if told[UNTOLD] else ""
+    if verdict == REGRESSION:
+        return f"Verdict: REGRESSION: {_some(told[REGRESSION])}{untold}."
+    if verdict == UNTOLD:
+        return f"Verdict: no regression is certain{untold}."
+    return f"Verdict: ok: {counted(judged, 'test')}, none beyond its tolerance ({_tolerances(tolerances)})."
+
+
+def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict:
+    """All of it for JSON."""
+    tolerances = comparisons[0].tolerances
+    return {
+        "format": "hvdscale-compare", "version": 1, "creator": f"hvdscale {__version__}", "baseline": paths[0],
+        "candidate": paths[1], "verdict": verdict_of(comparisons), "said": verdict_line(comparisons),
+        "tolerances": {"steps": tolerances.steps, "time": tolerances.time, "metric": tolerances.metric},
+        "confidence": tolerances.confidence,
+        "comparisons": [{
+            "workload": str(comparison.workload), "target": str(comparison.target) if comparison.target else None,
+            "verdict": comparison.verdict, "missing": [_where(key) for key in comparison.missing],
+            "added": [_where(key) for key in comparison.added], "table": as_values(comparison_table(comparison)),
+            "tests": [_test_values(cell.workers, cell.global_batch, test)
+                      for cell in comparison.cells for test in cell.tests]
+            + [_test_values(ALL, ALL, test) for test in comparison.overall]} for comparison in comparisons],
+    }
+
+
+def _where(key):
+    return {"workers": key[0], "global_batch": key[1]}
+
+
+def _test_values(workers, batch, test):
+    return {"workers": workers, "global_batch": batch, "measure": test.measure, "baseline": finite(test.before),
+            "candidate": finite(test.after), "change": finite(test.change.value), "low": finite(test.change.low),
+            "high": finite(test.change.high), "runs": test.change.runs, "verdict": test.verdict, "reason": test.reason}
+
+
+def _row(cell: ComparedCell, measures, target):
+    tests = {test.measure: test for test in cell.tests}
+    steps = [_steps(cell.baseline), _steps(cell.candidate)] if target else []
+    met = "{}, {}".format(*(f"{one.met}/{len(one.samples.seeds)}" if target else f"{len(one.samples.seeds)}"
+                            for one in (cell.baseline, cell.candidate)))
+    lost = [len(one.diverged) for one in (cell.baseline, cell.candidate)]
+    return Row((Cell(f"{cell.workers:,}", cell.workers), Cell(f"{cell.global_batch:,}", cell.global_batch),
+                Cell(met, met, below=f"{lost[0]}, {lost[1]} div." if any(lost) else ""), *steps,
+                *(_change(tests.get(name)) for name in measures), _verdict(cell.verdict, cell.tests)),
+               keys_of(cell.candidate), tuple(trial.key for trial in cell.candidate.diverged), keys_of(cell.baseline))
+
+
+def _overall_row(comparison, measures):
+    tests = {test.measure: test for test in comparison.overall}
+    blank = [Cell("")] * (3 if comparison.target else 1)
+    verdict = max((test.verdict for test in comparison.overall if test.verdict), key=(OK, UNTOLD, REGRESSION).index,
+                  default=OK)
+    return Row((Cell(ALL, ALL), Cell(ALL, ALL), *blank, *(_change(tests.get(name)) for name in measures),
+                _verdict(verdict, comparison.overall)), (), ())
+
+
+def _steps(cell):
+    steps = cell.steps
+    if not cell.runs:
+        return Cell("diverged", math.nan)
+    if not steps.met:
+        return Cell(f"> {whole(steps.beyond)}" if steps.beyond == steps.beyond else "n/a", steps.value)
+    return Cell(whole(steps.value), steps.value)
+
+
+def _change(test: Test | None):
+    if test is None:
+        return Cell("")
+    change = test.change
+    if test.measure == BEST:
+        ends = "" if math.isnan(change.low) else f"{_signed(change.low)}..{_signed(change.high)}"
+        return Cell("n/a" if math.isnan(change.value) else _signed(change.value), change.value, change.low, change.high,
+                    ends)
+    shown = ratio(change.value) if change.value == change.value else "n/a"
+    return Cell(shown, change.value, change.low, change.high, span(change.low, change.high, ratio))
+
+
+def _signed(value):
+    return f"{value:+.2g}"
+
+
+def _verdict(verdict, tests):
+    about = [NAMES[test.measure] for test in tests if test.verdict == verdict != OK]
+    return Cell(verdict, verdict, below=", ".join(about[:2]) + (" ..." if len(about) > 2 else ""))
+
+
+def _detail(workload, target, workers, batch, test, trials):
+    write = _signed if test.measure == BEST else ratio
+    change = test.change
+    return Row((Cell(workload, workload), Cell(target, target), Cell(str(workers), workers), Cell(str(batch), batch),
+                Cell(test.measure, test.measure), Cell(number(test.before), test.before),
+                Cell(number(test.after), test.after), Cell(write(change.value), change.value, change.low, change.high),
+                Cell(test.verdict or "", test.verdict or ""), Cell(test.reason, test.reason)), trials, ())
+
+
+def _notes(comparison):
+    tolerances, cells = comparison.tolerances, comparison.cells
+    notes = [f"Ratios are candidate over baseline, under them {tolerances.confidence:.0%} intervals, which hold the "
+             f"spread of the runs and the spacing of the evaluations. Tolerances: {_tolerances(tolerances)}."]
+    pairing = {cell.pairing for cell in cells}
+    notes += ["Paired by seed."] if "seed" in pairing else []
+    notes += ["Paired by draw, of those that met in both: the same points of one space."] if "draw" in pairing else []
+    notes += ["Independent samples where the seeds are not the same."] if "" in pairing else []
+    if comparison.overall:
+        notes.append("All: the geometric mean over cells, its interval from the spread between them.")
+    notes += [f"{_place(key)}: the baseline has it, the candidate has not (ended)." for key in comparison.missing]
+    if comparison.added:
+        notes.append(f"In the candidate alone: {_some([_place(key) for key in comparison.added])}.")
+    differ = {}
+    for cell in cells:
+        said = how_they_differ(cell.baseline.setting, cell.candidate.setting) if cell.pairing != "draw" else ""
+        if said:
+            differ.setdefault(said, []).append(_place((cell.workers, cell.global_batch)))
+    notes += [f"The settings differ ({said}) at {_some(where)}." for said, where in differ.items()]
+    if any(cell.baseline.oversubscribed or cell.candidate.oversubscribed for cell in cells):
+        notes.append("Some ran with more workers than cores on a host: times and throughput there say little.")
+    return tuple(notes)
+
+
+def _tolerances(tolerances):
+    said = [f"steps {percent(tolerances.steps)} more"]
+    said += [f"time {percent(tolerances.time)} more, throughput as much less"] if tolerances.time is not None else []
+    said += [f"best metric {number(tolerances.metric)} worse"] if tolerances.metric is not None else []
+    return listed(said)
+
+
+def _told(comparison, verdict):
+    """What has this verdict, in words."""
+    goal = f" to {comparison.target}" if comparison.target else ""
+    said = []
+    places = [(_place((cell.workers, cell.global_batch)), cell.tests) for cell in comparison.cells]
+    for where, tests in [*places, ("all cells together", comparison.overall)]:
+        for test in tests:
+            if test.verdict == verdict:
+                what = NAMES[test.measure] + (goal if test.measure in (STEPS, SECONDS) else "")
+                said.append(f"{what} at {where}{_how(test)}")
+    if verdict == UNTOLD:
+        said += [f"{_place(key)} is not in the candidate" for key in comparison.missing]
+    return said
+
+
+def _how(test):
+    change = test.change
+    if math.isnan(change.value) or test.reason and "tolerance" not in test.reason:
+        return f" ({test.reason})"
+    if test.measure == BEST:
+        return f" ({_signed(change.value)})"
+    ends = span(change.low, change.high, ratio)
+    return f" ({ratio(change.value)} times{f', {ends}' if ends else ''})"
+
+
+def _place(key):
+    return f"W = {key[0]}, B = {key[1]:,}"
+
+
+def _some(texts):
+    more = [f"{len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
+    return "; ".join([*texts[:MOST_NAMED], *more])

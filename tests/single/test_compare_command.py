@@ -1,0 +1,270 @@
+"""Two logs held against each other: what counts as a regression, what cannot be told, and how the command ends."""
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from hvdscale.analysis.compare import OK, REGRESSION, UNTOLD, Tolerances, compare_trials
+from hvdscale.analysis.trials import read_trials
+from hvdscale.cli.compare import REGRESSED, main
+from hvdscale.errors import UsageError
+from hvdscale.log.schema import Status
+from hvdscale.report.compare import comparison_table, detail_table, verdict_line
+from hvdscale.report.tables import as_text
+from hvdscale.target import Target
+from tests.single.made_logs import log, save, trial
+from tests.single.made_studies import drawn, studied
+
+EVERY = 5       # steps between evaluations
+
+
+def run(id, steps, *, seed=None, wiggle=0.0, seconds_a_step=0.01, budget=1000, **changes):
+    """A trial that meets val/error<0.2 at ``steps``, or never: inf; its evaluations differ by ``wiggle``."""
+    last = int(min(steps, budget))
+    at = np.arange(0, last + 1, EVERY)
+    error = np.where(at >= steps, 0.1, 0.5 + wiggle)
+    return trial(id, at, error, seconds_a_step * at, seed=id if seed is None else seed, eval_every=EVERY, **changes)
+
+
+def cell(steps, workers=1, batch=32, first=0, **changes):
+    """Trials of one cell, a seed each."""
+    return [run(1000 * workers + first + at, value, seed=first + at, workers=workers, batch=batch, **changes)
+            for at, value in enumerate(steps)]
+
+
+def compared(before, after, targets=(), **tolerances):
+    return compare_trials(read_trials(log(*before, path="a.h5")), read_trials(log(*after, path="b.h5")), targets,
+                          Tolerances(**tolerances))
+
+
+def measures_of(before, after, **tolerances):
+    [comparison] = compared(before, after, **tolerances)
+    [found] = comparison.cells
+    return {test.measure: test for test in found.tests}
+
+
+def test_the_same_log_twice_is_the_same_to_the_last_digit():
+    [comparison] = compared(cell([400, 420]), cell([400, 420]))
+    [found] = comparison.cells
+    assert [(test.change.value, test.change.low, test.change.high) for test in found.tests[:3]] == [(1, 1, 1)] * 3
+    assert comparison.verdict == OK and found.pairing == "seed"
+
+
+def test_one_run_is_told_where_it_is_the_same_run_and_not_where_it_is_another():
+    assert measures_of(cell([400]), cell([400]))["steps"].verdict == OK
+    other = measures_of(cell([400]), cell([400], wiggle=0.01))["steps"]
+    assert (other.verdict, other.reason) == (UNTOLD, "one run")
+    assert other.change.low == pytest.approx(395 / 400) and other.change.high == pytest.approx(400 / 395)
+
+
+def test_pairs_of_seeds_that_all_need_half_more_are_a_regression():
+    found = measures_of(cell([400, 300, 500]), cell([600, 450, 750]))["steps"]
+    assert found.verdict == REGRESSION and found.change.value == pytest.approx(1.5)
+    assert found.change.low == pytest.approx(np.exp(np.mean(np.log([595 / 400, 445 / 300, 745 / 500]))), rel=0.02)
+
+
+def test_pairing_finds_what_independent_samples_cannot():
+    before, after = [400, 150, 900], [480, 180, 1080]
+    assert measures_of(cell(before, budget=2000), cell(after, budget=2000))["steps"].verdict == REGRESSION
+    apart = measures_of(cell(before, budget=2000), cell(after, first=10, budget=2000))["steps"]
+    assert apart.verdict == UNTOLD and "spans" in apart.reason
+
+
+def test_a_ratio_within_the_tolerance_for_certain_is_ok():
+    assert measures_of(cell([400, 300, 500]), cell([405, 305, 505]))["steps"].verdict == OK
+    assert measures_of(cell([400, 300, 500]), cell([405, 305, 505]), steps=0.01)["steps"].verdict == UNTOLD
+
+
+def test_the_spacing_of_evaluations_alone_may_leave_it_open():
+    coarse = [trial(at, (0, 100, 200), (0.9, 0.5, 0.1), seed=at) for at in range(3)]
+    moved = [trial(at, (0, 100, 200), (0.9, 0.51, 0.1), seed=at) for at in range(3)]
+    found = measures_of(coarse, moved)["steps"]
+    assert found.verdict == UNTOLD and (found.change.low, found.change.high) == pytest.approx((0.5, 2.0))
+
+
+def test_a_target_that_is_not_met_is_a_regression_but_where_the_candidate_stopped_before():
+    before = cell([400, 420, 380])
+    found = measures_of(before, cell([math.inf] * 3))["steps"]
+    assert (found.verdict, found.reason) == (REGRESSION, "the target was not met")
+    assert measures_of(before, cell([math.inf] * 3, budget=300))["steps"].verdict == UNTOLD
+    assert measures_of(cell([math.inf] * 3), before)["steps"].verdict == OK
+    assert measures_of(cell([math.inf] * 3), cell([math.inf] * 3, wiggle=0.1))["steps"].verdict == UNTOLD
+
+
+def test_a_seed_that_does_not_meet_leaves_the_ratio_open_upwards():
+    found = measures_of(cell([400, 420, 380]), cell([400, 425, math.inf], wiggle=0.01))["steps"]
+    assert found.verdict == UNTOLD and math.isinf(found.change.high)
+
+
+def test_trials_that_diverge_are_a_regression_where_all_do():
+    lost = [run(at, math.inf, seed=at, status=Status.INFEASIBLE) for at in range(3)]
+    before = [run(at, 400, seed=at) for at in range(3)]
+    found = measures_of(before, lost)["steps"]
+    assert (found.verdict, found.reason) == (REGRESSION, "every trial diverged")
+    found = measures_of(before, [*before[:2], lost[2]])["steps"]
+    assert (found.verdict, found.reason) == (UNTOLD, "1 diverged, 0 in the baseline")
+
+
+def test_time_and_throughput_have_a_tolerance_of_their_own():
+    before, after = cell([400, 300, 500]), cell([400, 300, 500], seconds_a_step=0.015)
+    found = measures_of(before, after)
+    assert found["steps"].verdict == OK
+    assert found["seconds"].verdict == REGRESSION and found["seconds"].change.value == pytest.approx(1.5)
+    assert found["examples_per_second"].verdict == REGRESSION
+    assert found["examples_per_second"].change.value == pytest.approx(1 / 1.5)
+    found = measures_of(before, after, time=None)
+    assert found["seconds"].verdict is None and found["examples_per_second"].verdict is None
+    assert measures_of(after, before)["examples_per_second"].verdict == OK
+
+
+def test_times_that_were_not_measured_are_not_told():
+    before, after = cell([400, 300]), cell([400, 300], seconds_a_step=math.nan)
+    assert measures_of(before, after)["seconds"].reason == "not measured"
+
+
+def test_the_best_metric_is_taken_within_the_steps_that_all_took():
+    def ending(last, best):
+        return [trial(at, (0, 100, 200, 300)[:last], (0.9, 0.5, 0.15 + best + 0.01 * at, 0.01)[:last], seed=at,
+                      keep_going=True) for at in range(3)]
+    found = measures_of(ending(3, 0.0), ending(4, 0.02), metric=0.01)["best"]
+    assert found.change.value == pytest.approx(0.02) and found.verdict == REGRESSION
+    assert measures_of(ending(3, 0.0), ending(4, 0.02))["best"].verdict is None
+    assert measures_of(ending(3, 0.02), ending(4, 0.0), metric=0.01)["best"].verdict == OK
+
+
+def test_single_runs_at_several_worker_counts_tell_together():
+    def four(factor, **changes):
+        return [one for workers in (1, 2, 4, 8)
+                for one in cell([round(factor * 640 / workers / EVERY) * EVERY], workers, 32 * workers, **changes)]
+    [comparison] = compared(four(1), four(1.5))
+    assert all(one.tests[0].verdict == UNTOLD for one in comparison.cells)
+    assert {test.measure: test.verdict for test in comparison.overall}["steps"] == REGRESSION
+    assert comparison.verdict == REGRESSION and "at all cells together (1.50 times" in verdict_line([comparison])
+
+
+def test_worker_counts_of_the_same_updates_count_once():
+    def at_three(steps, **changes):
+        return [one for workers in (1, 2, 4) for one in cell(steps, workers, 32, **changes)]
+    [comparison] = compared(at_three([400, 300]), at_three([420, 330]))
+    assert len(comparison.cells) == 3
+    assert [test.measure for test in comparison.overall] == ["examples_per_second"]     # of speeds there are three
+    once = measures_of(cell([400, 300]), cell([420, 330]))["steps"].change
+    assert comparison.cells[0].tests[0].change == once
+
+
+def test_cells_that_the_candidate_has_not_are_named_and_cannot_be_told():
+    [comparison] = compared(cell([400, 300]) + cell([200, 150], 2, 64), cell([400, 300]) + cell([60, 80], 4, 128))
+    assert comparison.missing == ((2, 64),) and comparison.added == ((4, 128),) and comparison.verdict == UNTOLD
+    assert "W = 2, B = 64 is not in the candidate" in verdict_line([comparison])
+    assert "In the candidate alone: W = 4, B = 128" in as_text(comparison_table(comparison))
+
+
+def test_studies_of_one_space_are_paired_by_draw():
+    points = [{"lr": 0.01 * 2 ** at, "momentum": 0.9} for at in range(6)]
+
+    def study(factor):
+        return studied(*[drawn(at, factor * (300 + 100 * at), point=point) for at, point in enumerate(points)])
+    trials = [read_trials(study(factor)) for factor in (1, 2)]
+    [comparison] = compare_trials(*trials, [Target.parse("val/error<0.1")])
+    assert comparison.cells[0].pairing == "draw" and comparison.cells[0].tests[0].change.runs == 6
+    assert comparison.verdict == REGRESSION
+
+
+def test_a_setting_that_changed_is_named():
+    [comparison] = compared(cell([400, 300], peak_lr=0.1), cell([400, 305], peak_lr=0.2))
+    assert "The settings differ (peak_lr 0.1, then 0.2) at W = 1, B = 32." in " ".join(
+        comparison_table(comparison).notes)
+
+
+def test_logs_without_a_target_are_compared_by_throughput():
+    before, after = (cell([400, 300], target=None, seconds_a_step=seconds) for seconds in (0.01, 0.02))
+    [comparison] = compared(before, after)
+    assert comparison.verdict == REGRESSION and comparison.target is None
+    assert "throughput" in as_text(comparison_table(comparison))
+
+
+def test_nothing_in_common_is_misuse_that_says_what_either_has():
+    with pytest.raises(UsageError, match="baseline has made/net, nesterov.*batch 32; the candidate.*batch 64"):
+        compared(cell([400]), cell([400], batch=64))
+
+
+def random_cell(random, factor, seeds, spread, workers):
+    pace = 400 * factor * np.exp(random.normal(0, spread, seeds))
+    return cell([max(EVERY, round(value / EVERY) * EVERY) for value in pace], workers, 32 * workers, budget=9999)
+
+
+def test_without_a_change_the_gate_raises_few_false_alarms_and_finds_a_change_of_half():
+    random, alarms, found, draws = np.random.default_rng(5), 0, 0, 40
+    for _ in range(draws):
+        before, same, slower = ([one for workers in (1, 2, 4) for one in random_cell(random, factor, 4, 0.1, workers)]
+                                for factor in (1, 1.1, 1.6))        # 1.1: the tolerance itself
+        [held], [worse] = compared(before, same, time=None), compared(before, slower, time=None)
+        alarms += held.verdict == REGRESSION
+        found += worse.verdict == REGRESSION
+    assert alarms <= 9          # 4 tests of at most 2.5 % each: 4 expected
+    assert found >= 38
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """A baseline, one that is as good and one that needs half more steps, as files."""
+    return [save(log(*cell(steps)), tmp_path / name) for name, steps in (
+        ("a.h5", [400, 300, 500]), ("b.h5", [405, 305, 505]), ("c.h5", [600, 450, 750]))]
+
+
+def test_the_command_ends_with_0_or_with_4_and_says_why_in_its_last_line(logs):
+    good, bad = invoke(logs[0], logs[1]), invoke(logs[0], logs[2])
+    assert good.exit_code == 0 and good.output.splitlines()[-1].startswith("Verdict: ok: 3 tests")
+    assert bad.exit_code == REGRESSED == 4
+    assert bad.output.splitlines()[-1].startswith(
+        "Verdict: REGRESSION: steps to val/error<0.2 at W = 1, B = 32 (1.50 times, 1.4")
+    assert invoke(logs[0], logs[2], "--tolerance", "60%", "--time-tolerance", "none").exit_code == 0
+    assert max(map(len, bad.output.splitlines()[:-1])) <= 100
+
+
+def test_strict_fails_where_it_cannot_be_told(logs):
+    close = [logs[0], logs[1], "--tolerance", "0.5%"]
+    assert invoke(*close).exit_code == 0 and "no regression is certain; cannot tell" in invoke(*close).output
+    assert invoke(*close, "--strict").exit_code == REGRESSED
+    assert invoke(logs[0], logs[1], "--strict").exit_code == 0
+
+
+def test_every_test_is_written_as_json_or_csv(logs, tmp_path):
+    assert invoke(logs[0], logs[2], "--out", tmp_path / "v.json").exit_code == REGRESSED
+    written = json.loads((tmp_path / "v.json").read_text())
+    assert written["verdict"] == REGRESSION and written["tolerances"]["steps"] == 0.1
+    [test] = [one for one in written["comparisons"][0]["tests"] if one["measure"] == "steps"]
+    assert test["verdict"] == REGRESSION and test["low"] > 1.1
+    invoke(logs[0], logs[2], "--out", tmp_path / "v.csv")
+    rows = list(csv.DictReader((tmp_path / "v.csv").read_text().splitlines()))
+    assert [row["measure"] for row in rows] == ["steps", "seconds", "examples_per_second", "best"]
+    assert float(rows[0]["change_low"]) > 1.1 and "c.h5:1000" in rows[0]["trials"]
+
+
+def test_missing_cells_stand_in_the_file_as_well():
+    [comparison] = compared(cell([400, 300]) + cell([200, 150], 2, 64), cell([400, 300]))
+    assert [row.cells[-2].shown for row in detail_table([comparison]).rows][-1] == UNTOLD
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["--tolerance", "much"], "--tolerance much: is a share"), (["--tolerance", "-1"], "is a share"),
+    (["--time-tolerance", "nan"], "is a share"), (["--confidence", "2"], "--confidence 2: lies between"),
+    (["--out", "v.txt"], "ends in none of .json, .csv"), (["--target", "val/nothing<1"], "nothing to compare"),
+    (["--target", "error"], "is not split/metric")])
+def test_misuse_ends_with_2_and_a_word_on_it(logs, arguments, said):
+    done = invoke(*logs[:2], *arguments)
+    assert done.exit_code == 2 and said in done.output
+
+
+def test_a_log_that_is_missing_or_broken_ends_with_1(logs, tmp_path):
+    assert invoke(logs[0], tmp_path / "no.h5").exit_code == 1
+    (tmp_path / "empty.h5").write_bytes(b"")
+    done = invoke(logs[0], tmp_path / "empty.h5")
+    assert done.exit_code == 1 and "is an empty file" in done.output
