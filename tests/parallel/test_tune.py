@@ -89,7 +89,7 @@ def test_a_trial_that_kills_its_process_is_given_up_and_the_others_are_not_harme
     search = search_in(tmp_path / "out", "sgd-b64")
     assert len(search.feasible) == 3 and len(search.draws) > 3
     assert "was killed by SIGKILL (out of memory?); another takes its place" in done.stderr + done.stdout
-    assert "lost" in done.stdout
+    assert "failed: " in done.stdout and "was killed, time after time" in done.stdout
 
 
 def test_a_signal_stops_the_trial_and_the_command_goes_on_with_it(tmp_path):
