@@ -80,6 +80,15 @@ class Section:
         return tuple(trial for trial in self.with_status(Status.INCOMPLETE) if trial.pruned)
 
     @property
+    def strictest(self) -> Target | None:
+        """The strictest target of its metric at which a trial was to stop, so that nothing is known beyond; None: none
+        was."""
+        own = [Target.parse(trial.target) for trial in self.trials if trial.target
+               and not trial.measurement.get("keep_going")]
+        found = [one for one in own if self.target and one.column == self.target.column]
+        return min(found, key=lambda one: one.value if one.minimizes else -one.value, default=None)
+
+    @property
     def untold(self) -> tuple[Trial, ...]:
         """Trials of studies whose trials stopped, at a target of their own, before they could tell of this one."""
         return tuple(trial for trial in self.trials
@@ -151,12 +160,18 @@ def _bears_on(trial, target):
     return target.column in trial.metrics and (len(trial.step) > 0 or trial.status != Status.COMPLETE)
 
 
-def _section(workload, target, trials, options, shown):
+def cells_of(trials, target, options=Options()) -> tuple[list[Cell], list[Cell], Pools]:
+    """Trials of one workload held against a target: the cells of one worker count and global batch each, those by
+    global batch over all worker counts, and the spreads that they share."""
     runs = [run for run in (run_of(trial, target) for trial in trials if trial.status != Status.RUNNING)
             if run.ended or run.trial.status == Status.INFEASIBLE]
     cells, by_batch = _cells(runs, options)
     pools = pools_of(cells, by_batch)
-    cells, by_batch = ([replace(cell, pools=pools) for cell in found] for found in (cells, by_batch))
+    return *([replace(cell, pools=pools) for cell in found] for found in (cells, by_batch)), pools
+
+
+def _section(workload, target, trials, options, shown):
+    cells, by_batch, pools = cells_of(trials, target, options)
     series = series_of(cells, options.confidence)
     batches = None
     if target is not None:

@@ -2,16 +2,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 
 from .. import __version__
+from ..analysis.explore import explore
 from ..analysis.intervals import OWN_FROM
-from ..analysis.sections import Group, Section
+from ..analysis.sections import Group, Section, cells_of
 from . import words
 from .drawing import Figure
 from .figures import figures_of
+from .interactive import Explorer, explorer_of
 from .numbers import counted
 from .search import lines
 from .search_tables import tables_of_searches
@@ -40,6 +44,12 @@ class Page:
     left_out: tuple[str, ...]
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
+    explore: Callable[[], Explorer | None] = lambda: None       # while the logs are open
+
+    @cached_property
+    def explorer(self) -> Explorer | None:
+        """Its slider over the target, worked out when it is asked for."""
+        return self.explore()
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +81,41 @@ def facts_of(log) -> LogFacts:
     return LogFacts(log.path, log.trials.rows, dict(log.attributes), hosts, devices)
 
 
-def document_of(groups, logs=(), skipped=(), confidence=0.95) -> Document:
-    """The report of analysed groups."""
+def document_of(groups, logs=(), skipped=(), confidence=0.95, studies=()) -> Document:
+    """The report of analysed groups.
+
+    logs      LogFacts of each; skipped: messages about those that could not be read
+    studies   the same trials as studies.studies_of gives them; without them there is no slider over the target
+    """
     taken = set()
-    pages = tuple((group, tuple(_page(section, taken) for section in group.sections)) for group in groups)
+    pages = tuple((group, tuple(_pages(group, [one for one in studies if one.workload == group.workload], taken)))
+                  for group in groups)
     return Document(pages, tuple(logs), tuple(skipped), confidence)
+
+
+def _pages(group, studies, taken):
+    explored = set()
+    for section in group.sections:
+        column = section.target and section.target.column
+        if studies and column and column not in explored:           # one slider serves all targets of a metric
+            explored.add(column)
+            yield _page(section, taken, partial(_explorer, section, studies))
+        else:
+            yield _page(section, taken)
+
+
+def _explorer(section, studies):
+    """The slider over the target of a section."""
+    searched = any(trial.sweep for trial in section.trials)
+
+    def steps_at(target):
+        _, by_batch, _ = cells_of(section.trials, target, section.options)
+        return {cell.global_batch: cell.steps for cell in by_batch}
+
+    def cells_at(target):
+        return cells_of(section.trials, target, section.options)[0]
+    explored = explore(studies, section.target, None if searched else steps_at, cells_at, section.strictest)
+    return explorer_of(explored, searched, section.options.confidence)
 
 
 def as_json(document: Document) -> dict:
@@ -140,10 +180,10 @@ def _interval_values(section):
     }
 
 
-def _page(section, taken):
+def _page(section, taken, explore=lambda: None):
     title = str(section.target) if section.target else "Throughput"
     return Page(section, _slug(section, taken), title, words.summary(section), words.left_out(section),
-                (*tables_of(section), *tables_of_searches(section.searches)), figures_of(section))
+                (*tables_of(section), *tables_of_searches(section.searches)), figures_of(section), explore)
 
 
 def _slug(section, taken):

@@ -1,13 +1,20 @@
-"""The report as one HTML file that needs no network, no script and no second file."""
+"""The report as one HTML file that needs no network and no second file.
+
+All is said in words, tables and still figures; a script makes tables sort and figures follow a slider over the target.
+"""
 from __future__ import annotations
 
+import json
 import re
 from html import escape
+from importlib import resources
 
 from ..analysis.intervals import OWN_FROM
-from .drawing import colors_on_dark, render
+from .drawing import BLUE, GREEN, ORANGE, colors_on_dark, render
 from .numbers import RANGE, counted, listed
 
+MOST_NAMED = 10             # trials under a figure that are named at once
+LIVE_COLORS = (BLUE, ORANGE, GREEN)
 METHOD = (
     ("Repeats", "Trials of one setting that differ by their seed alone. The worker count is no part of a setting, as "
      "it does not change the updates: a seed run at several worker counts counts once in a table by global batch."),
@@ -41,8 +48,26 @@ OF_SEARCHES = (
 def as_html(document) -> str:
     """The page of a report.document.Document."""
     sections = "".join(_group(group, pages, document) for group, pages in document.pages)
-    return _PAGE.format(title=escape(document.title), lead=escape(document.lead), style=_STYLE + _palette(sections),
-                        contents=_contents(document), sections=sections, provenance=_provenance(document))
+    explorers = [page.explorer for _, pages in document.pages for page in pages if page.explorer]
+    return _PAGE.format(
+        title=escape(document.title), lead=escape(document.lead), contents=_contents(document), sections=sections,
+        style=_packaged("page.css") + _palette(sections, *(explorer.data["colors"] for explorer in explorers)),
+        provenance=_provenance(document), scripts=_scripts(bool(explorers)))
+
+
+def _packaged(name):
+    """A file of this package as text."""
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+
+
+def _scripts(plots):
+    """Our script, and before it the library that draws, where there is something to draw."""
+    found = []
+    if plots:
+        from plotly.offline import get_plotlyjs
+        found.append(get_plotlyjs())
+    found.append(_packaged("page.js"))
+    return "".join(f"<script>{text}</script>\n" for text in found)
 
 
 def _contents(document):
@@ -61,11 +86,13 @@ def _page(page):
     said = "".join(f"<p>{escape(sentence)}</p>" for sentence in page.summary)
     left = "".join(f"<li>{escape(sentence)}</li>" for sentence in page.left_out)
     tables = "".join(_table(table, f"{page.slug}-{table.name}") for table in page.tables)
-    figures = "".join(_figure(figure, f"{page.slug}-{figure.name}") for figure in page.figures)
+    live = {one.stands_for for one in page.explorer.figures} if page.explorer else ()
+    figures = "".join(_figure(figure, f"{page.slug}-{figure.name}", figure.name in live) for figure in page.figures)
     return (f'<section id="{page.slug}"><h3>{escape(page.title)}</h3>'
             + (f'<div class="summary">{said}</div>' if said else "")
             + (f'<ul class="left-out">{left}</ul>' if left else "")
-            + tables + (f'<div class="figures">{figures}</div>' if figures else "") + "</section>")
+            + (_explorer(page.explorer, page.slug) if page.explorer else "") + tables
+            + (f'<div class="figures">{figures}</div>' if figures else "") + "</section>")
 
 
 def _table(table, anchor):
@@ -92,26 +119,76 @@ def _formula(column):
 
 
 def _cell(cell, heads_row):
+    value = _sorted_by(cell.value)
     unmet = ' class="unmet"' if cell.shown in ("not met", "diverged") or cell.shown.startswith(">") else ""
     below = f"<small>{escape(RANGE.sub('–', cell.below))}</small>" if cell.below else ""
     inside = f"{escape(cell.shown)}{below}"
-    return f'<th scope="row">{inside}</th>' if heads_row else f"<td{unmet}>{inside}</td>"
+    return f'<th scope="row"{value}>{inside}</th>' if heads_row else f"<td{unmet}{value}>{inside}</td>"
+
+
+def _sorted_by(value):
+    """The attribute that a cell is sorted by: its number; empty: none, which comes last."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return ""
+    return ' data-value=""' if value != value else f' data-value="{str(float(value)).replace("inf", "Infinity")}"'
 
 
 def _trials(keys):
     """Logs with their trials: runs/w8.h5: 1, 2."""
     by_log = {}
-    for log, trial in keys:
+    for log, trial in sorted(keys):
         by_log.setdefault(log, []).append(trial)
     return "; ".join(f"<code>{escape(log)}</code>: {'trial' if len(ids) == 1 else 'trials'} {listed(ids)}"
                      for log, ids in by_log.items()) or "none"
 
 
-def _figure(figure, anchor):
+def _figure(figure, anchor, still):
+    """``still``: another takes its place on the screen, where there is a script."""
+    looks = ' class="' + " ".join(["still"] * still + ["wide"] * (figure.panels > 1)) + '"'
+    return (f'<figure id="{anchor}"{looks if still or figure.panels > 1 else ""}>{_inline(figure, anchor)}'
+            f"{_figcaption(figure)}</figure>")
+
+
+def _figcaption(figure):
     source = f" Formula: {escape(figure.formula)}.{f' Source: {escape(figure.source)}.' if figure.source else ''}"
-    return (f'<figure id="{anchor}">{_inline(figure, anchor)}<figcaption>{escape(figure.caption)}'
-            f"<small>{source} {counted(len(figure.trials), 'trial')}: {_trials(figure.trials)}.</small>"
-            f"</figcaption></figure>")
+    count, names = counted(len(figure.trials), "trial"), _trials(figure.trials)
+    if len(figure.trials) > MOST_NAMED:
+        return (f"<figcaption>{escape(figure.caption)}<small>{source}</small><details><summary>{count}</summary>"
+                f"{names}</details></figcaption>")
+    return f"<figcaption>{escape(figure.caption)}<small>{source} {count}: {names}.</small></figcaption>"
+
+
+def _explorer(explorer, slug):
+    """The slider and its figures, which the script shows."""
+    anchor, last = f"{slug}-explorer", len(explorer.data["stops"]) - 1
+    start, labels = explorer.data["start"], [escape(label) for label in explorer.data["labels"]]
+    figures = "".join(_live(figure, slug) for figure in explorer.figures)
+    return (
+        f'<section class="explorer" id="{anchor}" hidden><h4>{escape(explorer.title)}</h4><div class="slider">'
+        f'<label for="{anchor}-target">target</label>'
+        f'<input type="range" id="{anchor}-target" min="0" max="{last}" '
+        f'value="{start}" autocomplete="off"><output for="{anchor}-target">{labels[start]}</output>'
+        f'<span class="reached" aria-live="polite"></span>'
+        f'<button type="button" class="back">back to {labels[start]}</button>'
+        f'<div class="ends"><span>easiest: {labels[0]}</span><span>strictest: {labels[last]}</span></div></div>'
+        f'<div class="figures">{figures}</div>'
+        f'<script type="application/json">{_data(explorer.data)}</script></section>')
+
+
+def _live(figure, slug):
+    kind = figure.name.removeprefix("live-")
+    choices = "".join(f'<label>{title} <select name="{name}"></select></label>' for name, title in (
+        ("batch", "batch"), ("x", "across"), ("y", "up"))) if kind == "scatter" else ""
+    return (f'<figure id="{slug}-{figure.name}"><h5>{escape(figure.title)}</h5>'
+            + (f'<form class="choices">{choices}</form>' if choices else "")
+            + f'<div class="plot" data-plot="{kind}" role="img" aria-label="{escape(figure.alt)}"></div>'
+            + f"{_figcaption(figure)}</figure>")
+
+
+def _data(data):
+    """JSON that ends no script, whatever names are in it."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _inline(figure, anchor):
@@ -129,9 +206,10 @@ def _inline(figure, anchor):
     return svg
 
 
-def _palette(body):
+def _palette(body, *lists):
     """CSS variables for the colours that the figures use, on light and on dark pages."""
-    used = sorted(set(re.findall(r"var\(--c([0-9a-f]{6})\)", body)))
+    named = {color.removeprefix("#") for colors in (*lists, LIVE_COLORS if lists else ()) for color in colors}
+    used = sorted(named | set(re.findall(r"var\(--c([0-9a-f]{6})\)", body)))
     if not used:
         return ""
     on_dark = colors_on_dark()
@@ -165,6 +243,8 @@ _PAGE = """<!DOCTYPE html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src \
+'unsafe-inline'; img-src data: blob:">
 <link rel="icon" href="data:,">
 <title>{title}</title>
 <style>{style}</style>
@@ -173,58 +253,6 @@ _PAGE = """<!DOCTYPE html>
 <header><h1>{title}</h1><p>{lead}</p>{contents}</header>
 <main>{sections}
 <section id="provenance"><h2>Method and provenance</h2>{provenance}</section></main>
-</body>
+{scripts}</body>
 </html>
-"""
-
-_STYLE = """
-:root{--ink:#1d2126;--soft:#5b636d;--line:#d9dde2;--page:#fff;--panel:#f6f7f9;--accent:#0063a0;--warn:#a23b00}
-@media (prefers-color-scheme:dark){:root{--ink:#e4e7ea;--soft:#a0a8b1;--line:#363b42;--page:#15181c;--panel:#1d2126;
---accent:#6cb8ee;--warn:#ffa36b}}
-*{box-sizing:border-box}
-body{margin:0 auto;max-width:74rem;padding:2.2rem 1.25rem 4rem;background:var(--page);color:var(--ink);
-font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans","DejaVu Sans",Arial,sans-serif}
-h1,h2,h3,h4{line-height:1.25;font-weight:650;overflow-wrap:anywhere}
-h1{font-size:1.9rem;margin:0}
-h2{font-size:1.35rem;margin:2.6rem 0 .4rem;padding-top:1.2rem;border-top:1px solid var(--line)}
-h3{font-size:1.12rem;margin:1.8rem 0 .6rem}
-h4{font-size:1rem;margin:2rem 0 .5rem}
-header p{margin:.3rem 0 0;color:var(--soft)}
-a{color:var(--accent)}
-nav ul{padding-left:1.2rem}
-.summary{border-left:4px solid var(--accent);background:var(--panel);padding:.7rem 1.1rem;border-radius:0 6px 6px 0;
-max-width:56rem}
-.summary p{margin:.35rem 0}
-.summary p:first-child{font-size:1.06rem}
-.left-out{color:var(--warn);font-size:.92rem;padding-left:1.2rem;overflow-wrap:anywhere}
-.scroll{overflow-x:auto;border-top:2px solid var(--ink);border-bottom:2px solid var(--ink)}
-.scroll:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
-table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:.93rem}
-th,td{padding:.45rem .6rem;text-align:right;vertical-align:top;border-bottom:1px solid var(--line)}
-tbody tr:last-child>*{border-bottom:0}
-thead th{vertical-align:bottom;font-weight:600;font-size:.84rem;color:var(--soft);border-bottom:1px solid var(--ink);
-line-height:1.25}
-thead th[title]:not([title=""]){cursor:help}
-tbody th{font-weight:650}
-td small{display:block;color:var(--soft);font-size:.8em;white-space:nowrap}
-.unmet{color:var(--warn)}
-.notes{color:var(--soft);font-size:.86rem;margin:.5rem 0}
-.notes p{margin:.15rem 0;max-width:95ch}
-details{font-size:.88rem;margin:.4rem 0;overflow-wrap:anywhere}
-summary{cursor:pointer;color:var(--accent)}
-dl{margin:.6rem 0}
-dt{font-weight:650}
-dd{margin:0 0 .5rem;max-width:85ch;overflow-wrap:anywhere}
-.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,27rem),1fr));gap:2rem 2.2rem;
-margin-top:2rem}
-figure{margin:0;min-width:0}
-figure svg{display:block;width:100%;height:auto}
-figure svg text{font-family:inherit!important}
-figure svg *{stroke-linejoin:round}
-figcaption{font-size:.88rem;margin-top:.5rem;overflow-wrap:anywhere}
-figcaption small{display:block;color:var(--soft);margin-top:.25rem;font-size:.92em}
-code{font-family:ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace;font-size:.92em}
-@media (max-width:40rem){body{padding:1.2rem .9rem 3rem}h1{font-size:1.5rem}th,td{padding:.4rem .45rem}
-table{width:max-content;min-width:100%}tbody th,thead th:first-child{position:sticky;left:0;background:var(--page)}}
-@media print{details{display:none}.figures{grid-template-columns:1fr 1fr}}
 """

@@ -1,4 +1,4 @@
-"""From logs to a report: tables on screen first, then the files.
+"""From logs to a report: on screen what was found, then the tables; then the files.
 
     make(["runs"], targets=[Target.parse("val/error<0.01")], out="report")
 """
@@ -8,10 +8,11 @@ import gc
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from textwrap import fill
 
 from ..analysis.sections import Options, analyse
+from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
 from ..errors import HvdscaleError, LogError
 from ..log.reader import read_log
@@ -33,32 +34,33 @@ def make(paths: Iterable, targets: Sequence[Target] = (), out=None, *, options=O
     skip_broken  go on without the logs that cannot be read, and say so; else the first raises its LogError
     echo         takes each piece of text for the screen as soon as it is known
     """
-    with _uncollected():
-        trials, facts, skipped = read_all(paths, skip_broken)
-        document = document_of(analyse(trials, targets, options), facts, skipped, options.confidence)
-    for text in on_screen(document):
-        echo(text)
-    if out is not None:
-        written = list(write(document, out, formats))
-        echo(f"wrote {counted(len(written), 'file')}: {written[0]}"
-             + (f", and more beside it ({', '.join(formats)})" if len(written) > 1 else ""))
+    with ExitStack() as opened:
+        with _uncollected():
+            logs, skipped = open_all(paths, skip_broken, opened)
+            trials = [trial for log in logs for trial in read_trials(log)]
+            document = document_of(analyse(trials, targets, options), [facts_of(log) for log in logs], skipped,
+                                   options.confidence, studies_of(logs))
+        for text in on_screen(document):
+            echo(text)
+        if out is not None:
+            written = list(write(document, out, formats))
+            echo(f"wrote {counted(len(written), 'file')}: {written[0]}"
+                 + (f", and more beside it ({', '.join(formats)})" if len(written) > 1 else ""))
     return document
 
 
-def read_all(paths, skip_broken=False):
-    """(trials, facts of logs, messages about those skipped) of all logs among files and directories.
+def open_all(paths, skip_broken: bool, opened: ExitStack) -> tuple[list, list[str]]:
+    """(logs, messages about those skipped) of all logs among files and directories, open until ``opened`` closes.
 
     Raises LogError where a log cannot be read, unless it is to be skipped, and where there is nothing to report.
     """
     for path in paths:
         _refuse_outer(path)
     names = find_logs(paths)
-    trials, facts, skipped = [], [], []
+    logs, skipped = [], []
     for name in names:
         try:
-            with read_log(name) as log:
-                trials += read_trials(log)
-                facts.append(facts_of(log))
+            logs.append(opened.enter_context(read_log(name)))
         except LogError as error:
             if not skip_broken:
                 rest = "\n--skip-broken goes on without logs that cannot be read" if len(names) > 1 else ""
@@ -66,10 +68,10 @@ def read_all(paths, skip_broken=False):
             skipped.append(str(error))
     if not names:
         raise LogError(f"no logs (*.h5) in {', '.join(map(str, paths)) or 'an empty list of paths'}")
-    if not trials:
+    if not sum(log.trials.rows for log in logs):
         raise LogError(f"{', '.join(names)}: no trial that can be read, so there is nothing to report yet"
                        + "".join(f"\n{message}" for message in skipped))
-    return trials, facts, skipped
+    return logs, skipped
 
 
 @contextmanager
@@ -100,16 +102,16 @@ def _refuse_outer(path, most=8):
 
 
 def on_screen(document: Document):
-    """The report as pieces of plain text: tables first, then what they say."""
+    """The report as pieces of plain text: what the tables say first, then the tables."""
     for message in document.skipped:
         yield f"skipped: {message}\n"
     for group, pages in document.pages:
         title = fill(str(group.workload), WIDTH)
         yield f"{title}\n{'=' * min(WIDTH, len(title))}\n"
         for page in pages:
-            yield from map(as_text, page.tables)
             if page.summary or page.left_out:
                 yield "\n".join(fill(said, WIDTH) for said in (*page.summary, *page.left_out)) + "\n"
+            yield from map(as_text, page.tables)
             if not page.tables:
                 yield f"{page.title}: no trial has run to its end yet.\n"
 

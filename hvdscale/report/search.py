@@ -125,7 +125,8 @@ def title(searches) -> str:
 
 def points_title(searches) -> str:
     """The title of the table of their best points."""
-    return f"Best point found, above the bounds of its space: {searches[0].target or 'best ' + searches[0].objective}"
+    return (f"Best point found, with the bounds of its space under each value: "
+            f"{searches[0].target or 'best ' + searches[0].objective}")
 
 
 def notes(searches) -> tuple[str, ...]:
@@ -152,8 +153,18 @@ def notes(searches) -> tuple[str, ...]:
 
 
 def summary(searches) -> tuple[str, ...]:
-    """What the searches should be asked next, by batch; that there is nothing to ask where there is not."""
-    asked = [f"Batch {search.global_batch:,}: {said}" for search in searches for said in flags(search)]
+    """What the searches should be asked next, and at which batches; that there is nothing to ask where there is not."""
+    cut, improving = {}, {}
+    for search in searches:
+        batch = f"{search.global_batch:,}"
+        for bound in search.bounds if search.best else ():
+            if bound.near:
+                cut.setdefault(_asked_said(bound), []).append(batch + _value_at(bound))
+        if search.best and search.improving:
+            improving.setdefault((search.half.n, len(search.curve)), []).append(f"{batch} ({_improved_said(search)})")
+    asked = [f"{said}: batch {listed(batches)}." for said, batches in cut.items()]
+    asked += [f"More trials would still improve the best found, as going from {half} to {count} of them did the median "
+              f"best: batch {listed(batches)}." for (half, count), batches in improving.items()]
     if asked or not all(search.best and search.done and search.half and search.half.known for search in searches):
         return tuple(asked)
     counts = [len(search.feasible) for search in searches]
@@ -161,12 +172,25 @@ def summary(searches) -> tuple[str, ...]:
             "would hardly improve it.",) if searches else ()
 
 
-def flags(search) -> list[str]:
-    """The sentences of ``hygiene`` that call for something."""
-    if search.best is None:
-        return []
-    cut = [_cut_said(bound) for bound in search.bounds if bound.near]
-    return cut + (_more_said(search) if search.improving else [])
+def _asked_said(bound):
+    """The same words for every batch at which a dimension may have cut the best point off."""
+    parameter = bound.parameter
+    end = value_said(parameter, bound.end)
+    if parameter.values:
+        return (f"Add {'larger' if bound.upper else 'smaller'} values of {parameter.name}: the best trial has the "
+                f"{'largest' if bound.upper else 'smallest'} one tried, {end}")
+    return f"Widen the space: the best {parameter.name} lies within {NEAR:.0%} of its {end_name(bound)} bound, {end}"
+
+
+def _value_at(bound):
+    return "" if bound.parameter.values else f" ({value_said(bound.parameter, bound.value)})"
+
+
+def _improved_said(search):
+    """``-21%``, of a value that is to be large ``+3%``; ``from none`` where most halves had none."""
+    if math.isinf(search.half.low):
+        return "from none"
+    return f"{'' if search.half.known else 'at least '}{'+' if search.maximizes else '-'}{percent(search.lowered)}"
 
 
 def tuned_at_each(searches) -> str:

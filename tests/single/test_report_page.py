@@ -1,13 +1,17 @@
 """Figures and report.html: what they hold, and what a browser makes of them."""
+import json
 import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
+from html import unescape
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from hvdscale.analysis.sections import analyse
+from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.schema import Status
 from hvdscale.report.document import document_of, facts_of
@@ -16,13 +20,18 @@ from hvdscale.report.figures import figures_of
 from hvdscale.report.html import as_html
 from tests.conftest import lacks
 from tests.single.made_logs import log, study, trial
+from tests.single.made_studies import realistic
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 
 def document(*logs):
     trials = [found for made in logs for found in read_trials(made)]
-    return document_of(analyse(trials), [facts_of(made) for made in logs], skipped=["broken.h5: <is> not HDF5"])
+    return document_of(analyse(trials), [facts_of(made) for made in logs], skipped=["broken.h5: <is> not HDF5"],
+                       studies=studies_of(logs))
+
+
+SCRIPT = "<script>alert('&')</script>"
 
 
 def odd():
@@ -30,8 +39,9 @@ def odd():
     lost = trial(2, seed=1, workers=16, batch=512, status=Status.INFEASIBLE)
     never = trial(1, (0, 500, 900), (0.9, 0.5, 0.3), workers=16, batch=512, dataset="mnist", model="simple_cnn",
                   train_examples=55000, target="val/error<0.02")
-    probe = trial(3, (), (), target=None, step_seconds=[0.1] * 5, dataset="<script>alert('&')</script>")
-    return document(*study().values(), log(never, path="runs/w16.h5"), log(lost, probe, path='runs/"odd".h5'))
+    probe = trial(3, (), (), target=None, step_seconds=[0.1] * 5, dataset=SCRIPT)
+    named = [trial(number, dataset=SCRIPT, batch=32 * number) for number in (4, 5)]
+    return document(*study().values(), log(never, path="runs/w16.h5"), log(lost, probe, *named, path=f'{SCRIPT}".h5'))
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +60,7 @@ class Outline(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
+        page = without_scripts(page)
         self.open, self.ids, self.loads, self.headings, self.tags = [], [], [], [], set()
         self.feed(page)
 
@@ -142,29 +153,47 @@ def test_no_figure_without_trials_that_ended():
     assert figures_of(page.section) == ()
 
 
+def without_scripts(page):
+    """The page as one sees it that runs no script."""
+    return re.sub(r"<script[^>]*>.*?</script>", "", page, flags=re.DOTALL)
+
+
 def test_the_page_is_whole_and_loads_nothing(page):
     outline = Outline(page)
-    assert not outline.open and not {"script", "img", "iframe", "object"} & outline.tags
+    assert not outline.open and not {"img", "iframe", "object"} & outline.tags
     assert all(target.startswith(("#", "data:,")) for target in outline.loads)
-    assert "http" not in re.sub(r'xmlns="[^"]*"', "", page) and "@import" not in page and "url(http" not in page
+    rest = without_scripts(page)
+    assert "http" not in re.sub(r'xmlns="[^"]*"|http-equiv', "", rest) and "@import" not in rest
+    assert "default-src 'none'" in page                     # and the browser refuses what a script would load
+
+
+def test_the_library_that_draws_is_there_once_and_only_where_something_is_drawn(page):
+    assert page.count("plotly.js v") == 1
+    alone = as_html(document(log(trial())))
+    assert "plotly" not in alone and "sortable" in alone and len(alone) < 200_000
 
 
 def test_ids_are_unique_and_every_reference_finds_one(page):
     ids = Outline(page).ids
     assert len(ids) == len(set(ids))
-    referred = re.findall(r'url\(#([^)]*)\)|href="#([^"]*)"|aria-labelledby="([^"]*)"', page)
+    referred = re.findall(r'url\(#([^)]*)\)|href="#([^"]*)"|aria-labelledby="([^"]*)"|for="([^"]*)"',
+                          without_scripts(page))
     assert {name for names in referred for name in names if name} <= set(ids)
 
 
 def test_names_are_escaped(page):
-    assert "<script>" not in page and "&lt;script&gt;alert(&#x27;&amp;&#x27;)" in page
-    assert "&lt;is&gt; not HDF5" in page and 'runs/"odd"' not in page
+    assert SCRIPT not in page and "alert('" not in without_scripts(page)
+    assert "&lt;script&gt;alert(&#x27;&amp;&#x27;)" in page and "&lt;is&gt; not HDF5" in page
+    texts = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    assert len(texts) == 2 and "<" not in "".join(texts)
+    assert json.loads(texts[0])["trials"]["logs"] == [f'{SCRIPT}".h5']
 
 
 def test_headings_descend_by_one_and_figures_have_a_text(page):
     headings = Outline(page).headings
     assert headings[0] == 1 and all(after - before <= 1 for before, after in zip(headings, headings[1:]))
-    assert page.count('<svg role="img" aria-label="') == page.count("<figure ") > 4
+    page = without_scripts(page)
+    assert page.count('role="img" aria-label="') == page.count("<figure ") > 4
     assert '<html lang="en">' in page and "<th scope=" in page
 
 
@@ -180,32 +209,130 @@ def test_every_colour_has_a_stand_in_for_dark_pages(page):
     assert used and all(f"--c{color}:#" in dark for color in used)
 
 
-@pytest.fixture
-def chromium(tmp_path):
-    """Open a file in headless Chromium; gives back the page as it then stands and what was said on its console."""
+WIDE = """
+tell("wide", document.documentElement.scrollWidth - document.documentElement.clientWidth);
+tell("loaded", performance.getEntriesByType("resource").length);
+console.error("heard");
+"""
+SLIDE = """
+const root = [...document.querySelectorAll(".explorer")].find(one => one.querySelector("[data-plot=times]"));
+const slider = root.querySelector("input"), plot = name => root.querySelector(`[data-plot=${name}]`);
+const drawn = name => plot(name).data.find(trace => ["steps to target", "time to target"].includes(trace.name));
+const say = name => tell(name, {
+  target: root.querySelector("output").textContent, reached: root.querySelector(".reached").textContent,
+  batch: drawn("steps").x, steps: drawn("steps").y, hover: drawn("steps").hovertext[0], seconds: drawn("times").y,
+  open: plot("steps").data.at(-1).x, paths: plot("steps").querySelectorAll(".point").length,
+  line: plot("steps").data[0].y});
+say("own");
+slider.value = 0;
+slider.dispatchEvent(new Event("input"));
+say("easy");
+slider.value = slider.max;
+slider.dispatchEvent(new Event("input"));
+say("strict");
+root.querySelector(".back").click();
+say("back");
+"""
+SORT = """
+const table = document.querySelector("[id^=mnist][id$=-batches]").parentNode.querySelector("table");
+const head = [...table.tHead.rows[0].cells].find(one => one.textContent.startsWith("steps"));
+const column = () => [...table.tBodies[0].rows].map(row => row.cells[head.cellIndex].firstChild.textContent);
+for (const name of ["asis", "up", "down", "again"]) {
+  tell(name, [head.getAttribute("aria-sort"), column()]);
+  head.querySelector("button").focus();
+  head.querySelector("button").click();
+}
+tell("focused", document.activeElement === head.querySelector("button"));
+"""
+NAMED = """
+const hover = [...document.querySelectorAll("[data-plot=steps]")].map(plot => plot.data[1].hovertext).flat();
+tell("hover", hover.filter(text => text.includes("alert")));
+tell("title", document.title);
+tell("scripts", document.querySelectorAll("figure script, .hoverlayer script").length);
+"""
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    """Open a page in headless Chromium and run probes in it; gives back all that they tell, by name, the page as it
+    then stands as "page", and what was said on its console as "console"."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if not found:
         lacks("chromium", "needs chromium on PATH")
+    tmp = tmp_path_factory.mktemp("chromium")
 
-    def run(path, *flags):
+    def run(page, *probes, width=1200):
+        script = "".join(f"(() => {{{probe}}})();" for probe in probes)
+        (tmp / "report.html").write_text(page.replace("</body>", f"""<pre id="told"></pre><script>
+          const found = {{}}, tell = (name, value) => {{ found[name] = value; }};
+          onload = () => {{ {script} document.querySelector("#told").textContent = JSON.stringify(found); }};
+          </script></body>"""))
         done = subprocess.run(
             [found, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
-             "--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", *flags, "--dump-dom",
-             f"file://{path}"], capture_output=True, text=True, timeout=60)
+             "--enable-logging=stderr", f"--user-data-dir={tmp / 'profile'}", f"--window-size={width},900",
+             "--dump-dom", f"file://{tmp}/report.html"], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
-        return done.stdout, re.findall(r'CONSOLE.*?"(.*?)", source', done.stderr)
+        [told] = re.findall('<pre id="told">(.*?)</pre>', done.stdout, re.DOTALL)
+        return {"page": done.stdout, "console": re.findall(r'CONSOLE.*?"(.*?)", source', done.stderr),
+                **json.loads(unescape(told))}
     return run
 
 
-PROBE = """<script>onload = () => console.error(
-  "wide by", document.documentElement.scrollWidth - document.documentElement.clientWidth,
-  "loaded", performance.getEntriesByType("resource").length)</script></body>"""
+@pytest.fixture(scope="module")
+def shown(page, chromium):
+    return chromium(page, WIDE, SLIDE, SORT, NAMED)
 
 
-@pytest.mark.parametrize("width", [500, 1200])
-def test_a_browser_shows_the_page_without_errors_or_requests(page, chromium, tmp_path, width):
-    path = tmp_path / "report.html"
-    path.write_text(page.replace("</body>", PROBE))
-    shown, console = chromium(path, f"--window-size={width},900")
-    assert console == ["wide by 0 loaded 0"]            # our own probe is heard, and nothing else is said
-    assert "Method and provenance" in shown and shown.count("<svg") == page.count("<svg")
+def test_a_browser_shows_the_page_without_errors_or_requests(page, shown):
+    assert shown["console"] == ["heard"]                # our own probe is heard, and nothing else is said
+    assert (shown["wide"], shown["loaded"]) == (0, 0)
+    assert "Method and provenance" in shown["page"] and shown["page"].count("<figure ") == page.count("<figure ")
+
+
+def test_the_page_fits_a_narrow_screen(page, chromium):
+    told = chromium(page, WIDE, width=500)
+    assert (told["wide"], told["console"]) == (0, ["heard"])
+
+
+def test_the_slider_moves_the_curve_and_points_that_are_not_met_turn_open(shown):
+    own, easy, strict = shown["own"], shown["easy"], shown["strict"]
+    found = next(page for _, pages in odd().pages for page in pages if len(page.section.series) and page.section.target)
+    points = [point for point in found.section.batches.points if point.cell.steps.met]
+    assert own == shown["back"] and own["target"] == "val/error<0.02"
+    assert own["batch"] == [point.global_batch for point in points] and own["open"] == [512]
+    assert own["steps"] == pytest.approx([point.cell.steps.value for point in points], rel=1e-4)
+    assert own["reached"] == "met at 4 of 5 batch sizes" and easy["reached"] == "met at 5 of 5 batch sizes"
+    assert easy["batch"] == [32, 64, 128, 256, 512] and not easy["open"]
+    assert all(less < more for less, more in zip(easy["steps"], own["steps"]))
+    assert all(less < more for less, more in zip(easy["seconds"], own["seconds"]))
+    assert easy["line"] == pytest.approx([easy["steps"][0], easy["steps"][0] / 16])
+    assert own["paths"] == 5 and strict["target"] == own["target"]      # all trials stopped there
+    assert "runs/w1.h5: trial " in own["hover"] and "learning rate 0.01" in own["hover"]
+
+
+def test_a_table_sorts_by_its_heads(shown):
+    (no, asis), (up, rising), (down, falling), again = (shown[name] for name in ("asis", "up", "down", "again"))
+    assert (no, up, down) == (None, "ascending", "descending") and again == [None, asis] and shown["focused"]
+    values = [float(text.replace(",", "")) for text in rising if text.replace(",", "").isdigit()]
+    assert values == sorted(values) and falling == rising[::-1] and sorted(asis) == sorted(rising) and asis != rising
+    assert rising[-1].startswith(">")
+
+
+def test_names_are_escaped_where_the_script_writes_them_too(shown):
+    assert shown["hover"] and all("&lt;script&gt;alert(" in text and "<script" not in text for text in shown["hover"])
+    assert "<script>" in shown["title"] and not shown["scripts"]
+
+
+def test_a_sweep_of_a_thousand_trials_makes_a_page_of_less_than_8_MB(tmp_path):
+    made = []
+    for at in range(10):
+        drawn = realistic(2 ** at, 0.3, 2000, count=120, wanted=100, keep=None, seed=at)
+        for one in drawn:
+            one.error = one.error + np.linspace(0.5, 0, len(one.error)) ** (1 + one.row["id"] / 100)
+        made.append(log(*drawn, path=f"b{at}.h5"))
+    whole = document(*made)
+    [(group, [found])] = whole.pages
+    assert len(group.trials) >= 1000 and len(as_html(whole).encode()) < 8_000_000
+    data = found.explorer.data
+    assert len(data["stops"]) > 20 and len(data["trials"]["id"]) == len(group.trials)
+    assert [one["name"] for one in data["scatter"]] == ["learning_rate"]

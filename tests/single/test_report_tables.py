@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from hvdscale.cli.report import main
 from hvdscale.errors import LogError
 from hvdscale.log.schema import Status
 from hvdscale.report.document import as_json, document_of
-from hvdscale.report.make import make, read_all
+from hvdscale.report.make import make, open_all
 from hvdscale.report.numbers import RANGE, number, percent, ratio, span, whole
 from hvdscale.report.tables import as_csv, as_text, tables_of
 from hvdscale.report.words import left_out, summary
@@ -31,6 +32,11 @@ from tests.single.made_logs import log, save, study, trial
 def sections(*logs, targets=(), options=Options()):
     trials = [found for made in logs for found in read_trials(made)]
     return [section for group in analyse(trials, targets, options) for section in group.sections]
+
+
+def read_all(paths):
+    with ExitStack() as opened:
+        return open_all(paths, False, opened)
 
 
 def text(section):

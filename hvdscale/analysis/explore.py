@@ -1,0 +1,104 @@
+"""Steps and seconds to target at many targets of one metric, from easy to strict: what a slider over the target shows.
+
+    explored = explore(studies, Target.parse("val/error<0.01"), cells_at=lambda target: ...)
+    explored.steps[stop][batch].value
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..target import Target
+from .steps import Cell, Estimate
+from .studies import Best, Study, best_metric, envelope
+
+MOST_STOPS = 48
+DIGITS = 3              # of the targets at the stops
+
+
+@dataclass(frozen=True, eq=False)
+class Explored:
+    """What is known at each stop of the slider."""
+
+    target: Target                              # the one that the page is about
+    stops: tuple[Target, ...]                   # from easy to strict, ``target`` among them
+    studies: tuple[Study, ...]                  # by batch; all have the metric
+    steps: tuple[tuple[Estimate, ...], ...]     # [stop][study]: to target
+    fewest: tuple[tuple[int, ...], ...]         # [stop][study]: index of the trial with the fewest steps; -1: none
+    best: tuple[Best, ...]                      # [study]: the best value of each trial
+    cells: tuple[tuple[Cell, ...], ...]         # [stop]: by worker count and batch; () where no times are known
+
+    @property
+    def start(self) -> int:
+        """The stop of the page's own target."""
+        return self.stops.index(self.target)
+
+
+def explore(studies: Sequence[Study], target: Target, steps_at: Callable | None = None,
+            cells_at: Callable | None = None, strictest: Target | None = None) -> Explored | None:
+    """The stops of a target's metric over the studies of one workload; None where no trial has it.
+
+    steps_at   of a target: {global batch: Estimate}; None: the fewest steps of the trials, without an interval
+    cells_at   of a target: the cells by worker count
+    strictest  no stop is stricter, because trials ended there
+    """
+    studies = tuple(study for study in studies if target.column in study.evaluations.columns)
+    envelopes = [envelope(study, target.column, target.minimizes) for study in studies]
+    stops = stops_of([one.value[one.step > 0] for one in envelopes], target, strictest)
+    if not any(len(one.value) for one in envelopes):
+        return None
+    found = [[_reached(one, stop) for one in envelopes] for stop in stops]
+    steps = [{} if steps_at is None else steps_at(stop) for stop in stops]
+    return Explored(
+        target, stops, studies,
+        tuple(tuple(known.get(study.global_batch, fewest) for study, (fewest, _) in zip(studies, row))
+              for known, row in zip(steps, found)),
+        tuple(tuple(trial for _, trial in row) for row in found),
+        tuple(best_metric(study, target.column, target.minimizes) for study in studies),
+        tuple(() if cells_at is None else tuple(cells_at(stop)) for stop in stops))
+
+
+def stops_of(values: Sequence[np.ndarray], target: Target, strictest: Target | None = None,
+             most: int = MOST_STOPS) -> tuple[Target, ...]:
+    """Targets of one metric from the easiest to the strictest that any trial met, ``target`` among them.
+
+    values  of each batch, what its trials had reached, each better than the one before
+    most    stops; more values are thinned evenly, so that steps between stops follow how training went
+    """
+    reached = [value for one in values for value in one.tolist() if math.isfinite(value)]
+    found = {easier(value, target) for value in reached}
+    if strictest is not None:
+        found = {value for value in found if value == strictest.value or (value > strictest.value) == target.minimizes}
+    ordered = sorted(found, reverse=target.minimizes)
+    if len(ordered) > most:
+        ordered = [ordered[round(at * (len(ordered) - 1) / (most - 1))] for at in range(most)]
+    ordered = sorted({*ordered, target.value}, reverse=target.minimizes)
+    return tuple(replace(target, value=value) for value in ordered)
+
+
+def easier(value: float, target: Target) -> float:
+    """The strictest number of DIGITS digits that a measured value meets in the target's comparison."""
+    if value == 0:
+        return {"<": 10.0 ** -DIGITS, ">": -10.0 ** -DIGITS}.get(target.comparison, 0.0)
+    size = 10.0 ** (math.floor(math.log10(abs(value))) - DIGITS + 1)
+    at = math.ceil(value / size) if target.minimizes else math.floor(value / size)
+    rounded = _decimal(at * size)
+    if not replace(target, value=rounded).met_by(value):
+        rounded = _decimal((at + (1 if target.minimizes else -1)) * size)
+    return rounded
+
+
+def _decimal(value):
+    """Without the rounding error of a product."""
+    return float(f"{value:.{DIGITS + 2}g}")
+
+
+def _reached(found, stop):
+    """(the fewest steps as an Estimate, the trial that took them) at one stop."""
+    met = np.flatnonzero(stop.met_by(found.value))
+    if not len(met):
+        return Estimate(math.inf, math.nan, math.nan, 0), -1
+    return Estimate(float(found.step[met[0]]), math.nan, math.nan, 1), int(found.trial[met[0]])

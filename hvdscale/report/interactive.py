@@ -1,0 +1,190 @@
+"""What the page's script needs to redraw figures as a slider moves over the target: values by stop, and the trials.
+
+    explorer = explorer_of(explore(studies, target), slug="mnist-...")
+    json.dumps(explorer.data)
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..analysis.explore import Explored
+from ..log.schema import Status
+from .drawing import shade
+from .numbers import counted
+from .tables import SHALLUE, keys_of
+
+MOST_DOTS = 20_000      # trials in the scatter of one page; of more, each so-many-th beside those that ever lead
+DIGITS = 5              # of measured values and metaparameters
+PRUNED = len(Status)    # the status of a trial that its search has stopped, in the data of the page
+COMPLEMENTS = ("momentum", "beta1", "beta2")        # shown as their distance from 1
+
+
+@dataclass(frozen=True, eq=False)
+class Live:
+    """A figure that the script draws: its caption and provenance are there without it."""
+
+    name: str
+    title: str
+    caption: str
+    formula: str
+    source: str
+    trials: tuple[tuple[str, int], ...]
+    stands_for: str = ""            # the still figure that it takes the place of
+
+    @property
+    def alt(self):
+        """A text for those who do not see it."""
+        return f"{self.title}. {self.caption}"
+
+
+@dataclass(frozen=True, eq=False)
+class Explorer:
+    """The slider of a page, its figures, and the data that they are drawn from."""
+
+    title: str
+    figures: tuple[Live, ...]
+    data: dict
+
+
+def explorer_of(explored: Explored | None, searched: bool, confidence: float) -> Explorer | None:
+    """The interactive part of a page; None where there is nothing that a slider could move.
+
+    searched   whether the studies' trials are draws of a search: then the scatter shows where they lie
+    """
+    if explored is None or len(explored.stops) < 2:
+        return None
+    figures, data = [], {
+        "column": explored.target.column, "comparison": explored.target.comparison, "start": explored.start,
+        "stops": [stop.value for stop in explored.stops], "labels": [str(stop) for stop in explored.stops],
+        "batches": [study.global_batch for study in explored.studies],
+        "colors": [shade(at, len(explored.studies)) for at in range(len(explored.studies))]}
+    kept = _kept(explored)
+    data["trials"], places = _trials(explored, kept)
+    data["fewest"] = [[places[at].get(trial, -1) for at, trial in enumerate(row)] for row in explored.fewest]
+    if len(explored.studies) > 1:
+        data["steps"] = [[_ends(estimate) for estimate in row] for row in explored.steps]
+        figures.append(_steps_figure(explored, confidence))
+    times = _times(explored)
+    if times:
+        data["times"] = times
+        figures.append(_times_figure(explored, confidence))
+    if searched and len(data["trials"]["id"]) > 1 and len(_varied(data["trials"]["metaparameters"])) > 0:
+        data["scatter"] = _axes(data["trials"]["metaparameters"])
+        figures.append(_scatter_figure(explored, len(data["trials"]["id"])))
+    return Explorer(f"Move the target: {explored.target.column}", tuple(figures), data) if figures else None
+
+
+def _kept(explored):
+    """Of each study the trials that the page has, as indices."""
+    total = sum(len(study) for study in explored.studies)
+    every = max(1, math.ceil(total / MOST_DOTS))
+    kept = []
+    for at, study in enumerate(explored.studies):
+        leads = {row[at] for row in explored.fewest} - {-1}
+        kept.append(np.array(sorted({*range(0, len(study), every), *leads}), int))
+    return kept
+
+
+def _trials(explored, kept):
+    """Columns of the trials, and of each study {index of a trial: its place in them}."""
+    logs: dict[str, int] = {}
+    columns = {name: [] for name in ("log", "id", "study", "status", "seed", "best", "at")}
+    names = sorted({name for study in explored.studies for name in study.metaparameters})
+    values = {name: [] for name in names}
+    places = []
+    for at, (study, best, rows) in enumerate(zip(explored.studies, explored.best, kept)):
+        places.append({int(row): len(columns["id"]) + place for place, row in enumerate(rows)})
+        keys = [study.key(row) for row in rows]
+        columns["log"] += [logs.setdefault(log, len(logs)) for log, _ in keys]
+        columns["id"] += [number for _, number in keys]
+        columns["study"] += [at] * len(rows)
+        columns["status"] += np.where(study.pruned, PRUNED, study.status)[rows].tolist()
+        columns["seed"] += study.seed[rows].tolist()
+        columns["best"] += _rounded(best.value[rows])
+        columns["at"] += _rounded(best.step[rows])
+        for name in names:
+            values[name] += _rounded(study.metaparameters[name][rows]) if name in study.metaparameters else [
+                None] * len(rows)
+    known = {name: found for name, found in values.items() if any(value is not None for value in found)}
+    return {**columns, "logs": list(logs), "metaparameters": known}, places
+
+
+def _times(explored):
+    """Where more than one worker count was timed: of each the batch, and by stop the seconds to target."""
+    cells = {(cell.workers[0], cell.global_batch) for row in explored.cells for cell in row
+             if cell.seconds.value == cell.seconds.value}
+    if len({workers for workers, _ in cells}) < 2:
+        return None
+    order = sorted(cells)
+    rows = []
+    for row in explored.cells:
+        found = {(cell.workers[0], cell.global_batch): cell for cell in row}
+        rows.append([_ends(found[key].seconds) if key in found else [None] * 4 for key in order])
+    return {"workers": [workers for workers, _ in order], "batches": [batch for _, batch in order], "seconds": rows}
+
+
+def _axes(metaparameters):
+    """The metaparameters that differ between trials, the learning rate first: name, title, and how it is shown."""
+    names = _varied(metaparameters)
+    order = sorted(names, key=lambda name: (name != "learning_rate", name not in COMPLEMENTS, name))
+    return [{"name": name, "complement": name in COMPLEMENTS,
+             "title": ("1 - " if name in COMPLEMENTS else "") + name.replace("_", " ")} for name in order]
+
+
+def _varied(metaparameters):
+    return [name for name, values in metaparameters.items() if len({*values} - {None}) > 1]
+
+
+def _ends(estimate):
+    beyond = getattr(estimate, "beyond", math.nan)
+    return _rounded(np.array([estimate.value, estimate.low, estimate.high, beyond], float))
+
+
+def _rounded(values):
+    """Numbers as JSON can hold them; None: none, or not finite."""
+    return [None if not math.isfinite(value) else int(value) if value == int(value) and abs(value) < 1e15
+            else float(f"{value:.{DIGITS}g}") for value in np.asarray(values, float).tolist()]
+
+
+def _steps_figure(explored, confidence):
+    interval = any(estimate.low == estimate.low for row in explored.steps for estimate in row)
+    return Live(
+        "live-steps", "Steps to target",
+        "Steps to the target of the slider against the global batch, both axes in powers of 2; along the dashed line "
+        "the batch doubles and the steps halve. " + (f"Bars are {confidence:.0%} intervals. " if interval else "")
+        + "An open triangle: not met, more steps than this. A batch of which no trial met it and no bound is known has "
+        "no point.",
+        "S at the first evaluation that meets the target; perfect scaling: S1 B1 / B from the smallest batch that met "
+        "it", SHALLUE, _leading(explored), "steps-batch")
+
+
+def _times_figure(explored, confidence):
+    cells = [cell for row in explored.cells for cell in row]
+    return Live(
+        "live-times", "Time to target",
+        "Seconds to the target of the slider against workers, evaluation left out, both axes in powers of 2; along the "
+        f"dashed line the workers double and the time halves. Bars are {confidence:.0%} intervals.",
+        "T = S B / x: train_seconds at the first evaluation that meets the target, geometric mean over seeds; ideal: "
+        "T1 W1 / W from the fewest workers that met it", "", tuple(dict.fromkeys(
+            key for cell in cells for key in keys_of(cell))))
+
+
+def _scatter_figure(explored, shown):
+    total = sum(len(study) for study in explored.studies)
+    part = f" {counted(shown, 'trial')} of {total:,} are drawn: the file would grow too large." if shown < total else ""
+    return Live(
+        "live-scatter", "Where the trials lie",
+        "Each trial at its metaparameters. Filled: it met the target of the slider within its budget; open: it did "
+        "not; a cross: it diverged (INFEASIBLE); an open square: its search stopped it before; a star: the fewest "
+        f"steps of its batch.{part}",
+        "met: the best value of the metric at any evaluation of the trial meets the target", SHALLUE,
+        _leading(explored))
+
+
+def _leading(explored):
+    """The trials with the fewest steps, of every stop and batch."""
+    return tuple(dict.fromkeys(explored.studies[at].key(trial) for row in explored.fewest
+                               for at, trial in enumerate(row) if trial >= 0))
