@@ -283,11 +283,13 @@ def bound_of(parameter: Parameter, value) -> Bound:
     return Bound(parameter, value, position)
 
 
-def best_of_n(costs: Sequence[float], censored: Sequence[bool]) -> tuple[BestOf, ...]:
+def best_of_n(costs: Sequence[float], censored: Sequence[bool],
+              sizes: Sequence[int] | None = None) -> tuple[BestOf, ...]:
     """The median over all subsets of n of the smallest cost in each, for n = 1, 2, ..., all.
 
     costs     shape (trials,): inf for one that reached nothing
     censored  shape (trials,): whether the cost is only known to be above the one given
+    sizes     the n that are asked for; by default every one
 
     Of the C(N, n) subsets, C(N, n) - C(N - j, n) hold one of the j smallest costs of all: the median lies where that is
     half of them; where it is exactly half, midway between two costs. Censored costs bound it: from below as they stand,
@@ -296,7 +298,7 @@ def best_of_n(costs: Sequence[float], censored: Sequence[bool]) -> tuple[BestOf,
     low = sorted(costs)
     high = sorted(math.inf if cut else cost for cost, cut in zip(costs, censored))
     return tuple(BestOf(n, _midway(low, *middle), _midway(high, *middle))
-                 for n in range(1, len(low) + 1) for middle in [_middle_ranks(len(low), n)])
+                 for n in sizes or range(1, len(low) + 1) for middle in [_middle_ranks(len(low), n)])
 
 
 def _middle_ranks(count, n):

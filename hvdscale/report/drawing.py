@@ -28,7 +28,9 @@ SHADES = 60             # of viridis, for curves
 SIZE = (4.8, 3.7)       # inches: a column of a paper, half a page on a screen
 PANEL = (3.2, 2.6)      # of several panels
 MOST_NAMED = 8          # entries of a legend
-LONG = 34               # letters from which on a legend has one column
+TICKS, PANEL_TICKS = 9, 5       # at most, along an axis
+LONG = 34               # letters from which on entries of a legend take twice the room
+ROOM, ENTRY = 4, 0.17   # rows of a legend that a figure has room for, and the height of one more in inches
 
 STYLE = {
     "font.size": 9, "axes.titlesize": 9.5, "axes.titleweight": "bold", "axes.titlelocation": "left",
@@ -90,10 +92,15 @@ def _panels(figure, canvas_class):
     from matplotlib import rc_context
     columns = across(figure.panels)
     rows = -(-figure.panels // columns)
-    canvas = canvas_class(figsize=(PANEL[0] * columns, PANEL[1] * rows + 0.5), layout="constrained")
+    canvas = canvas_class(figsize=(PANEL[0] * columns, PANEL[1] * rows + 1.0), layout="constrained")
     with rc_context({"axes.titleweight": "normal", "axes.titlesize": 9}):
         axes = [canvas.add_subplot(rows, columns, at + 1) for at in range(figure.panels)]
         figure.draw(axes)
+    for at, one in enumerate(axes):         # a label is said once a row and once a column
+        if at % columns and one.get_ylabel() == axes[at - 1].get_ylabel():
+            one.yaxis.label.set_visible(False)
+        if at + columns < len(axes) and one.get_xlabel() == axes[at + columns].get_xlabel():
+            one.xaxis.label.set_visible(False)
     canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"], fontweight="bold")
     return canvas, axes
 
@@ -171,19 +178,21 @@ def is_positive(value):
 
 
 def _legend(canvas, axes):
-    """One legend under the axes, each entry once, so that it covers nothing."""
+    """One legend under the axes, each entry once, so that it covers nothing; a long one makes the canvas taller."""
     handles = {}
     for one in axes:
         handles |= dict(zip(*reversed(one.get_legend_handles_labels())))
     names = sorted(handles, key=lambda name: name.startswith(("one run", "not ")))       # what marks mean comes last
     if handles:
-        columns = across(len(axes)) if len(axes) > 2 else 2
-        canvas.legend([handles[name] for name in names], names, loc="outside lower center",
-                      ncols=1 if max(map(len, names)) > LONG * columns / 2 else columns, handlelength=1.8,
-                      columnspacing=1.6, labelspacing=0.35)
+        columns = max(2, across(len(axes)))
+        columns = columns if max(map(len, names)) <= LONG else max(1, columns // 2)
+        canvas.legend([handles[name] for name in names], names, loc="outside lower center", ncols=columns,
+                      handlelength=1.8, columnspacing=1.6, labelspacing=0.35)
+        rows = -(-len(names) // columns)
+        canvas.set_figheight(canvas.get_figheight() + ENTRY * max(0, rows - ROOM))
 
 
-def log2_axis(axes, which, values, ends=()):
+def log2_axis(axes, which, values, ends=(), most=TICKS):
     """A base 2 axis that holds the positive values, with a margin, and ticks at powers of 2.
 
     Ends of intervals are held as far as they lie within a factor 4 of the values: two runs may leave them far away.
@@ -196,12 +205,12 @@ def log2_axis(axes, which, values, ends=()):
     margin = 2 ** (0.06 * max(1.5, math.log2(high / low)) + 0.1)
     getattr(axes, f"set_{which}lim")(low / margin, high * margin)
     if which == "x":
-        set_ticks(axes.xaxis, _apart(sorted(set(values))))
+        set_ticks(axes.xaxis, _apart(sorted(set(values)), most))
     else:
-        power_ticks(axes.yaxis, low / margin, high * margin)
+        power_ticks(axes.yaxis, low / margin, high * margin, most)
 
 
-def _apart(values, most=9):
+def _apart(values, most):
     """Of what was measured, the values to name: the smallest, and each that is far enough from the one before."""
     gap = (values[-1] / values[0]) ** (1 / most)
     named = values[:1]
@@ -211,7 +220,7 @@ def _apart(values, most=9):
     return named
 
 
-def power_ticks(axis, low, high, most=9):
+def power_ticks(axis, low, high, most=TICKS):
     """Ticks at powers of 2; at round numbers where there are fewer than two powers between low and high."""
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     if last > first:

@@ -1,0 +1,191 @@
+"""Figures of a metric under budgets: the best value by batch, and Masters & Luschi's map of base rates.
+
+    figure = best_under_figure([steps, epochs])         # records of analysis.budgets.best_under, a panel each
+    figure = base_rate_figure(epochs, steps)            # records of analysis.base_rates.base_rates_of
+"""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..analysis.base_rates import BEST, LAST_EPOCHS, BaseRates
+from ..analysis.budgets import DIVERGED, SHORT, BestUnder
+from . import words
+from .drawing import (INK, MARKERS, MUTED, PANEL_TICKS, SHADES, TICKS, Figure, decimal_ticks, is_named, is_positive,
+                      log2_axis, set_ticks, shade)
+from .numbers import number
+from .steps_figures import ASIDE, plain
+from .tables import SHALLUE
+
+MASTERS = "Masters & Luschi 2018, arXiv 1804.07612, section 2"
+LEVELS = 5                  # of the scale of colours that the legend names
+POOR = 0.75                 # the share of values that the scale of colours tells apart; worse ones look alike
+CELL = ((-1, -0.5), (1, -0.5), (1, 0.5), (-1, 0.5), (-1, -0.5))        # a mark twice as wide as high
+SUPERSCRIPT = str.maketrans("-0123456789", "\N{SUPERSCRIPT MINUS}⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def best_under_figure(*found: BestUnder | None, title="", name="best-under-budgets") -> Figure | None:
+    """The best value of a metric at each batch, a line a budget, a panel a record; None where none has a value."""
+    found = [one for one in found if one is not None and any(_valued(row) for row in one.rows)]
+    if not found:
+        return None
+    metrics = {words.metric_name(one.column) for one in found}
+    title = title or f"Best {min(metrics)} under budgets\n{plain(found[0].workload)}"
+
+    def draw(axes):
+        for one, record in zip(axes if len(found) > 1 else [axes], found):
+            _draw_best_under(one, record, len(found) > 1)
+            if len(found) > 1:
+                one.set_title(plain(_heading(record, found)))
+    short = any(point.best_is_short for one in found for row in one.rows for point in row)
+    said = [f"The best {' or '.join(sorted(metrics))} of the feasible trials within a budget, against the global "
+            "batch: a line a budget, the larger the paler. Bars are "
+            f"{found[0].confidence:.0%} intervals of the median of the best of as many trials."]
+    if short:
+        said.append("An open mark stands where the best trial ended before the budget was spent, at its target or "
+                    "stopped by its search: it might have bettered that.")
+    keys = dict.fromkeys(key for one in found for row in one.rows for point in row for key in point.keys)
+    return Figure(name, title, " ".join(said), "best of the evaluations within the budget, over trials",
+                  f"{SHALLUE}, section 4.8", tuple(keys), draw, len(found))
+
+
+def _heading(record, found):
+    units = {budget.unit for budget in record.budgets if budget is not None}
+    what = f"budgets of {' and '.join(sorted(units))}" if units else "each trial's own budget"
+    return what if len({one.workload for one in found}) == 1 else f"{record.workload.dataset}: {what}"
+
+
+def _valued(row):
+    return [point for point in row if math.isfinite(point.best.value)]
+
+
+def _draw_best_under(axes, record, paneled):
+    order = sorted(range(len(record.budgets)), key=lambda at: record.budgets[at].amount if record.budgets[at] else 0)
+    rows = [(record.budgets[at], _valued(record.rows[at])) for at in order]
+    batches = sorted({point.global_batch for _, row in rows for point in row})
+    log2_axis(axes, "x", batches, most=PANEL_TICKS if paneled else TICKS)
+    _metric_axis(axes, [point.best.value for _, row in rows for point in row], PANEL_TICKS if paneled else TICKS)
+    gap = min((after / before for before, after in zip(batches, batches[1:])), default=2) ** ASIDE
+    for at, (budget, row) in enumerate(rows):
+        color, marker = shade(at, len(rows)), MARKERS[at % len(MARKERS)]
+        aside = gap ** ((at + 0.5) / len(rows) - 0.5)
+        x, y = [point.global_batch * aside for point in row], [point.best.value for point in row]
+        axes.plot(x, y, color=color, linewidth=1)
+        look = {"linestyle": "", "marker": marker, "color": color, "markersize": 5.5}
+        for point, across in zip(row, x):
+            if point.best.low == point.best.low and point.best.high > point.best.low:
+                axes.plot([across] * 2, [point.best.low, point.best.high], color=color, linewidth=1.4, alpha=0.6)
+            axes.plot([across], [point.best.value], **look,
+                      **({"markerfacecolor": "none"} if point.best_is_short else {"markeredgewidth": 0}))
+        if row and is_named(at, len(rows)):
+            axes.plot([], [], **look, markeredgewidth=0, label=str(budget or "its own budget"))
+    axes.set_xlabel("global batch B (examples)")
+    axes.set_ylabel(words.metric_name(record.column))
+
+
+def _metric_axis(axes, values, most):
+    """Logarithmic where the values spread over more than a factor 8, else plain; intervals do not stretch it."""
+    low, high = min(values), max(values)
+    if low > 0 and high > 8 * low:
+        margin = (high / low) ** 0.08
+        axes.set_yscale("log")
+        axes.set_ylim(low / margin, high * margin)
+        decimal_ticks(axes.yaxis, (low, high))
+        return
+    margin = 0.1 * (high - low) or 0.1 * abs(high) or 0.1
+    axes.set_ylim(low - margin, high + margin)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.3g}")
+
+
+def base_rate_figure(*maps: BaseRates | None, title="", name="base-rates") -> Figure | None:
+    """The map of a metric over batch and base rate, a panel a record; None where no trial has a value.
+
+    Trials lie where their own rate lies, on a grid or not; one scale of colours for all panels.
+    """
+    maps = [one for one in maps if one is not None and np.isfinite(one.value).any()]
+    if not maps:
+        return None
+    metric = words.metric_name(maps[0].column)
+    scale = _Scale(np.concatenate([one.value for one in maps]), maps[0].minimizes)
+
+    def draw(axes):
+        axes = axes if len(maps) > 1 else [axes]
+        for one, record in zip(axes, maps):
+            _draw_map(one, record, scale, maps)
+            if len(maps) > 1:
+                one.set_title(f"{record.budget}" if record.budget else "each trial as long as it was to run")
+        for share in np.linspace(0, 1, LEVELS):
+            axes[0].plot([], [], linestyle="", marker=CELL, markersize=9, markeredgewidth=0, color=scale.at(share),
+                         label=f"{metric} {scale.words(share)}")
+    rate = "\N{GREEK SMALL LETTER ETA} / (1 - momentum)" if maps[0].effective else "\N{GREEK SMALL LETTER ETA}"
+    measured = (f"the best {metric} within the budget" if maps[0].reading == BEST else
+                f"the median {metric} of the last {LAST_EPOCHS} epochs within the budget")
+    said = [f"One mark a trial: its global batch B and its learning rate per example, {rate} / B; its colour is "
+            f"{measured}, the better the darker. Crosses diverged; the best trial of each batch has a frame."]
+    said.append("Along a horizontal line the learning rate grows as the batch.")
+    if any((one.kind == SHORT).any() for one in maps):
+        said.append("Small marks ended before the budget was spent, so that they reach their value or better.")
+    keys = dict.fromkeys(one.key(at) for one in maps for at in range(len(one.rate)))
+    budget = f" ({maps[0].budget})" if len(maps) == 1 and maps[0].budget else ""
+    title = title or (f"{metric[0].upper()}{metric[1:]} by batch and base rate{budget}\n"
+                      f"{plain(maps[0].workload)}")
+    return Figure(name, title, " ".join(said), f"base rate: {rate} / B", MASTERS, tuple(keys), draw, len(maps))
+
+
+class _Scale:
+    """Colours of values: dark is good. What is worse than POOR of them has the last colour."""
+
+    def __init__(self, values, minimizes):
+        values = values[np.isfinite(values)]
+        self.best = float(values.min() if minimizes else values.max())
+        self.worst = float(np.quantile(values, POOR if minimizes else 1 - POOR))
+        self.by_ratio = min(self.best, self.worst) > 0 and max(self.best, self.worst) > 4 * min(self.best, self.worst)
+
+    def share(self, value):
+        """0: the best, 1: as bad as the scale tells."""
+        best, at, worst = map(math.log, (self.best, value, self.worst)) if self.by_ratio and value > 0 else (
+            self.best, value, self.worst)
+        return min(max((at - best) / (worst - best), 0.0), 1.0) if worst != best else 0.0
+
+    def at(self, share):
+        """The colour of a share."""
+        return shade(round(share * SHADES), SHADES + 1)
+
+    def words(self, share):
+        """The value of a share."""
+        value = (self.best * (self.worst / self.best) ** share if self.by_ratio else
+                 self.best + share * (self.worst - self.best))
+        return number(value, 2 if self.by_ratio else 3) + (" or worse" if share == 1 else "")
+
+
+def _draw_map(axes, record, scale, maps):
+    rates = np.concatenate([one.rate for one in maps])
+    log2_axis(axes, "x", record.batches, most=PANEL_TICKS if len(maps) > 1 else TICKS)
+    log2_axis(axes, "y", rates.tolist())
+    _two_to_the(axes.yaxis, *axes.get_ylim(), PANEL_TICKS if len(maps) > 1 else TICKS)
+    lost = record.kind == DIVERGED
+    look = {"linestyle": "", "marker": "x", "color": MUTED, "markersize": 4.5, "markeredgewidth": 1}
+    axes.plot(record.global_batch[lost], record.rate[lost], **look)
+    if lost.any():
+        axes.plot([], [], **look, label="diverged")
+    shares = np.array([scale.share(value) if math.isfinite(value) else math.nan for value in record.value])
+    for at in np.argsort(-shares, kind="stable"):           # the better lie on top
+        if is_positive(record.rate[at]) and not lost[at] and shares[at] == shares[at]:
+            axes.plot([record.global_batch[at]], [record.rate[at]], linestyle="", marker=CELL, markeredgewidth=0,
+                      color=scale.at(shares[at]), markersize=5 if record.kind[at] == SHORT else 10)
+    best = list(record.best)
+    frame = {"linestyle": "", "marker": CELL, "markerfacecolor": "none", "markeredgecolor": INK, "markersize": 13,
+             "markeredgewidth": 1.2}
+    axes.plot(record.global_batch[best], record.rate[best], **frame)
+    axes.plot([], [], **{**frame, "markersize": 10}, label="best of its batch")
+    axes.set_xlabel("global batch B (examples)")
+    axes.set_ylabel("rate per example")
+
+
+def _two_to_the(axis, low, high, most):
+    """Ticks at powers of 2, written as such."""
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    powers = range(first, last + 1, max(1, math.ceil((last - first + 1) / most)))
+    set_ticks(axis, [2.0 ** at for at in powers])
+    axis.set_major_formatter(lambda value, _: f"2{str(round(math.log2(value))).translate(SUPERSCRIPT)}")
