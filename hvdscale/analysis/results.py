@@ -24,7 +24,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..target import Target
-from .studies import Envelope, Outcomes, Study, envelope, outcomes
+from .studies import Envelope, Study, best_values, envelope
 from .trials import Workload
 
 if TYPE_CHECKING:
@@ -57,46 +57,28 @@ class StepsToResult:
     """The earliest measurement among some trials that meets a target; ties are the first trial's.
 
     among   bool, shape (trials,): which trials
+    reached bool, shape (trials,): the trials of the study that ever met it, among those or not
     trial   index into the study; None: no trial met it
+    steps   done at that measurement; inf: no trial met it
+    before  steps at that trial's evaluation before, at which the metric was measured and did not meet; 0: there was
+            none; NaN: no trial met it
+    value   what was measured there; NaN: no trial met it
+    beyond  the least that any of the trials that did not meet it was run for; NaN: there is none
     """
 
     study: Study
     target: Target
     among: np.ndarray
-    outcomes: Outcomes
+    reached: np.ndarray
     trial: int | None
+    steps: float
+    before: float
+    value: float
+    beyond: float
 
     @property
     def global_batch(self) -> int:
         return self.study.global_batch
-
-    @property
-    def steps(self) -> float:
-        """Steps done there; inf: no trial met it."""
-        return np.inf if self.trial is None else float(self.outcomes.steps[self.trial])
-
-    @property
-    def before(self) -> float:
-        """Steps at that trial's evaluation before, which did not meet; 0: it was the first; NaN: no trial met it."""
-        return np.nan if self.trial is None else float(self.outcomes.before[self.trial])
-
-    @cached_property
-    def value(self) -> float:
-        """What was measured there; NaN: no trial met it."""
-        if self.trial is None:
-            return np.nan
-        return float(self.study.evaluations.read(self.target.column)[self.outcomes.row[self.trial]])
-
-    @property
-    def seconds(self) -> float:
-        """Spent in those steps, evaluation left out; inf: no trial met it, NaN: not measured."""
-        return np.inf if self.trial is None else float(self.outcomes.seconds[self.trial])
-
-    @property
-    def beyond(self) -> float:
-        """The least that a trial which did not meet it was run for; NaN: every one did, or there is none."""
-        unmet = self.outcomes.last_step[self.among & ~self.outcomes.met]
-        return float(unmet.min()) if len(unmet) else np.nan
 
     @property
     def key(self) -> tuple[str, int] | None:
@@ -111,7 +93,7 @@ class StepsToResult:
     @property
     def met(self) -> int:
         """Of them those that met it."""
-        return int((self.among & self.outcomes.met).sum())
+        return int((self.among & self.reached).sum())
 
     @property
     def pruned(self) -> int:
@@ -126,17 +108,7 @@ class StepsToResult:
     @property
     def met_before_diverging(self) -> int:
         """Of those the ones that met the target before."""
-        return int((self.study.infeasible & ~self.study.repeat & self.outcomes.met).sum())
-
-
-def steps_to_result(study: Study, target: Target, among: np.ndarray | None = None) -> StepsToResult:
-    """The fewest steps to the target among the trials, by default those of ``searched``; KeyError without its metric.
-    """
-    among = searched(study) if among is None else among
-    found = outcomes(study, target)
-    steps = np.where(among, found.steps, np.inf)
-    trial = int(steps.argmin()) if len(steps) else 0
-    return StepsToResult(study, target, among, found, trial if len(steps) and steps[trial] < np.inf else None)
+        return int((self.study.infeasible & ~self.study.repeat & self.reached).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,26 +147,81 @@ class BestMeasurement:
         return None if self.trial is None else self.study.key(self.trial)
 
 
+class Measured:
+    """One metric of a study among some of its trials. What all targets and budgets have in common is worked out once:
+    the envelope, and the best of each trial. KeyError without the metric.
+
+    among   bool, shape (trials,); None: ``searched``
+    """
+
+    def __init__(self, study: Study, column: str, minimizes: bool, among: np.ndarray | None = None):
+        self.study, self.column, self.minimizes = study, column, minimizes
+        self.among = searched(study) if among is None else among
+        self._values, self._step = (study.evaluations.read(name) for name in (column, "step"))
+
+    @cached_property
+    def anything(self) -> bool:
+        """Whether any of the study's evaluations has the metric."""
+        return not np.isnan(self._values).all()
+
+    @cached_property
+    def by_steps(self) -> Envelope:
+        """The envelope along the steps."""
+        return envelope(self.study, self.column, self.minimizes, self.among)
+
+    @cached_property
+    def by_seconds(self) -> Envelope:
+        """The envelope along the seconds."""
+        return envelope(self.study, self.column, self.minimizes, self.among, "train_seconds")
+
+    @cached_property
+    def bests(self) -> np.ndarray:
+        """The best of each trial of the study; NaN: none."""
+        return best_values(self.study.evaluations, self._values, self.minimizes)
+
+    def steps_to(self, target: Target) -> StepsToResult:
+        """The fewest steps to a target on this metric."""
+        reached = target.met_by(self.bests)
+        found, first = self.by_steps, self.study.evaluations.first
+        points = np.flatnonzero(target.met_by(found.value))
+        if not len(points):
+            unmet = np.flatnonzero(self.among & ~reached)
+            last = np.where(np.diff(first) > 0, self._step[first[1:] - 1] if len(self._step) else 0.0, 0.0)[unmet]
+            beyond = float(last.min()) if len(last) else np.nan
+            return StepsToResult(self.study, target, self.among, reached, None, np.inf, np.nan, np.nan, beyond)
+        rows = np.flatnonzero(self._step == found.step[points[0]])      # of all trials there, in their order
+        trials = self.study.evaluations.trial(rows)
+        at = (self.among[trials] & target.met_by(self._values[rows])).argmax()
+        row, trial = int(rows[at]), int(trials[at])
+        own = slice(first[trial], row)
+        before = self._step[own][~np.isnan(self._values[own])]
+        return StepsToResult(self.study, target, self.among, reached, trial, float(self._step[row]),
+                             float(before[-1]) if len(before) else 0.0, float(self._values[row]), np.nan)
+
+    def best_under(self, budget: Budget | None) -> BestMeasurement:
+        """The best under a budget; UsageError for epochs where the logs do not say how many examples one has."""
+        axis, limit = ("step", np.inf) if budget is None else (budget.axis, budget.limit(self.study.workload))
+        found = self.by_seconds if axis == "train_seconds" else self.by_steps
+        spent = found.along * self.study.global_batch if axis == "examples" else found.along
+        at = int(np.searchsorted(spent, limit, "right")) - 1
+        point = (float(found.value[at]), float(found.step[at]), int(found.trial[at])) if at >= 0 else (
+            np.nan, np.nan, None)
+        return BestMeasurement(self.study, self.column, self.minimizes, budget, self.among, *point)
+
+
+def steps_to_result(study: Study, target: Target, among: np.ndarray | None = None) -> StepsToResult:
+    """The fewest steps to the target among the trials, by default those of ``searched``; KeyError without its metric.
+    """
+    return Measured(study, target.column, target.minimizes, among).steps_to(target)
+
+
 def best_measurements(study: Study, column: str, minimizes: bool, budgets: Sequence[Budget | None] = (None,),
                       among: np.ndarray | None = None) -> tuple[BestMeasurement, ...]:
     """The best value under each budget among the trials, by default those of ``searched``.
 
     KeyError without the metric; UsageError for epochs where the logs do not say how many examples one has.
     """
-    among = searched(study) if among is None else among
-    envelopes: dict[str, Envelope] = {}
-
-    def under(budget):
-        along = "train_seconds" if budget is not None and budget.axis == "train_seconds" else "step"
-        if along not in envelopes:
-            envelopes[along] = envelope(study, column, minimizes, among, along)
-        found, limit = envelopes[along], np.inf if budget is None else budget.limit(study.workload)
-        x = found.along * study.global_batch if budget is not None and budget.axis == "examples" else found.along
-        at = int(np.searchsorted(x, limit, "right")) - 1
-        point = (float(found.value[at]), float(found.step[at]), int(found.trial[at])) if at >= 0 else (
-            np.nan, np.nan, None)
-        return BestMeasurement(study, column, minimizes, budget, among, *point)
-    return tuple(map(under, budgets))
+    return tuple(map(Measured(study, column, minimizes, among).best_under, budgets))
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,24 +251,22 @@ def results_of(studies: Sequence[Study], targets_of: Callable[[Workload], Sequen
         metrics = tuple(dict.fromkeys((target.column, target.minimizes) for target in targets))
         steps: dict = {target: [] for target in targets}
         best: dict = {metric: [] for metric in metrics}
-        measured = set()
+        known: set = set()
         for study in found:
             among = among_of(study)
             for metric in metrics:
-                column = metric[0]
-                if column not in study.evaluations.columns:
+                if metric[0] not in study.evaluations.columns:
                     continue
-                if not np.isnan(study.evaluations.read(column)).all():
-                    measured.add(metric)
+                measured = Measured(study, *metric, among)
+                known |= {metric} if measured.anything else set()
                 for target in targets:
                     if (target.column, target.minimizes) == metric:
-                        steps[target].append(steps_to_result(study, target, among))
-                if budgets:
-                    best[metric].append(best_measurements(study, *metric, budgets, among))
+                        steps[target].append(measured.steps_to(target))
+                best[metric].append(tuple(map(measured.best_under, budgets)))
         yield Results(workload,
                       tuple((target, tuple(rows)) for target, rows in steps.items()
-                            if (target.column, target.minimizes) in measured),
-                      tuple((metric, tuple(rows)) for metric, rows in best.items() if metric in measured and rows))
+                            if (target.column, target.minimizes) in known),
+                      tuple((metric, tuple(rows)) for metric, rows in best.items() if metric in known and budgets))
 
 
 def _by_workload(studies):

@@ -357,12 +357,18 @@ def best_metric(study: Study, column: str, minimizes: bool, most_steps: float = 
     values, step = evaluations.read(column), evaluations.read("step")
     if most_steps < np.inf:
         values = np.where(step <= most_steps, values, np.nan)
-    some = evaluations.counts > 0
-    best = np.full(len(study), np.nan)
-    if some.any():
-        best[some] = (np.fmin if minimizes else np.fmax).reduceat(values, evaluations.first[:-1][some])
+    best = best_values(evaluations, values, minimizes)
     row = _first_in_trial(values == np.repeat(best, evaluations.counts), evaluations.first)
     return Best(best, _taken(step, row))
+
+
+def best_values(evaluations: Evaluations, values: np.ndarray, minimizes: bool) -> np.ndarray:
+    """The best of each trial's values (one a row of the evaluations), NaN apart; NaN: none."""
+    best = np.full(len(evaluations.counts), np.nan)
+    some = evaluations.counts > 0
+    if some.any():
+        best[some] = (np.fmin if minimizes else np.fmax).reduceat(values, evaluations.first[:-1][some])
+    return best
 
 
 @dataclass(frozen=True, eq=False)

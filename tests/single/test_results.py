@@ -151,8 +151,9 @@ def test_a_table_shows_each_batch_with_its_trial():
                trial(8, (), (), batch=512, status=Status.RUNNING), trial(9, error=(0.9, 0.1, 0.1), batch=64))
     table = steps_table([steps_to_result(study, BELOW) for study in studies_of([made])])
     assert [[cell.shown for cell in row.cells[:5]] for row in table.rows] == [
-        ["32", "200", "4", "0.100", "1/1"], ["64", "100", "5", "0.100", "2/2"], ["128", "not met", "none", "n/a", "0/1"],
-        ["256", "diverged", "none", "n/a", "0/0"], ["512", "n/a", "none", "n/a", "0/0"]]
+        ["32", "200", "4", "0.100", "1/1"], ["64", "100", "5", "0.100", "2/2"],
+        ["128", "not met", "none", "n/a", "0/1"], ["256", "diverged", "none", "n/a", "0/0"],
+        ["512", "n/a", "none", "n/a", "0/0"]]
     assert [row.trials for row in table.rows] == [(("made.h5", 4),), (("made.h5", 5),), (), (), ()]
     assert "fewest steps to val/error<0.3" in as_text(table)
     assert as_csv(table).splitlines()[1].startswith("32,200.0,100.0,200.0,4,0.1,1,0,0,made.h5:4")
