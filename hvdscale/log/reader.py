@@ -20,6 +20,7 @@ from ..errors import LogError
 from ..target import SPLITS
 from . import lock, segments
 from .files import open_file, read_attribute, reading, rows_within, superblock
+from .layout import as_column, refuse_wrong_layout
 from .schema import SOURCE, STEPS, TABLES, Column, Status, columns
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
@@ -44,6 +45,7 @@ class Part:
             for table, rows in self.rows.items():
                 if rows < 0:
                     raise LogError(f"{path}: {table}/committed_rows is {rows}")
+                refuse_wrong_layout(path, table, self.file[table], self.columns[table], rows)
             self._refuse_lost_rows()
             self.rows["trials"] = begun_trials(self)
 
@@ -62,7 +64,7 @@ class Part:
             kind = self.columns[table][name].type
             if kind == "text":
                 return decode(self.file["text"], values)
-            return values.astype(np.int8, copy=False) if kind == "status" else values
+            return as_column(kind, values)
 
     def close(self):
         """Lets the file go; what was read stays."""

@@ -1,0 +1,62 @@
+"""Whether a log file's columns are laid out as the schema says, so that what is read is what was meant.
+
+    refuse_wrong_layout(path, "steps", group, specs, rows)
+"""
+from __future__ import annotations
+
+import h5py
+import numpy as np
+
+from ..errors import LogError
+from .schema import Column, columns, metaparameter_column, metric_column
+
+KINDS = {"int": "iu", "float": "f", "status": "iu", "text": "iu"}
+DENSEST = 1100              # bytes that one byte of gzip may stand for (1,032), and some more
+SMALL_BYTES = 1 << 20       # columns up to this size are not held against their file's
+
+
+def refuse_wrong_layout(path: str, table: str, group: h5py.Group, specs: dict[str, Column], rows: int):
+    """LogError where a column of the schema is missing, where one holds what does not belong there or says another unit
+    than the schema's, and where there is less in the file than the rows it claims."""
+    schema = {column.name: column for column in columns()[table]}
+    for column in schema.values():
+        if column.name not in specs:
+            raise LogError(f"{path}: {table} has no column {column.name}; is it a log of another program?")
+    for name, found in specs.items():
+        dataset = group[name]
+        shape = (len(dataset), 2) if found.type == "text" and dataset.ndim else (dataset.size,)
+        if dataset.dtype.kind not in KINDS[found.type] or dataset.shape != shape:
+            raise LogError(f"{path}: {table}/{name} holds {dataset.dtype} entries in the shape {dataset.shape}, as no "
+                           "column of a log does")
+        wanted = schema.get(name) or _made(table, name)
+        if wanted and found.type != wanted.type:
+            raise LogError(f"{path}: {table}/{name} holds {found.type} entries ({dataset.dtype}) where {wanted.type} "
+                           "belongs")
+        if wanted and found.unit and found.unit != wanted.unit:
+            raise LogError(f"{path}: {table}/{name} is in {found.unit} where {wanted.unit} belongs; units are not "
+                           "converted, as nothing says that the rest of the log is in them")
+        _refuse_hollow(path, f"{table}/{name}", dataset, rows)
+
+
+def _made(table, name):
+    """The schema's column for one whose name is the log's own, and None for a column of its own making."""
+    if "/" not in name:
+        return None
+    if table == "trials" and name.startswith("metaparameters/"):
+        return metaparameter_column(name.split("/", 1)[1])
+    return metric_column(name) if table == "evaluations" else None
+
+
+def _refuse_hollow(path, what, dataset, rows):
+    """LogError where a column claims more rows than the bytes that it has in the file can stand for."""
+    size = min(rows, len(dataset)) * dataset.dtype.itemsize * (dataset.shape[1] if dataset.ndim > 1 else 1)
+    if size > SMALL_BYTES and size > DENSEST * dataset.id.get_storage_size():
+        raise LogError(f"{path}: {what} claims {rows:,} rows, but has {dataset.id.get_storage_size():,} bytes in the "
+                       f"file; 'hvdscale-log repair {path}' saves what there is")
+
+
+def as_column(kind: str, values: np.ndarray) -> np.ndarray:
+    """Values in the type that every reader counts on: int64, float64 or int8; the same array where they are so."""
+    if kind == "status":
+        return values.astype(np.int8, copy=False)
+    return values.astype(np.float64 if kind == "float" else np.int64, copy=False)
