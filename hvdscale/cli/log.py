@@ -1,4 +1,4 @@
-"""hvdscale-log: look into logs, check them, join them, mend them."""
+"""hvdscale-log: look into logs, check them, join them, mend them, take in results from elsewhere."""
 from __future__ import annotations
 
 import json
@@ -16,6 +16,7 @@ from ..log.repair import repair as repair_log
 from ..log.schema import Status
 from ..log.segments import find_logs
 from ..target import Target
+from . import exchange
 from .common import Group
 
 SHORT = 12          # rows shown of a long table: half from its start, half from its end
@@ -23,7 +24,7 @@ SHORT = 12          # rows shown of a long table: half from its start, half from
 
 @click.group(cls=Group, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 def main():
-    """Look into hvdscale's logs, check them, join them, mend them.
+    """Look into hvdscale's logs, check them, join them, mend them; import others' results, export logs.
 
     A log may be closed, being written, or left by a process that was killed; all of its segments are taken as one. A
     folder stands for the logs in it.
@@ -122,6 +123,8 @@ def repair(path, take_over):
         click.echo(f"lost: {what}")
     click.echo(f"as it was: {', '.join(done.originals)}")
 
+
+exchange.add_to(main)
 
 HEADINGS = ("log", "trial", "status", "workload", "batch", "workers", "steps", "metric", "last", "best", "size",
             "study")
@@ -245,7 +248,8 @@ def _trial(log: Log, row: int) -> list[str]:
     if _draw(log, row):
         lines.append(f"  study      {_draw(log, row)}")
     if value.get("source"):
-        lines.append(f"  merged     from trial {value['source_trial']} of {json.loads(value['source']).get('path')}")
+        how = "imported " if "imported" in log.attributes else "merged   "
+        lines.append(f"  {how}  from trial {value['source_trial']} of {json.loads(value['source']).get('path')}")
     asked = plan.get("asked")
     if asked:
         lines.append(f"  asked      {json.dumps(asked, ensure_ascii=False)}")
@@ -255,6 +259,8 @@ def _trial(log: Log, row: int) -> list[str]:
 def _restarts(log: Log, trial: int) -> list[str]:
     table, lines = log.restarts, []
     for row in np.flatnonzero(table["trial"] == trial):
+        if np.isnan(table["time"][row]):
+            continue                            # of a trial that was imported nothing is known of this
         when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(table["time"][row]))
         before = f", after: {table['previous_end'][row]}" if table["previous_end"][row] else ""
         lines.append(f"  {'resumed' if table['first_step'][row] else 'started':10} {when} at step "

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import tempfile
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from ..launch import usable_cores
 from . import segments
 from .compact import CHUNK_ROWS, SMALL_BYTES, show
 from .deflate import pack
-from .files import BOUNDS, TEMPORARY, TYPES, create_column, sync_directory, write_root_attributes
+from .files import BOUNDS, TEMPORARY, TYPES, create_column, sync_directory, write_attribute, write_root_attributes
 from .lock import Lock
 from .schema import TABLES, Column
 
@@ -141,6 +142,8 @@ class BulkLog:
         self._sink, self._file = None, None
         self._threads = threads or len(usable_cores())
         self._texts: dict[str, tuple[int, int]] = {}
+        self._spool, self._spooled = None, 0
+        self._spans: dict[tuple[str, str], list[np.ndarray]] = {}
         self._waiting: deque[tuple[_Piecewise, int, Future]] = deque()
         self._make_directory()
         self._lock = Lock.take(self.path, take_over)
@@ -159,11 +162,15 @@ class BulkLog:
     def add(self, table: str, name: str, values, shared: bool = True):
         """The next rows of a column: an array, or str of a text column.
 
-        shared  of texts: the same are met again and again, and are stored once
+        shared  of texts: the same are met again and again, and are stored once. Others come to lie behind all shared
+                ones, so that who reads names does not read them; until then they are in a file without a name
         """
         column = self._columns[table, name]
         if column.spec.type == "text":
-            values = self._store(values, shared)
+            if not shared:
+                self._spans.setdefault((table, name), []).append(self._put_aside(values))
+                return
+            values = self._store(values)
         self._extend(column, np.asarray(values, TYPES[column.spec.type]))
 
     def add_column(self, table: str, spec: Column, rows: int):
@@ -174,12 +181,18 @@ class BulkLog:
             size = min(CHUNK_ROWS, rows - first)
             self._extend(column, np.repeat(absent, size, 0))
 
+    def note(self, name: str, value):
+        """One more root attribute."""
+        write_attribute(self._file, name, value)
+        self._raise_if_full()
+
     def rows(self, table: str, name: str) -> int:
         """How many rows the column has so far."""
         return self._columns[table, name].rows
 
     def close(self):
         """Writes what is left, closes and shows the log."""
+        self._take_back()
         for column in (*self._columns.values(), self._heap):
             column.finish(self._write)
         self._drain(0)
@@ -189,6 +202,8 @@ class BulkLog:
                 raise ValueError(f"the columns of {table} have not the same number of rows: {rows}")
             self._file[table].create_dataset("committed_rows", data=np.full(1, max(rows.values(), default=0), np.int64))
         self._file.close()
+        if self._spool is not None:
+            self._spool.close()
         self._sink.sync()
         self._sink.close()
         self._raise_if_full()
@@ -232,7 +247,7 @@ class BulkLog:
     def _abandon(self):
         """Leaves nothing behind; never raises, safe to call twice."""
         self._pool.shutdown(cancel_futures=True)
-        for close in (self._file, self._sink):
+        for close in (self._file, self._sink, self._spool):
             with contextlib.suppress(Exception):
                 close.close()
         with contextlib.suppress(OSError):
@@ -241,25 +256,49 @@ class BulkLog:
         with contextlib.suppress(OSError):
             self._lock.release()
 
-    def _store(self, texts, shared) -> np.ndarray:
+    def _store(self, texts) -> np.ndarray:
         """Where the texts stand in /text: int64 of shape (rows, 2)."""
         spans, data, end = np.empty((len(texts), 2), np.int64), [], self._heap.rows
-        known = self._texts if shared else {}
         for row, text in enumerate(texts):
-            span = known.get(text) if shared else None
+            span = self._texts.get(text)
             if span is None:
                 encoded = text.encode("utf-8", "replace")
                 span = (end, len(encoded))
                 end += len(encoded)
                 data.append(encoded)
-                if shared:
-                    if len(known) >= SHARED_TEXTS:
-                        known.clear()
-                    known[text] = span
+                if len(self._texts) >= SHARED_TEXTS:
+                    self._texts.clear()
+                self._texts[text] = span
             spans[row] = span
         if data:
             self._extend(self._heap, np.frombuffer(b"".join(data), np.uint8))
         return spans
+
+    def _put_aside(self, texts) -> np.ndarray:
+        """Where the texts will stand behind the shared ones."""
+        encoded = [text.encode("utf-8", "replace") for text in texts]
+        lengths = np.array([len(text) for text in encoded], np.int64)
+        starts = self._spooled + np.cumsum(lengths) - lengths
+        try:
+            if self._spool is None:
+                self._spool = tempfile.TemporaryFile(dir=os.path.dirname(self.path) or ".", buffering=0)
+            data = memoryview(b"".join(encoded))
+            while len(data):
+                data = data[self._spool.write(data):]
+        except OSError as error:
+            raise self._refusal(error) from error
+        self._spooled += int(lengths.sum())
+        return np.stack([starts, lengths], 1)
+
+    def _take_back(self):
+        """Appends what was put aside to /text."""
+        first = self._heap.rows
+        if self._spool is not None:
+            self._spool.seek(0)
+            while data := self._spool.read(HEAP_CHUNK):
+                self._extend(self._heap, np.frombuffer(data, np.uint8))
+        for key, pieces in self._spans.items():
+            self._extend(self._columns[key], np.concatenate(pieces) + np.array([first, 0]))
 
     def _extend(self, column, values):
         column.extend(values, self._write)
@@ -277,8 +316,10 @@ class BulkLog:
 
     def _raise_if_full(self):
         if self._sink.error is not None:
-            error = self._sink.error
-            raise LogError(f"{self.path}: cannot be written: {error.strerror or error}; nothing of it was left")
+            raise self._refusal(self._sink.error)
+
+    def _refusal(self, error) -> LogError:
+        return LogError(f"{self.path}: cannot be written: {error.strerror or error}; nothing of it was left")
 
 
 HEAP = Column("text", "bytes", "1", "the texts, one after another")

@@ -12,10 +12,12 @@ import math
 import numpy as np
 
 from ..errors import LogError
-from .files import open_file, read_attribute, reading
+from .files import first_line, open_file, read_attribute, reading
+from .plan_text import read_plan
 from .reader import SCHEMA, Log, column_type, read_log
 from .schema import TABLES, Status, metaparameter_column, metric_column
 
+MOST = 2 ** 53              # steps, examples, workers: beyond, a float64 does not hold them
 NOT_NEGATIVE = {
     "trials": ("id", "global_batch", "local_batch", "accumulation", "ghost_batch", "workers", "budget_steps"),
     "restarts": ("first_step", "workers", "time"),
@@ -92,8 +94,42 @@ def _check_spans(path, what, spans, size):
                        f"outside /text with its {size} bytes")
 
 
-def _trials(log):
-    """Ids are unique, statuses valid, and whoever has ended says why."""
+def refuse_unsound(log):
+    """LogError where a log's rows cannot be what was measured: two trials of one id, a status that there is not, counts
+    below 1 or beyond MOST, negative steps or seconds, one step evaluated twice. What any analysis stands on; ``check``
+    looks further.
+    """
+    _identities(log)
+    for name in ("global_batch", "workers"):
+        _refuse(log, log.trials, name, log.trials[name] < 1, "be at least 1", "trials")
+    for table, where, names in ((log.trials, "trials", ("global_batch", "workers", "budget_steps")),
+                                (log.evaluations, "evaluations", ("step",)), (log.steps, "steps", ("step",))):
+        for name in names:
+            if table.rows:
+                _refuse(log, table, name, table[name] < 0, "not be negative", where)
+                _refuse(log, table, name, table[name] > MOST, f"be no more than {MOST:,}", where)
+    for table, where, name in ((log.evaluations, "evaluations", "train_seconds"), (log.steps, "steps", "step_seconds")):
+        if table.rows:
+            _refuse(log, table, name, (table[name] < 0) | np.isinf(table[name]), "be a time, or NaN: not measured",
+                    where)
+    _refuse_twice(log)
+
+
+def _refuse_twice(log):
+    """Each step of a trial is evaluated once, in whatever order the rows stand."""
+    trial, step = log.evaluations["trial"], log.evaluations["step"]
+    if not len(trial) or (((trial[1:] == trial[:-1]) & (step[1:] > step[:-1])) | (trial[1:] > trial[:-1])).all():
+        return
+    order = np.lexsort((step, trial))
+    same = (trial[order][1:] == trial[order][:-1]) & (step[order][1:] == step[order][:-1])
+    if same.any():
+        at = int(same.argmax())
+        raise LogError(f"{log.path}: trial {trial[order[at]]}: evaluations/step is {step[order[at]]} twice, at rows "
+                       f"{order[at]} and {order[at + 1]}; two runs may have been given one trial id")
+
+
+def _identities(log):
+    """Ids are unique and statuses valid."""
     trials = log.trials
     ids, counts = np.unique(trials["id"], return_counts=True)
     if (counts > 1).any():
@@ -106,6 +142,13 @@ def _trials(log):
         row = int(wrong.argmax())
         raise LogError(f"{log.path}: trial {trials['id'][row]}: status is {status[row]}; "
                        f"there are {', '.join(f'{int(s)} {s.name}' for s in Status)}")
+
+
+def _trials(log):
+    """Ids are unique, statuses valid, and whoever has ended says why."""
+    trials = log.trials
+    _identities(log)
+    status = trials["status"]
     silent = (status != Status.RUNNING) & (trials["stop_reason"] == "")
     if silent.any():
         row = int(silent.argmax())
@@ -138,19 +181,20 @@ def _numbers(log):
     for table in log.tables:
         for name in NOT_NEGATIVE[table.name]:
             _refuse(log, table, name, table[name] < 0, "not be negative")
+        unknown = np.isnan if "imported" in log.attributes else np.zeros_like        # who ran it took no times
         for name in FINITE.get(table.name, ()):
-            _refuse(log, table, name, ~np.isfinite(table[name]), "be finite")
+            _refuse(log, table, name, ~np.isfinite(table[name]) & ~unknown(table[name]).astype(bool), "be finite")
     for name in ("global_batch", "local_batch", "accumulation", "workers"):
         _refuse(log, log.trials, name, log.trials[name] == 0, "be at least 1")
     _refuse(log, log.steps, "step", log.steps["step"] == 0, "be at least 1: it counts its own step")
 
 
-def _refuse(log, table, name, wrong, what):
+def _refuse(log, table, name, wrong, what, where=None):
     if wrong.any():
+        where = where or table.name
         row = int(wrong.argmax())
-        trial = table["id" if table.name == "trials" else "trial"][row]
-        raise LogError(f"{log.path}: trial {trial}: {table.name}/{name} is {table[name][row]} at row {row}, "
-                       f"and must {what}")
+        trial = table["id" if where == "trials" else "trial"][row]
+        raise LogError(f"{log.path}: trial {trial}: {where}/{name} is {table[name][row]} at row {row}, and must {what}")
 
 
 def _time_order(log):
@@ -196,11 +240,14 @@ def _plans(log):
 def _parse(where, text) -> dict:
     try:
         plan = json.loads(text)
-    except ValueError as error:
-        raise LogError(f"{where}: plan is not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise LogError(f"{where}: plan is not JSON: {first_line(error)}") from error
     if not isinstance(plan, dict):
         raise LogError(f"{where}: plan is JSON, but no object: {text[:40]!r}")
-    return plan
+    try:
+        return read_plan(text)
+    except LogError as error:
+        raise LogError(f"{where}: {error}") from error
 
 
 def _agree(column, planned) -> bool:

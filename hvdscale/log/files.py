@@ -64,7 +64,7 @@ def write_root_attributes(file: h5py.File, attributes: Mapping):
         "versions": {**library_versions(), **attributes.get("versions", {})},
     }
     for name, value in given.items():
-        _write_attribute(file, name, value)
+        write_attribute(file, name, value)
 
 
 def save(file: h5py.File, path: str, sync: bool):
@@ -95,8 +95,8 @@ def library_versions() -> dict:
             "hdf5": h5py.version.hdf5_version}
 
 
-def _write_attribute(where, name: str, value):
-    """Integers and floats as they are, text as fixed-size UTF-8, all else as JSON text."""
+def write_attribute(where, name: str, value):
+    """An attribute: integers and floats as they are, text as fixed-size UTF-8, all else as JSON text."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         where.attrs[name] = value
         return
@@ -125,10 +125,10 @@ def create_column(group: h5py.Group, column: Column, rows: int, **layout) -> h5p
     if "maxshape" in layout and column.type == "text":
         layout["maxshape"] = (*layout["maxshape"], 2)
     dataset = group.create_dataset(column.name, shape=shape, dtype=TYPES[column.type], **layout)
-    _write_attribute(dataset, "unit", column.unit)
-    _write_attribute(dataset, "meaning", column.meaning)
+    write_attribute(dataset, "unit", column.unit)
+    write_attribute(dataset, "meaning", column.meaning)
     if column.better:
-        _write_attribute(dataset, "better", column.better)
+        write_attribute(dataset, "better", column.better)
     return dataset
 
 

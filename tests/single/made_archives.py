@@ -1,11 +1,13 @@
 """Archives in the published layout, and logs like them, of any size.
 
+    write_archive("folder", studies=4, trials=40, evaluations=2000)                    the files
     write_big_log("big.h5", studies=454, trials=194_000, evaluations=71_600_000)       the log alone
 
 The workloads and batch sizes are the published ones (Shallue et al. 2019, README of the archive); what was measured is
 made: errors fall towards a floor, faster the nearer the learning rate is to the best, with noise.
 """
 import json
+import os
 
 import numpy as np
 
@@ -157,6 +159,14 @@ class Study:
                 "model": self.model, "optimizer": self.optimizer, "parameter_configs": self.space,
                 "train_steps": self.train_steps}
 
+    def metadata(self, row):
+        """What a trial's metadata.json holds."""
+        trial = int(self.ids[row])
+        steps = int(self.step[self.first[row + 1] - 1])
+        return {"_internal_study_name": f"{self.model}-bs{self.batch}", "_internal_trial_id": trial + 1000,
+                "parameters": {name: values[row].item() for name, values in self.points.items()},
+                "status": Status(self.status[row]).name, "steps": steps, "trial_id": trial}
+
 
 def _summing_to(counts, total):
     """The counts, each at least 1, scaled so that their sum is ``total``."""
@@ -224,3 +234,54 @@ def _write_study(out, study, metrics, next_id):
     out.add("evaluations", "train_seconds", np.full(rows, np.nan))
     for name in metrics:
         out.add("evaluations", name, study.metrics.get(name, np.full(rows, np.nan)))
+
+
+def write_archive(root, studies=4, trials=40, evaluations=2000, seed=0, full=False):
+    """A made archive in the folder ``root``; gives its studies. full: values of all the digits that repr() writes."""
+    found = []
+    for study in made_studies(studies, trials, evaluations, seed):
+        write_study(root, study, full)
+        found.append(study)
+    return found
+
+
+def write_study(root, study, full=False):
+    """One study below ``root``, in the style of the published files."""
+    folder = os.path.join(root, study.path)
+    os.makedirs(folder, exist_ok=True)
+    write_text(os.path.join(folder, "study.json"), published_json(study.study_json()))
+    names = [published_name(name) for name in study.metrics]
+    lines = np.array(_lines(study, full), object)
+    header = ",".join(["step", *names])
+    for row, trial in enumerate(study.ids.tolist()):
+        place = os.path.join(folder, str(trial))
+        os.mkdir(place)
+        write_text(os.path.join(place, "metadata.json"), published_json(study.metadata(row)))
+        measured = lines[study.first[row]:study.first[row + 1]]
+        write_text(os.path.join(place, "measurements.csv"), "\n".join([header, *measured, ""]))
+
+
+def _lines(study, full):
+    values = study.metrics.values()
+    if full:
+        values = [column + 1e-9 * np.arange(len(column)) / 7 for column in values]
+    cells = [["" if v != v else repr(v) for v in column.tolist()] for column in values]
+    return list(map(",".join, zip(map(str, study.step.tolist()), *cells)))
+
+
+def write_text(path, text):
+    with open(path, "w", newline="") as file:
+        file.write(text)
+
+
+def published_json(value):
+    """As the published files are written: two spaces, and one after each comma."""
+    return json.dumps(value, indent=2, sort_keys=True, separators=(", ", ": "))
+
+
+def published_name(column):
+    """The archive's name of a column."""
+    for ours, theirs in (("/error", "/classification_error"), ("/cross_entropy", "/cross_entropy_error")):
+        if column.endswith(ours):
+            return column[:-len(ours)] + theirs
+    return column

@@ -1,0 +1,174 @@
+"""hvdscale-log import and export: other people's results as a log, and a log in forms that others read."""
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+
+import click
+
+from ..errors import UsageError
+from ..log.archive import Seen, import_archive
+from ..log.export import export_archive
+from ..log.files import SIGNATURE
+from ..log.rcp import TARGET, UNITS, import_rcp
+from ..log.tables_csv import export_tables, import_tables, is_tables
+
+KINDS = ("archive", "csv", "rcp")
+BAR_SECONDS, LINE_SECONDS = 0.2, 5.0
+SHOWN = 10          # lines of what was left out
+
+
+def add_to(group: click.Group) -> None:
+    """Makes the commands those of ``hvdscale-log``."""
+    group.add_command(import_log)
+    group.add_command(export_log)
+
+
+@click.command("import")
+@click.argument("source")
+@click.argument("out", metavar="LOG")
+@click.option("--kind", type=click.Choice(KINDS), help="what SOURCE is, where that is not plain")
+@click.option("--skip-broken", is_flag=True, help="archive: leave out what is wrong or missing, and count it")
+@click.option("--unit", type=click.Choice(UNITS), help="rcp: what 'Epochs to converge' counts")
+@click.option("--train-examples", type=click.IntRange(min=1), help="rcp: examples in an epoch")
+@click.option("--overwrite", is_flag=True, help="replace LOG where it exists")
+@click.option("--take-over", is_flag=True, help="go on where the file system refuses locks")
+def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, take_over):
+    """Write what SOURCE holds into the new log LOG, which is there only when all of it is.
+
+    SOURCE is an archive in the layout of Shallue et al. 2019 (a folder, or a .tar, .tar.gz, .tar.bz2, .tar.xz, which
+    is not unpacked), a folder with trials.csv and evaluations.csv, or a JSON file of MLPerf's reference points.
+    """
+    kind = kind or _kind(source)
+    how = dict(overwrite=overwrite, take_over=take_over)
+    _refuse_for_others(kind, skip_broken=(skip_broken, "archive"), unit=(unit, "rcp"),
+                       train_examples=(train_examples, "rcp"))
+    progress = Progress("imported")
+    if kind == "archive":
+        try:
+            seen = import_archive(source, out, skip_broken=skip_broken, progress=progress.seen, **how)
+        finally:
+            progress.end()
+        _tell(seen, source, out, progress.seconds)
+    elif kind == "csv":
+        try:
+            rows = import_tables(source, out, progress=progress.share, **how)
+        finally:
+            progress.end()
+        click.echo(f"{out}: {_counts(rows)}, {_size(os.path.getsize(out))}")
+    else:
+        trials = import_rcp(source, out, unit=unit, train_examples=train_examples, **how)
+        click.echo(f"{out}: {trials:,} trials under the target {TARGET}")
+
+
+@click.command("export")
+@click.argument("log")
+@click.argument("out", metavar="FOLDER")
+@click.option("--as", "kind", type=click.Choice(KINDS[:2]), required=True,
+              help="csv: tables with all that the log holds; archive: study.json, metadata.json and measurements.csv")
+def export_log(log, out, kind):
+    """Write LOG into the new FOLDER, in a form that other programs read. `import` takes either back."""
+    progress = Progress("exported")
+    try:
+        if kind == "csv":
+            said = _counts(export_tables(log, out, progress.share))
+        else:
+            done = export_archive(log, out, progress.seen)
+            said = f"{done.trials:,} trials of {done.studies:,} studies"
+    finally:
+        progress.end()
+    click.echo(f"{out}: {said}")
+
+
+class Progress:
+    """How far it is, on stderr: one line that is drawn anew on a terminal, now and then a line elsewhere.
+
+    clock   seconds, monotonic
+    """
+
+    def __init__(self, verb: str, out=None, clock=time.monotonic):
+        self._verb, self._out, self._clock = verb, out or sys.stderr, clock
+        self._terminal = self._out.isatty()
+        self._start = self._shown = clock()
+        self._drawn = False
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return self._clock() - self._start
+
+    def seen(self, seen) -> None:
+        """Trials and the share done."""
+        self._show(f"{self._verb} {seen.trials:,} trials ({seen.share:.0%})", seen.share)
+
+    def share(self, share: float) -> None:
+        """The share done."""
+        self._show(f"{self._verb} {share:.0%}", share)
+
+    def end(self) -> None:
+        """Takes the line back."""
+        if self._drawn:
+            self._out.write("\r\x1b[K")
+            self._out.flush()
+            self._drawn = False
+
+    def _show(self, text, share):
+        now = self._clock()
+        if now - self._shown < (BAR_SECONDS if self._terminal else LINE_SECONDS):
+            return
+        self._shown = now
+        left = round((now - self._start) * (1 / share - 1)) if share > 0 else None
+        line = text + (f", {left // 60}:{left % 60:02d} left" if left is not None else "")
+        if self._terminal:
+            self._drawn = True
+            self._out.write("\r\x1b[K" + line[:shutil.get_terminal_size().columns - 1])
+            self._out.flush()
+        else:
+            print(line, file=self._out, flush=True)
+
+
+def _kind(source) -> str:
+    """What the source is, told from what is there."""
+    if os.path.isdir(source):
+        return "csv" if is_tables(source) else "archive"
+    try:
+        with open(source, "rb") as file:
+            head = file.read(512)
+    except OSError as error:
+        raise UsageError(f"{source}: cannot be opened: {error.strerror}") from error
+    if head.startswith(SIGNATURE):
+        raise UsageError(f"{source}: is HDF5; if it is a log, it needs no import")
+    return "rcp" if head.lstrip()[:1] == b"{" else "archive"
+
+
+def _refuse_for_others(kind, **given):
+    for name, (value, of) in given.items():
+        if value and kind != of:
+            raise UsageError(f"--{name.replace('_', '-')} is for --kind {of}; the source is of kind {kind}")
+
+
+def _tell(seen: Seen, source, out, seconds):
+    for line in seen.wrong[:SHOWN]:
+        click.echo(f"left out: {line}", err=True)
+    if len(seen.wrong) > SHOWN:
+        click.echo(f"left out: {len(seen.wrong) - SHOWN:,} more", err=True)
+    if seen.others:
+        click.echo(f"not of the layout, left out: {seen.others[0]}" +
+                   (f" and {len(seen.others) - 1:,} more files" if len(seen.others) > 1 else ""), err=True)
+    wrong = f"; {len(seen.wrong):,} trials or files were wrong" if seen.wrong else ""
+    click.echo(f"{out}: {seen.trials:,} trials and {seen.evaluations:,} evaluations of {seen.studies:,} studies, "
+               f"{_size(os.path.getsize(out))}, in {seconds:.1f} s{wrong}")
+
+
+def _counts(rows: dict[str, int]) -> str:
+    return ", ".join(f"{number:,} {name}" for name, number in rows.items())
+
+
+def _size(size: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

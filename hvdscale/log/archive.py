@@ -1,0 +1,396 @@
+"""The published archive's layout (Shallue et al. 2019), in and out.
+
+    import_archive("batch_science", "archive.h5")          a folder, or a .tar, .tar.gz, .tar.bz2, .tar.xz of one
+    export.export_archive("archive.h5", "batch_science")
+
+    DATASET/MODEL/OPTIMIZER/BATCH/study.json                        search space, train_steps
+    DATASET/MODEL/OPTIMIZER/BATCH/TRIAL/metadata.json               status, parameters
+    DATASET/MODEL/OPTIMIZER/BATCH/TRIAL/measurements.csv            step, split/metric, ...
+
+DATASET may be two folders (solution_quality/mnist). The name that counts is that of the folders, so that studies that
+name one data set in study.json stay apart. In the log a study's trials follow one another by the archive's ids, which
+``source_trial`` keeps, and so do their evaluations. Their plan is the study's (``archive.path``, ``archive.study`` and
+``archive.text``, study.json as it was). The seed, which the archive does not say, is the archive's id, so that no two
+trials are taken for one. An export of an import is the same byte for byte.
+"""
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import tarfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..errors import LogError, UsageError
+from ..launch import usable_cores
+from .imported import ImportedLog
+from .measurements import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, file_bytes, json_object, read_trials,
+                           refuse_large, whole_number)
+from .schema import Status
+
+TRIALS, BYTES = 48, 4 << 20             # of one piece of work
+ALONE = 200                             # so few trials are read without help
+ROOT = "batch_science"                  # the folder that the published archive unpacks to
+GROUPS = ("mnist_subsets", "imagenet_subsets", "solution_quality")      # of data sets, in the published archive
+FILES = ("metadata.json", "measurements.csv")
+# examples of the training sets, which the archive does not say (55,000, 45,000 and 30,301,028: see the README of the
+# archive's subsets, effect-dps-public and the paper's figure 9)
+TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000, "lm1b": 30301028, "mnist_55000": 55000,
+                  "mnist_27500": 27500, "mnist_13750": 13750, "mnist_6875": 6875}
+
+
+@dataclass
+class Seen:
+    """How far an import came: trials and evaluations taken, bytes of their files, the share of all (NaN: not known);
+    what was wrong, a line each, and files that are none of the layout."""
+
+    trials: int = 0
+    evaluations: int = 0
+    studies: int = 0
+    size: int = 0
+    share: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Study:
+    """A study as it was found: its folders, study.json (as bytes or a path; None: missing), and its trials' files."""
+
+    folders: tuple[str, ...]
+    where: str
+    file: bytes | str | None
+    trials: list[TrialFiles]
+    wrong: list[str] = field(default_factory=list)
+
+
+def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = False, take_over: bool = False,
+                   progress: Callable[[Seen], None] = lambda seen: None, cores: int | None = None) -> Seen:
+    """Writes all trials of an archive into the new log ``out``, which is there only when all went well.
+
+    skip_broken  go on where a file is wrong or missing, and count it; else the first is a LogError
+    cores        that read; None: all that this process may use
+    """
+    source = os.fspath(source)
+    found = _Folder(source) if os.path.isdir(source) else _Tar(source)
+    seen = Seen()
+    with ImportedLog(out, {"kind": "archive", "from": source}, overwrite=overwrite, take_over=take_over) as log:
+        with _Readers(cores or len(usable_cores())) as readers:
+            for study, plan, batch in _read(found, readers, seen, skip_broken):
+                _add(log, study, plan, batch, seen)
+                _complain(batch.wrong, seen, skip_broken)
+                seen.share = found.share(seen.trials + len(seen.wrong))
+                progress(seen)
+        if not seen.trials:
+            raise LogError(seen.wrong[0] if seen.wrong else f"{source}: there is no study.json in it: no archive of "
+                           "the layout dataset/model/optimizer/batch_size/study.json")
+        seen.others = found.others
+        if seen.wrong:
+            log.note("skipped", {"count": len(seen.wrong), "first": seen.wrong[:100]})
+    return seen
+
+
+def _read(found, readers, seen, skip_broken) -> Iterator[tuple[Study, dict, Batch]]:
+    """Batches of trials in order, with their study and its plan; several are being read at any time."""
+    waiting: deque = deque()
+    for study in found.studies():
+        _complain(study.wrong, seen, skip_broken)
+        try:
+            plan = _plan(study)
+        except WrongFile as error:
+            _complain([str(error)] * max(1, len(study.trials)), seen, skip_broken)
+            continue
+        seen.studies += 1
+        for trials in _pieces(study.trials):
+            waiting.append((study, plan, readers.submit(trials)))
+            while len(waiting) > readers.ahead:
+                yield _next(waiting)
+    while waiting:
+        yield _next(waiting)
+
+
+def _next(waiting):
+    study, plan, batch = waiting.popleft()
+    try:
+        return study, plan, batch()
+    except BrokenExecutor as error:
+        raise LogError(f"{study.where}: a process that read it was lost; the machine may be out of memory") from error
+
+
+def _complain(wrong, seen, skip_broken):
+    if wrong and not skip_broken:
+        raise LogError(f"{wrong[0]}; --skip-broken leaves out what is wrong")
+    seen.wrong += wrong
+
+
+def _pieces(trials):
+    piece, size = [], 0
+    for trial in trials:
+        more = len(trial.measurements) if isinstance(trial.measurements, bytes) else 0
+        if piece and (len(piece) == TRIALS or size + more > BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(trial)
+        size += more
+    if piece:
+        yield piece
+
+
+class _Readers:
+    """Processes that read trials; none before so many trials that they pay, nor with one core."""
+
+    def __init__(self, cores: int):
+        self.ahead, self._cores, self._trials, self._pool = 0, cores, 0, None
+
+    def submit(self, trials) -> Callable[[], Batch]:
+        """What gives the batch once it is asked for."""
+        self._trials += len(trials)
+        if self._pool is None and self._cores > 1 and self._trials > ALONE:
+            self.ahead = 2 * self._cores
+            self._pool = ProcessPoolExecutor(self._cores, multiprocessing.get_context("spawn"))
+        return self._pool.submit(read_trials, trials).result if self._pool else lambda: read_trials(trials)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+def _plan(study: Study) -> dict:
+    """What the plan of each trial of a study says; raises WrongFile where study.json is wrong."""
+    name = f"{study.where}/study.json"
+    data, text = json_object(file_bytes(study.file, name), name)
+    batch = whole_number(data.get("batch_size"), 1, name, "batch_size")
+    steps = whole_number(data.get("train_steps", 0), 0, name, "train_steps")
+    if not isinstance(data.get("parameter_configs", {}), dict):
+        raise WrongFile(f"{name}: parameter_configs is no object")
+    folders = list(study.folders[-5:])
+    for key, place in (("dataset", -4), ("model", -3), ("optimizer", -2), ("batch_size", -1)):
+        if len(folders) < -place:           # the archive was given from within
+            folders.insert(0, _folder(data.get(key), name, key))
+    if folders[-1] != str(batch):
+        raise WrongFile(f"{name}: batch_size is {batch} in the folder {folders[-1]}")
+    train_examples = TRAIN_EXAMPLES.get(folders[-4])
+    return {"problem": {"train_examples": train_examples} if train_examples else {},
+            "measurement": {"budget_steps": steps},
+            "archive": {"path": "/".join(folders), "study": data, "text": text}}
+
+
+def _folder(value, name, key) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or not is_folder(str(value)):
+        raise WrongFile(f"{name}: {key} is {value!r}, which names no folder")
+    return str(value)
+
+
+def is_folder(name: str) -> bool:
+    """Whether a name can be that of a folder of an archive, and leads nowhere else."""
+    return bool(re.fullmatch(r"[\w+-][\w.+@=, -]*", name)) and len(name.encode()) < 256
+
+
+def _add(log: ImportedLog, study: Study, plan: dict, batch: Batch, seen: Seen):
+    """The batch's trials and evaluations into the log."""
+    *dataset, model, optimizer, size = plan["archive"]["path"].split("/")
+    size, count = int(size), len(batch.ids)
+    if len(batch.step) and int(batch.step.max()) > LARGEST_INT // size:
+        raise LogError(f"{study.where}: {batch.step.max()} steps of {size} examples are more than 64 bits can count")
+    status = np.array(batch.status, np.int8)
+    ids = log.trials({
+        "status": status, "stop_reason": [f"the archive says {Status(s).name}" for s in batch.status],
+        "dataset": "/".join(dataset), "model": model, "optimizer": optimizer, "global_batch": size,
+        "seed": np.array(batch.ids, np.int64), "budget_steps": plan["measurement"]["budget_steps"],
+        "plan": [json.dumps(plan, ensure_ascii=False)] * count,
+        "source": json.dumps({"path": plan["archive"]["path"]}, ensure_ascii=False),
+        "metadata": batch.metadata, "layout": batch.layouts}, batch.points)
+    log.evaluations(ids, batch.rows, batch.step, batch.step * size, batch.columns)
+    seen.trials += count
+    seen.evaluations += len(batch.step)
+    seen.size += batch.size
+
+
+class _Folder:
+    """An archive in a folder."""
+
+    def __init__(self, root: str):
+        self.root, self.others = root, []
+        self._found = sorted(_study_folders(root), key=lambda found: _order(found[0]))
+        if not self._found:
+            raise LogError(f"{root}: there is no study.json in it: no archive of the layout "
+                           "dataset/model/optimizer/batch_size/study.json")
+        self.trials = sum(1 for _, path in self._found for entry in os.scandir(path) if entry.is_dir())
+
+    def share(self, done: int) -> float:
+        """Of the work, after so many trials."""
+        return done / self.trials if self.trials else 1.0
+
+    def studies(self) -> Iterator[Study]:
+        """Each study, its trials by id."""
+        for folders, path in self._found:
+            where = os.path.join(self.root, *folders)
+            study = Study(_inner(folders), where, os.path.join(path, "study.json"), [])
+            known: dict[int, str] = {}
+            for entry in os.scandir(path):
+                if not entry.is_dir():
+                    if entry.name != "study.json":
+                        self.others.append(os.path.join(where, entry.name))
+                elif _trial_id(entry.name) is None:
+                    study.wrong.append(f"{where}/{entry.name}: is no number of a trial")
+                elif known.setdefault(int(entry.name), entry.name) != entry.name:
+                    study.wrong.append(f"{where}/{entry.name}: is the second folder of trial {int(entry.name)}")
+                else:
+                    study.trials.append(self._trial(where, entry))
+            study.trials.sort(key=lambda trial: trial.id)
+            yield study
+
+    def _trial(self, where, entry) -> TrialFiles:
+        return TrialFiles(f"{where}/{entry.name}", int(entry.name), *(os.path.join(entry.path, name) for name in FILES))
+
+
+def _study_folders(root: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Folders with a study.json, up to six levels deep, and those of trials without one beside them."""
+    waiting = [((), root)]
+    while waiting:
+        folders, path = waiting.pop()
+        try:
+            entries = list(os.scandir(path))
+        except OSError as error:
+            raise LogError(f"{path}: cannot be read: {error.strerror}") from error
+        names = [entry.name for entry in entries if entry.is_dir()]
+        if any(entry.name == "study.json" for entry in entries) or _holds_trials(path, names):
+            yield folders, path
+        elif len(folders) < 6:
+            waiting += [((*folders, name), os.path.join(path, name)) for name in names]
+
+
+def _holds_trials(path, names) -> bool:
+    return any(_trial_id(name) is not None and os.path.isfile(os.path.join(path, name, "metadata.json"))
+               for name in names[:3])
+
+
+def _trial_id(name: str) -> int | None:
+    return int(name) if re.fullmatch(r"[0-9]{1,18}", name) else None
+
+
+def _inner(folders):
+    """The folders without that which the archive unpacks to."""
+    while folders and folders[0] in (".", ROOT):
+        folders = folders[1:]
+    return folders
+
+
+def _order(folders):
+    """By workload, then batch size as a number."""
+    batch = _trial_id(folders[-1]) if folders else None
+    return folders[:-1], batch if batch is not None else 0, folders
+
+
+class _Tar:
+    """An archive in a tar file, read once from its start to its end; nothing is unpacked."""
+
+    def __init__(self, path: str):
+        self.path, self.others = path, []
+        try:
+            self._raw = open(path, "rb")
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be opened: {error.strerror}") from error
+        self._size = os.path.getsize(path)
+
+    def share(self, done: int) -> float:
+        """Of the file, as far as it was read."""
+        return 1.0 if self._raw.closed or not self._size else self._raw.tell() / self._size
+
+    def studies(self) -> Iterator[Study]:
+        """Each study once its members have come; LogError where they lie apart."""
+        try:
+            with self._raw, tarfile.open(fileobj=self._raw, mode="r|*") as tar:
+                yield from self._of(tar)
+        except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+            if isinstance(error, LogError):
+                raise
+            raise LogError(f"{self.path}: is no tar file, or is damaged: {error}") from error
+        except Exception as error:                      # zlib.error, lzma.LZMAError: of no common kind
+            if type(error).__module__ not in ("zlib", "_lzma", "lzma"):
+                raise
+            raise LogError(f"{self.path}: is damaged: {error}") from error
+
+    def _of(self, tar):
+        study, done = None, set()
+        for member in tar:
+            place = self._place(member)
+            if place is None:
+                continue
+            folders, trial, name = place
+            if study is None or study.folders != folders:
+                if study is not None:
+                    done.add(study.folders)
+                    yield self._whole(study)
+                if folders in done:
+                    raise LogError(f"{self.path}: the files of {'/'.join(folders)} lie apart in it; unpack it, and "
+                                   "import the folder")
+                study = _TarStudy(folders)
+            study.take(self, tar, member, trial, name)
+        if study is not None:
+            yield self._whole(study)
+
+    def _place(self, member) -> tuple[tuple[str, ...], str, str] | None:
+        """(folders of the study, trial or "", file name); None for what is no file of the layout."""
+        if member.isdir():
+            return None
+        parts = [part for part in member.name.split("/") if part not in ("", ".")]
+        name = parts[-1] if parts else ""
+        depth = 1 if name == "study.json" else 2
+        if name not in LARGEST or len(parts) <= depth:
+            self.others.append(f"{self.path}: {member.name}")
+            return None
+        folders = _inner(tuple(parts[:-depth]))
+        if len(folders) == 5 and folders[0] not in GROUPS and not member.name.startswith("./"):
+            folders = folders[1:]               # what was packed is a folder, not what is in it
+        return folders[-5:], parts[-2] if depth == 2 else "", name
+
+    def _whole(self, study) -> Study:
+        return study.study(self.path)
+
+
+class _TarStudy:
+    """The members of one study, as they come."""
+
+    def __init__(self, folders):
+        self.folders = folders
+        self._file, self._trials, self._wrong = None, {}, []
+
+    def take(self, source, tar, member, trial, name):
+        """Reads a member; what cannot be taken is noted."""
+        full = f"{source.path}: {member.name}"
+        try:
+            if member.name.startswith("/") or ".." in member.name.split("/"):
+                raise WrongFile(f"{full}: leads out of the archive")
+            if not member.isreg() or member.issparse():
+                raise WrongFile(f"{full}: is no plain file, but a link or the like")
+            if trial and _trial_id(trial) is None:
+                raise WrongFile(f"{full}: {trial} is no number of a trial")
+            refuse_large(member.size, full)
+            holder = self._trials.setdefault(int(trial), {"folder": trial}) if trial else {}
+            if name in holder or holder.get("folder", trial) != trial or (not trial and self._file is not None):
+                raise WrongFile(f"{full}: is there twice")
+        except WrongFile as error:
+            self._wrong.append(str(error))
+            return
+        data = tar.extractfile(member).read()
+        if trial:
+            holder[name] = data
+        else:
+            self._file = data
+
+    def study(self, source: str) -> Study:
+        """The study, its trials by id."""
+        where = f"{source}: {'/'.join(self.folders)}"
+        trials = [TrialFiles(f"{where}/{files['folder']}", trial, *(files.get(name) for name in FILES))
+                  for trial, files in sorted(self._trials.items())]
+        return Study(self.folders, where, self._file, trials, self._wrong)

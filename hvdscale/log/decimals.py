@@ -1,0 +1,218 @@
+"""Numbers out of comma-separated text, a whole block of lines at a time, and exactly as float() would read each.
+
+    block = Block(lines, columns)         LogErrors that name the line
+    block.floats(3), block.counts(0)      the columns; a gap is NaN
+    block.unusual(3)                      cells that are not written as repr() writes them: {row: text}
+
+What is written with a point, up to 18 digits and no exponent is read by arithmetic on all cells at once: 8 digits are
+one machine word (as in simdjson; Langdale & Lemire 2019, arXiv:1902.08318). The digits as an integer below 2^53,
+divided by a power of ten up to 10^22, round once, hence correctly (Clinger 1990). With more digits the quotient is
+taken in the x87's significand of 64 bits and rounded again, which is the same but where it lies just between two
+numbers. Those cells, and all that are written otherwise, are left to float().
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import LogError
+
+COMMA, NEWLINE, POINT, ZERO = b",\n.0"
+PAD = b"0" * 24                         # so that the words that end in the first cells lie in the text
+EXACT, SURE = 2**53, 10**15             # integers that a float holds; decimals below this many are told apart by one
+TENS, WHOLE_TENS = 10.0 ** np.arange(23), np.array([10**k for k in range(19)], np.uint64)
+WIDE = np.longdouble if np.finfo(np.longdouble).nmant == 63 else None
+WIDE_TENS = np.cumprod([1] + [10] * 22, dtype=np.longdouble)
+ONES = np.array([2**64 - 2**(8 * (8 - k)) for k in range(9)], np.uint64)       # masks of a word's last k bytes
+
+
+class Block:
+    """Lines of ``columns`` cells each, the last ending in a newline: bytes, without a header and without quotes.
+
+    Raises LogError, which names the line by its number in the block (0 the first), where a line has not so many cells.
+    """
+
+    def __init__(self, lines: bytes, columns: int):
+        self._bytes = PAD + lines
+        text = np.frombuffer(self._bytes, np.uint8)
+        separator = (text == COMMA) | (text == NEWLINE)
+        marks = np.flatnonzero(separator | (text == POINT))
+        is_end = text[marks] != POINT
+        ends_at = np.flatnonzero(is_end)                    # of all marks those that end a cell
+        self._ends = marks[ends_at]
+        _check_lines(text[self._ends] == NEWLINE, columns)
+        self.rows, self.columns = len(self._ends) // columns, columns
+        self._starts = np.empty_like(self._ends)
+        self._starts[:1], self._starts[1:] = len(PAD), self._ends[:-1] + 1
+        points = np.diff(ends_at, prepend=-1) - 1           # in each cell
+        before = marks[np.maximum(ends_at - 1, 0)]
+        self._point = np.where(points == 1, before, self._ends)
+        self._plain = points < 2
+        odd = np.flatnonzero(~(separator | (text == POINT) | ((text - ZERO) < 10)))
+        self._plain[np.searchsorted(self._ends, odd)] = False
+        self._words = np.ndarray(len(text) - 7, "<u8", self._bytes, strides=(1,))
+        self._cells = {}
+
+    def cell(self, row: int, column: int) -> str:
+        """The text of a cell."""
+        return self._text(row * self.columns + column)
+
+    def floats(self, column: int) -> np.ndarray:
+        """The column as float64; NaN for a gap and for what is no number (see ``unusual``)."""
+        return self._read(column)[0]
+
+    def unusual(self, column: int) -> dict[int, str]:
+        """Cells that repr() of their value would write otherwise, by row; a gap is "", the usual way to write NaN."""
+        return self._read(column)[1]
+
+    def counts(self, column: int) -> tuple[np.ndarray, dict[int, str]]:
+        """The column as int64 and, as ``unusual``, what str() of the value would write otherwise.
+
+        A cell that is no integer is -1, whatever it says, and is among the unusual.
+        """
+        at = np.arange(column, len(self._ends), self.columns)
+        starts, ends = self._starts[at], self._ends[at]
+        size = ends - starts
+        plain = self._plain[at] & (self._point[at] == ends) & (size >= 1) & (size <= 16)
+        low, high = np.minimum(size, 8), np.clip(size - 8, 0, 8)
+        values = self._digits(ends, low).astype(np.int64)
+        if high.any():
+            values += self._digits(ends - 8, high).astype(np.int64) * 10**8
+        usual = plain & ((size == 1) | (self._byte(starts) != ZERO))
+        unusual = {}
+        for row in np.flatnonzero(~usual):
+            text = self._text(at[row])
+            values[row] = _integer(text)
+            if str(values[row]) != text:
+                unusual[int(row)] = text
+        return values, unusual
+
+    def _read(self, column):
+        if column not in self._cells:
+            self._cells[column] = self._measurements(np.arange(column, len(self._ends), self.columns))
+        return self._cells[column]
+
+    def _measurements(self, at):
+        starts, ends, point = self._starts[at], self._ends[at], self._point[at]
+        whole = point - starts                                              # digits before the point
+        after = np.maximum(ends - point - 1, 0)                             # and after it
+        plain = self._plain[at] & (whole >= 1) & (whole <= 8) & (after <= 22)
+        digits = self._digits(ends, np.minimum(after, 8))
+        for skipped in (8, 16):
+            more = np.clip(after - skipped, 0, 8)
+            if more.any():
+                part = self._digits(ends - skipped, more)
+                plain &= part <= 900 * 10**(16 - skipped)                   # so that the sum is below 2^63
+                digits += part * np.uint64(10**skipped)
+        before = self._digits(point, np.clip(whole, 0, 8))
+        plain &= (before == 0) | (whole + after <= 18)
+        shift = np.where(plain, after, 0)
+        digits += before * WHOLE_TENS[np.minimum(shift, 18)]
+        values, known = _quotient(digits, shift)
+        known &= plain
+        usual = known & (after >= 1) & ((whole == 1) | (self._byte(starts) != ZERO))
+        usual &= (after == 1) | (self._byte(ends - 1) != ZERO)
+        usual &= (values >= 1e-4) | (digits == 0)
+        unclear = np.flatnonzero(usual & (digits >= SURE))
+        if len(unclear):
+            usual[unclear] = _shortest(digits[unclear], shift[unclear], values[unclear])
+        gap = starts == ends
+        values[gap] = np.nan
+        return values, self._look_closely(at, values, ~(usual | gap), known)
+
+    def _look_closely(self, at, values, rows, known):
+        """Reads what is not ``known`` by float(), and gives those of the rows that repr() writes otherwise."""
+        unusual = {}
+        for row in np.flatnonzero(rows):
+            text = self._text(at[row])
+            if not known[row]:
+                values[row] = _number(text)
+            if np.isnan(values[row]) or repr(float(values[row])) != text:
+                unusual[int(row)] = text
+        return unusual
+
+    def _digits(self, ends, count):
+        """The numbers of ``count`` digits, 0 to 8, that end before ``ends``, as uint64."""
+        word = self._words[ends - 8] & ONES[count]
+        word &= np.uint64(0x0F0F0F0F0F0F0F0F)
+        for factor, shift, mask in ((2561, 8, 0x00FF00FF00FF00FF), (6553601, 16, 0x0000FFFF0000FFFF),
+                                    (42949672960001, 32, 0xFFFFFFFF)):
+            word *= np.uint64(factor)
+            word >>= np.uint64(shift)
+            word &= np.uint64(mask)
+        return word
+
+    def _byte(self, at):
+        return self._words[at] & np.uint64(0xFF) if len(at) and at.max() < len(self._words) else np.frombuffer(
+            self._bytes, np.uint8)[at]
+
+    def _text(self, at) -> str:
+        return self._bytes[self._starts[at]:self._ends[at]].decode("utf-8", "replace")
+
+
+def _check_lines(is_newline, columns):
+    """Raises LogError unless every ``columns``-th separator, and no other, ends a line."""
+    wrong = np.ones(len(is_newline), bool)
+    wrong[:] = is_newline
+    wrong[columns - 1::columns] ^= True
+    if wrong.any():
+        at = int(wrong.argmax())
+        line = int(is_newline[:at].sum())
+        first = int(np.flatnonzero(is_newline)[line - 1]) + 1 if line else 0
+        last = at + int(is_newline[at:].argmax()) if is_newline[at:].any() else len(is_newline) - 1
+        raise CellsError(line, last - first + 1, columns)
+    if len(is_newline) % columns:
+        raise CellsError(len(is_newline) // columns, len(is_newline) % columns, columns)
+
+
+class CellsError(LogError):
+    """A line, counted from 0, that has another number of cells than the header."""
+
+    def __init__(self, line: int, cells: int, columns: int):
+        super().__init__(f"has {cells} cells where the header has {columns}")
+        self.line = line
+
+
+def _quotient(digits, shift):
+    """digits / 10^shift, and where that is sure to be rounded right."""
+    values = digits.astype(np.float64) / TENS[shift]
+    large = np.flatnonzero(digits >= EXACT)
+    sure = np.ones(len(values), bool)
+    if len(large) and WIDE:
+        wide = digits[large].astype(WIDE) / WIDE_TENS[shift[large]]
+        values[large] = wide.astype(np.float64)
+        significand = np.ndarray((len(large), 2), "<u8", wide.tobytes())[:, 0]
+        sure[large] = (significand & np.uint64(0x7FF)) != 0x400
+    else:
+        sure[large] = False
+    return values, sure
+
+
+def _shortest(digits, shift, values):
+    """Where digits / 10^shift, of 16 digits or more, surely is what repr() writes for the value: of the decimals that
+    are read as it the shortest, and of those the nearest to it. False where it is not, or where that is not sure."""
+    if not WIDE:
+        return np.zeros(len(digits), bool)
+    near = np.abs(values.astype(WIDE) * WIDE_TENS[shift] - digits.astype(WIDE)) < 0.49      # the product errs by 0.01
+    near &= digits < 10**17
+    for shorter in (digits // np.uint64(10), digits // np.uint64(10) + np.uint64(1)):
+        other, sure = _quotient(shorter, shift - 1)
+        near &= sure & (other != values)
+    return near
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text) if "_" not in text else np.nan
+    except ValueError:
+        return np.nan
+
+
+def _integer(text: str) -> int:
+    """The integer that a text says, also as 1e3 or 100.0; -1 where it says none that fits."""
+    number = _number(text)
+    if not abs(number) < 2**63 or number != int(number):
+        return -1
+    try:
+        return int(text)
+    except ValueError:
+        return int(number)

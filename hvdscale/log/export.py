@@ -1,0 +1,233 @@
+"""A log in the published archive's layout (see ``archive``): what was imported from it as it was, other logs alike.
+
+    export_archive("sweep.h5", "folder")
+
+A trial of our own is a trial of the study of its data set, model (with the arguments that its sweep does not search),
+optimizer and global batch; its id stays. RUNNING becomes INCOMPLETE. What the layout has no place for (times, steps,
+restarts, the plan) is left out: the log, or its CSV tables, keep all.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import LogError
+from ..target import ALIASES
+from .archive import is_folder
+from .measurements import LARGEST_INT, OTHER, RENAMED, STATUSES, column_names, measurements_text
+from .reader import Log, read_log
+from .schema import Status
+
+PUBLISHED = {ours: theirs for theirs, ours in RENAMED.items()}      # names of metaparameters
+METRICS = {ours: theirs for theirs, ours in ALIASES.items()}
+SCALES = {"linear": "LINEAR_SCALE", "log": "LOG_SCALE", "reverse_log": "REVERSE_LOG_SCALE"}
+SEARCHED = {"lr": "learning_rate", **PUBLISHED}                     # names in a sweep's space
+HALF = ".part"
+
+
+@dataclass
+class Exported:
+    """What was written so far."""
+
+    trials: int = 0
+    share: float = 0.0
+    studies: int = 0
+
+
+def export_archive(path, out, progress: Callable[[Exported], None] = lambda done: None) -> Exported:
+    """Writes the log's trials below the new folder ``out``, which is there only when all went well.
+
+    Raises LogError where ``out`` is there already, where a name in the log is none of a folder, or the disk is full.
+    """
+    out = os.fspath(out).rstrip("/")
+    if os.path.lexists(out):
+        raise LogError(f"{out}: exists already; choose another name, or remove it")
+    half = out + HALF
+    with read_log(path) as log:
+        try:
+            shutil.rmtree(half, ignore_errors=True)
+            os.makedirs(half)
+            done = _export(log, half, progress)
+            os.rename(half, out)
+        except OSError as error:
+            raise LogError(f"{out}: cannot be written: {error.strerror or error}") from error
+        finally:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(half, ignore_errors=True)
+    return done
+
+
+def _export(log: Log, root: str, progress) -> Exported:
+    done, trials = Exported(), _Trials(log)
+    taken: dict[str, str] = {}
+    for rows in trials.by_study():
+        folder, text = trials.study(rows)
+        if taken.setdefault(folder, text) != text:
+            raise LogError(f"{log.path}: two studies of the log belong in {folder}; export them one by one")
+        os.makedirs(os.path.join(root, folder), exist_ok=True)
+        _write(os.path.join(root, folder, "study.json"), text)
+        columns = _Evaluations(log, trials.ids[rows])
+        for row in rows:
+            place = os.path.join(root, folder, str(trials.folder(row)))
+            try:
+                os.mkdir(place)
+            except FileExistsError:
+                raise LogError(f"{log.path}: {folder} has two trials {trials.folder(row)}; export them one by "
+                               "one") from None
+            step, values = columns.of(trials.ids[row])
+            _write(os.path.join(place, "metadata.json"), trials.metadata(row, int(step[-1]) if len(step) else 0))
+            _write(os.path.join(place, "measurements.csv"), trials.measurements(row, step, values, columns.measured))
+            done.trials += 1
+        done.studies += 1
+        done.share = done.trials / len(trials.ids)
+        progress(done)
+    return done
+
+
+def _write(path, text):
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+
+
+class _Trials:
+    """The rows of /trials, as the layout has them."""
+
+    def __init__(self, log: Log):
+        self.path, table = log.path, log.trials
+        self.ids = table["id"]
+        self._columns = {name: table[name] for name in (
+            "status", "dataset", "model", "optimizer", "global_batch", "budget_steps", "plan")}
+        self._metadata = table["metadata"] if "metadata" in table else np.full(len(self.ids), "", object)
+        self._layout = table["layout"] if "layout" in table else np.full(len(self.ids), "", object)
+        self._source = table["source_trial"]
+        self._points = {name.partition("/")[2]: table[name] for name in table if name.startswith("metaparameters/")}
+        self._plans: dict[str, dict] = {}
+
+    def by_study(self) -> list[list[int]]:
+        """Rows of each study, in the log's order."""
+        found: dict[tuple, list[int]] = {}
+        for row in range(len(self.ids)):
+            found.setdefault(self._key(row), []).append(row)
+        return list(found.values())
+
+    def study(self, rows) -> tuple[str, str]:
+        """The folder of a study and the text of its study.json."""
+        plan = self._plan(rows[0])
+        published = plan.get("archive")
+        if isinstance(published, Mapping) and {"path", "text"} <= published.keys():
+            return self._checked(str(published["path"])), str(published["text"])
+        batch = int(self._columns["global_batch"][rows[0]])
+        names = [str(self._columns[name][rows[0]]) for name in ("dataset", "model", "optimizer")]
+        names[1] += "".join(f",{name}={value}" for name, value in self._model_args(rows[0]).items())
+        sweep = plan.get("sweep") or {}
+        study = {
+            "batch_size": batch, "dataset": names[0], "early_stopping": bool(sweep.get("prune_keep")),
+            "model": names[1], "optimizer": names[2], "parameter_configs": dict(map(_config, sweep.get("space", ()))),
+            "train_steps": max(int(self._columns["budget_steps"][row]) for row in rows)}
+        return self._checked("/".join([*names, str(batch)])), json.dumps(study, indent=2, sort_keys=True) + "\n"
+
+    def folder(self, row) -> int:
+        """The name of a trial's folder."""
+        return int(self._source[row]) if self._metadata[row] else int(self.ids[row])
+
+    def metadata(self, row, steps: int) -> str:
+        """The text of a trial's metadata.json."""
+        if self._metadata[row]:
+            return self._metadata[row]
+        status = Status(self._columns["status"][row]).name
+        point = {PUBLISHED.get(name, name): _number(values[row]) for name, values in self._points.items()
+                 if not np.isnan(values[row])}
+        return json.dumps({
+            "_internal_study_name": str((self._plan(row).get("sweep") or {}).get("study", "")),
+            "_internal_trial_id": int(self.ids[row]), "parameters": point,
+            "status": status if status in STATUSES else Status.INCOMPLETE.name, "steps": steps,
+            "trial_id": int(self.ids[row])}, indent=2, sort_keys=True) + "\n"
+
+    def measurements(self, row, step, values, measured) -> str:
+        """The text of a trial's measurements.csv; measured: the columns that its study has."""
+        layout = json.loads(self._layout[row]) if self._layout[row] else None
+        if layout is None:
+            layout = {"columns": ["step", *map(_published, measured)]}
+            values = {ours: values[name] for name, ours in zip(measured, column_names(layout["columns"])[1:])}
+        return measurements_text(layout, step, values)
+
+    def _checked(self, folder) -> str:
+        parts = folder.split("/")
+        if not all(map(is_folder, parts)):
+            raise LogError(f"{self.path}: {folder!r} cannot be the folder of a study: names of letters, digits and "
+                           "+ - _ . , = @ are")
+        return folder
+
+    def _key(self, row):
+        published = self._plan(row).get("archive")
+        if isinstance(published, Mapping):
+            return (self._columns["plan"][row],)
+        return (*(self._columns[name][row] for name in ("dataset", "model", "optimizer", "global_batch")),
+                json.dumps(self._model_args(row)))
+
+    def _model_args(self, row) -> dict:
+        """The model's arguments but for those that are searched."""
+        plan = self._plan(row)
+        searched = {parameter.get("name") for parameter in (plan.get("sweep") or {}).get("space", ())}
+        args = (plan.get("problem") or {}).get("model_args") or {}
+        return {name: value for name, value in sorted(args.items()) if f"model_args.{name}" not in searched}
+
+    def _plan(self, row) -> dict:
+        text = self._columns["plan"][row]
+        if text not in self._plans:
+            if len(self._plans) > 1000:
+                self._plans.clear()
+            try:
+                plan = json.loads(text)
+            except (ValueError, RecursionError):
+                plan = {}
+            self._plans[text] = plan if isinstance(plan, dict) else {}
+        return self._plans[text]
+
+
+class _Evaluations:
+    """Evaluations of the trials of one study; read all at once, a column at a time."""
+
+    def __init__(self, log: Log, ids: np.ndarray):
+        table = log.evaluations
+        rows = np.flatnonzero(np.isin(table["trial"], ids))
+        first, stop = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+        rows -= first
+        trial, step = (table.read_rows(name, first, stop)[rows] for name in ("trial", "step"))
+        order = np.lexsort((step, trial))
+        self._trial, self._step = trial[order], step[order]
+        self._values = {name: table.read_rows(name, first, stop)[rows][order] for name in table
+                        if "/" in name and table.specs[name].type == "float"}
+        names = [name for name in self._values if not name.startswith(OTHER)]
+        self.measured = [name for name in names if not np.isnan(self._values[name]).all()] or names
+
+    def of(self, trial: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """A trial's steps and values."""
+        rows = slice(*np.searchsorted(self._trial, [trial, trial + 1]))
+        return self._step[rows], {name: values[rows] for name, values in self._values.items()}
+
+
+def _config(parameter) -> tuple[str, dict]:
+    """A parameter of a sweep's space as parameter_configs has it."""
+    name = SEARCHED.get(parameter["name"], parameter["name"])
+    if parameter["type"] == "discrete":
+        return name, {"feasible_points": parameter["values"], "type": "DISCRETE"}
+    return name, {"max_value": parameter["high"], "min_value": parameter["low"], "type": parameter["type"].upper(),
+                  "scale": SCALES.get(parameter.get("scale"), "")}
+
+
+def _published(column: str) -> str:
+    """The archive's name of a metric's column."""
+    split, _, metric = column.partition("/")
+    return f"{split}/{METRICS.get(metric, metric)}"
+
+
+def _number(value: float):
+    """An integer where it is one: so are steps written."""
+    return int(value) if float(value).is_integer() and abs(value) <= LARGEST_INT else float(value)

@@ -1,0 +1,88 @@
+"""Trials from elsewhere on their way into a log: columns are made as they are met, rows that lack them are NaN.
+
+    with ImportedLog(path, {"kind": "archive", "from": source}) as out:
+        out.trials({"dataset": [...], "global_batch": [...], ...}, points)       ids are given in order of coming
+        out.evaluations(rows, {"step": ..., "val/error": ...})                   of the trials just added
+
+What nothing is known of reads so: times are NaN, the ghost batch is 0, there was one worker.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from .bulk import BulkLog
+from .measurements import BETTER
+from .schema import SOURCE, Column, columns, metaparameter_column, metric_column
+
+PUBLISHED = (
+    Column("metadata", "text", "1", "metadata.json of the trial, as it was", optional=True),
+    Column("layout", "text", "1", "JSON: how the text of its measurements.csv differs from the values", optional=True),
+)
+UNSHARED = ("metadata",)
+
+
+class ImportedLog(BulkLog):
+    """A BulkLog of trials that other programs ran; ``imported`` is kept in its root attributes."""
+
+    def __init__(self, path, imported: Mapping, metrics: Sequence[str] = (), **how):
+        spec = columns(metrics={name: better(name) for name in metrics})
+        spec["trials"] += SOURCE + PUBLISHED
+        super().__init__(path, spec, {"imported": dict(imported)}, **how)
+        self.count = 0
+        self._points: dict[str, None] = {}
+        self._metrics = dict.fromkeys(metrics)
+
+    def trials(self, given: Mapping[str, Sequence], points: Sequence[Mapping[str, float]]) -> np.ndarray:
+        """Adds trials and gives their ids.
+
+        given   columns of /trials: status, stop_reason, dataset, model, optimizer, global_batch, seed, budget_steps,
+                plan; and, where they are known, those of SOURCE and PUBLISHED
+        points  each trial's metaparameters
+        """
+        size = len(given["status"])
+        ids = self.count + np.arange(size)
+        rest = {"local_batch": given["global_batch"], "accumulation": 1, "ghost_batch": 0, "workers": 1,
+                "source": "", "source_trial": given["seed"], "metadata": "", "layout": ""}
+        for name, values in {"id": ids, **rest, **given}.items():
+            self.add("trials", name, _whole(values, size), shared=name not in UNSHARED)
+        for name in dict.fromkeys(name for point in points for name in point):
+            if name not in self._points:
+                self.add_column("trials", metaparameter_column(name), self.count)
+                self._points[name] = None
+        for name in self._points:
+            values = np.array([point.get(name, np.nan) for point in points], float)
+            self.add("trials", f"metaparameters/{name}", values)
+        for name, value in {"trial": ids, "first_step": 0, "workers": 1, "host": "", "device": "", "time": np.nan,
+                            "previous_end": ""}.items():
+            self.add("restarts", name, _whole(value, size))
+        self.count += size
+        return ids
+
+    def evaluations(self, ids: np.ndarray, rows: Sequence[int], step: np.ndarray, examples: np.ndarray,
+                    values: Mapping[str, np.ndarray]):
+        """Adds the evaluations of trials, laid end to end; ``rows``: how many each of them has."""
+        before = self.rows("evaluations", "trial")
+        self.add("evaluations", "trial", np.repeat(ids, rows))
+        self.add("evaluations", "step", step)
+        self.add("evaluations", "examples", examples)
+        self.add("evaluations", "train_seconds", np.full(len(step), np.nan))
+        for name in values:
+            if name not in self._metrics:
+                self.add_column("evaluations", metric_column(name, better(name)), before)
+                self._metrics[name] = None
+        for name in self._metrics:
+            self.add("evaluations", name, values[name] if name in values else np.full(len(step), np.nan))
+
+
+def better(column: str) -> str:
+    """Which way the metric of a column gets better, by its name: "smaller", "larger", or "" (unknown)."""
+    return BETTER.get(column.partition("/")[2], "")
+
+
+def _whole(values, size):
+    """One entry a trial."""
+    if isinstance(values, str):
+        return [values] * size
+    return values if isinstance(values, list) else np.broadcast_to(values, size)

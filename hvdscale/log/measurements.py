@@ -1,0 +1,377 @@
+"""The files of trials in the published layout: metadata.json and measurements.csv, read by many and written one by one.
+
+    batch = read_trials([TrialFiles("mnist/.../7", 7, metadata, measurements), ...])
+    batch.columns["val/error"]                   evaluations of all trials, laid end to end; batch.rows: how many each
+    measurements_text(layout, step, columns)     the file again, byte for byte
+
+A file that is wrong is no error here but an entry of ``batch.wrong``: who imports decides what becomes of it. What the
+values alone do not tell of a file's text (the order of its columns, cells such as 1e-3 where repr() writes 0.001, text)
+is its *layout*, kept as JSON.
+"""
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import LogError
+from ..target import ALIASES, SPLITS
+from .decimals import Block, CellsError
+from .schema import Status
+
+BLOCK_BYTES = 1 << 19               # of files read together: small enough for a core's cache
+LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}
+# metaparameters by the archive's names -> this project's
+RENAMED = {"end_learning_rate_factor": "end_lr_factor", "learning_rate_decay_steps": "decay_steps"}
+BETTER = {"error": "smaller", "cross_entropy": "smaller", "perplexity": "smaller", "loss": "smaller",
+          "accuracy": "larger", "average_precision": "larger", "bleu": "larger"}
+OTHER = "archive/"                  # before the names of columns that are no split/metric
+STATUSES = {status.name: status for status in Status if status != Status.RUNNING}
+LARGEST_INT = 2**63 - 1
+_METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]*\w[\w.+-]*", re.ASCII)
+_NAME = re.compile(r"[\w.+-]*\w[\w.+-]*", re.ASCII)
+
+
+class TrialFiles(NamedTuple):
+    """A trial's two files: their folder, in words; the id in its name; and what they hold, or where they lie (str)."""
+
+    folder: str
+    id: int
+    metadata: bytes | str | None
+    measurements: bytes | str | None
+
+
+@dataclass
+class Batch:
+    """What the files of some trials say; arrays over trials have one entry for each that is not wrong.
+
+    ids, status     the archive's ids (int64) and Status (int8)
+    metadata        texts of metadata.json
+    parameters      numbers among "parameters", by this project's names: float arrays, NaN where a trial has none
+    rows            evaluations of each
+    layouts         JSON: see the module's synopsis
+    step, columns   of all evaluations: int64, and float64 by column of the log
+    wrong           what is wrong with which file, in order
+    size            bytes read
+    """
+
+    ids: list = field(default_factory=list)
+    status: list = field(default_factory=list)
+    metadata: list[str] = field(default_factory=list)
+    points: list[dict[str, float]] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    layouts: list[str] = field(default_factory=list)
+    step: np.ndarray | None = None
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    size: int = 0
+
+
+class WrongFile(LogError):
+    """A file of an archive that is not what its name says."""
+
+
+def read_trials(trials: Sequence[TrialFiles]) -> Batch:
+    """The trials whose files are right, in the order given, and what is wrong with the others."""
+    batch, tables = Batch(), []
+    for trial in trials:
+        try:
+            table, metadata = _Table(trial), _Metadata(trial)
+        except WrongFile as error:
+            batch.wrong.append(str(error))
+            continue
+        batch.size += table.size + len(metadata.text)
+        tables.append((table, metadata))
+    for group in _alike([table for table, _ in tables]):
+        _parse(group)
+    good = []
+    for table, metadata in tables:
+        if table.wrong:
+            batch.wrong.append(table.wrong)
+            continue
+        good.append(table)
+        batch.ids.append(metadata.id)
+        batch.status.append(int(metadata.status))
+        batch.metadata.append(metadata.text)
+        batch.points.append(metadata.point)
+        batch.rows.append(table.rows)
+        batch.layouts.append(json.dumps(table.layout, ensure_ascii=False))
+    names = dict.fromkeys(name for table in good for name in table.values)
+    batch.step = np.concatenate([np.empty(0, np.int64), *(table.step for table in good)])
+    for name in names:
+        batch.columns[name] = np.concatenate([
+            table.values[name] if name in table.values else np.full(table.rows, np.nan) for table in good])
+    return batch
+
+
+def file_bytes(content: bytes | str | None, name: str) -> bytes:
+    """What a file of an archive holds; raises WrongFile where it is missing, too large or no plain file.
+
+    content  bytes, or the path of the file;  name  the file's, as an error shall call it
+    """
+    if content is None:
+        raise WrongFile(f"{name}: is missing")
+    if isinstance(content, bytes):
+        return content
+    try:
+        descriptor = os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb", buffering=0) as file:
+            state = os.fstat(descriptor)
+            if not stat.S_ISREG(state.st_mode):
+                raise WrongFile(f"{name}: is no plain file")
+            refuse_large(state.st_size, name)
+            return file.read()
+    except FileNotFoundError:
+        raise WrongFile(f"{name}: is missing") from None
+    except OSError as error:
+        raise WrongFile(f"{name}: cannot be read: {error.strerror}") from error
+
+
+def refuse_large(size: int, name: str):
+    """Raises WrongFile where a file is larger than any such file can be."""
+    most = LARGEST[os.path.basename(name)]
+    if size > most:
+        raise WrongFile(f"{name}: has {size} bytes, more than the {most} that such a file may have")
+
+
+def json_object(data: bytes, name: str) -> tuple[dict, str]:
+    """The JSON object that a file holds, and its text; raises WrongFile."""
+    try:
+        text = data.decode("utf-8")
+        value = json.loads(text)
+    except RecursionError:
+        raise WrongFile(f"{name}: is nested too deep") from None
+    except ValueError as error:
+        raise WrongFile(f"{name}: is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise WrongFile(f"{name}: holds JSON, but no object: {text[:40]!r}")
+    return value, text
+
+
+def whole_number(value, least: int, name: str, key: str) -> int:
+    """The value if it is an integer of 64 bits, at least ``least``; raises WrongFile."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_INT:
+        raise WrongFile(f"{name}: {key} is {_short(value)}, not an integer from {least} to {LARGEST_INT}")
+    return value
+
+
+def _short(value) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:60] + "..."
+
+
+class _Metadata:
+    """What metadata.json says."""
+
+    def __init__(self, trial: TrialFiles):
+        name = f"{trial.folder}/metadata.json"
+        data, self.text = json_object(file_bytes(trial.metadata, name), name)
+        self.id = whole_number(data.get("trial_id"), 0, name, "trial_id")
+        if self.id != trial.id:
+            raise WrongFile(f"{name}: trial_id is {self.id} in the folder of trial {trial.id}")
+        if not isinstance(data.get("status"), str) or data["status"] not in STATUSES:
+            raise WrongFile(f"{name}: status is {_short(data.get('status'))}, not one of {', '.join(STATUSES)}")
+        self.status = STATUSES[data["status"]]
+        parameters = data.get("parameters", {})
+        if not isinstance(parameters, dict):
+            raise WrongFile(f"{name}: parameters is {_short(parameters)}, not an object")
+        self.point = {}
+        for key, value in parameters.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                self.point[parameter_name(key, name)] = _float(value, name, key)
+
+
+def parameter_name(key: str, file: str) -> str:
+    """This project's name of a metaparameter; raises WrongFile for one that can be no column."""
+    if not _NAME.fullmatch(key):
+        raise WrongFile(f"{file}: {_short(key)} is no name for a parameter (letters, digits, . + - _)")
+    return RENAMED.get(key, key)
+
+
+def _float(value, name, key) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise WrongFile(f"{name}: {key} does not fit a float") from None
+
+
+def column_names(header: Sequence[str]) -> list[str]:
+    """The log's names of the columns of a file: ALIASES, unless the log's own name is there too; others under OTHER.
+
+    "step" stays. Raises WrongFile where two columns have one name, or one has none.
+    """
+    found, there = [], set(header)
+    for name in header:
+        split, _, metric = name.partition("/")
+        alias = f"{split}/{ALIASES.get(metric, metric)}"
+        if name == "step":
+            found.append(name)
+        elif _METRIC.fullmatch(name):
+            found.append(name if alias in there else alias)
+        elif _NAME.fullmatch(name.replace("/", ".")):
+            found.append(OTHER + name.replace("/", "."))
+        else:
+            raise WrongFile(f"{name!r} is no name for a column")
+    for at, name in enumerate(found):
+        if name in found[:at]:
+            raise WrongFile(f"two columns are named {header[at]!r}")
+    return found
+
+
+class _Table:
+    """One measurements.csv on its way into arrays.
+
+    lines, rows     its lines without the header, and how many; wrong: what is wrong with it, "" as far as is known
+    step, values    set by _parse: int64, and float64 by column of the log
+    """
+
+    def __init__(self, trial: TrialFiles):
+        self.name = f"{trial.folder}/measurements.csv"
+        data = file_bytes(trial.measurements, self.name)
+        self.size, self.wrong = len(data), ""
+        self.layout: dict = {}
+        if not data.strip():
+            raise WrongFile(f"{self.name}: is empty, without even a header")
+        if not data.isascii():
+            _refuse_other_text(data, self.name)
+        if b'"' in data:
+            data = self._unquoted(data)
+        if b"\r" in data:
+            if data.count(b"\r") != data.count(b"\r\n") or data.count(b"\n") != data.count(b"\r\n"):
+                raise WrongFile(f"{self.name}: its lines do not all end alike")
+            data = data.replace(b"\r\n", b"\n")
+            self.layout["newline"] = "\r\n"
+        if not data.endswith(b"\n"):
+            data += b"\n"
+            self.layout["end"] = ""
+        head, _, self.lines = data.partition(b"\n")
+        self.header = tuple(head.decode().split(","))
+        self.rows = self.lines.count(b"\n")
+        self.layout = {"columns": self.header, **self.layout}
+        try:
+            self.names = column_names(self.header)
+        except WrongFile as error:
+            raise WrongFile(f"{self.name}:1: {error}") from None
+        if "step" not in self.names:
+            raise WrongFile(f"{self.name}:1: there is no column step")
+        self.step, self.values = np.empty(0, np.int64), {}
+
+    def _unquoted(self, data) -> bytes:
+        """The file with commas, quotes and line ends within quoted cells taken out; as it was, it is kept whole."""
+        text = data.decode()
+        self.layout["text"] = text
+        try:
+            rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+        except csv.Error as error:
+            raise WrongFile(f"{self.name}: is not CSV: {error}") from None
+        plain = [",".join(re.sub(r'[,"\r\n]', " ", cell) for cell in row) for row in rows]
+        return ("\n".join(plain) + "\n").encode()
+
+    def take(self, block: Block, first: int, step: np.ndarray, columns: Mapping, odd: list):
+        """This file's rows of a block that has them from ``first`` on; odd: its unusual cells (row, column, text)."""
+        rows = slice(first, first + self.rows)
+        self.step = step[rows]
+        self.values = {name: values[rows] for name, values in columns.items()}
+        bad = np.flatnonzero(self.step < 0)
+        back = np.flatnonzero(np.diff(self.step) < 0) + 1
+        if len(bad):
+            text = block.cell(first + int(bad[0]), self.names.index("step"))
+            self.wrong = f"{self.name}:{bad[0] + 2}: step is {text[:40]!r}, not a number of steps"
+        elif len(back):
+            at = int(back[0])
+            self.wrong = f"{self.name}:{at + 2}: step goes from {self.step[at - 1]} to {self.step[at]}"
+        if odd and "text" not in self.layout:
+            self._keep(odd)
+
+    def _keep(self, odd):
+        """Cells that are not written as usual; where all gaps are written alike, how."""
+        gaps = {text for row, at, text in odd if self._is_gap(row, at, text)}
+        empty = sum(int(np.isnan(values).sum()) for values in self.values.values())
+        if len(gaps) == 1 and empty == sum(self._is_gap(*cell) for cell in odd):
+            self.layout["missing"] = gaps.pop()
+            odd = [cell for cell in odd if not self._is_gap(*cell)]
+        if odd:
+            self.layout["cells"] = odd
+
+    def _is_gap(self, row, at, text) -> bool:
+        return self.names[at] != "step" and self.values[self.names[at]][row] != self.values[self.names[at]][row] \
+            and _is_nan(text)
+
+
+def _refuse_other_text(data, name):
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise WrongFile(f"{name}: is not UTF-8 text: {error}") from None
+
+
+def _is_nan(text) -> bool:
+    try:
+        return np.isnan(float(text))
+    except ValueError:
+        return False
+
+
+def _alike(tables: list[_Table]):
+    """Runs of files with one header, of up to about BLOCK_BYTES."""
+    run, size = [], 0
+    for table in tables:
+        if run and (table.header != run[0].header or size + len(table.lines) > BLOCK_BYTES):
+            yield run
+            run, size = [], 0
+        run.append(table)
+        size += len(table.lines)
+    if run:
+        yield run
+
+
+def _parse(tables: list[_Table]):
+    """Reads the lines of files with one header together; where one has wrong lines, each alone."""
+    names = tables[0].names
+    try:
+        block = Block(b"".join(table.lines for table in tables), len(names))
+    except CellsError as error:
+        if len(tables) == 1:
+            tables[0].wrong = f"{tables[0].name}:{error.line + 2}: {error}"
+            return
+        for table in tables:
+            _parse([table])
+        return
+    ends = np.cumsum([table.rows for table in tables])
+    odd: list[list] = [[] for _ in tables]
+    columns = {}
+    for at, name in enumerate(names):
+        if name == "step":
+            step, unusual = block.counts(at)
+        else:
+            columns[name], unusual = block.floats(at), block.unusual(at)
+        for row, text in unusual.items():
+            table = int(np.searchsorted(ends, row, "right"))
+            odd[table].append([row - int(ends[table]) + tables[table].rows, at, text])
+    for table, end, cells in zip(tables, ends.tolist(), odd):
+        table.take(block, end - table.rows, step, columns, cells)
+
+
+def measurements_text(layout: Mapping, step: np.ndarray, columns: Mapping[str, np.ndarray]) -> str:
+    """measurements.csv of one trial: as it was, if ``layout`` is that of a file that was read."""
+    if "text" in layout:
+        return layout["text"]
+    missing, cells = layout.get("missing", ""), []
+    for name in column_names(layout["columns"]):
+        if name == "step":
+            cells.append(list(map(str, step.tolist())))
+        else:
+            cells.append([repr(value) if value == value else missing for value in columns[name].tolist()])
+    for row, at, text in layout.get("cells", ()):
+        cells[at][row] = text
+    newline = layout.get("newline", "\n")
+    lines = [",".join(layout["columns"]), *map(",".join, zip(*cells))]
+    return newline.join(lines) + layout.get("end", newline)

@@ -1,0 +1,192 @@
+"""MLPerf's reference convergence points (mlcommons/logging, rcp_checker/*/rcps_*.json) as a log.
+
+    import_rcp("rcps_resnet.json", "resnet.h5")
+
+A point says how far each of some seeds had to train to the benchmark's target, at one batch size with one set of
+hyperparameters; nothing else was kept of the runs. Each seed becomes a COMPLETE trial under the target TARGET: an
+evaluation that meets it (val/converged = 1) and, before that, one that does not (0). What is assumed:
+
+- unit: "samples to converge" are examples. "Epochs to converge" are examples, too, where the benchmark's largest is
+  from 20,000 on (so it is for bert and later language models), else epochs; but sd of 3.1 counts steps (the same number
+  of them at all seeds), and gpt3 tokens of 2,048 a sequence. ``unit`` overrules this.
+- epochs become examples by TRAIN_EXAMPLES or ``train_examples``; without either it is an error.
+- steps are those that hold so many examples at the point's batch size, the last one rounded up.
+- the evaluation before is one spacing earlier. The spacing is the largest difference between neighbouring values of the
+  point such that nine in ten of its values lie on one grid of it; of points in epochs the least of the benchmark's
+  spacings counts for all. A point whose values are all equal takes the least of the others; where no point tells, no
+  evaluation before is added, and the interval of the crossing reaches down to 0.
+"""
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from ..errors import LogError, UsageError
+from .imported import ImportedLog
+from .measurements import LARGEST_INT, WrongFile, file_bytes, json_object, parameter_name, whole_number
+from .schema import Status
+
+TARGET = "val/converged>=1"
+UNITS = ("epochs", "examples", "steps", "tokens")
+VALUES = ("Epochs to converge", "samples to converge")
+ON_GRID = 0.9                       # of the values, where the others are taken for slips
+EXAMPLES_FROM = 20_000              # values from here on are no epochs
+OWN_UNITS = {"gpt3": "tokens", "sd": "steps"}
+TOKENS = 2048                       # of a sequence of gpt3
+# examples of the training sets: ImageNet's; COCO's images with annotations; those that the benchmarks' own logs state
+TRAIN_EXAMPLES = {"resnet": 1_281_167, "maskrcnn": 117_266, "deepcam": 121_266}
+RENAMED = {"opt_base_learning_rate": "learning_rate", "opt_momentum": "momentum", "opt_weight_decay": "weight_decay",
+           "opt_learning_rate_warmup_epochs": "warmup_epochs", "opt_learning_rate_warmup_steps": "warmup_steps"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One reference point: its name in the file, values as written, and their unit."""
+
+    name: str
+    benchmark: str
+    batch: int
+    values: tuple[Fraction, ...]
+    unit: str
+    hyperparameters: dict
+    about: dict
+
+    @property
+    def spacing(self) -> Fraction | None:
+        """Of the evaluations, in the unit written; None where the values do not tell."""
+        distinct = sorted(set(self.values))
+        gaps = {after - before for before, after in zip(distinct, distinct[1:])}
+        for gap in sorted(gaps, reverse=True):
+            most = Counter(value % gap for value in self.values).most_common(1)[0][1]
+            if most >= ON_GRID * len(self.values):
+                return gap
+        return None
+
+
+def is_rcp(data: object) -> bool:
+    """Whether what a JSON file holds is a table of reference points."""
+    return isinstance(data, dict) and bool(data) and all(
+        isinstance(point, dict) and {"Benchmark", "BS"} <= point.keys() for point in data.values())
+
+
+def import_rcp(source, out, *, unit: str | None = None, train_examples: int | None = None, overwrite: bool = False,
+               take_over: bool = False) -> int:
+    """Writes a trial for each seed of each point into the new log ``out``, and gives their number.
+
+    unit            of the values: one of UNITS; None: see above
+    train_examples  in an epoch
+
+    Raises LogError for a file that holds something else, UsageError where epochs are of unknown length.
+    """
+    source = os.fspath(source)
+    points = read_points(source, unit)
+    trials = 0
+    with ImportedLog(out, {"kind": "rcp", "from": source}, ("val/converged",), overwrite=overwrite,
+                     take_over=take_over) as log:
+        for point in points:
+            trials += _add(log, source, point, _known_spacing(point, points), train_examples)
+    return trials
+
+
+def read_points(source: str, unit: str | None = None) -> list[Point]:
+    """The points of a file by benchmark and batch size; raises LogError."""
+    try:
+        data, _ = json_object(file_bytes(source, "study.json"), source)
+        if not is_rcp(data):
+            raise WrongFile(f"{source}: is JSON, but no table of reference convergence points: each entry needs "
+                            "Benchmark, BS and 'Epochs to converge'")
+        points = [_point(source, name, entry, unit) for name, entry in data.items()]
+    except WrongFile as error:
+        raise LogError(str(error).replace("study.json", source)) from None
+    largest: dict[str, Fraction] = {}
+    for point in points:
+        largest[point.benchmark] = max(largest.get(point.benchmark, Fraction(0)), *point.values)
+    points = [point if point.unit != "epochs" or unit or largest[point.benchmark] < EXAMPLES_FROM
+              else _replaced(point, "examples") for point in points]
+    return sorted(points, key=lambda point: (point.benchmark, point.batch))
+
+
+def _replaced(point, unit) -> Point:
+    return Point(**{**vars(point), "unit": unit})
+
+
+def _point(source, name, entry, unit) -> Point:
+    where = f"{source}: {name}"
+    benchmark, batch = entry["Benchmark"], whole_number(entry["BS"], 1, where, "BS")
+    if not isinstance(benchmark, str) or not benchmark:
+        raise WrongFile(f"{where}: Benchmark is {benchmark!r}, which is no name")
+    key = next((key for key in VALUES if key in entry), VALUES[0])
+    values = entry.get(key)
+    if not isinstance(values, list) or not values:
+        raise WrongFile(f"{where}: {key} is {str(values)[:40]}, not a list of numbers")
+    if unit is None:
+        unit = "examples" if key == VALUES[1] else OWN_UNITS.get(benchmark, "epochs")
+    hyperparameters = entry.get("Hyperparams", {})
+    if not isinstance(hyperparameters, dict):
+        raise WrongFile(f"{where}: Hyperparams is no object")
+    about = {name: value for name, value in entry.items() if name not in (*VALUES, "Hyperparams", "Benchmark", "BS")}
+    return Point(name, benchmark, batch, tuple(_positive(value, where, key) for value in values), unit,
+                 hyperparameters, about)
+
+
+def _positive(value, where, key) -> Fraction:
+    """A number as it is written: 0.85 is 85/100."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST_INT:
+        raise WrongFile(f"{where}: {key} has {value!r}, not a positive number")
+    return Fraction(str(value))
+
+
+def _known_spacing(point, points) -> Fraction | None:
+    if point.spacing is not None and point.unit != "epochs":
+        return point.spacing
+    alike = [other.spacing for other in points if other.benchmark == point.benchmark and other.unit == point.unit]
+    return min((spacing for spacing in alike if spacing is not None), default=None)
+
+
+def _add(log, source, point, spacing, train_examples) -> int:
+    count = len(point.values)
+    size = train_examples or TRAIN_EXAMPLES.get(point.benchmark)
+    factor = _examples_of(source, point, size)
+    spacing_steps = math.ceil(spacing * factor / point.batch) if spacing else 0
+    steps = [math.ceil(value * factor / point.batch) for value in point.values]
+    examples = [min(round(value * factor), step * point.batch) for value, step in zip(point.values, steps)]
+    if max(examples) > LARGEST_INT:
+        raise LogError(f"{source}: {point.name}: {max(examples)} examples are more than 64 bits can count")
+    numbers = {}
+    for name, value in point.hyperparameters.items():
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
+            numbers[RENAMED.get(name, parameter_name(name, source))] = float(value)
+    optimizer = point.hyperparameters.get("optimizer") or point.hyperparameters.get("opt_name") or "reference"
+    plan = {"problem": {**numbers, **({"train_examples": size} if size else {})},
+            "measurement": {"budget_steps": max(steps), "target": TARGET, "eval_every": spacing_steps or None},
+            "rcp": {"name": point.name, "unit": point.unit, "hyperparameters": point.hyperparameters, **point.about}}
+    ids = log.trials({
+        "status": np.full(count, Status.COMPLETE, np.int8), "stop_reason": "the target of the benchmark was met",
+        "dataset": point.benchmark, "model": "reference", "optimizer": str(optimizer), "global_batch": point.batch,
+        "seed": np.arange(count), "budget_steps": max(steps), "plan": json.dumps(plan, ensure_ascii=False),
+        "source": json.dumps({"path": point.name})}, [numbers] * count)
+    rows, step, seen, met = [], [], [], []
+    for last, total in zip(steps, examples):
+        before = last - spacing_steps
+        with_before = bool(spacing_steps) and before > 0
+        rows.append(1 + with_before)
+        step += [before] * with_before + [last]
+        seen += [before * point.batch] * with_before + [total]
+        met += [0.0] * with_before + [1.0]
+    log.evaluations(ids, rows, np.array(step), np.array(seen), {"val/converged": np.array(met)})
+    return count
+
+
+def _examples_of(source, point, train_examples) -> Fraction:
+    """Examples in one unit of the values."""
+    if point.unit == "epochs" and train_examples is None:
+        raise UsageError(f"{source}: {point.benchmark} counts epochs, and how many examples one has is not known: give "
+                         "--train-examples N, or --unit where they are none")
+    return {"epochs": Fraction(train_examples or 0), "examples": Fraction(1), "steps": Fraction(point.batch),
+            "tokens": Fraction(1, TOKENS)}[point.unit]
