@@ -17,6 +17,8 @@ from functools import cached_property
 import numpy as np
 
 from ..ends import PRUNED
+from ..log.check import refuse_unsound
+from ..log.plan_text import plan_at, read_plan
 from ..log.schema import Status
 from ..scaling import TUNED
 from .noise import NoiseSteps, read_noise
@@ -112,7 +114,9 @@ def read_trials(log) -> list[Trial]:
     """Every trial of a log, by id.
 
     log  what log.reader.read_log gives: .path, and .trials, .evaluations, .steps as mappings of columns with .rows
+    Raises LogError where the rows contradict each other, or a plan has entries of other types than it is written with.
     """
+    refuse_unsound(log)
     table = log.trials
     ids = table["id"]
     evaluations = _Slices(log.evaluations, ids, by_step=True)
@@ -149,7 +153,7 @@ class _Rows:
         """One row's trial; ``parts`` and ``noise`` of all of them."""
         number, status, reason, dataset, model, optimizer, batch, workers, seed, text = (
             self.columns[name][row] for name in _READ)
-        plan = parse_plan(text)
+        plan = plan_at(self.path, number, text)
         problem = dict(plan.get("problem") or {})
         workload = workload_of(dataset, model, optimizer, plan)
         workload = self.workloads.setdefault(workload, workload)
@@ -192,12 +196,8 @@ def _fixed_args(model_args, sweep):
 
 
 def parse_plan(text: str) -> Mapping:
-    """The plan of a trial's row; empty where the text is none."""
-    try:
-        plan = json.loads(text)
-    except ValueError:
-        return {}
-    return plan if isinstance(plan, dict) else {}
+    """The plan of a trial's row; empty where the text is none. LogError where an entry is not what it should be."""
+    return read_plan(text)
 
 
 def _json(value):

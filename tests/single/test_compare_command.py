@@ -212,10 +212,11 @@ def invoke(*arguments):
     return CliRunner().invoke(main, [str(one) for one in arguments])
 
 
-@pytest.fixture
-def logs(tmp_path):
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
     """A baseline, one that is as good and one that needs half more steps, as files."""
-    return [save(log(*cell(steps)), tmp_path / name) for name, steps in (
+    folder = tmp_path_factory.mktemp("logs")
+    return [save(log(*cell(steps)), folder / name) for name, steps in (
         ("a.h5", [400, 300, 500]), ("b.h5", [405, 305, 505]), ("c.h5", [600, 450, 750]))]
 
 

@@ -1,0 +1,172 @@
+"""A trial's plan as a log has it: JSON text, and what its readers may count on.
+
+    plan = read_plan(text)          {} of a text that is no JSON object: a log from elsewhere has none
+    plan["sweep"]["space"]          where the part is there, its entries have the types they are written with
+
+Where they have not, a LogError says which entry; whoever calls adds the log and the trial (see ``plan_at``).
+"""
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+from ..errors import HvdscaleError, LogError
+from ..target import Target
+
+DEEPEST = 40                    # of what lies within each other; a plan has four or five
+MOST_DRAWS = 1_000_000          # of a study
+MOST = 2 ** 53                  # of a whole number
+
+Rule = tuple[Callable[[object], bool], str]
+
+
+def _whole(value, least=-MOST):
+    return type(value) is int and least <= value <= MOST
+
+
+def _number(value):
+    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e300
+
+
+def _target(text):
+    try:
+        return bool(Target.parse(text))
+    except (TypeError, HvdscaleError):
+        return False
+
+
+def _or_none(rule: Rule) -> Rule:
+    return lambda value: value is None or rule[0](value), f"{rule[1]}, or null"
+
+
+NUMBER: Rule = _number, "a finite number"
+WHOLE: Rule = _whole, "a whole number"
+COUNT: Rule = lambda value: _whole(value, 0), "a whole number, 0 or more"
+TEXT: Rule = lambda value: isinstance(value, str), "a text"
+FLAG: Rule = lambda value: isinstance(value, bool), "true or false"
+OBJECT: Rule = lambda value: isinstance(value, dict), "an object"
+STEPS: Rule = lambda value: isinstance(value, list) and all(map(_whole, value)), "a list of whole numbers"
+GOAL: Rule = _target, "a target, such as val/error<0.01"
+GOALS: Rule = lambda value: isinstance(value, list) and all(map(_target, value)), "a list of targets"
+
+PARTS = ("problem", "measurement", "execution", "asked", "sweep")
+ENTRIES: dict[str, dict[str, Rule]] = {
+    "problem": {
+        **dict.fromkeys(("peak_lr", "start_lr", "decay_factor", "end_lr_factor"), NUMBER),
+        **dict.fromkeys(("warmup_steps", "decay_steps"), COUNT), **dict.fromkeys(("warmup", "decay"), TEXT),
+        "decay_at": STEPS, "train_examples": _or_none(COUNT), "seed": _or_none(WHOLE),
+        **dict.fromkeys(("global_batch", "ghost_batch"), _or_none(COUNT)),
+        **dict.fromkeys(("base_lr", "lr_factor", "momentum", "weight_decay", "label_smoothing"), _or_none(NUMBER))},
+    "measurement": {
+        "target": _or_none((lambda value: value == "" or _target(value), GOAL[1])), "keep_going": _or_none(FLAG),
+        **dict.fromkeys(("eval_every", "budget_steps"), _or_none(COUNT)), "budget_seconds": _or_none(NUMBER)},
+    "execution": {**dict.fromkeys(("local_workers", "cores"), COUNT),
+                  **dict.fromkeys(("workers", "local_batch", "accumulate", "untimed_passes"), _or_none(COUNT))},
+    "asked": {},
+}
+SWEEP: dict[str, Rule] = {
+    "study": TEXT, "objective": TEXT, "targets": GOALS, "point": OBJECT, "seed": WHOLE, "repeat": COUNT,
+    **dict.fromkeys(("draw", "trials", "max_draws"), (lambda value: _whole(value, 0) and value <= MOST_DRAWS,
+                                                      f"a whole number from 0 to {MOST_DRAWS:,}")),
+    "prune_keep": _or_none(COUNT), "space": (lambda value: isinstance(value, list), "a list of parameters")}
+
+
+@lru_cache(maxsize=512)
+def read_plan(text: str) -> dict:
+    """The plan that a text holds, not to be changed; {} of one that is no JSON object.
+
+    Raises LogError, naming the entry, where one is not of the type that it is written with.
+    """
+    try:
+        plan = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(plan, dict):
+        return {}
+    _refuse_deep(plan)
+    for part in PARTS:
+        value = plan.get(part)
+        if value is not None and not isinstance(value, dict):
+            raise LogError(f"its plan has {_shown(value)} as {part!r}, where an object belongs")
+    for part, rules in ENTRIES.items():
+        _refuse_wrong(part, plan.get(part) or {}, rules)
+    if plan.get("sweep"):
+        _check_sweep(plan["sweep"])
+    return plan
+
+
+def plan_at(path: str, trial: int, text: str) -> dict:
+    """``read_plan``, its errors naming the log and the trial."""
+    try:
+        return read_plan(text)
+    except LogError as error:
+        raise LogError(f"{path}: trial {trial}: {error}; 'hvdscale-log show {path} --trial {trial} --plan' shows it"
+                       ) from error
+
+
+def _refuse_wrong(part, entries, rules):
+    for name, value in entries.items():
+        rule = rules.get(name)
+        if rule is not None and not rule[0](value):
+            raise LogError(f"its plan has {_shown(value)} as {part}.{name}, where {rule[1]} belongs")
+
+
+def _check_sweep(sweep):
+    for name in SWEEP:
+        if name not in sweep:
+            raise LogError(f"its plan tells of a sweep, but not its {name!r}")
+    _refuse_wrong("sweep", sweep, SWEEP)
+    if sweep["objective"] != "steps" and not isinstance(sweep.get("minimizes"), bool):
+        raise LogError(f"its plan does not tell whether the sweep's objective {_shown(sweep['objective'])} is to be "
+                       "small: sweep.minimizes is true or false")
+    for parameter in sweep["space"]:
+        _check_parameter(parameter, sweep["point"])
+    for name, value in sweep["point"].items():
+        if isinstance(value, float) and not _number(value):
+            raise LogError(f"its plan has {_shown(value)} as sweep.point.{name}, where a finite number belongs")
+
+
+def _check_parameter(parameter, point):
+    """One dimension of the space, and the point drawn in it."""
+    def wrong(what):
+        return LogError(f"its plan has {_shown(parameter)} in sweep.space, {what}")
+    if not isinstance(parameter, dict) or not isinstance(parameter.get("name"), str):
+        raise wrong("which is no parameter with a name")
+    value = point.get(parameter["name"])
+    if parameter.get("type") == "discrete":
+        values = parameter.get("values")
+        if not isinstance(values, list) or not values or any(isinstance(one, (dict, list)) for one in values):
+            raise wrong("which has no list of values")
+        if any(isinstance(one, float) and not _number(one) for one in values):
+            raise wrong("whose values are not all finite")
+        if parameter["name"] in point and value not in values:
+            raise wrong(f"and {_shown(value)} as its value, which is none of these")
+        return
+    if set(parameter) != {"name", "type", "scale", "low", "high"} or parameter["type"] not in ("double", "integer"):
+        raise wrong("which is no parameter with a type, a scale, low and high")
+    low, high, scale = (parameter[name] for name in ("low", "high", "scale"))
+    if not (_number(low) and _number(high) and low <= high):
+        raise wrong("whose bounds are not two numbers in order")
+    if scale not in ("linear", "log", "reverse_log") or scale == "log" and low <= 0 or (
+            scale == "reverse_log" and high >= 1):
+        raise wrong("which has no scale that holds its bounds")
+    if parameter["name"] in point and not _number(value):
+        raise wrong(f"and {_shown(value)} as its value, where a finite number belongs")
+
+
+def _refuse_deep(plan):
+    """LogError where things lie in each other so deep that no plan has it."""
+    level = [plan]
+    for _ in range(DEEPEST):
+        level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)
+                 if isinstance(inner, (dict, list))]
+        if not level:
+            return
+    raise LogError(f"its plan is nested deeper than {DEEPEST} times")
+
+
+def _shown(value, most=60):
+    text = json.dumps(value)
+    return text if len(text) <= most else f"{text[:most]}..."
