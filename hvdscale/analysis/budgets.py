@@ -11,11 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ..errors import UsageError
 from .intervals import CONFIDENCE
+from .minimum import smallest_interval
 from .search import BestOf, best_of_n
 from .steps import Estimate
 from .studies import Study, best_metric
@@ -141,7 +143,6 @@ class Point:
     trial     of the best value itself, index into the study, the first of equals; None: none
     value     that value
     step      of the first evaluation with it
-    curve     the median best of n of them, n = 1, 2, ..., all; empty without any
     """
 
     global_batch: int
@@ -150,7 +151,12 @@ class Point:
     trial: int | None
     value: float
     step: float
-    curve: tuple[BestOf, ...]
+    minimizes: bool
+
+    @cached_property
+    def curve(self) -> tuple[BestOf, ...]:
+        """The median best of n of its feasible trials, n = 1, 2, ..., all; empty without any."""
+        return curve_of_n(self.held.value[self.held.searched], self.minimizes)
 
     @property
     def feasible(self) -> int:
@@ -208,10 +214,10 @@ def point_of(held: Held, minimizes: bool, confidence=CONFIDENCE) -> Point:
     rows = np.flatnonzero(held.searched)
     values = held.value[rows]
     if not len(rows):
-        return Point(held.study.global_batch, held, Estimate(np.nan, np.nan, np.nan, 0), None, np.nan, np.nan, ())
+        return Point(held.study.global_batch, held, Estimate(np.nan, np.nan, np.nan, 0), None, np.nan, np.nan, minimizes)
     at = int(values.argmin() if minimizes else values.argmax())
     return Point(held.study.global_batch, held, best_value_of(values, minimizes, confidence), int(rows[at]),
-                 float(values[at]), float(held.step[rows[at]]), curve_of_n(values, minimizes))
+                 float(values[at]), float(held.step[rows[at]]), minimizes)
 
 
 def curve_of_n(values: np.ndarray, minimizes: bool) -> tuple[BestOf, ...]:
@@ -221,9 +227,10 @@ def curve_of_n(values: np.ndarray, minimizes: bool) -> tuple[BestOf, ...]:
 
 
 def best_value_of(values: np.ndarray, minimizes: bool, confidence=CONFIDENCE) -> Estimate:
-    """The median best of as many trials as there are values, with its interval; see minimum.best_of."""
-    from .minimum import best_of
+    """The median best of as many trials as there are values, with its interval; see minimum.smallest_interval."""
     costs = values if minimizes else -values
-    found = best_of(costs, costs, np.full(len(costs), np.inf), np.ones(len(costs), bool), confidence=confidence)
-    ends = (found.low, found.high) if minimizes else (-found.high, -found.low)
-    return Estimate(found.value if minimizes else -found.value, *ends, found.runs)
+    value = float(values.min() if minimizes else values.max())
+    if len(values) < 2:
+        return Estimate(value, np.nan, np.nan, len(values))
+    low, high = smallest_interval(costs, confidence=confidence)
+    return Estimate(value, low, high, len(values)) if minimizes else Estimate(value, -high, -low, len(values))

@@ -1,0 +1,188 @@
+"""Steps to a target as a function of the learning rate at one batch, from all the trials of a search.
+
+    found = landscape_of(np.log(rate), before, steps, met)
+    found.optimum(0.95)             -> the best rate, with its interval
+    found.loss(np.log(0.8), 0.95)   -> steps at rate 0.8 over steps at the best rate, likewise
+
+Below the best rate half the rate takes about twice the steps; above it they rise, to a cliff. So with u = log(rate / best
+rate) the logarithm of the steps is taken as
+
+    log S = log S_best + log((k exp(-l u) + l exp(k u)) / (l + k)) + noise
+
+whose minimum is at u = 0 and whose slopes go to -l (near -1) and k, about as sharp as it is here or, by a factor r on u,
+not. The noise, logistic, is all that is not the rate:
+the other metaparameters as the search drew them, and the seed. So a loss compares rates with the others alike.
+
+Each trial says that log S lies in an interval: between the two evaluations around the target; above its last step where
+it did not meet it; above the budget where it diverged. The six unknowns have a broad prior and are drawn from what is
+left of it after the trials, by importance sampling in rounds (Cappe et al. 2004, population Monte Carlo): with few
+trials, most of them censored, a best fit alone says little.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import log_expit
+
+from .steps import Estimate
+
+LEAST_MET = 4               # trials that met the target, below which nothing is fitted
+INSIDE = 0.95               # share of the draws of the best rate that must lie between the rates tried
+DRAWS = 1000                # kept
+_PROPOSED, _ROUNDS, _FREEDOM = 2000, 6, 5
+_LEAST_EFFECTIVE = 80       # proposals that carry a round's weight, below which it is tempered
+# mean and deviation of the logarithms of l, k, r and the noise's scale
+_PRIOR = np.array([[0.0, 0.5], [np.log(2), 0.8], [0.0, 0.8], [np.log(0.15), 0.8]])
+_LEAST_BETWEEN = 0.3        # deviation between batches that is taken for certain
+_BEYOND = np.log(4)         # how far outside the rates tried the best may lie
+_FLOOR = -50.0              # least log likelihood of a trial, so that one of them cannot forbid all
+
+
+@dataclass(frozen=True, eq=False)
+class Landscape:
+    """What the trials of a batch leave open: draws, all of them logarithms, of shape (DRAWS,).
+
+    best   the best rate
+    steps  there
+    shape  rows of l, k, r and the noise's scale: shape (4, DRAWS)
+    lowest, highest     log of the rates tried
+    met    trials that met the target, of ``trials``
+    """
+
+    best: np.ndarray
+    steps: np.ndarray
+    shape: np.ndarray
+    lowest: float
+    highest: float
+    met: int
+    trials: int
+
+    @property
+    def bracketed(self) -> bool:
+        """Whether the trials tell that the best rate lies between those tried."""
+        return bool(np.mean((self.best > self.lowest) & (self.best < self.highest)) >= INSIDE)
+
+    def tried(self, log_rate: float) -> bool:
+        """Whether a rate lies between those tried, a tenth of a doubling beyond them counted in."""
+        return self.lowest - 0.07 <= log_rate <= self.highest + 0.07
+
+    def optimum(self, confidence) -> Estimate:
+        """The best rate."""
+        return _estimate(np.exp(self.best), confidence, self.trials)
+
+    def losses(self, log_rate: float) -> np.ndarray:
+        """Steps at a rate over steps at the best rate, at least 1: one a draw."""
+        return np.exp(np.minimum(valley(log_rate - self.best, *np.exp(self.shape[:3])), 100))
+
+    def loss(self, log_rate: float, confidence) -> Estimate:
+        """The same with its interval."""
+        return _estimate(self.losses(log_rate), confidence, self.trials)
+
+
+def valley(u, below, above, sharp=1.0):
+    """log((k exp(-l r u) + l exp(k r u)) / (l + k)) / r, l, k, r = below, above, sharp: 0 at its minimum, u = 0."""
+    total = np.log(below + above)
+    return np.logaddexp(np.log(above) - total - below * sharp * u, np.log(below) - total + above * sharp * u) / sharp
+
+
+def landscapes_of(batches) -> list[Landscape | None]:
+    """The landscapes of several batches of one workload, which share their shape as far as they are seen to: what each
+    leaves open of l, k, r and the noise makes, with its spread between batches, the prior that all have anew.
+
+    batches  (log_rate, before, steps) of each, see landscape_of
+    """
+    alone = [landscape_of(*batch) for batch in batches]
+    shapes = np.array([one.shape for one in alone if one is not None])
+    if len(shapes) < 2:
+        return alone
+    means = shapes.mean(2)
+    between = means.var(0, ddof=1) - shapes.var(2).mean(0)
+    prior = np.stack([means.mean(0), np.sqrt(np.maximum(between, _LEAST_BETWEEN ** 2))], axis=1)
+    return [one and landscape_of(*batch, prior) for one, batch in zip(alone, batches)]
+
+
+def landscape_of(log_rate, before, steps, prior=_PRIOR) -> Landscape | None:
+    """The landscape of the trials of one search; None where fewer than LEAST_MET met the target, or all at one rate.
+
+    log_rate  shape (trials,)
+    before    steps at the last evaluation known not to have met; 0: none
+    steps     at the one that met; inf: none did
+    """
+    met = np.isfinite(steps)
+    if met.sum() < LEAST_MET or np.ptp(log_rate) == 0:
+        return None
+    low, high = np.log(np.maximum(before, 0.5)), np.log(np.maximum(steps, 1.0))
+    low = np.where(low < high, low, high - 1e-3)        # met at step 0, or as before: as close as can be told
+    trials = _Trials(np.asarray(log_rate, float), low, high, prior)
+    random = np.random.default_rng(0)
+    proposed = trials.started(random)
+    density = np.zeros(_PROPOSED)                       # of the proposals, beside the prior's, which they are from
+    likely = trials.likelihood(proposed)
+    for _ in range(_ROUNDS):
+        proposed, density = _around(proposed, _tempered(likely - density), random)
+        likely = trials.posterior(proposed)
+    weight = np.exp(likely - density - (likely - density).max())
+    best, fewest, *shape = proposed[random.choice(_PROPOSED, DRAWS, p=weight / weight.sum())].T
+    return Landscape(best, fewest, np.array(shape), float(np.min(log_rate)), float(np.max(log_rate)),
+                     int(met.sum()), len(log_rate))
+
+
+@dataclass(frozen=True, eq=False)
+class _Trials:
+    """The trials as intervals of log S, and how likely they make (best, steps, and the logarithms of l, k, r and the noise's scale)."""
+
+    log_rate: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    prior: np.ndarray
+
+    @property
+    def box(self):
+        """Where the best rate and its steps may lie."""
+        fewest = self.high.min()
+        return np.array([[self.log_rate.min() - _BEYOND, self.log_rate.max() + _BEYOND], [fewest - 2, fewest + 2]])
+
+    def started(self, random):
+        """Draws of the prior."""
+        return np.column_stack([random.uniform(*self.box.T, (_PROPOSED, 2)),
+                                self.prior[:, 0] + self.prior[:, 1] * random.standard_normal((_PROPOSED, 4))])
+
+    def likelihood(self, points):
+        """Its logarithm, shape (points,)."""
+        best, fewest, *shape = points.T[:, :, None]
+        *shape, scale = np.exp(shape)
+        middle = fewest + valley(self.log_rate - best, *shape)
+        low, high = (self.low - middle) / scale, (self.high - middle) / scale
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            share = log_expit(high) + log_expit(-low) + np.log(-np.expm1(low - high))
+        return np.where(share > _FLOOR, share, _FLOOR).sum(-1)
+
+    def posterior(self, points):
+        """The logarithm of likelihood times prior."""
+        inside = ((points[:, :2] >= self.box[:, 0]) & (points[:, :2] <= self.box[:, 1])).all(1)
+        prior = -0.5 * (((points[:, 2:] - self.prior[:, 0]) / self.prior[:, 1]) ** 2).sum(1)
+        return np.where(inside, self.likelihood(points) + prior, -np.inf)
+
+
+def _tempered(log_weight):
+    """Weights that sum to 1, flattened until _LEAST_EFFECTIVE points carry them."""
+    power = 1.0
+    while True:
+        weight = np.exp(power * (log_weight - log_weight.max()))
+        if weight.sum() ** 2 / (weight ** 2).sum() >= _LEAST_EFFECTIVE or power < 0.01:
+            return weight / weight.sum()
+        power *= 0.7
+
+
+def _around(points, weight, random):
+    """New points from Student's t about the weighted ones, and the logarithm of its density there."""
+    mean = weight @ points
+    root = np.linalg.cholesky(1.2 * ((points - mean).T * weight @ (points - mean)) + 1e-6 * np.eye(points.shape[1]))
+    drawn = random.standard_normal(points.shape) / np.sqrt(random.chisquare(_FREEDOM, len(points)) / _FREEDOM)[:, None]
+    return mean + drawn @ root.T, -(_FREEDOM + points.shape[1]) / 2 * np.log1p((drawn ** 2).sum(1) / _FREEDOM)
+
+
+def _estimate(draws, confidence, trials):
+    low, value, high = np.quantile(draws, [0.5 - confidence / 2, 0.5, 0.5 + confidence / 2])
+    return Estimate(float(value), float(low), float(high), trials)

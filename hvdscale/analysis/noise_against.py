@@ -1,0 +1,69 @@
+"""The gradient noise scale next to the critical batch that the steps to a target measure (McCandlish et al. 2018, arXiv
+1812.06162, section 2.3: S = S_min (1 + B_crit / B), with the noise scale as the prediction of B_crit).
+
+    found = noise_against(workload, target, [(cell.global_batch, noise, keys), ...], hyperbola.b_crit)
+    found.ratio.value           -> noise scale over critical batch
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .noise import Noise, NoiseScale
+from .products import over
+from .steps import Estimate
+from .trials import Workload
+
+
+@dataclass(frozen=True, eq=False)
+class NoisePoint:
+    """The noise scale of the runs at one batch, and it over the critical batch (NaN: either is not known)."""
+
+    global_batch: int
+    noise: Noise
+    ratio: Estimate
+    keys: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseAgainst:
+    """The noise scale at each batch, beside one critical batch. ``chosen`` is the point that is known best."""
+
+    workload: Workload
+    target: object
+    b_crit: Estimate
+    points: tuple[NoisePoint, ...]
+    chosen: NoisePoint | None       # None: no noise scale is finite
+
+    @property
+    def ratio(self) -> Estimate:
+        return self.chosen.ratio if self.chosen else Estimate(np.nan, np.nan, np.nan, 0)
+
+
+def noise_against(workload, target, measured: Sequence[tuple[int, Noise, tuple]], b_crit: Estimate | None
+                  ) -> NoiseAgainst | None:
+    """The points by batch; None where no noise scale was measured.
+
+    measured  (global batch, noise of its runs, their (log, id)) of each cell, see noise.noise_of
+    b_crit    of the hyperbola fitted to the steps; None: there is no fit
+    """
+    if not measured:
+        return None
+    b_crit = b_crit or Estimate(np.nan, np.nan, np.nan, 0)
+    points = tuple(NoisePoint(batch, noise, over(as_estimate(noise.whole), b_crit), tuple(keys))
+                   for batch, noise, keys in sorted(measured, key=lambda one: one[0]))
+    bounded = [point for point in points if np.isfinite(point.noise.whole.noise_scale)]
+    return NoiseAgainst(workload, target, b_crit, points, min(bounded, key=_width, default=None))
+
+
+def as_estimate(scale: NoiseScale) -> Estimate:
+    """The noise scale with its interval."""
+    return Estimate(scale.noise_scale, scale.low, scale.high, scale.steps)
+
+
+def _width(point):
+    """How wide its interval is, as a ratio; inf where it is open or not known."""
+    whole = point.noise.whole
+    return whole.high / whole.low if whole.low > 0 and np.isfinite(whole.high) else np.inf
