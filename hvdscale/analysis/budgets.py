@@ -17,13 +17,14 @@ import numpy as np
 
 from ..errors import UsageError
 from .intervals import CONFIDENCE
-from .minimum import smallest_interval
+from .minimum import best_of, smallest_interval
 from .search import BestOf, best_of_n
 from .steps import Estimate
 from .studies import Study, best_metric
 from .trials import Workload
 
 AXES = {"steps": "step", "epochs": "examples", "examples": "examples", "seconds": "train_seconds"}
+_FAR_ABOVE_1 = 1e9          # best_of counts steps, of which none are fewer than one
 MEASURED, SHORT, DIVERGED, LOST = range(4)      # kinds of trials under a budget, see Held
 
 
@@ -214,7 +215,8 @@ def point_of(held: Held, minimizes: bool, confidence=CONFIDENCE) -> Point:
     rows = np.flatnonzero(held.searched)
     values = held.value[rows]
     if not len(rows):
-        return Point(held.study.global_batch, held, Estimate(np.nan, np.nan, np.nan, 0), None, np.nan, np.nan, minimizes)
+        unknown = Estimate(np.nan, np.nan, np.nan, 0)
+        return Point(held.study.global_batch, held, unknown, None, np.nan, np.nan, minimizes)
     at = int(values.argmin() if minimizes else values.argmax())
     return Point(held.study.global_batch, held, best_value_of(values, minimizes, confidence), int(rows[at]),
                  float(values[at]), float(held.step[rows[at]]), minimizes)
@@ -227,10 +229,16 @@ def curve_of_n(values: np.ndarray, minimizes: bool) -> tuple[BestOf, ...]:
 
 
 def best_value_of(values: np.ndarray, minimizes: bool, confidence=CONFIDENCE) -> Estimate:
-    """The median best of as many trials as there are values, with its interval; see minimum.smallest_interval."""
-    costs = values if minimizes else -values
+    """The median best of as many trials as there are values, with its interval, see minimum.py: on a log scale where
+    all are above 0, else on a linear one."""
     value = float(values.min() if minimizes else values.max())
     if len(values) < 2:
         return Estimate(value, np.nan, np.nan, len(values))
-    low, high = smallest_interval(costs, confidence=confidence)
-    return Estimate(value, low, high, len(values)) if minimizes else Estimate(value, -high, -low, len(values))
+    if values.min() > 0:
+        costs = (values if minimizes else 1 / values) * (_FAR_ABOVE_1 * value ** (-1 if minimizes else 1))
+        found = best_of(costs, costs, costs, confidence=confidence)
+        low, high = (end / _FAR_ABOVE_1 for end in (found.low, found.high))
+        low, high = (low, high) if minimizes else (1 / high, 1 / low)
+        return Estimate(value, value * low, value * high, len(values))
+    low, high = smallest_interval(values if minimizes else -values, confidence=confidence)
+    return Estimate(value, *((low, high) if minimizes else (-high, -low)), len(values))

@@ -4,14 +4,14 @@
     found.optimum(0.95)             -> the best rate, with its interval
     found.loss(np.log(0.8), 0.95)   -> steps at rate 0.8 over steps at the best rate, likewise
 
-Below the best rate half the rate takes about twice the steps; above it they rise, to a cliff. So with u = log(rate / best
-rate) the logarithm of the steps is taken as
+Below the best rate half the rate takes about twice the steps; above it they rise, to a cliff. So with u =
+log(rate / best rate) the logarithm of the steps is taken as
 
     log S = log S_best + log((k exp(-l u) + l exp(k u)) / (l + k)) + noise
 
-whose minimum is at u = 0 and whose slopes go to -l (near -1) and k, about as sharp as it is here or, by a factor r on u,
-not. The noise, logistic, is all that is not the rate:
-the other metaparameters as the search drew them, and the seed. So a loss compares rates with the others alike.
+whose minimum is at u = 0 and whose slopes go to -l (near -1) and k; a factor r on u and 1 / r on the logarithm make it
+sharper or blunter there. The noise, logistic, is all that is not the rate: the other metaparameters as the search drew
+them, and the seed. So a loss compares rates with the others alike.
 
 Each trial says that log S lies in an interval: between the two evaluations around the target; above its last step where
 it did not meet it; above the budget where it diverged. The six unknowns have a broad prior and are drawn from what is
@@ -130,7 +130,7 @@ def landscape_of(log_rate, before, steps, prior=_PRIOR) -> Landscape | None:
 
 @dataclass(frozen=True, eq=False)
 class _Trials:
-    """The trials as intervals of log S, and how likely they make (best, steps, and the logarithms of l, k, r and the noise's scale)."""
+    """The trials as intervals of log S, and how likely they make points: rows of best, steps and the shape."""
 
     log_rate: np.ndarray
     low: np.ndarray
@@ -178,7 +178,8 @@ def _tempered(log_weight):
 def _around(points, weight, random):
     """New points from Student's t about the weighted ones, and the logarithm of its density there."""
     mean = weight @ points
-    root = np.linalg.cholesky(1.2 * ((points - mean).T * weight @ (points - mean)) + 1e-6 * np.eye(points.shape[1]))
+    about = points - mean
+    root = np.linalg.cholesky(1.2 * (about.T * weight @ about) + 1e-6 * np.eye(points.shape[1]))
     drawn = random.standard_normal(points.shape) / np.sqrt(random.chisquare(_FREEDOM, len(points)) / _FREEDOM)[:, None]
     return mean + drawn @ root.T, -(_FREEDOM + points.shape[1]) / 2 * np.log1p((drawn ** 2).sum(1) / _FREEDOM)
 

@@ -1,5 +1,4 @@
-"""Estimates of independent quantities multiplied and divided: their intervals' halves add up as squares, on a log scale.
-"""
+"""Estimates of independent quantities multiplied and divided: halves of intervals add up as squares, on a log scale."""
 from __future__ import annotations
 
 import numpy as np

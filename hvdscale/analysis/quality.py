@@ -51,7 +51,9 @@ class Quality:
     worse_from  the batch from which on it is worse; None: no penalty was found
     worse_by    the mean from there on less that before, above 0, with Student's interval, which does not include the
                 choice of the batch; as a share: worse_share
-    detectable  the even rise from the smallest to the largest batch that would be found in POWER of such sweeps
+    betters     whether the metric betters with the batch, by the same test turned round
+    detectable  the even rise from the smallest to the largest batch that would be found in POWER of such sweeps; NaN
+                where it betters
     """
 
     workload: object
@@ -65,6 +67,7 @@ class Quality:
     p_value: float
     worse_from: int | None
     worse_by: Estimate
+    betters: bool
     detectable: float
     why: str
     confidence: float
@@ -117,9 +120,10 @@ def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: B
     n = min((points[at].feasible for at in compared), default=0)
     costs = np.array([_best_of(points[at], n) for at in compared])
 
-    def told(p_value=np.nan, worse_from=None, worse_by=Estimate(*[np.nan] * 3, 0), detectable=np.nan, why=""):
+    def told(p_value=np.nan, worse_from=None, worse_by=Estimate(*[np.nan] * 3, 0), betters=False, detectable=np.nan,
+             why=""):
         return Quality(found.workload, column, minimizes, budget, points, compared, n, costs if minimizes else -costs,
-                       p_value, worse_from, worse_by, detectable, why, confidence)
+                       p_value, worse_from, worse_by, betters, detectable, why, confidence)
     if len(compared) < LEAST_BATCHES:
         return told(why=BATCHES if any(point.feasible for point in points) else NO_METRIC)
     if told().short:
@@ -129,9 +133,9 @@ def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: B
     if p_value <= LEVEL:
         at, worse_by = split(costs, confidence)
         worse_from = points[compared[at]].global_batch
-    left = costs - isotonic(costs[None])[0]
-    spread = costs.std(ddof=1) if p_value > LEVEL else left.std(ddof=min(2, len(left) - 1))
-    return told(p_value, worse_from, worse_by, float(detectable_rise(len(costs)) * spread))
+    betters = p_value > 0.5 and rise_p_value(-costs) <= LEVEL
+    spread = np.nan if betters else costs.std(ddof=1)
+    return told(p_value, worse_from, worse_by, betters, float(detectable_rise(len(costs)) * spread))
 
 
 def isotonic(values: np.ndarray) -> np.ndarray:

@@ -319,8 +319,8 @@ class _Batch:
         """The rule here, started from the base's best trial."""
         rate = base.rate[base.best] * rule.factor(self.study.global_batch / base.study.global_batch)
         if self is base:
-            return RulePoint(self.study.global_batch, rate, Estimate(1.0, 1.0, 1.0, 1), BASE, KEPT, self.point.steps, self._near(rate),
-                             (self.study.key(self.best),), None)
+            return RulePoint(self.study.global_batch, rate, Estimate(1.0, 1.0, 1.0, 1), BASE, KEPT, self.point.steps,
+                             self._near(rate), (self.study.key(self.best),), None)
         loss, how, keys = self._loss(rule, rate, tolerance)
         verdict = LOST if loss.low > 1 + tolerance else KEPT if loss.high <= 1 + tolerance else UNKNOWN
         steps = times(self.point.steps, loss)

@@ -62,8 +62,8 @@ def _cost_said(found, cost):
     if math.isinf(lost.high):
         held = [point.global_batch for point in cost.points if point.global_batch < lost.low]
         kept = f"stays within {most} up to batch {held[-1]:,}" if len(held) > 1 else f"may lose more than {most}"
-        return (f"{name} {kept}: from batch {lost.low:,.0f} on the trials do not exclude it, and at none do they make it "
-                f"sure{_at_largest(last)}.")
+        return (f"{name} {kept}: from batch {lost.low:,.0f} on the trials do not exclude it, and at none do they make "
+                f"it sure{_at_largest(last)}.")
     sure = next(point for point in cost.points if point.global_batch == lost.high)
     where = f"at batch {lost.high:,.0f}"
     if lost.low < lost.high:
@@ -91,8 +91,8 @@ def _exponent_said(found):
     if not math.isfinite(whole_range.value):
         return [f"How the best {rate_name(found)} grows with the batch is not known: the trials bracket it at "
                 f"{counted(len(whole_range.batches), 'batch').replace('batchs', 'batches')}, and a power needs three."]
-    said = (f"The best {rate_name(found)} grows as batch^{_power(whole_range)} from batch {whole_range.batches[0]:,} to "
-            f"{whole_range.batches[-1]:,}")
+    said = (f"The best {rate_name(found)} grows as batch^{_power(whole_range)} from batch {whole_range.batches[0]:,} "
+            f"to {whole_range.batches[-1]:,}")
     if perfect is not None and math.isfinite(perfect.value) and perfect.batches != whole_range.batches:
         said += (f", as batch^{_power(perfect)} up to {perfect.batches[-1]:,}, where steps still fall in proportion")
     return [said + ". (Linear scaling is 1, square root 0.5, constant 0.)"]
@@ -174,7 +174,8 @@ def rules_table(found) -> Table:
     rate = rate_name(found)
     columns = (
         BATCH, STEPS,
-        Column("tried_rate", f"best {rate} tried", "1", f"{_formula(found)} of the trial with the fewest steps", SHALLUE),
+        Column("tried_rate", f"best {rate} tried", "1", f"{_formula(found)} of the trial with the fewest "
+               "steps", SHALLUE),
         Column("best_rate", "fitted", "1", "median of the best rate that the trials leave open; see the notes"),
         *(Column(f"loss_{_key(cost.rule)}", _heading(cost.rule), "1", "steps at the rule's rate over steps at the best "
                  "rate of the batch", SHALLUE) for cost in found.costs))
@@ -186,7 +187,8 @@ def rules_table(found) -> Table:
             Cell(f"{one.global_batch:,}", one.global_batch),
             Cell(whole(steps.value), steps.value, steps.low, steps.high, span(steps.low, steps.high, whole)),
             Cell(number(one.tried), one.tried),
-            Cell(number(one.best.value), one.best.value, one.best.low, one.best.high, span(one.best.low, one.best.high)),
+            Cell(number(one.best.value), one.best.value, one.best.low, one.best.high,
+                 span(one.best.low, one.best.high)),
             *map(_loss_cell, points)),
             tuple(dict.fromkeys((*one.keys, *(key for point in points for key in point.keys)))), (),
             (found.base.key(found.base_trial),)))
@@ -197,7 +199,8 @@ def points_table(found) -> Table:
     """Every rule at every batch, with its rate and the trials near it."""
     columns = (
         Column("rule", "rule"), BATCH,
-        Column("rate", f"{rate_name(found)} asked for", "1", f"{_formula(found)} at the base batch, times the rule's factor"),
+        Column("rate", f"{rate_name(found)} asked for", "1", f"{_formula(found)} at the base batch, times the rule's "
+                                                             "factor"),
         Column("near", "trials near", "1", f"of the search, within a factor of {NEAR:g} of that rate; below: how many "
                "met the target"),
         Column("near_steps", "fewest steps of them", "steps", "of those near"),

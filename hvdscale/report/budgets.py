@@ -1,0 +1,192 @@
+"""The best of a metric under budgets, in tables and sentences.
+
+    found = best_under(studies, "val/error", True, [Budget(10, "epochs"), Budget(5000, "steps")])
+    print(as_text(budgets_table(found)), *budgets_said(found), sep="\\n")
+"""
+from __future__ import annotations
+
+import math
+
+from ..analysis.budgets import SHORT
+from .numbers import listed, number, span
+from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
+from .words import metric_name
+
+MARK = "+"              # marks a best value of a trial that ended before the budget was spent
+
+
+def budgets_table(found) -> Table | None:
+    """By batch the best value under each budget; None for None."""
+    if found is None:
+        return None
+    columns = (BATCH, Column("feasible", "feasible", "1", "trials finite up to their stop; below: INFEASIBLE ones"),
+               *(Column(_key(budget), f"best {_heading(budget)}", "1", f"the best {found.column} at any evaluation "
+                        f"{_heading(budget)} of any feasible trial: the best of them all; below: the interval of the "
+                        "median best of as many", SHALLUE) for budget in found.budgets))
+    rows = []
+    for points in zip(*found.rows):
+        keys = tuple(dict.fromkeys(key for point in points for key in point.keys))
+        lost = points[0].diverged
+        rows.append(Row((Cell(f"{points[0].global_batch:,}", points[0].global_batch),
+                         Cell(f"{max(point.feasible for point in points):,}",
+                              max(point.feasible for point in points), below=f"{lost} div." if lost else ""),
+                         *map(_best_cell, points)), keys, ()))
+    title = f"Best {metric_name(found.column)} under a budget"
+    return Table(f"budgets-{found.column.replace('/', '-')}", title, columns,
+                 tuple(rows), notes(found))
+
+
+def trials_table(found) -> Table | None:
+    """Behind each best value its trial and step, and the median best of fewer trials; None for None."""
+    if found is None:
+        return None
+    columns = (
+        Column("budget", "budget"), BATCH, Column("best", "best", "1", "of the trial named", SHALLUE),
+        Column("step", "at step", "steps", "of the first evaluation with it"), Column("trial", "trial"),
+        Column("short", "ended before", "1", "feasible trials that ended before the budget was spent"),
+        *(Column(f"best_of_{part}", title, "1", "the median over all subsets of so many of the feasible trials of the "
+                 "best in each; below: how many") for part, title in (("quarter", "best of a quarter"),
+                                                                      ("half", "best of half"))))
+    rows = tuple(Row((
+        Cell(_heading(budget).removeprefix("within ")), Cell(f"{point.global_batch:,}", point.global_batch),
+        Cell(number(point.value), point.value), Cell(_step(point), point.step),
+        Cell(_trial(point)), Cell(f"{point.short:,}", point.short), _of_n(point, 4), _of_n(point, 2)), point.keys, ())
+        for budget, points in zip(found.budgets, found.rows) for point in points)
+    return Table(f"budget-trials-{found.column.replace('/', '-')}",
+                 f"Trials behind the best {metric_name(found.column)} under a budget", columns, rows, notes(found))
+
+
+def budgets_said(found) -> tuple[str, ...]:
+    """For each budget, at which batch the metric is best and how the smallest and the largest fare; () for None."""
+    return tuple(filter(None, (_said(found, budget, points) for budget, points in zip(found.budgets, found.rows)))
+                 ) if found else ()
+
+
+def _said(found, budget, points):
+    known = [point for point in points if point.trial is not None]
+    if not known:
+        return f"No trial measured the {metric_name(found.column)} {_heading(budget)}."
+    sign = 1 if found.minimizes else -1
+    best = min(known, key=lambda point: sign * point.value)
+    ends = [f"{number(point.value)} at batch {point.global_batch:,}" for point in dict.fromkeys((known[0], known[-1]))
+            if point is not best]
+    said = (f"Best {metric_name(found.column)} {_heading(budget)}: {_value(best)} at batch {best.global_batch:,}"
+            + (f"; {listed(ends)}." if ends else "."))
+    short = [point.global_batch for point in known if point.best_is_short]
+    if short:
+        said += (f" {capital(at_batches(short, points))} the best trial ended before that, at its target or stopped "
+                 "by its search, and might have bettered it.")
+    return said
+
+
+def at_batches(batches, points) -> str:
+    """``at batch 8 and 16``; ``at every batch`` where it is all of the points'."""
+    if len(batches) > 1 and set(batches) == {point.global_batch for point in points}:
+        return "at every batch"
+    return f"at batch {listed(f'{batch:,}' for batch in batches)}"
+
+
+def capital(said) -> str:
+    """With its first letter in upper case."""
+    return said[0].upper() + said[1:]
+
+
+def notes(found) -> tuple[str, ...]:
+    """What must be known to read the tables."""
+    said = [f"Under a value: the {found.confidence:.0%} interval of the median best of so many trials: what another "
+            "search of the same size would find."]
+    if any(point.best_is_short for points in found.rows for point in points):
+        said.append(f"{MARK} of a trial that ended before the budget was spent, at its target or stopped by its "
+                    "search: with all of it, it might have been better.")
+    fewest = min((point.feasible for points in found.rows for point in points), default=0)
+    most = max((point.feasible for points in found.rows for point in points), default=0)
+    if fewest < most:
+        said.append(f"Batches have {fewest} to {most} trials with a value: more trials find a better best.")
+    return tuple(said)
+
+
+def _best_cell(point):
+    if point.trial is None:
+        return Cell("n/a", math.nan, math.nan, math.nan)
+    mark = f" {MARK}" if point.best_is_short else ""
+    return Cell(f"{number(point.value)}{mark}", point.value, point.best.low, point.best.high,
+                span(point.best.low, point.best.high))
+
+
+def _value(point):
+    ends = span(point.best.low, point.best.high)
+    return f"{number(point.value)}{f' ({ends})' if ends else ''}"
+
+
+def _of_n(point, parts):
+    n = point.feasible // parts
+    if not n:
+        return Cell("n/a", math.nan)
+    value = point.curve[n - 1].low
+    return Cell(number(value), value, below=f"of {n}")
+
+
+def _step(point):
+    return f"{point.step:,.0f}" if point.trial is not None else "n/a"
+
+
+def _trial(point):
+    if point.trial is None:
+        return "n/a"
+    log, trial = point.held.study.key(point.trial)
+    return f"{log}:{trial}{f' {MARK}' if point.held.kind[point.trial] == SHORT else ''}"
+
+
+def _heading(budget):
+    return "as long as it ran" if budget is None else f"within {budget}"
+
+
+def _key(budget):
+    return "best" if budget is None else f"best_{str(budget).replace(' ', '_').replace(',', '').replace('.', 'p')}"
+
+
+def base_rates_said(*maps) -> tuple[str, ...]:
+    """The best batch and rate of each map of batch against base rate (analysis.base_rates); None is left out."""
+    return tuple(filter(None, (_map_said(found) for found in maps if found is not None)))
+
+
+def _map_said(found):
+    if not found.best:
+        return ""
+    sign = 1 if found.minimizes else -1
+    best = min(found.best, key=lambda at: sign * found.value[at])
+    equals = [int(found.global_batch[at]) for at in found.best if found.value[at] == found.value[best]]
+    rate = "effective learning rate per example" if found.effective else "learning rate per example"
+    spread = 2.0 ** found.log2_rate[list(found.best)]
+    within = _heading(found.budget) if found.budget else "as long as each trial ran"
+    short = " (of a trial that ended before)" if found.kind[best] == SHORT else ""
+    return (f"Base rates, {within}: the best {metric_name(found.column)}, {number(found.value[best])}{short}, is "
+            f"reached at batch {listed(f'{batch:,}' for batch in equals)}; the best {rate} goes from "
+            f"{number(spread.max())} to {number(spread.min())} over {len(found.best)} batch sizes.")
+
+
+def base_rates_table(*maps) -> Table | None:
+    """By batch the best base rate of each map; None where there is none."""
+    maps = [found for found in maps if found is not None and found.best]
+    if not maps:
+        return None
+    columns = [BATCH]
+    for found in maps:
+        within = _heading(found.budget)
+        columns += [Column(f"{_key(found.budget)}_value", f"best {within}", "1", f"{found.column}, {found.reading}"),
+                    Column(f"{_key(found.budget)}_log2_rate", f"log2 of its rate, {within}", "1",
+                           "log2 of lr / (1 - momentum) / B" if found.effective else "log2 of lr / B",
+                           "Masters & Luschi 2018, arXiv 1804.07612")]
+    rows = []
+    for batch in sorted({int(found.global_batch[at]) for found in maps for at in found.best}):
+        at = [next((at for at in found.best if found.global_batch[at] == batch), None) for found in maps]
+        cells = [cell for found, one in zip(maps, at) for cell in (
+            (Cell("n/a"), Cell("n/a")) if one is None else
+            (Cell(number(found.value[one]) + (f" {MARK}" if found.kind[one] == SHORT else ""), float(found.value[one])),
+             Cell(f"{found.log2_rate[one]:.1f}", float(found.log2_rate[one]))))]
+        rows.append(Row((Cell(f"{batch:,}", batch), *cells),
+                        tuple(found.key(one) for found, one in zip(maps, at) if one is not None), ()))
+    short = any(found.kind[at] == SHORT for found in maps for at in found.best)
+    return Table(f"base-rates-{maps[0].column.replace('/', '-')}",
+                 f"Best learning rate per example by batch: {metric_name(maps[0].column)}", tuple(columns), tuple(rows),
+                 (f"{MARK} of a trial that ended before the budget was spent.",) if short else ())

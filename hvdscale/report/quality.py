@@ -1,0 +1,106 @@
+"""Whether larger batches reach worse solutions, in sentences and a table.
+
+    print(*quality_said(quality_of(studies, "val/error", True, Budget(5000, "steps"))), sep="\\n")
+"""
+from __future__ import annotations
+
+import math
+
+from ..analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, POWER, STOPPED
+from .budgets import MARK, _best_cell, _heading, at_batches, capital
+from .numbers import listed, number, percent, span
+from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
+from .words import metric_name
+
+BY_CHANCE = "Of sweeps without any penalty, 5 in 100 would seem to have one"
+
+
+def quality_said(found) -> tuple[str, ...]:
+    """The verdict, what it stands on, and what the sweep could have found; () for None."""
+    if found is None:
+        return ()
+    said = [_verdict(found)]
+    if math.isfinite(found.p_value):
+        said.append(f"Tested against the same values with the batches in any other order: p = {_p(found.p_value)}, "
+                    f"best of {found.n} trials at each of {len(found.batches)} batches. "
+                    + (f"{BY_CHANCE}." if found.penalty else _power_said(found)))
+    if found.penalty and found.budget is not None and found.budget.unit in ("epochs", "examples"):
+        said.append(f"So many {found.budget.unit} are fewer steps at a larger batch: this says nothing of what it "
+                    "reaches in as many steps.")
+    if found.penalty and found.late:
+        said.append(f"{capital(at_batches(found.late, found.points))} the best value came at the end of the budget: a "
+                    "larger one may make up for it.")
+    if found.left_out and math.isfinite(found.p_value):
+        said.append(f"Left out: batch {listed(found.left_out)}, with fewer than {LEAST_TRIALS} feasible trials.")
+    return tuple(said)
+
+
+def _verdict(found):
+    metric, within = metric_name(found.column), _within(found)
+    if not math.isfinite(found.p_value):
+        return f"Cannot tell whether large batches reach a worse {metric}{within}: {_why(found)}"
+    if found.betters:
+        return (f"No sign of a large-batch penalty{within}: the best {metric} betters with the batch, from "
+                f"{number(found.best[0])} at {found.batches[0]:,} to {number(found.best[-1])} at "
+                f"{found.batches[-1]:,}.")
+    if not found.penalty:
+        best = found.best[int((found.best if found.minimizes else -found.best).argmin())]
+        return (f"No sign of a large-batch penalty{within}: the best {metric} does not get worse with the batch from "
+                f"{found.batches[0]:,} to {found.batches[-1]:,} (it is {number(found.best[-1])} at the largest, "
+                f"{number(best)} at its best).")
+    ends = span(max(found.worse_by.low, 0), found.worse_by.high)
+    return (f"The best {metric}{within} is worse at batch {found.worse_from:,} and above by "
+            f"{number(found.worse_by.value)}{f' ({ends})' if ends else ''}, {percent(found.worse_share)} of what "
+            "smaller ones reach.")
+
+
+def _why(found):
+    if found.why == STOPPED:
+        return (f"{at_batches(found.short, found.points)} the best trial, or most of them, ended before the budget "
+                "was spent, at their target or stopped by the search. A search with keep_going and prune_keep off, or "
+                "for the metric itself, would tell.")
+    if found.why == BATCHES:
+        return (f"{len(found.batches)} batches have {LEAST_TRIALS} feasible trials or more, and the test needs "
+                f"{LEAST_BATCHES}.")
+    return "no trial measured it."
+
+
+def _power_said(found):
+    if found.betters:
+        return "The other way round the order is no chance."
+    if not found.detectable > 0:
+        return "All of them are equal."
+    best = abs(found.best.mean())
+    share = f", {percent(found.detectable / best)} of it," if best > 0 else ""
+    return (f"An even rise of {number(found.detectable)}{share} over these batches would have been found in "
+            f"{POWER:.0%} of such sweeps; a smaller one may be there.")
+
+
+def _p(value):
+    return f"{value:.2f}" if value >= 0.095 else f"{value:.3f}" if value >= 0.001 else "under 0.001"
+
+
+def _within(found):
+    return f" {_heading(found.budget)}" if found.budget else ""
+
+
+def quality_table(found) -> Table | None:
+    """By batch the best value and what was compared of it; None for None."""
+    if found is None:
+        return None
+    columns = (BATCH, Column("feasible", "feasible", "1", "trials with a value, finite up to their stop"),
+               Column("best", "best", "1", f"the best {found.column} of them all; below: the interval of the median "
+                      "best of as many", SHALLUE),
+               Column("compared", f"best of {found.n}", "1", f"the median over all subsets of {found.n} of the best "
+                      "in each: what the test compares"),
+               Column("short", "ended before", "1", "feasible trials that ended before the budget was spent"))
+    best = dict(zip(found.compared, found.best))
+    rows = tuple(Row((
+        Cell(f"{point.global_batch:,}", point.global_batch), Cell(f"{point.feasible:,}", point.feasible),
+        _best_cell(point), Cell(number(best[at]), float(best[at])) if at in best else Cell("n/a", math.nan),
+        Cell(f"{point.short:,}", point.short)), point.keys, ()) for at, point in enumerate(found.points))
+    notes = (f"Under a value: its {found.confidence:.0%} interval.",) + (
+        (f"{MARK} of a trial that ended before the budget was spent: it might have been better.",)
+        if any(point.best_is_short for point in found.points) else ())
+    return Table(f"quality-{found.column.replace('/', '-')}", "Solution quality by batch: best "
+                 f"{metric_name(found.column)}{_within(found)}", columns, rows, notes)
