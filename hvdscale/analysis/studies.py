@@ -16,8 +16,11 @@ from functools import cached_property
 
 import numpy as np
 
+from ..errors import LogError
+from ..log.check import refuse_unsound_trials
+from ..log.plan_text import plan_at
 from ..log.schema import Status
-from .trials import Workload, parse_plan, tells_of_pruning, workload_of
+from .trials import Workload, tells_of_pruning, workload_of
 
 BLOCK_ROWS = 1 << 22        # of /evaluations, looked at together for where trials begin
 GAP_ROWS = 1 << 16          # rows of others between two of a study's stretches that are read over rather than around
@@ -76,10 +79,10 @@ class Evaluations:
     columns  split/metric that any of its logs has
     """
 
-    def __init__(self, sources: Sequence[_Source], kept: _Kept):
+    def __init__(self, sources: Sequence[_Source], names: Sequence[tuple[str, np.ndarray]], kept: _Kept):
         self.first = np.concatenate([[0], np.cumsum(np.concatenate([source.counts for source in sources]))])
         self.columns = tuple(dict.fromkeys(name for source in sources for name in source.table.columns if "/" in name))
-        self._sources, self._kept = sources, kept
+        self._sources, self._names, self._kept = sources, names, kept
         self._order = None      # what brings the rows of each trial in order of steps, once these are known
 
     @property
@@ -110,10 +113,21 @@ class Evaluations:
             self.read("step")
         values = self._joined(name)
         if self._order is None:
-            falls = np.flatnonzero(values[1:] < values[:-1]) + 1
-            straight = np.isin(falls, self.first).all()
-            self._order = slice(None) if straight else np.lexsort((values, self.trial(np.arange(self.rows))))
+            straight = np.isin(np.flatnonzero(values[1:] <= values[:-1]) + 1, self.first).all()
+            self._order = slice(None) if straight else self._sorted(values)
         return values[self._order]
+
+    def _sorted(self, step):
+        """Rows in order of trial and step; LogError where a trial has a step twice."""
+        trial = self.trial(np.arange(self.rows))
+        order = np.lexsort((step, trial))
+        twice = np.flatnonzero((trial[order][1:] == trial[order][:-1]) & (step[order][1:] == step[order][:-1]))
+        if len(twice):
+            row = order[twice[0]]
+            path, number = [(path, one) for path, ids in self._names for one in ids][trial[row]]
+            raise LogError(f"{path}: trial {number}: evaluations/step is {step[row]:.0f} twice; two runs may have been "
+                           "given one trial id")
+        return order
 
     def _joined(self, name):
         parts = [source.read(name) for source in self._sources]
@@ -124,9 +138,12 @@ def studies_of(logs: Sequence) -> tuple[Study, ...]:
     """Every study of these logs, by workload, then by global batch.
 
     logs    what log.reader.read_log gives, see trials.read_trials; they are to stay open while the studies are used
+    Raises LogError where the trials of a log contradict each other, or a plan has entries of other types than it is
+    written with; Evaluations.read does where a trial has a step twice.
     """
     kept, found = _Kept(), {}
     for number, log in enumerate(sorted(logs, key=lambda log: log.path)):
+        refuse_unsound_trials(log)
         rows = _TrialRows(log)
         sources = _sources(log.evaluations, rows)
         for key, own, source in zip(rows.studies, rows.of_studies, sources):
@@ -145,7 +162,7 @@ def _study(workload, global_batch, parts, kept):
         *(joined(lambda rows: getattr(rows, name))
           for name in ("id", "status", "pruned", "repeat", "seed", "budget_steps")),
         {name: joined(lambda rows: rows.metaparameter(name)) for name in names},
-        Evaluations([source for *_, source in parts], kept))
+        Evaluations([source for *_, source in parts], [(path, rows.id[own]) for _, path, rows, own, _ in parts], kept))
 
 
 class _TrialRows:
@@ -163,16 +180,19 @@ class _TrialRows:
         self.status = self.status.astype(np.int8)
         self.metaparameters = [name.removeprefix(METAPARAMETER) for name in table.columns
                                if name.startswith(METAPARAMETER)]
-        prunes = _each(tells_of_pruning, table["stop_reason"])
-        self.pruned = (self.status == Status.INCOMPLETE) & np.array(prunes, bool)
-        told = _each(_told, *(table[name] for name in ("dataset", "model", "optimizer", "plan")))
-        self.repeat = np.array([repeat for _, repeat in told], bool)
+        at, reasons = _different(table["stop_reason"])
+        pruned = np.array([tells_of_pruning(*one) for one in reasons], bool)[at]
+        self.pruned = (self.status == Status.INCOMPLETE) & pruned
+        at, rows = _different(*(table[name] for name in ("dataset", "model", "optimizer", "plan")))
+        first = self.id[np.unique(at, return_index=True)[1]]
+        told = [_told(log.path, number, *row) for number, row in zip(first.tolist(), rows)]
+        self.repeat = np.array([repeat for _, repeat in told], bool)[at]
         self.untimed = np.isin(self.id, _of_several_worker_counts(log.restarts))
-        self._group([workload for workload, _ in told], np.asarray(table["global_batch"]))
+        self._group([workload for workload, _ in told], at, np.asarray(table["global_batch"]))
 
-    def _group(self, workloads, batches):
+    def _group(self, workloads, at, batches):
         numbers: dict[Workload, int] = {}
-        workload = np.array([numbers.setdefault(one, len(numbers)) for one in workloads], np.int64)
+        workload = np.array([numbers.setdefault(one, len(numbers)) for one in workloads], np.int64)[at]
         keys, self.study = np.unique(np.stack([workload, batches]).reshape(2, -1), axis=1, return_inverse=True)
         self.study = self.study.reshape(-1)
         named = list(numbers)
@@ -195,20 +215,17 @@ def _of_several_worker_counts(restarts):
     return trial[1:][trial[1:] == trial[:-1]]
 
 
-def _told(dataset, model, optimizer, plan):
+def _told(path, number, dataset, model, optimizer, plan):
     """What a trial's plan tells: its workload, and whether it repeats a search's winner."""
-    plan = parse_plan(plan)
+    plan = plan_at(path, number, plan)
     return workload_of(dataset, model, optimizer, plan), bool((plan.get("sweep") or {}).get("repeat"))
 
 
-def _each(function, *columns):
-    """What the function gives for each row of text columns, called once for each different row."""
+def _different(*columns):
+    """The different rows of text columns, and which of them each row is."""
     known: dict = {}
-    rows = list(zip(*(column.tolist() for column in columns)))
-    for row in rows:
-        if row not in known:
-            known[row] = function(*row)
-    return [known[row] for row in rows]
+    at = [known.setdefault(row, len(known)) for row in zip(*(column.tolist() for column in columns))]
+    return np.array(at, np.int64), list(known)
 
 
 class _Source:

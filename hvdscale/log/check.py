@@ -99,20 +99,29 @@ def refuse_unsound(log):
     below 1 or beyond MOST, negative steps or seconds, one step evaluated twice. What any analysis stands on; ``check``
     looks further.
     """
-    _identities(log)
-    for name in ("global_batch", "workers"):
-        _refuse(log, log.trials, name, log.trials[name] < 1, "be at least 1", "trials")
-    for table, where, names in ((log.trials, "trials", ("global_batch", "workers", "budget_steps")),
-                                (log.evaluations, "evaluations", ("step",)), (log.steps, "steps", ("step",))):
-        for name in names:
-            if table.rows:
-                _refuse(log, table, name, table[name] < 0, "not be negative", where)
-                _refuse(log, table, name, table[name] > MOST, f"be no more than {MOST:,}", where)
+    refuse_unsound_trials(log)
+    for table, where, names in ((log.evaluations, "evaluations", ("step",)), (log.steps, "steps", ("step",))):
+        _refuse_out_of_range(log, table, where, names)
     for table, where, name in ((log.evaluations, "evaluations", "train_seconds"), (log.steps, "steps", "step_seconds")):
         if table.rows:
             _refuse(log, table, name, (table[name] < 0) | np.isinf(table[name]), "be a time, or NaN: not measured",
                     where)
     _refuse_twice(log)
+
+
+def refuse_unsound_trials(log):
+    """The same of /trials alone."""
+    _identities(log)
+    for name in ("global_batch", "workers"):
+        _refuse(log, log.trials, name, log.trials[name] < 1, "be at least 1", "trials")
+    _refuse_out_of_range(log, log.trials, "trials", ("global_batch", "workers", "budget_steps"))
+
+
+def _refuse_out_of_range(log, table, where, names):
+    for name in names:
+        if table.rows:
+            _refuse(log, table, name, table[name] < 0, "not be negative", where)
+            _refuse(log, table, name, table[name] > MOST, f"be no more than {MOST:,}", where)
 
 
 def _refuse_twice(log):

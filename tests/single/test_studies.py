@@ -6,6 +6,7 @@ from hvdscale.analysis import studies as module
 from hvdscale.analysis.steps import run_of
 from hvdscale.analysis.studies import best_metric, envelope, outcomes, studies_of
 from hvdscale.analysis.trials import read_trials
+from hvdscale.errors import LogError
 from hvdscale.log import reader
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
@@ -249,7 +250,18 @@ def test_only_the_rows_of_a_study_are_read(tmp_path, monkeypatch):
 
 def test_each_plan_is_parsed_once(monkeypatch):
     parsed = []
-    monkeypatch.setattr(module, "parse_plan", lambda text: parsed.append(text) or {})
+    monkeypatch.setattr(module, "plan_at", lambda path, number, text: parsed.append(text) or {})
     studies_of([log(*[trial(number, plan=f'{{"problem": {{"train_examples": {number % 2}}}}}')
                       for number in range(6)])])
     assert len(parsed) == 2
+
+
+def test_a_trial_with_a_step_twice_is_named():
+    study, = studies_of([log(trial(0)), log(trial(3, (0, 100, 100), (0.9, 0.5, 0.5)), path="twice.h5")])
+    with pytest.raises(LogError, match="twice.h5: trial 3: evaluations/step is 100 twice"):
+        study.evaluations.read("val/error")
+
+
+def test_two_trials_of_one_id_are_named():
+    with pytest.raises(LogError, match="made.h5: trial 4 stands in trials twice, at rows 0 and 2"):
+        studies_of([log(trial(4), trial(5), trial(4))])
