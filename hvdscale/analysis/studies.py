@@ -45,6 +45,7 @@ class Study:
     budget_steps: np.ndarray    # 0: the budget is not in steps
     metaparameters: Mapping[str, np.ndarray]    # float64 by name; NaN: the trial has none
     evaluations: Evaluations = field(repr=False)
+    plan_texts: np.ndarray = field(repr=False)
 
     @cached_property
     def complete(self) -> np.ndarray:
@@ -64,6 +65,10 @@ class Study:
     def key(self, trial: int) -> tuple[str, int]:
         """Where a trial stands: its log and its id there."""
         return self.logs[self.log[trial]], int(self.id[trial])
+
+    def plan(self, trial: int) -> Mapping:
+        """All that was asked of a trial and settled before its first step; empty where its log does not say."""
+        return parse_plan(self.plan_texts[trial])
 
     def __len__(self):
         return len(self.id)
@@ -162,7 +167,8 @@ def _study(workload, global_batch, parts, kept):
         *(joined(lambda rows: getattr(rows, name))
           for name in ("id", "status", "pruned", "repeat", "seed", "budget_steps")),
         {name: joined(lambda rows: rows.metaparameter(name)) for name in names},
-        Evaluations([source for *_, source in parts], [(path, rows.id[own]) for _, path, rows, own, _ in parts], kept))
+        Evaluations([source for *_, source in parts], [(path, rows.id[own]) for _, path, rows, own, _ in parts], kept),
+        joined(lambda rows: rows.table["plan"]))
 
 
 class _TrialRows:
