@@ -20,7 +20,7 @@ from ..errors import LogError
 from ..log.check import refuse_unsound_trials
 from ..log.plan_text import plan_at
 from ..log.schema import Status
-from .trials import Workload, tells_of_pruning, workload_of
+from .trials import Workload, parse_plan, tells_of_pruning, workload_of
 
 BLOCK_ROWS = 1 << 22        # of /evaluations, looked at together for where trials begin
 GAP_ROWS = 1 << 16          # rows of others between two of a study's stretches that are read over rather than around

@@ -21,7 +21,7 @@ def quality_said(found) -> tuple[str, ...]:
         return ()
     said = [_verdict(found)]
     if math.isfinite(found.p_value):
-        said.append(f"Tested against the same values with the batches in any other order: p = {_p(found.p_value)}, "
+        said.append(f"Tested against the same values with the batches in any other order: p {_p(found.p_value)}, "
                     f"best of {found.n} trials at each of {len(found.batches)} batches. "
                     + (f"{BY_CHANCE}." if found.penalty else _power_said(found)))
     if found.penalty and found.budget is not None and found.budget.unit in ("epochs", "examples"):
@@ -77,7 +77,7 @@ def _power_said(found):
 
 
 def _p(value):
-    return f"{value:.2f}" if value >= 0.095 else f"{value:.3f}" if value >= 0.001 else "under 0.001"
+    return f"= {value:.2f}" if value >= 0.095 else f"= {value:.3f}" if value >= 0.001 else "< 0.001"
 
 
 def _within(found):
