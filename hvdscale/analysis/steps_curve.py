@@ -1,0 +1,183 @@
+"""Steps to target S at any global batch, for plans: measured, between batches, beyond them, or predicted.
+
+S is as measured at the batches that met the target. Between two of them it may lie anywhere from straight on
+logarithmic axes to straight in 1 / B, as S_min (1 + B_crit / B) is (McCandlish et al. 2018, arXiv 1812.06162). Beyond
+them it is that through the last one, with the B_crit of the curve's fit, else with the gradient noise scale in its
+place, which is a prediction; else it falls by no more than within the last two batches. The uncertainty is carried by
+draws.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.special import ndtri
+
+from .intervals import CONFIDENCE
+from .step_time import BOUNDED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED, levels
+from .steps import Estimate
+
+PREDICTED = "predicted"         # by the gradient noise scale
+NOISE_WITHIN = 4.0              # factor that holds B_crit / noise scale, of most workloads (McCandlish et al. 2018)
+LOWEST = 10.0                   # an interval open downwards (met at the first evaluation) is taken to end at a tenth
+ORDER = (*MARKS[:3], PREDICTED, BOUNDED)
+
+
+@dataclass(frozen=True)
+class StepsPoint:
+    """Steps to target at one global batch."""
+
+    global_batch: int
+    steps: Estimate
+    unmet: float = 0.0                      # share of the seeds that did not meet
+    trials: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """S at one batch: value, draws of shape (draws,), how it is known, and the variance of its logarithm that comes of
+    leaving the batches that were run."""
+
+    value: float
+    draws: np.ndarray
+    mark: str
+    extrapolation: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class StepsCurve:
+    """S at any batch. Without points S is in units of S_min, or where there is no B_crit either, of S itself."""
+
+    points: tuple[StepsPoint, ...]          # by batch
+    critical: np.ndarray | None             # draws of B_crit, shape (draws,)
+    predicted: bool = False                 # B_crit is the noise scale
+    confidence: float = CONFIDENCE
+    draws: int = DRAWS
+    seed: int = 0
+
+    @property
+    def relative(self):
+        """Whether S is known but for a factor."""
+        return not self.points
+
+    @cached_property
+    def met(self) -> tuple[StepsPoint, ...]:
+        """The points that met the target."""
+        return tuple(point for point in self.points if point.steps.met and point.steps.value > 0)
+
+    def at(self, batch) -> Steps:
+        """S at a global batch: inf where it is not known to meet the target at all."""
+        if self.relative:
+            factor = np.ones(self.draws) if self.critical is None else 1 + self.critical / batch
+            return Steps(float(np.median(factor)), factor, MEASURED if self.critical is None else PREDICTED,
+                         log_variance(factor))
+        same = [point for point in self.points if point.global_batch == batch]
+        if same:
+            return Steps(same[0].steps.value, self._of(same[0]), MEASURED)
+        below = [point for point in self.met if point.global_batch < batch]
+        above = [point for point in self.met if point.global_batch > batch]
+        if below and above:
+            return self._between(below[-1], above[0], batch)
+        beside = (below or above or [None])[-1 if below else 0]
+        if beside is None or self._lost_beyond(beside, bool(below)):
+            return Steps(np.inf, np.full(self.draws, np.inf), EXTRAPOLATED)
+        return self._beyond(beside, batch)
+
+    def _lost_beyond(self, beside, above):
+        """Whether a batch above (or below) this one did not meet the target."""
+        lost = [point.global_batch for point in self.points if point not in self.met]
+        return any((batch > beside.global_batch) == above for batch in lost)
+
+    def _between(self, left, right, batch):
+        ends = left.global_batch, right.global_batch
+        straight = np.log(batch / ends[0]) / np.log(ends[1] / ends[0])
+        inverse = (1 / ends[0] - 1 / batch) / (1 / ends[0] - 1 / ends[1])
+
+        def steps(first, last, share):
+            return (first ** (1 - straight) * last ** straight) ** share * (
+                first + (last - first) * inverse) ** (1 - share)
+        draws = self._of(left), self._of(right)
+        known = np.isfinite(draws).all(0)
+        share = np.random.default_rng([self.seed, 7]).uniform(size=self.draws)
+        drawn = np.full(self.draws, np.inf)
+        drawn[known] = steps(draws[0][known], draws[1][known], share[known])
+        return Steps(steps(left.steps.value, right.steps.value, 0.5), drawn, INTERPOLATED)
+
+    def _beyond(self, beside, batch):
+        if self.critical is not None:
+            factor = (1 + self.critical / batch) / (1 + self.critical / beside.global_batch)
+        else:
+            factor = (beside.global_batch / batch) ** self._slope(batch > beside.global_batch)
+        return Steps(beside.steps.value * float(np.median(factor)), self._of(beside) * factor,
+                     PREDICTED if self.predicted else EXTRAPOLATED, log_variance(factor))
+
+    def _slope(self, above):
+        """Draws of how the steps fall beyond the batches: as a power of the batch that is anywhere between that of the
+        last two batches and none above them, and between that of the first two and 1 below. Returns diminish."""
+        share = np.random.default_rng([self.seed, 3]).uniform(size=self.draws)
+        if len(self.met) < 2:
+            return share
+        left, right = self.met[-2:] if above else self.met[:2]
+        with np.errstate(invalid="ignore"):
+            slope = np.log(self._of(left) / self._of(right)) / np.log(right.global_batch / left.global_batch)
+        slope = np.clip(np.where(np.isfinite(slope), slope, 1 if above else 0), 0, 1)
+        return share * slope if above else 1 - share * (1 - slope)
+
+    def _of(self, point):
+        """Draws of a point's steps: log-normal on each side of the value, as wide as its interval."""
+        estimate = point.steps
+        if not estimate.met:
+            return np.full(self.draws, np.inf)
+        random = np.random.default_rng([self.seed, 4, point.global_batch])
+        deviate = random.permutation(ndtri(levels(self.draws)))
+        low, high = (value if end != end else end for value, end in
+                     ((estimate.value, estimate.low), (estimate.value, estimate.high)))
+        down = np.log(estimate.value / max(low, estimate.value / LOWEST))
+        up = np.log(high / estimate.value) if high < np.inf else down
+        drawn = estimate.value * np.exp(deviate / ndtri(0.5 + self.confidence / 2) * np.where(deviate < 0, down, up))
+        if np.isinf(high):
+            drawn[deviate > -ndtri(max(point.unmet, (1 - self.confidence) / 2))] = np.inf
+        return drawn
+
+
+def points_of(section) -> tuple[tuple[StepsPoint, ...], None]:
+    """The points of a section's table by batch, repeats of a setting each; their B_crit is not fitted."""
+    points = [point.cell for point in section.batches.points if point.cell.runs] if section.batches else []
+    return tuple(StepsPoint(cell.global_batch, cell.steps, 1 - cell.met / len(cell.samples.seeds),
+                            tuple(run.trial.key for run in cell.runs)) for cell in points), None
+
+
+def steps_curve(points: Sequence[StepsPoint], critical=None, *, predicted=False, confidence=CONFIDENCE, draws=DRAWS,
+                seed=0) -> StepsCurve:
+    """The curve of these points; ``critical``: draws of B_crit, of any number, or None."""
+    if critical is not None:
+        random = np.random.default_rng([seed, 5])
+        critical = np.asarray(critical, float)
+        critical = critical if len(critical) == draws else random.choice(critical, draws)
+    points = tuple(sorted(points, key=lambda point: point.global_batch))
+    return StepsCurve(points, critical, predicted, confidence, draws, seed)
+
+
+def noise_draws(scale, low=np.nan, high=np.nan, confidence=CONFIDENCE, draws=DRAWS, seed=0):
+    """Draws of B_crit from a noise scale with its interval, within a factor NOISE_WITHIN of it; shape (draws,)."""
+    random = np.random.default_rng([seed, 6])
+    quantile = ndtri(0.5 + confidence / 2)
+    measured, model = (random.permutation(ndtri(levels(draws))) / quantile for _ in range(2))
+    down = np.log(scale / low) if 0 < low <= scale else np.log(NOISE_WITHIN) if low == 0 else 0.0
+    up = np.log(high / scale) if scale <= high < np.inf else np.log(NOISE_WITHIN) if np.isinf(high) else 0.0
+    return scale * np.exp(measured * np.where(measured < 0, down, up) + model * np.log(NOISE_WITHIN))
+
+
+def quantiles(draws, confidence):
+    """Ends of the central share of draws; inf where so many are inf."""
+    ordered = np.sort(draws)
+    tail = (1 - confidence) / 2
+    last = len(ordered) - 1
+    return float(ordered[int(np.floor(tail * last))]), float(ordered[int(np.ceil((1 - tail) * last))])
+
+
+def log_variance(draws):
+    known = draws[np.isfinite(draws) & (draws > 0)]
+    return float(np.log(known).var()) if len(known) else 0.0
