@@ -1,6 +1,6 @@
 """Steps and seconds to target at many targets of one metric, from easy to strict: what a slider over the target shows.
 
-    explored = explore(studies, Target.parse("val/error<0.01"), cells_at=lambda target: ...)
+    explored = explore(studies, Target.parse("val/error<0.01"))
     explored.steps[stop][batch].value
 """
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from ..target import Target
 from .steps import Cell, Estimate
 from .studies import Best, Study, best_metric, envelope
+from .worker_plan import WorkerPlan
 
 MOST_STOPS = 48
 DIGITS = 3              # of the targets at the stops
@@ -29,7 +30,8 @@ class Explored:
     steps: tuple[tuple[Estimate, ...], ...]     # [stop][study]: to target
     fewest: tuple[tuple[int, ...], ...]         # [stop][study]: index of the trial with the fewest steps; -1: none
     best: tuple[Best, ...]                      # [study]: the best value of each trial
-    cells: tuple[tuple[Cell, ...], ...]         # [stop]: by worker count and batch; () where no times are known
+    cells: tuple[tuple[Cell, ...], ...]         # [stop]: by worker count and batch
+    plans: tuple[WorkerPlan | None, ...]        # [stop]: by worker count; None where none can be made
 
     @property
     def start(self) -> int:
@@ -38,11 +40,13 @@ class Explored:
 
 
 def explore(studies: Sequence[Study], target: Target, steps_at: Callable | None = None,
-            cells_at: Callable | None = None, strictest: Target | None = None) -> Explored | None:
+            cells_at: Callable | None = None, plan_at: Callable | None = None,
+            strictest: Target | None = None) -> Explored | None:
     """The stops of a target's metric over the studies of one workload; None where no trial has it.
 
     steps_at   of a target: {global batch: Estimate}; None: the fewest steps of the trials, without an interval
-    cells_at   of a target: the cells by worker count
+    cells_at   of a target: the cells by worker count and batch
+    plan_at    of a target: its WorkerPlan or None
     strictest  no stop is stricter, because trials ended there
     """
     studies = tuple(study for study in studies if target.column in study.evaluations.columns)
@@ -58,7 +62,8 @@ def explore(studies: Sequence[Study], target: Target, steps_at: Callable | None 
               for known, row in zip(steps, found)),
         tuple(tuple(trial for _, trial in row) for row in found),
         tuple(best_metric(study, target.column, target.minimizes) for study in studies),
-        tuple(() if cells_at is None else tuple(cells_at(stop)) for stop in stops))
+        tuple(() if cells_at is None else tuple(cells_at(stop)) for stop in stops),
+        tuple(None if plan_at is None else plan_at(stop) for stop in stops))
 
 
 def stops_of(values: Sequence[np.ndarray], target: Target, strictest: Target | None = None,

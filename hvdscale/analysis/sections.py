@@ -112,13 +112,17 @@ def analyse(trials, targets=(), options=Options()) -> tuple[Group, ...]:
 
     Raises UsageError where no trial has a target's metric.
     """
-    known = sorted({name for trial in trials for name in trial.metrics})
+    refuse_unknown(targets, {name for trial in trials for name in trial.metrics})
+    return tuple(Group(workload, found, tuple(_sections(workload, found, targets, options)))
+                 for workload, found in by_workload(trials).items())
+
+
+def refuse_unknown(targets, known) -> None:
+    """Raise UsageError where a target's metric is none of those known."""
     for target in targets:
         if target.column not in known:
             raise UsageError(f"target {str(target)!r}: no log has {target.column}; the metrics there: "
-                             f"{', '.join(known) or 'none'}")
-    return tuple(Group(workload, found, tuple(_sections(workload, found, targets, options)))
-                 for workload, found in by_workload(trials).items())
+                             f"{', '.join(sorted(known)) or 'none'}")
 
 
 def _sections(workload, trials, targets, options):
