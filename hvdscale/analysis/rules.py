@@ -189,6 +189,8 @@ class RuleCosts:
 
     effective    whether the rate is eta / (1 - momentum)
     base         the study of the smallest tuned batch, base_trial its best trial, base_rate that one's rate
+    costs_from_fitted   as ``costs``, but started from the fitted best rate of the base; where base_rate lies outside
+                 its interval, else empty
     exponent     over every batch;  exponent_perfect  over those that scale perfectly, to perfect_until; None: not known
     """
 
@@ -201,6 +203,7 @@ class RuleCosts:
     base_trial: int
     base_rate: float
     costs: tuple[RuleCost, ...]
+    costs_from_fitted: tuple[RuleCost, ...]
     rates: tuple[BestRate, ...]             # by tuned batch, as the points of each rule
     tuned_steps: tuple[Estimate, ...]       # likewise: of the tuned optimum
     exponent: Exponent
@@ -225,14 +228,19 @@ def rules_of(curve, rules: Sequence[Rule] = RULES, tolerance=TOLERANCE) -> RuleC
     for batch, landscape in zip(tuned, landscapes_of([batch.intervals for batch in tuned])):
         batch.landscape = landscape
     base = tuned[0]
-    costs = tuple(RuleCost(rule, tuple(batch.under(rule, base, tolerance) for batch in tuned), tolerance)
-                  for rule in rules)
+
+    def costs_from(rate):
+        return tuple(RuleCost(rule, tuple(batch.under(rule, base, rate, tolerance) for batch in tuned), tolerance)
+                     for rule in rules)
     rates = tuple(batch.best_rate() for batch in tuned)
     until = getattr(getattr(curve.regimes, "perfect_until", None), "value", None)
     until = None if until is None or np.isnan(until) else float(until)
     perfect = None if until is None else exponent_of(rates, until, curve.confidence)
-    return RuleCosts(curve.workload, curve.target, effective, tolerance, curve.confidence, base.study, base.best,
-                     base.rate[base.best], costs, rates, tuple(batch.point.steps for batch in tuned),
+    start, fitted = rates[0].tried, rates[0].best
+    beside = fitted.low > start or fitted.high < start
+    return RuleCosts(curve.workload, curve.target, effective, tolerance, curve.confidence, base.study, base.best, start,
+                     costs_from(start), costs_from(fitted.value) if beside else (), rates,
+                     tuple(batch.point.steps for batch in tuned),
                      exponent_of(rates, np.inf, curve.confidence), perfect, until)
 
 
@@ -315,9 +323,9 @@ class _Batch:
         return BestRate(self.study.global_batch, float(self.rate[self.best]), best, self.landscape, self.why,
                         tuple(map(self.study.key, rows)))
 
-    def under(self, rule, base, tolerance) -> RulePoint:
-        """The rule here, started from the base's best trial."""
-        rate = base.rate[base.best] * rule.factor(self.study.global_batch / base.study.global_batch)
+    def under(self, rule, base, start, tolerance) -> RulePoint:
+        """The rule here, started from a rate at the base, with the other metaparameters of its best trial."""
+        rate = start * rule.factor(self.study.global_batch / base.study.global_batch)
         if self is base:
             return RulePoint(self.study.global_batch, rate, Estimate(1.0, 1.0, 1.0, 1), BASE, KEPT, self.point.steps,
                              self._near(rate), (self.study.key(self.best),), None)
@@ -325,7 +333,7 @@ class _Batch:
         verdict = LOST if loss.low > 1 + tolerance else KEPT if loss.high <= 1 + tolerance else UNKNOWN
         steps = times(self.point.steps, loss)
         return RulePoint(self.study.global_batch, rate, loss, how, verdict, steps, self._near(rate), keys,
-                         self._missing(rule, rate, base) if verdict == UNKNOWN else None)
+                         self._missing(rule, rate, base, start) if verdict == UNKNOWN else None)
 
     def _loss(self, rule, rate, tolerance):
         """(loss, how it is known or why not, trials)."""
@@ -368,7 +376,7 @@ class _Batch:
         return Near(len(rows), int(np.isfinite(steps).sum()), float(steps.min(initial=np.inf)),
                     tuple(map(self.study.key, rows)))
 
-    def _missing(self, rule, rate, base):
+    def _missing(self, rule, rate, base, start):
         values = {name: float(column[base.best]) for name, column in base.study.metaparameters.items()
                   if not np.isnan(column[base.best])}
         budgets = [float(batch.study.budget_steps[batch.best]) for batch in (base, self)]
@@ -379,7 +387,8 @@ class _Batch:
             point = (base.study.plan(base.best).get("sweep") or {}).get("point") or {}
             asked |= layer_of(point)
             asked |= {name: value for name, value in scaled.items() if name in asked}
-            asked |= {"lr": values["learning_rate"], "base_batch": base.study.global_batch, "lr_rule": rule.name,
+            asked |= {"lr": float(values["learning_rate"] * start / base.rate[base.best]),
+                      "base_batch": base.study.global_batch, "lr_rule": rule.name,
                       "target": str(self.reached.target), **({"max_lr_factor": rule.cap} if rule.cap else {})}
         factor = float(rate / base.rate[base.best])
         values |= scaled | {"learning_rate": values["learning_rate"] * factor}

@@ -27,8 +27,8 @@ def rules_said(found) -> tuple[str, ...]:
     """Where each rule first loses, how the best rate grows, and which trials are missing; () for None."""
     if found is None:
         return ()
-    return (_start_said(found), *(_cost_said(found, cost) for cost in found.costs), *_exponent_said(found),
-            *missing_said(found))
+    return (_start_said(found), *(_cost_said(found, cost) for cost in found.costs), *_from_fitted_said(found),
+            *_exponent_said(found), *missing_said(found))
 
 
 def rule_name(rule) -> str:
@@ -74,6 +74,24 @@ def _cost_said(found, cost):
             f"{_loss_said(sure)}{_at_largest(last) if sure is not last else ''}.")
 
 
+def _from_fitted_said(found):
+    """Where each rule would first lose from the fitted best rate of the base."""
+    if not found.costs_from_fitted:
+        return []
+    said = [f"{rule_name(cost.rule)} {_first_short(cost.first_lost)}" for cost in found.costs_from_fitted]
+    return [f"Started there from {number(found.rates[0].best.value)} instead, they first lose more than "
+            f"{percent(found.tolerance)}: {'; '.join(said)}."]
+
+
+def _first_short(lost):
+    """Where a rule first loses, in few words."""
+    if math.isinf(lost.low):
+        return "at no batch"
+    if math.isinf(lost.high):
+        return f"at batch {lost.low:,.0f} at the earliest, surely at none"
+    return f"at batch {lost.low:,.0f}" + (f" to {lost.high:,.0f}" if lost.low < lost.high else "")
+
+
 def _loss_said(point):
     if math.isinf(point.loss.value):
         return f"more than {ratio(point.loss.beyond)} times the steps"
@@ -113,13 +131,11 @@ def missing_said(found, most=MOST_MISSING) -> tuple[str, ...]:
 
 
 def _missing_one(found, run, point):
-    rate = f"{rate_name(found)} {number(run.rate)}"
-    near = (f"no trial lies within a factor of {NEAR:g} of {rate}" if not point.near.trials else
-            f"{counted(point.near.trials, 'trial')} within a factor of {NEAR:g} of {rate}"
-            f" {'is' if point.near.trials == 1 else 'are'} too few to tell")
-    if point.how in (FEW, OPEN):
-        near = PROBLEMS[point.how]
-    return f"Not known for {rule_name(run.rule)} at batch {run.global_batch:,}: {near}. {run_said(run)}"
+    rate = f"within a factor of {NEAR:g} of {rate_name(found)} {number(run.rate)}"
+    near = point.near.trials
+    said = f"no trial lies {rate}" if not near else f"{counted(near, 'trial')} {'lies' if near == 1 else 'lie'} {rate}"
+    said += f", and {PROBLEMS[point.how]}" if point.how in (FEW, OPEN) else "" if not near else ", too few to tell"
+    return f"Not known for {rule_name(run.rule)}: at batch {run.global_batch:,} {said}. {run_said(run)}"
 
 
 def run_said(run) -> str:

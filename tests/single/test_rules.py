@@ -1,0 +1,323 @@
+"""What learning-rate rules cost: on sweeps whose best rate and steps are known, and where little is known."""
+import math
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.landscape import Landscape, landscape_of, valley
+from hvdscale.analysis.rules import (FEW, FITTED, KEPT, LOST, OPEN, RUNS, UNKNOWN, BestRate, Rule, exponent_of,
+                                     rules_of)
+from hvdscale.analysis.steps import Estimate
+from hvdscale.errors import UsageError
+from hvdscale.report.rules import command_of, rules_said, tables_of_rules
+from hvdscale.report.tables import as_csv, as_text, as_values
+from tests.single.made_landscapes import curve_of, logged, run, searched
+
+BATCHES = (4, 8, 16, 32, 64, 128)
+LINEAR_UNTIL = 16
+
+
+def best_rate(batch):
+    """Linear up to LINEAR_UNTIL, then constant."""
+    return 0.01 * min(batch, LINEAR_UNTIL)
+
+
+def fewest(batch):
+    return 100 * (1 + 64 / batch)
+
+
+@pytest.fixture(scope="module")
+def found():
+    """The rules on a sweep of the truth above."""
+    logs = [logged(*searched(batch, best_rate(batch), fewest(batch), count=30), path=f"b{batch}.h5")
+            for batch in BATCHES]
+    return rules_of(curve_of(*logs, perfect_until=LINEAR_UNTIL))
+
+
+def cost(found, name):
+    [one] = [one for one in found.costs if str(one.rule) == name]
+    return one
+
+
+# rules as written
+
+@pytest.mark.parametrize("text, ratio, factor", [
+    ("linear", 8, 8), ("sqrt", 16, 4), ("none", 8, 1), ("power:0.7", 2, 2 ** 0.7), ("linear<=8", 4, 4),
+    ("linear<=8", 64, 8), ("power:2<=5", 9, 5)])
+def test_a_rule_is_read_and_written_and_gives_its_factor(text, ratio, factor):
+    rule = Rule.parse(text)
+    assert str(rule) == text and rule.factor(ratio) == pytest.approx(factor)
+
+
+@pytest.mark.parametrize("text", ["quadratic", "linear<=", "linear<=0", "linear<=x", "linear<=inf", "power:x", ""])
+def test_what_is_no_rule_is_refused(text):
+    with pytest.raises(UsageError):
+        Rule.parse(text)
+
+
+# a known sweep
+
+def test_the_exponent_is_that_of_the_sweep_where_it_is_linear_and_less_over_all(found):
+    part, whole = found.exponent_perfect, found.exponent
+    assert part.batches == (4, 8, 16) and part.low <= 1 <= part.high
+    assert whole.batches == BATCHES and 0.1 < whole.value < 0.7 and whole.high < 1
+
+
+def test_each_best_rate_lies_in_its_interval(found):
+    inside = [one.best.low <= best_rate(one.global_batch) <= one.best.high for one in found.rates]
+    assert sum(inside) >= len(BATCHES) - 1
+    assert all(one.best.high < 4 * one.best.low for one in found.rates)
+
+
+@pytest.mark.parametrize("name, power", [("linear", 1.0), ("sqrt", 0.5), ("none", 0.0)])
+def test_where_a_rule_first_loses_lies_in_its_interval_and_what_is_sure_is_so(found, name, power):
+    rule = cost(found, name)
+    truth = {point.global_batch: math.exp(valley(math.log(point.rate / best_rate(point.global_batch)), 1.0, 3.0))
+             for point in rule.points}
+    first = next((batch for batch in BATCHES if truth[batch] > 1.2), math.inf)
+    assert rule.first_lost.low <= first <= rule.first_lost.high
+    for point in rule.points:
+        assert point.rate == pytest.approx(found.base_rate * (point.global_batch / 4) ** power)
+        assert point.verdict != LOST or truth[point.global_batch] > 1.2
+        assert point.verdict != KEPT or truth[point.global_batch] <= 1.2
+
+
+def test_a_rule_that_surely_loses_says_by_how_much(found):
+    last = cost(found, "linear").points[-1]
+    truth = math.exp(valley(math.log(last.rate / best_rate(128)), 1.0, 3.0))
+    assert last.verdict == LOST and last.how == FITTED
+    assert last.loss.low <= truth and (last.loss.high >= truth or math.isinf(last.loss.value))
+
+
+def test_every_number_names_trials_that_are_in_the_logs(found):
+    logs = {f"b{batch}.h5" for batch in BATCHES}
+    for table in tables_of_rules(found):
+        assert table.rows and all(row.trials and {log for log, _ in row.trials} <= logs for row in table.rows)
+        assert as_text(table) and as_csv(table) and as_values(table)
+
+
+def test_the_sentences_name_the_start_each_rule_the_exponent_and_a_command(found):
+    said = "\n".join(rules_said(found))
+    for part in ("from the best of batch 4 (learning rate", "Linear scaling first loses more than 20%",
+                 "A constant rate", "The best learning rate grows as batch^", "up to 16, where steps still fall"):
+        assert part in said
+    assert "effective" not in said and "nan" not in said
+
+
+# what is scaled
+
+def test_with_a_momentum_that_was_searched_the_effective_rate_is_scaled():
+    logs = [logged(*searched(batch, best_rate(batch), fewest(batch), count=24, momentum=True), path=f"b{batch}.h5")
+            for batch in (4, 8, 16)]
+    found = rules_of(curve_of(*logs))
+    study, trial = found.base, found.base_trial
+    lr, momentum = (study.metaparameters[name][trial] for name in ("learning_rate", "momentum"))
+    assert found.effective and found.base_rate == pytest.approx(lr / (1 - momentum))
+    assert all(one.best.low < 2 * best_rate(one.global_batch) and one.best.high > best_rate(one.global_batch) / 2
+               for one in found.rates)
+    for rule in found.costs:
+        for missing in rule.missing:
+            assert missing.values["momentum"] == momentum
+            assert missing.values["learning_rate"] / (1 - momentum) == pytest.approx(missing.rate)
+    assert "lr / (1 - momentum) because the momentum was searched too" in rules_said(found)[0]
+
+
+def test_with_one_momentum_the_rate_itself_is_scaled():
+    runs = {batch: searched(batch, best_rate(batch), fewest(batch)) for batch in (4, 8)}
+    for one in (*runs[4], *runs[8]):
+        one.momentum = 0.9
+    found = rules_of(curve_of(*[logged(*runs[batch], path=f"b{batch}.h5") for batch in runs]))
+    assert not found.effective and found.base_rate == found.base.metaparameters["learning_rate"][found.base_trial]
+
+
+# runs made with a rule
+
+def with_runs(steps, seeds=3):
+    base, large = (searched(batch, best_rate(batch), fewest(batch)) for batch in (4, 64))
+    tuned = rules_of(curve_of(logged(*base, path="b4.h5"), logged(*large, path="b64.h5")))
+    rate = tuned.base_rate * 4
+    direct = [run(100 + seed, 64, steps + 10 * seed, every=10, budget=4000, lr=rate, searched=False,
+                  rule=("sqrt", 4, tuned.base_rate), seed=seed) for seed in range(seeds)]
+    return rules_of(curve_of(logged(*base, path="b4.h5"), logged(*large, *direct, path="b64.h5")))
+
+
+def test_runs_made_with_a_rule_are_used_as_they_are():
+    point = cost(with_runs(2000), "sqrt").points[-1]
+    assert point.how == RUNS and {trial for log, trial in point.keys if log == "b64.h5"} >= {100, 101, 102}
+    found = with_runs(2000)
+    tuned = found.tuned_steps[-1].value
+    assert point.loss.value == pytest.approx((2000 * 2010 * 2020) ** (1 / 3) / tuned)
+    assert point.verdict == LOST and cost(found, "linear").points[-1].how != RUNS
+
+
+def test_one_run_with_a_rule_tells_no_more_than_its_value():
+    point = cost(with_runs(2000, seeds=1), "sqrt").points[-1]
+    assert point.how == RUNS and point.loss.value > 1.2 and math.isnan(point.loss.low) and point.verdict == UNKNOWN
+    assert point.missing is not None
+
+
+def test_a_run_with_a_rule_that_never_met_the_target_has_lost():
+    point = cost(with_runs(math.inf), "sqrt").points[-1]
+    assert point.how == RUNS and math.isinf(point.loss.value) and point.loss.low > 1.2 and point.verdict == LOST
+
+
+# what is missing
+
+def test_the_trial_that_is_missing_is_named_with_its_values_and_its_command():
+    logs = [logged(*searched(4, 0.04, 400, count=20), path="b4.h5"),
+            logged(*searched(64, 0.16, 100, count=12, width=0.6), path="b64.h5")]
+    found = rules_of(curve_of(*logs), [Rule("power:1.3")])
+    [missing] = found.costs[0].missing
+    assert missing.global_batch == 64 and missing.values["learning_rate"] == pytest.approx(found.base_rate * 16 ** 1.3)
+    command = command_of(missing)
+    assert command.startswith("hvdscale-train made/net --global-batch 64 --lr ") and "--lr-rule power:1.3" in command
+    assert "--base-batch 4" in command and "'val/error<0.2'" in command
+    assert "checkpoint" not in command and "--seed" not in command
+    said = [one for one in rules_said(found) if one.startswith("Not known")]
+    assert len(said) == 1 and "at batch 64 no trial lies within a factor of 1.5 of learning rate" in said[0]
+    assert command in said[0]
+
+
+def test_the_steps_of_a_schedule_are_scaled_with_the_budget():
+    made = {batch: searched(batch, 0.04, 400 * 4 / batch, count=12, width=0.6) for batch in (4, 8)}
+    logs = [logged(*runs, path=f"b{batch}.h5", decay_steps=[one.row["budget_steps"] * 0.75 for one in runs])
+            for batch, runs in made.items()]
+    found = rules_of(curve_of(*logs), [Rule("power:3")])
+    budgets = [made[batch][0].row["budget_steps"] for batch in (4, 8)]
+    assert [one.values["decay_steps"] for one in found.costs[0].missing] == [round(0.75 * budgets[1])]
+
+
+def test_without_plans_the_missing_values_are_said_and_no_command():
+    runs = [*searched(4, 0.04, 400, width=1.0), *searched(8, 0.08, 200, width=0.6)]
+    for one in runs:
+        one.row["plan"] = ""
+    found = rules_of(curve_of(logged(*[one for one in runs if one.row["global_batch"] == 4], path="b4.h5"),
+                              logged(*[one for one in runs if one.row["global_batch"] == 8], path="b8.h5")),
+                     [Rule("power:4")])
+    [missing] = found.costs[0].missing
+    assert command_of(missing) == "" and "Run it under three seeds: learning rate" in " ".join(rules_said(found))
+
+
+# little to go by
+
+def test_one_tuned_batch_or_none_gives_nothing():
+    assert rules_of(curve_of(logged(*searched(4, 0.04, 400), path="b4.h5"))) is None
+    never = [run(id, 8, math.inf, every=10, budget=100, lr=0.1 + id) for id in range(8)]
+    assert rules_of(curve_of(logged(*searched(4, 0.04, 400), path="b4.h5"), logged(*never, path="b8.h5"))) is None
+    assert rules_said(None) == () and tables_of_rules(None) == ()
+
+
+def test_a_batch_where_all_diverged_is_left_out():
+    lost = [run(id, 16, math.inf, every=10, budget=100, lr=0.1 + id, diverged=True) for id in range(8)]
+    logs = [logged(*searched(batch, best_rate(batch), fewest(batch)), path=f"b{batch}.h5") for batch in (4, 8)]
+    found = rules_of(curve_of(*logs, logged(*lost, path="b16.h5")))
+    assert [point.global_batch for point in found.costs[0].points] == [4, 8]
+
+
+def test_where_few_met_the_target_nothing_is_claimed():
+    few = [run(id, 16, 50 if id < 2 else math.inf, every=10, budget=100, lr=0.01 * 2 ** id) for id in range(6)]
+    logs = [logged(*searched(4, best_rate(4), fewest(4)), path="b4.h5"), logged(*few, path="b16.h5")]
+    found = rules_of(curve_of(*logs))
+    point = cost(found, "linear").points[-1]
+    assert point.how == FEW and point.verdict == UNKNOWN and math.isnan(point.loss.value)
+    assert found.rates[-1].why == FEW and math.isnan(found.exponent.value)
+    assert "too few trials met the target to tell" in " ".join(rules_said(found))
+    assert "n/a" in as_text(tables_of_rules(found)[0])
+
+
+def test_a_best_rate_that_the_space_cut_off_is_not_known():
+    falling = [run(id, 16, math.ceil(800 * 1.6 ** -id / 10) * 10, every=10, budget=4000, lr=0.001 * 1.6 ** id)
+               for id in range(9)]
+    base = logged(*searched(4, best_rate(4), fewest(4)), path="b4.h5")
+    found = rules_of(curve_of(base, logged(*falling, path="b16.h5")))
+    assert found.rates[-1].why == OPEN and cost(found, "linear").points[-1].how == OPEN
+
+
+# the landscape and the exponent
+
+def test_trials_that_never_met_or_diverged_count():
+    random = np.random.default_rng(3)
+    log_rate = random.uniform(-4, 4, 40)
+    steps = np.ceil(100 * np.exp(valley(log_rate, 1.0, 3.0) + random.exponential(0.1, 40)))
+    known = np.where(steps < 300, steps, np.inf)
+    found = landscape_of(log_rate, np.where(steps < 300, steps - 1, 300), known)
+    above = np.exp(valley(1.5, 1.0, 3.0))
+    assert found.loss(1.5, 0.95).low <= above <= found.loss(1.5, 0.95).high and found.loss(1.5, 0.95).low > 2
+    assert found.optimum(0.95).low <= 1 <= found.optimum(0.95).high and found.bracketed
+    met = steps < 300
+    assert landscape_of(log_rate[met], steps[met] - 1, steps[met]).loss(1.5, 0.95).low < found.loss(1.5, 0.95).low
+
+
+def test_pruned_trials_hardly_change_what_is_found():
+    whole, pruned = ([logged(*searched(batch, best_rate(batch), fewest(batch), count=30, keep=keep),
+                             path=f"b{batch}.h5") for batch in (4, 8, 16)] for keep in (None, 5))
+    for one, other in zip(rules_of(curve_of(*whole)).rates, rules_of(curve_of(*pruned)).rates):
+        assert other.best.low < one.best.value < other.best.high
+
+
+def test_a_landscape_needs_trials_that_met_and_more_than_one_rate():
+    steps = np.array([100.0, 120, 140, np.inf])
+    assert landscape_of(np.arange(4.0), steps - 10, steps) is None
+    assert landscape_of(np.zeros(6), np.full(6, 90.0), np.full(6, 100.0)) is None
+
+
+def test_the_valley_is_0_at_its_minimum_with_slopes_on_either_side():
+    assert valley(0.0, 1.0, 3.0) == pytest.approx(0) and valley(0.0, 0.7, 2.0, 0.3) == pytest.approx(0)
+    grid = np.linspace(-3, 3, 601)
+    assert valley(grid, 1.0, 3.0, 0.5).min() == pytest.approx(0, abs=1e-12)
+    assert valley(-30.0, 1.0, 3.0) - valley(-31.0, 1.0, 3.0) == pytest.approx(-1)
+    assert valley(31.0, 1.0, 3.0) - valley(30.0, 1.0, 3.0) == pytest.approx(3)
+
+
+def known_rate(batch, rate, deviation):
+    draws = np.log(rate) + deviation * np.random.default_rng(batch).standard_normal(1000)
+    landscape = Landscape(draws, draws, np.zeros((4, 1000)), -9, 9, 10, 10)
+    return BestRate(batch, rate, Estimate(rate, rate * 0.9, rate * 1.1, 10), landscape, "", ())
+
+
+def test_the_exponent_of_a_power_is_recovered_and_scatter_widens_its_interval():
+    straight = exponent_of([known_rate(2 ** k, 0.1 * 2 ** (0.7 * k), 0.01) for k in range(8)])
+    assert straight.value == pytest.approx(0.7, abs=0.01) and straight.low <= 0.7 <= straight.high
+    scattered = exponent_of([known_rate(2 ** k, 0.1 * 2 ** (0.7 * k + (-1) ** k), 0.01) for k in range(8)])
+    assert scattered.high - scattered.low > 10 * (straight.high - straight.low)
+
+
+def test_an_exponent_needs_three_batches():
+    two = exponent_of([known_rate(2, 0.1, 0.01), known_rate(4, 0.2, 0.01)])
+    assert math.isnan(two.value) and two.batches == (2, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape, noise, keep", [("valley", 0.25, 5), ("valley", 0.6, None), ("squares", 0.25, 5)])
+def test_intervals_of_the_loss_cover_the_truth_and_verdicts_are_seldom_wrong(shape, noise, keep, sweeps=60):
+    from hvdscale.analysis.landscape import landscapes_of
+    random = np.random.default_rng(0)
+    inside = known = wrong = 0
+    for _ in range(sweeps):
+        batches = 2.0 ** np.arange(1, 9)
+        best = 0.8 * np.log(np.minimum(batches, 32) / 2)
+        true = [(lambda x, b=b: 0.3 * (x - b) ** 2 if shape == "squares" else valley(x - b, 1.0, 3.0)) for b in best]
+        found = landscapes_of([drawn(random, one, noise, keep) for one in true])
+        for batch, one, landscape in zip(batches, true, found):
+            for power in (1.0, 0.5, 0.0) if landscape is not None and landscape.bracketed else ():
+                rate = power * np.log(batch / 2)
+                loss, truth = landscape.loss(rate, 0.95), np.exp(one(rate))
+                known += 1
+                inside += loss.low <= 1.02 * truth and truth <= loss.high
+                wrong += (loss.low > 1.2) != (truth > 1.2) and (loss.high <= 1.2) != (truth <= 1.2) and (
+                    loss.low > 1.2 or loss.high <= 1.2)
+    assert 0.9 <= inside / known and wrong / known < 0.025
+
+
+def drawn(random, truth, noise, keep, count=20, every=10.0, budget=2000.0):
+    log_rate = random.uniform(-5, 7, count)
+    steps = np.ceil(150 * np.exp(truth(log_rate) + random.exponential(noise, count)) / every) * every
+    steps = np.where(steps <= budget, steps, np.inf)
+    before, met = np.where(np.isfinite(steps), steps - every, budget), []
+    for at in range(count):
+        limit = sorted(met)[keep - 1] if keep and len(met) >= keep else np.inf
+        if steps[at] > limit:
+            before[at], steps[at] = limit, np.inf
+        elif np.isfinite(steps[at]):
+            met.append(steps[at])
+    return log_rate, before, steps
