@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import HvdscaleError, LogError
 from ..log.check import check as check_log
 from ..log.merge import merge as merge_logs
+from ..log.plan_text import read_plan
 from ..log.reader import Log, read_log
 from ..log.repair import repair as repair_log
 from ..log.schema import Status
@@ -75,7 +76,7 @@ def show(path, trial, plan, evaluations, steps):
         row = 0 if trial is None else int(np.flatnonzero(ids == trial)[0])
         click.echo("\n".join(_trial(log, row)))
         if plan:
-            click.echo("\nplan\n" + json.dumps(_plan(log, row), indent=2, ensure_ascii=False))
+            click.echo("\nplan\n" + _plan_text(log.trials["plan"][row]))
         click.echo("\n" + _table(log, log.evaluations, ids[row], evaluations))
         if steps:
             click.echo("\n" + _table(log, log.steps, ids[row], True))
@@ -187,11 +188,28 @@ def _of_trial(table, column: str, trial: int) -> np.ndarray:
 
 
 def _plan(log: Log, row: int) -> dict:
+    """A trial's plan; empty where it is none, or has entries that it cannot have."""
     try:
-        plan = json.loads(log.trials["plan"][row])
-    except ValueError:
+        return read_plan(log.trials["plan"][row])
+    except LogError:
         return {}
-    return plan if isinstance(plan, dict) else {}
+
+
+def _plan_text(text: str) -> str:
+    """A plan as people read it; what is no plan as it stands."""
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _complaint(log: Log, row: int) -> list[str]:
+    """What is wrong with a trial's plan, if anything."""
+    try:
+        read_plan(log.trials["plan"][row])
+    except LogError as error:
+        return [f"  plan       not used: {error}"]
+    return []
 
 
 def _target(log: Log, row: int) -> Target | None:
@@ -245,15 +263,24 @@ def _trial(log: Log, row: int) -> list[str]:
              + f", ghost batch {value['ghost_batch']}",
              f"  optimizer  {value['optimizer']}: {', '.join(settings)}",
              f"  budget     {budget}, target {_target(log, row) or 'none'}, seed {value['seed']}"]
+    lines += _complaint(log, row)
     if _draw(log, row):
         lines.append(f"  study      {_draw(log, row)}")
     if value.get("source"):
         how = "imported " if "imported" in log.attributes else "merged   "
-        lines.append(f"  {how}  from trial {value['source_trial']} of {json.loads(value['source']).get('path')}")
+        lines.append(f"  {how}  from trial {value['source_trial']} of {_source(value['source'])}")
     asked = plan.get("asked")
     if asked:
         lines.append(f"  asked      {json.dumps(asked, ensure_ascii=False)}")
     return lines + _restarts(log, value["id"])
+
+
+def _source(text: str) -> str:
+    """The path of the log that a trial is from; the text itself where it names none."""
+    try:
+        return str(json.loads(text)["path"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return text
 
 
 def _restarts(log: Log, trial: int) -> list[str]:
@@ -261,12 +288,19 @@ def _restarts(log: Log, trial: int) -> list[str]:
     for row in np.flatnonzero(table["trial"] == trial):
         if np.isnan(table["time"][row]):
             continue                            # of a trial that was imported nothing is known of this
-        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(table["time"][row]))
+        when = _moment(table["time"][row])
         before = f", after: {table['previous_end'][row]}" if table["previous_end"][row] else ""
         lines.append(f"  {'resumed' if table['first_step'][row] else 'started':10} {when} at step "
                      f"{table['first_step'][row]} on {_count(table['workers'][row], 'worker')} "
                      f"({table['device'][row]}, {table['host'][row]}){before}")
     return lines
+
+
+def _moment(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:g} s after 1970"
 
 
 def _table(log: Log, table, trial: int, everything: bool) -> str:

@@ -55,6 +55,14 @@ def _refuse_hollow(path, what, dataset, rows):
                        f"file; 'hvdscale-log repair {path}' saves what there is")
 
 
+def known_attributes(attributes: dict) -> dict:
+    """Root attributes without those that are of another type than they are written with; arrays as text."""
+    wrong = [name for name in ("versions", "changes", "imported") if not isinstance(attributes.get(name, {}), dict)]
+    wrong += [name for name in ("merged",) if not isinstance(attributes.get(name, 0), int)]
+    return {name: str(value) if isinstance(value, np.ndarray) else value for name, value in attributes.items()
+            if name not in wrong}
+
+
 def as_column(kind: str, values: np.ndarray) -> np.ndarray:
     """Values in the type that every reader counts on: int64, float64 or int8; the same array where they are so."""
     if kind == "status":

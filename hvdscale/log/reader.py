@@ -20,7 +20,7 @@ from ..errors import LogError
 from ..target import SPLITS
 from . import lock, segments
 from .files import open_file, read_attribute, reading, rows_within, superblock
-from .layout import as_column, refuse_wrong_layout
+from .layout import as_column, known_attributes, refuse_wrong_layout
 from .schema import SOURCE, STEPS, TABLES, Column, Status, columns
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
@@ -39,7 +39,8 @@ class Part:
         self._datasets: dict[tuple[str, str], h5py.Dataset] = {}    # open, since HDF5 keeps chunks only of such
         with reading(path):
             self.segment = segments.of_file(path, self.file)
-            self.attributes = {name: read_attribute(value) for name, value in self.file.attrs.items()}
+            self.attributes = known_attributes(
+                {name: read_attribute(value) for name, value in self.file.attrs.items()})
             self.rows = {table: int(self.file[table]["committed_rows"][0]) for table in TABLES}
             self.columns = {table: column_specs(self.file[table]) for table in TABLES}
             for table, rows in self.rows.items():
