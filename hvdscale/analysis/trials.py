@@ -160,8 +160,8 @@ class _Rows:
         problem.pop("seed", None)
         if plan.get("sweep"):
             problem |= {name: value for name, value in _as_tuned(problem, batch).items() if name in problem}
-        if not problem:             # a log from elsewhere: its metaparameters are all that is known
-            problem = {name: self.columns[name][row] for name in self.metaparameters}
+        if not problem.keys() - {"train_examples"}:     # from elsewhere: its metaparameters are all that is known
+            problem |= {name: self.columns[name][row] for name in self.metaparameters}
         eval_every = (plan.get("measurement") or {}).get("eval_every")
         setting = _json({"problem": problem, "eval_every": eval_every, "global_batch": batch})
         trial = Trial(self.path, number, Status(status), reason, workload, batch, workers, worker_counts, seed, plan,

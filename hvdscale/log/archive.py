@@ -31,7 +31,7 @@ from ..errors import LogError, UsageError
 from ..launch import usable_cores
 from .imported import ImportedLog
 from .measurements import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, file_bytes, json_object, read_trials,
-                           refuse_large, whole_number)
+                           refuse_deep, refuse_large, whole_number)
 from .schema import Status
 
 TRIALS, BYTES = 48, 4 << 20             # of one piece of work
@@ -168,14 +168,14 @@ def _plan(study: Study) -> dict:
     """What the plan of each trial of a study says; raises WrongFile where study.json is wrong."""
     name = f"{study.where}/study.json"
     data, text = json_object(file_bytes(study.file, name), name)
+    refuse_deep(data, name)
     batch = whole_number(data.get("batch_size"), 1, name, "batch_size")
     steps = whole_number(data.get("train_steps", 0), 0, name, "train_steps")
     if not isinstance(data.get("parameter_configs", {}), dict):
         raise WrongFile(f"{name}: parameter_configs is no object")
     folders = list(study.folders[-5:])
-    for key, place in (("dataset", -4), ("model", -3), ("optimizer", -2), ("batch_size", -1)):
-        if len(folders) < -place:           # the archive was given from within
-            folders.insert(0, _folder(data.get(key), name, key))
+    above = ("dataset", "model", "optimizer", "batch_size")[:max(0, 4 - len(folders))]      # given from within
+    folders = [_folder(data.get(key), name, key) for key in above] + folders
     if folders[-1] != str(batch):
         raise WrongFile(f"{name}: batch_size is {batch} in the folder {folders[-1]}")
     train_examples = TRAIN_EXAMPLES.get(folders[-4])
@@ -235,15 +235,12 @@ class _Folder:
         for folders, path in self._found:
             where = os.path.join(self.root, *folders)
             study = Study(_inner(folders), where, os.path.join(path, "study.json"), [])
-            known: dict[int, str] = {}
             for entry in os.scandir(path):
                 if not entry.is_dir():
                     if entry.name != "study.json":
                         self.others.append(os.path.join(where, entry.name))
                 elif _trial_id(entry.name) is None:
                     study.wrong.append(f"{where}/{entry.name}: is no number of a trial")
-                elif known.setdefault(int(entry.name), entry.name) != entry.name:
-                    study.wrong.append(f"{where}/{entry.name}: is the second folder of trial {int(entry.name)}")
                 else:
                     study.trials.append(self._trial(where, entry))
             study.trials.sort(key=lambda trial: trial.id)
@@ -275,7 +272,7 @@ def _holds_trials(path, names) -> bool:
 
 
 def _trial_id(name: str) -> int | None:
-    return int(name) if re.fullmatch(r"[0-9]{1,18}", name) else None
+    return int(name) if re.fullmatch(r"0|[1-9][0-9]{0,17}", name) else None
 
 
 def _inner(folders):
@@ -311,9 +308,7 @@ class _Tar:
         try:
             with self._raw, tarfile.open(fileobj=self._raw, mode="r|*") as tar:
                 yield from self._of(tar)
-        except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-            if isinstance(error, LogError):
-                raise
+        except (tarfile.TarError, EOFError, OSError, ValueError, TypeError) as error:      # the last: a cut header
             raise LogError(f"{self.path}: is no tar file, or is damaged: {error}") from error
         except Exception as error:                      # zlib.error, lzma.LZMAError: of no common kind
             if type(error).__module__ not in ("zlib", "_lzma", "lzma"):
@@ -376,8 +371,8 @@ class _TarStudy:
             if trial and _trial_id(trial) is None:
                 raise WrongFile(f"{full}: {trial} is no number of a trial")
             refuse_large(member.size, full)
-            holder = self._trials.setdefault(int(trial), {"folder": trial}) if trial else {}
-            if name in holder or holder.get("folder", trial) != trial or (not trial and self._file is not None):
+            holder = self._trials.setdefault(int(trial), {}) if trial else {}
+            if name in holder or (not trial and self._file is not None):
                 raise WrongFile(f"{full}: is there twice")
         except WrongFile as error:
             self._wrong.append(str(error))
@@ -391,6 +386,6 @@ class _TarStudy:
     def study(self, source: str) -> Study:
         """The study, its trials by id."""
         where = f"{source}: {'/'.join(self.folders)}"
-        trials = [TrialFiles(f"{where}/{files['folder']}", trial, *(files.get(name) for name in FILES))
+        trials = [TrialFiles(f"{where}/{trial}", trial, *(files.get(name) for name in FILES))
                   for trial, files in sorted(self._trials.items())]
         return Study(self.folders, where, self._file, trials, self._wrong)

@@ -33,28 +33,25 @@ class Block:
 
     def __init__(self, lines: bytes, columns: int):
         self._bytes = PAD + lines
-        text = np.frombuffer(self._bytes, np.uint8)
-        separator = (text == COMMA) | (text == NEWLINE)
-        marks = np.flatnonzero(separator | (text == POINT))
-        is_end = text[marks] != POINT
-        ends_at = np.flatnonzero(is_end)                    # of all marks those that end a cell
+        self._text = text = np.frombuffer(self._bytes, np.uint8)
+        marks = np.flatnonzero((text - ZERO) > 9)           # all but digits
+        mark = text[marks]
+        ends_at = np.flatnonzero((mark == COMMA) | (mark == NEWLINE))
         self._ends = marks[ends_at]
-        _check_lines(text[self._ends] == NEWLINE, columns)
+        _check_lines(mark[ends_at] == NEWLINE, columns)
         self.rows, self.columns = len(self._ends) // columns, columns
         self._starts = np.empty_like(self._ends)
         self._starts[:1], self._starts[1:] = len(PAD), self._ends[:-1] + 1
-        points = np.diff(ends_at, prepend=-1) - 1           # in each cell
-        before = marks[np.maximum(ends_at - 1, 0)]
-        self._point = np.where(points == 1, before, self._ends)
-        self._plain = points < 2
-        odd = np.flatnonzero(~(separator | (text == POINT) | ((text - ZERO) < 10)))
-        self._plain[np.searchsorted(self._ends, odd)] = False
+        others = np.diff(ends_at, prepend=-1) - 1           # in each cell: none, or a point, else it is not plain
+        has_point = (others == 1) & (mark[ends_at - 1] == POINT)
+        self._point = np.where(has_point, marks[ends_at - 1], self._ends)
+        self._plain = (others == 0) | has_point
         self._words = np.ndarray(len(text) - 7, "<u8", self._bytes, strides=(1,))
         self._cells = {}
 
     def cell(self, row: int, column: int) -> str:
         """The text of a cell."""
-        return self._text(row * self.columns + column)
+        return self._of(row * self.columns + column)
 
     def floats(self, column: int) -> np.ndarray:
         """The column as float64; NaN for a gap and for what is no number (see ``unusual``)."""
@@ -77,10 +74,10 @@ class Block:
         values = self._digits(ends, low).astype(np.int64)
         if high.any():
             values += self._digits(ends - 8, high).astype(np.int64) * 10**8
-        usual = plain & ((size == 1) | (self._byte(starts) != ZERO))
+        usual = plain & ((size == 1) | (self._text[starts] != ZERO))
         unusual = {}
         for row in np.flatnonzero(~usual):
-            text = self._text(at[row])
+            text = self._of(at[row])
             values[row] = _integer(text)
             if str(values[row]) != text:
                 unusual[int(row)] = text
@@ -109,8 +106,8 @@ class Block:
         digits += before * WHOLE_TENS[np.minimum(shift, 18)]
         values, known = _quotient(digits, shift)
         known &= plain
-        usual = known & (after >= 1) & ((whole == 1) | (self._byte(starts) != ZERO))
-        usual &= (after == 1) | (self._byte(ends - 1) != ZERO)
+        usual = known & (after >= 1) & ((whole == 1) | (self._text[starts] != ZERO))
+        usual &= (after == 1) | (self._text[ends - 1] != ZERO)
         usual &= (values >= 1e-4) | (digits == 0)
         unclear = np.flatnonzero(usual & (digits >= SURE))
         if len(unclear):
@@ -123,7 +120,7 @@ class Block:
         """Reads what is not ``known`` by float(), and gives those of the rows that repr() writes otherwise."""
         unusual = {}
         for row in np.flatnonzero(rows):
-            text = self._text(at[row])
+            text = self._of(at[row])
             if not known[row]:
                 values[row] = _number(text)
             if np.isnan(values[row]) or repr(float(values[row])) != text:
@@ -141,11 +138,7 @@ class Block:
             word &= np.uint64(mask)
         return word
 
-    def _byte(self, at):
-        return self._words[at] & np.uint64(0xFF) if len(at) and at.max() < len(self._words) else np.frombuffer(
-            self._bytes, np.uint8)[at]
-
-    def _text(self, at) -> str:
+    def _of(self, at) -> str:
         return self._bytes[self._starts[at]:self._ends[at]].decode("utf-8", "replace")
 
 

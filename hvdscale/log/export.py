@@ -154,7 +154,7 @@ class _Trials:
         layout = json.loads(self._layout[row]) if self._layout[row] else None
         if layout is None:
             layout = {"columns": ["step", *map(_published, measured)]}
-            values = {ours: values[name] for name, ours in zip(measured, column_names(layout["columns"])[1:])}
+            values = {ours: values[name] for name, ours in zip(measured, column_names(tuple(layout["columns"]))[1:])}
         return measurements_text(layout, step, values)
 
     def _checked(self, folder) -> str:

@@ -42,8 +42,9 @@ class Lock:
             refusal = _flock(descriptor, fcntl.LOCK_EX)
             if refusal is None or (take_over and refusal not in BUSY):
                 if _is_file(descriptor, path):
-                    _sign(descriptor)
-                    return cls(path, descriptor)
+                    lock = cls(path, descriptor)
+                    lock._sign(log)
+                    return lock
             os.close(descriptor)
             if refusal is not None and refusal not in BUSY:
                 raise LogError(_refused(log, path, refusal))
@@ -51,6 +52,15 @@ class Lock:
                 time.sleep(WAIT_SECONDS)
         raise LogError(f"{log}: is being written by {describe(_read(path))}; "
                        "wait for it to end, or choose another log")
+
+    def _sign(self, log: str):
+        owner = {**this_process(), "time": time.time()}
+        try:
+            os.ftruncate(self.descriptor, 0)
+            os.pwrite(self.descriptor, json.dumps(owner).encode() + b"\n", 0)
+        except OSError as error:                # a full disk
+            self.release()
+            raise LogError(f"{log}: cannot be written: {error.strerror}; nothing of it was left") from error
 
     def release(self):
         """Removes the lock file and lets go; safe to call twice."""
@@ -112,12 +122,6 @@ def _is_file(descriptor: int, path: str) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:
         return False
-
-
-def _sign(descriptor: int):
-    owner = {**this_process(), "time": time.time()}
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(owner).encode() + b"\n", 0)
 
 
 def _read(path: str) -> dict:

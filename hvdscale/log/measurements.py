@@ -11,6 +11,7 @@ is its *layout*, kept as JSON.
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import os
@@ -36,6 +37,8 @@ BETTER = {"error": "smaller", "cross_entropy": "smaller", "perplexity": "smaller
 OTHER = "archive/"                  # before the names of columns that are no split/metric
 STATUSES = {status.name: status for status in Status if status != Status.RUNNING}
 LARGEST_INT = 2**63 - 1
+MOST_STEPS = 2**53                  # as plan_text has it, with some room for the plan around a study
+DEEPEST = 30
 _METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]*\w[\w.+-]*", re.ASCII)
 _NAME = re.compile(r"[\w.+-]*\w[\w.+-]*", re.ASCII)
 
@@ -103,7 +106,7 @@ def read_trials(trials: Sequence[TrialFiles]) -> Batch:
         batch.metadata.append(metadata.text)
         batch.points.append(metadata.point)
         batch.rows.append(table.rows)
-        batch.layouts.append(json.dumps(table.layout, ensure_ascii=False))
+        batch.layouts.append(table.layout_text)
     names = dict.fromkeys(name for table in good for name in table.values)
     batch.step = np.concatenate([np.empty(0, np.int64), *(table.step for table in good)])
     for name in names:
@@ -122,13 +125,16 @@ def file_bytes(content: bytes | str | None, name: str) -> bytes:
     if isinstance(content, bytes):
         return content
     try:
-        descriptor = os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb", buffering=0) as file:
+        descriptor = os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)       # a pipe keeps nobody waiting
+        try:
             state = os.fstat(descriptor)
             if not stat.S_ISREG(state.st_mode):
                 raise WrongFile(f"{name}: is no plain file")
             refuse_large(state.st_size, name)
-            return file.read()
+            with open(descriptor, "rb", buffering=0, closefd=False) as file:
+                return file.readall()
+        finally:
+            os.close(descriptor)
     except FileNotFoundError:
         raise WrongFile(f"{name}: is missing") from None
     except OSError as error:
@@ -156,11 +162,21 @@ def json_object(data: bytes, name: str) -> tuple[dict, str]:
     return value, text
 
 
-def whole_number(value, least: int, name: str, key: str) -> int:
-    """The value if it is an integer of 64 bits, at least ``least``; raises WrongFile."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_INT:
-        raise WrongFile(f"{name}: {key} is {_short(value)}, not an integer from {least} to {LARGEST_INT}")
+def whole_number(value, least: int, name: str, key: str, most: int = MOST_STEPS) -> int:
+    """The value if it is an integer from ``least`` to ``most``; raises WrongFile."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise WrongFile(f"{name}: {key} is {_short(value)}, not an integer from {least} to {most}")
     return value
+
+
+def refuse_deep(value, name: str):
+    """Raises WrongFile where lists and objects lie in each other deeper than a plan may have them."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)
+                 if isinstance(inner, (dict, list))]
+    if level:
+        raise WrongFile(f"{name}: is nested too deep")
 
 
 def _short(value) -> str:
@@ -174,7 +190,7 @@ class _Metadata:
     def __init__(self, trial: TrialFiles):
         name = f"{trial.folder}/metadata.json"
         data, self.text = json_object(file_bytes(trial.metadata, name), name)
-        self.id = whole_number(data.get("trial_id"), 0, name, "trial_id")
+        self.id = whole_number(data.get("trial_id"), 0, name, "trial_id", LARGEST_INT)
         if self.id != trial.id:
             raise WrongFile(f"{name}: trial_id is {self.id} in the folder of trial {trial.id}")
         if not isinstance(data.get("status"), str) or data["status"] not in STATUSES:
@@ -203,7 +219,13 @@ def _float(value, name, key) -> float:
         raise WrongFile(f"{name}: {key} does not fit a float") from None
 
 
-def column_names(header: Sequence[str]) -> list[str]:
+@functools.lru_cache(64)
+def _usual_layout(header: tuple[str, ...]) -> str:
+    return json.dumps({"columns": header}, ensure_ascii=False)
+
+
+@functools.lru_cache(64)
+def column_names(header: tuple[str, ...]) -> list[str]:
     """The log's names of the columns of a file: ALIASES, unless the log's own name is there too; others under OTHER.
 
     "step" stays. Raises WrongFile where two columns have one name, or one has none.
@@ -255,7 +277,6 @@ class _Table:
         head, _, self.lines = data.partition(b"\n")
         self.header = tuple(head.decode().split(","))
         self.rows = self.lines.count(b"\n")
-        self.layout = {"columns": self.header, **self.layout}
         try:
             self.names = column_names(self.header)
         except WrongFile as error:
@@ -274,6 +295,12 @@ class _Table:
             raise WrongFile(f"{self.name}: is not CSV: {error}") from None
         plain = [",".join(re.sub(r'[,"\r\n]', " ", cell) for cell in row) for row in rows]
         return ("\n".join(plain) + "\n").encode()
+
+    @property
+    def layout_text(self) -> str:
+        """The layout as JSON."""
+        return json.dumps({"columns": self.header, **self.layout}, ensure_ascii=False) if self.layout \
+            else _usual_layout(self.header)
 
     def take(self, block: Block, first: int, step: np.ndarray, columns: Mapping, odd: list):
         """This file's rows of a block that has them from ``first`` on; odd: its unusual cells (row, column, text)."""
@@ -365,7 +392,7 @@ def measurements_text(layout: Mapping, step: np.ndarray, columns: Mapping[str, n
     if "text" in layout:
         return layout["text"]
     missing, cells = layout.get("missing", ""), []
-    for name in column_names(layout["columns"]):
+    for name in column_names(tuple(layout["columns"])):
         if name == "step":
             cells.append(list(map(str, step.tolist())))
         else:

@@ -29,7 +29,7 @@ import numpy as np
 
 from ..errors import LogError, UsageError
 from .imported import ImportedLog
-from .measurements import LARGEST_INT, WrongFile, file_bytes, json_object, parameter_name, whole_number
+from .measurements import LARGEST_INT, WrongFile, file_bytes, json_object, parameter_name, refuse_deep, whole_number
 from .schema import Status
 
 TARGET = "val/converged>=1"
@@ -98,6 +98,7 @@ def read_points(source: str, unit: str | None = None) -> list[Point]:
     """The points of a file by benchmark and batch size; raises LogError."""
     try:
         data, _ = json_object(file_bytes(source, "study.json"), source)
+        refuse_deep(data, source)
         if not is_rcp(data):
             raise WrongFile(f"{source}: is JSON, but no table of reference convergence points: each entry needs "
                             "Benchmark, BS and 'Epochs to converge'")
@@ -163,7 +164,7 @@ def _add(log, source, point, spacing, train_examples) -> int:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
             numbers[RENAMED.get(name, parameter_name(name, source))] = float(value)
     optimizer = point.hyperparameters.get("optimizer") or point.hyperparameters.get("opt_name") or "reference"
-    plan = {"problem": {**numbers, **({"train_examples": size} if size else {})},
+    plan = {"problem": {"reference": point.name, **({"train_examples": size} if size else {})},
             "measurement": {"budget_steps": max(steps), "target": TARGET, "eval_every": spacing_steps or None},
             "rcp": {"name": point.name, "unit": point.unit, "hyperparameters": point.hyperparameters, **point.about}}
     ids = log.trials({

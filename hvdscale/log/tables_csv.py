@@ -116,8 +116,8 @@ def import_tables(source, out, *, overwrite: bool = False, take_over: bool = Fal
             return {table: max(log.rows(table, column.name) for column in specs[table]) for table in TABLES}
     except WrongFile as error:
         raise LogError(str(error)) from None
-    except csv.Error as error:
-        raise LogError(f"{source}: is not CSV: {error}") from error
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise LogError(f"{source}: its tables are no CSV in UTF-8: {error}") from error
     except OSError as error:
         raise LogError(f"{error.filename or source}: cannot be read: {error.strerror or error}") from error
 
