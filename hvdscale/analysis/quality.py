@@ -35,6 +35,7 @@ POWER = 0.8                 # of the rise that is called detectable
 LEAST_TRIALS = 5            # feasible ones, for a batch to take part
 LEAST_BATCHES = 4           # of three, no order is rarer than one in six
 ORDERS = 9999
+MOST_AT_ONCE = 1 << 17      # numbers of a pass over the orders
 ENUMERATED = 7              # batches of which all orders are taken
 LATE = 0.9                  # of a trial's last step: a best value after it may have gone on
 NO_METRIC, BATCHES, STOPPED = "no metric", "batches", "stopped"     # why nothing can be told
@@ -166,7 +167,8 @@ def rise_p_value(values: np.ndarray) -> float:
         random = np.random.Generator(np.random.Philox(key=count))
         orders = random.permuted(np.tile(np.arange(count), (ORDERS, 1)), axis=1)
         orders = np.concatenate([np.arange(count)[None], orders])           # their own order is one of all
-    shares = np.concatenate([rise_share(values[part]) for part in np.array_split(orders, 10)])
+    parts = np.array_split(orders, 1 + len(orders) * count ** 2 // MOST_AT_ONCE)
+    shares = np.concatenate([rise_share(values[part]) for part in parts])
     return float(np.mean(shares >= rise_share(values[None])[0] - 1e-9))
 
 
