@@ -1,0 +1,82 @@
+"""The gradient noise scale beside the measured critical batch: the ratio, its interval, and what is said."""
+import math
+
+import pytest
+
+from hvdscale.analysis.noise import Noise, NoiseScale
+from hvdscale.analysis.noise_against import noise_against
+from hvdscale.analysis.products import over, times
+from hvdscale.analysis.steps import Estimate
+from hvdscale.report.noise_words import noise_against_table, noise_said
+from hvdscale.report.tables import as_csv, as_text
+from hvdscale.target import Target
+
+TARGET = Target.parse("val/error<0.01")
+UNKNOWN = NoiseScale(*[math.nan] * 5, 0, 0, 0)
+
+
+def scale(value, low, high):
+    return NoiseScale(value, low, high, 1.0, value, 40, 0, 400)
+
+
+def noise(value, low, high, quarters=((300, 250, 360), (700, 600, 800), (1200, 1000, 1400), (1500, 1300, 1700))):
+    return Noise(scale(value, low, high), tuple(scale(*one) for one in quarters) or (UNKNOWN,) * 4, {})
+
+
+def against(*measured, b_crit=Estimate(307, 200, 450, 10)):
+    return noise_against("made/net", TARGET, [(batch, one, ((f"b{batch}.h5", 1),)) for batch, one in measured], b_crit)
+
+
+def test_the_ratio_has_the_intervals_of_both():
+    found = against((256, noise(900, 800, 1000)))
+    assert found.ratio.value == pytest.approx(900 / 307)
+    down = math.hypot(math.log(800 / 900), math.log(307 / 450))
+    assert found.ratio.low == pytest.approx(900 / 307 * math.exp(-down))
+    assert found.ratio.low < 900 / 450 and found.ratio.high > 900 / 200
+
+
+def test_the_sentence_has_both_figures_their_ratio_the_course_and_what_is_known():
+    said = " ".join(noise_said(against((256, noise(900, 800, 1000)))))
+    for part in ("The noise scale says 900 (800-1,000) examples (batch 256",
+                 "the steps to val/error<0.01 say 307 (200-450)",
+                 "2.93 times (", "surely too large a prediction", "McCandlish et al. 2018", "Merrill et al. 2025",
+                 "300, 700, 1,200, 1,500; it grew"):
+        assert part in said
+
+
+@pytest.mark.parametrize("noise_scale, verdict", [
+    (noise(320, 200, 500), "do not tell from agreement"), (noise(30, 25, 36), "surely too small a prediction")])
+def test_the_verdict_follows_the_interval(noise_scale, verdict):
+    assert verdict in noise_said(against((256, noise_scale)))[0]
+
+
+def test_the_batch_whose_noise_scale_is_known_best_is_chosen():
+    found = against((64, noise(900, 100, math.inf)), (256, noise(800, 700, 900)), (1024, noise(850, 300, 2000)))
+    assert found.chosen.global_batch == 256 and [one.global_batch for one in found.points] == [64, 256, 1024]
+    assert found.points[0].ratio.high == math.inf
+
+
+def test_without_a_fit_the_noise_scale_stands_alone_and_without_a_bound_nothing_is_said_of_b_crit():
+    said = noise_said(against((256, noise(900, 800, 1000)), b_crit=None))
+    assert "was not measured" in said[0] and "times (" not in said[0]
+    said = noise_said(against((256, noise(math.inf, 100, math.inf, ()))))
+    assert "is not told from 0" in said[0]
+
+
+def test_where_nothing_was_measured_there_is_nothing():
+    assert against() is None and noise_said(None) == () and noise_against_table(None) is None
+
+
+def test_the_table_names_the_trials():
+    table = noise_against_table(against((64, noise(900, 100, math.inf)), (256, noise(900, 800, 1000, ()))))
+    assert table.rows[1].trials == (("b256.h5", 1),) and "n/a" in as_text(table) and as_csv(table)
+
+
+def test_products_have_no_interval_where_a_factor_has_none_and_stay_open_where_one_is():
+    known, single = Estimate(10, 8, 12, 5), Estimate(4, math.nan, math.nan, 1)
+    unmet = Estimate(math.inf, 50, math.inf, 3, 50)
+    assert times(known, single).value == 40 and math.isnan(times(known, single).low)
+    assert over(unmet, known).value == math.inf and over(unmet, known).beyond == 5
+    assert math.isnan(over(known, unmet).value) and over(known, Estimate(5, 0, math.inf, 2)).high == math.inf
+    both = times(known, known)
+    assert both.low == pytest.approx(100 * math.exp(-math.sqrt(2) * math.log(10 / 8)))
