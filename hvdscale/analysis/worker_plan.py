@@ -221,21 +221,42 @@ def plans_of(group, request: Request, *, links: Links | None = None, given: Step
         return tuple(NoPlan(group.workload, section and section.target, NO_TIMES) for section in about)
     times = StepTimes.of(timings, links)
     noise = NoiseScale(noise_scale, np.nan, np.nan, np.nan, np.nan, 0, 0, 0) if noise_scale else _noise_of(group)
-    predicted = None if noise is None else noise_draws(noise.noise_scale, noise.low, noise.high, request.confidence)
-    plans = []
-    for section in about:
-        points, critical = steps(section) if section else ((given,) if given else (), None)
-        if section and not any(point.steps.met for point in points):
-            plans.append(NoPlan(group.workload, section.target, NOT_MET, _best(section)))
-        elif not points and predicted is None and not request.global_batch:
-            plans.append(NoPlan(group.workload, None, NO_STEPS))
-        else:
-            stands_in = critical is None and predicted is not None
-            curve = steps_curve(points, predicted if stands_in else critical, predicted=stands_in,
-                                confidence=request.confidence)
-            plans.append(plan_of(curve, times, request, group.workload, section and section.target,
-                                 noise if stands_in else None))
-    return tuple(plans)
+    basis = _Basis(group.workload, times, request, noise)
+    if about == [None]:
+        return basis.plan(None, (given,) if given else (), None),
+    return tuple(basis.plan(section.target, *steps(section), best=_best(section)) for section in about)
+
+
+def plans_over(targets, steps, times: StepTimes, request: Request, workload=None) -> tuple[WorkerPlan | NoPlan, ...]:
+    """A plan for each of several targets, such as those of a page on which the target can be moved.
+
+    steps  gives (StepsPoints, draws of B_crit or None) of a target, see steps_curve.points_of_curve; the step times do
+           not depend on the target, so they are made once: StepTimes.of(timings_of(trials))
+    """
+    basis = _Basis(workload, times, request, None)
+    return tuple(basis.plan(target, *steps(target)) for target in targets)
+
+
+@dataclass(frozen=True, eq=False)
+class _Basis:
+    """What plans for several targets share."""
+
+    workload: object
+    times: StepTimes
+    request: Request
+    noise: NoiseScale | None
+
+    def plan(self, target, points, critical, best=np.nan) -> WorkerPlan | NoPlan:
+        """The plan for a target's steps; target None: there is none."""
+        if target and not any(point.steps.met for point in points):
+            return NoPlan(self.workload, target, NOT_MET, best)
+        if not points and self.noise is None and not self.request.global_batch:
+            return NoPlan(self.workload, None, NO_STEPS)
+        noise, confidence = (self.noise if critical is None else None), self.request.confidence
+        if noise is not None:
+            critical = noise_draws(noise.noise_scale, noise.low, noise.high, confidence)
+        curve = steps_curve(points, critical, predicted=noise is not None, confidence=confidence)
+        return plan_of(curve, self.times, self.request, self.workload, target, noise)
 
 
 def _noise_of(group):

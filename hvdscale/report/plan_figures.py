@@ -1,0 +1,145 @@
+"""Figures of a plan of workers: time to target against workers, and what each worker count costs for its time.
+
+Marks: a filled disc was measured, an open one is interpolated, extrapolated or predicted; a triangle is a lower bound.
+"""
+from __future__ import annotations
+
+import math
+
+from ..analysis.step_time import MEASURED
+from .drawing import BLUE, GREEN, MUTED, ORANGE, PURPLE, Figure, draw_arrow, log2_axis, set_ticks
+from .numbers import counted
+from .plan_words import ROLES, duration, unit_of
+from .tables import POLLUX
+
+LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}
+EAGER = "Eager, Zahorjan and Lazowska 1989"
+
+
+def figures_of_plan(plan) -> tuple[Figure, ...]:
+    """Its figures; none where there is one option only."""
+    figures = [_time_figure(plan)] if len(plan.options) > 1 else []
+    return (*figures, *([_cost_figure(plan)] if len(plan.eligible) > 1 else []))
+
+
+def _time_figure(plan):
+    options = plan.options
+    size, name = (1, "") if plan.relative else unit_of(min(option.seconds.value for option in options))
+
+    def draw(axes):
+        log2_axis(axes, "x", [option.workers for option in options])
+        values = [option.seconds.value / size for option in options]
+        first = options[0]
+        ends = [first.workers, options[-1].workers]
+        axes.plot(ends, [values[0], values[0] * ends[0] / ends[1]], "--", color=MUTED, linewidth=1.2,
+                  label="perfect scaling")
+        axes.plot([option.workers for option in options if not option.bounded],
+                  [option.seconds.value / size for option in options if not option.bounded], color=BLUE, linewidth=1)
+        for option in options:
+            _bar(axes, option.workers, option.seconds, size)
+            _disc(axes, option.workers, option.seconds.value / size, option)
+        _roles(axes, plan, lambda option: (option.workers, option.seconds.value / size))
+        if plan.request.deadline:
+            axes.axhline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
+                         label=f"deadline, {duration(plan.request.deadline)}")
+        _log_axis(axes, "y", values, [end / size for option in options
+                                      for end in (option.seconds.low, option.seconds.high)])
+        axes.set_xlabel("workers W")
+        axes.set_ylabel("time to target, relative" if plan.relative else f"time to target ({name})")
+    return Figure(
+        "plan-time", f"Time to target by workers\n{_what(plan)}",
+        f"Time to target against workers, both axes logarithmic, at the batch with the least time for each. Bars are "
+        f"{plan.request.confidence:.0%} intervals. Filled: measured; open: by the model, or at a batch not run.",
+        "T = S t", POLLUX, _trials(options), draw)
+
+
+def _cost_figure(plan):
+    options = plan.eligible
+    size, name = (1, "") if plan.relative else unit_of(min(option.seconds.value for option in options))
+
+    def draw(axes):
+        front = plan.front
+        axes.plot([option.seconds.value / size for option in front], [option.cost.value for option in front],
+                  color=BLUE, linewidth=1, label="no other is better in both")
+        for option in options:
+            _disc(axes, option.seconds.value / size, option.cost.value, option)
+            axes.annotate(f"{option.workers:,}", (option.seconds.value / size, option.cost.value), xytext=(8, 6),
+                          textcoords="offset points", fontsize=7.5)
+        _roles(axes, plan, lambda option: (option.seconds.value / size, option.cost.value))
+        if plan.request.deadline:
+            axes.axvline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
+                         label=f"deadline, {duration(plan.request.deadline)}")
+        if plan.request.budget:
+            axes.axhline(plan.request.budget, color=MUTED, linestyle="-.", linewidth=1.2,
+                         label=f"budget, {plan.request.budget:g}")
+        _log_axis(axes, "x", [option.seconds.value / size for option in options])
+        _log_axis(axes, "y", [option.cost.value for option in options])
+        axes.set_xlabel("time to target, relative" if plan.relative else f"time to target ({name})")
+        axes.set_ylabel("cost, relative" if plan.relative else
+                        "cost (node-hours)" if plan.request.price is None else "cost (unit of the price)")
+    return Figure(
+        "plan-cost", f"Cost against time\n{_what(plan)}",
+        "What each worker count (the number beside its mark) costs, against its time to target. The knee has the least "
+        "cost x time: past it a percent less time costs more than a percent.",
+        "cost = nodes T price", EAGER, _trials(options), draw)
+
+
+def _what(plan):
+    if plan.relative:
+        return "relative, predicted" if plan.noise else "relative"
+    return str(plan.target or "steps as given")
+
+
+def _disc(axes, x, y, option):
+    if option.bounded:
+        axes.plot([x], [y], "^", markersize=6, markerfacecolor="none", markeredgecolor=MUTED, label="lower bound")
+        draw_arrow(axes, x, y, MUTED, 1)
+        return
+    known = option.mark == MEASURED
+    axes.plot([x], [y], "o", markersize=5.5, markeredgecolor=BLUE, markeredgewidth=1.2, zorder=3,
+              markerfacecolor=BLUE if known else "white", label="measured" if known else "not measured")
+
+
+def _bar(axes, x, value, size):
+    if value.low < value.high < math.inf:
+        axes.plot([x, x], [value.low / size, value.high / size], color=BLUE, linewidth=1.4, alpha=0.75)
+
+
+def _roles(axes, plan, place):
+    """A larger mark around the options to take; one that is best at several has a mark of each."""
+    for at, role in enumerate(ROLES):
+        option = getattr(plan, role)
+        if option is not None and len(plan.eligible) > 1:
+            color, marker = LOOKS[role]
+            x, y = place(option)
+            look = {"marker": marker, "markerfacecolor": "none", "markeredgecolor": color, "linestyle": ""}
+            axes.plot([x], [y], markersize=12 + 3 * at, markeredgewidth=1.6, zorder=2, **look)
+            axes.plot([], [], markersize=8, markeredgewidth=1.4, label=f"{role}: {counted(option.workers, 'worker')}",
+                      **look)
+
+
+def _log_axis(axes, which, values, ends=()):
+    """A logarithmic axis that holds the values, and ends of intervals within a factor 4 of them."""
+    low = min([*values, *(max(end, min(values) / 4) for end in ends if math.isfinite(end))])
+    high = max([*values, *(min(end, max(values) * 4) for end in ends if math.isfinite(end))])
+    margin = max(1.15, (high / low) ** 0.07)
+    getattr(axes, f"set_{which}scale")("log")
+    getattr(axes, f"set_{which}lim")(low / margin, high * margin)
+    axis = getattr(axes, f"{which}axis")
+    set_ticks(axis, _round_ticks(low / margin, high * margin))
+    axis.set_major_formatter(lambda value, _: f"{value:,g}")
+
+
+def _round_ticks(low, high):
+    """Round numbers between two others, at most nine or so."""
+    if high < 4 * low:
+        from matplotlib.ticker import MaxNLocator
+        return [value for value in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= value <= high]
+    digits = (1,) if high > 1000 * low else (1, 2, 5)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found = [digit * 10.0 ** power for power in powers for digit in digits]
+    return [value for value in found if low <= value <= high]
+
+
+def _trials(options):
+    return tuple(dict.fromkeys(key for option in options for key in option.trials))

@@ -1,0 +1,154 @@
+"""The tables of a plan of workers: its options, and the model of the step time."""
+from __future__ import annotations
+
+import math
+
+from ..analysis.step_time import EXTRAPOLATED, INTERPOLATED, NAMES, TOLD_APART
+from ..analysis.worker_plan import WorkerPlan
+from .numbers import counted, number, percent, ratio, span, whole
+from .plan_words import CROWDED, ROLES, duration, price_said, title, unit_of
+from .tables import POLLUX, SHALLUE, Cell, Column, Row, Table
+
+RING = "Patarasuk and Yuan 2009; overlap: " + POLLUX
+
+WORKERS = Column("workers", "workers", "1", "W; below: what it is best at")
+NODES = Column("nodes", "nodes", "1", "paid for: ceil(W / workers a node)")
+LOCAL = Column("local_batch", "local batch", "examples", "b: the most examples of a worker in one pass, times passes")
+PASSES = Column("accumulation", "passes", "1", "k: passes that make one step")
+BATCH = Column("global_batch", "batch", "examples", "B: with the least T among those that W workers can run; below: "
+               "examples a worker and pass, times passes")
+STEPS = Column("steps_to_target", "steps", "steps", "S: measured, between two batches, or "
+               "S_min (1 + B_crit / B) through the last one", SHALLUE)
+STEP_MS = Column("step_ms", "step, ms", "milliseconds", "t: measured, or (k - 1) c + (c^p + s^p)^(1/p) of a pass c and "
+                 "the allreduce s", RING)
+STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX, "stat. effic.")
+SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)", "", "system effic.")
+PRODUCT = Column("efficiency", "their product", "1", "(T0 / T) / (W / W0)", POLLUX)
+SECONDS = Column("seconds_to_target", "time to target", "seconds", "T = S t; interval: quantiles of draws of S and t")
+COST = Column("cost", "cost", "1", "nodes x T x price of a node-hour; each node whole")
+OUTSIDE = Column("extrapolated_share", "extrapolated share", "1", "share of the variance of log T that comes of "
+                 "leaving the batches, workers and local batches that were run")
+KNOWN = Column("known", "known", "1", "as the worse known of S and t; below: share of the variance of log T that comes "
+               "of leaving what was run")
+STEPS_KNOWN = Column("steps_known", "steps known", "1", "how S is known")
+STEP_KNOWN = Column("step_time_known", "step time known", "1", "how t is known")
+PARETO = Column("pareto", "Pareto front", "1", "no other is better in time and cost")
+WITHIN = Column("chance_within", "chance", "1", "share of the draws that stay within deadline and budget")
+
+SHORT = {"fastest": "fast", "cheapest": "cheap", INTERPOLATED: "interpol.", EXTRAPOLATED: "extrapol."}
+OVERLAP_TOLD = 3
+MODEL_WORDS = {
+    "fixed": ("a pass, fixed part", "a"), "example": ("a pass, each example", "b"),
+    "hop": ("a hop within a node", "h"), "volume": ("the gradient's bytes within a node", "v"),
+    "node_hop": ("a hop between nodes", "h'"), "node_volume": ("the gradient's bytes between nodes", "v'"),
+    "overlap": ("overlap of pass and allreduce", "p")}
+
+
+def plan_table(plan: WorkerPlan, all_columns=False) -> Table:
+    """The options, one a row; ``all_columns`` for files, else those for the screen."""
+    columns = [WORKERS, *([NODES] if plan.request.per_node or all_columns else []), BATCH,
+               *([LOCAL, PASSES] if all_columns else []), STEPS, STEP_MS, STATISTICAL, SYSTEM,
+               *([PRODUCT] if all_columns else []), SECONDS, COST,
+               *([OUTSIDE, STEPS_KNOWN, STEP_KNOWN, PARETO] if all_columns else [KNOWN]),
+               *([WITHIN] if plan.request.deadline or plan.request.budget else [])]
+    rows = tuple(Row(tuple(_cells(plan, option)[column.key] for column in columns), option.trials, ())
+                 for option in plan.options)
+    return Table("plan", f"By worker count: {plan.target or title(plan).split(': ')[1]}", tuple(columns), rows,
+                 _table_notes(plan))
+
+
+def _table_notes(plan):
+    request = plan.request
+    notes = [price_said(request)]
+    if plan.relative and plan.options:
+        notes.append(f"Times and costs are relative to {counted(plan.options[0].workers, 'worker')}.")
+    if any(option.seconds.high > option.seconds.low for option in plan.options):
+        notes.append(f"Under a value: its {request.confidence:.0%} interval; under how it is known: the share of the "
+                     "variance of log T that comes of leaving what was run. A cost has the interval of its time, "
+                     "times nodes and price.")
+    if not request.global_batch and not request.local_batch:
+        most = request.max_local_batch or plan.times.timings.most_local
+        notes.append("At each worker count the batch with the least time to target"
+                     + (f", of at most {counted(most, 'example')} a worker and pass" if most else "") + ".")
+    return tuple(notes)
+
+
+def _cells(plan, option):
+    statistical, system = option.statistical_efficiency, option.system_efficiency
+    bound = "> " if option.bounded else ""
+    ms = 1000 * option.step_time.value
+    product = statistical.value * system.value
+    time = f"{bound}{number(option.seconds.value)}" if plan.relative else f"{bound}{duration(option.seconds.value)}"
+    size = 1 if plan.relative else unit_of(option.seconds.value)[0]
+    return {
+        "workers": Cell(f"{option.workers:,}{CROWDED if _is_crowded(plan, option) else ''}", option.workers,
+                        below="+".join(_roles(plan, option))),
+        "nodes": Cell(f"{option.nodes:,}", option.nodes),
+        "local_batch": Cell(f"{option.local_batch:,}{f' x {option.passes}' if option.passes > 1 else ''}",
+                            option.local_batch),
+        "accumulation": Cell(f"{option.passes}", option.passes),
+        "global_batch": Cell(f"{option.global_batch:,}", option.global_batch,
+                             below=f"{option.local_batch:,} x {option.passes}" if option.passes > 1 else
+                             f"{option.local_batch:,} each"),
+        "steps_to_target": Cell(ratio(option.steps.value) if plan.relative else whole(option.steps.value),
+                                option.steps.value),
+        "step_ms": Cell(f"{bound}{number(ms)}", ms),
+        "statistical_efficiency": _efficiency(statistical),
+        "system_efficiency": _efficiency(system, "< " if option.bounded else ""),
+        "efficiency": Cell(ratio(product), product),
+        "seconds_to_target": Cell(time, option.seconds.value, option.seconds.low, option.seconds.high,
+                                  _below(option.seconds, size)),
+        "cost": Cell(f"{bound}{number(option.cost.value)}", option.cost.value, option.cost.low, option.cost.high),
+        "extrapolated_share": Cell("all" if option.bounded else percent(option.extrapolated_share),
+                                   option.extrapolated_share),
+        "known": Cell(SHORT.get(option.mark, option.mark),
+                      below=percent(option.extrapolated_share) if 0 < option.extrapolated_share < 1 else ""),
+        "steps_known": Cell(option.steps.mark), "step_time_known": Cell(option.step_time.mark),
+        "pareto": Cell("yes" if option in plan.front else "no"),
+        "chance_within": Cell("" if option.bounded else percent(plan.chance_within(option)),
+                              plan.chance_within(option)),
+    }
+
+
+def _efficiency(value, bound=""):
+    return Cell(f"{bound}{ratio(value.value)}", value.value, value.low, value.high)
+
+
+def _below(value, size):
+    return span(value.low / size, value.high / size) if value.low < value.high < math.inf else ""
+
+
+def _roles(plan, option):
+    found = [SHORT.get(name, name) for name in ROLES if getattr(plan, name) is option]
+    return [] if len(plan.eligible) < 2 else ["best"] if len(found) == len(ROLES) else found
+
+
+def _is_crowded(plan, option):
+    return any(one.crowded for one in plan.times.timings.found
+               if (one.workers, one.global_batch, one.passes) == (option.workers, option.global_batch, option.passes))
+
+
+def model_table(plan: WorkerPlan) -> Table:
+    """The step-time model's parameters, and which of them the logs tell."""
+    model = plan.times.model
+    columns = (Column("parameter", "parameter"), Column("symbol", "symbol"), Column("value", "value", "milliseconds"),
+               Column("told", "told by the logs"))
+    rows = [_parameter_row(model, name, plan.request.confidence) for name in NAMES
+            if getattr(model.parameters, name).any() and (name != "overlap" or model.within or model.between)]
+    return Table("step-model", "The step-time model", columns, tuple(rows), (
+        "A step takes (k - 1) c + (c^p + s^p)^(1/p): a pass c = a + b e / k of e examples a worker in k passes, and "
+        "the allreduce s = ring(g; h, v) + ring(m; h', v') over the g workers of a node and m nodes, where ring(n; h, "
+        "v) = 2 (n - 1) (h + v / n). In milliseconds, but for p.",
+        f"Told: the interval spans less than a factor {TOLD_APART}, of p {OVERLAP_TOLD}. What is not told is drawn "
+        "from wide priors; the plan's intervals hold what hangs on it."))
+
+
+def _parameter_row(model, name, confidence):
+    ends = model.interval(name, confidence)
+    words, symbol = MODEL_WORDS[name]
+    if name != "overlap":
+        ends = tuple(1000 * end for end in ends)
+    given = model.given and name.startswith("node_")
+    told = ends[2] < (OVERLAP_TOLD if name == "overlap" else TOLD_APART) * ends[1]
+    return Row((Cell(words), Cell(symbol), Cell(number(ends[0]), *ends, "" if given else span(*ends[1:])),
+                Cell("given" if given else "yes" if told else "no")), (), ())

@@ -1,0 +1,256 @@
+"""A plan of workers in sentences: what to take first, then what it stands on."""
+from __future__ import annotations
+
+import math
+
+from ..analysis.step_time import EXTRAPOLATED, MEASURED
+from ..analysis.steps_curve import NOISE_WITHIN, PREDICTED
+from ..analysis.worker_plan import NO_STEPS, NO_TIMES, NoPlan, WorkerPlan
+from .numbers import counted, listed, number, percent, ratio, span
+from .tables import MCCANDLISH
+
+CROWDED = "#"           # marks times of hosts with fewer cores than workers
+ROLES = ("fastest", "cheapest", "knee")
+UNITS = ((86400, "d", 2), (3600, "h", 2), (60, "min", 2), (1, "s", 0))     # seconds, name, from how many of it on
+MOST_NAMED = 4          # worker counts that are named one by one
+
+
+def title(plan) -> str:
+    """What the plan is for."""
+    if plan.relative:
+        return "How many workers: relative times" + (", predicted" if plan.noise else "")
+    return f"How many workers: {plan.target or 'steps as given'}"
+
+
+def unit_of(seconds):
+    """(its seconds, its name) of the unit to write a time in."""
+    return next((size, name) for size, name, least in UNITS if abs(seconds) >= least * size)
+
+
+def duration(seconds) -> str:
+    """``24.4 s``, ``12.3 min``, ``5.20 h``, ``3.10 d``."""
+    if not math.isfinite(seconds):
+        return number(seconds)
+    size, name = unit_of(seconds)
+    return f"{number(seconds / size)} {name}"
+
+
+def price_said(request) -> str:
+    """What costs are in."""
+    what = "node-hour" if request.per_node else "worker-hour"
+    unit = f"{what}s" if request.price is None else f"the unit of the price, {number(request.price)} a {what}"
+    if not request.per_node:
+        return f"Costs are in {unit} (with --per-node, a node-hour)."
+    return f"Costs are in {unit}; a node holds {counted(request.per_node, 'worker')} and is paid whole."
+
+
+def summary(plan: WorkerPlan) -> tuple[str, ...]:
+    """What to take, then what it stands on."""
+    return (*picks_said(plan), *_limits_said(plan), *_efficiency_said(plan), *_bounded_said(plan), *_steps_said(plan),
+            *_times_said(plan), *_left_out_said(plan))
+
+
+def picks_said(plan):
+    if not plan.eligible:
+        return ["Nothing to recommend: at each of these worker counts the time to target is known only from below."
+                if plan.options else "Nothing to recommend: none of these worker counts can run."]
+    fastest, cheapest, knee = plan.fastest, plan.cheapest, plan.knee
+    if len(plan.eligible) == 1:
+        return [f"Known at one worker count only: {_option_said(plan, fastest)}."]
+    if fastest is cheapest:
+        return [f"Fastest and cheapest: {_option_said(plan, fastest)}"
+                f"{_chance_said(plan, fastest, math.inf, 'the fastest')}."]
+    return [f"Fastest: {_option_said(plan, fastest)}{_chance_said(plan, fastest, math.inf, 'the fastest')}.",
+            f"Cheapest: {_option_said(plan, cheapest)}{_chance_said(plan, cheapest, 0, 'the cheapest')}.",
+            " ".join([f"Knee (least cost x time{_power(plan)}): {_option_said(plan, knee)}"
+                      f"{_chance_said(plan, knee, plan.request.knee, 'the knee')}.", *_knee_said(plan)])]
+
+
+def _power(plan):
+    return "" if plan.request.knee == 1 else f"^{plan.request.knee:g}"
+
+
+def _chance_said(plan, option, weight, what):
+    return f"; {percent(plan.chance_of(option, weight))} sure to be {what}"
+
+
+def _option_said(plan, option):
+    """``32 workers (4 nodes), batch 1,024: 12.3 min (10-15), cost 3.40 (2.8-4.2), extrapolated``."""
+    nodes = f" ({counted(option.nodes, 'node')})" if plan.request.per_node else ""
+    known = "" if option.mark == MEASURED else f", {option.mark}"
+    return (f"{counted(option.workers, 'worker')}{nodes}, batch {option.global_batch:,}: {_time_said(plan, option)}, "
+            f"cost {number(option.cost.value)}{_ends(option.cost)}{known}")
+
+
+def _time_said(plan, option):
+    if plan.relative:
+        first = counted(plan.options[0].workers, "worker")
+        return f"{ratio(option.seconds.value)}{_ends(option.seconds)} of the time of {first}"
+    return f"{duration(option.seconds.value)}{_ends(option.seconds, unit_of(option.seconds.value)[0])}"
+
+
+def _ends(value, size=1):
+    ends = span(value.low / size, value.high / size) if value.high > value.low else ""
+    return f" ({ends})" if ends else ""
+
+
+def _knee_said(plan):
+    """What the steps along the front from the knee on, and to it, cost and buy."""
+    at = plan.front.index(plan.knee) if plan.knee in plan.front else None
+    if at is None:
+        return []
+    pairs = [pair for pair in zip(plan.front, plan.front[1:]) if plan.knee in pair]
+    said = "; ".join(_step_said(*pair) for pair in reversed(pairs))
+    return [f"{said[0].upper()}{said[1:]}."] if said else []
+
+
+def _step_said(few, many):
+    return (f"from {few.workers:,} to {many.workers:,} workers you pay {ratio(many.cost.value / few.cost.value)}x for "
+            f"{ratio(few.seconds.value / many.seconds.value)}x the speed")
+
+
+def _limits_said(plan):
+    """Which worker counts stay within deadline and budget."""
+    request = plan.request
+    limits = [duration(request.deadline)] if request.deadline else []
+    limits += [f"a cost of {number(request.budget)}"] if request.budget else []
+    if not limits or not plan.eligible:
+        return []
+    found = plan.within()
+    if not found:
+        return [f"Out of reach: none of these worker counts is likely to stay within {listed(limits)}. "
+                f"{_nearest_said(plan)}"]
+    said = [f"Within {listed(limits)}: {listed(f'{option.workers:,}' for option in found)} "
+            f"worker{'s' * (len(found) > 1 or found[0].workers > 1)}."]
+    for what, limited, name in (("Cheapest", request.deadline, "cost"), ("Fastest", request.budget, "seconds")):
+        if limited:
+            said.append(_best_within_said(plan, f"{what} of them" if len(found) > 1 else what, found, name))
+    return said
+
+
+def _best_within_said(plan, what, found, name):
+    def value(option):
+        return getattr(option, name).value
+    best = min(found, key=value)
+    safe = min(plan.within(plan.request.confidence), key=value, default=None)
+    rest = ("" if safe is best else f"; none is {plan.request.confidence:.0%} sure" if safe is None else
+            f"; to be {plan.request.confidence:.0%} sure, {counted(safe.workers, 'worker')}")
+    return f"{what}: {_option_said(plan, best)}; {percent(plan.chance_within(best))} sure to stay within{rest}."
+
+
+def _nearest_said(plan):
+    """The best that can be had instead."""
+    request = plan.request
+    best = [f"The least time is that of {_option_said(plan, plan.fastest)}"] if request.deadline else []
+    best += [f"{'the' if best else 'The'} least cost that of {_option_said(plan, plan.cheapest)}"
+             ] if request.budget else []
+    return f"{'; '.join(best)}. The best chance is {percent(max(map(plan.chance_within, plan.eligible)))}."
+
+
+def _efficiency_said(plan):
+    knee = plan.knee
+    if knee is None or knee is plan.options[0]:
+        return []
+    return [f"At {counted(knee.workers, 'worker')} statistical efficiency is "
+            f"{ratio(knee.statistical_efficiency.value)} (examples needed at {plan.options[0].workers:,} over examples "
+            f"needed) and system efficiency {ratio(knee.system_efficiency.value)} (speed won over workers added)."]
+
+
+def _bounded_said(plan):
+    bounded = [option.workers for option in plan.options if option.bounded]
+    if not bounded:
+        return []
+    per_node = plan.request.per_node or plan.times.timings.per_node
+    links, runs = (("within a node", f"up to {counted(per_node, 'worker')} on one node")
+                   if plan.times.model.between or bounded[0] <= per_node else
+                   ("between nodes", "two nodes or more"))
+    node = (f"A node holds {counted(per_node, 'worker')}" if plan.request.per_node else
+            f"The logs had up to {counted(per_node, 'worker')} on a node; --per-node says how many there will be")
+    return [f"At {_counts(bounded)} workers a step needs links {links}, which no log has timed: the times there are "
+            f"lower bounds, as if these links cost nothing, and no recommendation. Runs on {runs} would tell, or "
+            f"--bandwidth, --latency and --parameters. {node}."]
+
+
+def _counts(workers):
+    """``16, 32 and 64``, or ``16 to 1,024`` of many."""
+    named = [f"{one:,}" for one in workers]
+    return listed(named) if len(named) <= MOST_NAMED else f"{named[0]} to {named[-1]}"
+
+
+def _steps_said(plan):
+    curve = plan.curve
+    if curve.relative and curve.critical is None:
+        return ["The steps to target are not known; at one global batch they are the same at any worker count, so "
+                "times compare."]
+    marks = {option.steps.mark for option in plan.options}
+    said = []
+    if PREDICTED in marks:
+        said.append(_prediction_said(plan))
+    if EXTRAPOLATED in marks:
+        batches = [point.global_batch for point in curve.met]
+        run = f"{batches[0]:,} to {batches[-1]:,}" if len(batches) > 1 else f"{batches[0]:,}"
+        how = (f"follow S_min (1 + B_crit / B), with B_crit {number(median(curve.critical))}"
+               if curve.critical is not None else "may lie anywhere between perfect scaling and no gain"
+               if len(batches) < 2 else "may fall by as much as between the outermost two, or less")
+        said.append(f"Of the batches planned some lie outside those that met the target ({run}): steps there {how}.")
+    if any(point.steps.runs < 2 for point in curve.met):
+        said.append("Where the steps of a batch are those of one run, the intervals hold nothing of the spread between "
+                    "seeds.")
+    return said
+
+
+def _prediction_said(plan):
+    scale, curve = plan.noise, plan.curve
+    ends = span(scale.low, scale.high)
+    over = (f", over steps {scale.first_step:,} to {scale.last_step:,}; it usually grows in training"
+            if scale.steps else ", as given")
+    run = _counts([point.global_batch for point in curve.met]) if curve.met else ""
+    what = f"Steps at other batches than {run} are a prediction: they" if run else (
+        "A prediction, before any full run: steps")
+    return (f"{what} follow S_min (1 + B_crit / B), with the gradient noise scale for B_crit: "
+            f"{number(scale.noise_scale)} examples{f' ({ends})' if ends else ''}{over}. On most workloads the two were "
+            f"within a factor {NOISE_WITHIN:g} ({MCCANDLISH.split(',')[0]}), which the intervals hold.")
+
+
+def median(values) -> float:
+    """The middle one."""
+    return float(sorted(values)[len(values) // 2])
+
+
+def _times_said(plan):
+    timings, model = plan.times.timings, plan.times.model
+    missed = f"; the model of the others misses them by {percent(model.misses)}" if model.settings > 2 else ""
+    said = [f"Step times: {counted(len(timings.found), 'way')} of running timed on {timings.machine}{missed}. "
+            "Evaluation and start-up are in no time."]
+    if timings.crowded:
+        said.append(f"The step times at {listed(sorted({one.workers for one in timings.crowded}))} workers are left "
+                    "out: the host had fewer cores than workers. Their steps count.")
+    elif any(one.crowded for one in timings.found):
+        said.append(f"{CROWDED} the host had fewer cores than workers: these times are not to be trusted, nor is what "
+                    "follows from them for a real cluster.")
+    if timings.others:
+        said.append(f"Left out: step times on {listed(map(str, timings.others))}; those of one machine are compared.")
+    if not timings.spread.freedom:
+        said.append("No way of running was timed twice: a spread of 5% is assumed.")
+    return said
+
+
+def _left_out_said(plan):
+    reasons = {}
+    for workers, why in plan.left_out:
+        reasons.setdefault(why, []).append(workers)
+    return [f"Not at {_counts(workers)} worker{'s' * (workers != [1])}: {why}." for why, workers in reasons.items()]
+
+
+def no_plan_said(found: NoPlan) -> str:
+    """Why there is no plan, and what would make one."""
+    where = f"{found.workload}{f': {found.target}' if found.target else ''}"
+    if found.why == NO_TIMES:
+        return (f"{where}: no trial here ran to its end with its time taken, so the seconds of a step are not known. "
+                "Add logs of runs, or of hvdscale-scale --probe.")
+    if found.why == NO_STEPS:
+        return (f"{where}: no run was held against a target and the gradient noise scale was not measured, so it is "
+                "not known what a larger batch saves. Give --target, or logs of runs with --set noise_every=1, or "
+                "--noise-scale, or compare times at one --global-batch.")
+    best = f" The best {found.target.column} was {number(found.best)}." if found.best == found.best else ""
+    return f"{where}: not met by most runs at any batch.{best} A target that they reach, or longer runs, would tell."
