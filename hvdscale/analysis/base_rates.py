@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .budgets import DIVERGED, LOST, MEASURED, SHORT, Budget, held_to
+from .budgets import DIVERGED, LOST, MEASURED, SHORT, Budget, common_budgets, held_to
 from .studies import Study
 from .trials import Workload
 
@@ -74,16 +74,10 @@ def both_readings(studies: Sequence[Study], column: str, minimizes: bool, epochs
 
     epochs, steps  by default the most that some trial of every batch has run
     """
-    studies = [study for study in studies if _furthest(study)]
-    train_examples = studies[0].workload.train_examples if studies else 0
-    if studies and steps is None:
-        steps = min(map(_furthest, studies))
-    if studies and epochs is None and train_examples:
-        epochs = min(_furthest(study) * study.global_batch for study in studies) / train_examples
-    epochs = None if not train_examples or epochs is None else Budget(_short(epochs), "epochs")
-    steps = None if steps is None else Budget(_short(steps), "steps")
-    return tuple(base_rates_of(studies, column, minimizes, budget, reading) if budget else None
-                 for budget in (epochs, steps))
+    common = common_budgets(studies)
+    asked = (common[0] if epochs is None else Budget(epochs, "epochs"),
+             common[1] if steps is None else Budget(steps, "steps"))
+    return tuple(base_rates_of(studies, column, minimizes, budget, reading) if budget else None for budget in asked)
 
 
 def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None,
@@ -143,16 +137,3 @@ def _final(study, column, budget):
         if len(rows) and not np.isnan(values[rows]).all():
             found[trial] = np.nanmedian(values[rows])
     return found
-
-
-def _furthest(study):
-    """The most steps that a feasible trial of it has run."""
-    counts = study.evaluations.counts
-    rows = np.flatnonzero(study.feasible & (counts > 0))
-    return float(study.evaluations.read("step")[study.evaluations.first[1:][rows] - 1].max(initial=0))
-
-
-def _short(amount):
-    """Rounded down to two digits: a budget to be named."""
-    size = 10.0 ** (np.floor(np.log10(amount)) - 1)
-    return float(np.round(np.floor(amount / size * (1 + 1e-9)) * size, 9))

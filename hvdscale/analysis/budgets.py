@@ -67,6 +67,30 @@ class Budget:
         return f"{int(self.amount) if self.amount == int(self.amount) else self.amount:,} {unit}"
 
 
+def common_budgets(studies: Sequence[Study]) -> tuple[Budget | None, Budget | None]:
+    """The most epochs and the most steps that some feasible trial of every study of a workload has run, to two digits,
+    rounded down; None where that is nothing, or the size of an epoch is not known."""
+    furthest = [(_furthest(study), study) for study in studies]
+    furthest = [(steps, study) for steps, study in furthest if steps]
+    if not furthest:
+        return None, None
+    train_examples = furthest[0][1].workload.train_examples
+    examples = min(steps * study.global_batch for steps, study in furthest)
+    return (Budget(_rounded_down(examples / train_examples), "epochs") if train_examples else None,
+            Budget(_rounded_down(min(steps for steps, _ in furthest)), "steps"))
+
+
+def _furthest(study):
+    counts = study.evaluations.counts
+    rows = np.flatnonzero(study.feasible & (counts > 0))
+    return float(study.evaluations.read("step")[study.evaluations.first[1:][rows] - 1].max(initial=0))
+
+
+def _rounded_down(amount):
+    size = 10.0 ** (np.floor(np.log10(amount)) - 1)
+    return float(np.round(np.floor(amount / size * (1 + 1e-9)) * size, 9))
+
+
 @dataclass(frozen=True, eq=False)
 class Held:
     """Each trial of a study held to a budget: arrays of shape (trials,).

@@ -36,7 +36,7 @@ from .studies import Outcomes, Study, outcomes
 TOLERANCE = 0.20            # a rule loses where it takes this share of steps more than the tuned optimum
 NEAR = 1.5                  # a rate within this factor of another is near it
 MOST_TRIALS = 150           # of a batch that a landscape is fitted to, the first by log and id
-MOST_PLANS = 2000           # of a batch, beyond which no plan is read for the rule that it was made with
+MOST_PLANS = 2000           # different ones of a batch, beyond which none is read for the rule that it was made with
 KEPT, LOST, UNKNOWN = "kept", "lost", "unknown"
 BASE, RUNS, FITTED = "base", "runs", "fitted"       # how the loss at a point is known
 FEW, OPEN, OUTSIDE = "few", "open", "outside"       # why it is not: few trials met the target, the best rate is not
@@ -290,8 +290,7 @@ class _Batch:
         self.reached: Outcomes = outcomes(self.study, curve.target)
         lr = self.study.metaparameters.get("learning_rate", np.full(len(self.study), np.nan))
         self.rate = rates_of(self.study) if effective else np.where(lr > 0, lr, np.nan)
-        plans = range(len(self.study)) if len(self.study) <= MOST_PLANS else ()
-        self.made_by = {trial: plan for trial in plans if (plan := _rule_of(self.study.plan(trial)))}
+        self.made_by = _made_by(self.study)
         known = (self.study.feasible | self.study.infeasible) & ~self.study.repeat & ~np.isnan(self.rate)
         known[list(self.made_by)] = False
         self.searched = np.flatnonzero(known)
@@ -393,6 +392,15 @@ class _Batch:
         factor = float(rate / base.rate[base.best])
         values |= scaled | {"learning_rate": values["learning_rate"] * factor}
         return Missing(rule, self.study.global_batch, float(rate), values, asked)
+
+
+def _made_by(study):
+    """The rule of each trial that was made with one, by trial."""
+    first = {text: trial for trial, text in reversed(list(enumerate(study.plan_texts)))}
+    if len(first) > MOST_PLANS:
+        return {}
+    rules = {text: _rule_of(study.plan(trial)) for text, trial in first.items()}
+    return {trial: rules[text] for trial, text in enumerate(study.plan_texts) if rules[text] is not None}
 
 
 def _rule_of(plan):
