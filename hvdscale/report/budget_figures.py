@@ -15,7 +15,7 @@ from . import words
 from .drawing import (INK, MARKERS, MUTED, PANEL_TICKS, SHADES, TICKS, Figure, decimal_ticks, is_named, is_positive,
                       log2_axis, set_ticks, shade)
 from .numbers import number
-from .steps_figures import ASIDE, plain
+from .steps_figures import ASIDE, heading, plain
 from .tables import SHALLUE
 
 MASTERS = "Masters & Luschi 2018, arXiv 1804.07612, section 2"
@@ -31,7 +31,7 @@ def best_under_figure(*found: BestUnder | None, title="", name="best-under-budge
     if not found:
         return None
     metrics = {words.metric_name(one.column) for one in found}
-    title = title or f"Best {min(metrics)} under budgets\n{plain(found[0].workload)}"
+    title = title or f"Best {min(metrics)} under budgets\n{heading(found[0].workload)}"
 
     def draw(axes):
         for one, record in zip(axes if len(found) > 1 else [axes], found):
@@ -129,7 +129,7 @@ def base_rate_figure(*maps: BaseRates | None, title="", name="base-rates") -> Fi
     keys = dict.fromkeys(one.key(at) for one in maps for at in range(len(one.rate)))
     budget = f" ({maps[0].budget})" if len(maps) == 1 and maps[0].budget else ""
     title = title or (f"{metric[0].upper()}{metric[1:]} by batch and base rate{budget}\n"
-                      f"{plain(maps[0].workload)}")
+                      f"{heading(maps[0].workload)}")
     return Figure(name, title, " ".join(said), f"base rate: {rate} / B", MASTERS, tuple(keys), draw, len(maps))
 
 

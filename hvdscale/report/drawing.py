@@ -28,7 +28,8 @@ SHADES = 60             # of viridis, for curves
 SIZE = (4.8, 3.7)       # inches: a column of a paper, half a page on a screen
 PANEL = (3.2, 2.6)      # of several panels
 MOST_NAMED = 8          # entries of a legend
-TICKS, PANEL_TICKS = 9, 5       # at most, along an axis
+TICKS, PANEL_TICKS = 9, 5       # at most, along an axis; so many times LETTERS have room there
+LETTERS = 6.5
 LONG = 34               # letters from which on entries of a legend take twice the room
 ROOM, ENTRY = 4, 0.17   # rows of a legend that a figure has room for, and the height of one more in inches
 
@@ -212,10 +213,11 @@ def log2_axis(axes, which, values, ends=(), most=TICKS):
 
 def _apart(values, most):
     """Of what was measured, the values to name: the smallest, and each that is far enough from the one before."""
-    gap = (values[-1] / values[0]) ** (1 / most)
+    wide = math.log(values[-1] / values[0])
     named = values[:1]
     for value in values[1:]:
-        if value >= 0.99 * gap * named[-1]:
+        letters = (len(exact(named[-1])) + len(exact(value))) / 2 + 1
+        if math.log(value / named[-1]) >= max(0.99 / most, letters / (LETTERS * most)) * wide:
             named.append(value)
     return named
 

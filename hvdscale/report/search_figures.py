@@ -17,7 +17,7 @@ from ..analysis.regimes import USEFUL_WITHIN
 from .drawing import (AMBER, BLUE, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Figure, decimal_ticks, fraction, is_named,
                       is_positive, log2_axis, set_ticks, shade)
 from .numbers import counted, exact, number, percent
-from .steps_figures import labels_of, plain, style_of
+from .steps_figures import heading, labels_of, plain, slug, style_of
 from .tables import SHALLUE
 
 TITLES = {LEARNING_RATE: "learning rate", MOMENTUM: "momentum", EFFECTIVE: "effective learning rate"}
@@ -43,28 +43,28 @@ def best_figure(curves: Sequence, what=EFFECTIVE, *, labels: Sequence[str] | Non
     if not found:
         return None
     title = title or (f"Best {TITLES.get(what, what.replace('_', ' '))} by batch\n"
-                      f"{plain(_shared(curve for curve, *_ in found))}")
+                      f"{heading(_shared(curve for curve, *_ in found))}")
 
     def draw(axes):
         _draw_best(axes, found, what)
-    return _best_record(found, what, title, name or f"best-{what.replace('_', '-')}", draw, 1)
+    return _best_record(found, what, title, name or f"best-{slug(what)}", draw, 1)
 
 
 def best_panels(panels: Sequence[tuple], what=EFFECTIVE, *, title="", name="") -> Figure | None:
     """A panel (title, curve) each; those with fewer than two batches are left out, None where none is left."""
-    found = [(curve, plain(heading), points) for heading, curve in panels
+    found = [(curve, plain(panel), points) for panel, curve in panels
              for points in [_above_zero(best_points(curve, what), what)] if len(points) > 1]
     if not found:
         return None
 
     def draw(axes):
-        for one, (curve, heading, points) in zip(axes if len(found) > 1 else [axes], found):
-            _draw_best(one, [(curve, heading, points)], what, len(found) > 1)
+        for one, (curve, panel, points) in zip(axes if len(found) > 1 else [axes], found):
+            _draw_best(one, [(curve, panel, points)], what, len(found) > 1)
             if len(found) > 1:
-                one.set_title(heading)
+                one.set_title(panel)
     title = title or f"Best {TITLES.get(what, what)} by batch"
     return _best_record(found, what, title if len(found) > 1 else f"{title}\n{found[0][1]}",
-                        name or f"best-{what.replace('_', '-')}-panels", draw, len(found))
+                        name or f"best-{slug(what)}-panels", draw, len(found))
 
 
 def _best_record(found, what, title, name, draw, panels):
@@ -130,7 +130,7 @@ def trials_figure(curve, *, x=LEARNING_RATE, y=None, title="", name="trials") ->
     y = y or second(curve, x)
     points = _spread([point for point in curve.points if _placed(point.study, x, y) >= LEAST], MOST_PANELS)
     panels = [(f"B = {point.global_batch:,}", point.study, curve.target, math.inf) for point in points]
-    return scatter(panels, x, y, title=title or f"Trials to {curve.target}\n{plain(curve.workload)}", name=name)
+    return scatter(panels, x, y, title=title or f"Trials to {curve.target}\n{heading(curve.workload)}", name=name)
 
 
 def budgets_figure(curve, *, x=LEARNING_RATE, y=None, steps=None, epochs=None, title="",
@@ -152,7 +152,7 @@ def budgets_figure(curve, *, x=LEARNING_RATE, y=None, steps=None, epochs=None, t
               for point in points]
     panels += [(f"B = {point.global_batch:,}, {counted_epochs(epochs)}", point.study, curve.target,
                 epochs * examples / point.global_batch) for point in points]
-    title = title or f"Trials to {curve.target} under budgets of steps and of epochs\n{plain(curve.workload)}"
+    title = title or f"Trials to {curve.target} under budgets of steps and of epochs\n{heading(curve.workload)}"
     return scatter(panels, x, y, title=title, name=name)
 
 
@@ -183,22 +183,22 @@ def _spread(points, most):
     return [points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)]
 
 
-def scatter(panels: Sequence[tuple], x: str, y: str | None, *, title: str, name: str) -> Figure | None:
+def scatter(panels: Sequence[tuple], x: str, y: str | None, *, title: str, name="trials") -> Figure | None:
     """Trials by two metaparameters: (title, study, target, most steps) a panel.
 
     y  None: the steps to the target, those that did not meet it where they were last seen
     None where no panel has a trial.
     """
-    found = [(plain(heading), space_of(study, target, x, y or x, most)) for heading, study, target, most in panels]
-    found = [(heading, space) for heading, space in found if len(space.x)]
+    found = [(plain(panel), space_of(study, target, x, y or x, most)) for panel, study, target, most in panels]
+    found = [(panel, space) for panel, space in found if len(space.x)]
     if not found:
         return None
 
     def draw(axes):
         axes = axes if len(found) > 1 else [axes]
-        for one, (heading, space) in zip(axes, found):
+        for one, (panel, space) in zip(axes, found):
             if len(found) > 1:
-                one.set_title(heading)
+                one.set_title(panel)
             _draw_space(one, space, found, x, y, len(found) > 1)
     said = [f"One mark a trial: its {x.replace('_', ' ')} and its "
             f"{'steps to the target' if y is None else y.replace('_', ' ')}."]

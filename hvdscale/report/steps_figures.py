@@ -3,11 +3,12 @@
     figure = steps_figure([curve])
     figure = steps_figure(curves, kind=NORMALISED)          # models, optimizers, data sets, targets in one
 
-Records are analysis.curves.Curve. A panel is (title, curves, labels): several make one figure, as in the paper.
+Records are analysis.curves.Curve. Several panels make one figure, as in the paper.
 """
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from .drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Figure, fraction, is_named,
@@ -16,8 +17,8 @@ from .numbers import exact, listed, number
 from .tables import MCCANDLISH, SHALLUE
 
 STEPS, NORMALISED, EXAMPLES = "steps", "normalised", "examples"     # kinds of figures
-LONGEST = 44                # letters of a label
-OWN_LINES = 3               # curves that each have a line of perfect scaling of their own
+LONGEST, LONGEST_TITLE = 44, 60     # letters of a label, of a line of a title
+OWN_LINES = 3               # curves without an order that have each a line of perfect scaling of their own
 ASIDE = 0.4                 # of the space between batches, over which the marks of several curves are spread
 
 AXES = {STEPS: "steps to target S", EXAMPLES: "B S over its fewest"}
@@ -47,16 +48,16 @@ def steps_figure(curves: Sequence, *, kind=STEPS, labels: Sequence[str] | None =
     labels   one a curve; by default what tells them apart
     ordered  whether the curves have an order, which shades of one scale then show
     """
-    panels, empty = _with_something([(title, curves, labels)], kind)
+    panels, empty = _with_something([(title, curves, labels, ordered)], kind)
     if not panels:
         return None
-    [(_, curves, labels)] = panels
+    [(_, curves, labels, _)] = panels
     return _figure(panels, empty, kind, title or _title(curves, kind), name or f"{kind}-batch",
                    lambda axes: _draw(axes, curves, labels, kind, ordered))
 
 
-def steps_panels(panels: Sequence[tuple], *, kind=STEPS, title="", name="", ordered=False) -> Figure | None:
-    """As many panels of steps_figure: (title, curves, labels) each, labels None: what tells the curves apart.
+def steps_panels(panels: Sequence[tuple], *, kind=STEPS, title="", name="") -> Figure | None:
+    """As many panels of steps_figure: (title, curves, labels, ordered) each; labels None: what tells the curves apart.
 
     Panels without anything to show are left out; None where none is left.
     """
@@ -64,13 +65,13 @@ def steps_panels(panels: Sequence[tuple], *, kind=STEPS, title="", name="", orde
     if not panels:
         return None
     if len(panels) == 1:
-        title = f"{title or NAMES[kind]}\n{plain(panels[0][0])}"
+        title = f"{title or NAMES[kind]}\n{heading(panels[0][0])}"
 
     def draw(axes):
-        for one, (heading, curves, labels) in zip(axes if len(panels) > 1 else [axes], panels):
+        for one, (panel, curves, labels, ordered) in zip(axes if len(panels) > 1 else [axes], panels):
             _draw(one, curves, labels, kind, ordered, len(panels) > 1)
             if len(panels) > 1:
-                one.set_title(plain(heading))
+                one.set_title(plain(panel))
     return _figure(panels, empty, kind, title or NAMES[kind], name or f"{kind}-batch-panels", draw)
 
 
@@ -79,7 +80,7 @@ def targets_figure(curves: Sequence, **rest) -> Figure | None:
     if len({curve.target for curve in curves}) < 2:
         return None
     curves = sorted(curves, key=lambda curve: -curve.target.value if curve.target.minimizes else curve.target.value)
-    rest = {"title": f"Steps to several targets\n{plain(curves[0].workload)}", "name": "steps-batch-targets"} | rest
+    rest = {"title": f"Steps to several targets\n{heading(curves[0].workload)}", "name": "steps-batch-targets"} | rest
     return steps_figure(curves, labels=[str(curve.target) for curve in curves], ordered=True, **rest)
 
 
@@ -98,12 +99,22 @@ def _parts(curve):
     return (workload.dataset, workload.model, args.replace('"', ""), workload.optimizer, size, str(curve.target))
 
 
-def plain(text) -> str:
-    """A name as a figure can bear it: printable, no longer than LONGEST letters, and in the legend whatever it is."""
+def slug(text) -> str:
+    """A name for files and anchors."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")
+
+
+def plain(text, longest=LONGEST) -> str:
+    """A name as a figure can bear it: printable, no longer than that many letters, and in a legend whatever it is."""
     text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(text))
-    if len(text) > LONGEST:
-        text = f"{text[:LONGEST // 2]}\N{HORIZONTAL ELLIPSIS}{text[-LONGEST // 2 + 1:]}"
+    if len(text) > longest:
+        text = f"{text[:longest // 2]}\N{HORIZONTAL ELLIPSIS}{text[-longest // 2 + 1:]}"
     return f" {text}" if text.startswith("_") else text          # matplotlib hides labels that begin with it
+
+
+def heading(text) -> str:
+    """A name as a line of a title can bear it."""
+    return plain(text, LONGEST_TITLE)
 
 
 def style_of(at, count, ordered=False):
@@ -116,12 +127,12 @@ def style_of(at, count, ordered=False):
 def _with_something(panels, kind):
     """(the panels that have a point to show, their labels written out; what has none)."""
     found, empty = [], []
-    for title, curves, labels in panels:
+    for title, curves, labels, ordered in panels:
         labels = labels_of(curves) if labels is None else list(map(plain, labels))
         scales = _scales(curves, kind)
         kept = [(curve, label) for curve, label in zip(curves, labels) if _met(curve) and is_positive(scales(curve))]
         if kept:
-            found.append((title, tuple(curve for curve, _ in kept), [label for _, label in kept]))
+            found.append((title, tuple(curve for curve, _ in kept), [label for _, label in kept], ordered))
             empty += [label for curve, label in zip(curves, labels) if label not in found[-1][2]]
         else:
             empty.append(plain(title or "all"))
@@ -129,8 +140,8 @@ def _with_something(panels, kind):
 
 
 def _figure(panels, empty, kind, title, name, draw):
-    curves = [curve for _, found, _ in panels for curve in found]
-    several = max(len(found) for _, found, _ in panels) > 1
+    curves = [curve for _, found, *_ in panels for curve in found]
+    several = max(len(found) for _, found, *_ in panels) > 1
     unmet = any(not point.steps.met for curve in curves for point in curve.points)
     source = f"{SHALLUE}, section 4"
     said = [f"{NAMES[kind]} against the global batch, both axes in powers of 2; {SAID[kind]}."]
@@ -163,7 +174,7 @@ def _title(curves, kind):
     what = "Steps" if kind != EXAMPLES else "Examples"
     tail = ", normalised" if kind != STEPS else ""
     if len({curve.workload for curve in curves}) == 1:
-        return f"{what} to {first.target if one_target else 'several targets'}{tail}\n{plain(first.workload)}"
+        return f"{what} to {first.target if one_target else 'several targets'}{tail}\n{heading(first.workload)}"
     return f"{what} to {first.target}{tail}" if one_target else f"{what} to target{tail}"
 
 
@@ -204,7 +215,9 @@ def _draw(axes, curves, labels, kind, ordered, paneled=False):
     gap = min((after / before for before, after in zip(batches, batches[1:])), default=2) ** ASIDE
     for at, ((curve, points), label) in enumerate(zip(shown, labels)):
         color, marker = (BLUE, "o") if len(curves) == 1 else style_of(at, len(curves), ordered)
-        label = "steps to target" if len(curves) == 1 else label if is_named(at, len(curves)) else None
+        if len(curves) == 1:
+            label = "examples to target" if kind == EXAMPLES else "steps to target"
+        label = label if is_named(at, len(curves)) else None
         _draw_curve(axes, points, gap ** ((at + 0.5) / len(curves) - 0.5), color, marker, label)
     axes.set_xlabel("global batch B (examples)")
     axes.set_ylabel(AXES.get(kind) or f"steps / steps at B = {_common(curves):,}")
@@ -234,7 +247,7 @@ def _perfect(shown, kind, ends, ordered):
     for at, (_, points) in enumerate(shown):
         first, one = next((point, one) for point, one in points if one.met and one.value > 0)
         starts.append((first.global_batch * one.value, first.global_batch, style_of(at, len(shown), ordered)[0]))
-    starts = starts if len(starts) <= OWN_LINES else [max(starts)]
+    starts = starts if len(starts) <= OWN_LINES and not ordered else [max(starts)]
     return [(MUTED if len(starts) == 1 else color, [batch, ends[1]], [start / batch, start / ends[1]])
             for start, batch, color in starts]
 

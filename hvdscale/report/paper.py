@@ -1,0 +1,227 @@
+"""All figures of a paper that logs can bear, and all kinds of figures of any workload.
+
+    found = figures(studies, paper="shallue2019")       -> Paper(figures, left_out)
+    workload_figures(curves)                            # of one workload, to one target each, the main one first
+    family_figures(curves)                              # of several workloads
+
+Curves are computed workload by workload, so that a study's columns are read while they are kept.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..analysis.base_rates import both_readings
+from ..analysis.best_points import EFFECTIVE, LEARNING_RATE, MOMENTUM, best_of_trials, choices, first_feasible, split_by
+from ..analysis.budgets import Budget, best_under
+from ..analysis.curves import curve_of
+from ..analysis.sections import Options
+from ..errors import UsageError
+from ..target import Target
+from . import shallue2019
+from .budget_figures import base_rate_figure, best_under_figure
+from .drawing import Figure
+from .numbers import listed
+from .search_figures import best_figure, best_of_figure, best_panels, budgets_figure, scatter, second, trials_figure
+from .steps_figures import EXAMPLES, NORMALISED, STEPS, heading, plain, slug, steps_figure, steps_panels, targets_figure
+
+PAPERS = {"shallue2019": shallue2019}
+ATTRIBUTES = {"model": "Models", "optimizer": "Optimizers", "dataset": "Data sets",
+              "train_examples": "Sizes of the data set"}
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+EARLIER = (64, 16, 4, 1)        # the largest budget of steps and of epochs that every batch bears, over these
+
+
+@dataclass(frozen=True, eq=False)
+class Paper:
+    """The figures of a paper, and in words what of it the logs do not have."""
+
+    figures: tuple[Figure, ...]
+    left_out: tuple[str, ...]
+
+
+def workload_figures(curves: Sequence, options=Options()) -> tuple[Figure, ...]:
+    """Every kind of figure that the curves of one workload bear: one curve a target, the main one first."""
+    main, *_ = curves
+    studies = [point.study for point in main.points]
+    column, minimizes = main.target.column, main.target.minimizes
+    maps = both_readings(studies, column, minimizes)
+    under = [best_under(studies, column, minimizes, _earlier(one.budget), options.confidence) for one in maps[::-1]
+             if one is not None]
+    found = [
+        steps_figure([main]), steps_figure([main], kind=EXAMPLES), targets_figure(curves),
+        *(_split_figure(main, studies, name, options) for name in choices(studies)),
+        *(best_figure([main], what) for what in (LEARNING_RATE, MOMENTUM, EFFECTIVE)),
+        trials_figure(main), budgets_figure(main),
+        best_of_figure([best_of_trials(study, main.target) for study in studies]),
+        best_under_figure(*under), base_rate_figure(*maps)]
+    return tuple(figure for figure in found if figure is not None)
+
+
+def _earlier(budget):
+    return [Budget(float(f"{budget.amount / share:.2g}"), budget.unit) for share in EARLIER]
+
+
+def _split_figure(curve, studies, by, options, **rest):
+    """The curve once for each value of a metaparameter that was a choice."""
+    parts = split_by(studies, by)
+    word = by.replace("_", " ")
+    rest = {"title": f"Steps to {curve.target} by {word}\n{heading(curve.workload)}",
+            "name": f"{STEPS}-batch-{slug(by)}"} | rest
+    curves = [curve_of(part, curve.target, options) for part in parts.values()]
+    return steps_figure(curves, labels=[f"{word} {value:g}" for value in parts], ordered=True, **rest)
+
+
+def family_figures(curves: Sequence) -> tuple[Figure, ...]:
+    """Curves of several workloads that differ in one thing, each family raw and normalised.
+
+    Data sets are compared each to its own target, so only normalised; all else to one target.
+    """
+    found = []
+    for attribute, title in ATTRIBUTES.items():
+        families: dict = {}
+        for curve in curves:
+            families.setdefault(_all_but(curve, attribute), []).append(curve)
+        families = [family for family in families.values()
+                    if len({getattr(curve.workload, attribute) for curve in family}) > 1]
+        for at, family in enumerate(families, 1):
+            name = f"{attribute.replace('_', '-')}s{f'-{at}' if len(families) > 1 else ''}"
+            ordered = attribute == "train_examples"
+            family = sorted(family, key=lambda curve: getattr(curve.workload, attribute))
+            kinds = (NORMALISED, EXAMPLES) if attribute == "dataset" else (STEPS, NORMALISED)
+            said = f"{title}: " + (plain(family[0].target) if attribute != "dataset" else "each to its target")
+            found += [steps_figure(family, kind=kind, title=said + ("" if kind == STEPS else ", normalised"),
+                                   name=f"{name}-{kind}", ordered=ordered) for kind in kinds]
+    return tuple(figure for figure in found if figure is not None)
+
+
+def _all_but(curve, attribute):
+    """What the curves of a family share."""
+    blank = {"dataset": {"dataset": "", "train_examples": 0}, "train_examples": {"train_examples": 0},
+             "model": {"model": "", "model_args": ""}}.get(attribute, {attribute: ""})
+    return replace(curve.workload, **blank), None if attribute == "dataset" else curve.target
+
+
+def figures(studies: Sequence, paper="shallue2019", options=Options()) -> Paper:
+    """Every figure of a paper that these studies bear, in its order. UsageError for a paper that is not known."""
+    if paper not in PAPERS:
+        raise UsageError(f"there is no paper {paper!r}; choose one of {', '.join(PAPERS)}")
+    found = _Found(studies, PAPERS[paper], options)
+    figures = [replace(figure, name=f"{paper}-figure-{number}", title=f"Figure {number}. {figure.title}",
+                       source=f"{found.paper.SOURCE}, figure {number}")
+               for sheet in found.paper.FIGURES for number, figure in found.figures(sheet)]
+    return Paper(tuple(figures), tuple(found.left_out()))
+
+
+class _Found:
+    """The curves of a paper that studies bear, by line, and the names of those that they lack."""
+
+    def __init__(self, studies, paper, options):
+        self.paper, self.options = paper, options
+        self.studies = self._by_name(studies)
+        self.missing: dict = {}         # of a figure, by its number: names
+        self.empty: list = []           # numbers of figures whose workloads are there
+        lines = {(panel_line.workload, panel_line.target) for sheet in paper.FIGURES for panel in sheet.panels
+                 for panel_line in panel.lines if sheet.kind in (paper.STEPS, paper.NORMALISED, paper.BEST)}
+        self.curves = {line: self._curve(*line) for line in sorted(lines)}
+
+    def _by_name(self, studies):
+        """The studies of each workload by the paper's names; of several that go by one, that with the most trials."""
+        groups: dict = {}
+        for study in studies:
+            groups.setdefault(study.workload, []).append(study)
+        found: dict = {}
+        for workload, group in groups.items():
+            for place, name in enumerate(self.paper.names_of(workload)):
+                trials = sum(int(study.feasible.sum()) for study in group)
+                found.setdefault(name, []).append((place, -trials, workload, group))
+        return {name: min(all_of_name)[-1] for name, all_of_name in found.items()}
+
+    def _curve(self, name, target):
+        studies = self.taken(name)
+        target = Target.parse(target)
+        if not studies or any(target.column not in study.evaluations.columns for study in studies):
+            return None
+        return curve_of(studies, target, self.options)
+
+    def taken(self, name):
+        """The studies of a workload with as many trials as the paper takes."""
+        count = self.paper.TAKEN.get(name, self.paper.TRIALS_TAKEN)
+        return [first_feasible(study, count) for study in self.studies.get(name, ())]
+
+    def curve(self, sheet, line):
+        """The curve of a line; None, and a note, where it is missing."""
+        key = line.workload, line.target
+        curve = self.curves[key] if key in self.curves else self._curve(*key)
+        if curve is None:
+            self.missing.setdefault(sheet.number, {})[line.workload] = None
+        return curve
+
+    def figures(self, sheet) -> list[tuple[str, Figure]]:
+        """What can be shown of one figure of the paper, with its number; panels of several curves are each a figure."""
+        paper = self.paper
+        draw = {paper.STEPS: self._steps, paper.NORMALISED: self._steps, paper.SPLIT: self._split,
+                paper.BEST: self._best, paper.BUDGET_TRIALS: self._budget_trials, paper.TRIALS: self._trials,
+                paper.BEST_UNDER: self._best_under}[sheet.kind]
+        panels = []
+        for letter, panel in zip(LETTERS, sheet.panels):
+            lines = [(line, self.curve(sheet, line)) for line in panel.lines]
+            lines = [(line, curve) for line, curve in lines if curve is not None]
+            panels += [(letter, panel, lines)] if lines else []
+        if sheet.apart:
+            found = [(f"{sheet.number}{letter}", draw(sheet, [(panel, lines)])) for letter, panel, lines in panels]
+        else:
+            found = [(sheet.number, draw(sheet, [(panel, lines) for _, panel, lines in panels]))] if panels else []
+        self.empty += [number for number, figure in found if figure is None]
+        return [(number, figure) for number, figure in found if figure is not None]
+
+    def _steps(self, sheet, panels):
+        panels = [(_with_target(panel, lines), [curve for _, curve in lines],
+                   [line.label or str(curve.target) for line, curve in lines], panel.ordered)
+                  for panel, lines in panels]
+        kind = NORMALISED if sheet.kind == self.paper.NORMALISED else STEPS
+        return steps_panels(panels, kind=kind, title=sheet.title)
+
+    def _split(self, sheet, panels):
+        [(panel, [(_, curve)])] = panels
+        return _split_figure(curve, [point.study for point in curve.points], sheet.metaparameter, self.options,
+                             title=f"{sheet.title}\n{panel.title}, {curve.target}")
+
+    def _best(self, sheet, panels):
+        return best_panels([(panel.title, curve) for panel, lines in panels for _, curve in lines], sheet.metaparameter,
+                           title=sheet.title)
+
+    def _budget_trials(self, sheet, panels):
+        [(panel, [(_, curve)])] = panels
+        return budgets_figure(curve, steps=panel.budgets[0][0], epochs=panel.budgets[1][0],
+                              title=f"{sheet.title}: {panel.title}, {curve.target}")
+
+    def _trials(self, sheet, panels):
+        [(panel, lines)] = panels
+        steps = panel.budgets[0][0]
+        found = [(line.label, point.study, curve.target, steps) for line, curve in lines
+                 for point in curve.points if point.global_batch == sheet.batch]
+        title = f"{sheet.title}\nB = {sheet.batch:,}, {steps:,} steps, {lines[0][1].target}"
+        return scatter(found, LEARNING_RATE, second(lines[0][1]), title=title)
+
+    def _best_under(self, sheet, panels):
+        [(panel, [(line, curve)])] = panels
+        studies, target = self.studies[line.workload], curve.target
+        budgets = [[Budget(amount, "steps") for amount in panel.budgets[0]]]
+        if curve.workload.train_examples:
+            budgets.append([Budget(amount, "epochs") for amount in panel.budgets[1]])
+        return best_under_figure(*(best_under(studies, target.column, target.minimizes, some, self.options.confidence)
+                                   for some in budgets), title=f"{sheet.title}\n{panel.title}")
+
+    def left_out(self):
+        """In words what the studies do not have, by figure."""
+        for number, names in self.missing.items():
+            yield f"Figure {number}: no log has {listed(names)}, or not the metric of its goal."
+        for number in self.empty:
+            yield f"Figure {number}: the trials of its workloads do not bear it; no batch met its goal, perhaps."
+
+
+def _with_target(panel, lines):
+    """A panel's title, and the target where its curves have one."""
+    targets = {str(curve.target) for _, curve in lines}
+    return f"{panel.title}, {min(targets)}" if len(targets) == 1 else panel.title
