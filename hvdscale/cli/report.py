@@ -2,14 +2,17 @@
 from __future__ import annotations
 
 import os
+import re
 
 import click
 
+from ..analysis.budgets import Budget
 from ..analysis.intervals import CONFIDENCE
 from ..analysis.regimes import PERFECT_WITHIN, USEFUL_WITHIN
 from ..analysis.sections import Options
 from ..errors import UsageError
 from ..report.make import FORMATS, make
+from ..report.studies import Asked
 from ..report.watch import EVERY, follow
 from ..target import Target
 from .common import Command
@@ -36,6 +39,11 @@ class Report(Command):
 @click.option("--out", metavar="DIR", help="Write report.html, report.json, tables/ and figures/ there.")
 @click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
               help="What to write, of these.")
+@click.option("--budget", "budgets", multiple=True, metavar="LIST",
+              help="Show the best of each metric under budgets, such as '5000 steps, 10 epochs'; in steps, epochs, "
+                   "examples or seconds; may be given several times.")
+@click.option("--compare", multiple=True, metavar="NAME",
+              help="Lay curves beside published ones, and say how near they come: shallue2019, mlperf, mccandlish2018.")
 @click.option("--perfect-within", type=float, default=PERFECT_WITHIN, show_default=True, metavar="SHARE",
               help="A batch scales perfectly if it needs at most this share more examples than the best one.")
 @click.option("--useful-within", type=float, default=USEFUL_WITHIN, show_default=True, metavar="SHARE",
@@ -46,20 +54,28 @@ class Report(Command):
               "directories, without disturbing who writes them; ends when all trials have. Best effort on network file "
               "systems such as NFS: rows may be seen late there. Other options but --every play no part.")
 @click.option("--every", type=float, default=EVERY, show_default=True, metavar="SECONDS", help="Between two looks.")
-def main(logs, targets, out, formats, perfect_within, useful_within, confidence, skip_broken, watch, every):
+def main(logs, targets, out, formats, budgets, compare, perfect_within, useful_within, confidence, skip_broken, watch,
+         every):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them.
 
     \b
       hvdscale-report runs/*.h5 --out report/
       hvdscale-report runs --target "val/error<0.02" --target "val/error<0.01"
       hvdscale-report --watch runs
+      hvdscale-report compare main.h5 branch.h5     # two logs, as a gate: hvdscale-report compare --help
     """
     if watch:
         return follow(logs, _seconds("--every", every))
     options = Options(_share("--perfect-within", perfect_within), _share("--useful-within", useful_within),
                       _confidence(confidence))
     make(logs, [Target.parse(target) for target in targets], out, options=options, formats=_formats(formats),
-         skip_broken=skip_broken, echo=click.echo)
+         skip_broken=skip_broken, asked=Asked(_budgets(budgets), compare), echo=click.echo)
+
+
+def _budgets(texts):
+    """Budgets of lists such as ``5,000 steps, 10 epochs``: a comma stands between two where a number follows a unit."""
+    parts = [part for text in texts for part in re.split(r"(?<=[a-z])\s*,", text)]
+    return tuple(dict.fromkeys(map(Budget.parse, parts)))
 
 
 def _share(name, value):

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -11,15 +11,27 @@ import numpy as np
 from .. import __version__
 from ..analysis.explore import explore
 from ..analysis.intervals import OWN_FROM
-from ..analysis.sections import Group, Section, cells_of
+from ..analysis.regimes import batches_of
+from ..analysis.sections import Group, Options, Section, cells_of
+from ..analysis.step_time import StepTimes, timings_of
+from ..analysis.steps_curve import points_of, steps_curve
+from ..analysis.worker_plan import Request, plan_of
+from ..target import Target
 from . import words
 from .drawing import Figure
 from .figures import figures_of
 from .interactive import Explorer, explorer_of
 from .numbers import counted
+from .plan_words import picks_said
 from .search import lines
 from .search_tables import tables_of_searches
-from .tables import Table, as_values, finite, tables_of, trial_list
+from .studies import (About, Asked, View, are_searched, chapters_of, own_targets, tells, view_of,
+                      view_without_target)
+from .tables import Table, as_values, finite, keys_of, tables_of, trial_list
+
+PLANNED = "Costs are in worker-hours; hvdscale-plan holds other worker counts, batches and prices against these."
+BEST = "Best measured"
+MOST_EVALUATIONS = 5_000_000        # in all logs, beyond which no trial is made of its own
 
 
 @dataclass(frozen=True)
@@ -35,21 +47,32 @@ class LogFacts:
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """One section in words, tables and figures."""
+    """A workload held against one target, in words, tables and figures."""
 
-    section: Section
+    section: Section | None         # None: of more evaluations than trials are made of one by one
+    target: Target | None
     slug: str                       # for file names and anchors
     title: str
     summary: tuple[str, ...]
     left_out: tuple[str, ...]
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
+    details: tuple[Table, ...]      # tables for files only
     explore: Callable[[], Explorer | None] = lambda: None       # while the logs are open
 
     @cached_property
     def explorer(self) -> Explorer | None:
         """Its slider over the target, worked out when it is asked for."""
         return self.explore()
+
+
+@dataclass(frozen=True, eq=False)
+class Chapter:
+    """What is about several workloads."""
+
+    slug: str
+    title: str
+    view: View
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +83,15 @@ class Document:
     logs: tuple[LogFacts, ...]
     skipped: tuple[str, ...]        # messages about logs that could not be read
     confidence: float
+    chapters: tuple[Chapter, ...] = ()
+    notes: tuple[str, ...] = ()     # on the whole of it
+
+    @property
+    def shown(self):
+        """(slug, tables, figures) of every page and chapter."""
+        found = [(page.slug, page) for _, pages in self.pages for page in pages]
+        found += [(chapter.slug, chapter.view) for chapter in self.chapters]
+        return [(slug, (*one.tables, *one.details), one.figures) for slug, one in found]
 
     @property
     def title(self):
@@ -70,7 +102,7 @@ class Document:
     @property
     def lead(self):
         """How much stands behind it."""
-        trials = sum(len(group.trials) for group, _ in self.pages)
+        trials = sum(log.trials for log in self.logs)
         return f"{counted(trials, 'trial')} in {counted(len(self.logs), 'log')}"
 
 
@@ -81,27 +113,82 @@ def facts_of(log) -> LogFacts:
     return LogFacts(log.path, log.trials.rows, dict(log.attributes), hosts, devices)
 
 
-def document_of(groups, logs=(), skipped=(), confidence=0.95, studies=()) -> Document:
+def document_of(groups, logs=(), skipped=(), options=Options(), studies=(), asked=Asked()) -> Document:
     """The report of analysed groups.
 
     logs      LogFacts of each; skipped: messages about those that could not be read
-    studies   the same trials as studies.studies_of gives them; without them there is no slider over the target
+    studies   the same trials as studies.studies_of gives them; without them there is no slider over the target, and
+              nothing of what makes them studies
     """
-    taken = set()
-    pages = tuple((group, tuple(_pages(group, [one for one in studies if one.workload == group.workload], taken)))
+    taken, abouts = set(), []
+    pages = tuple((group, tuple(_pages(group, _of_workload(studies, group.workload), asked, taken, abouts)))
                   for group in groups)
-    return Document(pages, tuple(logs), tuple(skipped), confidence)
+    return Document(pages, tuple(logs), tuple(skipped), options.confidence,
+                    _chapters(abouts, studies, asked, options, taken))
 
 
-def _pages(group, studies, taken):
+def document_of_studies(studies, targets=(), logs=(), skipped=(), options=Options(), asked=Asked()) -> Document:
+    """The report of so many evaluations that only columns of them are looked at."""
+    taken, abouts, pages = set(), [], []
+    for workload in dict.fromkeys(study.workload for study in studies):
+        own = _of_workload(studies, workload)
+        held = [target for target in targets or own_targets(own) if tells(own, target.column)]
+        found = [About(own, target, options, asked, others=_others(target, held)) for target in held]
+        shown = tuple(_page_of_studies(about, taken) for about in found)
+        pages.append((Group(workload, (), ()), shown or _pages_without_target(own, targets, options, asked, taken)))
+        abouts += found
+    note = (f"More than {MOST_EVALUATIONS:,} evaluations: this report is of the studies as a whole. Tables by worker "
+            "count, where a step's time goes, noise scales and curves of single runs are left out; a report on fewer "
+            "logs has them.")
+    return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence,
+                    _chapters(abouts, studies, asked, options, taken), (note,))
+
+
+def _of_workload(studies, workload):
+    return tuple(study for study in studies if study.workload == workload)
+
+
+def _others(target, targets):
+    """Of the targets those of the same metric."""
+    return tuple(one for one in targets if one and one != target and one.column == target.column)
+
+
+def _chapters(abouts, studies, asked, options, taken):
+    return tuple(Chapter(_unique(title, taken), title, view)
+                 for title, view in chapters_of(abouts, studies, asked, options))
+
+
+def _pages_without_target(studies, targets, options, asked, taken):
+    """The best that was measured, where there is no target."""
+    view = View() if targets else view_without_target(studies, options, asked)
+    if not view.tables:
+        return ()
+    return (Page(None, None, _slug(studies[0].workload, None, taken), BEST, view.summary, (), view.tables, (),
+                 view.details),)
+
+
+def _page_of_studies(about, taken):
+    view = view_of(about)
+
+    def explorer():
+        return explorer_of(explore(about.studies, about.target), are_searched(about.studies), about.options.confidence)
+    return Page(None, about.target, _slug(about.studies[0].workload, about.target, taken), str(about.target),
+                view.summary, (), view.tables, view.figures, view.details, explorer)
+
+
+def _pages(group, studies, asked, taken, abouts):
     explored = set()
     for section in group.sections:
-        column = section.target and section.target.column
-        if studies and column and column not in explored:           # one slider serves all targets of a metric
-            explored.add(column)
-            yield _page(section, taken, partial(_explorer, section, studies))
-        else:
-            yield _page(section, taken)
+        column, about = section.target and section.target.column, None
+        if section.target and are_searched(studies):
+            noise = tuple((cell.global_batch, noise, keys_of(cell)) for cell, noise in section.noise)
+            about = About(studies, section.target, section.options, asked, section.searches, noise,
+                          _others(section.target, [one.target for one in group.sections]))
+            abouts.append(about)
+        first = studies and column and column not in explored       # one slider serves all targets of a metric
+        explored.add(column)
+        explorer = partial(_explorer, section, studies) if first else lambda: None
+        yield _page(section, about, studies, asked, taken, explorer)
 
 
 def _explorer(section, studies):
@@ -109,13 +196,42 @@ def _explorer(section, studies):
     searched = any(trial.sweep for trial in section.trials)
 
     def steps_at(target):
-        _, by_batch, _ = cells_of(section.trials, target, section.options)
-        return {cell.global_batch: cell.steps for cell in by_batch}
+        return {point.global_batch: point.cell.steps for point in held(target).batches.points}
 
     def cells_at(target):
         return cells_of(section.trials, target, section.options)[0]
-    explored = explore(studies, section.target, None if searched else steps_at, cells_at, section.strictest)
+
+    def held(target):
+        _, by_batch, _ = cells_of(section.trials, target, section.options)
+        return replace(section, target=target, batches=batches_of(by_batch, confidence=section.options.confidence))
+    several = len({trial.workers for trial in section.trials}) > 1
+    explored = explore(studies, section.target, None if searched else steps_at, cells_at if several else None,
+                       _planner(section, held), section.strictest)
     return explorer_of(explored, searched, section.options.confidence)
+
+
+def _recommended(section):
+    """How many workers to take of the counts that were run, in words."""
+    plan_at = _planner(section, lambda target: section) if section.target else None
+    plan = plan_at and plan_at(section.target)
+    return (*picks_said(plan), PLANNED) if plan and len(plan.eligible) > 1 else ()
+
+
+def _planner(section, held):
+    """What makes the plan of any target, from the worker counts that were run; None where there is only one."""
+    timings = timings_of(section.trials)
+    counts = tuple(sorted({one.workers for one in timings.found}))
+    if len(counts) < 2:
+        return None
+    times, request = StepTimes.of(timings), Request(counts, confidence=section.options.confidence)
+
+    def plan_at(target):
+        points, critical = points_of(held(target))
+        if not any(point.steps.met for point in points):
+            return None
+        return plan_of(steps_curve(points, critical, confidence=request.confidence), times, request, section.workload,
+                       target)
+    return plan_at
 
 
 def as_json(document: Document) -> dict:
@@ -126,27 +242,35 @@ def as_json(document: Document) -> dict:
         "logs": [{"path": log.path, "trials": log.trials, "hosts": log.hosts, "devices": log.devices,
                   "attributes": {name: _plain(value) for name, value in log.attributes.items()}}
                  for log in document.logs],
-        "skipped": document.skipped,
+        "skipped": document.skipped, "notes": document.notes,
         "workloads": [{
             "dataset": group.workload.dataset, "model": group.workload.model, "model_args": group.workload.model_args,
             "optimizer": group.workload.optimizer, "train_examples": group.workload.train_examples,
             "sections": [_section_values(page) for page in pages]} for group, pages in document.pages],
+        "chapters": [{"title": one.title, "summary": one.view.summary, **_shown_values(one.slug, one.view)}
+                     for one in document.chapters],
     }
 
 
 def _section_values(page):
-    options = page.section.options
-    searches = [_search_values(search) for search in page.section.searches]
+    values = {
+        "target": str(page.target) if page.target else None, "summary": page.summary, "left_out": page.left_out,
+        **_shown_values(page.slug, page)}
+    if page.section:
+        options, searches = page.section.options, [_search_values(search) for search in page.section.searches]
+        values |= {
+            "intervals": _interval_values(page.section),
+            "tolerances": {"perfect_within": options.perfect_within, "useful_within": options.useful_within},
+            **({"searches": searches} if searches else {})}
+    return values
+
+
+def _shown_values(slug, shown):
     return {
-        "target": str(page.section.target) if page.section.target else None, "summary": page.summary,
-        "left_out": page.left_out, "intervals": _interval_values(page.section),
-        "tolerances": {"perfect_within": options.perfect_within, "useful_within": options.useful_within},
-        "tables": [as_values(table) for table in page.tables],
-        "figures": [{"name": f"{page.slug}-{figure.name}", "title": figure.title, "caption": figure.caption,
+        "tables": [as_values(table) for table in (*shown.tables, *shown.details)],
+        "figures": [{"name": f"{slug}-{figure.name}", "title": figure.title, "caption": figure.caption,
                      "formula": figure.formula, "source": figure.source, "trials": trial_list(figure.trials)}
-                    for figure in page.figures],
-        **({"searches": searches} if searches else {}),
-    }
+                    for figure in shown.figures]}
 
 
 def _search_values(search):
@@ -180,18 +304,27 @@ def _interval_values(section):
     }
 
 
-def _page(section, taken, explore=lambda: None):
+def _page(section, about, studies, asked, taken, explore):
     title = str(section.target) if section.target else "Throughput"
-    return Page(section, _slug(section, taken), title, words.summary(section), words.left_out(section),
-                (*tables_of(section), *tables_of_searches(section.searches)), figures_of(section), explore)
+    view = view_of(about) if about else View()
+    if section.target is None and are_searched(studies):
+        title, view = BEST, view_without_target(studies, section.options, asked)
+    return Page(section, section.target, _slug(section.workload, section.target, taken), title,
+                (*_recommended(section), *words.summary(section, about is None), *view.summary),
+                words.left_out(section),
+                (*view.tables, *tables_of(section), *tables_of_searches(section.searches)),
+                (*view.figures, *figures_of(section)), view.details, explore)
 
 
-def _slug(section, taken):
+def _slug(workload, target, taken):
     """A name for files that no other section has."""
-    workload = section.workload
-    target = str(section.target).replace("<", "-below-").replace(">", "-above-") if section.target else "throughput"
-    text = re.sub(r"[^A-Za-z0-9.]+", "-", f"{workload.dataset}-{workload.model}-{workload.optimizer}-{target}")
-    text = text.strip("-.")[:80]
+    target = str(target).replace("<", "-below-").replace(">", "-above-") if target else "throughput"
+    return _unique(f"{workload.dataset}-{workload.model}-{workload.optimizer}-{target}", taken)
+
+
+def _unique(text, taken):
+    """A name for files and anchors that is not taken yet, and now is."""
+    text = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:80]
     slug = next(name for name in (text, *(f"{text}-{at}" for at in range(2, 9999))) if name not in taken)
     taken.add(slug)
     return slug

@@ -47,10 +47,12 @@ OF_SEARCHES = (
 
 def as_html(document) -> str:
     """The page of a report.document.Document."""
-    sections = "".join(_group(group, pages, document) for group, pages in document.pages)
+    sections = "".join(_group(group, pages) for group, pages in document.pages)
+    sections += "".join(map(_chapter, document.chapters))
     explorers = [page.explorer for _, pages in document.pages for page in pages if page.explorer]
     return _PAGE.format(
-        title=escape(document.title), lead=escape(document.lead), contents=_contents(document), sections=sections,
+        title=escape(document.title), lead="<br>".join(map(escape, (document.lead, *document.notes))),
+        contents=_contents(document), sections=sections,
         style=_packaged("page.css") + _palette(sections, *(explorer.data["colors"] for explorer in explorers)),
         provenance=_provenance(document), scripts=_scripts(bool(explorers)))
 
@@ -71,28 +73,42 @@ def _scripts(plots):
 
 
 def _contents(document):
-    if sum(len(pages) for _, pages in document.pages) < 2:
-        return ""
-    items = "".join(f'<li><a href="#{page.slug}">{escape(f"{group.workload}: {page.title}")}</a></li>'
-                    for group, pages in document.pages for page in pages)
-    return f'<nav aria-label="Contents"><ul>{items}</ul></nav>'
+    entries = [(page.slug, f"{group.workload}: {page.title}") for group, pages in document.pages for page in pages]
+    entries += [(chapter.slug, chapter.title) for chapter in document.chapters]
+    items = "".join(f'<li><a href="#{slug}">{escape(title)}</a></li>' for slug, title in entries)
+    return f'<nav aria-label="Contents"><ul>{items}</ul></nav>' if len(entries) > 1 else ""
 
 
-def _group(group, pages, document):
-    return f"<section><h2>{escape(str(group.workload))}</h2>{''.join(_page(page) for page in pages)}</section>"
+def _group(group, pages):
+    shown = "".join(map(_page, pages)) or "<p>No trial tells of a target.</p>"
+    return f"<section><h2>{escape(str(group.workload))}</h2>{shown}</section>"
 
 
 def _page(page):
-    said = "".join(f"<p>{escape(sentence)}</p>" for sentence in page.summary)
     left = "".join(f"<li>{escape(sentence)}</li>" for sentence in page.left_out)
-    tables = "".join(_table(table, f"{page.slug}-{table.name}") for table in page.tables)
     live = {one.stands_for for one in page.explorer.figures} if page.explorer else ()
-    figures = "".join(_figure(figure, f"{page.slug}-{figure.name}", figure.name in live) for figure in page.figures)
-    return (f'<section id="{page.slug}"><h3>{escape(page.title)}</h3>'
-            + (f'<div class="summary">{said}</div>' if said else "")
+    return (f'<section id="{page.slug}"><h3>{escape(page.title)}</h3>{_summary(page.summary)}'
             + (f'<ul class="left-out">{left}</ul>' if left else "")
-            + (_explorer(page.explorer, page.slug) if page.explorer else "") + tables
-            + (f'<div class="figures">{figures}</div>' if figures else "") + "</section>")
+            + (_explorer(page.explorer, page.slug) if page.explorer else "")
+            + _shown(page.slug, page, live) + "</section>")
+
+
+def _chapter(chapter):
+    view = chapter.view
+    return (f'<section id="{chapter.slug}"><h2>{escape(chapter.title)}</h2>{_summary(view.summary)}'
+            f"<h3>In detail</h3>{_shown(chapter.slug, view)}</section>")
+
+
+def _summary(sentences):
+    said = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+    return f'<div class="summary">{said}</div>' if said else ""
+
+
+def _shown(slug, shown, live=()):
+    """Tables, then figures; ``live``: names of figures that others take the place of where there is a script."""
+    figures = "".join(_figure(figure, f"{slug}-{figure.name}", figure.name in live) for figure in shown.figures)
+    return ("".join(_table(table, f"{slug}-{table.name}") for table in (*shown.tables, *shown.details))
+            + (f'<div class="figures">{figures}</div>' if figures else ""))
 
 
 def _table(table, anchor):
@@ -171,7 +187,7 @@ def _explorer(explorer, slug):
         f'<span class="reached" aria-live="polite"></span>'
         f'<button type="button" class="back">back to {labels[start]}</button>'
         f'<div class="ends"><span>easiest: {labels[0]}</span><span>strictest: {labels[last]}</span></div></div>'
-        f'<div class="figures">{figures}</div>'
+        f'<div class="said" aria-live="polite"></div><div class="figures">{figures}</div>'
         f'<script type="application/json">{_data(explorer.data)}</script></section>')
 
 
@@ -219,7 +235,8 @@ def _palette(body, *lists):
 
 def _provenance(document):
     numbers = {"confidence": document.confidence, "own_from": OWN_FROM}
-    searched = any(page.section.searches for _, pages in document.pages for page in pages)
+    sections = [page.section for _, pages in document.pages for page in pages]
+    searched = any(section and section.searches for section in sections)
     method = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text.format(**numbers))}</dd>"
                      for name, text in METHOD + OF_SEARCHES * searched)
     logs = "".join(_log(log) for log in document.logs)

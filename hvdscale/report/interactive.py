@@ -14,7 +14,9 @@ from ..analysis.explore import Explored
 from ..log.schema import Status
 from .drawing import shade
 from .numbers import counted
-from .tables import SHALLUE, keys_of
+from .plan_figures import EAGER
+from .plan_words import ROLES, picks_said
+from .tables import POLLUX, SHALLUE, keys_of
 
 MOST_DOTS = 20_000      # trials in the scatter of one page; of more, each so-many-th beside those that ever lead
 DIGITS = 5              # of measured values and metaparameters
@@ -67,10 +69,13 @@ def explorer_of(explored: Explored | None, searched: bool, confidence: float) ->
     if len(explored.studies) > 1:
         data["steps"] = [[_ends(estimate) for estimate in row] for row in explored.steps]
         figures.append(_steps_figure(explored, confidence))
-    times = _times(explored)
+    times, plans = _times(explored), _plans(explored)
     if times:
         data["times"] = times
         figures.append(_times_figure(explored, confidence))
+    if plans:
+        data["plan"] = plans
+        figures.append(_costs_figure(explored))
     if searched and len(data["trials"]["id"]) > 1 and len(_varied(data["trials"]["metaparameters"])) > 0:
         data["scatter"] = _axes(data["trials"]["metaparameters"])
         figures.append(_scatter_figure(explored, len(data["trials"]["id"])))
@@ -113,17 +118,46 @@ def _trials(explored, kept):
 
 
 def _times(explored):
-    """Where more than one worker count was timed: of each the batch, and by stop the seconds to target."""
-    cells = {(cell.workers[0], cell.global_batch) for row in explored.cells for cell in row
-             if cell.seconds.value == cell.seconds.value}
-    if len({workers for workers, _ in cells}) < 2:
+    """Where more than one worker count was timed: each cell with its batch, and by stop its seconds to target."""
+    order = sorted({(cell.workers[0], cell.global_batch) for row in explored.cells for cell in row
+                    if cell.seconds.value == cell.seconds.value})
+    if len({workers for workers, _ in order}) < 2:
         return None
-    order = sorted(cells)
     rows = []
     for row in explored.cells:
         found = {(cell.workers[0], cell.global_batch): cell for cell in row}
         rows.append([_ends(found[key].seconds) if key in found else [None] * 4 for key in order])
-    return {"workers": [workers for workers, _ in order], "batches": [batch for _, batch in order], "seconds": rows}
+    crowded = {(cell.workers[0], cell.global_batch) for row in explored.cells for cell in row if cell.oversubscribed}
+    return {"workers": [workers for workers, _ in order], "batches": [batch for _, batch in order], "seconds": rows,
+            "crowded": [int(key in crowded) for key in order]}
+
+
+def _plans(explored):
+    """By stop: what is recommended in words, the options, and which of them stand out; None where no plan has two."""
+    known = [plan for plan in explored.plans if plan is not None and len(plan.eligible) > 1]
+    if not known:
+        return None
+    counts = sorted({option.workers for plan in known for option in plan.options})
+    return {"workers": counts, "said": [_picks(plan) for plan in explored.plans],
+            "options": [_options(plan, counts) for plan in explored.plans],
+            "roles": [_roles(plan, counts) for plan in explored.plans]}
+
+
+def _picks(plan):
+    return [] if plan is None else list(picks_said(plan))
+
+
+def _options(plan, counts):
+    """By worker count: global batch, seconds, cost, each a value with its ends, and how it is known."""
+    found = {option.workers: option for option in plan.options} if plan is not None else {}
+    return [[found[count].global_batch, _ends(found[count].seconds), _ends(found[count].cost), found[count].mark]
+            if count in found else None for count in counts]
+
+
+def _roles(plan, counts):
+    """{"fastest": place among the worker counts, ...}"""
+    found = {name: getattr(plan, name) for name in ROLES} if plan is not None else {}
+    return {name: counts.index(option.workers) for name, option in found.items() if option is not None}
 
 
 def _axes(metaparameters):
@@ -165,11 +199,22 @@ def _times_figure(explored, confidence):
     cells = [cell for row in explored.cells for cell in row]
     return Live(
         "live-times", "Time to target",
-        "Seconds to the target of the slider against workers, evaluation left out, both axes in powers of 2; along the "
-        f"dashed line the workers double and the time halves. Bars are {confidence:.0%} intervals.",
+        "Seconds to the target of the slider against workers, evaluation left out, as measured; along the dashed line "
+        f"the workers double and the time halves. Bars are {confidence:.0%} intervals.",
         "T = S B / x: train_seconds at the first evaluation that meets the target, geometric mean over seeds; ideal: "
-        "T1 W1 / W from the fewest workers that met it", "", tuple(dict.fromkeys(
-            key for cell in cells for key in keys_of(cell))))
+        "T1 W1 / W from the fewest workers that met it", "",
+        tuple(dict.fromkeys(key for cell in cells for key in keys_of(cell))))
+
+
+def _costs_figure(explored):
+    return Live(
+        "live-costs", "Cost and time",
+        "What each worker count costs, in worker-hours, for its time to the target of the slider, at the batch with "
+        "the least time of those run with so many. Marked: the fastest, the cheapest, and the knee, which has the "
+        "least cost times time. Worker counts that crowded a host are no part of it.",
+        f"cost = W T, T = S t: steps to target times seconds a step; knee: least cost x time, {EAGER}", POLLUX,
+        tuple(dict.fromkeys(key for plan in explored.plans if plan is not None for option in plan.options
+                            for key in option.trials)))
 
 
 def _scatter_figure(explored, shown):

@@ -11,35 +11,37 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
 from textwrap import fill
 
-from ..analysis.sections import Options, analyse
+from ..analysis.direction import check_direction
+from ..analysis.sections import Options, analyse, refuse_unknown
 from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
 from ..errors import HvdscaleError, LogError
 from ..log.reader import read_log
 from ..log.segments import find_logs
 from ..target import Target
-from .document import Document, as_json, document_of, facts_of
+from .document import MOST_EVALUATIONS, Document, as_json, document_of, document_of_studies, facts_of
 from .numbers import counted
+from .studies import Asked
 from .tables import WIDTH, as_csv, as_text
 
+NO_TARGET = "The logs have no target; --target 'val/error<0.01' holds their trials against one."
 FORMATS = ("html", "json", "csv", "svg", "png")
 
 
 def make(paths: Iterable, targets: Sequence[Target] = (), out=None, *, options=Options(), formats=FORMATS,
-         skip_broken=False, echo: Callable[[str], object] = print) -> Document:
+         skip_broken=False, asked=Asked(), echo: Callable[[str], object] = print) -> Document:
     """Print the report of these logs, and write its files under the directory ``out`` where one is given.
 
     paths        logs, or directories of logs
     targets      to hold the trials against; none: each against its own
     skip_broken  go on without the logs that cannot be read, and say so; else the first raises its LogError
+    asked        what is to be shown of studies, beside the targets
     echo         takes each piece of text for the screen as soon as it is known
     """
     with ExitStack() as opened:
         with _uncollected():
             logs, skipped = open_all(paths, skip_broken, opened)
-            trials = [trial for log in logs for trial in read_trials(log)]
-            document = document_of(analyse(trials, targets, options), [facts_of(log) for log in logs], skipped,
-                                   options.confidence, studies_of(logs))
+            document = read(logs, targets, skipped, options, asked)
         for text in on_screen(document):
             echo(text)
         if out is not None:
@@ -47,6 +49,19 @@ def make(paths: Iterable, targets: Sequence[Target] = (), out=None, *, options=O
             echo(f"wrote {counted(len(written), 'file')}: {written[0]}"
                  + (f", and more beside it ({', '.join(formats)})" if len(written) > 1 else ""))
     return document
+
+
+def read(logs: Sequence, targets: Sequence[Target] = (), skipped: Sequence[str] = (), options=Options(),
+         asked=Asked()) -> Document:
+    """The report of logs that are open, and stay so while the document is used."""
+    for target in targets:
+        check_direction(target, logs)
+    facts, studies = [facts_of(log) for log in logs], studies_of(logs)
+    if sum(log.evaluations.rows for log in logs) > MOST_EVALUATIONS:
+        refuse_unknown(targets, {name for study in studies for name in study.evaluations.columns})
+        return document_of_studies(studies, targets, facts, skipped, options, asked)
+    trials = [trial for log in logs for trial in read_trials(log)]
+    return document_of(analyse(trials, targets, options), facts, skipped, options, studies, asked)
 
 
 def open_all(paths, skip_broken: bool, opened: ExitStack) -> tuple[list, list[str]]:
@@ -105,38 +120,52 @@ def on_screen(document: Document):
     """The report as pieces of plain text: what the tables say first, then the tables."""
     for message in document.skipped:
         yield f"skipped: {message}\n"
+    for note in document.notes:
+        yield fill(note, WIDTH) + "\n"
     for group, pages in document.pages:
-        title = fill(str(group.workload), WIDTH)
-        yield f"{title}\n{'=' * min(WIDTH, len(title))}\n"
+        yield _titled(str(group.workload))
         for page in pages:
             if page.summary or page.left_out:
                 yield "\n".join(fill(said, WIDTH) for said in (*page.summary, *page.left_out)) + "\n"
             yield from map(as_text, page.tables)
             if not page.tables:
                 yield f"{page.title}: no trial has run to its end yet.\n"
+        if not pages:
+            yield "No trial tells of a target.\n"
+    if all(page.target is None for _, pages in document.pages for page in pages):
+        yield f"{NO_TARGET}\n"
+    for chapter in document.chapters:
+        if chapter.view.summary or chapter.view.tables:
+            yield _titled(chapter.title)
+            yield "\n".join(fill(said, WIDTH) for said in chapter.view.summary) + "\n"
+            yield from map(as_text, chapter.view.tables)
+
+
+def _titled(title):
+    title = fill(title, WIDTH)
+    return f"{title}\n{'=' * min(WIDTH, len(title))}\n"
 
 
 def write(document: Document, out, formats=FORMATS):
     """Write the files of a report, each whole or not at all; yields their paths as they are done."""
     out = os.fspath(out)
-    pages = [page for _, found in document.pages for page in found]
     if "html" in formats:
         from .html import as_html
-        yield _put(os.path.join(out, "report.html"), as_html(document))
+        yield put_file(os.path.join(out, "report.html"), as_html(document))
     if "json" in formats:
-        yield _put(os.path.join(out, "report.json"), json.dumps(as_json(document), indent=1, allow_nan=False) + "\n")
-    if "csv" in formats:
-        for page in pages:
-            for table in page.tables:
-                yield _put(os.path.join(out, "tables", f"{page.slug}-{table.name}.csv"), as_csv(table))
+        values = json.dumps(as_json(document), indent=1, allow_nan=False)
+        yield put_file(os.path.join(out, "report.json"), values + "\n")
+    for slug, tables, _ in document.shown if "csv" in formats else ():
+        for table in tables:
+            yield put_file(os.path.join(out, "tables", f"{slug}-{table.name}.csv"), as_csv(table))
     from .drawing import render
     for kind in ("svg", "png"):
-        for page in pages if kind in formats else ():
-            for figure in page.figures:
-                yield _put(os.path.join(out, "figures", f"{page.slug}-{figure.name}.{kind}"), render(figure, kind))
+        for slug, _, figures in document.shown if kind in formats else ():
+            for figure in figures:
+                yield put_file(os.path.join(out, "figures", f"{slug}-{figure.name}.{kind}"), render(figure, kind))
 
 
-def _put(path, content):
+def put_file(path, content):
     content = content.encode() if isinstance(content, str) else content
     folder = os.path.dirname(path)
     try:

@@ -177,6 +177,7 @@
       this.slider.setAttribute("aria-valuetext", label);
       this.root.querySelector(".reached").textContent = this.reached();
       this.root.querySelector(".back").disabled = this.stop === this.data.start;
+      this.say();
       this.plots.forEach(plot => {
         const [traces, shape] = this[plot.dataset.plot]();
         Plotly.react(plot, traces, shape, CONFIG);
@@ -212,14 +213,54 @@
               layout(logAxis("global batch (examples)", batches, 2, apart(batches)), logAxis("steps to target", every))];
     }
 
+    /* What the plan recommends at this stop, in words. */
+    say() {
+      const place = this.root.querySelector(".said");
+      if (!place || !this.data.plan) return;
+      place.replaceChildren(...this.data.plan.said[this.stop].map(sentence => {
+        const line = document.createElement("p");
+        line.textContent = sentence;
+        return line;
+      }));
+    }
+
+    /* The worker counts that the plan has at this stop: [workers, batch, seconds, cost, how known, place]. */
+    options() {
+      const {workers, options} = this.data.plan;
+      return options[this.stop].map((one, at) => one && [workers[at], ...one, at]).filter(known);
+    }
+
+    optionText([workers, batch, seconds, cost, mark]) {
+      return `<b>${number(workers)} worker${workers > 1 ? "s" : ""}</b>, global batch ${number(batch)}, ${plain(mark)}<br>` +
+        `time to target ${interval([...seconds, null], "s")}<br>cost ${interval([...cost, null], "worker-hours")}`;
+    }
+
     times() {
-      const {workers, batches, seconds} = this.data.times, row = seconds[this.stop];
+      const {workers, batches, seconds, crowded} = this.data.times, row = seconds[this.stop];
       const texts = row.map((ends, at) => `${number(workers[at])} worker${workers[at] > 1 ? "s" : ""}, global batch ` +
-        `${number(batches[at])}: ${interval(ends, "s")}`);
+        `${number(batches[at])}: ${interval(ends, "s")}${crowded[at] ? "<br>more workers than cores on the host" : ""}`);
       const every = seconds.flat().flatMap(ends => [ends[0], ends[3]]);
       return [[halving(workers, row, "ideal"), ...points(workers, row, texts, "time to target", color("#d55e00"),
                                                          "square")],
               layout(logAxis("workers", workers, 2, apart(workers)), logAxis("seconds to target", every, 10))];
+    }
+
+    costs() {
+      const {options, roles} = this.data.plan, now = this.options();
+      const every = options.flat().filter(known);
+      const look = {fastest: ["#d55e00", "triangle-right", 16], knee: ["#009e73", "star", 17],
+                    cheapest: ["#0072b2", "square", 13]};
+      const marks = Object.entries(roles[this.stop]).map(([name, place]) => {
+        const one = now.find(found => found[5] === place);
+        return {x: [one[2][0]], y: [one[3][0]], mode: "markers", name, hoverinfo: "skip",
+                marker: {symbol: look[name][1] + "-open", size: look[name][2], color: color(look[name][0]),
+                         line: {width: 2}}};
+      });
+      const dots = {x: now.map(one => one[2][0]), y: now.map(one => one[3][0]), mode: "markers+text", name: "workers",
+                    text: now.map(one => number(one[0])), textposition: "bottom center", hoverinfo: "text",
+                    hovertext: now.map(this.optionText), marker: {color: style("--ink"), size: 7}, showlegend: false};
+      return [[dots, ...marks], layout(logAxis("time to target (s)", every.map(one => one[1][0]), 10),
+                                       logAxis("cost (worker-hours)", every.map(one => one[2][0]), 10))];
     }
 
     /* The scatter's lists to choose from: the batch, and what its axes show. */

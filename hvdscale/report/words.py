@@ -7,6 +7,7 @@ from ..analysis.intervals import OWN_FROM
 from ..analysis.noise import LEAST_STEPS
 from ..analysis.parts import MOST_ROWS
 from ..analysis.pools import SPEED, stand_out, updates
+from ..analysis.search import STEPS
 from ..analysis.speedup import WEAK
 from ..analysis.steps import run_of
 from ..log.schema import Status
@@ -208,14 +209,14 @@ def _larger(batches, useful):
     return f"batch {listed(f'{point.global_batch:,}' for point in larger)} did not meet the target{most}"
 
 
-def summary(section) -> tuple[str, ...]:
-    """What a section found, in sentences."""
+def summary(section, batches=True) -> tuple[str, ...]:
+    """What a section found, in sentences; ``batches``: also of the regimes, from repeats at each batch."""
     said = []
     for series in section.series:
         said += _series_summary(section, series) if section.target else _throughput_summary(series)
     said += [_alone_summary(section, cell) for cell in section.alone] if len(section.alone) <= 3 else []
-    return (*said, *batch_summary(section), *search_words.summary(section.searches), *_parts_summary(section),
-            *_noise_summary(section), *schedules(section))
+    return (*said, *(batch_summary(section) if batches else ()), *search_words.summary(section.searches),
+            *_parts_summary(section), *_noise_summary(section), *schedules(section))
 
 
 def schedules(section) -> tuple[str, ...]:
@@ -228,7 +229,9 @@ def schedules(section) -> tuple[str, ...]:
     if not found:
         return ()
     said = (f"{batch:,}: {' or '.join(found[batch])}" for batch in sorted(found))
-    return (f"Learning rate by step, at batch {'; '.join(said)}.",)
+    other = any(search.objective != STEPS for search in section.searches) and section.target
+    whose = f" of the trials with the fewest steps to {section.target}" if other else ""
+    return (f"Learning rate by step{whose}, at batch {'; '.join(said)}.",)
 
 
 def left_out(section) -> tuple[str, ...]:

@@ -469,11 +469,11 @@ def test_the_command_imports_no_trainer_and_no_plotting_before_the_tables(tmp_pa
     assert done.stdout.splitlines()[-1] == "" and "val/error<0.2" in done.stdout, done.stderr
 
 
-def test_the_tables_of_a_small_log_take_less_than_a_second(run):
+def test_the_tables_of_a_small_log_take_less_than_two_seconds(run):
     """Of processor time, so that what else the machine does matters less; the best of three."""
     def seconds():
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert "By worker count" in run(sys.executable, "-m", "hvdscale.cli.report", ROOT / "tests/golden/v1.h5").stdout
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    assert min(seconds() for _ in range(3)) < 1
+    assert min(seconds() for _ in range(3)) < 2

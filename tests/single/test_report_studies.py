@@ -1,0 +1,132 @@
+"""What a report shows of studies: sentences first, then tables and figures; of huge logs without a trial of its own."""
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from hvdscale.analysis.budgets import Budget
+from hvdscale.analysis.studies import studies_of
+from hvdscale.cli.report import main
+from hvdscale.errors import UsageError
+from hvdscale.log.reader import read_log
+from hvdscale.report.document import as_json
+from hvdscale.report.html import as_html
+from hvdscale.report.make import on_screen, read
+from hvdscale.report.studies import Asked, are_searched
+from hvdscale.target import Target
+from tests.single.made_archives import write_big_log
+from tests.single.made_logs import log, save, study, trial
+from tests.single.made_studies import realistic
+
+FEWEST = {16: 2000, 64: 800, 256: 500, 1024: 450}
+
+
+def sweep(**changes):
+    """Logs of studies at four batch sizes."""
+    return [log(*realistic(batch, 0.01 * batch ** 0.5, fewest, seed=batch, **changes), path=f"b{batch}.h5")
+            for batch, fewest in FEWEST.items()]
+
+
+@pytest.fixture(scope="module")
+def swept():
+    return read(sweep(), asked=Asked((Budget(500, "steps"), Budget(2, "epochs"))))
+
+
+def words(document):
+    return " ".join("\n".join(on_screen(document)).split())
+
+
+def test_what_was_found_is_said_before_the_tables(swept):
+    texts = list(on_screen(swept))
+    said, tables = texts[1], texts[2:]
+    assert said.count("\n") > 3 and "-----" not in said
+    assert all("-----" in text for text in tables)
+
+
+def test_budgets_are_shown_where_they_are_asked_for(swept):
+    [(_, [page])] = swept.pages
+    [table] = [table for table in page.tables if table.name == "budgets-val-error"]
+    assert [column.title for column in table.columns[2:]] == ["best within 500 steps", "best within 2 epochs"]
+    assert "Best validation error within 500 steps" in words(swept)
+    [without] = [page for _, [page] in read(sweep()).pages]
+    assert not any(table.name.startswith("budget") for table in (*without.tables, *without.details))
+
+
+def test_tables_in_detail_are_in_the_files_alone(swept):
+    [(_, [page])] = swept.pages
+    [detail] = page.details
+    assert detail.title not in words(swept) and detail.title in as_html(swept)
+    [section] = json.loads(json.dumps(as_json(swept), allow_nan=False))["workloads"][0]["sections"]
+    assert detail.name in [table["name"] for table in section["tables"]]
+
+
+def test_repeats_of_one_setting_are_no_studies():
+    logs = list(study().values())
+    assert not are_searched(studies_of(logs)) and are_searched(studies_of(sweep()))
+    [(_, [page])] = read(logs).pages
+    assert not page.details and page.summary[0].startswith("Fastest: ")
+
+
+@pytest.fixture
+def wide(tmp_path, monkeypatch):
+    """A log as an archive gives it, and a limit below what it has."""
+    path = tmp_path / "archive.h5"
+    write_big_log(path, studies=14, trials=300, evaluations=6000)
+    monkeypatch.setattr("hvdscale.report.make.MOST_EVALUATIONS", 1000)
+    return str(path)
+
+
+def test_a_huge_log_is_told_of_without_a_trial_of_its_own(wide, monkeypatch, tmp_path):
+    monkeypatch.setattr("hvdscale.report.make.read_trials", lambda log: pytest.fail("a trial was made"))
+    result = CliRunner().invoke(main, [wide, "--target", "val/error<0.3", "--out", str(tmp_path / "out"), "--format",
+                                       "html,json,csv"])
+    assert result.exit_code == 0, result.exception
+    said = " ".join(result.output.split())
+    assert said.startswith("More than 5,000,000 evaluations: this report is of the studies as a whole.")
+    assert "fewest steps to val/error<0.3" in said and "300 trials in 1 log" in (
+        tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_huge_log_and_its_trials_say_the_same_of_the_fewest_steps(wide, monkeypatch):
+    target = Target.parse("val/error<0.3")
+
+    def fewest(document):
+        return {(str(group.workload), table.name): [[cell.shown for cell in row.cells] for row in table.rows]
+                for group, pages in document.pages for page in pages for table in page.tables
+                if table.name.startswith("steps-to-result")}
+    with read_log(wide) as opened:
+        short = fewest(read([opened], [target]))
+        monkeypatch.setattr("hvdscale.report.make.MOST_EVALUATIONS", 10 ** 9)
+        assert short and fewest(read([opened], [target])) == short
+
+
+def test_without_a_target_the_best_measured_is_shown_and_a_target_asked_for(wide):
+    said = " ".join(CliRunner().invoke(main, [wide]).output.split())
+    assert "Best validation error" in said and said.endswith("holds their trials against one.")
+
+
+@pytest.mark.parametrize("text, found", [
+    (["5000 steps, 10 epochs"], [(5000, "steps"), (10, "epochs")]),
+    (["5,000 steps,1 epoch", "3600 seconds"], [(5000, "steps"), (1, "epochs"), (3600, "seconds")])])
+def test_lists_of_budgets(tmp_path, monkeypatch, text, found):
+    given = []
+    monkeypatch.setattr("hvdscale.cli.report.make", lambda *_, asked, **__: given.extend(asked.budgets))
+    arguments = [word for one in text for word in ("--budget", one)]
+    assert CliRunner().invoke(main, ["x.h5", *arguments]).exit_code == 0
+    assert [(one.amount, one.unit) for one in given] == found
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["--budget", "10 furlongs"], "10 furlongs"), (["--target", "val/error>0.1"], "val/error<0.1"),
+    (["--target", "val/loss<1"], "the metrics there: ")])
+def test_misuse_is_explained_of_huge_logs_too(wide, arguments, said):
+    result = CliRunner().invoke(main, [wide, *arguments])
+    assert result.exit_code == UsageError.exit_code and said in result.output
+
+
+def test_compare_is_a_command_of_its_own(tmp_path):
+    made = [trial(seed, seed=seed, steps=(0, 90 + seed, 100 + seed)) for seed in range(3)]
+    path = save(log(*made), tmp_path / "a.h5")
+    result = CliRunner().invoke(main, ["compare", path, path])
+    assert result.exit_code == 0 and "Usage: " not in result.output, result.output
+    assert "BASELINE" in CliRunner().invoke(main, ["compare", "--help"]).output
