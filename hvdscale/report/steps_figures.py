@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from .drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Figure, fraction, is_named,
                       is_positive, log2_axis, mark_estimate, shade)
-from .numbers import exact, listed, number
+from .numbers import listed, number
 from .tables import MCCANDLISH, SHALLUE
 
 STEPS, NORMALISED, EXAMPLES = "steps", "normalised", "examples"     # kinds of figures
@@ -142,19 +142,23 @@ def _with_something(panels, kind):
 def _figure(panels, empty, kind, title, name, draw):
     curves = [curve for _, found, *_ in panels for curve in found]
     several = max(len(found) for _, found, *_ in panels) > 1
+    crowded = max(len(found) for _, found, *_ in panels) > len(HUES)
     unmet = any(not point.steps.met for curve in curves for point in curve.points)
     source = f"{SHALLUE}, section 4"
     said = [f"{NAMES[kind]} against the global batch, both axes in powers of 2; {SAID[kind]}."]
     if several:
-        said.append("One colour and mark a curve; marks at one batch are set apart sideways.")
-    said.append(f"Bars are {curves[0].confidence:.0%} intervals of the median of the best of as many trials"
-                + (", not of what they are divided by." if kind != STEPS else "."))
-    if unmet and kind == STEPS:
+        said.append(f"One colour and mark a curve{'' if crowded else '; marks at one batch are set apart sideways'}.")
+    if not crowded:
+        said.append(f"Bars are {curves[0].confidence:.0%} intervals of the median of the best of as many trials"
+                    + (", not of what they are divided by." if kind != STEPS else "."))
+    if unmet and not crowded:
         said.append("An open triangle stands where the target was not met, at the steps that it must be above.")
-    if not several and kind == STEPS and any(curve.regimes.fit for curve in curves):
-        said.append("The thin line is the fitted hyperbola; vertical lines are the end of perfect scaling and the "
-                    "maximum useful batch, their bands the intervals.")
-        source = f"{source}; {MCCANDLISH}"
+    if not several and kind == STEPS:
+        said.append("Vertical lines are the end of perfect scaling and the maximum useful batch, their bands the "
+                    "intervals.")
+        if any(map(_has_fit, curves)):
+            said.append("The thin line is the fitted hyperbola, S_min (1 + B_crit / B).")
+            source = f"{source}; {MCCANDLISH}"
     if empty:
         said.append(f"Without a batch to show: {listed(empty)}.")
     keys = dict.fromkeys(key for curve in curves for point in curve.points for key in _keys(point))
@@ -218,7 +222,10 @@ def _draw(axes, curves, labels, kind, ordered, paneled=False):
         if len(curves) == 1:
             label = "examples to target" if kind == EXAMPLES else "steps to target"
         label = label if is_named(at, len(curves)) else None
-        _draw_curve(axes, points, gap ** ((at + 0.5) / len(curves) - 0.5), color, marker, label)
+        if len(curves) > len(HUES):         # a crowd: what lies where, and no more
+            _draw_line(axes, points, 1, color, marker=marker, markersize=3, label=label, alpha=0.8)
+        else:
+            _draw_curve(axes, points, gap ** ((at + 0.5) / len(curves) - 0.5), color, marker, label)
     axes.set_xlabel("global batch B (examples)")
     axes.set_ylabel(AXES.get(kind) or f"steps / steps at B = {_common(curves):,}")
 
@@ -253,9 +260,7 @@ def _perfect(shown, kind, ends, ordered):
 
 
 def _draw_curve(axes, points, aside, color, marker, label):
-    """A curve: a line through the batches that met, broken where one did not, and its marks."""
-    line = [one.value if one.met and one.value > 0 else math.nan for _, one in points]
-    axes.plot([point.global_batch * aside for point, _ in points], line, color=color, linewidth=1)
+    _draw_line(axes, points, aside, color)
     top = axes.get_ylim()[1]
     for point, one in points:
         mark_estimate(axes, point.global_batch * aside, one, color, marker, label)
@@ -265,23 +270,30 @@ def _draw_curve(axes, points, aside, color, marker, label):
             axes.plot([], [], color=MUTED, label="not met: all diverged", **look)
 
 
+def _draw_line(axes, points, aside, color, **look):
+    """A line through the batches that met, broken where one did not."""
+    values = [one.value if one.met and one.value > 0 else math.nan for _, one in points]
+    axes.plot([point.global_batch * aside for point, _ in points], values, color=color, linewidth=1, **look)
+
+
 def _regimes(axes, curve, ends, paneled):
     """The fitted hyperbola, the end of perfect scaling and the maximum useful batch, each with its interval."""
     regimes = curve.regimes
     for color, where, what in ((INK, regimes.perfect_until, "end of perfect scaling"),
                                (GREEN, regimes.maximum_useful, "maximum useful batch")):
-        if where is not None and is_positive(where.value):
+        if where.value is not None:
             low, high = axes.get_xlim()
-            if is_positive(where.low) and where.high > where.low:
+            if where.low < where.high:              # an interval is known
                 axes.axvspan(max(low, where.low), min(high, where.high), color=color, alpha=0.07, linewidth=0)
             axes.axvline(where.value, color=color, linestyle=":", linewidth=1.2,
-                         label=what if paneled else f"{what}: {_batch(where.value)}")
-    if regimes.fit is not None:
+                         label=what if paneled else f"{what}: {where.value:,}")
+    if _has_fit(curve):
         ratio = ends[1] / ends[0]
         batches = [ends[0] * ratio ** (at / 60) for at in range(61)]
         axes.plot(batches, [regimes.fit.steps(batch) for batch in batches], color=MUTED, linewidth=0.9,
                   label="fit" if paneled else f"fit: critical batch {number(regimes.fit.b_crit.value, 2)}")
 
 
-def _batch(value):
-    return exact(value) if value == round(value) else number(value)
+def _has_fit(curve):
+    """Whether both ends of the hyperbola are seen, so that there is a curve to draw."""
+    return curve.regimes.fit is not None and is_positive(curve.regimes.fit.b_crit.value)
