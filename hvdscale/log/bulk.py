@@ -31,7 +31,7 @@ from .lock import Lock
 from .schema import TABLES, Column
 
 HEAP_CHUNK = 1 << 20                # bytes of /text
-SHARED_TEXTS = 4096                 # texts that are remembered, so that a repeated one is stored once
+SHARED_TEXTS, SHARED_BYTES = 4096, 1 << 25      # of texts that are remembered, so that a repeated one is stored once
 WAITING = 8                         # chunks for each thread that may wait to be written
 
 
@@ -142,6 +142,7 @@ class BulkLog:
         self._sink, self._file = None, None
         self._threads = threads or len(usable_cores())
         self._texts: dict[str, tuple[int, int]] = {}
+        self._remembered = 0
         self._spool, self._spooled = None, 0
         self._spans: dict[tuple[str, str], list[np.ndarray]] = {}
         self._waiting: deque[tuple[_Piecewise, int, Future]] = deque()
@@ -266,8 +267,10 @@ class BulkLog:
                 span = (end, len(encoded))
                 end += len(encoded)
                 data.append(encoded)
-                if len(self._texts) >= SHARED_TEXTS:
+                self._remembered += len(text)
+                if len(self._texts) >= SHARED_TEXTS or self._remembered > SHARED_BYTES:
                     self._texts.clear()
+                    self._remembered = len(text)
                 self._texts[text] = span
             spans[row] = span
         if data:

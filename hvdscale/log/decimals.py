@@ -51,7 +51,8 @@ class Block:
 
     def cell(self, row: int, column: int) -> str:
         """The text of a cell."""
-        return self._of(row * self.columns + column)
+        at = row * self.columns + column
+        return self._bytes[self._starts[at]:self._ends[at]].decode("utf-8", "replace")
 
     def floats(self, column: int) -> np.ndarray:
         """The column as float64; NaN for a gap and for what is no number (see ``unusual``)."""
@@ -66,42 +67,49 @@ class Block:
 
         A cell that is no integer is -1, whatever it says, and is among the unusual.
         """
-        at = np.arange(column, len(self._ends), self.columns)
-        starts, ends = self._starts[at], self._ends[at]
+        starts, ends, point, plain = self._of_column(column)
         size = ends - starts
-        plain = self._plain[at] & (self._point[at] == ends) & (size >= 1) & (size <= 16)
-        low, high = np.minimum(size, 8), np.clip(size - 8, 0, 8)
-        values = self._digits(ends, low).astype(np.int64)
-        if high.any():
-            values += self._digits(ends - 8, high).astype(np.int64) * 10**8
+        plain &= (point == ends) & (size >= 1) & (size <= 16)
+        values = self._digits(ends, np.minimum(size, 8)).astype(np.int64)
+        if size.max(initial=0) > 8:
+            values += self._digits(ends - 8, np.clip(size - 8, 0, 8)).astype(np.int64) * 10**8
         usual = plain & ((size == 1) | (self._text[starts] != ZERO))
         unusual = {}
         for row in np.flatnonzero(~usual):
-            text = self._of(at[row])
+            text = self.cell(row, column)
             values[row] = _integer(text)
             if str(values[row]) != text:
                 unusual[int(row)] = text
         return values, unusual
 
+    def _of_column(self, column):
+        """Of each of its cells the start, the end and the point (the end, where it has none), and if it is plain."""
+        return tuple(np.ascontiguousarray(values[column::self.columns])
+                     for values in (self._starts, self._ends, self._point, self._plain))
+
     def _read(self, column):
         if column not in self._cells:
-            self._cells[column] = self._measurements(np.arange(column, len(self._ends), self.columns))
+            self._cells[column] = self._measurements(column)
         return self._cells[column]
 
-    def _measurements(self, at):
-        starts, ends, point = self._starts[at], self._ends[at], self._point[at]
+    def _measurements(self, column):
+        starts, ends, point, plain = self._of_column(column)
         whole = point - starts                                              # digits before the point
         after = np.maximum(ends - point - 1, 0)                             # and after it
-        plain = self._plain[at] & (whole >= 1) & (whole <= 8) & (after <= 22)
+        most = int(after.max(initial=0))
+        plain &= (whole >= 1) & (whole <= 8) & (after <= 22)
         digits = self._digits(ends, np.minimum(after, 8))
         for skipped in (8, 16):
-            more = np.clip(after - skipped, 0, 8)
-            if more.any():
-                part = self._digits(ends - skipped, more)
+            if most > skipped:
+                part = self._digits(ends - skipped, np.clip(after - skipped, 0, 8))
                 plain &= part <= 900 * 10**(16 - skipped)                   # so that the sum is below 2^63
                 digits += part * np.uint64(10**skipped)
-        before = self._digits(point, np.clip(whole, 0, 8))
-        plain &= (before == 0) | (whole + after <= 18)
+        if whole.max(initial=0) > 1:
+            before = self._digits(point, np.clip(whole, 0, 8))
+        else:
+            before = (self._text[point - 1] - ZERO).astype(np.uint64)
+        if most > 10:
+            plain &= (before == 0) | (whole + after <= 18)
         shift = np.where(plain, after, 0)
         digits += before * WHOLE_TENS[np.minimum(shift, 18)]
         values, known = _quotient(digits, shift)
@@ -114,13 +122,13 @@ class Block:
             usual[unclear] = _shortest(digits[unclear], shift[unclear], values[unclear])
         gap = starts == ends
         values[gap] = np.nan
-        return values, self._look_closely(at, values, ~(usual | gap), known)
+        return values, self._look_closely(column, values, ~(usual | gap), known)
 
-    def _look_closely(self, at, values, rows, known):
+    def _look_closely(self, column, values, rows, known):
         """Reads what is not ``known`` by float(), and gives those of the rows that repr() writes otherwise."""
         unusual = {}
         for row in np.flatnonzero(rows):
-            text = self._of(at[row])
+            text = self.cell(row, column)
             if not known[row]:
                 values[row] = _number(text)
             if np.isnan(values[row]) or repr(float(values[row])) != text:
@@ -137,9 +145,6 @@ class Block:
             word >>= np.uint64(shift)
             word &= np.uint64(mask)
         return word
-
-    def _of(self, at) -> str:
-        return self._bytes[self._starts[at]:self._ends[at]].decode("utf-8", "replace")
 
 
 def _check_lines(is_newline, columns):

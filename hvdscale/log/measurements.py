@@ -302,11 +302,16 @@ class _Table:
         return json.dumps({"columns": self.header, **self.layout}, ensure_ascii=False) if self.layout \
             else _usual_layout(self.header)
 
-    def take(self, block: Block, first: int, step: np.ndarray, columns: Mapping, odd: list):
+    def take(self, first: int, step: np.ndarray, columns: Mapping, odd: list):
         """This file's rows of a block that has them from ``first`` on; odd: its unusual cells (row, column, text)."""
         rows = slice(first, first + self.rows)
         self.step = step[rows]
         self.values = {name: values[rows] for name, values in columns.items()}
+        if odd and "text" not in self.layout:
+            self._keep(odd)
+
+    def look_at_steps(self, block: Block, first: int):
+        """Finds the first step that is none, or less than the one before."""
         bad = np.flatnonzero(self.step < 0)
         back = np.flatnonzero(np.diff(self.step) < 0) + 1
         if len(bad):
@@ -315,8 +320,6 @@ class _Table:
         elif len(back):
             at = int(back[0])
             self.wrong = f"{self.name}:{at + 2}: step goes from {self.step[at - 1]} to {self.step[at]}"
-        if odd and "text" not in self.layout:
-            self._keep(odd)
 
     def _keep(self, odd):
         """Cells that are not written as usual; where all gaps are written alike, how."""
@@ -383,8 +386,13 @@ def _parse(tables: list[_Table]):
         for row, text in unusual.items():
             table = int(np.searchsorted(ends, row, "right"))
             odd[table].append([row - int(ends[table]) + tables[table].rows, at, text])
-    for table, end, cells in zip(tables, ends.tolist(), odd):
-        table.take(block, end - table.rows, step, columns, cells)
+    wrong = step < 0
+    wrong[1:] |= step[1:] < step[:-1]                                   # a file's first row may be so
+    suspects = set(np.searchsorted(ends, np.flatnonzero(wrong), "right").tolist())
+    for at, (table, end, cells) in enumerate(zip(tables, ends.tolist(), odd)):
+        table.take(end - table.rows, step, columns, cells)
+        if at in suspects:
+            table.look_at_steps(block, end - table.rows)
 
 
 def measurements_text(layout: Mapping, step: np.ndarray, columns: Mapping[str, np.ndarray]) -> str:
