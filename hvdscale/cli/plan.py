@@ -1,0 +1,153 @@
+"""hvdscale-plan: how many workers to take, from logs, without torch."""
+from __future__ import annotations
+
+import re
+
+import click
+
+from ..analysis.intervals import CONFIDENCE
+from ..analysis.step_time import Links
+from ..analysis.steps import Estimate
+from ..analysis.steps_curve import StepsPoint
+from ..analysis.worker_plan import Request
+from ..errors import UsageError
+from ..report.plan import FORMATS, make_plan
+from ..target import Target
+from .common import Command
+
+SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+THOUSANDS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
+MOST_WORKERS = 10_000_000
+
+
+@click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.argument("logs", nargs=-1, required=True, metavar="LOGS...")
+@click.option("--target", "targets", multiple=True, metavar="TARGET",
+              help="Such as 'val/error<0.01'; may be given several times. Without it each trial's own.")
+@click.option("--workers", multiple=True, default=("1-1024",), show_default=True, metavar="LIST",
+              help="Worker counts: 1,2,4,8 or 1-1024, which is the doublings between, by whole nodes.")
+@click.option("--price", type=float, metavar="P",
+              help="Of a node-hour, or without --per-node of a worker-hour. Without it costs are in these hours.")
+@click.option("--per-node", type=int, metavar="N",
+              help="Workers on a node; nodes are paid whole. Without it each worker is paid for itself, and steps take "
+                   "as long as with the most workers on a node that the logs had.")
+@click.option("--deadline", metavar="TIME", help="To reach the target in: 90m, 2h, 1d, 1h30m.")
+@click.option("--budget", type=float, metavar="COST", help="To reach the target for, in the unit of the price.")
+@click.option("--local-batch", type=int, metavar="N", help="Examples a worker: the batch grows with the workers.")
+@click.option("--global-batch", type=int, metavar="N", help="The same batch at every worker count. Without either: the "
+              "batch with the least time to target at each.")
+@click.option("--max-local-batch", type=int, metavar="N",
+              help="Examples that fit a worker's memory. Without it the most in the logs.")
+@click.option("--accumulate", is_flag=True, help="Several passes may make one step, where a batch does not fit.")
+@click.option("--knee", type=float, default=1.0, show_default=True, metavar="X",
+              help="The knee has the least cost x time^X: a percent of time is worth X percent of cost.")
+@click.option("--bandwidth", type=float, metavar="GB/s", help="Between nodes, as an allreduce benchmark measures it.")
+@click.option("--latency", type=float, metavar="us", help="Of a hop between nodes, in microseconds.")
+@click.option("--parameters", metavar="COUNT", help="Of the model, such as 25.6M; with --bandwidth and --latency.")
+@click.option("--noise-scale", type=float, metavar="EXAMPLES", help="Gradient noise scale, in place of the logs' own.")
+@click.option("--steps", metavar="S@B", help="Steps to target S known at global batch B, such as 860@32, where no log "
+              "was held against a target.")
+@click.option("--confidence", type=float, default=CONFIDENCE, show_default=True, help="What the intervals claim.")
+@click.option("--out", metavar="DIR", help="Write plan.json, tables/ and figures/ there.")
+@click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
+              help="What to write, of these.")
+@click.option("--skip-broken", is_flag=True, help="Go on without logs that cannot be read; they are named.")
+def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameters, noise_scale, steps, **asked):
+    """Time and cost to a target by worker count, and how many workers to take, from LOGS: log files, or directories.
+
+    Worker counts and batches that were run are as measured, others by a model, and marked. Before any full run, logs of
+    hvdscale-scale --probe with the gradient noise scale give a prediction.
+
+    \b
+      hvdscale-plan sweeps/mnist runs/*.h5 --price 2.5 --workers 1-1024
+      hvdscale-plan runs --per-node 8 --price 32 --deadline 2h --budget 500
+    """
+    request = request_of(asked)
+    _positive("--noise-scale", noise_scale)
+    links = links_of(bandwidth, latency, parameters)
+    make_plan(logs, [Target.parse(target) for target in targets], request, out=out, formats=formats_of(formats),
+              skip_broken=skip_broken, links=links, noise_scale=noise_scale, given=steps_of(steps) if steps else None,
+              echo=click.echo)
+
+
+def request_of(asked) -> Request:
+    """What the options ask for; raises UsageError where a number means nothing."""
+    for name in ("price", "per_node", "budget", "local_batch", "global_batch", "max_local_batch", "knee"):
+        _positive(f"--{name.replace('_', '-')}", asked[name])
+    if not 0 < asked["confidence"] < 1:
+        raise UsageError(f"--confidence {asked['confidence']:g}: lies between 0 and 1, such as 0.95")
+    if asked["local_batch"] and asked["global_batch"]:
+        raise UsageError(f"--local-batch {asked['local_batch']} and --global-batch {asked['global_batch']}: choose "
+                         "one; --max-local-batch bounds the examples a worker holds at once")
+    workers = workers_of(",".join(asked["workers"]), asked["per_node"] or 1)
+    deadline = seconds_of(asked["deadline"]) if asked["deadline"] is not None else None
+    return Request(**{**asked, "workers": workers, "deadline": deadline})
+
+
+def _positive(name, value):
+    if value is not None and not 0 < value < float("inf"):
+        raise UsageError(f"{name} {value:g}: is a number above 0")
+
+
+def workers_of(text: str, per_node: int = 1) -> tuple[int, ...]:
+    """Worker counts from ``1,2,4`` or ``1-1024``: of a range its ends and the doublings between, from one node on of
+    whole nodes. Raises UsageError."""
+    counts = set()
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 0 < first <= last <= MOST_WORKERS:
+            raise UsageError(f"--workers {text!r} is not a list of worker counts such as 1,2,4,8 or 1-1024")
+        counts |= {first, last}
+        doublings = [2 ** power for power in range(24)]
+        counts |= {count for count in (*(one for one in doublings if one < per_node),
+                                       *(per_node * one for one in doublings)) if first < count < last}
+    return tuple(sorted(counts))
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of ``90m``, ``2h``, ``1d`` or ``1h30m``; raises UsageError."""
+    parts = re.findall(r"(\d+(?:\.\d*)?|\.\d+)\s*(min|[smhd])\s*", text)
+    seconds = sum(float(number) * SECONDS[unit] for number, unit in parts)
+    if re.sub(r"(\d+(?:\.\d*)?|\.\d+)\s*(min|[smhd])\s*", "", text).strip() or not seconds > 0:
+        raise UsageError(f"--deadline {text!r} is not a time with its unit, such as 90m, 2h, 1d or 1h30m")
+    return seconds
+
+
+def links_of(bandwidth, latency, parameters) -> Links | None:
+    """The network between nodes; raises UsageError where it is given in part."""
+    given = {"--bandwidth": bandwidth, "--latency": latency, "--parameters": parameters}
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) == len(given):
+        return None
+    if missing:
+        raise UsageError(f"the network needs --bandwidth, --latency and --parameters together; {' and '.join(missing)} "
+                         f"{'is' if len(missing) == 1 else 'are'} missing")
+    _positive("--bandwidth", bandwidth)
+    _positive("--latency", latency)
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kMGB]?)\s*", parameters)
+    if not found or not float(found[1]):
+        raise UsageError(f"--parameters {parameters!r} is not a count such as 25600000 or 25.6M")
+    return Links(1e9 * bandwidth, 1e-6 * latency, float(found[1]) * THOUSANDS[found[2]])
+
+
+def steps_of(text: str) -> StepsPoint:
+    """Steps known at one batch, ``860@32``; raises UsageError."""
+    found = re.fullmatch(r"\s*(\d+)\s*@\s*(\d+)\s*", text)
+    if not found or not int(found[1]) or not int(found[2]):
+        raise UsageError(f"--steps {text!r} is not steps to target at a global batch, such as 860@32")
+    steps = float(found[1])
+    return StepsPoint(int(found[2]), Estimate(steps, steps, steps, 1))
+
+
+def formats_of(text: str) -> tuple[str, ...]:
+    """Formats from ``json,csv``; raises UsageError."""
+    formats = tuple(filter(None, (name.strip() for name in text.split(","))))
+    unknown = sorted(set(formats) - set(FORMATS))
+    if unknown or not formats:
+        raise UsageError(f"--format {text!r}: choose from {', '.join(FORMATS)}, with commas between")
+    return formats
+
+
+if __name__ == "__main__":
+    main()

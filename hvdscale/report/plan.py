@@ -1,0 +1,145 @@
+"""A plan of workers in sentences and tables.
+
+    for plan in plans_of(group, request):
+        page = plan_page(plan)          # .summary first, then .tables and .figures
+
+The same plan as values is ``plan_values(plan)``, for JSON.
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass
+from textwrap import fill
+
+from .. import __version__
+from ..analysis.sections import Options, analyse
+from ..analysis.trials import read_trials
+from ..analysis.worker_plan import NoPlan, WorkerPlan, plans_of
+from ..errors import LogError, UsageError
+from .drawing import Figure, render
+from .make import put_file as put
+from .make import open_all
+from .numbers import counted
+from .plan_figures import EAGER, figures_of_plan
+from .plan_tables import model_table, plan_table
+from .plan_words import median, no_plan_said, summary, title
+from .tables import WIDTH, Table, as_csv, as_text, as_values, finite, trial_list
+
+FORMATS = ("json", "csv", "svg", "png")
+
+
+@dataclass(frozen=True, eq=False)
+class PlanPage:
+    """A plan in words, tables and figures."""
+
+    plan: WorkerPlan
+    slug: str                       # for file names and anchors
+    title: str
+    summary: tuple[str, ...]        # the recommendation first
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
+
+
+def make_plan(paths, targets, request, *, out=None, formats=FORMATS, skip_broken=False, links=None, given=None,
+              noise_scale=None, echo=print) -> tuple[WorkerPlan, ...]:
+    """Print the plans of these logs, one a workload and target, and write their files under ``out`` where it is given.
+
+    Raises UsageError or LogError, with what would help, where nothing can be planned. See plans_of and make.make.
+    """
+    with ExitStack() as opened:
+        logs, skipped = open_all(paths, skip_broken, opened)
+        trials = [trial for log in logs for trial in read_trials(log)]
+        found = [plan for group in analyse(trials, targets, Options(confidence=request.confidence))
+                 for plan in plans_of(group, request, links=links, given=given, noise_scale=noise_scale)]
+    plans = tuple(plan for plan in found if not isinstance(plan, NoPlan))
+    refused = [no_plan_said(plan) for plan in found if isinstance(plan, NoPlan)]
+    if not plans:
+        raise LogError("\n".join(refused))
+    if (request.deadline or request.budget) and all(plan.relative for plan in plans):
+        raise UsageError("--deadline and --budget need times in seconds, and the steps to target are not known; "
+                         "--steps S@B gives them at one batch")
+    pages = [plan_page(plan) for plan in plans]
+    for message in (*(f"skipped: {message}" for message in skipped), *refused):
+        echo(fill(message, WIDTH) + "\n")
+    for page in pages:
+        for text in on_screen(page):
+            echo(text)
+    if out is not None:
+        written = list(write(pages, out, formats))
+        echo(f"wrote {counted(len(written), 'file')}: {written[0]}" + (", and more beside it" * (len(written) > 1)))
+    return plans
+
+
+def on_screen(page: PlanPage):
+    """A plan as pieces of plain text: the recommendation first, then the tables."""
+    heading = fill(f"{page.plan.workload}: {page.title[0].lower()}{page.title[1:]}", WIDTH)
+    yield f"{heading}\n{'=' * min(WIDTH, len(heading))}\n"
+    yield "\n".join(fill(said, WIDTH) for said in page.summary) + "\n"
+    for table in page.tables:
+        if table.name == "plan" or page.plan.uses_model:
+            yield as_text(table)
+
+
+def write(pages, out, formats=FORMATS):
+    """Write the files of plans; yields their paths as they are done."""
+    out = os.fspath(out)
+    if "json" in formats:
+        values = {"format": "hvdscale-plan", "version": 1, "creator": f"hvdscale {__version__}",
+                  "plans": [plan_values(page.plan) for page in pages]}
+        yield put(os.path.join(out, "plan.json"), json.dumps(values, indent=1, allow_nan=False) + "\n")
+    for page in pages:
+        if "csv" in formats:
+            yield put(os.path.join(out, "tables", f"{page.slug}-plan.csv"), as_csv(plan_table(page.plan, True)))
+        for kind in ("svg", "png"):
+            for figure in page.figures if kind in formats else ():
+                yield put(os.path.join(out, "figures", f"{page.slug}-{figure.name}.{kind}"), render(figure, kind))
+
+
+def plan_page(plan: WorkerPlan) -> PlanPage:
+    """All there is to show of a plan."""
+    return PlanPage(plan, slug(plan), title(plan), summary(plan), (plan_table(plan), model_table(plan)),
+                    figures_of_plan(plan))
+
+
+def slug(plan) -> str:
+    """A name for files: its workload and target."""
+    workload = plan.workload
+    target = str(plan.target or "").replace("<", "-below-").replace(">", "-above-")
+    names = [*((workload.dataset, workload.model, workload.optimizer) if workload else ()), target]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(filter(None, names))).strip("-.")[:80] or "plan"
+
+
+def plan_values(plan: WorkerPlan) -> dict:
+    """A plan for JSON: every option with its interval, what to take, and what it stands on."""
+    request, workload = plan.request, plan.workload
+    return {
+        "workload": workload and {name: getattr(workload, name) for name in (
+            "dataset", "model", "model_args", "optimizer", "train_examples")},
+        "target": str(plan.target) if plan.target else None, "relative": plan.relative,
+        "summary": summary(plan),
+        "request": {"price": request.price, "per_node": request.per_node, "deadline_seconds": request.deadline,
+                    "budget": request.budget, "local_batch": request.local_batch, "global_batch": request.global_batch,
+                    "max_local_batch": request.max_local_batch, "accumulate": request.accumulate,
+                    "knee": request.knee, "confidence": request.confidence},
+        **{name: option and option.workers for name, option in (
+            ("fastest", plan.fastest), ("cheapest", plan.cheapest), ("knee", plan.knee))},
+        "pareto_front": [option.workers for option in plan.front],
+        "within": [option.workers for option in plan.within()],
+        "knee_formula": f"least cost x time^{request.knee:g}; {EAGER}",
+        "tables": [as_values(plan_table(plan, True)), as_values(model_table(plan))],
+        "steps": [{"global_batch": point.global_batch, "value": finite(point.steps.value),
+                   "low": finite(point.steps.low), "high": finite(point.steps.high),
+                   "trials": trial_list(point.trials)} for point in plan.curve.points],
+        "critical_batch": None if plan.curve.critical is None else {
+            "median": median(plan.curve.critical), "from": "noise scale" if plan.curve.predicted else "fit"},
+        "step_times": {
+            "machine": str(plan.times.timings.machine), "misses": finite(plan.times.model.misses),
+            "timings": [{"workers": one.workers, "nodes": one.nodes, "global_batch": one.global_batch,
+                         "accumulation": one.passes, "seconds": one.value, "runs": len(one.seconds),
+                         "crowded": one.crowded, "trials": trial_list(one.trials)}
+                        for one in plan.times.timings.found]},
+        "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out],
+    }

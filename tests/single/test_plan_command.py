@@ -1,0 +1,203 @@
+"""hvdscale-plan: what it says, what it writes, and what it makes of bad values and of logs that do not tell."""
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from hvdscale.cli.plan import main, seconds_of, workers_of
+from hvdscale.errors import UsageError
+from hvdscale.report.plan_words import duration
+from tests.single.made_logs import log, save, trial
+from tests.single.test_worker_plan import COUNTS, probe, run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="module")
+def series(folder):
+    """Runs at 1 to 64 workers of a known cluster, four to a node; the fastest is 32 workers."""
+    return save(log(*(run(workers) for workers in COUNTS)), folder / "series.h5")
+
+
+@pytest.fixture(scope="module")
+def short(folder):
+    """The same runs at 1 to 4 workers, all on one node."""
+    return save(log(*(run(workers) for workers in COUNTS[:3])), folder / "short.h5")
+
+
+def said(*arguments, code=0):
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.split())
+
+
+def test_the_recommendation_comes_first_then_the_table(series):
+    text = said(series, "--workers", "1-64", "--local-batch", 32, "--price", 2)
+    assert text.index("Fastest: 32 workers") < text.index("Cheapest:") < text.index("Knee") < text.index("By worker")
+    assert "you pay" in text and "x the speed" in text and "sure to be the fastest" in text
+    assert "Costs are in the unit of the price, 2.00 a worker-hour" in text
+
+
+def test_the_screen_is_plain_and_no_wider_than_a_terminal(series):
+    done = CliRunner().invoke(main, [series, "--per-node", "4", "--price", "2", "--deadline", "2h", "--budget", "9"])
+    assert max(map(len, done.output.splitlines())) <= 100
+    done.output.encode("ascii")
+
+
+def test_the_files_say_what_the_screen_says(series, tmp_path):
+    said(series, "--workers", "1-64", "--local-batch", 32, "--price", 2, "--per-node", 4, "--out", tmp_path)
+    values = json.loads((tmp_path / "plan.json").read_text())
+    assert (values["format"], values["version"]) == ("hvdscale-plan", 1)
+    [plan] = values["plans"]
+    assert plan["fastest"] == 32 and plan["knee"] in plan["pareto_front"] and plan["target"] == "val/error<0.2"
+    rows = plan["tables"][0]["rows"]
+    for row in rows:
+        cells = {name: cell["value"] for name, cell in row["cells"].items()}
+        assert cells["seconds_to_target"] == pytest.approx(cells["steps_to_target"] * cells["step_ms"] / 1000)
+        assert cells["cost"] == pytest.approx(-(-cells["workers"] // 4) * cells["seconds_to_target"] / 3600 * 2)
+        assert row["trials"] and row["cells"]["steps_known"]["shown"] == "measured"
+    [table] = (tmp_path / "tables").iterdir()
+    with open(table) as file:
+        lines = list(csv.DictReader(file))
+    assert [int(line["workers"]) for line in lines] == list(COUNTS)
+    assert [float(line["seconds_to_target"]) for line in lines] == [
+        row["cells"]["seconds_to_target"]["value"] for row in rows]
+    figures = sorted(path.name.rsplit("-plan-", 1)[1] for path in (tmp_path / "figures").iterdir())
+    assert figures == ["cost.png", "cost.svg", "time.png", "time.svg"]
+    assert b"32 workers" in next((tmp_path / "figures").glob("*-plan-time.svg")).read_bytes()
+
+
+def test_only_the_formats_asked_for_are_written(series, tmp_path):
+    said(series, "--out", tmp_path, "--format", "json")
+    assert [path.name for path in tmp_path.rglob("*")] == ["plan.json"]
+    assert "choose from json, csv, svg, png" in said(series, "--format", "html", code=2)
+
+
+def test_a_deadline_and_a_budget_name_who_keeps_them_and_how_surely(series):
+    text = said(series, "--local-batch", 32, "--price", 2, "--deadline", "10m", "--workers", "1-64")
+    assert "Within 10.0 min: " in text and "Cheapest of them: " in text and "sure to stay within" in text
+    text = said(series, "--local-batch", 32, "--price", 2, "--budget", 2, "--workers", "1-64")
+    assert "Within a cost of 2.00: " in text and "Fastest of them: " in text
+
+
+def test_limits_out_of_reach_name_the_best_that_can_be_had(series):
+    text = said(series, "--local-batch", 32, "--price", 2, "--deadline", "10s", "--budget", 0.01, "--workers", "1-64")
+    assert "Out of reach: none of these worker counts is likely to stay within 10.0 s and a cost of 0.01" in text
+    assert "The least time is that of 32 workers" in text and "the least cost that of" in text
+    assert "The best chance is 0%" in text
+
+
+@pytest.mark.parametrize("text, seconds", [("90m", 5400), ("2h", 7200), ("1d", 86400), ("30s", 30), ("1h30m", 5400),
+                                           ("1.5 h", 5400), ("10min", 600)])
+def test_a_deadline_has_its_unit(text, seconds):
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "90", "h", "-1h", "2 weeks", "0s", "1h30", "1e3s"])
+def test_a_deadline_without_a_clear_time_is_refused(text, series):
+    with pytest.raises(UsageError, match="90m, 2h, 1d"):
+        seconds_of(text)
+
+
+@pytest.mark.parametrize("seconds, shown", [(0.5, "0.500 s"), (100, "100 s"), (600, "10.0 min"), (7200, "2.00 h"),
+                                            (3 * 86400, "3.00 d")])
+def test_times_are_written_in_the_unit_that_reads_best(seconds, shown):
+    assert duration(seconds) == shown
+
+
+def test_a_range_of_workers_is_its_doublings_by_whole_nodes():
+    assert workers_of("1-16") == (1, 2, 4, 8, 16)
+    assert workers_of("1-50", 6) == (1, 2, 4, 6, 12, 24, 48, 50)
+    assert workers_of("3, 1-4,96") == (1, 2, 3, 4, 96)
+
+
+@pytest.mark.parametrize("text", ["0", "a", "4-2", "1,,2", "-3", "1-", "99999999999"])
+def test_worker_counts_that_are_none_are_refused(text):
+    with pytest.raises(UsageError, match="1,2,4,8 or 1-1024"):
+        workers_of(text)
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--price", "-1"], "--price -1: is a number above 0"), (["--per-node", 0], "--per-node 0"),
+    (["--budget", 0], "--budget 0"), (["--knee", "nan"], "--knee nan"), (["--confidence", 1], "between 0 and 1"),
+    (["--local-batch", 8, "--global-batch", 64], "choose one"), (["--deadline", "soon"], "such as 90m"),
+    (["--bandwidth", 10], "--latency and --parameters are missing"),
+    (["--bandwidth", 10, "--latency", 5, "--parameters", "many"], "25.6M"), (["--steps", "860"], "860@32"),
+    (["--target", "val/loss<1"], "no log has val/loss"), (["--noise-scale", 0], "--noise-scale 0")])
+def test_bad_values_are_named_with_what_would_do(series, arguments, message):
+    assert message in said(series, *arguments, code=2)
+
+
+def test_beyond_one_node_it_says_what_is_missing_and_takes_it_when_given(short):
+    text = said(short, "--local-batch", 32, "--workers", "1-64")
+    assert "At 8, 16, 32 and 64 workers a step needs links between nodes, which no log has timed" in text
+    assert "--bandwidth, --latency and --parameters" in text and "Fastest: 4 workers" in text
+    text = said(short, "--local-batch", 32, "--workers", "1-64", "--bandwidth", 10, "--latency", 20, "--parameters",
+                "25.6M")
+    assert "which no log has timed" not in text and "given" in text and "extrapol." in text
+
+
+def test_one_cell_is_planned_for_alone(folder):
+    text = said(save(log(run(1)), folder / "one.h5"), "--workers", "1")
+    assert "Known at one worker count only: 1 worker, batch 32" in text
+    assert "hold nothing of the spread between seeds" in text and "a spread of 5% is assumed" in text
+
+
+def test_logs_without_times_ask_for_some(folder):
+    path = save(log(trial(1, seconds=(np.nan,) * 3)), folder / "untimed.h5")
+    assert "Add logs of runs, or of hvdscale-scale --probe" in said(path, code=1)
+
+
+def test_targets_that_were_not_met_name_the_best_value(folder):
+    path = save(log(trial(1, error=(0.9, 0.5, 0.4))), folder / "unmet.h5")
+    assert "not met by most runs at any batch. The best val/error was 0.400" in said(path, code=1)
+
+
+def test_workloads_are_planned_one_by_one_and_those_that_cannot_be_do_not_stop_the_others(series, folder):
+    other = save(log(run(1, model="other"), run(2, model="other")), folder / "other.h5")
+    unmet = save(log(trial(1, error=(0.9, 0.5, 0.4), model="third")), folder / "third.h5")
+    text = said(series, other, unmet, "--workers", "1-4", "--local-batch", 32)
+    assert text.count("By worker count: val/error<0.2") == 2
+    assert "made/net, nesterov" in text and "made/other, nesterov" in text
+    assert "made/third, nesterov" in text and "not met by most runs" in text
+
+
+def test_times_of_crowded_hosts_are_not_trusted(folder):
+    mixed = save(log(*(run(workers, cores=2) for workers in (1, 2, 4))), folder / "crowded.h5")
+    text = said(mixed, "--local-batch", 32, "--workers", "1,2,4", "--per-node", 4)
+    assert "The step times at 4 workers are left out: the host had fewer cores than workers" in text
+    alone = save(log(*(run(workers, cores=1) for workers in (2, 4))), folder / "all.h5")
+    text = said(alone, "--local-batch", 32, "--workers", "2,4")
+    assert "these times are not to be trusted" in text and "2#" in text
+
+
+def test_a_probe_alone_predicts_and_says_so(folder):
+    paths = [save(log(probe(workers)), folder / f"probe{workers}.h5") for workers in (1, 2, 4)]
+    text = said(*paths, "--workers", "1,2,4", "--local-batch", 32)
+    assert "relative times, predicted" in text and "A prediction, before any full run" in text
+    assert "with the gradient noise scale for B_crit: 600 examples" in text and "usually grows in training" in text
+    assert "Times and costs are relative to 1 worker" in text
+    assert "--steps S@B" in said(*paths, "--deadline", "1h", code=2)
+    text = said(*paths, "--workers", "1,2,4", "--local-batch", 32, "--steps", "39500@32", "--deadline", "1h")
+    assert "steps as given" in text and "Steps at other batches than 32 are a prediction" in text
+
+
+def test_a_probe_without_the_noise_scale_says_what_would_do(folder):
+    path = save(log(probe(1, None)), folder / "quiet.h5")
+    assert "Give --target" in said(path, code=1)
+    assert "A prediction" in said(path, "--noise-scale", 600, "--workers", "1")
+    assert "times compare" in said(path, "--global-batch", 32, "--workers", "1")
+
+
+def test_the_command_imports_no_training_package(series):
+    code = ("import sys; from hvdscale.cli.plan import main; main([sys.argv[1], '--workers', '1-8'], "
+            "standalone_mode=False); assert not {'torch', 'horovod', 'mpi4py', 'matplotlib'} & set(sys.modules)")
+    done = subprocess.run([sys.executable, "-c", code, series], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
