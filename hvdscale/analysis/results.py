@@ -16,6 +16,7 @@ pruned, so there the two are one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..target import Target
-from .studies import Envelope, Study, best_values, envelope
+from .studies import KEPT_BYTES, Envelope, Study, best_values, envelope, envelope_of, promising
 from .trials import Workload
 
 if TYPE_CHECKING:
@@ -165,9 +166,13 @@ class Measured:
         return not np.isnan(self._values).all()
 
     @cached_property
+    def _promising(self):
+        return promising(self.study.evaluations, self._values, self._step, self.minimizes, self.among)
+
+    @cached_property
     def by_steps(self) -> Envelope:
         """The envelope along the steps."""
-        return envelope(self.study, self.column, self.minimizes, self.among)
+        return envelope_of(self.study.evaluations, self._values, self._step, self.minimizes, self._promising)
 
     @cached_property
     def by_seconds(self) -> Envelope:
@@ -189,10 +194,9 @@ class Measured:
             last = np.where(np.diff(first) > 0, self._step[first[1:] - 1] if len(self._step) else 0.0, 0.0)[unmet]
             beyond = float(last.min()) if len(last) else np.nan
             return StepsToResult(self.study, target, self.among, reached, None, np.inf, np.nan, np.nan, beyond)
-        rows = np.flatnonzero(self._step == found.step[points[0]])      # of all trials there, in their order
-        trials = self.study.evaluations.trial(rows)
-        at = (self.among[trials] & target.met_by(self._values[rows])).argmax()
-        row, trial = int(rows[at]), int(trials[at])
+        rows = self._promising[self._step[self._promising] == found.step[points[0]]]
+        row = int(rows[target.met_by(self._values[rows]).argmax()])     # the first trial's
+        trial = int(self.study.evaluations.trial(row))
         own = slice(first[trial], row)
         before = self._step[own][~np.isnan(self._values[own])]
         return StepsToResult(self.study, target, self.among, reached, trial, float(self._step[row]),
@@ -252,11 +256,9 @@ def results_of(studies: Sequence[Study], targets_of: Callable[[Workload], Sequen
         steps: dict = {target: [] for target in targets}
         best: dict = {metric: [] for metric in metrics}
         known: set = set()
-        for study in found:
+        for study, own in _read_ahead(found, metrics):
             among = among_of(study)
-            for metric in metrics:
-                if metric[0] not in study.evaluations.columns:
-                    continue
+            for metric in own:
                 measured = Measured(study, *metric, among)
                 known |= {metric} if measured.anything else set()
                 for target in targets:
@@ -267,6 +269,26 @@ def results_of(studies: Sequence[Study], targets_of: Callable[[Workload], Sequen
                       tuple((target, tuple(rows)) for target, rows in steps.items()
                             if (target.column, target.minimizes) in known),
                       tuple((metric, tuple(rows)) for metric, rows in best.items() if metric in known and budgets))
+
+
+def _read_ahead(studies, metrics):
+    """Each study with those of the metrics that its logs have, whose columns are there: while one study is looked at,
+    those of the next are read."""
+    def read(study):
+        own = [metric for metric in metrics if metric[0] in study.evaluations.columns]
+        if 8 * study.evaluations.rows * (1 + len(own)) < KEPT_BYTES // 4:       # else they would not be kept
+            for column in dict.fromkeys(("step", *(column for column, _ in own))):
+                study.evaluations.read(column)
+        return study, own
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = None
+        for study in studies:
+            now, coming = coming, pool.submit(read, study)
+            if now:
+                yield now.result()
+        if coming:
+            yield coming.result()
 
 
 def _by_workload(studies):

@@ -9,6 +9,7 @@ asked for. So it serves one trial and 200,000 alike, and the logs stay open whil
 """
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from .trials import Workload, parse_plan, tells_of_pruning, workload_of
 BLOCK_ROWS = 1 << 22        # of /evaluations, looked at together for where trials begin
 GAP_ROWS = 1 << 16          # rows of others between two of a study's stretches that are read over rather than around
 KEPT_BYTES = 256 << 20      # of columns that were read, over all studies of one call of studies_of
-BINS = 1 << 12              # along the steps, see _promising
+BINS = 1 << 12              # along the steps, see promising
 METAPARAMETER = "metaparameters/"
 
 
@@ -309,17 +310,22 @@ class _Kept:
     def __init__(self):
         self.columns: OrderedDict = OrderedDict()
         self.bytes = 0
+        self.lock = threading.Lock()
 
     def get(self, key, read):
         """The column of the key, read where it is not kept."""
-        if key in self.columns:
-            self.columns.move_to_end(key)
-            return self.columns[key]
-        values = self.columns[key] = read()
+        with self.lock:
+            if key in self.columns:
+                self.columns.move_to_end(key)
+                return self.columns[key]
+        values = read()
         values.flags.writeable = False
-        self.bytes += values.nbytes
-        while self.bytes > KEPT_BYTES and len(self.columns) > 1:
-            self.bytes -= self.columns.popitem(last=False)[1].nbytes
+        with self.lock:
+            if key not in self.columns:
+                self.columns[key] = values
+                self.bytes += values.nbytes
+            while self.bytes > KEPT_BYTES and len(self.columns) > 1:
+                self.bytes -= self.columns.popitem(last=False)[1].nbytes
         return values
 
 
@@ -418,32 +424,39 @@ def envelope(study: Study, column: str, minimizes: bool, among: np.ndarray | Non
     along   "step", "examples" or "train_seconds": what the fewest are wanted of
     """
     evaluations = study.evaluations
-    among = study.complete & ~study.repeat if among is None else among
     values, x = evaluations.read(column), evaluations.read(along)
-    known = np.repeat(among, evaluations.counts) & ~np.isnan(values) & ~np.isnan(x)
-    cost = values if minimizes else -values
-    rows = np.flatnonzero(_promising(cost, x, known))
-    order = np.lexsort((cost[rows], x[rows]))           # stable: equals stay in order of trials
-    rows = rows[order]
-    best = np.minimum.accumulate(cost[rows])
+    among = study.complete & ~study.repeat if among is None else among
+    return envelope_of(evaluations, values, x, minimizes, promising(evaluations, values, x, minimizes, among))
+
+
+def envelope_of(evaluations: Evaluations, values: np.ndarray, x: np.ndarray, minimizes: bool,
+                rows: np.ndarray) -> Envelope:
+    """The envelope of the values along x, columns of the evaluations, over some of their rows, see ``promising``."""
+    cost = values[rows] if minimizes else -values[rows]
+    order = np.lexsort((cost, x[rows]))                 # stable: equals stay in order of trials
+    rows, best = rows[order], np.minimum.accumulate(cost[order])
     rows = rows[np.append(True, best[1:] < best[:-1])[:len(rows)]]
     return Envelope(values[rows], evaluations.read("step")[rows], evaluations.trial(rows), x[rows])
 
 
-def _promising(cost, x, known):
-    """The known rows but for most of those that cost more than one with a smaller x: a sort of the rest is quick.
+def promising(evaluations: Evaluations, values: np.ndarray, x: np.ndarray, minimizes: bool,
+              among: np.ndarray) -> np.ndarray:
+    """The rows of these trials but for most of those with a worse value than one with a smaller x: the earliest row
+    beyond any goal is there, and a sort of them is quick.
 
-    x is cut in equal bins; what costs more than the cheapest of all bins before a row's own is no point of an envelope.
+    x is cut in equal bins; what is worse than the best of all bins before a row's own is no point of an envelope.
     """
+    known = np.repeat(among, evaluations.counts) & ~np.isnan(values) & ~np.isnan(x)
     top = np.max(x, where=known, initial=0.0)
-    if top <= 0:
-        return known
-    bins = np.where(known, x, 0.0)
-    bins *= (BINS - 1) / top
-    bins = bins.astype(np.intp)
-    cheapest = np.full(BINS + 1, np.inf)
-    np.minimum.at(cheapest[1:], bins, np.where(known, cost, np.inf))
-    return known & (cost <= np.minimum.accumulate(cheapest)[bins])
+    if top > 0:
+        cost = np.where(known, values if minimizes else -values, np.inf)
+        bins = np.where(known, x, 0.0)
+        bins *= (BINS - 1) / top
+        bins = bins.astype(np.intp)
+        best = np.full(BINS + 1, np.inf)
+        np.minimum.at(best[1:], bins, cost)
+        known &= cost <= np.minimum.accumulate(best)[bins]
+    return np.flatnonzero(known)
 
 
 def _first_in_trial(chosen, first):
