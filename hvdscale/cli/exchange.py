@@ -32,7 +32,7 @@ def add_to(group: click.Group) -> None:
 @click.option("--kind", type=click.Choice(KINDS), help="what SOURCE is, where that is not plain")
 @click.option("--skip-broken", is_flag=True, help="archive: leave out what is wrong or missing, and count it")
 @click.option("--unit", type=click.Choice(UNITS), help="rcp: what 'Epochs to converge' counts")
-@click.option("--train-examples", type=click.IntRange(min=1), help="rcp: examples in an epoch")
+@click.option("--train-examples", type=click.IntRange(1, 2**53), help="rcp: examples in an epoch")
 @click.option("--overwrite", is_flag=True, help="replace LOG where it exists")
 @click.option("--take-over", is_flag=True, help="go on where the file system refuses locks")
 def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, take_over):

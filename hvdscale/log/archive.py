@@ -30,8 +30,8 @@ import numpy as np
 from ..errors import LogError, UsageError
 from ..launch import usable_cores
 from .imported import ImportedLog
-from .measurements import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, file_bytes, json_object, read_trials,
-                           refuse_deep, refuse_large, whole_number)
+from .measurements import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, file_bytes, json_object,
+                           leave_interrupts, read_trials, refuse_deep, refuse_large, whole_number)
 from .schema import Status
 
 TRIALS, BYTES = 48, 4 << 20             # of one piece of work
@@ -153,7 +153,7 @@ class _Readers:
         self._trials += len(trials)
         if self._pool is None and self._cores > 1 and self._trials > ALONE:
             self.ahead = 2 * self._cores
-            self._pool = ProcessPoolExecutor(self._cores, multiprocessing.get_context("spawn"))
+            self._pool = ProcessPoolExecutor(self._cores, multiprocessing.get_context("spawn"), leave_interrupts)
         return self._pool.submit(read_trials, trials).result if self._pool else lambda: read_trials(trials)
 
     def __enter__(self):
@@ -176,6 +176,9 @@ def _plan(study: Study) -> dict:
     folders = list(study.folders[-5:])
     above = ("dataset", "model", "optimizer", "batch_size")[:max(0, 4 - len(folders))]      # given from within
     folders = [_folder(data.get(key), name, key) for key in above] + folders
+    for folder in folders:
+        if not is_folder(folder):
+            raise WrongFile(f"{name}: {folder!r} above it is no name for a data set, model or optimizer")
     if folders[-1] != str(batch):
         raise WrongFile(f"{name}: batch_size is {batch} in the folder {folders[-1]}")
     train_examples = TRAIN_EXAMPLES.get(folders[-4])

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -28,7 +29,6 @@ PUBLISHED = {ours: theirs for theirs, ours in RENAMED.items()}      # names of m
 METRICS = {ours: theirs for theirs, ours in ALIASES.items()}
 SCALES = {"linear": "LINEAR_SCALE", "log": "LOG_SCALE", "reverse_log": "REVERSE_LOG_SCALE"}
 SEARCHED = {"lr": "learning_rate", **PUBLISHED}                     # names in a sweep's space
-HALF = ".part"
 
 
 @dataclass
@@ -45,22 +45,38 @@ def export_archive(path, out, progress: Callable[[Exported], None] = lambda done
 
     Raises LogError where ``out`` is there already, where a name in the log is none of a folder, or the disk is full.
     """
-    out = os.fspath(out).rstrip("/")
+    with read_log(path) as log, new_folder(os.fspath(out)) as folder:
+        return _export(log, folder, progress)
+
+
+@contextlib.contextmanager
+def new_folder(out: str):
+    """A folder under another name that becomes ``out`` when all went well, and else is removed.
+
+    Raises LogError where ``out`` is there already, or cannot be written.
+    """
+    out = out.rstrip("/") or "/"
     if os.path.lexists(out):
         raise LogError(f"{out}: exists already; choose another name, or remove it")
-    half = out + HALF
-    with read_log(path) as log:
-        try:
-            shutil.rmtree(half, ignore_errors=True)
-            os.makedirs(half)
-            done = _export(log, half, progress)
-            os.rename(half, out)
-        except OSError as error:
-            raise LogError(f"{out}: cannot be written: {error.strerror or error}") from error
-        finally:
-            with contextlib.suppress(OSError):
-                shutil.rmtree(half, ignore_errors=True)
-    return done
+    above, name = os.path.split(out)
+    folder = None
+    try:
+        os.makedirs(above or ".", exist_ok=True)
+        folder = tempfile.mkdtemp(prefix=f".{name}.", dir=above or ".")
+        os.chmod(folder, 0o777 & ~_umask())             # mkdtemp lets its owner alone in
+        yield folder
+        os.rename(folder, out)
+    except OSError as error:
+        raise LogError(f"{out}: cannot be written: {error.strerror or error}") from error
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0o77)
+    os.umask(mask)
+    return mask
 
 
 def _export(log: Log, root: str, progress) -> Exported:

@@ -29,7 +29,8 @@ import numpy as np
 
 from ..errors import LogError, UsageError
 from .imported import ImportedLog
-from .measurements import LARGEST_INT, WrongFile, file_bytes, json_object, parameter_name, refuse_deep, whole_number
+from .measurements import (LARGEST_INT, MOST_STEPS, WrongFile, file_bytes, json_object, parameter_name, refuse_deep,
+                           whole_number)
 from .schema import Status
 
 TARGET = "val/converged>=1"
@@ -157,7 +158,7 @@ def _add(log, source, point, spacing, train_examples) -> int:
     spacing_steps = math.ceil(spacing * factor / point.batch) if spacing else 0
     steps = [math.ceil(value * factor / point.batch) for value in point.values]
     examples = [min(round(value * factor), step * point.batch) for value, step in zip(point.values, steps)]
-    if max(examples) > LARGEST_INT:
+    if max(examples) > LARGEST_INT or max(steps) > MOST_STEPS:
         raise LogError(f"{source}: {point.name}: {max(examples)} examples are more than 64 bits can count")
     numbers = {}
     for name, value in point.hyperparameters.items():

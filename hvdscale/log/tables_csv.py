@@ -11,13 +11,11 @@ are known, other columns of the schema and metaparameters/NAME; evaluations.csv 
 """
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import itertools
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -25,7 +23,7 @@ import numpy as np
 from ..errors import LogError
 from .bulk import BulkLog
 from .decimals import Block, CellsError
-from .export import HALF
+from .export import new_folder
 from .imported import better
 from .measurements import LARGEST_INT, WrongFile, json_object
 from .reader import SCHEMA, Log, Table, read_log
@@ -35,6 +33,7 @@ FORMAT = "hvdscale-csv"
 ROWS = 1 << 15                  # taken at a time
 LINES = 4 << 20                 # bytes of lines read at a time
 LONGEST_CELL = 1 << 28          # a plan can be long
+LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for two of that
 NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "evaluations": ("trial", "step")}
 STATUSES = {status.name: status for status in Status}
 OF_FILE = ("format", "version", "segment", "segments")      # root attributes that the file itself gives
@@ -45,26 +44,13 @@ def export_tables(path, out, progress: Callable[[float], None] = lambda share: N
 
     Raises LogError where ``out`` is there already or cannot be written.
     """
-    out = os.fspath(out).rstrip("/")
-    if os.path.lexists(out):
-        raise LogError(f"{out}: exists already; choose another name, or remove it")
-    half = out + HALF
-    with read_log(path) as log:
-        try:
-            shutil.rmtree(half, ignore_errors=True)
-            os.makedirs(half)
-            _write_about(log, os.path.join(half, "log.json"))
-            total, done = max(1, sum(table.rows for table in log.tables)), 0
-            for table in log.tables:
-                for rows in _write_table(table, os.path.join(half, f"{table.name}.csv")):
-                    done += rows
-                    progress(done / total)
-            os.rename(half, out)
-        except OSError as error:
-            raise LogError(f"{out}: cannot be written: {error.strerror or error}") from error
-        finally:
-            with contextlib.suppress(OSError):
-                shutil.rmtree(half, ignore_errors=True)
+    with read_log(path) as log, new_folder(os.fspath(out)) as folder:
+        _write_about(log, os.path.join(folder, "log.json"))
+        total, done = max(1, sum(table.rows for table in log.tables)), 0
+        for table in log.tables:
+            for rows in _write_table(table, os.path.join(folder, f"{table.name}.csv")):
+                done += rows
+                progress(done / total)
         return {table.name: table.rows for table in log.tables}
 
 
@@ -140,11 +126,33 @@ def _about(source, files) -> tuple[dict, dict[str, tuple[Column, ...]]]:
         if not isinstance(listed, list) or not all(map(_is_column, listed)):
             raise WrongFile(f"{path}: the columns of {file.table} are not lists of name, type, unit, meaning, better")
         specs[file.table] = tuple(Column(*column[:4], better=column[4]) for column in listed)
+        for column in SCHEMA[file.table]:
+            if any(given.name == column.name and given.type != column.type for given in specs[file.table]):
+                raise WrongFile(f"{path}: {file.table}/{column.name} is not of the type {column.type}")
+        _refuse_clash([column.name for column in specs[file.table]], path)
         file.require([column.name for column in specs[file.table]])
         missing = [c.name for c in SCHEMA[file.table] if not c.optional and c.name not in file.header]
         if missing:
             raise WrongFile(f"{file.path}:1: there is no column {missing[0]}")
+    for name, value in attributes.items():
+        if not _is_attribute(name, value) or name == "versions" and not isinstance(value, dict):
+            raise WrongFile(f"{path}: the attribute {name[:40]!r} is longer, larger or stranger than a log can hold")
     return {name: value for name, value in attributes.items() if name not in OF_FILE}, specs
+
+
+def _is_attribute(name, value) -> bool:
+    """Whether an HDF5 file can hold it."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _is_path(name) and -LARGEST_INT - 1 <= value <= LARGEST_INT
+    return _is_path(name) and len(json.dumps(value)) <= LONGEST_ATTRIBUTE
+
+
+def _refuse_clash(names, path):
+    """Raises WrongFile where one column would have to be a group of others."""
+    for name in names:
+        above = [other for other in names if name.startswith(f"{other}/")]
+        if above:
+            raise WrongFile(f"{path}: there cannot be columns {above[0]!r} and {name!r}")
 
 
 def _is_column(listed) -> bool:
@@ -154,7 +162,7 @@ def _is_column(listed) -> bool:
 
 def _is_path(name) -> bool:
     """Whether HDF5 can have a column of that name."""
-    return all(part.strip(".") for part in name.split("/")) and "\0" not in name and name != "committed_rows"
+    return all(part.strip(".") for part in name.split("/")) and name.isprintable() and name != "committed_rows"
 
 
 def _guessed(file) -> tuple[Column, ...]:
@@ -176,6 +184,7 @@ def _guessed(file) -> tuple[Column, ...]:
             more = {"trials": ", metaparameters/NAME", "evaluations": ", split/metric"}.get(file.table, "")
             raise WrongFile(f"{file.path}:1: {file.table} have no column {name!r}; there are "
                             f"{', '.join(known)}{more}")
+    _refuse_clash(file.header, f"{file.path}:1")
     return tuple(found)
 
 

@@ -382,6 +382,12 @@ def test_a_wrong_file_is_named_or_left_out(name, text, message, tmp_path):
         assert log.trials.rows == seen.trials and log.attributes["skipped"]["count"] == len(seen.wrong)
 
 
+def test_a_folder_whose_name_could_not_be_exported_is_named(tmp_path):
+    small(tmp_path / "archive", place="mnist/a model\n/sgd/32")
+    with pytest.raises(LogError, match=r"'a model\\n' above it is no name for a data set"):
+        import_archive(tmp_path / "archive", tmp_path / "log.h5")
+
+
 def test_steps_that_overflow_with_the_batch_are_an_error(tmp_path):
     small(tmp_path / "archive", measured=f"step,val/error\n0,1.0\n{10**18},0.5\n")
     with pytest.raises(LogError, match="1000000000000000000 steps of 32 examples are more than 64 bits can count"):

@@ -146,7 +146,13 @@ def test_wrong_tables_are_named_and_leave_nothing(files, message, tmp_path):
     (lambda about: about.pop("format"), "is not of the format"), (lambda about: about.update(columns=[]), "no columns"),
     (lambda about: about["columns"]["steps"].append(["a"]), "are not lists of name, type"),
     (lambda about: about["columns"]["steps"].pop(), "is not both a column here and in log.json"),
-    (lambda about: about["columns"]["steps"].append(["../x", "int", "1", "m", ""]), "are not lists of name, type")])
+    (lambda about: about["columns"]["steps"].append(["../x", "int", "1", "m", ""]), "are not lists of name, type"),
+    (lambda about: about["columns"]["steps"].append(["\ud800", "int", "1", "m", ""]), "are not lists of name, type"),
+    (lambda about: about["columns"]["steps"].append(["loss/a", "int", "1", "m", ""]), "cannot be columns 'loss' and"),
+    (lambda about: about["columns"]["steps"][0].__setitem__(1, "float"), "steps/trial is not of the type int"),
+    (lambda about: about["attributes"].update(a=10**400), "attribute 'a' is longer, larger or stranger"),
+    (lambda about: about["attributes"].update(a="x" * 10**6), "attribute 'a' is longer, larger or stranger"),
+    (lambda about: about["attributes"].update({"\0": 1}), "is longer, larger or stranger")])
 def test_a_wrong_log_json_is_named(change, message, tmp_path):
     export_tables(finished(tmp_path / "log.h5"), tmp_path / "tables")
     about = json.loads((tmp_path / "tables" / "log.json").read_text())
@@ -316,9 +322,10 @@ def test_an_export_that_cannot_be_written_is_an_error(tmp_path):
     path = finished(tmp_path / "log.h5")
     for kind in ("csv", "archive"):
         (tmp_path / "taken").touch()
+        before = sorted(os.listdir(tmp_path))
         assert call("export", path, tmp_path / "taken", "--as", kind)[0] == 1
         code, said = call("export", path, tmp_path / "taken" / "below", "--as", kind)
-        assert code == 1 and "cannot be written" in said
+        assert code == 1 and "cannot be written" in said and sorted(os.listdir(tmp_path)) == before
 
 
 class Terminal(StringIO):
