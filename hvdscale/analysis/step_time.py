@@ -322,8 +322,8 @@ class _Problem:
 
     def best(self):
         """The unknowns that fit best, and the degrees of freedom that the times gave up for them."""
-        found, _ = leastsq(self.residuals, self.centre, args=(self.logs, self.centre),
-                           Dfun=lambda unknowns, *_: self.slopes(unknowns))
+        found, *_ = leastsq(self.residuals, self.centre, args=(self.logs, self.centre), full_output=True,
+                            Dfun=lambda unknowns, *_: self.slopes(unknowns))
         slopes = self.slopes(found)
         times = slopes[:len(self.logs)]
         return found, float(np.trace(times @ np.linalg.pinv(slopes.T @ slopes) @ times.T))
@@ -331,7 +331,9 @@ class _Problem:
     def disturbed(self, start, draws, random, most=60):
         """The unknowns that fit best to disturbed times and priors, one row a draw: what leastsq would find for each,
         by the same method (Levenberg-Marquardt) over all at once."""
-        scale = np.sqrt(self.freedom / random.chisquare(self.freedom, (draws, 1))) if self.freedom else 1.0
+        scale = 1.0
+        if self.freedom:            # Student's t, to the 98 % that hold for one degree of freedom
+            scale = np.minimum(np.sqrt(self.freedom / random.chisquare(self.freedom, (draws, 1))), 40.0)
         logs = self.logs + scale * self.deviation * random.standard_normal((draws, len(self.logs)))
         centre = self.centre + self.width * random.standard_normal((draws, len(start)))
         unknowns, damping = np.tile(start, (draws, 1)), np.full(draws, 1e-2)
@@ -374,8 +376,7 @@ class StepTimes:
 
     @cached_property
     def _ranges(self):
-        found = self.timings.found
-        values = ([one.workers for one in found], [one.nodes for one in found], [one.examples for one in found])
+        values = zip(*((one.workers, one.per_node, one.nodes, one.examples) for one in self.timings.found))
         return [(min(ends), max(ends)) for ends in values]
 
     def measured(self, workers, per_node, global_batch, passes) -> Timing | None:
@@ -392,8 +393,8 @@ class StepTimes:
         if not self.model.knows(workers, per_node):
             mark = BOUNDED
         else:
-            inside = all(low <= value <= high for value, (low, high) in
-                         zip((workers, -(-workers // per_node), examples), self._ranges))
+            own = workers, min(workers, per_node), -(-workers // per_node), examples
+            inside = all(low <= value <= high for value, (low, high) in zip(own, self._ranges))
             mark = INTERPOLATED if inside else EXTRAPOLATED
         return StepTime(float(np.median(draws)), draws, mark)
 
