@@ -200,12 +200,14 @@ class _TrialRows:
     def _group(self, workloads, at, batches):
         numbers: dict[Workload, int] = {}
         workload = np.array([numbers.setdefault(one, len(numbers)) for one in workloads], np.int64)[at]
-        keys, self.study = np.unique(np.stack([workload, batches]).reshape(2, -1), axis=1, return_inverse=True)
-        self.study = self.study.reshape(-1)
+        order = np.lexsort((self.id, batches, workload))
+        changes = np.diff(workload[order]).astype(bool) | np.diff(batches[order]).astype(bool)
+        self.of_studies = np.split(order, np.flatnonzero(changes) + 1) if len(order) else []
         named = list(numbers)
-        self.studies = [(named[at], int(batch)) for at, batch in keys.T]
-        order = np.lexsort((self.id, self.study))
-        self.of_studies = np.split(order, np.flatnonzero(np.diff(self.study[order])) + 1) if len(order) else []
+        self.studies = [(named[workload[own[0]]], int(batches[own[0]])) for own in self.of_studies]
+        self.study = np.empty(len(order), np.int64)
+        for number, own in enumerate(self.of_studies):
+            self.study[own] = number
 
     def metaparameter(self, name):
         """Float64; NaN in a log that has none."""
@@ -218,8 +220,10 @@ def _of_several_worker_counts(restarts):
     """Trials that changed their worker count on the way: their times are of no one count."""
     if not restarts.rows:
         return np.empty(0, np.int64)
-    trial, workers = np.unique(np.stack([restarts["trial"], restarts["workers"]]), axis=1)
-    return trial[1:][trial[1:] == trial[:-1]]
+    trial, workers = restarts["trial"], restarts["workers"]
+    order = np.lexsort((workers, trial))
+    same = trial[order][1:] == trial[order][:-1]
+    return trial[order][1:][same & (workers[order][1:] != workers[order][:-1])]
 
 
 def _told(path, number, dataset, model, optimizer, plan):
