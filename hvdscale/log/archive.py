@@ -19,6 +19,7 @@ import json
 import multiprocessing
 import os
 import re
+import signal
 import tarfile
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -30,8 +31,8 @@ import numpy as np
 from ..errors import LogError, UsageError
 from ..launch import usable_cores
 from .imported import ImportedLog
-from .measurements import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, file_bytes, json_object,
-                           leave_interrupts, read_trials, refuse_deep, refuse_large, whole_number)
+from .measurements import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, file_bytes, json_object, read_trials,
+                           refuse_deep, refuse_large, whole_number)
 from .schema import Status
 
 TRIALS, BYTES = 48, 4 << 20             # of one piece of work
@@ -153,8 +154,14 @@ class _Readers:
         self._trials += len(trials)
         if self._pool is None and self._cores > 1 and self._trials > ALONE:
             self.ahead = 2 * self._cores
-            self._pool = ProcessPoolExecutor(self._cores, multiprocessing.get_context("spawn"), leave_interrupts)
-        return self._pool.submit(read_trials, trials).result if self._pool else lambda: read_trials(trials)
+            self._pool = ProcessPoolExecutor(self._cores, multiprocessing.get_context("spawn"))
+        if self._pool is None:
+            return lambda: read_trials(trials)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])        # what starts now never hears Ctrl-C
+        try:
+            return self._pool.submit(read_trials, trials).result
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def __enter__(self):
         return self

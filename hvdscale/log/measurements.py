@@ -16,7 +16,6 @@ import io
 import json
 import os
 import re
-import signal
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,11 +80,6 @@ class Batch:
 
 class WrongFile(LogError):
     """A file of an archive that is not what its name says."""
-
-
-def leave_interrupts():
-    """For a process that reads: Ctrl-C is its parent's to answer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def read_trials(trials: Sequence[TrialFiles]) -> Batch:
