@@ -106,6 +106,12 @@ def plan_at(path: str, trial: int, text: str) -> dict:
                        ) from error
 
 
+def refuse_wrong_plans(log):
+    """LogError where a plan of a log has entries of other types; each text is looked at once."""
+    for text, trial in {text: trial for trial, text in zip(log.trials["id"], log.trials["plan"])}.items():
+        plan_at(log.path, trial, text)
+
+
 def _refuse_wrong(part, entries, rules):
     for name, value in entries.items():
         rule = rules.get(name)

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 
 from hvdscale import reference as box
-from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, ordering_of
+from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, measured_curve, ordering_of
+from hvdscale.analysis.sections import analyse
 from hvdscale.analysis.steps import Estimate
-from hvdscale.analysis.trials import Workload
+from hvdscale.analysis.trials import Workload, read_trials
 from hvdscale.errors import UsageError
 from hvdscale.report.compare_published import published_views
 from hvdscale.report.drawing import render
 from hvdscale.report.tables import as_csv, as_text
 from hvdscale.target import Target
+from tests.single.made_logs import log, trial
 
 MARKS = {"read", "dig", "fit", "mem"}
 
@@ -171,6 +173,19 @@ def test_the_critical_batch_of_another_model_on_the_same_data_is_only_told():
     [said] = published_views([curve], "mccandlish2018", {curve.workload: 800.0}).said
     assert "critical batch of 200 and a noise scale of 900 examples" in said and "on a model of its own" in said
     assert "B_crit 437 (220-870)" in said and "noise scale of 800" in said
+
+
+def test_a_section_of_repeats_is_held_against_the_published_curve_as_well():
+    trials = [trial(10 * batch + seed, (0, steps // 2, steps), (0.9, 0.5, 0.005), batch=batch, seed=seed,
+                    dataset="mnist", model="simple_cnn", target="val/error<0.01", train_examples=55000)
+              for batch, steps in ((32, 2400), (128, 700), (512, 330)) for seed in (0, 1)]
+    [group] = analyse(read_trials(log(*trials)))
+    curve = measured_curve(group.sections[0])
+    views = published_views([curve], "shallue2019")
+    assert "3 of 3 batch sizes (100%" in views.said[0]
+    assert views.tables[0].rows[0].trials == (("made.h5", 320), ("made.h5", 321))
+    [group] = analyse(read_trials(log(trial(target=None))))
+    assert measured_curve(group.sections[0]) is None
 
 
 def test_a_publication_that_is_not_there_is_an_error_that_names_those_there_are():
