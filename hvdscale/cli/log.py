@@ -267,8 +267,8 @@ def _trial(log: Log, row: int) -> list[str]:
     if _draw(log, row):
         lines.append(f"  study      {_draw(log, row)}")
     if value.get("source"):
-        how = "imported " if "imported" in log.attributes else "merged   "
-        lines.append(f"  {how}  from trial {value['source_trial']} of {_source(value['source'])}")
+        how = "imported" if '"imported"' in value["source"] else "merged"
+        lines.append(f"  {how:10} from trial {value['source_trial']} of {_source(value['source'])}")
     asked = plan.get("asked")
     if asked:
         lines.append(f"  asked      {json.dumps(asked, ensure_ascii=False)}")

@@ -217,7 +217,7 @@ def _add(log: ImportedLog, study: Study, plan: dict, batch: Batch, seen: Seen):
         "dataset": "/".join(dataset), "model": model, "optimizer": optimizer, "global_batch": size,
         "seed": np.array(batch.ids, np.int64), "budget_steps": plan["measurement"]["budget_steps"],
         "plan": [json.dumps(plan, ensure_ascii=False)] * count,
-        "source": json.dumps({"path": plan["archive"]["path"]}, ensure_ascii=False),
+        "source": json.dumps({"path": plan["archive"]["path"], "imported": "archive"}, ensure_ascii=False),
         "metadata": batch.metadata, "layout": batch.layouts}, batch.points)
     log.evaluations(ids, batch.rows, batch.step, batch.step * size, batch.columns)
     seen.trials += count
@@ -341,6 +341,8 @@ class _Tar:
                                    "import the folder")
                 study = _TarStudy(folders)
             study.take(self, tar, member, trial, name)
+        if tar.fileobj.tell() <= tar.offset:        # no block of zeros was read after the last member
+            raise LogError(f"{self.path}: is damaged: it is cut off after {tar.offset} bytes of its members")
         if study is not None:
             yield self._whole(study)
 

@@ -187,15 +187,25 @@ def _references(log):
 
 def _numbers(log):
     """Counts and times are not negative, batches and workers at least 1, and what is always measured is finite."""
+    imported = _imported(log)
     for table in log.tables:
         for name in NOT_NEGATIVE[table.name]:
             _refuse(log, table, name, table[name] < 0, "not be negative")
-        unknown = np.isnan if "imported" in log.attributes else np.zeros_like        # who ran it took no times
         for name in FINITE.get(table.name, ()):
-            _refuse(log, table, name, ~np.isfinite(table[name]) & ~unknown(table[name]).astype(bool), "be finite")
+            wrong = ~np.isfinite(table[name])
+            if wrong.any():         # of trials from elsewhere a time may be unknown
+                wrong &= ~(np.isnan(table[name]) & np.isin(table["trial"], imported))
+            _refuse(log, table, name, wrong, "be finite")
     for name in ("global_batch", "local_batch", "accumulation", "workers"):
         _refuse(log, log.trials, name, log.trials[name] == 0, "be at least 1")
     _refuse(log, log.steps, "step", log.steps["step"] == 0, "be at least 1: it counts its own step")
+
+
+def _imported(log) -> np.ndarray:
+    """Ids of the trials whose source says that they were imported, not logged."""
+    sources = log.trials["source"]
+    known = {text: '"imported"' in text for text in set(sources.tolist())}
+    return log.trials["id"][np.array([known[text] for text in sources.tolist()], bool)]
 
 
 def _refuse(log, table, name, wrong, what, where=None):

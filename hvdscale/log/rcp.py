@@ -172,7 +172,7 @@ def _add(log, source, point, spacing, train_examples) -> int:
         "status": np.full(count, Status.COMPLETE, np.int8), "stop_reason": "the target of the benchmark was met",
         "dataset": point.benchmark, "model": "reference", "optimizer": str(optimizer), "global_batch": point.batch,
         "seed": np.arange(count), "budget_steps": max(steps), "plan": json.dumps(plan, ensure_ascii=False),
-        "source": json.dumps({"path": point.name})}, [numbers] * count)
+        "source": json.dumps({"path": point.name, "imported": "rcp"})}, [numbers] * count)
     rows, step, seen, met = [], [], [], []
     for last, total in zip(steps, examples):
         before = last - spacing_steps

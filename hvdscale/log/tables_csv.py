@@ -27,7 +27,7 @@ from .export import new_folder
 from .imported import better
 from .measurements import LARGEST_INT, WrongFile, json_object
 from .reader import SCHEMA, Log, Table, read_log
-from .schema import TABLES, Column, Status, metaparameter_column, metric_column
+from .schema import SOURCE, TABLES, Column, Status, metaparameter_column, metric_column
 
 FORMAT = "hvdscale-csv"
 ROWS = 1 << 15                  # taken at a time
@@ -185,7 +185,7 @@ def _guessed(file) -> tuple[Column, ...]:
             raise WrongFile(f"{file.path}:1: {file.table} have no column {name!r}; there are "
                             f"{', '.join(known)}{more}")
     _refuse_clash(file.header, f"{file.path}:1")
-    return tuple(found)
+    return (*found, *SOURCE) if file.table == "trials" else tuple(found)
 
 
 def _fill(log, source, files, specs, progress):
@@ -234,6 +234,8 @@ def _absent(table, name, values, rows, known):
         return values["step"] * batch
     said = {"local_batch": lambda: values["global_batch"], "seed": lambda: values["id"],
             "status": lambda: np.full(rows, Status.COMPLETE, np.int8), "plan": lambda: ["{}"] * rows,
+            "source": lambda: [json.dumps({"path": "trials.csv", "imported": "csv"})] * rows,
+            "source_trial": lambda: values["id"],
             "stop_reason": lambda: ["the tables say no more"] * rows,
             **{column: lambda: np.ones(rows, np.int64) for column in ("accumulation", "workers")}}
     if name in said:

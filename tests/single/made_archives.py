@@ -213,7 +213,7 @@ def _write_study(out, study, metrics, next_id):
                        "archive": {"path": study.path, "study": study.study_json()}})
     reasons = np.array([f"the archive says {status.name}" for status in Status], object)
     constants = {"dataset": study.dataset, "model": study.model, "optimizer": study.optimizer, "plan": plan,
-                 "source": json.dumps({"path": study.path})}
+                 "source": json.dumps({"path": study.path, "imported": "archive"})}
     for name, text in constants.items():
         out.add("trials", name, [text] * count)
     numbers = {"id": ids, "status": study.status, "global_batch": study.batch, "local_batch": study.batch,

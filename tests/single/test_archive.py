@@ -276,6 +276,17 @@ def test_studies_that_lie_apart_are_an_error(tmp_path):
     assert os.listdir(tmp_path) == ["a.tar"]
 
 
+def test_a_tar_file_cut_off_between_members_is_an_error(tmp_path):
+    whole = tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), *members(2))
+    data = whole.read_bytes()
+    for length in range(512, len(data), 512):
+        whole.write_bytes(data[:length])
+        if any(data[length - 512:length]) or length <= 10 * 512:
+            with pytest.raises(LogError, match="a.tar: "):
+                import_archive(whole, tmp_path / "log.h5")
+            assert not (tmp_path / "log.h5").exists()
+
+
 def link(name, kind=tarfile.SYMTYPE):
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, "/etc/passwd"
@@ -305,7 +316,7 @@ def test_a_member_that_a_stranger_might_pack_is_named(member, message, tmp_path)
 
 
 @pytest.mark.parametrize("ending", ["tar", "tar.gz", "tar.bz2", "tar.xz"])
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("share", [0.001, 0.3, 0.6])
 def test_a_tar_file_cut_off_is_an_error(ending, share, tmp_path):
     small(tmp_path / "archive", trials=range(1, 20), measured=MEASURED + "".join(
         f"{s},{s / 7!r}\n" for s in range(101, 300)))
@@ -464,6 +475,7 @@ def test_merged_archives_are_exported_as_they_were(tmp_path):
         small(tmp_path / name, place=place)
         import_archive(tmp_path / name, tmp_path / f"{name}.h5")
     merge([str(tmp_path / "a.h5"), str(tmp_path / "b.h5")], str(tmp_path / "all.h5"))
+    check(str(tmp_path / "all.h5"))
     export_archive(tmp_path / "all.h5", tmp_path / "back")
     assert files_of(tmp_path / "back") == {**files_of(tmp_path / "a"), **files_of(tmp_path / "b")}
 
