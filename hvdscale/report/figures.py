@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.search import STEPS
+from ..analysis.best_points import BestOfTrials
 from . import words
 from .drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Figure, decimal_ticks, draw_arrow, fraction, is_known, is_named,
                       is_positive, log2_axis, mark_estimate, power_ticks, set_ticks, shade)
 from .numbers import exact, percent
+from .search_figures import best_of_figure
 from .tables import MCCANDLISH, POLLUX, SHALLUE, keys_of
 
 MOST_BARS = 10
@@ -32,8 +33,8 @@ def figures_of(section) -> tuple[Figure, ...]:
     if any(len(_windows(noise)) > 1 for _, noise in section.noise):
         figures.append(_noise_figure(section))
     for objective in dict.fromkeys(search.objective for search in section.searches):
-        searches = [search for search in section.searches if search.objective == objective and len(_bests(search)) > 1]
-        figures += [_best_of_n_figure(searches)] if searches else []
+        figure = _best_of_n_figure([search for search in section.searches if search.objective == objective])
+        figures += [figure] if figure else []
     metric = _metric(section)
     for across in ("step", "seconds") if metric else ():
         if any(_has_curve(run, metric, across) for cell in section.cells for run in cell.runs):
@@ -229,43 +230,8 @@ def _windows(noise):
 
 
 def _best_of_n_figure(searches):
-    objective, target = searches[0].objective, searches[0].target
-    what = "steps to target" if objective == STEPS else f"best {objective}"
-
-    def draw(axes):
-        values = [one.low for search in searches for one in search.curve if math.isfinite(one.low)]
-        log2_axis(axes, "x", [one.n for search in searches for one in search.curve])
-        power_ticks(axes.xaxis, *axes.get_xlim())
-        if min(values) > 0:
-            log2_axis(axes, "y", values)
-        for at, search in enumerate(searches):
-            color = shade(at, len(searches))
-            known = _bests(search)
-            axes.plot([one.n for one in known], [one.low for one in known], "o-", color=color, linewidth=1,
-                      markersize=4, markeredgewidth=0,
-                      label=f"B = {search.global_batch:,}" if is_named(at, len(searches)) else None)
-            unknown = [one for one in search.curve if not one.known and math.isfinite(one.low)]
-            axes.plot([one.n for one in unknown], [one.low for one in unknown], "^", color=color, markersize=5,
-                      markerfacecolor="none", markeredgewidth=1)
-            if unknown:
-                axes.plot([], [], "^", color=MUTED, markersize=5, markerfacecolor="none", markeredgewidth=1,
-                          label="not known: above")
-        axes.set_xlabel("trials n")
-        axes.set_ylabel(f"{what}, median best of n")
-    return Figure(
-        "best-of-n" if objective == STEPS else f"best-of-n-{objective.replace('/', '-')}",
-        f"What more trials found{f': {target}' if target else ''}",
-        f"The median, over all subsets of n of a study's feasible trials, of the best {objective} among them, against "
-        "n; one colour a global batch. A line that still falls at its right end calls for more trials. "
-        "Where most subsets met nothing there is no point; where pruned trials leave the median open, an open triangle "
-        "stands at what it must be above.",
-        "median of min over the C(N, n) subsets of n of N feasible trials", "",
-        tuple(draw.trial.key for search in searches for draw in search.feasible), draw)
-
-
-def _bests(search):
-    """The points of a search's curve that are known."""
-    return [one for one in search.curve if one.known and math.isfinite(one.low)]
+    return best_of_figure([BestOfTrials(search.global_batch, search.objective, search.target, search.curve,
+                                        tuple(draw.trial.key for draw in search.feasible)) for search in searches])
 
 
 def _curve_figure(section, metric, across):
