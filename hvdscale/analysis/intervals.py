@@ -19,6 +19,35 @@ OWN_FROM = 5                # repeats from which a sample's own spread is used
 NONE = (np.nan, np.nan)     # one run says nothing of its spread
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A value over repeats with its interval, both inf-aware.
+
+    value  geometric mean; with unmet runs the median that counts them as inf; inf: most did not meet; NaN: not measured
+    low    ends of the interval; NaN where one run leaves nothing to say
+    high   inf where a run did not meet
+    runs   repeats that count as independent: seeds
+    beyond where not met: the value is above this, the least that an unmet run reached; else NaN
+    before what was read at the evaluation before, so that the target was met between the two; NaN: not known
+    """
+
+    value: float
+    low: float
+    high: float
+    runs: int
+    beyond: float = np.nan
+    before: float = np.nan
+
+    @property
+    def met(self):
+        return bool(np.isfinite(self.value))
+
+    def scaled(self, factor):
+        """The estimate of ``factor`` times the quantity."""
+        ends = (end * factor for end in (self.low, self.high))
+        return Estimate(self.value * factor, *ends, self.runs, self.beyond * factor, self.before * factor)
+
+
 @dataclass(frozen=True, eq=False)
 class Spread:
     """Variance of logarithms, a number or an array over the samples' leading axes, and its degrees of freedom."""

@@ -2,19 +2,118 @@
 
 The worker count is an execution detail: one setting under one seed is the same sequence of updates at any, so all
 worker counts of a batch enter one row, and a seed counts once.
+
+The regimes are of the batches that were run: perfect scaling goes up to the largest of them whose B S is within a
+tolerance of the smallest B S; the maximum useful batch is the smallest whose S is within a tolerance of the fewest.
+Their intervals, of batches too, are percentiles over draws of the steps at all batches, log-normal on each side of a
+value. The draws scatter about values that scatter themselves, and of a few batches one is meant, so that percentiles
+cover more than they claim: those at twice the tails (5 % and 95 % for an interval of 95 %) cover as much as that
+(tools/coverage).
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtri
 
-from .intervals import CONFIDENCE
+from .hyperbola import Hyperbola, hyperbola_of
+from .intervals import CONFIDENCE, Estimate
 from .speedup import Ratio, step_speedup
-from .steps import Cell, Estimate
+from .steps import Cell
 
 PERFECT_WITHIN = 0.25       # B S may be this share above the smallest B S
 USEFUL_WITHIN = 0.20        # S may be this share above the fewest steps
+DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class BatchEstimate:
+    """A global batch out of those that were run, with its interval.
+
+    value  None: no batch met the target
+    low    ends of the interval; NaN where nothing is known of the spread
+    high   inf where the largest batch that was run, or a larger one, may be it
+    """
+
+    value: int | None
+    low: float = np.nan
+    high: float = np.nan
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is known of the spread."""
+        return self.low == self.low
+
+
+@dataclass(frozen=True, eq=False)
+class Regimes:
+    """Where perfect scaling ends, where more examples a step stop to save steps, and the curve through it all."""
+
+    perfect_until: BatchEstimate
+    maximum_useful: BatchEstimate
+    fit: Hyperbola | None               # None: too few batches met
+    perfect: tuple[bool, ...]           # of each batch: whether B S is within tolerance of the smallest B S
+    perfect_within: float
+    useful_within: float
+    confidence: float
+
+
+def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], perfect_within=PERFECT_WITHIN,
+               useful_within=USEFUL_WITHIN, confidence=CONFIDENCE) -> Regimes:
+    """The regimes of steps to target at global batches, smallest first. A batch that did not meet is in no regime."""
+    log_batches, log_steps = (_logs(values) for values in (batches, [one.value for one in estimates]))
+    drawn = _drawn(log_steps, estimates, confidence)
+
+    def estimate(first, tolerance, shift):
+        """first: of the batches within tolerance, the smallest; else the largest."""
+        inside = _within(log_steps + shift, tolerance)
+        if not inside.any():
+            return BatchEstimate(None)
+        value = int(batches[_chosen(inside, first)])
+        if drawn is None:
+            return BatchEstimate(value)
+        found = np.sort(_chosen(_within(drawn + shift, tolerance), first))
+        low, high = (found[int(share * (DRAWS - 1))] for share in (1 - confidence, confidence))
+        return BatchEstimate(value, float(min(value, batches[low])),
+                             np.inf if high == len(batches) - 1 else float(max(value, batches[high])))
+    return Regimes(estimate(False, perfect_within, log_batches), estimate(True, useful_within, 0.0),
+                   hyperbola_of(batches, estimates, confidence),
+                   tuple(_within(log_steps + log_batches, perfect_within).tolist()), perfect_within, useful_within,
+                   confidence)
+
+
+def _within(logs, tolerance):
+    """Whether each is finite and within tolerance of the smallest along the last axis."""
+    return np.isfinite(logs) & (logs <= logs.min(-1, keepdims=True) + np.log1p(tolerance) + 1e-12)
+
+
+def _chosen(inside, first):
+    """Index of the first (or last) that is True, along the last axis."""
+    return inside.argmax(-1) if first else inside.shape[-1] - 1 - inside[..., ::-1].argmax(-1)
+
+
+def _drawn(log_steps, estimates, confidence):
+    """Draws of log S, shape (DRAWS, batches), inf where a batch did not meet; None: nothing is known of the spread.
+
+    A side on which an estimate is open is taken to be as wide as the widest that is known.
+    """
+    ends = _logs([(one.low, one.high) for one in estimates])
+    with np.errstate(invalid="ignore"):
+        wide = np.abs(ends - log_steps[:, None])
+    wide[[one.runs < 2 for one in estimates]] = np.nan          # the evaluation grid is no spread
+    known = np.isfinite(wide)
+    if not known.any():
+        return None
+    wide = np.where(known, wide, wide[known].max()) / ndtri(0.5 + confidence / 2)
+    deviate = np.random.Generator(np.random.Philox(key=0)).standard_normal((DRAWS, len(estimates)))
+    return log_steps + deviate * np.where(deviate < 0, wide[:, 0], wide[:, 1])
+
+
+def _logs(values):
+    with np.errstate(divide="ignore"):
+        return np.log(np.asarray(values, float))
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,23 +135,32 @@ class Batches:
     """Every global batch of a workload, smallest first."""
 
     points: tuple[BatchPoint, ...]
-    perfect_within: float
-    useful_within: float
-    maximum_useful: int | None          # smallest B whose S is within useful_within of the fewest; None: none met
+    regimes: Regimes | None             # None without a batch
+
+    @property
+    def perfect_within(self) -> float:
+        return self.regimes.perfect_within
+
+    @property
+    def useful_within(self) -> float:
+        return self.regimes.useful_within
+
+    @property
+    def maximum_useful(self) -> int | None:
+        """The smallest B whose S is within useful_within of the fewest; None: none met."""
+        return self.regimes.maximum_useful.value if self.regimes else None
 
 
 def batches_of(cells, perfect_within=PERFECT_WITHIN, useful_within=USEFUL_WITHIN, confidence=CONFIDENCE) -> Batches:
     """The table by batch of cells that have one global batch each, over all worker counts."""
     cells = sorted(cells, key=lambda cell: cell.global_batch)
-    met = [cell for cell in cells if cell.steps.met]
-    examples = [cell.global_batch * cell.steps.value for cell in met]
-    perfect = {cell.global_batch for cell, needed in zip(met, examples)
-               if needed <= (1 + perfect_within) * min(examples)}
-    fewest = min((cell.steps.value for cell in met), default=np.nan)
-    useful = [cell.global_batch for cell in met if cell.steps.value <= (1 + useful_within) * fewest]
+    if not cells:
+        return Batches((), None)
+    regimes = regimes_of([cell.global_batch for cell in cells], [cell.steps for cell in cells], perfect_within,
+                         useful_within, confidence)
     points = tuple(BatchPoint(cell, cell.steps.scaled(cell.global_batch), _efficiency(cell, cells[0], confidence),
-                              cell.global_batch in perfect) for cell in cells)
-    return Batches(points, perfect_within, useful_within, min(useful, default=None))
+                              perfect) for cell, perfect in zip(cells, regimes.perfect))
+    return Batches(points, regimes)
 
 
 def _efficiency(cell, smallest, confidence):

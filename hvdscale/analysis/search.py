@@ -9,7 +9,6 @@ best of the draws before it did is stopped there. So a pruned trial is known onl
 """
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from ..log.schema import Status
 from ..sweep.space import Parameter, acts
 from ..target import Target
 from .intervals import CONFIDENCE
+from .minimum import middle_ranks
 from .steps import Estimate, estimate, run_of, samples_of
 from .trials import Trial, Workload
 
@@ -255,7 +255,7 @@ def searches_of(trials: Sequence[Trial], target: Target | None = None, confidenc
     studies: dict[tuple, list[Trial]] = {}
     for trial in sorted(trials, key=lambda trial: trial.key):
         if trial.sweep and (target is None or tells_of(trial.sweep, target)):
-            studies.setdefault(_identity(trial), []).append(trial)
+            studies.setdefault(trial.study, []).append(trial)
     found = [_search(group, target, confidence) for group in studies.values()]
     return tuple(sorted(found, key=lambda search: (search.workload, search.global_batch, search.study)))
 
@@ -298,24 +298,11 @@ def best_of_n(costs: Sequence[float], censored: Sequence[bool],
     low = sorted(costs)
     high = sorted(math.inf if cut else cost for cost, cut in zip(costs, censored))
     return tuple(BestOf(n, _midway(low, *middle), _midway(high, *middle))
-                 for n in sizes or range(1, len(low) + 1) for middle in [_middle_ranks(len(low), n)])
-
-
-def _middle_ranks(count, n):
-    """Of the smallest in each subset of n, put in order, the ranks among all ``count`` of the two in the middle."""
-    subsets = math.comb(count, n)
-    first = next(j for j in range(count) if 2 * (subsets - math.comb(count - j - 1, n)) >= subsets)
-    return first, next(j for j in range(first, count) if 2 * (subsets - math.comb(count - j - 1, n)) > subsets)
+                 for n in sizes or range(1, len(low) + 1) for middle in [middle_ranks(len(low), n)])
 
 
 def _midway(ordered, first, second):
     return ordered[first] if first == second else (ordered[first] + ordered[second]) / 2
-
-
-def _identity(trial):
-    """Equal for the trials of one study; how many trials it has may grow."""
-    names = ("study", "space", "objective", "targets", "prune_keep", "seed")
-    return trial.workload, trial.global_batch, json.dumps([trial.sweep.get(name) for name in names])
 
 
 def _search(trials, target, confidence):

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from ..log.schema import Status
-from .intervals import CONFIDENCE, NONE, UNKNOWN, geometric_mean, geometric_median, mean_interval
+from .intervals import CONFIDENCE, NONE, UNKNOWN, Estimate, geometric_mean, geometric_median, mean_interval
 from .pools import Pools
 from .trials import Trial
 
@@ -65,32 +65,6 @@ def run_of(trial: Trial, target=None) -> Run:
     before = (float(trial.step[at - 1]), float(trial.train_seconds[at - 1])) if at else (0.0, 0.0)
     speed = trial.global_batch * steps / seconds if steps > 0 and seconds > 0 else trial.examples_per_second
     return Run(trial, steps, before[0], seconds, before[1], *rest[:2], speed)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value over repeats with its interval, both inf-aware.
-
-    value  geometric mean; with unmet runs the median that counts them as inf; inf: most did not meet; NaN: not measured
-    low    ends of the interval; NaN where one run leaves nothing to say
-    high   inf where a run did not meet
-    runs   repeats that count as independent: seeds
-    beyond where not met: the value is above this, the least that an unmet run reached; else NaN
-    """
-
-    value: float
-    low: float
-    high: float
-    runs: int
-    beyond: float = np.nan
-
-    @property
-    def met(self):
-        return bool(np.isfinite(self.value))
-
-    def scaled(self, factor):
-        """The estimate of ``factor`` times the quantity."""
-        return Estimate(self.value * factor, self.low * factor, self.high * factor, self.runs, self.beyond * factor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,12 +126,13 @@ def estimate(values, before, reached, pool=UNKNOWN, pool_before=UNKNOWN, confide
 def _all_met(values, before, pool, pool_before, confidence):
     mean, mean_before = float(geometric_mean(values)), float(geometric_mean(before))
     if len(values) == 1:
-        return Estimate(mean, mean_before, mean, 1)         # the evaluation grid is all that is known of the spread
+        # the evaluation grid is all that is known of the spread
+        return Estimate(mean, mean_before, mean, 1, before=mean_before)
     if mean == 0:
         return Estimate(0.0, 0.0, float(np.max(values)), len(values))       # no logarithm: all that was seen
     low, high = mean_interval(values, pool, confidence)
     low_before, _ = mean_interval(before, pool_before, confidence) if mean_before > 0 else (0.0, None)
-    return Estimate(mean, float(min(low, low_before)), float(high), len(values))
+    return Estimate(mean, float(min(low, low_before)), float(high), len(values), before=mean_before)
 
 
 @dataclass(frozen=True, eq=False)

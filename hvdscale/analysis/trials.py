@@ -85,6 +85,14 @@ class Trial:
         """Its place in a study of metaparameters: ``plan["sweep"]``; empty where it is in none."""
         return self.plan.get("sweep") or {}
 
+    @cached_property
+    def study(self) -> tuple | None:
+        """Equal for the trials of one study of metaparameters, of which there may come to be more; None: it is in none.
+        """
+        names = ("study", "space", "objective", "targets", "prune_keep", "seed")
+        return self.sweep and (self.workload, self.global_batch,
+                               json.dumps([self.sweep.get(name) for name in names])) or None
+
     @property
     def pruned(self) -> bool:
         """Whether its study stopped it."""
