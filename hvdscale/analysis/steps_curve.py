@@ -142,11 +142,25 @@ class StepsCurve:
         return drawn
 
 
-def points_of(section) -> tuple[tuple[StepsPoint, ...], None]:
-    """The points of a section's table by batch, repeats of a setting each; their B_crit is not fitted."""
-    points = [point.cell for point in section.batches.points if point.cell.runs] if section.batches else []
-    return tuple(StepsPoint(cell.global_batch, cell.steps, 1 - cell.met / len(cell.samples.seeds),
-                            tuple(run.trial.key for run in cell.runs)) for cell in points), None
+def points_of(section) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
+    """(points, draws of B_crit or None) of a section's table by batch: of repeats of a setting each."""
+    cells = [point.cell for point in section.batches.points if point.cell.runs]
+    points = tuple(StepsPoint(cell.global_batch, cell.steps, 1 - cell.met / len(cell.samples.seeds),
+                              tuple(run.trial.key for run in cell.runs)) for cell in cells)
+    return points, _critical(getattr(section.batches, "regimes", None))
+
+
+def points_of_curve(curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
+    """(points, draws of B_crit or None) of a curve over studies, see analysis.curves.curve_of: of their best trials."""
+    points = tuple(StepsPoint(point.global_batch, point.steps,
+                              trials=() if point.best is None else (point.study.key(point.best),))
+                   for point in curve.points)
+    return points, _critical(curve.regimes)
+
+
+def _critical(regimes):
+    """Draws of B_crit of the fit; None where there is none."""
+    return None if regimes is None or regimes.fit is None else regimes.fit.draws[:, 1]
 
 
 def steps_curve(points: Sequence[StepsPoint], critical=None, *, predicted=False, confidence=CONFIDENCE, draws=DRAWS,

@@ -148,7 +148,7 @@ def _parameter_row(model, name, confidence):
     words, symbol = MODEL_WORDS[name]
     if name != "overlap":
         ends = tuple(1000 * end for end in ends)
-    given = model.given and name.startswith("node_")
+    given = model.given and ends[1] == ends[2]
     told = ends[2] < (OVERLAP_TOLD if name == "overlap" else TOLD_APART) * ends[1]
     return Row((Cell(words), Cell(symbol), Cell(number(ends[0]), *ends, "" if given else span(*ends[1:])),
                 Cell("given" if given else "yes" if told else "no")), (), ())

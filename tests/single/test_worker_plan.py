@@ -7,9 +7,9 @@ import pytest
 from hvdscale.analysis.sections import analyse
 from hvdscale.analysis.step_time import BOUNDED, EXTRAPOLATED, INTERPOLATED, MEASURED, Parameters, step_seconds
 from hvdscale.analysis.steps import Estimate
-from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, quantiles, steps_curve
+from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, points_of_curve, quantiles, steps_curve
 from hvdscale.analysis.trials import read_trials
-from hvdscale.analysis.worker_plan import NO_STEPS, NO_TIMES, NOT_MET, NoPlan, Request, plan_of, plans_of
+from hvdscale.analysis.worker_plan import NO_STEPS, NO_TIMES, NOT_MET, NoPlan, Request, plan_of, plans_of, plans_over
 from hvdscale.target import Target
 from tests.single.made_logs import SQNORMS, log, trial
 
@@ -320,3 +320,23 @@ def test_each_target_has_its_plan_and_the_times_are_shared():
     assert loose.times is strict.times
     again = plan_of(strict.curve, loose.times, loose.request, SimpleNamespace(train_examples=0))
     assert [option.seconds for option in again.options] == [option.seconds for option in strict.options]
+
+
+def test_a_list_of_targets_is_planned_with_one_set_of_step_times(measured):
+    steps = {value: ((StepsPoint(32, Estimate(*[100 / value] * 3, 1)),) if value else (), None)
+             for value in (0.1, 0.2, 0)}
+    strict, loose, never = plans_over(steps, steps.get, measured.times, Request((1, 2), local_batch=32))
+    assert strict.options[0].seconds.value == pytest.approx(2 * loose.options[0].seconds.value)
+    assert strict.times is loose.times and never.why == NO_STEPS
+
+
+def test_a_curve_over_studies_gives_its_points_and_its_fit():
+    study = SimpleNamespace(key=lambda trial: ("sweep.h5", trial))
+    points = [SimpleNamespace(global_batch=batch, steps=Estimate(steps_at(batch), 1.0, 1e9, 20), best=3, study=study)
+              for batch in (64, 256)]
+    fit = SimpleNamespace(draws=np.array([[S_MIN, B_CRIT]] * 7))
+    found, critical = points_of_curve(SimpleNamespace(points=points, regimes=SimpleNamespace(fit=fit)))
+    assert [point.global_batch for point in found] == [64, 256]
+    assert [point.trials for point in found] == [(("sweep.h5", 3),)] * 2
+    assert (critical == B_CRIT).all()
+    assert steps_curve(found, critical).at(1024).value == pytest.approx(steps_at(1024))
