@@ -58,12 +58,14 @@ ENTRIES: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(("warmup_steps", "decay_steps"), COUNT), **dict.fromkeys(("warmup", "decay"), TEXT),
         "decay_at": STEPS, "train_examples": _or_none(COUNT), "seed": _or_none(WHOLE),
         **dict.fromkeys(("global_batch", "ghost_batch"), _or_none(COUNT)),
-        **dict.fromkeys(("base_lr", "lr_factor", "momentum", "weight_decay", "label_smoothing"), _or_none(NUMBER))},
+        **dict.fromkeys(("base_lr", "lr_factor", "momentum", "weight_decay", "label_smoothing"), _or_none(NUMBER)),
+        "base_batch": _or_none(COUNT), "lr_rule": _or_none(TEXT)},
     "measurement": {
         "target": _or_none((lambda value: value == "" or _target(value), GOAL[1])), "keep_going": _or_none(FLAG),
         **dict.fromkeys(("eval_every", "budget_steps"), _or_none(COUNT)), "budget_seconds": _or_none(NUMBER)},
-    "execution": {**dict.fromkeys(("local_workers", "cores"), COUNT),
-                  **dict.fromkeys(("workers", "local_batch", "accumulate", "untimed_passes"), _or_none(COUNT))},
+    "execution": {
+        **dict.fromkeys(("local_workers", "cores"), COUNT),
+        **dict.fromkeys(("workers", "local_batch", "accumulate", "untimed_passes", "threads"), _or_none(COUNT))},
     "asked": {},
 }
 SWEEP: dict[str, Rule] = {
