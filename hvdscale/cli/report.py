@@ -44,6 +44,7 @@ class Report(Command):
                    "examples or seconds; may be given several times.")
 @click.option("--compare", multiple=True, metavar="NAME",
               help="Lay curves beside published ones, and say how near they come: shallue2019, mlperf, mccandlish2018.")
+@click.option("--paper", metavar="NAME", help="Make every figure of a paper that the logs bear: shallue2019.")
 @click.option("--perfect-within", type=float, default=PERFECT_WITHIN, show_default=True, metavar="SHARE",
               help="A batch scales perfectly if it needs at most this share more examples than the best one.")
 @click.option("--useful-within", type=float, default=USEFUL_WITHIN, show_default=True, metavar="SHARE",
@@ -54,8 +55,8 @@ class Report(Command):
               "directories, without disturbing who writes them; ends when all trials have. Best effort on network file "
               "systems such as NFS: rows may be seen late there. Other options but --every play no part.")
 @click.option("--every", type=float, default=EVERY, show_default=True, metavar="SECONDS", help="Between two looks.")
-def main(logs, targets, out, formats, budgets, compare, perfect_within, useful_within, confidence, skip_broken, watch,
-         every):
+def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, useful_within, confidence, skip_broken,
+         watch, every):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them.
 
     \b
@@ -69,7 +70,7 @@ def main(logs, targets, out, formats, budgets, compare, perfect_within, useful_w
     options = Options(_share("--perfect-within", perfect_within), _share("--useful-within", useful_within),
                       _confidence(confidence))
     make(logs, [Target.parse(target) for target in targets], out, options=options, formats=_formats(formats),
-         skip_broken=skip_broken, asked=Asked(_budgets(budgets), compare), echo=click.echo)
+         skip_broken=skip_broken, asked=Asked(_budgets(budgets), compare, paper), echo=click.echo)
 
 
 def _budgets(texts):

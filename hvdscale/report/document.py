@@ -25,8 +25,8 @@ from .numbers import counted
 from .plan_words import picks_said
 from .search import lines
 from .search_tables import tables_of_searches
-from .studies import (About, Asked, View, are_searched, chapters_of, own_targets, tells, view_of,
-                      view_without_target)
+from .studies import (About, Asked, View, are_searched, chapters_of, own_targets, paper_targets,
+                      tells, view_of, view_without_target)
 from .tables import Table, as_values, finite, keys_of, tables_of, trial_list
 
 PLANNED = "Costs are in worker-hours; hvdscale-plan holds other worker counts, batches and prices against these."
@@ -56,9 +56,14 @@ class Page:
     summary: tuple[str, ...]
     left_out: tuple[str, ...]
     tables: tuple[Table, ...]
-    figures: tuple[Figure, ...]
     details: tuple[Table, ...]      # tables for files only
-    explore: Callable[[], Explorer | None] = lambda: None       # while the logs are open
+    find: Callable[[], tuple[Figure, ...]]                      # makes the figures, while the logs are open
+    explore: Callable[[], Explorer | None] = lambda: None       # likewise
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """Its figures, made when they are asked for."""
+        return self.find()
 
     @cached_property
     def explorer(self) -> Explorer | None:
@@ -88,10 +93,9 @@ class Document:
 
     @property
     def shown(self):
-        """(slug, tables, figures) of every page and chapter."""
+        """(slug, what has its tables, details and figures) of every page and chapter."""
         found = [(page.slug, page) for _, pages in self.pages for page in pages]
-        found += [(chapter.slug, chapter.view) for chapter in self.chapters]
-        return [(slug, (*one.tables, *one.details), one.figures) for slug, one in found]
+        return found + [(chapter.slug, chapter.view) for chapter in self.chapters]
 
     @property
     def title(self):
@@ -132,14 +136,16 @@ def document_of_studies(studies, targets=(), logs=(), skipped=(), options=Option
     taken, abouts, pages = set(), [], []
     for workload in dict.fromkeys(study.workload for study in studies):
         own = _of_workload(studies, workload)
-        held = [target for target in targets or own_targets(own) if tells(own, target.column)]
+        held = [target for target in targets or own_targets(own) or paper_targets(asked.paper, workload)
+                if tells(own, target.column)]
         found = [About(own, target, options, asked, others=_others(target, held)) for target in held]
         shown = tuple(_page_of_studies(about, taken) for about in found)
         pages.append((Group(workload, (), ()), shown or _pages_without_target(own, targets, options, asked, taken)))
         abouts += found
-    note = (f"More than {MOST_EVALUATIONS:,} evaluations: this report is of the studies as a whole. Tables by worker "
-            "count, where a step's time goes, noise scales and curves of single runs are left out; a report on fewer "
-            "logs has them.")
+    why = "As in the paper" if asked.paper else f"More than {MOST_EVALUATIONS:,} evaluations"
+    note = (f"{why}: this report is of the studies as a whole. Tables by worker count, where a step's time goes, noise "
+            "scales and curves of single runs are left out; a report "
+            f"{'without --paper' if asked.paper else 'on fewer logs'} has them.")
     return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence,
                     _chapters(abouts, studies, asked, options, taken), (note,))
 
@@ -163,8 +169,8 @@ def _pages_without_target(studies, targets, options, asked, taken):
     view = View() if targets else view_without_target(studies, options, asked)
     if not view.tables:
         return ()
-    return (Page(None, None, _slug(studies[0].workload, None, taken), BEST, view.summary, (), view.tables, (),
-                 view.details),)
+    return (Page(None, None, _slug(studies[0].workload, None, taken), BEST, view.summary, (), view.tables,
+                 view.details, tuple),)
 
 
 def _page_of_studies(about, taken):
@@ -173,7 +179,7 @@ def _page_of_studies(about, taken):
     def explorer():
         return explorer_of(explore(about.studies, about.target), are_searched(about.studies), about.options.confidence)
     return Page(None, about.target, _slug(about.studies[0].workload, about.target, taken), str(about.target),
-                view.summary, (), view.tables, view.figures, view.details, explorer)
+                view.summary, (), view.tables, view.details, lambda: view.figures, explorer)
 
 
 def _pages(group, studies, asked, taken, abouts):
@@ -310,10 +316,16 @@ def _page(section, about, studies, asked, taken, explore):
     if section.target is None and are_searched(studies):
         title, view = BEST, view_without_target(studies, section.options, asked)
     return Page(section, section.target, _slug(section.workload, section.target, taken), title,
-                (*_recommended(section), *words.summary(section, about is None), *view.summary),
+                (*_recommended(section), *view.summary, *words.summary(section, about is None)),
                 words.left_out(section),
-                (*view.tables, *tables_of(section), *tables_of_searches(section.searches)),
-                (*view.figures, *figures_of(section)), view.details, explore)
+                (*view.tables, *tables_of(section), *tables_of_searches(section.searches)), view.details,
+                partial(_figures, view, section), explore)
+
+
+def _figures(view, section):
+    """Those of the studies, and of the section those that say something else."""
+    names = {figure.name for figure in view.figures}
+    return (*view.figures, *(figure for figure in figures_of(section) if figure.name not in names))
 
 
 def _slug(workload, target, taken):

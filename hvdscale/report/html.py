@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from html import escape
 from importlib import resources
 
@@ -14,6 +15,10 @@ from .drawing import BLUE, GREEN, ORANGE, colors_on_dark, render
 from .numbers import RANGE, counted, listed
 
 MOST_NAMED = 10             # trials under a figure that are named at once
+SHORTER = (                 # what a tag of an SVG on a page can do without
+    (r'^<g id="[^"]*"', "<g"), (r"font-family: [^;\"]*;? ?", ""), (r"(\d\.\d\d)\d+", r"\1"), (r"([;:]) ", r"\1"),
+    (r"\s*\n\s*", " "))
+LONG = 40                   # characters of a cell that is text, not a value
 LIVE_COLORS = (BLUE, ORANGE, GREEN)
 METHOD = (
     ("Repeats", "Trials of one setting that differ by their seed alone. The worker count is no part of a setting, as "
@@ -105,10 +110,15 @@ def _summary(sentences):
 
 
 def _shown(slug, shown, live=()):
-    """Tables, then figures; ``live``: names of figures that others take the place of where there is a script."""
+    """Tables, figures, then what is folded away; ``live``: names of figures that the script has others for."""
     figures = "".join(_figure(figure, f"{slug}-{figure.name}", figure.name in live) for figure in shown.figures)
-    return ("".join(_table(table, f"{slug}-{table.name}") for table in (*shown.tables, *shown.details))
-            + (f'<div class="figures">{figures}</div>' if figures else ""))
+    tables = "".join(_table(table, f"{slug}-{table.name}") for table in shown.tables)
+    details = "".join(_detail(table, f"{slug}-{table.name}") for table in shown.details)
+    return tables + (f'<div class="figures">{figures}</div>' if figures else "") + details
+
+
+def _detail(table, anchor):
+    return f'<details class="more"><summary>{escape(table.title)}</summary>{_table(table, anchor)}</details>'
 
 
 def _table(table, anchor):
@@ -136,10 +146,11 @@ def _formula(column):
 
 def _cell(cell, heads_row):
     value = _sorted_by(cell.value)
-    unmet = ' class="unmet"' if cell.shown in ("not met", "diverged") or cell.shown.startswith(">") else ""
+    unmet = cell.shown in ("not met", "diverged") or cell.shown.startswith(">")
+    look = ' class="unmet"' if unmet else ' class="text"' if len(cell.shown) > LONG else ""
     below = f"<small>{escape(RANGE.sub('–', cell.below))}</small>" if cell.below else ""
     inside = f"{escape(cell.shown)}{below}"
-    return f'<th scope="row"{value}>{inside}</th>' if heads_row else f"<td{unmet}{value}>{inside}</td>"
+    return f'<th scope="row"{value}>{inside}</th>' if heads_row else f"<td{look}{value}>{inside}</td>"
 
 
 def _sorted_by(value):
@@ -208,18 +219,28 @@ def _data(data):
 
 
 def _inline(figure, anchor):
-    """The figure's SVG for the inside of a page: ids of its own, colours that follow the page's theme."""
+    """The figure's SVG for the inside of a page: short, ids of its own, colours that follow the page's theme."""
     svg = render(figure, "svg").decode()
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg"):], flags=re.DOTALL)
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\bid="', f'id="{anchor}.', svg)
-    svg = re.sub(r'url\(#', f"url(#{anchor}.", svg)
-    svg = re.sub(r'xlink:href="#', f'href="#{anchor}.', svg)
+    svg = re.sub(r"<[^>]*>", _shorter, svg)
+    svg = re.sub(r">\s+<", "><", svg).replace("<g></g>", "").replace("<g/>", "")
+    own = f"{zlib.crc32(anchor.encode()):x}"
+    svg = re.sub(r'\bid="', f'id="{own}.', svg)
+    svg = re.sub(r'url\(#', f"url(#{own}.", svg)
+    svg = re.sub(r'xlink:href="#', f'href="#{own}.', svg)
     svg = svg.replace("#ffffff", "none").replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
-    svg = re.sub(r"(fill|stroke): #([0-9a-f]{6})", r"\1: var(--c\2)", svg)
+    svg = re.sub(r"(fill|stroke): ?#([0-9a-f]{6})", r"\1:var(--c\2)", svg)
     svg = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>',
                  lambda found: f'<svg role="img" aria-label="{escape(figure.alt)}" viewBox="{found[1]}">', svg, count=1)
     return svg
+
+
+def _shorter(tag):
+    tag = tag[0]
+    for long, short in SHORTER:
+        tag = re.sub(long, short, tag)
+    return tag
 
 
 def _palette(body, *lists):

@@ -16,8 +16,6 @@ from ..analysis.sections import Options, analyse, refuse_unknown
 from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
 from ..errors import HvdscaleError, LogError
-from ..log.check import refuse_unsound, refuse_unsound_trials
-from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import read_log
 from ..log.segments import find_logs
 from ..target import Target
@@ -59,7 +57,7 @@ def read(logs: Sequence, targets: Sequence[Target] = (), skipped: Sequence[str] 
     for target in targets:
         check_direction(target, logs)
     facts, studies = [facts_of(log) for log in logs], studies_of(logs)
-    if sum(log.evaluations.rows for log in logs) > MOST_EVALUATIONS:
+    if asked.paper or sum(log.evaluations.rows for log in logs) > MOST_EVALUATIONS:
         refuse_unknown(targets, {name for study in studies for name in study.evaluations.columns})
         return document_of_studies(studies, targets, facts, skipped, options, asked)
     trials = [trial for log in logs for trial in read_trials(log)]
@@ -77,10 +75,7 @@ def open_all(paths, skip_broken: bool, opened: ExitStack) -> tuple[list, list[st
     logs, skipped = [], []
     for name in names:
         try:
-            log = opened.enter_context(read_log(name))
-            (refuse_unsound if log.evaluations.rows <= MOST_EVALUATIONS else refuse_unsound_trials)(log)
-            refuse_wrong_plans(log)
-            logs.append(log)
+            logs.append(opened.enter_context(read_log(name)))
         except LogError as error:
             if not skip_broken:
                 rest = "\n--skip-broken goes on without logs that cannot be read" if len(names) > 1 else ""
@@ -160,13 +155,13 @@ def write(document: Document, out, formats=FORMATS):
     if "json" in formats:
         values = json.dumps(as_json(document), indent=1, allow_nan=False)
         yield put_file(os.path.join(out, "report.json"), values + "\n")
-    for slug, tables, _ in document.shown if "csv" in formats else ():
-        for table in tables:
+    for slug, shown in document.shown if "csv" in formats else ():
+        for table in (*shown.tables, *shown.details):
             yield put_file(os.path.join(out, "tables", f"{slug}-{table.name}.csv"), as_csv(table))
     from .drawing import render
     for kind in ("svg", "png"):
-        for slug, _, figures in document.shown if kind in formats else ():
-            for figure in figures:
+        for slug, shown in document.shown if kind in formats else ():
+            for figure in shown.figures:
                 yield put_file(os.path.join(out, "figures", f"{slug}-{figure.name}.{kind}"), render(figure, kind))
 
 

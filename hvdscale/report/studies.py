@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from ..analysis.results import results_of
 from ..analysis.search import Search
 from ..analysis.sections import Options
 from ..analysis.studies import Study
+from ..analysis.trials import Workload
 from ..target import Target
 from .budgets import budgets_said, budgets_table
 from .budgets import trials_table as budget_trials_table
@@ -55,20 +57,28 @@ class About:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Something to show: sentences, tables and figures, each as far as there are; ``details``: tables for files only.
+    """Something to show: sentences, tables and figures, each as far as there are.
+
+    details   tables for files only
+    find      makes the figures, when they are asked for, while the logs are open
     """
 
-    summary: tuple[str, ...] = ()
+    summary: tuple[str | None, ...] = ()
     tables: tuple[Table | None, ...] = ()
-    figures: tuple[Figure, ...] = ()
     details: tuple[Table | None, ...] = ()
+    find: Callable[[], Sequence[Figure]] = tuple
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """The figures, made once."""
+        return tuple(self.find())
 
 
 def view_of(about: About) -> View:
     """All there is to show."""
     views = [view(about) for view in VIEWS]
     return View(*(tuple(one for view in views for one in getattr(view, name) if one is not None)
-                  for name in ("summary", "tables", "figures", "details")))
+                  for name in ("summary", "tables", "details")))
 
 
 def _results(about):
@@ -118,6 +128,17 @@ def tells(studies: Sequence[Study], column: str) -> bool:
 def are_searched(studies: Sequence[Study]) -> bool:
     """Whether the trials are draws of metaparameters, rather than repeats of one setting."""
     return any(study.plan(0).get("sweep") or study.plan(0).get("archive") for study in studies if len(study))
+
+
+def paper_targets(paper: str | None, workload: Workload) -> tuple[Target, ...]:
+    """The first target that a paper has for a workload."""
+    if paper is None:
+        return ()
+    from .paper import PAPERS
+    names, sheets = PAPERS[paper].names_of(workload), PAPERS[paper].FIGURES
+    lines = [line for sheet in sheets for panel in sheet.panels for line in panel.lines]
+    found = [line.target for line in lines if line.workload in names]
+    return tuple(map(Target.parse, found[:1]))
 
 
 def own_targets(studies: Sequence[Study]) -> tuple[Target, ...]:
