@@ -233,8 +233,8 @@ def _planner(section, held):
 
     def plan_at(target):
         points, critical = points_of(held(target))
-        if not any(point.steps.met for point in points):
-            return None
+        if not any(point.steps.met for point in points) or not all(point.steps.value for point in points):
+            return None                     # none met, or some before the first step
         return plan_of(steps_curve(points, critical, confidence=request.confidence), times, request, section.workload,
                        target)
     return plan_at
