@@ -23,9 +23,10 @@ from ..log.plan_text import plan_at
 from ..log.schema import Status
 from .trials import Workload, parse_plan, tells_of_pruning, workload_of
 
-BLOCK_ROWS = 1 << 22        # of /evaluations, looked at together for where trials begin
+BLOCK_ROWS = 1 << 19        # of /evaluations, looked at together for where trials begin
 GAP_ROWS = 1 << 16          # rows of others between two of a study's stretches that are read over rather than around
-KEPT_BYTES = 256 << 20      # of columns that were read, over all studies of one call of studies_of
+KEPT_BYTES = 64 << 20       # of columns that were read, over all studies of one call of studies_of
+KEPT_COLUMNS = 3            # that are kept however large they are
 BINS = 1 << 12              # along the steps, see promising
 METAPARAMETER = "metaparameters/"
 
@@ -309,7 +310,7 @@ def _stretches(table):
 
 
 class _Kept:
-    """Columns that were read, the latest used of them, up to KEPT_BYTES."""
+    """Columns that were read, the latest used of them, up to KEPT_BYTES or KEPT_COLUMNS."""
 
     def __init__(self):
         self.columns: OrderedDict = OrderedDict()
@@ -328,7 +329,7 @@ class _Kept:
             if key not in self.columns:
                 self.columns[key] = values
                 self.bytes += values.nbytes
-            while self.bytes > KEPT_BYTES and len(self.columns) > 1:
+            while self.bytes > KEPT_BYTES and len(self.columns) > KEPT_COLUMNS:
                 self.bytes -= self.columns.popitem(last=False)[1].nbytes
         return values
 
@@ -450,17 +451,16 @@ def promising(evaluations: Evaluations, values: np.ndarray, x: np.ndarray, minim
 
     x is cut in equal bins; what is worse than the best of all bins before a row's own is no point of an envelope.
     """
-    known = np.repeat(among, evaluations.counts) & ~np.isnan(values) & ~np.isnan(x)
-    top = np.max(x, where=known, initial=0.0)
-    if top > 0:
-        cost = np.where(known, values if minimizes else -values, np.inf)
-        bins = np.where(known, x, 0.0)
-        bins *= (BINS - 1) / top
-        bins = bins.astype(np.intp)
-        best = np.full(BINS + 1, np.inf)
-        np.minimum.at(best[1:], bins, cost)
-        known &= cost <= np.minimum.accumulate(best)[bins]
-    return np.flatnonzero(known)
+    rows = np.flatnonzero(np.repeat(among, evaluations.counts) & ~np.isnan(values) & ~np.isnan(x))
+    cost, bins = values[rows] if minimizes else -values[rows], x[rows]
+    top = bins.max(initial=0.0)
+    if top <= 0:
+        return rows
+    bins *= (BINS - 1) / top
+    bins = bins.astype(np.intp)
+    best = np.full(BINS + 1, np.inf)
+    np.minimum.at(best[1:], bins, cost)
+    return rows[cost <= np.minimum.accumulate(best)[bins]]
 
 
 def _first_in_trial(chosen, first):

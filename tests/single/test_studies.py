@@ -65,6 +65,7 @@ def logs(request, paths, monkeypatch):
     monkeypatch.setattr(module, "BLOCK_ROWS", 7)
     monkeypatch.setattr(module, "GAP_ROWS", 3)
     monkeypatch.setattr(module, "KEPT_BYTES", 1000)
+    monkeypatch.setattr(module, "KEPT_COLUMNS", 1)
     monkeypatch.setattr(module, "BINS", 5)
     monkeypatch.setattr(reader, "SMALL", 0)
     if request.param == "files":                # read by rows
