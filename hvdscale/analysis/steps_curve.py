@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtri
 
+from .hyperbola import hyperbola_of
 from .intervals import CONFIDENCE
 from .step_time import BOUNDED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED, levels
 from .steps import Estimate
@@ -147,20 +148,31 @@ def points_of(section) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
     cells = [point.cell for point in section.batches.points if point.cell.runs]
     points = tuple(StepsPoint(cell.global_batch, cell.steps, 1 - cell.met / len(cell.samples.seeds),
                               tuple(run.trial.key for run in cell.runs)) for cell in cells)
-    return points, _critical(getattr(section.batches, "regimes", None))
+    return points, _critical(section.batches.regimes and section.batches.regimes.fit)
 
 
 def points_of_curve(curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
-    """(points, draws of B_crit or None) of a curve over studies, see analysis.curves.curve_of: of their best trials."""
+    """Likewise of a curve over studies, see analysis.curves.curve_of: of the fewest steps of a search each."""
     points = tuple(StepsPoint(point.global_batch, point.steps,
                               trials=() if point.best is None else (point.study.key(point.best),))
                    for point in curve.points)
-    return points, _critical(curve.regimes)
+    return points, _critical(curve.regimes.fit)
 
 
-def _critical(regimes):
-    """Draws of B_crit of the fit; None where there is none."""
-    return None if regimes is None or regimes.fit is None else regimes.fit.draws[:, 1]
+def points_of_both(section, curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
+    """Likewise of a section some of whose batches were searched: those as the curve has them; B_crit through all."""
+    searched = {trial.global_batch for trial in section.trials if trial.sweep}
+    points = [point for point in points_of_curve(curve)[0] if point.global_batch in searched]
+    points += [point for point in points_of(section)[0] if point.global_batch not in searched]
+    points.sort(key=lambda point: point.global_batch)
+    fit = hyperbola_of([point.global_batch for point in points], [point.steps for point in points],
+                       section.options.confidence)
+    return tuple(points), _critical(fit)
+
+
+def _critical(fit):
+    """Draws of B_crit of a fit; None where there is none."""
+    return None if fit is None else fit.draws[:, 1]
 
 
 def steps_curve(points: Sequence[StepsPoint], critical=None, *, predicted=False, confidence=CONFIDENCE, draws=DRAWS,

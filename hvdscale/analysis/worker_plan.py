@@ -92,13 +92,13 @@ class Option:
         return self.step_time.mark == BOUNDED
 
 
-NO_TIMES, NO_STEPS, NOT_MET = "no step times", "no steps", "not met"      # why there is no plan
+NO_TIMES, NO_STEPS, NOT_MET, AT_ONCE = "no step times", "no steps", "not met", "met at once"     # why there is no plan
 
 
 @dataclass(frozen=True, eq=False)
 class NoPlan:
-    """A workload and target that cannot be planned for: NO_TIMES, NO_STEPS or NOT_MET, with the best value that any
-    evaluation of the target's metric came to (NaN: none)."""
+    """A workload and target that cannot be planned for: NO_TIMES, NO_STEPS, AT_ONCE (met before the first step) or
+    NOT_MET, with the best value that any evaluation of the target's metric came to (NaN: none)."""
 
     workload: object
     target: object
@@ -250,6 +250,8 @@ class _Basis:
         """The plan for a target's steps; target None: there is none."""
         if target and not any(point.steps.met for point in points):
             return NoPlan(self.workload, target, NOT_MET, best)
+        if any(point.steps.value == 0 for point in points):
+            return NoPlan(self.workload, target, AT_ONCE)
         if not points and self.noise is None and not self.request.global_batch:
             return NoPlan(self.workload, None, NO_STEPS)
         noise, confidence = (self.noise if critical is None else None), self.request.confidence

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from textwrap import fill
 
 from .. import __version__
+from ..analysis.curves import curve_of
 from ..analysis.sections import Options, analyse
+from ..analysis.steps_curve import points_of, points_of_both
+from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
 from ..analysis.worker_plan import NoPlan, WorkerPlan, plans_of
 from ..errors import LogError, UsageError
@@ -51,9 +54,10 @@ def make_plan(paths, targets, request, *, out=None, formats=FORMATS, skip_broken
     """
     with ExitStack() as opened:
         logs, skipped = open_all(paths, skip_broken, opened)
-        trials = [trial for log in logs for trial in read_trials(log)]
+        trials, studies = [trial for log in logs for trial in read_trials(log)], studies_of(logs)
         found = [plan for group in analyse(trials, targets, Options(confidence=request.confidence))
-                 for plan in plans_of(group, request, links=links, given=given, noise_scale=noise_scale)]
+                 for plan in plans_of(group, request, links=links, given=given, noise_scale=noise_scale,
+                                      steps=lambda section: steps_of(section, studies))]
     plans = tuple(plan for plan in found if not isinstance(plan, NoPlan))
     refused = [no_plan_said(plan) for plan in found if isinstance(plan, NoPlan)]
     if not plans:
@@ -71,6 +75,14 @@ def make_plan(paths, targets, request, *, out=None, formats=FORMATS, skip_broken
         written = list(write(pages, out, formats))
         echo(f"wrote {counted(len(written), 'file')}: {written[0]}" + (", and more beside it" * (len(written) > 1)))
     return plans
+
+
+def steps_of(section, studies):
+    """(StepsPoints, draws of B_crit or None) of a section: of repeats, or where they were searched of the studies."""
+    if not any(trial.sweep for trial in section.trials):
+        return points_of(section)
+    own = [study for study in studies if study.workload == section.workload]
+    return points_of_both(section, curve_of(own, section.target, section.options))
 
 
 def on_screen(page: PlanPage):

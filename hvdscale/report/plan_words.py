@@ -5,7 +5,7 @@ import math
 
 from ..analysis.step_time import EXTRAPOLATED, MEASURED
 from ..analysis.steps_curve import NOISE_WITHIN, PREDICTED
-from ..analysis.worker_plan import NO_STEPS, NO_TIMES, NoPlan, WorkerPlan
+from ..analysis.worker_plan import AT_ONCE, NO_STEPS, NO_TIMES, NoPlan, WorkerPlan
 from .numbers import counted, listed, number, percent, ratio, span
 from .tables import MCCANDLISH
 
@@ -252,5 +252,7 @@ def no_plan_said(found: NoPlan) -> str:
         return (f"{where}: no run was held against a target and the gradient noise scale was not measured, so it is "
                 "not known what a larger batch saves. Give --target, or logs of runs with --set noise_every=1, or "
                 "--noise-scale, or compare times at one --global-batch.")
+    if found.why == AT_ONCE:
+        return f"{where}: met before the first step, so there is nothing to plan. A stricter target would tell."
     best = f" The best {found.target.column} was {number(found.best)}." if found.best == found.best else ""
     return f"{where}: not met by most runs at any batch.{best} A target that they reach, or longer runs, would tell."

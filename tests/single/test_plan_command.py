@@ -12,6 +12,7 @@ from hvdscale.cli.plan import main, seconds_of, workers_of
 from hvdscale.errors import UsageError
 from hvdscale.report.plan_words import duration
 from tests.single.made_logs import log, save, trial
+from tests.single.made_studies import TARGETS, drawn
 from tests.single.test_worker_plan import COUNTS, probe, run
 
 
@@ -167,6 +168,18 @@ def test_workloads_are_planned_one_by_one_and_those_that_cannot_be_do_not_stop_t
     assert text.count("By worker count: val/error<0.2") == 2
     assert "made/net, nesterov" in text and "made/other, nesterov" in text
     assert "made/third, nesterov" in text and "not met by most runs" in text
+
+
+def test_a_searched_batch_counts_with_the_best_of_its_trials_and_others_with_their_repeats(folder, tmp_path):
+    searched = [drawn(number, steps, batch=256) for number, steps in enumerate((900, 700, 500, 600, 800))]
+    plain = [trial(100 + seed, (0, 800, 900 + 10 * seed), (0.9, 0.5, 0.01), workers=2, batch=64, seed=seed,
+                   target=TARGETS[-1]) for seed in range(2)]
+    path = save(log(*searched, *plain), folder / "sweep.h5")
+    said(path, "--workers", "1,2", "--out", tmp_path, "--format", "json")
+    [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+    steps = {point["global_batch"]: point for point in found["steps"]}
+    assert steps[256]["value"] == 500 and steps[256]["low"] < 500 and len(steps[256]["trials"]) == 1
+    assert steps[64]["value"] == pytest.approx((900 * 910) ** 0.5) and len(steps[64]["trials"]) == 2
 
 
 def test_times_of_crowded_hosts_are_not_trusted(folder):

@@ -9,7 +9,8 @@ from hvdscale.analysis.step_time import BOUNDED, EXTRAPOLATED, INTERPOLATED, MEA
 from hvdscale.analysis.steps import Estimate
 from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, points_of_curve, quantiles, steps_curve
 from hvdscale.analysis.trials import read_trials
-from hvdscale.analysis.worker_plan import NO_STEPS, NO_TIMES, NOT_MET, NoPlan, Request, plan_of, plans_of, plans_over
+from hvdscale.analysis.worker_plan import (AT_ONCE, NO_STEPS, NO_TIMES, NOT_MET, NoPlan, Request, plan_of, plans_of,
+                                           plans_over)
 from hvdscale.target import Target
 from tests.single.made_logs import SQNORMS, log, trial
 
@@ -310,6 +311,10 @@ def test_what_cannot_be_planned_says_why():
     assert plan(untimed).why == NO_TIMES
     unmet = plan(trial(1, error=(0.9, 0.5, 0.4)), targets=[Target.parse("val/error<0.1")])
     assert isinstance(unmet, NoPlan) and (unmet.why, unmet.best) == (NOT_MET, 0.4)
+
+
+def test_a_target_met_before_the_first_step_is_not_planned_for():
+    assert plan(trial(1, error=(0.1, 0.1, 0.1)), trial(2, batch=64)).why == AT_ONCE
 
 
 def test_each_target_has_its_plan_and_the_times_are_shared():
