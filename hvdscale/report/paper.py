@@ -176,7 +176,7 @@ class _Found:
         return [(number, figure) for number, figure in found if figure is not None]
 
     def _steps(self, sheet, panels):
-        panels = [(_with_target(panel, lines), [curve for _, curve in lines],
+        panels = [(_with_target(panel, lines) if sheet.apart else panel.title, [curve for _, curve in lines],
                    [line.label or str(curve.target) for line, curve in lines], panel.ordered)
                   for panel, lines in panels]
         kind = NORMALISED if sheet.kind == self.paper.NORMALISED else STEPS
@@ -218,7 +218,8 @@ class _Found:
         for number, names in self.missing.items():
             yield f"Figure {number}: no log has {listed(names)}, or not the metric of its goal."
         for number in self.empty:
-            yield f"Figure {number}: the trials of its workloads do not bear it; no batch met its goal, perhaps."
+            yield (f"Figure {number}: the trials of its workloads do not bear it: too few batches met its goal, or no "
+                   "log says how many training examples an epoch has.")
 
 
 def _with_target(panel, lines):

@@ -143,7 +143,8 @@ def _figure(panels, empty, kind, title, name, draw):
     curves = [curve for _, found, *_ in panels for curve in found]
     several = max(len(found) for _, found, *_ in panels) > 1
     crowded = max(len(found) for _, found, *_ in panels) > len(HUES)
-    unmet = any(not point.steps.met for curve in curves for point in curve.points)
+    estimates = [point.steps for curve in curves for point in curve.points]
+    unmet = any(not one.met for one in estimates)
     source = f"{SHALLUE}, section 4"
     said = [f"{NAMES[kind]} against the global batch, both axes in powers of 2; {SAID[kind]}."]
     if several:
@@ -151,14 +152,19 @@ def _figure(panels, empty, kind, title, name, draw):
     if not crowded:
         said.append(f"Bars are {curves[0].confidence:.0%} intervals of the median of the best of as many trials"
                     + (", not of what they are divided by." if kind != STEPS else "."))
+    if not crowded and any(one.low == 0 or one.met and math.isinf(one.high) for one in estimates):
+        said.append("An arrow stands where an interval has no end.")
     if unmet and not crowded:
         said.append("An open triangle stands where the target was not met, at the steps that it must be above.")
     if not several and kind == STEPS:
         said.append("Vertical lines are the end of perfect scaling and the maximum useful batch, their bands the "
                     "intervals.")
         if any(map(_has_fit, curves)):
-            said.append("The thin line is the fitted hyperbola, S_min (1 + B_crit / B).")
+            said.append("The thin line is the hyperbola S_min (1 + B_crit / B), fitted midway between the evaluation "
+                        "that met the target and the one before.")
             source = f"{source}; {MCCANDLISH}"
+    if len(panels) > 1 and not several:
+        said.append(f"Targets: {listed(f'{title}: {found[0].target}' for title, found, *_ in panels)}.")
     if empty:
         said.append(f"Without a batch to show: {listed(empty)}.")
     keys = dict.fromkeys(key for curve in curves for point in curve.points for key in _keys(point))
