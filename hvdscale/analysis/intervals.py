@@ -145,6 +145,16 @@ def paired_ratio_interval(above, below, pool=UNKNOWN, confidence=CONFIDENCE):
     return mean_interval(np.asarray(above, float) / np.asarray(below, float), pool, confidence)
 
 
+def quotient(above: Estimate, below: Estimate) -> tuple[float, float]:
+    """Ends of the interval of a quotient of two estimates that are independent, 0 and inf where theirs are open.
+
+    By the distances of each value from its own ends, on a log scale (MOVER: Zou & Donner 2008, Statist. Med. 27).
+    """
+    (a, a_low, a_high), (b, b_low, b_high) = (_logs([one.value, one.low, one.high]) for one in (above, below))
+    return (float(np.exp(a - b - np.hypot(a - a_low, b_high - b))),
+            float(np.exp(a - b + np.hypot(a_high - a, b - b_low))))
+
+
 def hull(*intervals):
     """The smallest interval that holds all these, leaving out those that are not known."""
     ends = np.array(intervals, float)

@@ -32,7 +32,7 @@ import numpy as np
 
 from .intervals import CONFIDENCE, Estimate
 
-LOWEST = 6              # trials that tell the scale of the tail; fewer where fewer met
+LOWEST = 5              # trials that tell the scale of the tail, as many as a search keeps from pruning
 SHAPE = 2.0             # a
 DRAWS = 4000
 

@@ -63,7 +63,7 @@ class Regimes:
 def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], perfect_within=PERFECT_WITHIN,
                useful_within=USEFUL_WITHIN, confidence=CONFIDENCE) -> Regimes:
     """The regimes of steps to target at global batches, smallest first. A batch that did not meet is in no regime."""
-    log_batches, log_steps = (_logs(values) for values in (batches, [one.value for one in estimates]))
+    log_batches, log_steps = _logs(batches), _logs([one.value if one.met else np.inf for one in estimates])
     drawn = _drawn(log_steps, estimates, confidence)
 
     def estimate(first, tolerance, shift):

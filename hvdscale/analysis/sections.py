@@ -168,7 +168,7 @@ def cells_of(trials, target, options=Options()) -> tuple[list[Cell], list[Cell],
     """Trials of one workload held against a target: the cells of one worker count and global batch each, those by
     global batch over all worker counts, and the spreads that they share."""
     runs = [run for run in (run_of(trial, target) for trial in trials if trial.status != Status.RUNNING)
-            if run.ended or run.trial.status == Status.INFEASIBLE]
+            if _shows(run) or run.trial.pruned]
     cells, by_batch = _cells(runs, options)
     pools = pools_of(cells, by_batch)
     return *([replace(cell, pools=pools) for cell in found] for found in (cells, by_batch)), pools
@@ -208,17 +208,22 @@ def _not_shown(shown, cells, measured):
     return tuple(found)
 
 
+def _shows(run):
+    """Whether a run makes a cell."""
+    return run.ended or run.trial.status == Status.INFEASIBLE
+
+
 def _cells(runs, options):
     """The cells of one worker count and global batch each, and those by global batch over all worker counts."""
     found = {}
     for run in runs:
         found.setdefault((run.trial.workers, run.trial.global_batch), []).append(run)
-    cells = {key: cell_of(found[key], options.confidence) for key in sorted(found)}
+    cells = {key: cell_of(found[key], options.confidence) for key in sorted(found) if any(map(_shows, found[key]))}
     by_batch = []
-    for batch in sorted({batch for _, batch in found}):
-        keys = [key for key in cells if key[1] == batch]
+    for batch in sorted({batch for _, batch in cells}):
+        keys = [key for key in found if key[1] == batch]
         by_batch.append(cells[keys[0]] if len(keys) == 1 else
-                        cell_of([run for key in keys for run in found[key]], options.confidence))
+                        cell_of([run for key in sorted(keys) for run in found[key]], options.confidence))
     return list(cells.values()), by_batch
 
 

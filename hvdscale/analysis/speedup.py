@@ -18,7 +18,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from .intervals import CONFIDENCE, NONE, hull, paired_ratio_interval, ratio_interval
+from .intervals import CONFIDENCE, NONE, hull, paired_ratio_interval, quotient, ratio_interval
 from .pools import SPEED, updates
 from .steps import Cell, known
 
@@ -121,6 +121,8 @@ def _ratio(above, below, name, confidence):
     if not (over.met and under.met) or under.value == 0:
         return Ratio(np.nan, *NONE, runs)
     value = over.value / under.value
+    if above.searched or below.searched:
+        return Ratio(value, *quotient(over, under), runs)
     if np.isinf(over.high) or np.isinf(under.high):         # some repeats did not meet: the ends' own ratios
         return Ratio(value, over.low / under.high, over.high / under.low if under.low > 0 else np.inf, runs)
     a, b = (getattr(cell.samples, name) for cell in (above, below))

@@ -12,7 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from ..log.schema import Status
-from .intervals import CONFIDENCE, NONE, UNKNOWN, Estimate, geometric_mean, geometric_median, mean_interval
+from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, geometric_mean, geometric_median, mean_interval,
+                        quotient)
+from .minimum import best_of
 from .pools import Pools
 from .trials import Trial
 
@@ -149,6 +151,12 @@ class Cell:
     samples: Samples
     confidence: float
     pools: Pools                    # the spreads that it shares with the other cells of its section
+    draws: tuple[Run, ...] = ()     # feasible trials of the search that the setting comes from, pruned ones too
+
+    @property
+    def searched(self) -> bool:
+        """Whether its steps are the fewest of a search."""
+        return bool(self.draws) and not np.isnan(self.draws[0].steps)
 
     @property
     def met(self):
@@ -157,12 +165,17 @@ class Cell:
 
     @cached_property
     def steps(self) -> Estimate:
-        """S: steps to target."""
+        """S: steps to target; of a search the fewest of its trials, see minimum.best_of."""
+        if self.searched:
+            return best_of(*(np.array([getattr(run, name) for run in self.draws], float)
+                             for name in ("steps", "steps_before", "last_step")), confidence=self.confidence)
         return self._to_target("steps", [run.last_step for run in self.runs if not run.met])
 
     @cached_property
     def seconds(self) -> Estimate:
-        """T: seconds to target."""
+        """T: seconds to target; of a search its steps at the speed of the setting."""
+        if self.searched:
+            return self._at_speed()
         found = self._to_target("seconds", [run.last_seconds for run in self.runs if not run.met])
         all_met = self.met == len(self.samples.seeds)
         if not self.steps.met or all_met and self.all_timed or found.value == 0:
@@ -186,6 +199,14 @@ class Cell:
             return Estimate(np.nan, *NONE, 0)
         low, high = mean_interval(values, self.pools.of("examples_per_second"), self.confidence)
         return Estimate(float(geometric_mean(values)), float(low), float(high), len(values))
+
+    def _at_speed(self):
+        """S B / x, with the interval of S and of x; of S alone where the spread of x is not known."""
+        speed, steps = self.examples_per_second, self.steps.scaled(self.global_batch)
+        if not speed.runs:
+            return Estimate(np.nan, *NONE, 0)
+        ends = quotient(steps, speed) if speed.low == speed.low else (steps.low / speed.value, steps.high / speed.value)
+        return Estimate(steps.value / speed.value, *ends, steps.runs, steps.beyond / speed.value)
 
     def _to_target(self, name, reached):
         values, before = getattr(self.samples, name), getattr(self.samples, f"{name}_before")
@@ -214,7 +235,8 @@ def cell_of(runs, confidence=CONFIDENCE, pools=Pools()) -> Cell:
 
     Several settings: the one with the fewest steps to target stands for the cell, or without a target the one with the
     most examples a second; ties go to the first log and trial id. Of settings that were searched, it is the one of the
-    trial with the fewest steps: repeats of that trial do not speak against it.
+    trial with the fewest steps: repeats of that trial do not speak against it. Trials that a search has pruned only say
+    that they need more steps.
     """
     ended = sorted((run for run in runs if run.ended or run.trial.status == Status.INFEASIBLE),
                    key=lambda run: run.trial.key)
@@ -225,7 +247,16 @@ def cell_of(runs, confidence=CONFIDENCE, pools=Pools()) -> Cell:
     best = tuple(run for run in settings[setting] if run.ended)
     return Cell(ended[0].trial.global_batch, tuple(sorted({run.trial.workers for run in ended})), best,
                 tuple(run.trial for run in settings[setting] if run.trial.status == Status.INFEASIBLE),
-                len(settings), tuple(run.trial for run in ended), setting, samples_of(best), confidence, pools)
+                len(settings), tuple(run.trial for run in ended), setting, samples_of(best), confidence, pools,
+                _draws(runs, best))
+
+
+def _draws(runs, best):
+    """Of the search that drew the best setting, the trials that were finite up to their stop, one a draw, in order."""
+    drawn = [run.trial.study for run in best if run.trial.sweep and not run.trial.sweep["repeat"]]
+    found = {run.trial.sweep["draw"]: run for run in runs if drawn and run.trial.study == drawn[0]
+             and not run.trial.sweep["repeat"] and (run.trial.status == Status.COMPLETE or run.trial.pruned)}
+    return tuple(found[number] for number in sorted(found))
 
 
 def _rank(runs):

@@ -71,7 +71,8 @@ MET = Column("met", "met", "1", "seeds that met the target / seeds that ran; COM
              "stands for the cell; below: INFEASIBLE trials of that setting (div.)")
 RUNS = Column("runs", "runs", "1", "seeds that ran; COMPLETE trials")
 STEPS = Column("steps_to_target", "steps to target", "steps", "S: steps done at the first evaluation that meets the "
-               "target, geometric mean over seeds; the median where a seed did not meet", SHALLUE)
+               "target, geometric mean over seeds, the median where a seed did not meet; of a search the fewest of its "
+               "trials", SHALLUE)
 SECONDS = Column("seconds_to_target", "seconds to target", "seconds",
                  "T = S B / x: train_seconds at that evaluation, evaluation left out, geometric mean over seeds")
 SPEED = Column("examples_per_second", "examples per second", "examples/second",

@@ -15,6 +15,7 @@ from ..schedule import Schedule
 from . import search as search_words
 from .differences import problems_of_points, settings_tried
 from .numbers import counted, exact, listed, number, percent, ratio, span, spread, whole
+from .regimes import regimes_said
 
 ONE_RUN = "*"       # marks a point that stands on one run
 UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
@@ -178,35 +179,12 @@ def batch_notes(section) -> tuple[str, ...]:
 
 
 def batch_summary(section) -> tuple[str, ...]:
-    """Perfect scaling and the maximum useful batch, in words."""
-    batches = section.batches
-    if batches is None or batches.maximum_useful is None or len(batches.points) < 2:
+    """Perfect scaling, the maximum useful batch and the fit through the steps, in words."""
+    if section.batches is None:
         return ()
-    perfect = [f"{point.global_batch:,}" for point in batches.points if point.perfect]
-    met = [point for point in batches.points if point.cell.steps.met]
-    fewest = min(met, key=lambda point: point.cell.steps.value)
-    useful = next(point for point in met if point.global_batch == batches.maximum_useful)
-    said = [f"Perfect scaling (batch x steps within {batches.perfect_within:.0%} of the smallest): "
-            f"batch {listed(perfect)}."]
-    if useful is fewest:
-        said.append(f"Maximum useful batch: {useful.global_batch:,}, which took the fewest steps "
-                    f"({whole(useful.cell.steps.value)}); {_larger(batches, useful)}.")
-    else:
-        said.append(f"Maximum useful batch: {useful.global_batch:,}, whose {whole(useful.cell.steps.value)} steps are "
-                    f"within {batches.useful_within:.0%} of the fewest ({whole(fewest.cell.steps.value)}, at batch "
-                    f"{fewest.global_batch:,}).")
-    return tuple(said)
-
-
-def _larger(batches, useful):
-    """What is known of batches larger than the maximum useful one."""
-    larger = [point for point in batches.points if point.global_batch > useful.global_batch]
-    if not larger:
-        return "no larger one was run"
-    if any(point.cell.steps.met for point in larger):
-        return "larger ones took no fewer"
-    most = " in most runs" if any(point.cell.met for point in larger) else ""
-    return f"batch {listed(f'{point.global_batch:,}' for point in larger)} did not meet the target{most}"
+    cells = [point.cell for point in section.batches.points]
+    return regimes_said(section.batches.regimes, [cell.global_batch for cell in cells], [cell.steps for cell in cells],
+                        [cell.met > 0 for cell in cells])
 
 
 def summary(section, batches=True) -> tuple[str, ...]:
@@ -284,15 +262,17 @@ def _pruned_said(section):
 
 def _cell_notes(section, cells, times=True):
     notes = []
-    if any(len(cell.samples.seeds) == 1 for cell in cells):
+    repeated = [cell for cell in cells if not cell.searched]
+    if any(len(cell.samples.seeds) == 1 for cell in repeated):
         shown = "the interval is the spacing of the evaluations" if section.target else "there is no interval"
         notes.append(f"{ONE_RUN} one run: {shown}; nothing is known of the spread between runs.")
-    notes += _interval_notes(section, cells, times)
-    if any(0 < cell.met < len(cell.samples.seeds) for cell in cells) and section.target:
+    notes += _interval_notes(section, repeated, times)
+    if any(0 < cell.met < len(cell.samples.seeds) for cell in repeated) and section.target:
         notes.append("Where some seeds did not meet the target: the median over all seeds, open upwards.")
     tuned = _tuned(section, cells)
     if tuned:
-        notes.append(search_words.tuned_at_each([search for found in tuned.values() for search in found]))
+        notes.append(search_words.tuned_at_each([search for found in tuned.values() for search in found],
+                                                section.options.confidence))
     tried = [cell for cell in cells if cell.settings > 1 and id(cell) not in tuned]
     if tried:
         which = "fewest steps to target" if section.target else "most examples a second"

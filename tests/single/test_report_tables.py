@@ -299,7 +299,7 @@ def test_the_maximum_useful_batch_is_put_in_words():
             for batch, count in steps.items()]
     [section] = sections(log(*made))
     said = " ".join(summary(section))
-    assert "Perfect scaling (batch x steps within 25% of the smallest): batch 32 and 64." in said
+    assert "Perfect scaling (batch x steps within 25% of the smallest) up to batch 64; diminishing returns from" in said
     assert "Maximum useful batch: 128, whose 320 steps are within 20% of the fewest (300, at batch 256)." in said
 
 

@@ -289,7 +289,7 @@ def test_the_fewest_steps_to_every_target_are_the_same_with_and_without_pruning(
             one, other = search(*whole, target=target), search(*pruned, target=target)
             assert (one.best.number, one.best.value) == (other.best.number, other.best.value)
             with_, without = (section(*made, target=target).cells[0].steps for made in (pruned, whole))
-            assert with_ == without
+            assert (with_.value, with_.runs) == (without.value, without.runs)
 
 
 # reports

@@ -1,0 +1,91 @@
+"""Steps to a target by global batch, of searches that are held as studies: one curve a workload and target.
+
+    curve = curve_of(studies, Target.parse("val/error<0.01"))
+    [(point.global_batch, point.steps.value) for point in curve.points], curve.regimes.maximum_useful
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..target import Target
+from .intervals import CONFIDENCE, Estimate
+from .minimum import best_of
+from .regimes import Regimes, regimes_of
+from .sections import Options
+from .studies import Study, outcomes
+from .trials import Workload
+
+
+@dataclass(frozen=True, eq=False)
+class CurvePoint:
+    """One global batch: the trials of its search, repeats of the winner apart.
+
+    steps                 of the fewest, see minimum.best_of; inf: none met; NaN: there was no trial to tell
+    best                  index into the study of the trial with the fewest, the first of equals; None: none met
+    trials                that are feasible: COMPLETE, or pruned
+    met                   of those, that met the target
+    infeasible            that diverged
+    met_before_diverging  of those, that had met the target before: in no estimate
+    """
+
+    global_batch: int
+    steps: Estimate
+    best: int | None
+    study: Study
+    trials: int
+    met: int
+    infeasible: int
+    met_before_diverging: int
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """The points of a workload and target by batch, and their regimes."""
+
+    workload: Workload
+    target: Target
+    points: tuple[CurvePoint, ...]
+    regimes: Regimes
+    confidence: float
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        return tuple(point.global_batch for point in self.points)
+
+    @property
+    def label(self) -> str:
+        return f"{self.workload}: {self.target}"
+
+
+def curve_of(studies: Sequence[Study], target: Target, options=Options(), n: int | None = None) -> Curve | None:
+    """The curve of one workload's studies; None where no study has the target's metric.
+
+    options  tolerances and confidence
+    n        best of so many trials at every batch, or of all there where they are fewer; by default of all
+    """
+    studies = sorted((study for study in studies if target.column in study.evaluations.columns),
+                     key=lambda study: study.global_batch)
+    if not studies:
+        return None
+    points = tuple(point_of(study, target, options.confidence, n) for study in studies)
+    regimes = regimes_of([point.global_batch for point in points], [point.steps for point in points],
+                         options.perfect_within, options.useful_within, options.confidence)
+    return Curve(studies[0].workload, target, points, regimes, options.confidence)
+
+
+def point_of(study: Study, target: Target, confidence=CONFIDENCE, n: int | None = None) -> CurvePoint:
+    """One study held against a target; see curve_of."""
+    held = outcomes(study, target)
+    feasible = np.flatnonzero(study.feasible & ~study.repeat)
+    diverged = study.infeasible & ~study.repeat
+    steps = Estimate(np.nan, np.nan, np.nan, 0)
+    if len(feasible):
+        steps = best_of(held.steps[feasible], held.before[feasible], held.last_step[feasible],
+                        n=n and min(n, len(feasible)), confidence=confidence)
+    met = feasible[held.met[feasible]]
+    best = int(met[held.steps[met].argmin()]) if len(met) else None
+    return CurvePoint(study.global_batch, steps, best, study, len(feasible), len(met), int(diverged.sum()),
+                      int((diverged & held.met).sum()))
