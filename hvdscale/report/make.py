@@ -16,6 +16,8 @@ from ..analysis.sections import Options, analyse, refuse_unknown
 from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
 from ..errors import HvdscaleError, LogError
+from ..log.check import refuse_unsound, refuse_unsound_trials
+from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import read_log
 from ..log.segments import find_logs
 from ..target import Target
@@ -75,7 +77,10 @@ def open_all(paths, skip_broken: bool, opened: ExitStack) -> tuple[list, list[st
     logs, skipped = [], []
     for name in names:
         try:
-            logs.append(opened.enter_context(read_log(name)))
+            log = opened.enter_context(read_log(name))
+            (refuse_unsound if log.evaluations.rows <= MOST_EVALUATIONS else refuse_unsound_trials)(log)
+            refuse_wrong_plans(log)
+            logs.append(log)
         except LogError as error:
             if not skip_broken:
                 rest = "\n--skip-broken goes on without logs that cannot be read" if len(names) > 1 else ""
