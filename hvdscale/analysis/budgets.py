@@ -24,6 +24,7 @@ from .studies import Study, best_metric
 from .trials import Workload
 
 AXES = {"steps": "step", "epochs": "examples", "examples": "examples", "seconds": "train_seconds"}
+_TINY = 1e-290          # that its inverse, times the next, is still a number
 _FAR_ABOVE_1 = 1e9          # best_of counts steps, of which none are fewer than one
 MEASURED, SHORT, DIVERGED, LOST = range(4)      # kinds of trials under a budget, see Held
 
@@ -258,7 +259,7 @@ def best_value_of(values: np.ndarray, minimizes: bool, confidence=CONFIDENCE) ->
     value = float(values.min() if minimizes else values.max())
     if len(values) < 2:
         return Estimate(value, np.nan, np.nan, len(values))
-    if values.min() > 0:
+    if values.min() > _TINY:
         costs = (values if minimizes else 1 / values) * (_FAR_ABOVE_1 * value ** (-1 if minimizes else 1))
         found = best_of(costs, costs, costs, confidence=confidence)
         low, high = (end / _FAR_ABOVE_1 for end in (found.low, found.high))

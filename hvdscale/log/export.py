@@ -22,6 +22,7 @@ from ..errors import LogError
 from ..target import ALIASES
 from .archive import is_folder
 from .measurements import LARGEST_INT, OTHER, RENAMED, STATUSES, column_names, measurements_text
+from .plan_text import plan_at
 from .reader import Log, read_log
 from .schema import Status
 
@@ -167,11 +168,15 @@ class _Trials:
 
     def measurements(self, row, step, values, measured) -> str:
         """The text of a trial's measurements.csv; measured: the columns that its study has."""
-        layout = json.loads(self._layout[row]) if self._layout[row] else None
-        if layout is None:
+        if not self._layout[row]:
             layout = {"columns": ["step", *map(_published, measured)]}
             values = {ours: values[name] for name, ours in zip(measured, column_names(tuple(layout["columns"]))[1:])}
-        return measurements_text(layout, step, values)
+            return measurements_text(layout, step, values)
+        try:
+            return measurements_text(json.loads(self._layout[row]), step, values)
+        except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError):
+            raise LogError(f"{self.path}: trial {self.ids[row]}: trials/layout does not say how its measurements.csv "
+                           "was written; --as csv does not need it") from None
 
     def _checked(self, folder) -> str:
         parts = folder.split("/")
@@ -192,6 +197,9 @@ class _Trials:
         plan = self._plan(row)
         searched = {parameter.get("name") for parameter in (plan.get("sweep") or {}).get("space", ())}
         args = (plan.get("problem") or {}).get("model_args") or {}
+        if not isinstance(args, Mapping):
+            raise LogError(f"{self.path}: trial {self.ids[row]}: its plan's model_args are no object; an archive "
+                           "names a model by them, --as csv does not")
         return {name: value for name, value in sorted(args.items()) if f"model_args.{name}" not in searched}
 
     def _plan(self, row) -> dict:
@@ -199,11 +207,7 @@ class _Trials:
         if text not in self._plans:
             if len(self._plans) > 1000:
                 self._plans.clear()
-            try:
-                plan = json.loads(text)
-            except (ValueError, RecursionError):
-                plan = {}
-            self._plans[text] = plan if isinstance(plan, dict) else {}
+            self._plans[text] = plan_at(self.path, int(self.ids[row]), text)
         return self._plans[text]
 
 

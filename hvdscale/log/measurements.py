@@ -398,7 +398,7 @@ def _parse(tables: list[_Table]):
 def measurements_text(layout: Mapping, step: np.ndarray, columns: Mapping[str, np.ndarray]) -> str:
     """measurements.csv of one trial: as it was, if ``layout`` is that of a file that was read."""
     if "text" in layout:
-        return layout["text"]
+        return str(layout["text"])
     missing, cells = layout.get("missing", ""), []
     for name in column_names(tuple(layout["columns"])):
         if name == "step":
