@@ -1,7 +1,6 @@
 """hvdscale-report: tables, figures and a page from logs, without torch."""
 from __future__ import annotations
 
-import os
 import re
 
 import click
@@ -11,6 +10,7 @@ from ..analysis.intervals import CONFIDENCE
 from ..analysis.regimes import PERFECT_WITHIN, USEFUL_WITHIN
 from ..analysis.sections import Options
 from ..errors import UsageError
+from ..reference import read as read_published
 from ..report.make import FORMATS, make
 from ..report.studies import Asked
 from ..report.watch import EVERY, follow
@@ -22,7 +22,7 @@ class Report(Command):
     """The command, of which ``compare`` is one of its own."""
 
     def make_context(self, info_name, args, parent=None, **extra):
-        if args[:1] == ["compare"] and not os.path.exists("compare"):
+        if args[:1] == ["compare"]:                 # a log of that name is ./compare
             from .compare import main as compare
             return compare.make_context(f"{info_name} compare", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
@@ -67,6 +67,8 @@ def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, u
     """
     if watch:
         return follow(logs, _seconds("--every", every))
+    for name in compare:
+        read_published(name)
     options = Options(_share("--perfect-within", perfect_within), _share("--useful-within", useful_within),
                       _confidence(confidence))
     make(logs, [Target.parse(target) for target in targets], out, options=options, formats=_formats(formats),

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from .. import __version__
+from ..analysis.curves import curve_of
 from ..analysis.explore import explore
 from ..analysis.intervals import OWN_FROM
 from ..analysis.regimes import batches_of
@@ -127,8 +128,10 @@ def document_of(groups, logs=(), skipped=(), options=Options(), studies=(), aske
     taken, abouts = set(), []
     pages = tuple((group, tuple(_pages(group, _of_workload(studies, group.workload), asked, taken, abouts)))
                   for group in groups)
+    known = {about.studies[0].workload for about in abouts}
+    repeats = [section for group in groups for section in group.sections if section.workload not in known]
     return Document(pages, tuple(logs), tuple(skipped), options.confidence,
-                    _chapters(abouts, studies, asked, options, taken))
+                    _chapters(abouts, repeats, studies, asked, options, taken))
 
 
 def document_of_studies(studies, targets=(), logs=(), skipped=(), options=Options(), asked=Asked()) -> Document:
@@ -147,7 +150,7 @@ def document_of_studies(studies, targets=(), logs=(), skipped=(), options=Option
             "scales and curves of single runs are left out; a report "
             f"{'without --paper' if asked.paper else 'on fewer logs'} has them.")
     return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence,
-                    _chapters(abouts, studies, asked, options, taken), (note,))
+                    _chapters(abouts, (), studies, asked, options, taken), (note,))
 
 
 def _of_workload(studies, workload):
@@ -159,9 +162,9 @@ def _others(target, targets):
     return tuple(one for one in targets if one and one != target and one.column == target.column)
 
 
-def _chapters(abouts, studies, asked, options, taken):
+def _chapters(abouts, repeats, studies, asked, options, taken):
     return tuple(Chapter(_unique(title, taken), title, view)
-                 for title, view in chapters_of(abouts, studies, asked, options))
+                 for title, view in chapters_of(abouts, repeats, studies, asked, options))
 
 
 def _pages_without_target(studies, targets, options, asked, taken):
@@ -199,9 +202,11 @@ def _pages(group, studies, asked, taken, abouts):
 
 def _explorer(section, studies):
     """The slider over the target of a section."""
-    searched = any(trial.sweep for trial in section.trials)
+    searched = are_searched(studies)
 
     def steps_at(target):
+        if searched:
+            return {point.global_batch: point.steps for point in curve_of(studies, target, section.options).points}
         return {point.global_batch: point.cell.steps for point in held(target).batches.points}
 
     def cells_at(target):
@@ -211,7 +216,7 @@ def _explorer(section, studies):
         _, by_batch, _ = cells_of(section.trials, target, section.options)
         return replace(section, target=target, batches=batches_of(by_batch, confidence=section.options.confidence))
     several = len({trial.workers for trial in section.trials}) > 1
-    explored = explore(studies, section.target, None if searched else steps_at, cells_at if several else None,
+    explored = explore(studies, section.target, steps_at, cells_at if several else None,
                        _planner(section, held), section.strictest)
     return explorer_of(explored, searched, section.options.confidence)
 
@@ -315,11 +320,12 @@ def _page(section, about, studies, asked, taken, explore):
     view = view_of(about) if about else View()
     if section.target is None and are_searched(studies):
         title, view = BEST, view_without_target(studies, section.options, asked)
+    said, tables = words.summary(section), (*tables_of(section), *tables_of_searches(section.searches))
+    if about and not section.searches:          # from elsewhere: what repeats of one setting would say does not hold
+        said, tables = (), ()
     return Page(section, section.target, _slug(section.workload, section.target, taken), title,
-                (*_recommended(section), *view.summary, *words.summary(section, about is None)),
-                words.left_out(section),
-                (*view.tables, *tables_of(section), *tables_of_searches(section.searches)), view.details,
-                partial(_figures, view, section), explore)
+                (*_recommended(section), *said, *view.summary), words.left_out(section), (*tables, *view.tables),
+                view.details, partial(_figures, view, section), explore)
 
 
 def _figures(view, section):

@@ -197,8 +197,17 @@ def tuned_at_each(searches, confidence) -> str:
     """What stands behind the rows of these studies in a table by batch or by workers."""
     names = dict.fromkeys(one.name for search in searches for one in search.space)
     return (f"Tuned at each batch: {listed(names)}, {spread([len(search.feasible) for search in searches])} feasible "
-            f"trials. The row is the best of them; under it the {confidence:.0%} interval of the median best of as "
-            "many trials, since other draws of the same space would have found another best.")
+            f"trials. The row is {_row_said(searches)}; under it the {confidence:.0%} interval of the median best of "
+            "as many trials, since other draws of the same space would have found another best.")
+
+
+def _row_said(searches):
+    """Which of the trials the row is; a search for the best metric may have found another one."""
+    sought = dict.fromkeys(search.objective for search in searches if search.objective != STEPS)
+    if not sought:
+        return "the best of them"
+    return (f"the one with the fewest steps to the target, where the search was for the best {listed(sought)} and may "
+            "have found another trial the best")
 
 
 def _seeds_said(search):

@@ -7,24 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
-from ..analysis.budgets import Budget, best_under
+from ..analysis.base_rates import both_readings
+from ..analysis.budgets import Budget, best_under, common_budgets
+from ..analysis.curves import Curve, curve_of
 from ..analysis.direction import SMALLER, better
+from ..analysis.noise_against import noise_against
 from ..analysis.quality import quality_of
+from ..analysis.reference import measured_curve
 from ..analysis.results import results_of
+from ..analysis.rules import rules_of
 from ..analysis.search import Search
-from ..analysis.sections import Options
+from ..analysis.sections import Options, Section
 from ..analysis.studies import Study
 from ..analysis.trials import Workload
+from ..errors import UsageError
 from ..target import Target
-from .budgets import budgets_said, budgets_table
+from .budgets import base_rates_table, budgets_said, budgets_table
 from .budgets import trials_table as budget_trials_table
+from .compare_published import published_views
+from .curves import curve_table
 from .drawing import Figure
+from .noise_words import noise_against_table, noise_said
+from .numbers import counted
 from .quality import quality_said, quality_table
+from .regimes import curve_said
 from .results import tables_of_results
+from .rules import missing_said, missing_table, points_table, rules_said, rules_table
 from .tables import Table
 
 
@@ -54,6 +66,11 @@ class About:
     noise: tuple = ()                   # (global batch, Noise, trials) where it was measured
     others: tuple[Target, ...] = ()     # of the same metric, which have pages of their own
 
+    @cached_property
+    def curve(self) -> Curve:
+        """Steps to the target by batch."""
+        return curve_of(self.studies, self.target, self.options)
+
 
 @dataclass(frozen=True, eq=False)
 class View:
@@ -78,7 +95,23 @@ def view_of(about: About) -> View:
     """All there is to show."""
     views = [view(about) for view in VIEWS]
     return View(*(tuple(one for view in views for one in getattr(view, name) if one is not None)
-                  for name in ("summary", "tables", "details")))
+                  for name in ("summary", "tables", "details")), partial(_figures, about))
+
+
+def _curve(about):
+    """Regimes and steps by batch; of searches that hvdscale ran, the section's own words and table have them."""
+    return View() if about.searches else View(curve_said(about.curve), (curve_table(about.curve),))
+
+
+def _rules(about):
+    found = rules_of(about.curve)
+    if found is None:
+        return View()
+    missing = missing_said(found)
+    said = tuple(sentence for sentence in rules_said(found) if sentence not in missing)
+    runs = missing_table(found)
+    told = runs and f"{counted(len(runs.rows), 'run')} would tell more; their commands are in a table of the page."
+    return View((*said, told), (rules_table(found),), details=(points_table(found), runs))
 
 
 def _results(about):
@@ -96,16 +129,67 @@ def _budgets(about):
 
 
 def _quality(about):
-    found = quality_of(about.studies, about.target.column, about.target.minimizes, None, about.options.confidence)
-    return View(quality_said(found), (quality_table(found),) if found and not found.why else ())
+    """Within the steps that every batch has run, where that tells; else as long as each trial was to run."""
+    _, steps = common_budgets(about.studies)
+    found = [quality_of(about.studies, about.target.column, about.target.minimizes, budget, about.options.confidence)
+             for budget in dict.fromkeys((steps, None))]
+    told = next((one for one in found if one and not one.why), None)
+    return View(quality_said(told or found[-1]), (quality_table(told),))
 
 
-VIEWS: tuple[Callable[[About], View], ...] = (_budgets, _quality, _results)
+def _base_rates(about):
+    return View(details=(base_rates_table(*both_readings(about.studies, about.target.column, about.target.minimizes)),))
 
 
-def chapters_of(abouts: Sequence[About], studies: Sequence[Study], asked: Asked, options: Options):
-    """(title, View) of what is about several workloads: one beside the other, beside publications, as in a paper."""
-    return ()
+def _noise(about):
+    fit = about.curve.regimes.fit
+    found = noise_against(about.studies[0].workload, about.target, about.noise, fit and fit.b_crit)
+    return View(noise_said(found), details=(noise_against_table(found),))
+
+
+def _figures(about):
+    """Every kind of figure of a workload."""
+    from .paper import workload_figures
+    others = [curve_of(about.studies, target, about.options) for target in about.others]
+    return workload_figures([about.curve, *others], about.options)
+
+
+VIEWS: tuple[Callable[[About], View], ...] = (
+    _curve, _rules, _budgets, _quality, _noise, _results, _base_rates)
+
+
+def chapters_of(abouts: Sequence[About], repeats: Sequence[Section], studies: Sequence[Study], asked: Asked,
+                options: Options):
+    """(title, View) of what is about several workloads: one beside the other, beside publications, as in a paper.
+
+    repeats   sections of no studies
+    """
+    first: dict = {}
+    for about in abouts:
+        first.setdefault(about.studies[0].workload, about)
+    curves = [about.curve for about in first.values()]
+    if len(curves) > 1:
+        yield "Workloads beside each other", View(find=partial(_families, curves))
+    noise = {workload: scale for workload, about in first.items() for scale in [_noise_scale(about)] if scale}
+    for name in asked.compare:
+        measured = [curve for curve in map(measured_curve, repeats) if curve]
+        found = published_views([*(about.curve for about in abouts), *measured], name, noise)
+        yield f"Beside published results: {name}", View(found.said, found.tables, (), partial(tuple, found.figures))
+    if asked.paper:
+        from .paper import figures
+        found = figures(studies, paper=asked.paper, options=options)
+        yield f"The figures of {asked.paper}", View(found.left_out, find=partial(tuple, found.figures))
+
+
+def _families(curves):
+    from .paper import family_figures
+    return family_figures(curves)
+
+
+def _noise_scale(about):
+    """The noise scale at the largest batch where it was measured."""
+    known = [(batch, noise.whole.noise_scale) for batch, noise, _ in about.noise]
+    return max(((batch, scale) for batch, scale in known if 0 < scale < np.inf), default=(0, None))[1]
 
 
 def view_without_target(studies: Sequence[Study], options: Options, asked: Asked) -> View:
@@ -135,6 +219,8 @@ def paper_targets(paper: str | None, workload: Workload) -> tuple[Target, ...]:
     if paper is None:
         return ()
     from .paper import PAPERS
+    if paper not in PAPERS:
+        raise UsageError(f"--paper {paper}: there is no such paper; choose one of {', '.join(PAPERS)}")
     names, sheets = PAPERS[paper].names_of(workload), PAPERS[paper].FIGURES
     lines = [line for sheet in sheets for panel in sheet.panels for line in panel.lines]
     found = [line.target for line in lines if line.workload in names]

@@ -187,14 +187,14 @@ def batch_summary(section) -> tuple[str, ...]:
                         [cell.met > 0 for cell in cells])
 
 
-def summary(section, batches=True) -> tuple[str, ...]:
-    """What a section found, in sentences; ``batches``: also of the regimes, from repeats at each batch."""
+def summary(section) -> tuple[str, ...]:
+    """What a section found, in sentences."""
     said = []
     for series in section.series:
         said += _series_summary(section, series) if section.target else _throughput_summary(series)
     said += [_alone_summary(section, cell) for cell in section.alone] if len(section.alone) <= 3 else []
-    return (*said, *(batch_summary(section) if batches else ()), *search_words.summary(section.searches),
-            *_parts_summary(section), *_noise_summary(section), *schedules(section))
+    return (*said, *batch_summary(section), *search_words.summary(section.searches), *_parts_summary(section),
+            *_noise_summary(section), *schedules(section))
 
 
 def schedules(section) -> tuple[str, ...]:

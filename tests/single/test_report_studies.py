@@ -10,7 +10,7 @@ from hvdscale.cli.report import main
 from hvdscale.errors import UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.report.document import as_json
-from hvdscale.report.html import as_html
+from hvdscale.report.html import _detail
 from hvdscale.report.make import on_screen, read
 from hvdscale.report.studies import Asked, are_searched
 from hvdscale.target import Target
@@ -54,10 +54,30 @@ def test_budgets_are_shown_where_they_are_asked_for(swept):
 
 def test_tables_in_detail_are_in_the_files_alone(swept):
     [(_, [page])] = swept.pages
-    [detail] = page.details
-    assert detail.title not in words(swept) and detail.title in as_html(swept)
+    detail = next(table for table in page.details if table.name.startswith("budget-trials"))
+    assert detail.title not in words(swept) and f"<summary>{detail.title}</summary>" in _detail(detail, "here")
     [section] = json.loads(json.dumps(as_json(swept), allow_nan=False))["workloads"][0]["sections"]
     assert detail.name in [table["name"] for table in section["tables"]]
+
+
+def test_a_sweep_s_page_says_regimes_and_what_rules_cost_and_draws_every_kind_of_figure(swept):
+    [(_, [page])] = swept.pages
+    said = " ".join(page.summary)
+    assert "erfect scaling" in said and "Maximum useful batch" in said and "Learning-rate rules" in said
+    assert said.index("Maximum useful batch") < said.index("Learning-rate rules")
+    names = [figure.name for figure in page.figures]
+    assert len(names) == len(set(names)) and {"steps-batch", "trials", "best-of-n", "curve-step"} <= set(names)
+
+
+def test_workloads_are_shown_beside_each_other_and_beside_publications():
+    logs = [*sweep(), *sweep(optimizer="sgd")]
+    document = read(logs, asked=Asked(compare=("shallue2019",)))
+    beside, published = document.chapters
+    assert beside.title == "Workloads beside each other" and {figure.name for figure in beside.view.figures} == {
+        "optimizers-steps", "optimizers-normalised"}
+    assert published.view.summary and published.title in words(document)
+    written = json.loads(json.dumps(as_json(document), allow_nan=False))["chapters"]
+    assert [one["title"] for one in written] == [beside.title, published.title] and written[0]["figures"]
 
 
 def test_repeats_of_one_setting_are_no_studies():
@@ -79,12 +99,12 @@ def wide(tmp_path, monkeypatch):
 def test_a_huge_log_is_told_of_without_a_trial_of_its_own(wide, monkeypatch, tmp_path):
     monkeypatch.setattr("hvdscale.report.make.read_trials", lambda log: pytest.fail("a trial was made"))
     result = CliRunner().invoke(main, [wide, "--target", "val/error<0.3", "--out", str(tmp_path / "out"), "--format",
-                                       "html,json,csv"])
+                                       "json,csv"])
     assert result.exit_code == 0, result.exception
     said = " ".join(result.output.split())
     assert said.startswith("More than 5,000,000 evaluations: this report is of the studies as a whole.")
-    assert "fewest steps to val/error<0.3" in said and "300 trials in 1 log" in (
-        tmp_path / "out" / "report.html").read_text()
+    assert "fewest steps to val/error<0.3" in said
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["notes"][0] in said
 
 
 def test_a_huge_log_and_its_trials_say_the_same_of_the_fewest_steps(wide, monkeypatch):
@@ -98,6 +118,16 @@ def test_a_huge_log_and_its_trials_say_the_same_of_the_fewest_steps(wide, monkey
         short = fewest(read([opened], [target]))
         monkeypatch.setattr("hvdscale.report.make.MOST_EVALUATIONS", 10 ** 9)
         assert short and fewest(read([opened], [target])) == short
+
+
+def test_a_paper_s_figures_are_made_of_an_archive_held_against_its_targets(wide, tmp_path):
+    result = CliRunner().invoke(main, [wide, "--paper", "shallue2019", "--out", str(tmp_path), "--format", "json"])
+    assert result.exit_code == 0, result.exception
+    assert result.output.startswith("As in the paper: this report is of the studies as a whole.")
+    assert "By global batch: val/error<0.3 (the best of each search)" in result.output
+    chapters = json.loads((tmp_path / "report.json").read_text())["chapters"]
+    [chapter] = [one for one in chapters if "2019" in one["title"]]
+    assert any("figure-1" in figure["name"] for figure in chapter["figures"])
 
 
 def test_without_a_target_the_best_measured_is_shown_and_a_target_asked_for(wide):
@@ -118,7 +148,8 @@ def test_lists_of_budgets(tmp_path, monkeypatch, text, found):
 
 @pytest.mark.parametrize("arguments, said", [
     (["--budget", "10 furlongs"], "10 furlongs"), (["--target", "val/error>0.1"], "val/error<0.1"),
-    (["--target", "val/loss<1"], "the metrics there: ")])
+    (["--target", "val/loss<1"], "the metrics there: "), (["--compare", "shallue"], "shallue2019"),
+    (["--paper", "shallue"], "shallue2019")])
 def test_misuse_is_explained_of_huge_logs_too(wide, arguments, said):
     result = CliRunner().invoke(main, [wide, *arguments])
     assert result.exit_code == UsageError.exit_code and said in result.output
