@@ -37,6 +37,10 @@ from .schema import Status
 
 TRIALS, BYTES = 48, 4 << 20             # of one piece of work
 ALONE = 200                             # so few trials are read without help
+LARGEST_STUDY = 4 << 30                 # bytes of a study's files in a tar file, which are held at once
+LARGEST_HEADER = 1 << 20                # bytes of a header that continues, which tarfile holds at once
+EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE,
+            tarfile.SOLARIS_XHDTYPE)
 ROOT = "batch_science"                  # the folder that the published archive unpacks to
 GROUPS = ("mnist_subsets", "imagenet_subsets", "solution_quality")      # of data sets, in the published archive
 FILES = ("metadata.json", "measurements.csv")
@@ -316,9 +320,9 @@ class _Tar:
     def studies(self) -> Iterator[Study]:
         """Each study once its members have come; LogError where they lie apart."""
         try:
-            with self._raw, tarfile.open(fileobj=self._raw, mode="r|*") as tar:
+            with self._raw, tarfile.open(fileobj=self._raw, mode="r|*", tarinfo=_Member) as tar:
                 yield from self._of(tar)
-        except (tarfile.TarError, EOFError, OSError, ValueError, TypeError) as error:      # the last: a cut header
+        except (tarfile.TarError, EOFError, OSError, RecursionError, TypeError, ValueError) as error:      # of headers
             raise LogError(f"{self.path}: is no tar file, or is damaged: {error}") from error
         except Exception as error:                      # zlib.error, lzma.LZMAError: of no common kind
             if type(error).__module__ not in ("zlib", "_lzma", "lzma"):
@@ -327,7 +331,8 @@ class _Tar:
 
     def _of(self, tar):
         study, done = None, set()
-        for member in tar:
+        while (member := tar.next()) is not None:
+            tar.members.clear()                     # which it keeps, all of them
             place = self._place(member)
             if place is None:
                 continue
@@ -341,8 +346,6 @@ class _Tar:
                                    "import the folder")
                 study = _TarStudy(folders)
             study.take(self, tar, member, trial, name)
-        if tar.fileobj.tell() <= tar.offset:        # no block of zeros was read after the last member
-            raise LogError(f"{self.path}: is damaged: it is cut off after {tar.offset} bytes of its members")
         if study is not None:
             yield self._whole(study)
 
@@ -365,11 +368,28 @@ class _Tar:
         return study.study(self.path)
 
 
+class _Member(tarfile.TarInfo):
+    """A member of a tar file: a wrong header before it is an error, not the file's end, and a huge one is, too."""
+
+    @classmethod
+    def frombuf(cls, buf, encoding, errors):
+        """As tarfile has it, but ReadError where it would take the file to end without a block of zeros."""
+        try:
+            found = super().frombuf(buf, encoding, errors)
+        except tarfile.EOFHeaderError:
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"{error}; it is cut off, or was changed") from error
+        if found.type in EXTENDED and found.size > LARGEST_HEADER:
+            raise tarfile.ReadError(f"a header of {found.size} bytes")
+        return found
+
+
 class _TarStudy:
     """The members of one study, as they come."""
 
     def __init__(self, folders):
-        self.folders = folders
+        self.folders, self._size = folders, 0
         self._file, self._trials, self._wrong = None, {}, []
 
     def take(self, source, tar, member, trial, name):
@@ -389,6 +409,10 @@ class _TarStudy:
         except WrongFile as error:
             self._wrong.append(str(error))
             return
+        self._size += member.size
+        if self._size > LARGEST_STUDY:
+            raise LogError(f"{source.path}: the files of {'/'.join(self.folders)} have more than {LARGEST_STUDY >> 30} "
+                           "GiB, too many to hold at once; unpack it, and import the folder")
         data = tar.extractfile(member).read()
         if trial:
             holder[name] = data

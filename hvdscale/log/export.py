@@ -108,7 +108,7 @@ def _export(log: Log, root: str, progress) -> Exported:
 
 
 def _write(path, text):
-    with open(path, "w", encoding="utf-8", newline="") as file:
+    with open(path, "w", encoding="utf-8", errors="replace", newline="") as file:   # JSON can name half a character
         file.write(text)
 
 

@@ -287,6 +287,29 @@ def test_a_tar_file_cut_off_between_members_is_an_error(tmp_path):
             assert not (tmp_path / "log.h5").exists()
 
 
+def test_a_changed_header_is_no_end_of_a_tar_file(tmp_path):
+    whole = bytearray(tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), *members(2)).read_bytes())
+    at = bytes(whole).rindex(PLACE.encode() + b"/2/metadata.json")
+    whole[at] ^= 1
+    (tmp_path / "a.tar").write_bytes(whole)
+    with pytest.raises(LogError, match="a.tar: is no tar file, or is damaged: bad checksum"):
+        import_archive(tmp_path / "a.tar", tmp_path / "log.h5", skip_broken=True)
+    assert os.listdir(tmp_path) == ["a.tar"]
+
+
+def test_a_tar_file_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
+    name = tarfile.TarInfo("x")
+    name.type, name.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
+    (tmp_path / "a.tar").write_bytes(tar_of(tmp_path / "b.tar", STUDY_MEMBER).read_bytes()[:1024]
+                                     + name.tobuf(tarfile.GNU_FORMAT))
+    with pytest.raises(LogError, match="a.tar: .*a header of 1099511627776 bytes"):
+        import_archive(tmp_path / "a.tar", tmp_path / "log.h5")
+    monkeypatch.setattr(archive, "LARGEST_STUDY", 200)
+    tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), *members(2))
+    with pytest.raises(LogError, match=f"the files of {PLACE} have more than .* GiB.*import the folder"):
+        import_archive(tmp_path / "a.tar", tmp_path / "log.h5")
+
+
 def link(name, kind=tarfile.SYMTYPE):
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, "/etc/passwd"
@@ -443,19 +466,30 @@ def test_files_that_are_none_of_the_layout_are_told(tmp_path):
     assert import_archive(tmp_path / "archive", tmp_path / "log.h5").others == [str(folder / "notes.txt")]
 
 
-@pytest.mark.parametrize("path", [
-    "../../evil/32", "/abs/model/sgd/32", "mnist/../../../32", "mnist/a\nb/sgd/32", "a//b/32", "mnist/.ssh/sgd/32"])
-def test_an_export_writes_nowhere_else(path, tmp_path):
-    """A log from strangers may say anything of its archive."""
+def stranger(tmp_path, **said):
+    """The log evil.h5, which says other things of its archive."""
     small(tmp_path / "archive")
     import_archive(tmp_path / "archive", tmp_path / "log.h5")
     with read_log(tmp_path / "log.h5") as log:
         plan = json.loads(log.trials["plan"][0])
-        plan["archive"]["path"] = path
+        plan["archive"] |= said
         with BulkLog(tmp_path / "evil.h5", {t.name: tuple(t.specs.values()) for t in log.tables}) as out:
             for table in log.tables:
                 for name in table:
                     out.add(table.name, name, [json.dumps(plan)] * table.rows if name == "plan" else table[name])
+
+
+def test_half_a_character_in_a_study_is_no_crash_of_an_export(tmp_path):
+    stranger(tmp_path, text='"\ud800"')
+    export_archive(tmp_path / "evil.h5", tmp_path / "out")
+    assert (tmp_path / "out" / PLACE / "study.json").read_text() == '"?"'
+
+
+@pytest.mark.parametrize("path", [
+    "../../evil/32", "/abs/model/sgd/32", "mnist/../../../32", "mnist/a\nb/sgd/32", "a//b/32", "mnist/.ssh/sgd/32"])
+def test_an_export_writes_nowhere_else(path, tmp_path):
+    """A log from strangers may say anything of its archive."""
+    stranger(tmp_path, path=path)
     before = sorted(os.listdir(tmp_path))
     with pytest.raises(LogError, match="cannot be the folder of a study"):
         export_archive(tmp_path / "evil.h5", tmp_path / "out")
