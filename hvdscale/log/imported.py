@@ -1,8 +1,8 @@
 """Trials from elsewhere on their way into a log: columns are made as they are met, rows that lack them are NaN.
 
     with ImportedLog(path, {"kind": "archive", "from": source}) as out:
-        out.trials({"dataset": [...], "global_batch": [...], ...}, points)       ids are given in order of coming
-        out.evaluations(rows, {"step": ..., "val/error": ...})                   of the trials just added
+        ids = out.trials({"dataset": [...], "global_batch": [...], ...}, points)        in order of coming
+        out.evaluations(ids, rows, step, examples, {"val/error": ...})                  of these trials, end to end
 
 What nothing is known of reads so: times are NaN, the ghost batch is 0, there was one worker.
 """

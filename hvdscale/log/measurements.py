@@ -26,6 +26,7 @@ import numpy as np
 from ..errors import LogError
 from ..target import ALIASES, SPLITS
 from .decimals import Block, CellsError
+from .plan_text import MOST, is_deeper
 from .schema import Status
 
 BLOCK_BYTES = 1 << 19               # of files read together: small enough for a core's cache
@@ -37,8 +38,7 @@ BETTER = {"error": "smaller", "cross_entropy": "smaller", "perplexity": "smaller
 OTHER = "archive/"                  # before the names of columns that are no split/metric
 STATUSES = {status.name: status for status in Status if status != Status.RUNNING}
 LARGEST_INT = 2**63 - 1
-MOST_STEPS = 2**53                  # as plan_text has it, with some room for the plan around a study
-DEEPEST = 30
+DEEPEST = 30                        # of what lies within each other: the plan around a study may be plan_text.DEEPEST
 _METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]*\w[\w.+-]*", re.ASCII)
 _NAME = re.compile(r"[\w.+-]*\w[\w.+-]*", re.ASCII)
 
@@ -54,11 +54,11 @@ class TrialFiles(NamedTuple):
 
 @dataclass
 class Batch:
-    """What the files of some trials say; arrays over trials have one entry for each that is not wrong.
+    """What the files of some trials say; lists over trials have one entry for each that is not wrong.
 
-    ids, status     the archive's ids (int64) and Status (int8)
+    ids, status     the archive's ids and Status, as integers
     metadata        texts of metadata.json
-    parameters      numbers among "parameters", by this project's names: float arrays, NaN where a trial has none
+    points          of each the numbers among its "parameters", by this project's names
     rows            evaluations of each
     layouts         JSON: see the module's synopsis
     step, columns   of all evaluations: int64, and float64 by column of the log
@@ -115,10 +115,11 @@ def read_trials(trials: Sequence[TrialFiles]) -> Batch:
     return batch
 
 
-def file_bytes(content: bytes | str | None, name: str) -> bytes:
+def file_bytes(content: bytes | str | None, name: str, most: int | None = None) -> bytes:
     """What a file of an archive holds; raises WrongFile where it is missing, too large or no plain file.
 
     content  bytes, or the path of the file;  name  the file's, as an error shall call it
+    most     bytes that it may have; None: those of its name in LARGEST
     """
     if content is None:
         raise WrongFile(f"{name}: is missing")
@@ -130,7 +131,7 @@ def file_bytes(content: bytes | str | None, name: str) -> bytes:
             state = os.fstat(descriptor)
             if not stat.S_ISREG(state.st_mode):
                 raise WrongFile(f"{name}: is no plain file")
-            refuse_large(state.st_size, name)
+            refuse_large(state.st_size, name, most)
             with open(descriptor, "rb", buffering=0, closefd=False) as file:
                 return file.readall()
         finally:
@@ -141,9 +142,9 @@ def file_bytes(content: bytes | str | None, name: str) -> bytes:
         raise WrongFile(f"{name}: cannot be read: {error.strerror}") from error
 
 
-def refuse_large(size: int, name: str):
+def refuse_large(size: int, name: str, most: int | None = None):
     """Raises WrongFile where a file is larger than any such file can be."""
-    most = LARGEST[os.path.basename(name)]
+    most = LARGEST[os.path.basename(name)] if most is None else most
     if size > most:
         raise WrongFile(f"{name}: has {size} bytes, more than the {most} that such a file may have")
 
@@ -162,7 +163,7 @@ def json_object(data: bytes, name: str) -> tuple[dict, str]:
     return value, text
 
 
-def whole_number(value, least: int, name: str, key: str, most: int = MOST_STEPS) -> int:
+def whole_number(value, least: int, name: str, key: str, most: int = MOST) -> int:
     """The value if it is an integer from ``least`` to ``most``; raises WrongFile."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise WrongFile(f"{name}: {key} is {_short(value)}, not an integer from {least} to {most}")
@@ -171,11 +172,7 @@ def whole_number(value, least: int, name: str, key: str, most: int = MOST_STEPS)
 
 def refuse_deep(value, name: str):
     """Raises WrongFile where lists and objects lie in each other deeper than a plan may have them."""
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)
-                 if isinstance(inner, (dict, list))]
-    if level:
+    if is_deeper(value, DEEPEST):
         raise WrongFile(f"{name}: is nested too deep")
 
 

@@ -87,7 +87,8 @@ def read_plan(text: str) -> dict:
         return {}
     if not isinstance(plan, dict):
         return {}
-    _refuse_deep(plan)
+    if is_deeper(plan, DEEPEST):
+        raise LogError(f"its plan is nested deeper than {DEEPEST} times")
     for part in PARTS:
         value = plan.get(part)
         if value is not None and not isinstance(value, dict):
@@ -164,15 +165,13 @@ def _check_parameter(parameter, point):
         raise wrong(f"and {_shown(value)} as its value, where a finite number belongs")
 
 
-def _refuse_deep(plan):
-    """LogError where things lie in each other so deep that no plan has it."""
-    level = [plan]
-    for _ in range(DEEPEST):
-        level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)
+def is_deeper(value: dict | list, most: int) -> bool:
+    """Whether lists and objects lie in each other deeper than ``most`` times."""
+    level = [value]
+    for _ in range(most):
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)
                  if isinstance(inner, (dict, list))]
-        if not level:
-            return
-    raise LogError(f"its plan is nested deeper than {DEEPEST} times")
+    return bool(level)
 
 
 def _shown(value, most=60):

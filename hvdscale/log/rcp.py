@@ -29,13 +29,15 @@ import numpy as np
 
 from ..errors import LogError, UsageError
 from .imported import ImportedLog
-from .measurements import (LARGEST_INT, MOST_STEPS, WrongFile, file_bytes, json_object, parameter_name, refuse_deep,
+from .measurements import (LARGEST_INT, WrongFile, file_bytes, json_object, parameter_name, refuse_deep,
                            whole_number)
+from .plan_text import MOST
 from .schema import Status
 
 TARGET = "val/converged>=1"
 UNITS = ("epochs", "examples", "steps", "tokens")
 VALUES = ("Epochs to converge", "samples to converge")
+LARGEST = 4 << 20                   # bytes of a file
 ON_GRID = 0.9                       # of the values, where the others are taken for slips
 EXAMPLES_FROM = 20_000              # values from here on are no epochs
 OWN_UNITS = {"gpt3": "tokens", "sd": "steps"}
@@ -98,14 +100,14 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
 def read_points(source: str, unit: str | None = None) -> list[Point]:
     """The points of a file by benchmark and batch size; raises LogError."""
     try:
-        data, _ = json_object(file_bytes(source, "study.json"), source)
+        data, _ = json_object(file_bytes(source, source, LARGEST), source)
         refuse_deep(data, source)
         if not is_rcp(data):
             raise WrongFile(f"{source}: is JSON, but no table of reference convergence points: each entry needs "
                             "Benchmark, BS and 'Epochs to converge'")
         points = [_point(source, name, entry, unit) for name, entry in data.items()]
     except WrongFile as error:
-        raise LogError(str(error).replace("study.json", source)) from None
+        raise LogError(str(error)) from None
     largest: dict[str, Fraction] = {}
     for point in points:
         largest[point.benchmark] = max(largest.get(point.benchmark, Fraction(0)), *point.values)
@@ -158,7 +160,7 @@ def _add(log, source, point, spacing, train_examples) -> int:
     spacing_steps = math.ceil(spacing * factor / point.batch) if spacing else 0
     steps = [math.ceil(value * factor / point.batch) for value in point.values]
     examples = [min(round(value * factor), step * point.batch) for value, step in zip(point.values, steps)]
-    if max(examples) > LARGEST_INT or max(steps) > MOST_STEPS:
+    if max(examples) > LARGEST_INT or max(steps) > MOST:
         raise LogError(f"{source}: {point.name}: {max(examples)} examples are more than 64 bits can count")
     numbers = {}
     for name, value in point.hyperparameters.items():
