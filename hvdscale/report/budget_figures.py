@@ -170,10 +170,13 @@ def _draw_map(axes, record, scale, maps):
     if lost.any():
         axes.plot([], [], **look, label="diverged")
     shares = np.array([scale.share(value) if math.isfinite(value) else math.nan for value in record.value])
+    marks: dict[tuple, list] = {}                           # of one look: drawn together
     for at in np.argsort(-shares, kind="stable"):           # the better lie on top
         if is_positive(record.rate[at]) and not lost[at] and shares[at] == shares[at]:
-            axes.plot([record.global_batch[at]], [record.rate[at]], linestyle="", marker=CELL, markeredgewidth=0,
-                      color=scale.at(shares[at]), markersize=5 if record.kind[at] == SHORT else 10)
+            marks.setdefault((scale.at(shares[at]), 5 if record.kind[at] == SHORT else 10), []).append(at)
+    for (color, size), rows in marks.items():
+        axes.plot(record.global_batch[rows], record.rate[rows], linestyle="", marker=CELL, markeredgewidth=0,
+                  color=color, markersize=size)
     best = list(record.best)
     frame = {"linestyle": "", "marker": CELL, "markerfacecolor": "none", "markeredgecolor": INK, "markersize": 13,
              "markeredgewidth": 1.2}
