@@ -1,6 +1,6 @@
 """Steps to a target as a function of the learning rate at one batch, from all the trials of a search.
 
-    found = landscape_of(np.log(rate), before, steps, met)
+    found = landscape_of(np.log(rate), before, steps)
     found.optimum(0.95)             -> the best rate, with its interval
     found.loss(np.log(0.8), 0.95)   -> steps at rate 0.8 over steps at the best rate, likewise
 

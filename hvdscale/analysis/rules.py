@@ -328,15 +328,16 @@ class _Batch:
         if self is base:
             return RulePoint(self.study.global_batch, rate, Estimate(1.0, 1.0, 1.0, 1), BASE, KEPT, self.point.steps,
                              self._near(rate), (self.study.key(self.best),), None)
-        loss, how, keys = self._loss(rule, rate, tolerance)
+        loss, how, keys = self._loss(rule, base, rate, tolerance)
         verdict = LOST if loss.low > 1 + tolerance else KEPT if loss.high <= 1 + tolerance else UNKNOWN
         steps = times(self.point.steps, loss)
         return RulePoint(self.study.global_batch, rate, loss, how, verdict, steps, self._near(rate), keys,
                          self._missing(rule, rate, base, start) if verdict == UNKNOWN else None)
 
-    def _loss(self, rule, rate, tolerance):
+    def _loss(self, rule, base, rate, tolerance):
         """(loss, how it is known or why not, trials)."""
-        runs = [trial for trial, made in self.made_by.items() if made == rule
+        ratio = self.study.global_batch / base.study.global_batch       # at which a cap may not be reached
+        runs = [trial for trial, made in self.made_by.items() if made.factor(ratio) == rule.factor(ratio)
                 and abs(np.log(self.rate[trial] / rate)) <= np.log(NEAR) and self.study.feasible[trial]]
         if runs:
             tuned = [row for row in np.flatnonzero(self._same_point()).tolist() if row not in self.made_by]

@@ -132,13 +132,13 @@ def test_with_one_momentum_the_rate_itself_is_scaled():
 
 # runs made with a rule
 
-def with_runs(steps, seeds=3):
+def with_runs(steps, seeds=3, **how):
     base, large = (searched(batch, best_rate(batch), fewest(batch)) for batch in (4, 64))
     tuned = rules_of(curve_of(logged(*base, path="b4.h5"), logged(*large, path="b64.h5")))
     rate = tuned.base_rate * 4
     direct = [run(100 + seed, 64, steps + 10 * seed, every=10, budget=4000, lr=rate, searched=False,
                   rule=("sqrt", 4, tuned.base_rate), seed=seed) for seed in range(seeds)]
-    return rules_of(curve_of(logged(*base, path="b4.h5"), logged(*large, *direct, path="b64.h5")))
+    return rules_of(curve_of(logged(*base, path="b4.h5"), logged(*large, *direct, path="b64.h5")), **how)
 
 
 def test_runs_made_with_a_rule_are_used_as_they_are():
@@ -148,6 +148,12 @@ def test_runs_made_with_a_rule_are_used_as_they_are():
     tuned = found.tuned_steps[-1].value
     assert point.loss.value == pytest.approx((2000 * 2010 * 2020) ** (1 / 3) / tuned)
     assert point.verdict == LOST and cost(found, "linear").points[-1].how != RUNS
+
+
+def test_runs_made_with_a_rule_tell_of_its_capped_form_where_the_cap_is_not_reached():
+    free, high, low = (rule.points[-1] for rule in with_runs(
+        2000, rules=(Rule("sqrt"), Rule("sqrt", 8.0), Rule("sqrt", 2.0))).costs)
+    assert high.how == RUNS and high.loss == free.loss and low.how != RUNS
 
 
 def test_one_run_with_a_rule_tells_no_more_than_its_value():
