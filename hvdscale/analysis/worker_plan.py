@@ -227,16 +227,6 @@ def plans_of(group, request: Request, *, links: Links | None = None, given: Step
     return tuple(basis.plan(section.target, *steps(section), best=_best(section)) for section in about)
 
 
-def plans_over(targets, steps, times: StepTimes, request: Request, workload=None) -> tuple[WorkerPlan | NoPlan, ...]:
-    """A plan for each of several targets, such as those of a page on which the target can be moved.
-
-    steps  gives (StepsPoints, draws of B_crit or None) of a target, see steps_curve.points_of_curve; the step times do
-           not depend on the target, so they are made once: StepTimes.of(timings_of(trials))
-    """
-    basis = _Basis(workload, times, request, None)
-    return tuple(basis.plan(target, *steps(target)) for target in targets)
-
-
 @dataclass(frozen=True, eq=False)
 class _Basis:
     """What plans for several targets share."""
@@ -297,6 +287,8 @@ def _batches(workers, curve, times, request, train_examples):
         return sorted(found), ""
     if workers > largest:
         return [], f"more workers than the {train_examples:,} training examples allow"
+    if not sized and min(batches) > largest:
+        return [], f"batch {min(batches):,} is larger than the {train_examples:,} training examples"
     if not sized:
         return [], f"batch {max(batches):,} has fewer examples than workers"
     return [], f"more than {most_local:,} examples a worker; --accumulate or a larger --max-local-batch would allow it"

@@ -9,8 +9,7 @@ from hvdscale.analysis.step_time import BOUNDED, EXTRAPOLATED, INTERPOLATED, MEA
 from hvdscale.analysis.steps import Estimate
 from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, points_of_curve, quantiles, steps_curve
 from hvdscale.analysis.trials import read_trials
-from hvdscale.analysis.worker_plan import (AT_ONCE, NO_STEPS, NO_TIMES, NOT_MET, NoPlan, Request, plan_of, plans_of,
-                                           plans_over)
+from hvdscale.analysis.worker_plan import (AT_ONCE, NO_STEPS, NO_TIMES, NOT_MET, NoPlan, Request, plan_of, plans_of)
 from hvdscale.target import Target
 from tests.single.made_logs import SQNORMS, log, trial
 
@@ -226,6 +225,8 @@ def test_a_batch_is_no_larger_than_the_training_set():
     found = plan(run(1), run(4), workers=(4, 2 * 10 ** 6))
     assert [option.workers for option in found.options] == [4]
     assert found.left_out == ((2 * 10 ** 6, "more workers than the 1,000,000 training examples allow"),)
+    found = plan(run(1), run(4), workers=(4, 10 ** 5), local_batch=32)
+    assert found.left_out == ((10 ** 5, "batch 3,200,000 is larger than the 1,000,000 training examples"),)
 
 
 def test_what_needs_untimed_links_is_a_lower_bound_and_no_recommendation():
@@ -325,14 +326,6 @@ def test_each_target_has_its_plan_and_the_times_are_shared():
     assert loose.times is strict.times
     again = plan_of(strict.curve, loose.times, loose.request, SimpleNamespace(train_examples=0))
     assert [option.seconds for option in again.options] == [option.seconds for option in strict.options]
-
-
-def test_a_list_of_targets_is_planned_with_one_set_of_step_times(measured):
-    steps = {value: ((StepsPoint(32, Estimate(*[100 / value] * 3, 1)),) if value else (), None)
-             for value in (0.1, 0.2, 0)}
-    strict, loose, never = plans_over(steps, steps.get, measured.times, Request((1, 2), local_batch=32))
-    assert strict.options[0].seconds.value == pytest.approx(2 * loose.options[0].seconds.value)
-    assert strict.times is loose.times and never.why == NO_STEPS
 
 
 def test_a_curve_over_studies_gives_its_points_and_its_fit():
