@@ -115,15 +115,12 @@ class Held:
 
 def held_to(study: Study, column: str, minimizes: bool, budget: Budget | None = None) -> Held:
     """A study's trials held to a budget; None: each as long as it was to run. KeyError without the metric."""
-    if budget is None or budget.unit == "steps":
-        best = best_metric(study, column, minimizes, np.inf if budget is None else budget.amount)
-        value, step = best.value, best.step
-    else:
-        value, step = _best_along(study, column, minimizes, budget)
+    within = () if budget is None else (budget.limit(study.workload), budget.axis)
+    best = best_metric(study, column, minimizes, *within)
     kind = np.where(ends_short(study, budget), SHORT, MEASURED)
     kind[study.infeasible] = DIVERGED
     kind[~study.feasible & ~study.infeasible] = LOST
-    return Held(study, value, step, kind.astype(np.int8))
+    return Held(study, best.value, best.step, kind.astype(np.int8))
 
 
 def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
@@ -143,22 +140,6 @@ def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
     if budget is None:
         short |= study.pruned
     return short
-
-
-def _best_along(study, column, minimizes, budget):
-    """(value, step) of each trial's best within a budget that is not in steps."""
-    evaluations = study.evaluations
-    with np.errstate(invalid="ignore"):
-        inside = evaluations.read(budget.axis) <= budget.limit(study.workload)
-    values, step = np.where(inside, evaluations.read(column), np.nan), evaluations.read("step")
-    best, at_step = np.full((2, len(study)), np.nan)
-    some = np.flatnonzero(evaluations.counts > 0)
-    if len(some):
-        first = evaluations.first[:-1][some]
-        best[some] = (np.fmin if minimizes else np.fmax).reduceat(values, first)
-        reached = np.where(values == np.repeat(best, evaluations.counts), step, np.nan)
-        at_step[some] = np.fmin.reduceat(reached, first)
-    return best, at_step
 
 
 @dataclass(frozen=True, eq=False)

@@ -385,15 +385,18 @@ class Best:
     step: np.ndarray
 
 
-def best_metric(study: Study, column: str, minimizes: bool, most_steps: float = np.inf) -> Best:
-    """The best that each trial measured in at most so many steps, NaN apart. KeyError without the metric."""
+def best_metric(study: Study, column: str, minimizes: bool, most: float = np.inf, along: str = "step") -> Best:
+    """The best that each trial measured in at most so many steps, NaN apart. KeyError without the metric.
+
+    along   "step", "examples" or "train_seconds": what ``most`` is of
+    """
     evaluations = study.evaluations
-    values, step = evaluations.read(column), evaluations.read("step")
-    if most_steps < np.inf:
-        values = np.where(step <= most_steps, values, np.nan)
+    values = evaluations.read(column)
+    if most < np.inf:
+        values = np.where(evaluations.read(along) <= most, values, np.nan)
     best = best_values(evaluations, values, minimizes)
     row = _first_in_trial(values == np.repeat(best, evaluations.counts), evaluations.first)
-    return Best(best, _taken(step, row))
+    return Best(best, _taken(evaluations.read("step"), row))
 
 
 def best_values(evaluations: Evaluations, values: np.ndarray, minimizes: bool) -> np.ndarray:
