@@ -23,7 +23,7 @@ LEAST_POINTS = 3
 REACH = 300.0           # B_crit is sought so far beyond the batches; what it may exceed is taken for unbounded
 GRID = 400
 DRAWS = 1000
-OWN_FREEDOM = 2
+OWN_FREEDOM = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,8 @@ class Hyperbola:
     s_min, b_crit  with intervals that are open, to 0 or inf, where the points do not reach; so are the values where the
                    points are best fitted by perfect scaling alone (S_min 0, B_crit inf), or by a plateau (B_crit 0)
     rms_log2       of log2(S / curve) over the points
+    spread         standard deviation about the curve over the one that the points' own intervals claim; NaN: they claim
+                   none. Below 1 the intervals are wider than need be: what is not on the curve only adds to it.
     points         that it is through
     draws          pairs of S_min and B_crit that carry their uncertainty, shape (DRAWS, 2); B_crit within REACH
     """
@@ -41,6 +43,7 @@ class Hyperbola:
     b_crit: Estimate
     rms_log2: float
     points: int
+    spread: float
     draws: np.ndarray = field(repr=False)
 
     @property
@@ -127,7 +130,7 @@ class _Profile:
 
 def _fit(batches, steps, deviations, confidence):
     profile, count = _Profile(batches, steps, deviations), len(batches)
-    freedom, squares = count - 2, profile.least
+    freedom, squares, own = count - 2, profile.least, np.nan
     if deviations is not None:
         own = float((profile.weights * deviations ** 2).mean())
         freedom, squares = freedom + OWN_FREEDOM, squares + OWN_FREEDOM * own
@@ -144,7 +147,7 @@ def _fit(batches, steps, deviations, confidence):
     s_min = (s_min[0] and np.exp(s_min[0]), s_min[1] and np.exp(s_min[1]), np.exp(s_min[2]))
     residuals = profile.rest(profile.best) - best
     return Hyperbola(Estimate(*map(float, s_min), count), Estimate(*map(float, np.exp(b_crit)), count),
-                     float(np.sqrt((residuals ** 2).mean()) / np.log(2)), count,
+                     float(np.sqrt((residuals ** 2).mean()) / np.log(2)), count, float(np.sqrt(variance / own)),
                      _draws(profile, variance, freedom))
 
 

@@ -6,9 +6,9 @@ worker counts of a batch enter one row, and a seed counts once.
 The regimes are of the batches that were run: perfect scaling goes up to the largest of them whose B S is within a
 tolerance of the smallest B S; the maximum useful batch is the smallest whose S is within a tolerance of the fewest.
 Their intervals, of batches too, are percentiles over draws of the steps at all batches, log-normal on each side of a
-value. The draws scatter about values that scatter themselves, and of a few batches one is meant, so that percentiles
-cover more than they claim: those at twice the tails (5 % and 95 % for an interval of 95 %) cover as much as that
-(tools/coverage).
+value, and narrower by as much as the points lie nearer to a hyperbola than their intervals claim. The draws scatter
+about values that scatter themselves, and of a few batches one is meant, so that percentiles cover more than they claim:
+those at twice the tails (5 % and 95 % for an interval of 95 %) cover as much as that (tools/coverage).
 """
 from __future__ import annotations
 
@@ -63,25 +63,27 @@ class Regimes:
 def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], perfect_within=PERFECT_WITHIN,
                useful_within=USEFUL_WITHIN, confidence=CONFIDENCE) -> Regimes:
     """The regimes of steps to target at global batches, smallest first. A batch that did not meet is in no regime."""
-    log_batches, log_steps = _logs(batches), _logs([one.value if one.met else np.inf for one in estimates])
-    drawn = _drawn(log_steps, estimates, confidence)
+    steps, examples = _logs([one.value if one.met else np.inf for one in estimates]), _logs(batches)
+    fit = hyperbola_of(batches, estimates, confidence)
+    drawn = _drawn(steps, estimates, confidence, np.fmin(1.0, fit.spread) if fit else 1.0)
+    drawn_examples, examples = None if drawn is None else drawn + examples, steps + examples
+    return Regimes(_regime(batches, examples, drawn_examples, perfect_within, confidence, _last),
+                   _regime(batches, steps, drawn, useful_within, confidence, _first),
+                   fit, tuple(_within(examples, perfect_within).tolist()), perfect_within, useful_within, confidence)
 
-    def estimate(first, tolerance, shift):
-        """first: of the batches within tolerance, the smallest; else the largest."""
-        inside = _within(log_steps + shift, tolerance)
-        if not inside.any():
-            return BatchEstimate(None)
-        value = int(batches[_chosen(inside, first)])
-        if drawn is None:
-            return BatchEstimate(value)
-        found = np.sort(_chosen(_within(drawn + shift, tolerance), first))
-        low, high = (found[int(share * (DRAWS - 1))] for share in (1 - confidence, confidence))
-        return BatchEstimate(value, float(min(value, batches[low])),
-                             np.inf if high == len(batches) - 1 else float(max(value, batches[high])))
-    return Regimes(estimate(False, perfect_within, log_batches), estimate(True, useful_within, 0.0),
-                   hyperbola_of(batches, estimates, confidence),
-                   tuple(_within(log_steps + log_batches, perfect_within).tolist()), perfect_within, useful_within,
-                   confidence)
+
+def _regime(batches, logs, drawn, tolerance, confidence, chosen):
+    """The batch that is chosen of those within tolerance, with its interval from draws of ``logs``."""
+    inside = _within(logs, tolerance)
+    if not inside.any():
+        return BatchEstimate(None)
+    value = int(batches[chosen(inside)])
+    if drawn is None:
+        return BatchEstimate(value)
+    found = np.sort(chosen(_within(drawn, tolerance)))
+    low, high = (found[int(share * (DRAWS - 1))] for share in (1 - confidence, confidence))
+    return BatchEstimate(value, float(min(value, batches[low])),
+                         np.inf if high == len(batches) - 1 else float(max(value, batches[high])))
 
 
 def _within(logs, tolerance):
@@ -89,12 +91,16 @@ def _within(logs, tolerance):
     return np.isfinite(logs) & (logs <= logs.min(-1, keepdims=True) + np.log1p(tolerance) + 1e-12)
 
 
-def _chosen(inside, first):
-    """Index of the first (or last) that is True, along the last axis."""
-    return inside.argmax(-1) if first else inside.shape[-1] - 1 - inside[..., ::-1].argmax(-1)
+def _first(inside):
+    """Index of the first that is True, along the last axis."""
+    return inside.argmax(-1)
 
 
-def _drawn(log_steps, estimates, confidence):
+def _last(inside):
+    return inside.shape[-1] - 1 - inside[..., ::-1].argmax(-1)
+
+
+def _drawn(log_steps, estimates, confidence, narrower):
     """Draws of log S, shape (DRAWS, batches), inf where a batch did not meet; None: nothing is known of the spread.
 
     A side on which an estimate is open is taken to be as wide as the widest that is known.
@@ -106,7 +112,7 @@ def _drawn(log_steps, estimates, confidence):
     known = np.isfinite(wide)
     if not known.any():
         return None
-    wide = np.where(known, wide, wide[known].max()) / ndtri(0.5 + confidence / 2)
+    wide = narrower * np.where(known, wide, wide[known].max()) / ndtri(0.5 + confidence / 2)
     deviate = np.random.Generator(np.random.Philox(key=0)).standard_normal((DRAWS, len(estimates)))
     return log_steps + deviate * np.where(deviate < 0, wide[:, 0], wide[:, 1])
 

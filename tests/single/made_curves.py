@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.stats import qmc
+from scipy.stats import binom, nct, norm, qmc
 
 from hvdscale.analysis.intervals import pooled
 from hvdscale.analysis.minimum import best_of
+from hvdscale.analysis.regimes import PERFECT_WITHIN, USEFUL_WITHIN, regimes_of
 from hvdscale.analysis.steps import estimate
 
 BITS = 20
@@ -70,7 +71,7 @@ def scrambled(dimensions, points, count, random):
 
 
 @lru_cache(maxsize=None)
-def median_best(landscape, n, searches=8000):
+def median_best(landscape, n, searches=4000):
     """log of the median best-of-n of a landscape, and quantiles of log(steps) of one trial, at 0, 1, ..., 100 %."""
     random = np.random.default_rng([n, landscape.dimensions])
     found = [landscape.searches(n, 1000, random) for _ in range(searches // 1000)]
@@ -110,46 +111,108 @@ def searches_of(landscape, n, count, random, *, true=1000.0, spacing=0.02, censo
                     float(np.ceil(true / every) * every))
 
 
+LANDSCAPES = (Landscape("bowl", 2, 4, 0.03), Landscape("bowl", 4, 4, 0.1), Landscape("cliff", 3, 6, 0.05),
+              Landscape("ridge", 3, 4, 0.1), Landscape("bowl", 3, 0.6, 0.15), Landscape("bowl", 5, 8, 0.2))
+SPACINGS = (0.01, 0.02, 0.05, 0.1, 0.2)         # of evaluations, as a share of S
+CENSORED = (0.0, 0.3, 0.6, 0.8)                 # share of trials
+NOISES = (0.03, 0.1, 0.2)                       # of repeats, standard deviation of log(steps)
+HYPERBOLA, KNEE = "hyperbola", "knee"
+
+
 @dataclass(frozen=True)
 class Known:
-    """What a made sweep was made of, at its batches."""
+    """What a made sweep was made of: a curve whose both ends lie among its batches."""
 
-    batches: np.ndarray
+    shape: str
     s_min: float
     b_crit: float
+    batches: np.ndarray
 
     @property
     def steps(self):
         """S at each batch."""
-        return self.s_min * (1 + self.b_crit / self.batches)
+        ratio = self.b_crit / self.batches
+        return self.s_min * (1 + ratio if self.shape == HYPERBOLA else np.maximum(1, ratio))
 
-    def perfect_until(self, within=0.25):
+    @property
+    def perfect_until(self):
         """The largest batch whose B S is within tolerance of the smallest."""
         examples = self.batches * self.steps
-        return self.batches[examples <= (1 + within) * examples.min()].max()
+        return self.batches[examples <= (1 + PERFECT_WITHIN) * examples.min()].max()
 
-    def maximum_useful(self, within=0.2):
+    @property
+    def maximum_useful(self):
         """The smallest batch whose S is within tolerance of the fewest."""
-        return self.batches[self.steps <= (1 + within) * self.steps.min()].min()
+        return self.batches[self.steps <= (1 + USEFUL_WITHIN) * self.steps.min()].min()
 
 
-def known_curve(random, batches=2 ** np.arange(4, 14)) -> Known:
-    """A curve whose both ends lie among the batches."""
-    return Known(batches, float(np.exp(random.uniform(np.log(100), np.log(2000)))), float(2 ** random.uniform(6, 11)))
+def known_curve(random, shape=HYPERBOLA) -> Known:
+    """A curve with any critical batch from 64 to 2048, at batches 16 to 8192."""
+    s_min, b_crit = np.exp(random.uniform(np.log([100, 64]), np.log([2000, 2048])))
+    return Known(shape, float(s_min), float(b_crit), 2 ** np.arange(4, 14))
 
 
-def searched(known, landscape, n, random, **settings):
-    """An Estimate for each batch of a sweep that searched n trials at each."""
-    made = searches_of(landscape, n, len(known.batches), random, true=1000.0, **settings)
-    return [best_of(steps, before, last).scaled(true / 1000) for steps, before, last, true in
+def searched(known, n, random, number=0):
+    """An Estimate for each batch of a sweep that searched n trials at each; ``number`` chooses what kind of search."""
+    setting = {"spacing": SPACINGS[number % 5], "censored": CENSORED[number // 5 % 4],
+               "prune_keep": (None, 5)[number // 20 % 2]}
+    made = searches_of(LANDSCAPES[number % 6], n, len(known.batches), random, **setting)
+    return [best_of(*trials).scaled(true / made.true) for *trials, true in
             zip(made.steps, made.before, made.last, known.steps)]
 
 
-def repeated(known, seeds, noise, random, spacing=0.02):
+def repeated(known, seeds, random, number=0):
     """An Estimate for each batch of a sweep that ran one setting under so many seeds at each, spreads pooled."""
-    steps = known.steps[:, None] * np.exp(noise * random.standard_normal((len(known.batches), seeds)))
-    every = spacing * known.steps[:, None]
+    every = SPACINGS[number % 5] * known.steps[:, None]
+    steps = known.steps[:, None] * np.exp(NOISES[number % 3] * random.standard_normal((len(known.batches), seeds)))
     steps = np.ceil(steps / every) * every
     before = np.maximum(steps - every, 0.0)
     pool, pool_before = pooled(steps), pooled(before)
     return [estimate(one, other, (), pool, pool_before) for one, other in zip(steps, before)]
+
+
+QUANTITIES = ("steps", "s_min", "b_crit", "perfect_until", "maximum_useful")
+
+
+def coverage(sweep, sweeps, seed=0, shape=HYPERBOLA):
+    """Share of sweeps whose interval holds what it is of, and the median ratio of its ends, by quantity.
+
+    sweep  makes the estimates of a Known: searched or repeated, with its n
+    """
+    random = np.random.default_rng(seed)
+    held, wide = {name: [] for name in QUANTITIES}, {name: [] for name in QUANTITIES}
+    for number in range(sweeps):
+        known = known_curve(random, shape)
+        estimates = sweep(known, random=random, number=number)
+        regimes = regimes_of(known.batches.tolist(), estimates)
+        fit = regimes.fit if shape == HYPERBOLA else None
+        found = {"steps": list(zip(estimates, known.steps)),
+                 "perfect_until": [(regimes.perfect_until, known.perfect_until)],
+                 "maximum_useful": [(regimes.maximum_useful, known.maximum_useful)]}
+        if fit:
+            found |= {"s_min": [(fit.s_min, known.s_min)], "b_crit": [(fit.b_crit, known.b_crit)]}
+        for name, pairs in found.items():
+            held[name] += [bool(one.low <= true <= one.high) for one, true in pairs]
+            wide[name] += [one.high / one.low if one.low > 0 else np.inf for one, _ in pairs]
+    return {name: (float(np.mean(held[name])), float(np.median(wide[name]))) for name in QUANTITIES if held[name]}
+
+
+def by_bootstrap(steps, share=1.0):
+    """Percentiles of the smallest of ``share`` times as many trials, drawn with replacement. For comparison."""
+    ordered, count = np.sort(steps), len(steps)
+    above = (1 - np.arange(count + 1) / count) ** max(1, round(share * count))       # P(smallest is beyond the j-th)
+    return ordered[np.argmax(1 - above[1:] >= 0.025)], ordered[np.argmax(1 - above[1:] >= 0.975)]
+
+
+def by_order_statistics(steps):
+    """0 to the smallest trial of which the quantile is surely (97.5 %) not above. For comparison."""
+    count = len(steps)
+    below = binom.cdf(np.arange(count), count, 1 - 0.5 ** (1 / count))
+    return 0.0, np.sort(steps)[np.argmax(below >= 0.975)]
+
+
+def by_lognormal(steps):
+    """The quantile's exact interval if steps were log-normal (noncentral t). For comparison."""
+    logs, count = np.log(steps[np.isfinite(steps)]), len(steps)
+    shift = norm.ppf(1 - 0.5 ** (1 / count)) * np.sqrt(count)
+    return np.exp(logs.mean() + logs.std(ddof=1) / np.sqrt(count) * nct.ppf([0.025, 0.975], count - 1, shift))

@@ -1,0 +1,130 @@
+"""S = S_min (1 + B_crit / B) through steps by batch: known curves, published ones, and what the points do not reach."""
+import math
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.hyperbola import hyperbola_of
+from hvdscale.analysis.intervals import Estimate
+
+BATCHES = 2.0 ** np.arange(1, 14)
+INF = math.inf
+
+
+def single(steps):
+    """Estimates of single runs, whose spread is not known."""
+    return [Estimate(value, math.nan, math.nan, 1) for value in steps]
+
+
+def within(steps, share=0.1, runs=5):
+    """Estimates with an interval of so large a share on both sides."""
+    return [Estimate(value, value / (1 + share), value * (1 + share), runs) for value in steps]
+
+
+def curve(batches, s_min=164.0, b_crit=437.0):
+    return s_min * (1 + b_crit / np.asarray(batches))
+
+
+@pytest.mark.parametrize("estimates", [single, within])
+def test_a_curve_is_recovered_from_its_own_points(estimates):
+    found = hyperbola_of(BATCHES, estimates(curve(BATCHES)))
+    assert (found.s_min.value, found.b_crit.value) == (pytest.approx(164), pytest.approx(437))
+    assert found.rms_log2 == pytest.approx(0, abs=1e-6) and found.points == 13 and found.identified
+    assert found.steps(512) == pytest.approx(curve(512)) and found.steps([2, 4]) == pytest.approx(curve([2, 4]))
+
+
+def test_wider_points_give_wider_intervals():
+    narrow, wide = (hyperbola_of(BATCHES, within(curve(BATCHES), share)) for share in (0.05, 0.2))
+    for name in ("s_min", "b_crit"):
+        inner, outer = getattr(narrow, name), getattr(wide, name)
+        assert outer.low < inner.low < inner.value < inner.high < outer.high
+
+
+def test_points_off_the_curve_widen_its_intervals_whatever_their_own_say():
+    bent = curve(BATCHES) * 1.4 ** np.resize([1, -1, -1, 1], 13)
+    straight, misfit = (hyperbola_of(BATCHES, within(steps, 0.02)) for steps in (curve(BATCHES), bent))
+    assert misfit.rms_log2 == pytest.approx(math.log2(1.4), rel=0.1)
+    widths = [math.log(found.b_crit.high / found.b_crit.low) for found in (straight, misfit)]
+    assert widths[1] > 10 * widths[0] and straight.spread < 1 < misfit.spread
+
+
+def test_fewer_than_three_points_that_met_are_no_curve():
+    assert hyperbola_of([2, 4], single([300, 150])) is None
+    unmet = Estimate(INF, 0.0, INF, 5, 400.0)
+    assert hyperbola_of([2, 4, 8, 16], [*single([300, 150]), unmet, unmet]) is None
+    assert hyperbola_of([2, 4, 8, 16], [*single([300, 150, 75]), unmet]).points == 3
+
+
+def test_points_that_scale_perfectly_bound_the_critical_batch_from_below():
+    found = hyperbola_of([16, 32, 64], within(1e5 / np.array([16, 32, 64])))
+    assert found.b_crit.high == INF and found.s_min.low == 0 and not found.identified
+    assert 16 < found.b_crit.low < INF and found.s_min.high < 1e5 / 64
+
+
+def test_points_of_a_plateau_bound_the_critical_batch_from_above():
+    found = hyperbola_of([1024, 2048, 4096], within([200.0, 201.0, 199.0]))
+    assert found.b_crit.low == 0 and 0 < found.b_crit.high < 4096
+    assert found.s_min.low < 200 < found.s_min.high
+
+
+def test_perfect_scaling_throughout_has_no_steps_of_its_own():
+    found = hyperbola_of([16, 32, 64, 128], single(1e5 / np.array([16, 32, 64, 128])))
+    assert (found.b_crit.value, found.s_min.value) == (INF, 0) and math.isnan(found.steps(32))
+
+
+def test_steps_are_taken_midway_between_the_evaluations():
+    """Read at the first evaluation that meets, every S is too large by half their spacing, here 10 %."""
+    true = curve(BATCHES)
+    read = [Estimate(1.1 * value, 0.8 * value, 1.2 * value, 5, before=0.9 * value) for value in true]
+    assert hyperbola_of(BATCHES, read).s_min.value == pytest.approx(164)
+
+
+def test_a_point_of_which_nothing_is_known_takes_no_part():
+    estimates = within(curve(BATCHES))
+    estimates[3] = Estimate(10 * estimates[3].value, 0.0, INF, 5)
+    assert hyperbola_of(BATCHES, estimates).b_crit.value == pytest.approx(437)
+
+
+def test_a_point_that_is_little_known_counts_little():
+    estimates = within(curve(BATCHES))
+    estimates[3] = Estimate(3 * estimates[3].value, estimates[3].value / 10, estimates[3].value * 30, 5)
+    assert hyperbola_of(BATCHES, estimates).b_crit.value == pytest.approx(437, rel=0.05)
+
+
+def test_draws_spread_as_the_intervals_do():
+    found = hyperbola_of(BATCHES, within(curve(BATCHES), 0.2))
+    for at, one in enumerate((found.s_min, found.b_crit)):
+        low, high = np.quantile(found.draws[:, at], [0.025, 0.975])
+        assert math.log(high / low) == pytest.approx(math.log(one.high / one.low), rel=0.25)
+    small, critical = np.log(found.draws.T)
+    assert np.corrcoef(small, critical)[0, 1] < -0.5           # fewer steps at the plateau go with a later one
+
+
+IMAGENET = 1_281_167
+RESNET = {1632: (35.0, 17, 3.2), 3264: (35.2, 15, 2.2), 4096: (40.0, 10, 2.6), 8192: (42.0, 10, 2.5),
+          13056: (45.4, 10, 1.5), 32768: (56.0, 10, 0.8), 49152: (68.0, 10, 1.0), 58880: (79.9, 10, 1.1),
+          65536: (84.5, 10, 1.2), 67840: (85.9, 28, 0.8)}          # epochs, seeds, coefficient of variation in %
+BERT = {256: 2.55e6, 448: 2.41e6, 1536: 2.78e6, 3072: 2.77e6, 4096: 2.84e6, 4608: 2.80e6, 6144: 3.32e6, 8192: 4.19e6,
+        16384: 5.50e6}                                              # samples
+LLAMA = {32: 179e3, 64: 227e3, 96: 279e3, 128: 346e3}               # sequences
+
+
+@pytest.mark.parametrize("steps, b_crit, s_min, rms", [
+    ({batch: epochs * IMAGENET / batch for batch, (epochs, *_) in RESNET.items()}, 47e3, 940, 0.05),
+    ({batch: samples / batch for batch, samples in BERT.items()}, 13e3, 180, 0.10),
+    ({batch: samples / batch for batch, samples in LLAMA.items()}, 74, 1670, 0.03)], ids=["resnet", "bert", "llama"])
+def test_mlperfs_reference_points_have_their_critical_batches(steps, b_crit, s_min, rms):
+    """mlcommons/logging, reference convergence points: training 4.0 (ResNet-50), 5.0 (BERT), 5.1 (Llama 3.1 8B)."""
+    found = hyperbola_of(list(steps), single(steps.values()))
+    assert found.b_crit.value == pytest.approx(b_crit, rel=0.02)
+    assert found.s_min.value == pytest.approx(s_min, rel=0.02)
+    assert found.rms_log2 == pytest.approx(rms, abs=0.005)
+
+
+def test_their_seeds_say_less_than_their_misfit_and_change_the_fit_little():
+    estimates = []
+    for batch, (epochs, seeds, variation) in RESNET.items():
+        steps, half = epochs * IMAGENET / batch, math.exp(2.2 * variation / 100 / math.sqrt(seeds))
+        estimates.append(Estimate(steps, steps / half, steps * half, seeds))
+    found = hyperbola_of(list(RESNET), estimates)
+    assert found.b_crit.low < 47e3 < found.b_crit.high and found.b_crit.high / found.b_crit.low > 1.15

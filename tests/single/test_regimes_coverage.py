@@ -1,0 +1,168 @@
+"""The regimes of a curve of steps by batch: what they are, and how often their intervals hold. See tools/coverage."""
+import math
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.intervals import Estimate
+from hvdscale.analysis.regimes import BatchEstimate, regimes_of
+from hvdscale.report.regimes import batch_said, regimes_said
+from tests.single.made_curves import HYPERBOLA, KNEE, coverage, repeated, searched
+
+BATCHES = [32, 64, 128, 256, 512]
+STEPS = [1000, 500, 320, 300, 310]
+INF, NAN = math.inf, math.nan
+
+
+def estimates(steps, share=0.03, runs=3):
+    """With an interval of so large a share on both sides; inf: not met."""
+    return [Estimate(value, value / (1 + share), value * (1 + share), runs) if value < INF else
+            Estimate(INF, 400.0, INF, runs, 400.0) for value in steps]
+
+
+def single(steps):
+    return [Estimate(value, value - 1, value, 1) for value in steps]
+
+
+def test_regimes_follow_their_tolerances():
+    found = regimes_of(BATCHES, estimates(STEPS))           # B S: 32000, 32000, 40960, 76800, 158720
+    assert (found.perfect_until.value, found.maximum_useful.value) == (64, 128)
+    assert found.perfect == (True, True, False, False, False)
+    wider = regimes_of(BATCHES, estimates(STEPS), perfect_within=0.3, useful_within=0.7)
+    assert (wider.perfect_until.value, wider.maximum_useful.value) == (128, 64)
+
+
+def test_narrow_intervals_leave_one_batch_and_wide_ones_several():
+    narrow, wide = (regimes_of(BATCHES, estimates(STEPS, share)) for share in (0.005, 0.8))
+    assert narrow.maximum_useful == BatchEstimate(128, 128, 128)
+    assert wide.maximum_useful.low <= 128 < wide.maximum_useful.high == INF
+    assert wide.perfect_until.low <= 64 < wide.perfect_until.high
+
+
+def test_a_curve_that_still_falls_leaves_the_maximum_useful_batch_open():
+    found = regimes_of(BATCHES, estimates([1600, 800, 400, 200, 100]))
+    assert (found.maximum_useful.value, found.maximum_useful.high) == (512, INF)
+    assert (found.perfect_until.value, found.perfect_until.high) == (512, INF)
+
+
+def test_a_batch_that_did_not_meet_is_in_no_regime():
+    found = regimes_of(BATCHES, estimates([1000, 500, 320, INF, INF]))
+    assert (found.perfect_until.value, found.maximum_useful.value) == (64, 128)
+    assert found.perfect[3:] == (False, False) and found.fit.points == 3
+
+
+def test_without_a_batch_that_met_there_are_no_regimes():
+    found = regimes_of(BATCHES, estimates([INF] * 5))
+    assert found.maximum_useful.value is found.perfect_until.value is found.fit is None
+    assert found.perfect == (False,) * 5
+    assert regimes_said(found, BATCHES, estimates([INF] * 5), [False] * 5) == ()
+
+
+def test_a_batch_without_a_trial_does_not_hide_the_others():
+    made = [*estimates(STEPS[:4]), Estimate(NAN, NAN, NAN, 0)]
+    assert regimes_of(BATCHES, made).maximum_useful.value == 128
+
+
+def test_single_runs_have_regimes_without_intervals():
+    found = regimes_of(BATCHES, single(STEPS))
+    assert found.maximum_useful.value == 128 and not found.maximum_useful.known and not found.perfect_until.known
+    assert batch_said(found.maximum_useful) == "128"
+
+
+@pytest.mark.parametrize("found, said", [
+    (BatchEstimate(2048, 1024, 4096), "2,048 (1,024-4,096)"), (BatchEstimate(128, 64, INF), "128 (64 or more)"),
+    (BatchEstimate(128, 128, 128), "128 (no other)"), (BatchEstimate(128), "128")])
+def test_a_batch_is_said_with_its_interval(found, said):
+    assert batch_said(found) == said
+
+
+def said_of(steps, share=0.03):
+    made = estimates(steps, share)
+    return regimes_said(regimes_of(BATCHES, made), BATCHES, made, [one.met for one in made])
+
+
+def test_the_regimes_are_said_with_intervals():
+    until, useful, fit = said_of(STEPS)
+    assert until == "Perfect scaling (batch x steps within 25% of the smallest) up to batch 64 (no other); " \
+                    "diminishing returns from there."
+    assert useful == "Maximum useful batch: 128 (no other), whose 320 steps are within 20% of the fewest (300, at " \
+                     "batch 256)."
+    assert fit.startswith("S = S_min (1 + B_crit / B): S_min ") and "critical batch" in fit
+
+
+def test_what_the_batches_do_not_reach_is_said_to_be_at_least_or_at_most():
+    until, useful, fit = said_of([1600, 800, 400, 200, 100])
+    assert until.endswith("up to the largest batch, 512 (512 or more).") and "no larger one was run" in useful
+    assert "at least" in fit and "do not reach a plateau" in fit
+    until, useful, fit = said_of([300, 301, 299, 300, 300])
+    assert until.startswith("No perfect scaling") and "beyond batch 32 (no other)" in until
+    assert "at most" in fit and "do not reach perfect scaling" in fit
+
+
+def test_two_points_make_no_fit_and_nothing_is_said_of_one():
+    made = estimates([1000, 500])
+    assert len(regimes_said(regimes_of([32, 64], made), [32, 64], made, [True] * 2)) == 2
+    assert regimes_said(regimes_of([32], made[:1]), [32], made[:1], [True]) == ()
+
+
+PUBLISHED = {       # Shallue et al. 2019, figure 1, read off its plots: steps, and what was fitted to them
+    "mnist simple cnn": ("1:70e3 2:35e3 8:9400 32:2500 128:680 512:320 2048:190 8192:200 32768:170 55000:140",
+                         437, 164, 0.11, 128),
+    "fashion simple cnn": ("2:23e3 8:6200 32:1800 128:510 512:290 2048:160 8192:150 32768:160 55000:160",
+                           314, 155, 0.11, None),
+    "cifar-10 resnet-8": ("2:120e3 4:57e3 8:33e3 16:14e3 32:6700 64:3800 128:2000 256:1100 512:920 1024:800 2048:920 "
+                          "4096:720 8192:920", 307, 685, 0.23, 256),
+    "imagenet resnet-50": ("64:1.4e6 128:650e3 256:400e3 512:210e3 1024:96e3 2048:53e3 4096:24e3 8192:13e3 16384:9400 "
+                           "32768:8500 65536:6400", 19e3, 4800, 0.16, 8192),
+    "open images resnet-50": ("64:770e3 128:470e3 256:270e3 512:150e3 1024:81e3 2048:39e3 4096:25e3 8192:12e3 "
+                              "16384:8200 32768:7600", 12.7e3, 5200, 0.20, None),
+    "lm1b transformer": ("16:560e3 32:290e3 64:150e3 128:75e3 256:43e3 512:25e3 1024:19e3 2048:14e3 4096:12e3 "
+                         "8192:12e3 16384:11e3 32768:10e3", 843, 10.2e3, 0.05, 256),
+    "common crawl transformer": ("32:670e3 64:350e3 256:110e3 1024:70e3 4096:38e3 16384:36e3", 553, 36e3, 0.15, None),
+    "imagenet vgg-11": ("32:1.7e6 64:850e3 256:210e3 512:110e3 1024:55e3 2048:46e3 4096:35e3 8192:30e3 16384:21e3 "
+                        "32768:14e3 65536:14e3", 3300, 16e3, 0.23, 1024),
+    "lm1b lstm": ("16:1e6 64:380e3 256:230e3 1024:190e3 4096:190e3 16384:190e3 32768:200e3", 72, 186e3, 0.05, None)}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_curves_have_the_summary_that_was_fitted_to_them(name):
+    """The end of perfect scaling is the published one or one batch before it: theirs is held against the examples of
+    small batches, ours against the smallest of all, which the reading of a plot makes smaller."""
+    points, b_crit, s_min, rms, until = PUBLISHED[name]
+    batches, steps = zip(*(map(float, point.split(":")) for point in points.split()))
+    found = regimes_of([int(batch) for batch in batches], single(steps))
+    assert found.fit.b_crit.value == pytest.approx(b_crit, rel=0.07)
+    assert found.fit.s_min.value == pytest.approx(s_min, rel=0.02)
+    assert found.fit.rms_log2 == pytest.approx(rms, abs=0.015)
+    if until:
+        at = batches.index(until)
+        assert found.perfect_until.value in batches[at - 1:at + 1]
+
+
+LEAST = {"steps": 0.92, "s_min": 0.85, "b_crit": 0.85, "perfect_until": 0.85, "maximum_useful": 0.85}
+
+
+@pytest.mark.parametrize("sweep", [partial(searched, n=20), partial(repeated, seeds=3)], ids=["best of 20", "3 seeds"])
+def test_intervals_hold_what_they_are_of(sweep):
+    """60 sweeps of a known curve: 0.85 is 3.5 standard deviations below 0.95."""
+    found = coverage(sweep, 60)
+    assert {name: share for name, (share, _) in found.items() if share < LEAST[name]} == {}
+    assert found["b_crit"][1] < 3 and found["perfect_until"][1] <= 16         # and are not merely wide
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [HYPERBOLA, KNEE])
+@pytest.mark.parametrize("sweep", [*(partial(searched, n=n) for n in (5, 12, 20, 50, 100)),
+                                   *(partial(repeated, seeds=seeds) for seeds in (2, 3, 5))], ids=str)
+def test_intervals_of_500_sweeps_hold_what_they_are_of(sweep, shape):
+    assert all(share >= 0.90 for share, _ in coverage(sweep, 500, shape=shape).values())
+
+
+def test_regimes_of_thirty_batches_take_a_fraction_of_a_second():
+    batches = [16 + 8 * at for at in range(30)]
+    made = estimates(100 * (1 + 60 / np.array(batches)))
+    start = time.process_time()
+    regimes_of(batches, made)
+    assert time.process_time() - start < 0.5
