@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from ..analysis.budgets import SHORT
-from .numbers import listed, number, span
+from .numbers import capital, in_brackets, listed, number, span
 from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
 from .words import metric_name
 
@@ -20,8 +20,8 @@ def budgets_table(found) -> Table | None:
     if found is None:
         return None
     columns = (BATCH, Column("feasible", "feasible", "1", "trials finite up to their stop; below: INFEASIBLE ones"),
-               *(Column(_key(budget), f"best {_heading(budget)}", "1", f"the best {found.column} at any evaluation "
-                        f"{_heading(budget)} of any feasible trial: the best of them all; below: the interval of the "
+               *(Column(_key(budget), f"best {heading(budget)}", "1", f"the best {found.column} at any evaluation "
+                        f"{heading(budget)} of any feasible trial: the best of them all; below: the interval of the "
                         "median best of as many", SHALLUE) for budget in found.budgets))
     rows = []
     for points in zip(*found.rows):
@@ -30,7 +30,7 @@ def budgets_table(found) -> Table | None:
         rows.append(Row((Cell(f"{points[0].global_batch:,}", points[0].global_batch),
                          Cell(f"{max(point.feasible for point in points):,}",
                               max(point.feasible for point in points), below=f"{lost} div." if lost else ""),
-                         *map(_best_cell, points)), keys, ()))
+                         *map(best_cell, points)), keys, ()))
     title = f"Best {metric_name(found.column)} under a budget"
     return Table(f"budgets-{found.column.replace('/', '-')}", title, columns,
                  tuple(rows), notes(found))
@@ -48,7 +48,7 @@ def trials_table(found) -> Table | None:
                  "best in each; below: how many") for part, title in (("quarter", "best of a quarter"),
                                                                       ("half", "best of half"))))
     rows = tuple(Row((
-        Cell(_heading(budget).removeprefix("within ")), Cell(f"{point.global_batch:,}", point.global_batch),
+        Cell(heading(budget).removeprefix("within ")), Cell(f"{point.global_batch:,}", point.global_batch),
         Cell(number(point.value), point.value), Cell(_step(point), point.step),
         Cell(_trial(point)), Cell(f"{point.short:,}", point.short), _of_n(point, 4), _of_n(point, 2)), point.keys, ())
         for budget, points in zip(found.budgets, found.rows) for point in points)
@@ -65,12 +65,12 @@ def budgets_said(found) -> tuple[str, ...]:
 def _said(found, budget, points):
     known = [point for point in points if point.trial is not None]
     if not known:
-        return f"No trial measured the {metric_name(found.column)} {_heading(budget)}."
+        return f"No trial measured the {metric_name(found.column)} {heading(budget)}."
     sign = 1 if found.minimizes else -1
     best = min(known, key=lambda point: sign * point.value)
     ends = [f"{number(point.value)} at batch {point.global_batch:,}" for point in dict.fromkeys((known[0], known[-1]))
             if point is not best]
-    said = (f"Best {metric_name(found.column)} {_heading(budget)}: {_value(best)} at batch {best.global_batch:,}"
+    said = (f"Best {metric_name(found.column)} {heading(budget)}: {_value(best)} at batch {best.global_batch:,}"
             + (f"; {listed(ends)}." if ends else "."))
     short = [point.global_batch for point in known if point.best_is_short]
     if short:
@@ -84,11 +84,6 @@ def at_batches(batches, points) -> str:
     if len(batches) > 1 and set(batches) == {point.global_batch for point in points}:
         return "at every batch"
     return f"at batch {listed(f'{batch:,}' for batch in batches)}"
-
-
-def capital(said) -> str:
-    """With its first letter in upper case."""
-    return said[0].upper() + said[1:]
 
 
 def notes(found) -> tuple[str, ...]:
@@ -105,7 +100,8 @@ def notes(found) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _best_cell(point):
+def best_cell(point) -> Cell:
+    """The best value of a batch, with its interval."""
     if point.trial is None:
         return Cell("n/a", math.nan, math.nan, math.nan)
     mark = f" {MARK}" if point.best_is_short else ""
@@ -114,8 +110,7 @@ def _best_cell(point):
 
 
 def _value(point):
-    ends = span(point.best.low, point.best.high)
-    return f"{number(point.value)}{f' ({ends})' if ends else ''}"
+    return f"{number(point.value)}{in_brackets(point.best.low, point.best.high)}"
 
 
 def _of_n(point, parts):
@@ -137,7 +132,8 @@ def _trial(point):
     return f"{log}:{trial}{f' {MARK}' if point.held.kind[point.trial] == SHORT else ''}"
 
 
-def _heading(budget):
+def heading(budget) -> str:
+    """``within 10 epochs``."""
     return "as long as it ran" if budget is None else f"within {budget}"
 
 
@@ -158,7 +154,7 @@ def _map_said(found):
     equals = [int(found.global_batch[at]) for at in found.best if found.value[at] == found.value[best]]
     rate = "effective learning rate per example" if found.effective else "learning rate per example"
     spread = 2.0 ** found.log2_rate[list(found.best)]
-    within = _heading(found.budget) if found.budget else "as long as each trial ran"
+    within = heading(found.budget) if found.budget else "as long as each trial ran"
     short = " (of a trial that ended before)" if found.kind[best] == SHORT else ""
     return (f"Base rates, {within}: the best {metric_name(found.column)}, {number(found.value[best])}{short}, is "
             f"reached at batch {listed(f'{batch:,}' for batch in equals)}; the best {rate} goes from "
@@ -172,7 +168,7 @@ def base_rates_table(*maps) -> Table | None:
         return None
     columns = [BATCH]
     for found in maps:
-        within = _heading(found.budget)
+        within = heading(found.budget)
         columns += [Column(f"{_key(found.budget)}_value", f"best {within}", "1", f"{found.column}, {found.reading}"),
                     Column(f"{_key(found.budget)}_log2_rate", f"log2 of its rate, {within}", "1",
                            "log2 of lr / (1 - momentum) / B" if found.effective else "log2 of lr / B",

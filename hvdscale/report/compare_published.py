@@ -13,7 +13,7 @@ from ..analysis.reference import (
     B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, NoMatch, PassMark, against, jobs_of, load,
     ordering_of)
 from .drawing import BLUE, ORANGE, Figure, log2_axis, mark_estimate, power_ticks
-from .numbers import counted, exact, listed, number, percent, ratio, span, whole
+from .numbers import counted, exact, in_brackets, listed, number, percent, ratio, span, whole
 from .tables import Cell, Column, Row, Table
 
 INTERPOLATED = "~"      # marks a batch size between two published ones
@@ -136,8 +136,8 @@ def _jobs_said(curves, reference, noise_scales):
             fit = getattr(curve.regimes, "fit", None)
             here = []
             if job.unit == "examples" and fit is not None and math.isfinite(fit.b_crit.value):
-                ends = span(fit.b_crit.low, fit.b_crit.high)
-                here.append(f"B_crit {number(fit.b_crit.value)}{f' ({ends})' if ends else ''} to {curve.target}")
+                here.append(f"B_crit {number(fit.b_crit.value)}{in_brackets(fit.b_crit.low, fit.b_crit.high)} to "
+                            f"{curve.target}")
             if job.unit == "examples" and noise_scales.get(curve.workload, math.nan) > 0:
                 here.append(f"a noise scale of {number(noise_scales[curve.workload])}")
             said.append(text + (f"; here {curve.workload.dataset}/{curve.workload.model} has {listed(here)}" if here

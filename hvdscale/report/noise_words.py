@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 from ..analysis.noise_against import as_estimate
-from .numbers import number, ratio, span
+from .numbers import in_brackets, number, ratio, span
 from .tables import BATCH, MCCANDLISH, NOISE, QUARTERS, Cell, Column, Row, Table
 
 # noise scale over critical batch in their table of run averages: 900/200, 4,000/500, 2,000/900, 30k/15k; 2/40, 10/200
@@ -29,9 +29,9 @@ def noise_said(found) -> tuple[str, ...]:
         return (f"{said}; the critical batch that it predicts was not measured{_target(found)}, so it stands alone. "
                 f"{AGREEMENT.split('. ')[0]}.", *_course_said(found))
     found_ratio = found.ratio
-    ends = span(found_ratio.low, found_ratio.high, ratio)
     return (f"{said}, the steps{_target(found)} say {_with_ends(found.b_crit)}: {ratio(found_ratio.value)} times"
-            f"{f' ({ends})' if ends else ''}, {_verdict(found_ratio)}. {AGREEMENT}", *_course_said(found))
+            f"{in_brackets(found_ratio.low, found_ratio.high, ratio)}, {_verdict(found_ratio)}. {AGREEMENT}",
+            *_course_said(found))
 
 
 def _verdict(found):
@@ -60,8 +60,7 @@ def _course_said(found):
 
 
 def _with_ends(estimate):
-    ends = span(estimate.low, estimate.high)
-    return f"{number(estimate.value)}{f' ({ends})' if ends else ''}"
+    return f"{number(estimate.value)}{in_brackets(estimate.low, estimate.high)}"
 
 
 def _target(found):

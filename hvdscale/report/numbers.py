@@ -65,6 +65,12 @@ def span(low, high, write=number) -> str:
     return f"{_end(low, digits, write)}-{_end(high, digits, write)}"
 
 
+def in_brackets(low, high, write=number) -> str:
+    """An interval behind its value, `` (1.2-3.4)``; empty where nothing is known of it."""
+    ends = span(low, high, write)
+    return f" ({ends})" if ends else ""
+
+
 def _end(value, digits, write):
     if write is ratio or write is whole and value < 1000:
         return write(value)
@@ -81,6 +87,11 @@ def listed(items, last="and") -> str:
     """``1, 2 and 4``."""
     items = [str(item) for item in items]
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
+
+
+def capital(said) -> str:
+    """With its first letter in upper case."""
+    return said[0].upper() + said[1:]
 
 
 def counted(count, noun) -> str:

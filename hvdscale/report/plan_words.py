@@ -6,7 +6,7 @@ import math
 from ..analysis.step_time import EXTRAPOLATED, MEASURED
 from ..analysis.steps_curve import NOISE_WITHIN, PREDICTED
 from ..analysis.worker_plan import AT_ONCE, NO_STEPS, NO_TIMES, NoPlan, WorkerPlan
-from .numbers import counted, listed, number, percent, ratio, span
+from .numbers import capital, counted, in_brackets, listed, number, percent, ratio
 from .tables import MCCANDLISH
 
 CROWDED = "#"           # marks times of hosts with fewer cores than workers
@@ -90,8 +90,7 @@ def _time_said(plan, option):
 
 
 def _ends(value, size=1):
-    ends = span(value.low / size, value.high / size) if value.high > value.low else ""
-    return f" ({ends})" if ends else ""
+    return in_brackets(value.low / size, value.high / size) if value.high > value.low else ""
 
 
 def _knee_said(plan):
@@ -101,7 +100,7 @@ def _knee_said(plan):
         return []
     pairs = [pair for pair in zip(plan.front, plan.front[1:]) if plan.knee in pair]
     said = "; ".join(_step_said(*pair) for pair in reversed(pairs))
-    return [f"{said[0].upper()}{said[1:]}."] if said else []
+    return [f"{capital(said)}."] if said else []
 
 
 def _step_said(few, many):
@@ -201,15 +200,14 @@ def _steps_said(plan):
 
 def _prediction_said(plan):
     scale, curve = plan.noise, plan.curve
-    ends = span(scale.low, scale.high)
     over = (f", over steps {scale.first_step:,} to {scale.last_step:,}; it usually grows in training"
             if scale.steps else ", as given")
     run = _counts([point.global_batch for point in curve.met]) if curve.met else ""
     what = f"Steps at other batches than {run} are a prediction: they" if run else (
         "A prediction, before any full run: steps")
     return (f"{what} follow S_min (1 + B_crit / B), with the gradient noise scale for B_crit: "
-            f"{number(scale.noise_scale)} examples{f' ({ends})' if ends else ''}{over}. On most workloads the two were "
-            f"within a factor {NOISE_WITHIN:g} ({MCCANDLISH.split(',')[0]}), which the intervals hold.")
+            f"{number(scale.noise_scale)} examples{in_brackets(scale.low, scale.high)}{over}. On most workloads the "
+            f"two were within a factor {NOISE_WITHIN:g} ({MCCANDLISH.split(',')[0]}), which the intervals hold.")
 
 
 def median(values) -> float:

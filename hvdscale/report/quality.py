@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 
 from ..analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, POWER, STOPPED
-from .budgets import MARK, _best_cell, _heading, at_batches, capital
-from .numbers import listed, number, percent, span
+from .budgets import MARK, at_batches, best_cell, heading
+from .numbers import capital, in_brackets, listed, number, percent
 from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
 from .words import metric_name
 
@@ -48,10 +48,9 @@ def _verdict(found):
         return (f"No sign of a large-batch penalty{within}: the best {metric} does not get worse with the batch from "
                 f"{found.batches[0]:,} to {found.batches[-1]:,} (it is {number(found.best[-1])} at the largest, "
                 f"{number(best)} at its best).")
-    ends = span(max(found.worse_by.low, 0), found.worse_by.high)
+    ends = in_brackets(max(found.worse_by.low, 0), found.worse_by.high)
     return (f"The best {metric}{within} is worse at batch {found.worse_from:,} and above by "
-            f"{number(found.worse_by.value)}{f' ({ends})' if ends else ''}, {percent(found.worse_share)} of what "
-            "smaller ones reach.")
+            f"{number(found.worse_by.value)}{ends}, {percent(found.worse_share)} of what smaller ones reach.")
 
 
 def _why(found):
@@ -81,7 +80,7 @@ def _p(value):
 
 
 def _within(found):
-    return f" {_heading(found.budget)}" if found.budget else ""
+    return f" {heading(found.budget)}" if found.budget else ""
 
 
 def quality_table(found) -> Table | None:
@@ -97,7 +96,7 @@ def quality_table(found) -> Table | None:
     best = dict(zip(found.compared, found.best))
     rows = tuple(Row((
         Cell(f"{point.global_batch:,}", point.global_batch), Cell(f"{point.feasible:,}", point.feasible),
-        _best_cell(point), Cell(number(best[at]), float(best[at])) if at in best else Cell("n/a", math.nan),
+        best_cell(point), Cell(number(best[at]), float(best[at])) if at in best else Cell("n/a", math.nan),
         Cell(f"{point.short:,}", point.short)), point.keys, ()) for at, point in enumerate(found.points))
     notes = (f"Under a value: its {found.confidence:.0%} interval.",) + (
         (f"{MARK} of a trial that ended before the budget was spent: it might have been better.",)

@@ -10,7 +10,7 @@ import shlex
 
 from ..analysis.rules import FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN
 from ..config import KEYS
-from .numbers import counted, listed, number, percent, ratio, span, whole
+from .numbers import capital, counted, in_brackets, listed, number, percent, ratio, span, whole
 from .tables import BATCH, SHALLUE, STEPS, Cell, Column, Row, Table
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
@@ -46,16 +46,15 @@ def rate_name(found) -> str:
 def _start_said(found):
     log, trial = found.base.key(found.base_trial)
     best = found.rates[0].best
-    beside = (f". The trials there put the best rate at {number(best.value)} ({span(best.low, best.high)}), so rules "
-              "start beside it" if best.low > found.base_rate or best.high < found.base_rate else "")
+    beside = (f". The trials there put the best rate at {number(best.value)}{in_brackets(best.low, best.high)}, so "
+              "rules start beside it" if best.low > found.base_rate or best.high < found.base_rate else "")
     why = ", lr / (1 - momentum) because the momentum was searched too" if found.effective else ""
     return (f"Learning-rate rules, from the best of batch {found.base_batch:,} ({rate_name(found)} "
             f"{number(found.base_rate)}{why}; {log}:{trial}), against the tuned optimum of each larger batch{beside}.")
 
 
 def _cost_said(found, cost):
-    name, most = rule_name(cost.rule), percent(found.tolerance)
-    name = name[0].upper() + name[1:]
+    name, most = capital(rule_name(cost.rule)), percent(found.tolerance)
     lost, last = cost.first_lost, cost.points[-1]
     if math.isinf(lost.low):
         return f"{name} stays within {most} at every batch up to {last.global_batch:,}."
@@ -95,8 +94,7 @@ def _first_short(lost):
 def _loss_said(point):
     if math.isinf(point.loss.value):
         return f"more than {ratio(point.loss.beyond)} times the steps"
-    ends = span(point.loss.low, point.loss.high, ratio)
-    return f"{ratio(point.loss.value)} times the steps{f' ({ends})' if ends else ''}"
+    return f"{ratio(point.loss.value)} times the steps{in_brackets(point.loss.low, point.loss.high, ratio)}"
 
 
 def _at_largest(point):
@@ -175,14 +173,6 @@ def _text(value):
     if isinstance(value, float):
         return f"{value:.6g}"
     return ",".join(map(_text, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def tables_of_rules(found) -> tuple[Table, ...]:
-    """The loss of each rule by batch, its points in full, and the runs that are missing; () for None."""
-    if found is None:
-        return ()
-    tables = [rules_table(found), points_table(found), missing_table(found)]
-    return tuple(table for table in tables if table is not None)
 
 
 def rules_table(found) -> Table:

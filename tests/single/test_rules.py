@@ -9,7 +9,7 @@ from hvdscale.analysis.rules import (FEW, FITTED, KEPT, LOST, OPEN, RUNS, UNKNOW
                                      rules_of)
 from hvdscale.analysis.steps import Estimate
 from hvdscale.errors import UsageError
-from hvdscale.report.rules import command_of, rules_said, tables_of_rules
+from hvdscale.report.rules import command_of, missing_table, points_table, rules_said, rules_table
 from hvdscale.report.tables import as_csv, as_text, as_values
 from tests.single.made_landscapes import curve_of, logged, run, searched
 
@@ -91,7 +91,7 @@ def test_a_rule_that_surely_loses_says_by_how_much(found):
 
 def test_every_number_names_trials_that_are_in_the_logs(found):
     logs = {f"b{batch}.h5" for batch in BATCHES}
-    for table in tables_of_rules(found):
+    for table in (rules_table(found), points_table(found), missing_table(found)):
         assert table.rows and all(row.trials and {log for log, _ in row.trials} <= logs for row in table.rows)
         assert as_text(table) and as_csv(table) and as_values(table)
 
@@ -210,7 +210,7 @@ def test_one_tuned_batch_or_none_gives_nothing():
     assert rules_of(curve_of(logged(*searched(4, 0.04, 400), path="b4.h5"))) is None
     never = [run(id, 8, math.inf, every=10, budget=100, lr=0.1 + id) for id in range(8)]
     assert rules_of(curve_of(logged(*searched(4, 0.04, 400), path="b4.h5"), logged(*never, path="b8.h5"))) is None
-    assert rules_said(None) == () and tables_of_rules(None) == ()
+    assert rules_said(None) == ()
 
 
 def test_a_batch_where_all_diverged_is_left_out():
@@ -228,7 +228,7 @@ def test_where_few_met_the_target_nothing_is_claimed():
     assert point.how == FEW and point.verdict == UNKNOWN and math.isnan(point.loss.value)
     assert found.rates[-1].why == FEW and math.isnan(found.exponent.value)
     assert "too few trials met the target to tell" in " ".join(rules_said(found))
-    assert "n/a" in as_text(tables_of_rules(found)[0])
+    assert "n/a" in as_text(rules_table(found))
 
 
 def test_a_best_rate_that_the_space_cut_off_is_not_known():
