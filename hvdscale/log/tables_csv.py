@@ -202,12 +202,13 @@ def _fill(log, source, files, specs, progress):
             else:
                 _refuse_unknown(file, values["trial"], ids)
             for name in types:
-                given = values[name] if name in values else _absent(file.table, name, values, rows, (ids, batches))
+                given = values[name] if name in values else _absent(file, name, values, rows, (ids, batches))
                 log.add(file.table, name, given)
             progress(sum(other.done for other in files) / total)
-    if not files[TABLES.index("restarts")].exists:
+    restarts = files[TABLES.index("restarts")]
+    if not restarts.exists:
         for name in (column.name for column in specs["restarts"]):
-            log.add("restarts", name, ids if name == "trial" else _absent("restarts", name, {}, len(ids), (ids,)))
+            log.add("restarts", name, ids if name == "trial" else _absent(restarts, name, {}, len(ids), (ids,)))
 
 
 def _refuse_twice(file, ids, first):
@@ -224,13 +225,13 @@ def _refuse_unknown(file, trial, ids):
         raise WrongFile(f"{file.path}: trial {trial[unknown][0]} is not in trials.csv")
 
 
-def _absent(table, name, values, rows, known):
+def _absent(file, name, values, rows, known):
     """What a column is taken to say that a table from elsewhere has not."""
     if name == "examples":
         order = np.argsort(known[0])
         batch = known[1][order][np.searchsorted(known[0][order], values["trial"])]
         if rows and int(values["step"].max()) > LARGEST_INT // max(1, int(batch.max())):
-            raise WrongFile(f"step {values['step'].max()} is more than 64 bits can count examples of")
+            raise WrongFile(f"{file.path}: step {values['step'].max()} is more than 64 bits can count examples of")
         return values["step"] * batch
     said = {"local_batch": lambda: values["global_batch"], "seed": lambda: values["id"],
             "status": lambda: np.full(rows, Status.COMPLETE, np.int8), "plan": lambda: ["{}"] * rows,
@@ -240,7 +241,7 @@ def _absent(table, name, values, rows, known):
             **{column: lambda: np.ones(rows, np.int64) for column in ("accumulation", "workers")}}
     if name in said:
         return said[name]()
-    kind = next(column.type for column in SCHEMA[table] if column.name == name)
+    kind = next(column.type for column in SCHEMA[file.table] if column.name == name)
     return {"text": [""] * rows, "float": np.full(rows, np.nan), "int": np.zeros(rows, np.int64)}[kind]
 
 

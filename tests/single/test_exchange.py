@@ -125,7 +125,8 @@ WRONG_TABLES = {
     "no number": (dict(evaluations=EVALUATIONS.replace("0.25", "low")), "evaluations.csv:3: val/error is 'low'"),
     "no integer": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,ten,")), "evaluations.csv:3: step is 'ten', not"),
     "huge": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,99999999999999999999,")), "not an integer of 64 bits"),
-    "overflow": (dict(evaluations=EVALUATIONS.replace("7,10,", f"7,{10**18},")), "more than 64 bits can count"),
+    "overflow": (dict(evaluations=EVALUATIONS.replace("7,10,", f"7,{10**18},")),
+                 f"evaluations.csv: step {10**18} is more than 64 bits can count"),
     "status": (dict(trials=TRIALS.replace("global_batch", "global_batch,status").replace(",32,", ",32,done,").replace(
         ",64,", ",64,COMPLETE,")), "trials.csv:2: status is 'done', not a status"),
     "bytes": (dict(trials=TRIALS.encode() + b"\xff"), "utf-8"),
