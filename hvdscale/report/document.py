@@ -31,6 +31,7 @@ from .studies import (About, Asked, View, are_searched, chapters_of, own_targets
 from .tables import Table, as_values, finite, keys_of, tables_of, trial_list
 
 PLANNED = "Costs are in worker-hours; hvdscale-plan holds other worker counts, batches and prices against these."
+MOST_RULED = 20_000                 # trials, beyond which what learning-rate rules cost is left out
 BEST = "Best measured"
 MOST_EVALUATIONS = 5_000_000        # in all logs, beyond which no trial is made of its own
 
@@ -136,18 +137,19 @@ def document_of(groups, logs=(), skipped=(), options=Options(), studies=(), aske
 
 def document_of_studies(studies, targets=(), logs=(), skipped=(), options=Options(), asked=Asked()) -> Document:
     """The report of so many evaluations that only columns of them are looked at."""
-    taken, abouts, pages = set(), [], []
+    taken, abouts, pages, ruled = set(), [], [], sum(map(len, studies)) <= MOST_RULED
     for workload in dict.fromkeys(study.workload for study in studies):
         own = _of_workload(studies, workload)
         held = [target for target in targets or own_targets(own) or paper_targets(asked.paper, workload)
                 if tells(own, target.column)]
-        found = [About(own, target, options, asked, others=_others(target, held)) for target in held]
+        found = [About(own, target, options, asked, others=_others(target, held), ruled=ruled) for target in held]
         shown = tuple(_page_of_studies(about, taken) for about in found)
         pages.append((Group(workload, (), ()), shown or _pages_without_target(own, targets, options, asked, taken)))
         abouts += found
     why = "As in the paper" if asked.paper else f"More than {MOST_EVALUATIONS:,} evaluations"
+    rules = "" if ruled else ", the cost of learning-rate rules"
     note = (f"{why}: this report is of the studies as a whole. Tables by worker count, where a step's time goes, noise "
-            "scales and curves of single runs are left out; a report "
+            f"scales{rules} and curves of single runs are left out; a report "
             f"{'without --paper' if asked.paper else 'on fewer logs'} has them.")
     return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence,
                     _chapters(abouts, (), studies, asked, options, taken), (note,))

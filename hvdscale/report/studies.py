@@ -65,6 +65,7 @@ class About:
     searches: tuple[Search, ...] = ()   # those that have a table of their own
     noise: tuple = ()                   # (global batch, Noise, trials) where it was measured
     others: tuple[Target, ...] = ()     # of the same metric, which have pages of their own
+    ruled: bool = True                  # whether to work out what learning-rate rules cost, seconds a study
 
     @cached_property
     def curve(self) -> Curve:
@@ -104,7 +105,7 @@ def _curve(about):
 
 
 def _rules(about):
-    found = rules_of(about.curve)
+    found = rules_of(about.curve) if about.ruled else None
     if found is None:
         return View()
     missing = missing_said(found)
