@@ -22,7 +22,7 @@ def over(above: Estimate, below: Estimate) -> Estimate:
     if not np.isfinite(below.value) or below.value <= 0:
         return Estimate(np.nan, np.nan, np.nan, below.runs)
     if above.value == np.inf:
-        return Estimate(np.inf, above.low / below.value, np.inf, above.runs, above.beyond / below.value)
+        return Estimate(np.inf, above.low / below.high, np.inf, above.runs, above.beyond / below.value)
     with np.errstate(divide="ignore"):
         low, value, high = 1 / np.array([below.high, below.value, below.low])
     return times(above, Estimate(value, low, high, below.runs))

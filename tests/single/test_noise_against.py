@@ -77,6 +77,7 @@ def test_products_have_no_interval_where_a_factor_has_none_and_stay_open_where_o
     unmet = Estimate(math.inf, 50, math.inf, 3, 50)
     assert times(known, single).value == 40 and math.isnan(times(known, single).low)
     assert over(unmet, known).value == math.inf and over(unmet, known).beyond == 5
+    assert over(unmet, known).low == 50 / 12
     assert math.isnan(over(known, unmet).value) and over(known, Estimate(5, 0, math.inf, 2)).high == math.inf
     both = times(known, known)
     assert both.low == pytest.approx(100 * math.exp(-math.sqrt(2) * math.log(10 / 8)))
