@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -52,6 +53,30 @@ def parse(command: click.Command):
         return None, UsageError(raised.format_message())
     except HvdscaleError as raised:
         return None, raised
+
+
+def confidence_of(value: float) -> float:
+    """What --confidence says; raises UsageError where that is no share."""
+    if not 0 < value < 1:
+        raise UsageError(f"--confidence {value:g}: lies between 0 and 1, such as 0.95")
+    return value
+
+
+def formats_of(text: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Formats from ``json,csv``; raises UsageError where one is not known."""
+    formats = tuple(filter(None, (name.strip() for name in text.split(","))))
+    if not formats or not set(formats) <= set(known):
+        raise UsageError(f"--format {text!r}: choose from {', '.join(known)}, with commas between")
+    return formats
+
+
+def size_said(size: float) -> str:
+    """``512 bytes``, ``40 KiB``, ``1.5 GiB``."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
 
 
 def say_error(error: HvdscaleError) -> None:

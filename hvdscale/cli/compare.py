@@ -15,7 +15,7 @@ from ..report.compare import as_json, comparison_table, detail_table, verdict_li
 from ..report.make import open_all
 from ..report.tables import as_csv, as_text
 from ..target import Target
-from .common import Command
+from .common import Command, confidence_of
 
 REGRESSED = 4           # exit code
 WRITERS = (".json", ".csv")
@@ -53,7 +53,7 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
     be read; 2: an option means nothing, or there is nothing to compare.
     """
     tolerances = Tolerances(_share("--tolerance", tolerance), _optional("--time-tolerance", time_tolerance),
-                            _optional("--metric-tolerance", metric_tolerance), _confidence(confidence))
+                            _optional("--metric-tolerance", metric_tolerance), confidence_of(confidence))
     if out is not None and os.path.splitext(out)[1] not in WRITERS:
         raise UsageError(f"--out {out}: ends in none of {', '.join(WRITERS)}, so it is not known what to write")
     trials = [_read(path, skip_broken) for path in (baseline, candidate)]
@@ -101,12 +101,6 @@ def _share(name, text):
 
 def _optional(name, text):
     return None if text.strip() == "none" else _share(name, text)
-
-
-def _confidence(value):
-    if not 0 < value < 1:
-        raise UsageError(f"--confidence {value:g}: lies between 0 and 1, such as 0.95")
-    return value
 
 
 if __name__ == "__main__":

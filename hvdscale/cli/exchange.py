@@ -14,6 +14,7 @@ from ..log.export import export_archive
 from ..log.files import SIGNATURE
 from ..log.rcp import TARGET, UNITS, import_rcp
 from ..log.tables_csv import export_tables, import_tables, is_tables
+from .common import size_said
 
 KINDS = ("archive", "csv", "rcp")
 BAR_SECONDS, LINE_SECONDS = 0.2, 5.0
@@ -57,7 +58,7 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, 
             rows = import_tables(source, out, progress=progress.share, **how)
         finally:
             progress.end()
-        click.echo(f"{out}: {_counts(rows)}, {_size(os.path.getsize(out))}")
+        click.echo(f"{out}: {_counts(rows)}, {size_said(os.path.getsize(out))}")
     else:
         trials = import_rcp(source, out, unit=unit, train_examples=train_examples, **how)
         click.echo(f"{out}: {trials:,} trials under the target {TARGET}")
@@ -159,16 +160,8 @@ def _tell(seen: Seen, source, out, seconds):
                    (f" and {len(seen.others) - 1:,} more files" if len(seen.others) > 1 else ""), err=True)
     wrong = f"; {len(seen.wrong):,} trials or files were wrong" if seen.wrong else ""
     click.echo(f"{out}: {seen.trials:,} trials and {seen.evaluations:,} evaluations of {seen.studies:,} studies, "
-               f"{_size(os.path.getsize(out))}, in {seconds:.1f} s{wrong}")
+               f"{size_said(os.path.getsize(out))}, in {seconds:.1f} s{wrong}")
 
 
 def _counts(rows: dict[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in rows.items())
-
-
-def _size(size: float) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"

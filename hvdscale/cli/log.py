@@ -18,7 +18,7 @@ from ..log.schema import Status
 from ..log.segments import find_logs
 from ..target import Target
 from . import exchange
-from .common import Group
+from .common import Group, size_said
 
 SHORT = 12          # rows shown of a long table: half from its start, half from its end
 
@@ -107,7 +107,7 @@ def merge(logs, out, overwrite, take_over):
     for log, changed in merged:
         note = f", {_count(changed, 'trial')} under another number" if changed else ""
         click.echo(f"{log.path}: {_counts({table.name: table.rows for table in log.tables})}{note}")
-    click.echo(f"{out}: {_count(len(merged), 'log')}, {_size(os.path.getsize(out))}")
+    click.echo(f"{out}: {_count(len(merged), 'log')}, {size_said(os.path.getsize(out))}")
 
 
 @main.command()
@@ -133,7 +133,7 @@ HEADINGS = ("log", "trial", "status", "workload", "batch", "workers", "steps", "
 
 def _lines(log: Log, everything: bool) -> list[tuple]:
     """A line for each trial of a log, for some from both ends where there are many."""
-    name, size = log.path, _size(log.size) + (f" in {len(log.segments)} files" if len(log.segments) > 1 else "")
+    name, size = log.path, size_said(log.size) + (f" in {len(log.segments)} files" if len(log.segments) > 1 else "")
     rows = log.trials.rows
     if rows == 0:
         return [(name, "-", _state(log, None), *"-" * 7, size, "")]
@@ -237,7 +237,7 @@ def _heading(log: Log) -> list[str]:
     versions = attributes.get("versions") or {}
     made = ", ".join(f"{name} {version}" for name, version in versions.items())
     files = _count(len(log.segments), "file")
-    lines = [f"{log.path}: log, schema version {attributes['version']}, {_size(log.size)} in {files}",
+    lines = [f"{log.path}: log, schema version {attributes['version']}, {size_said(log.size)} in {files}",
              f"  made by    {attributes.get('creator', 'unknown')} on {attributes.get('host', 'an unknown host')}",
              f"  versions   {made}"]
     if attributes.get("commit"):
@@ -350,14 +350,6 @@ def _count(number: int, noun: str) -> str:
 
 def _counts(rows: dict[str, int]) -> str:
     return ", ".join(_count(number, name.rstrip("s")) for name, number in rows.items())
-
-
-def _size(size: int) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
 
 
 def _some(ids) -> str:

@@ -13,7 +13,7 @@ from ..analysis.worker_plan import Request
 from ..errors import UsageError
 from ..report.plan import FORMATS, make_plan
 from ..target import Target
-from .common import Command
+from .common import Command, confidence_of, formats_of
 
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 THOUSANDS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
@@ -65,17 +65,16 @@ def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameter
     request = request_of(asked)
     _positive("--noise-scale", noise_scale)
     links = links_of(bandwidth, latency, parameters)
-    make_plan(logs, [Target.parse(target) for target in targets], request, out=out, formats=formats_of(formats),
-              skip_broken=skip_broken, links=links, noise_scale=noise_scale, given=steps_of(steps) if steps else None,
-              echo=click.echo)
+    make_plan(logs, [Target.parse(target) for target in targets], request, out=out,
+              formats=formats_of(formats, FORMATS), skip_broken=skip_broken, links=links,
+              noise_scale=noise_scale, given=steps_of(steps) if steps else None, echo=click.echo)
 
 
 def request_of(asked) -> Request:
     """What the options ask for; raises UsageError where a number means nothing."""
     for name in ("price", "per_node", "budget", "local_batch", "global_batch", "max_local_batch", "knee"):
         _positive(f"--{name.replace('_', '-')}", asked[name])
-    if not 0 < asked["confidence"] < 1:
-        raise UsageError(f"--confidence {asked['confidence']:g}: lies between 0 and 1, such as 0.95")
+    confidence_of(asked["confidence"])
     if asked["local_batch"] and asked["global_batch"]:
         raise UsageError(f"--local-batch {asked['local_batch']} and --global-batch {asked['global_batch']}: choose "
                          "one; --max-local-batch bounds the examples a worker holds at once")
@@ -138,15 +137,6 @@ def steps_of(text: str) -> StepsPoint:
         raise UsageError(f"--steps {text!r} is not steps to target at a global batch, such as 860@32")
     steps = float(found[1])
     return StepsPoint(int(found[2]), Estimate(steps, steps, steps, 1))
-
-
-def formats_of(text: str) -> tuple[str, ...]:
-    """Formats from ``json,csv``; raises UsageError."""
-    formats = tuple(filter(None, (name.strip() for name in text.split(","))))
-    unknown = sorted(set(formats) - set(FORMATS))
-    if unknown or not formats:
-        raise UsageError(f"--format {text!r}: choose from {', '.join(FORMATS)}, with commas between")
-    return formats
 
 
 if __name__ == "__main__":
