@@ -20,9 +20,9 @@ location and scale cancel, so that the interval is exact where the tail is. The 
 the target was met: the lower end is of steps drawn from there, the upper end of those that were read.
 
 Why this one: a bootstrap of the minimum covers half of what it claims, since it never goes below the smallest trial,
-and does so with half as many drawn, too; order statistics alone have no lower end; a log-normal fit to all trials covers
-nothing of 50, since most trials say little of the best. Other seeds of the best point tell the noise of one point, not
-of the search. tools/coverage has the figures.
+with half as many drawn, too; order statistics alone have no lower end; a log-normal fit to all trials covers nothing of
+50, since most trials say little of the best. Other seeds of the best point tell the noise of one point, not of the
+search. tools/coverage has the figures.
 """
 from __future__ import annotations
 
