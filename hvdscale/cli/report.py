@@ -15,7 +15,7 @@ from ..report.make import FORMATS, make
 from ..report.studies import Asked
 from ..report.watch import EVERY, follow
 from ..target import Target
-from .common import Command
+from .common import Command, confidence_of, formats_of
 
 
 class Report(Command):
@@ -70,8 +70,8 @@ def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, u
     for name in compare:
         read_published(name)
     options = Options(_share("--perfect-within", perfect_within), _share("--useful-within", useful_within),
-                      _confidence(confidence))
-    make(logs, [Target.parse(target) for target in targets], out, options=options, formats=_formats(formats),
+                      confidence_of(confidence))
+    make(logs, [Target.parse(target) for target in targets], out, options=options, formats=formats_of(formats, FORMATS),
          skip_broken=skip_broken, asked=Asked(_budgets(budgets), compare, paper), echo=click.echo)
 
 
@@ -91,20 +91,6 @@ def _seconds(name, value):
     if not 0 < value < float("inf"):
         raise UsageError(f"{name} {value:g}: is a number of seconds above 0, such as {EVERY:g}")
     return value
-
-
-def _confidence(value):
-    if not 0 < value < 1:
-        raise UsageError(f"--confidence {value:g}: lies between 0 and 1, such as 0.95")
-    return value
-
-
-def _formats(text):
-    formats = tuple(filter(None, (name.strip() for name in text.split(","))))
-    unknown = sorted(set(formats) - set(FORMATS))
-    if unknown or not formats:
-        raise UsageError(f"--format {text!r}: choose from {', '.join(FORMATS)}, with commas between")
-    return formats
 
 
 if __name__ == "__main__":
