@@ -23,6 +23,7 @@ ELSEWHERE = {
     "horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script ./hosts hvdscale-train digits/fc --checkpoint kept":
         "test_the_elastic_command_for_a_cluster_runs",
     "tools/bench_step": "test_a_step_is_timed_against_torchs_own",
+    "tools/bench_analysis": "test_the_tables_are_timed_and_those_of_pandas_are_the_same",
     "hvdscale-log import batch_science_data.tar.bz2 archive.h5":
         "test_an_archive_becomes_a_log_and_the_figures_of_its_paper",
     "hvdscale-report archive.h5 --paper shallue2019 --out paper":
