@@ -96,6 +96,8 @@ def _share(name, text):
         value = -1.0
     if not 0 <= value < float("inf"):
         raise UsageError(f"{name} {text}: is a share, 0 or more, such as 0.1 or 10%")
+    if value > 1 and not number.endswith("%"):
+        raise UsageError(f"{name} {text}: is a share, so this is {value:.0%}; for {text} % write {number}%")
     return value
 
 

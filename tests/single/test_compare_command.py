@@ -256,7 +256,8 @@ def test_missing_cells_stand_in_the_file_as_well():
 
 @pytest.mark.parametrize("arguments, said", [
     (["--tolerance", "much"], "--tolerance much: is a share"), (["--tolerance", "-1"], "is a share"),
-    (["--time-tolerance", "nan"], "is a share"), (["--confidence", "2"], "--confidence 2: lies between"),
+    (["--time-tolerance", "nan"], "is a share"), (["--tolerance", "10"], "this is 1000%; for 10 % write 10%"),
+    (["--confidence", "2"], "--confidence 2: lies between"),
     (["--out", "v.txt"], "ends in none of .json, .csv"), (["--target", "val/nothing<1"], "nothing to compare"),
     (["--target", "error"], "is not split/metric")])
 def test_misuse_ends_with_2_and_a_word_on_it(logs, arguments, said):
