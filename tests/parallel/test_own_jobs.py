@@ -28,7 +28,7 @@ def alone():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("np_", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("np_", [*(pytest.param(w, marks=pytest.mark.slow) for w in (1, 2)), 3])
 def test_any_worker_count_trains_and_measures_the_same(launch, alone, np_):
     """Dicts of padded sentences with a mean over words, examples augmented by drawing, two outputs and two terms."""
     GIVEN[1]["loader_workers"] = 3 - np_                                # 2, 1 and 0: they are slow to start
