@@ -4,7 +4,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ...modules import Dropout
-from .layers import Conv, Hidden, Readout, normed, one_of, widened
+from .layers import Conv, Hidden, Readout, channels_last, normed, one_of, widened
 
 KERNELS, FILTERS = (5, 3, 3, 3, 3), (16, 48, 96, 64, 64)
 POOLED = (0, 1, 4)                      # the convolutions that max-pooling follows, as in AlexNet
@@ -48,4 +48,4 @@ class AlexNet(nn.Module):
         self.features, self.readout = nn.Sequential(*layers), Readout(hidden, classes, readout_std)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.readout(self.features(x))
+        return self.readout(self.features(channels_last(x)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ...modules import Dropout
-from .layers import widened
+from .layers import channels_last, widened
 
 # filters of the two convolutions and units of the hidden layer
 WIDTHS = {"narrow": (16, 32, 512), "base": (32, 64, 1024), "wide": (64, 128, 2048)}
@@ -27,14 +27,14 @@ class SimpleCNN(nn.Module):
         super().__init__()
         first, second, hidden = (widened(units, width) for units in WIDTHS[size])
         self.features = nn.Sequential(
-            nn.Conv2d(1, first, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(first, second, 5, padding="same"), nn.ReLU(), nn.MaxPool2d(2))
+            nn.Conv2d(1, first, 5, padding="same"), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(first, second, 5, padding="same"), nn.MaxPool2d(2), nn.ReLU())
         self.readout = nn.Sequential(
             nn.Flatten(), nn.Linear(second * (side // 4) ** 2, hidden), nn.ReLU(), Dropout(dropout),
             nn.Linear(hidden, classes))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.readout(self.features(x))
+        return self.readout(self.features(channels_last(x)))
 
 
 class TinyCNN(nn.Module):
@@ -48,4 +48,4 @@ class TinyCNN(nn.Module):
             nn.Flatten(), nn.Linear(2 * width * 4, classes))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+        return self.layers(channels_last(x))

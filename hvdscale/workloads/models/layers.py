@@ -28,6 +28,15 @@ def normed(norm: str, channels: int) -> list[nn.Module]:
     return [BatchNorm(channels)] if norm == "batch" else []
 
 
+def channels_last(images: Tensor) -> Tensor:
+    """The same images; on a CPU laid out with the channels innermost, as are then the outputs of convolutions.
+
+    A step of the models here takes a quarter to almost half less time so. On a GPU they stay as they are: whether it
+    pays there depends on the precision.
+    """
+    return images.to(memory_format=torch.channels_last) if images.device.type == "cpu" else images
+
+
 class Conv(nn.Conv2d):
     """A convolution that halves the sides by its stride, and no more: N(0, 2 / fan out) weights, biases of 0.
 

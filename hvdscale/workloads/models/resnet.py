@@ -13,7 +13,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ...modules import BatchNorm
-from .layers import Conv, PaddedShortcut, Readout, normed, one_of, widened
+from .layers import Conv, PaddedShortcut, Readout, channels_last, normed, one_of, widened
 
 # model names of the CIFAR workloads -> arguments; ResNet-8 is without batch-norm in Shallue et al. 2019
 CIFAR_MODELS = {"resnet_8": dict(depth=8, norm="none"), "resnet_20": dict(depth=20), "resnet_32": dict(depth=32)}
@@ -79,7 +79,7 @@ class ResNet(nn.Module):
                 nn.init.zeros_(block.last_norm().weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.readout(self.closing(self.blocks(self.stem(x))).mean((2, 3)))
+        return self.readout(self.closing(self.blocks(self.stem(channels_last(x)))).mean((2, 3)))
 
 
 def _check(norm: str, preactivation: bool, zero_gamma: bool) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...modules import Dropout
-from .layers import Conv, Hidden, Readout, normed, one_of, widened
+from .layers import Conv, Hidden, Readout, channels_last, normed, one_of, widened
 
 FILTERS = (64, 128, 256, 512, 512)                          # of each stage, which ends in 2x2 max-pooling
 CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}      # by depth
@@ -47,5 +47,5 @@ class VGG(nn.Module):
             Hidden(hidden, hidden), nn.ReLU(), Dropout(dropout), Readout(hidden, classes, readout_std))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.features(x)
+        x = self.features(channels_last(x))
         return self.readout(x if x.shape[2:] == (GRID, GRID) else functional.adaptive_avg_pool2d(x, GRID))
