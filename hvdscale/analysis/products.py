@@ -7,8 +7,13 @@ from .steps import Estimate
 
 
 def times(one: Estimate, other: Estimate) -> Estimate:
-    """The product; without an interval where one of them has none. An end that is open stays open."""
+    """The product; without an interval where one of them has none. An end that is open stays open.
+
+    inf, above what is known of both, where the second is inf.
+    """
     value = one.value * other.value
+    if other.value == np.inf:
+        return Estimate(value, one.low * other.low, np.inf, min(one.runs, other.runs), one.value * other.beyond)
     if not 0 < value < np.inf:
         return Estimate(value, np.nan, np.nan, min(one.runs, other.runs))
     with np.errstate(divide="ignore"):

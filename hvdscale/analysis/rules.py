@@ -12,8 +12,9 @@ Steps under a rule are known from runs that were made with it, where the logs ha
 optimum, and their repeats stand against those of the tuned point). Else the search's own trials tell: see landscape.py.
 That compares the rule's rate with the best one at the same batch, the other metaparameters as the search drew them
 at both: a search of twenty trials in three dimensions has none that lies near a rule's point in all of them, while
-those near in the rate alone have another best of others than the optimum has. Where the trials do not bracket the best
-rate, or none was tried near the rule's, its loss is not known, and the trial that would tell is named.
+those near in the rate alone have another best of others than the optimum has. What takes more steps than the largest
+budget of the trials there was not seen: of such a loss only that is known, as a bound. Where the trials do not bracket
+the best rate, or the rule's lies outside those tried, its loss is not known, and the trial that would tell is named.
 """
 from __future__ import annotations
 
@@ -105,11 +106,12 @@ class RulePoint:
     """One rule at one batch.
 
     rate     that the rule asks for
-    loss     its steps over those of the tuned optimum, with an interval; NaN: not known; inf, beyond what is surely
-             lost: the rate lies outside those tried, where it is no smaller, or its runs did not meet the target
-    how      BASE, RUNS or FITTED; FEW, OPEN, OUTSIDE: why the loss is not known
+    loss     its steps over those of the tuned optimum, with an interval; NaN: not known; inf, with ``beyond``: only
+             known to be more than that, since so many steps are more than any trial there was to run, its runs did not
+             meet the target, or the rate lies outside those tried, where it is no smaller than at their end
+    how      BASE, RUNS or FITTED; FEW, OPEN: why the loss is not known; OUTSIDE: a bound at most is known
     verdict  LOST: surely more than the tolerance; KEPT: surely not; else UNKNOWN
-    steps    of the tuned optimum times the loss
+    steps    of the tuned optimum times the loss, and as it only known to be more where it is inf
     keys     the trials behind it
     missing  the run that would tell, where the verdict is UNKNOWN
     """
@@ -303,12 +305,16 @@ class _Batch:
             np.unique(self.rate[self.searched])) > 1
 
     @property
+    def budget(self):
+        """The most steps that a trial of it was to run, or ran."""
+        return float(max(self.study.budget_steps.max(initial=0), self.reached.last_step.max(initial=0)))
+
+    @property
     def intervals(self):
         """Of its trials what landscape_of takes."""
         rows = self.searched[:MOST_TRIALS]
         steps = np.where(self.study.infeasible[rows], np.inf, self.reached.steps[rows])
-        budget = max(self.study.budget_steps.max(initial=0), self.reached.last_step.max(initial=0))
-        beyond = np.where(self.study.infeasible[rows], budget, self.reached.last_step[rows])
+        beyond = np.where(self.study.infeasible[rows], self.budget, self.reached.last_step[rows])
         return np.log(self.rate[rows]), np.where(np.isfinite(steps), self.reached.before[rows], beyond), steps
 
     @property
@@ -348,12 +354,19 @@ class _Batch:
         if self.why:
             return Estimate(*[np.nan] * 3, 0), self.why, keys
         nearest = float(np.clip(np.log(rate), self.landscape.lowest, self.landscape.highest))
-        loss = self.landscape.loss(nearest, self.confidence)
+        loss = self._seen(self.landscape.loss(nearest, self.confidence))
         if self.landscape.tried(np.log(rate)):
             return loss, FITTED, keys
         if loss.low > 1 + tolerance:            # further out it is no smaller
-            return Estimate(np.inf, loss.low, np.inf, loss.runs, loss.low), FITTED, keys
+            return Estimate(np.inf, loss.low, np.inf, loss.runs, loss.low), OUTSIDE, keys
         return Estimate(*[np.nan] * 3, 0), OUTSIDE, keys
+
+    def _seen(self, loss):
+        """A fitted loss, as far as the trials can tell: no end of it lies beyond the largest budget over the best."""
+        most = self.budget / self.point.steps.value
+        if loss.value <= most:
+            return replace(loss, high=loss.high if loss.high <= most else np.inf)
+        return Estimate(np.inf, min(loss.low, most), np.inf, loss.runs, most)
 
     def _steps_of(self, trials):
         """Over the seeds of one setting, one trial each; no interval where there is one seed."""

@@ -10,32 +10,64 @@ import shlex
 
 from ..analysis.rules import FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN
 from ..config import KEYS
-from .numbers import capital, counted, in_brackets, listed, number, percent, ratio, span, whole
+from .numbers import counted, in_brackets, listed, number, percent, ratio, span, whole
 from .tables import BATCH, SHALLUE, STEPS, Cell, Column, Row, Table
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
 NAMES = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate"}
-MOST_MISSING = 3            # runs that are named in sentences
 DROPPED = ("workload", "checkpoint", "checkpoint_every", "resume", "log", "seed", "config", "noise_every", "keep_going",
            "lr_per_example", "save_model")      # of what a trial was asked, not for another run
 FIRST = ("global_batch", "optimizer", "lr", "base_batch", "lr_rule", "max_lr_factor", "momentum")
 PROBLEMS = {FEW: "too few trials met the target to tell", OPEN: "the trials do not bracket the best rate",
-            OUTSIDE: "no trial was run near the rule's rate"}
+            OUTSIDE: "outside what was tried"}
 
 
 def rules_said(found) -> tuple[str, ...]:
-    """Where each rule first loses, how the best rate grows, and which trials are missing; () for None."""
-    if found is None:
-        return ()
-    return (_start_said(found), *(_cost_said(found, cost) for cost in found.costs), *_from_fitted_said(found),
-            *_exponent_said(found), *missing_said(found))
+    """One sentence: which rule loses first and where, which holds, and how the best rate grows; () for None."""
+    return () if found is None else (
+        f"Learning-rate rules from the best of batch {found.base_batch:,}: {'; '.join(_found_said(found))}.",)
+
+
+def _found_said(found):
+    """What the costs of the rules come to, in parts of a sentence."""
+    last, more = f"batch {found.rates[-1].global_batch:,}", percent(found.tolerance)
+    lost, held, open_ = _sorted(found.costs)
+    if lost:
+        first = lost[0].first_lost.high
+        names = [rule_name(cost.rule) for cost in lost if cost.first_lost.high == first]
+        yield (f"{listed(names)} {'fails' if len(names) == 1 else 'fail'} first, surely needing over {more} more "
+               f"steps than tuning at batch {first:,.0f}")
+    elif held or open_:
+        yield f"none surely needs over {more} more steps than tuning, up to {last}"
+    else:
+        yield f"what they cost is not known ({PROBLEMS[found.costs[0].points[-1].how]})"
+    if held:
+        yield f"{_rules(held)} {'holds' if len(held) == 1 else 'hold'} up to {last}"
+    elif lost and open_:
+        yield f"{_rules(open_)} may hold up to {last}"
+    elif lost:
+        yield f"none is known to hold up to {last}"
+    yield _exponent_said(found)
+
+
+def _sorted(costs):
+    """The rules that surely lose at some batch, first lost first; that surely lose at none; others, whose loss at the
+    last batch is known."""
+    lost = [cost for cost in costs if math.isfinite(cost.first_lost.high)]
+    held = [cost for cost in costs if math.isinf(cost.first_lost.low)]
+    rest = [cost for cost in costs if cost not in (*lost, *held) and not math.isnan(cost.points[-1].loss.value)]
+    return sorted(lost, key=lambda cost: cost.first_lost.high), held, rest
+
+
+def _rules(costs):
+    return listed(rule_name(cost.rule) for cost in costs)
 
 
 def rule_name(rule) -> str:
-    """``linear scaling, at most 8 times``."""
+    """``linear scaling up to 8 times``."""
     word, _, power = rule.name.partition(":")
     said = NAMES.get(rule.name) or f"scaling by the power {power}"
-    return said if rule.cap is None else f"{said}, at most {rule.cap:g} times"
+    return said if rule.cap is None else f"{said} up to {rule.cap:g} times"
 
 
 def rate_name(found) -> str:
@@ -43,106 +75,15 @@ def rate_name(found) -> str:
     return "effective learning rate" if found.effective else "learning rate"
 
 
-def _start_said(found):
-    log, trial = found.base.key(found.base_trial)
-    best = found.rates[0].best
-    beside = (f". The trials there put the best rate at {number(best.value)}{in_brackets(best.low, best.high)}, so "
-              "rules start beside it" if best.low > found.base_rate or best.high < found.base_rate else "")
-    why = ", lr / (1 - momentum) because the momentum was searched too" if found.effective else ""
-    return (f"Learning-rate rules, from the best of batch {found.base_batch:,} ({rate_name(found)} "
-            f"{number(found.base_rate)}{why}; {log}:{trial}), against the tuned optimum of each larger batch{beside}.")
-
-
-def _cost_said(found, cost):
-    name, most = capital(rule_name(cost.rule)), percent(found.tolerance)
-    lost, last = cost.first_lost, cost.points[-1]
-    if math.isinf(lost.low):
-        return f"{name} stays within {most} at every batch up to {last.global_batch:,}."
-    if math.isinf(lost.high):
-        held = [point.global_batch for point in cost.points if point.global_batch < lost.low]
-        kept = f"stays within {most} up to batch {held[-1]:,}" if len(held) > 1 else f"may lose more than {most}"
-        return (f"{name} {kept}: from batch {lost.low:,.0f} on the trials do not exclude it, and at none do they make "
-                f"it sure{_at_largest(last)}.")
-    sure = next(point for point in cost.points if point.global_batch == lost.high)
-    where = f"at batch {lost.high:,.0f}"
-    if lost.low < lost.high:
-        where = f"somewhere from batch {lost.low:,.0f} to {lost.high:,.0f}"
-        where += f" (by the best estimate at {lost.value:,})" if lost.value < lost.high else ""
-        where += f"; at {lost.high:,.0f}"
-    return (f"{name} first loses more than {most} {where}{':' if lost.low == lost.high else ' it takes'} "
-            f"{_loss_said(sure)}{_at_largest(last) if sure is not last else ''}.")
-
-
-def _from_fitted_said(found):
-    """Where each rule would first lose from the fitted best rate of the base."""
-    if not found.costs_from_fitted:
-        return []
-    said = [f"{rule_name(cost.rule)} {_first_short(cost.first_lost)}" for cost in found.costs_from_fitted]
-    return [f"Started there from {number(found.rates[0].best.value)} instead, they first lose more than "
-            f"{percent(found.tolerance)}: {'; '.join(said)}."]
-
-
-def _first_short(lost):
-    """Where a rule first loses, in few words."""
-    if math.isinf(lost.low):
-        return "at no batch"
-    if math.isinf(lost.high):
-        return f"at batch {lost.low:,.0f} at the earliest, surely at none"
-    return f"at batch {lost.low:,.0f}" + (f" to {lost.high:,.0f}" if lost.low < lost.high else "")
-
-
-def _loss_said(point):
-    if math.isinf(point.loss.value):
-        return f"more than {ratio(point.loss.beyond)} times the steps"
-    return f"{ratio(point.loss.value)} times the steps{in_brackets(point.loss.low, point.loss.high, ratio)}"
-
-
-def _at_largest(point):
-    known = point.loss.value == point.loss.value
-    return f"; at batch {point.global_batch:,} it takes {_loss_said(point)}" if known else ""
-
-
 def _exponent_said(found):
-    whole_range, perfect = found.exponent, found.exponent_perfect
-    if not math.isfinite(whole_range.value):
-        return [f"How the best {rate_name(found)} grows with the batch is not known: the trials bracket it at "
-                f"{counted(len(whole_range.batches), 'batch').replace('batchs', 'batches')}, and a power needs three."]
-    said = (f"The best {rate_name(found)} grows as batch^{_power(whole_range)} from batch {whole_range.batches[0]:,} "
-            f"to {whole_range.batches[-1]:,}")
-    if perfect is not None and math.isfinite(perfect.value) and perfect.batches != whole_range.batches:
-        said += (f", as batch^{_power(perfect)} up to {perfect.batches[-1]:,}, where steps still fall in proportion")
-    return [said + ". (Linear scaling is 1, square root 0.5, constant 0.)"]
+    count, name = len(found.exponent.batches), rate_name(found)
+    if not math.isfinite(found.exponent.value):
+        return f"how the best {name} grows cannot be told from {count} {'batch' if count == 1 else 'batches'}"
+    return f"the best {name} grows as batch^{_power(found.exponent)}"
 
 
 def _power(exponent):
     return f"{exponent.value:.2f} ({exponent.low:.2f} to {exponent.high:.2f})"
-
-
-def missing_said(found, most=MOST_MISSING) -> tuple[str, ...]:
-    """The runs that would tell where each rule first loses, the first of each rule before others."""
-    by_rule = [cost.missing for cost in found.costs]
-    runs = [missing[at] for at in range(max(map(len, by_rule), default=0)) for missing in by_rule if at < len(missing)]
-    points = {(cost.rule, point.global_batch): point for cost in found.costs for point in cost.points}
-    said = [_missing_one(found, run, points[run.rule, run.global_batch]) for run in runs[:most]]
-    rest = len(runs) - most
-    return (*said, f"The table of missing runs has {rest} more.") if rest > 0 else tuple(said)
-
-
-def _missing_one(found, run, point):
-    rate = f"within a factor of {NEAR:g} of {rate_name(found)} {number(run.rate)}"
-    near = point.near.trials
-    said = f"no trial lies {rate}" if not near else f"{counted(near, 'trial')} {'lies' if near == 1 else 'lie'} {rate}"
-    said += f", and {PROBLEMS[point.how]}" if point.how in (FEW, OPEN) else "" if not near else ", too few to tell"
-    return f"Not known for {rule_name(run.rule)}: at batch {run.global_batch:,} {said}. {run_said(run)}"
-
-
-def run_said(run) -> str:
-    """``Run under three seeds: hvdscale-train ...``, or the values to run with where the logs do not say how."""
-    command = command_of(run)
-    if command:
-        return f"Run under three seeds: {command}"
-    values = listed(f"{name.replace('_', ' ')} {number(value)}" for name, value in run.values.items())
-    return f"Run it under three seeds: {values}."
 
 
 def command_of(run) -> str:
@@ -217,8 +158,7 @@ def points_table(found) -> Table:
         Cell(str(cost.rule)), Cell(f"{point.global_batch:,}", point.global_batch), Cell(number(point.rate), point.rate),
         Cell(f"{point.near.trials:,}", point.near.trials, below=f"{point.near.met} met" if point.near.trials else ""),
         Cell(whole(point.near.fewest) if point.near.met else "n/a", point.near.fewest), _loss_cell(point),
-        Cell(whole(point.steps.value) if point.steps.met else "n/a", point.steps.value, point.steps.low,
-             point.steps.high, span(point.steps.low, point.steps.high, whole)),
+        _steps_cell(point.steps),
         Cell(_how(point))), point.keys, (), point.near.keys) for cost in found.costs for point in cost.points]
     return Table("lr-rule-points", f"Learning-rate rules point by point: {found.target}", columns, tuple(rows),
                  notes(found))
@@ -243,9 +183,7 @@ def missing_table(found) -> Table | None:
 
 def notes(found) -> tuple[str, ...]:
     """What must be known to read the tables."""
-    log, trial = found.base.key(found.base_trial)
-    said = [f"Rules start from {log}:{trial}, the best of batch {found.base_batch:,}. What is scaled: "
-            f"{_formula(found)}."]
+    said = [_start_said(found)]
     hows = {point.how for cost in found.costs for point in cost.points}
     if FITTED in hows:
         said.append("Loss: steps at the rule's rate over steps at the best rate of the same batch, from a smooth curve "
@@ -255,8 +193,43 @@ def notes(found) -> tuple[str, ...]:
     if RUNS in hows:
         said.append("Runs: made with the rule, over their seeds, against the tuned point over its own.")
     said.append(f"{MARKS[LOST]} surely more than {percent(found.tolerance)}; {MARKS[UNKNOWN]} the "
-                f"{found.confidence:.0%} interval under it does not tell; n/a: nothing is known.")
+                f"{found.confidence:.0%} interval under it does not tell; >: so many steps are more than any trial "
+                "there was to run, and all that is known; outside: the rate lies outside what was tried, where it "
+                "loses no less than at the end of that; n/a: nothing is known.")
+    said += [*_from_fitted_said(found), *_perfect_said(found)]
+    missing = sum(len(cost.missing) for cost in found.costs)
+    if missing:
+        said.append(f"{counted(missing, 'run')} would tell more: the table lr-rule-missing, among the files of --out, "
+                    "has the commands, each to be run under three seeds.")
     return tuple(said)
+
+
+def _start_said(found):
+    log, trial = found.base.key(found.base_trial)
+    why = ", since the momentum was searched too" if found.effective else ""
+    return (f"Rules start from the best of batch {found.base_batch:,}, {log}:{trial}: {rate_name(found)} "
+            f"{number(found.base_rate)}. What is scaled: {_formula(found)}{why}.")
+
+
+def _from_fitted_said(found):
+    """Where each rule would surely lose from the fitted best rate of the base."""
+    if not found.costs_from_fitted:
+        return []
+    best = found.rates[0].best
+    lost = [(rule_name(cost.rule), cost.first_lost.high) for cost in found.costs_from_fitted]
+    said = listed(f"{name} {'at none' if math.isinf(batch) else f'from {batch:,.0f}'}" for name, batch in lost)
+    return [f"The trials there put the best rate at {number(best.value)}{in_brackets(best.low, best.high)}, not where "
+            f"rules start. From {number(best.value)} they would surely lose more than {percent(found.tolerance)}: "
+            f"{said}."]
+
+
+def _perfect_said(found):
+    """How the best rate grows as far as scaling is perfect, where that tells linear scaling from a constant rate."""
+    perfect = found.exponent_perfect
+    if perfect is None or not perfect.high - perfect.low < 1 or perfect.batches == found.exponent.batches:
+        return []
+    return [f"Up to batch {perfect.batches[-1]:,}, where steps still fall in proportion, the best rate grows as "
+            f"batch^{_power(perfect)}. Linear scaling is 1, square root 0.5, constant 0."]
 
 
 def _formula(found):
@@ -273,12 +246,21 @@ def _heading(rule):
 
 def _loss_cell(point):
     loss, mark = point.loss, MARKS[point.verdict]
+    outside = "outside" if point.how == OUTSIDE else ""
     if loss.value != loss.value:
-        return Cell("n/a", math.nan, math.nan, math.nan)
+        return Cell(outside or "n/a", math.nan, math.nan, math.nan)
     if math.isinf(loss.value):
-        return Cell(f"> {ratio(loss.beyond)} {mark}".strip(), loss.value, loss.low, loss.high)
+        below = outside or (span(loss.low, loss.high, ratio) if loss.low < loss.beyond else "")
+        return Cell(f"> {ratio(loss.beyond)} {mark}".strip(), loss.value, loss.low, loss.high, below)
     below = "base" if point.how == "base" else span(loss.low, loss.high, ratio)
     return Cell(f"{ratio(loss.value)} {mark}".strip(), loss.value, loss.low, loss.high, below)
+
+
+def _steps_cell(steps):
+    if math.isinf(steps.value) and math.isfinite(steps.beyond):
+        return Cell(f"> {whole(steps.beyond)}", steps.value, steps.low, steps.high)
+    return Cell(whole(steps.value) if steps.met else "n/a", steps.value, steps.low, steps.high,
+                span(steps.low, steps.high, whole))
 
 
 def _how(point):

@@ -32,11 +32,10 @@ from .compare_published import published_views
 from .curves import curve_table
 from .drawing import Figure
 from .noise_words import noise_against_table, noise_said
-from .numbers import counted
 from .quality import quality_said, quality_table
 from .regimes import curve_said
 from .results import tables_of_results
-from .rules import missing_said, missing_table, points_table, rules_said, rules_table
+from .rules import missing_table, points_table, rules_said, rules_table
 from .tables import Table
 
 
@@ -108,11 +107,7 @@ def _rules(about):
     found = rules_of(about.curve) if about.ruled else None
     if found is None:
         return View()
-    missing = missing_said(found)
-    said = tuple(sentence for sentence in rules_said(found) if sentence not in missing)
-    runs = missing_table(found)
-    told = runs and f"{counted(len(runs.rows), 'run')} would tell more; their commands are in a table of the page."
-    return View((*said, told), (rules_table(found),), details=(points_table(found), runs))
+    return View(rules_said(found), (rules_table(found),), details=(points_table(found), missing_table(found)))
 
 
 def _results(about):
