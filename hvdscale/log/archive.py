@@ -36,7 +36,7 @@ from .measurements import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, f
 from .schema import Status
 
 TRIALS, BYTES = 48, 4 << 20             # of one piece of work
-ALONE = 200                             # so few trials are read without help
+ALONE = 1000                            # so few trials are read sooner than processes start
 LARGEST_STUDY = 4 << 30                 # bytes of a study's files in a tar file, which are held at once
 LARGEST_HEADER = 1 << 20                # bytes of a header that continues, which tarfile holds at once
 EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE,

@@ -4,11 +4,13 @@
 
 Shuffled numbers are planes of bytes: all first bytes, all second bytes, ... Those of a measurement's low digits are as
 good as random, and a search for repetitions finds nothing there: such planes are stored as they are. The rest are
-deflated as level 1 of gzip does it. (Measured on measurements of 6 digits: 5 to 8 times as fast as level 1 throughout,
-at the same size, and read twice as fast.)
+deflated as level 1 of gzip does it, a plane of one byte throughout (of small counts, of gaps) once for all that are
+like it. (Measured on measurements of 6 digits: 5 to 8 times as fast as level 1 throughout, at the same size, and read
+twice as fast.)
 """
 from __future__ import annotations
 
+import functools
 import struct
 import zlib
 
@@ -24,16 +26,21 @@ def pack(values: np.ndarray) -> bytes:
     """The zlib stream (RFC 1950) of the values' bytes; of entries of more than one byte, plane by plane (shuffled)."""
     size = values.dtype.itemsize
     planes = np.ascontiguousarray(np.ascontiguousarray(values).view(np.uint8).reshape(-1, size).T)
-    if values.dtype.kind != "f":            # counts repeat in patterns
-        return zlib.compress(planes.data, 1)
-    stored = [_entropy(plane[::SAMPLED]) > STORED for plane in planes]
-    parts, first = [HEADER], 0
-    for last in range(1, size + 1):
-        if last == size or stored[last] != stored[first]:
-            data = planes[first:last].reshape(-1).data
-            parts += _stored(data) if stored[first] else _deflated(data)
-            first = last
-    return b"".join([*parts, LAST, struct.pack(">I", zlib.adler32(planes.data))])
+    parts = [part for plane in planes for part in _packed(plane, values.dtype.kind)]
+    return b"".join([HEADER, *parts, LAST, struct.pack(">I", zlib.adler32(planes.data))])
+
+
+def _packed(plane, kind) -> list:
+    if len(plane) and (plane == plane[0]).all():
+        return _constant(int(plane[0]), len(plane))
+    if kind == "f" and _entropy(plane[::SAMPLED]) > STORED:         # counts repeat in patterns
+        return _stored(plane.data)
+    return _deflated(plane.data)
+
+
+@functools.lru_cache(64)
+def _constant(byte: int, size: int) -> list:
+    return _deflated(memoryview(bytes([byte]) * size))
 
 
 def _stored(data: memoryview) -> list:

@@ -383,8 +383,9 @@ def _parse(tables: list[_Table]):
         for row, text in unusual.items():
             table = int(np.searchsorted(ends, row, "right"))
             odd[table].append([row - int(ends[table]) + tables[table].rows, at, text])
-    wrong = step < 0
-    wrong[1:] |= step[1:] < step[:-1]                                   # a file's first row may be so
+    wrong = np.diff(step, prepend=0) < 0
+    wrong[ends[ends < len(step)]] = False                               # a file's first row may be so
+    wrong |= step < 0
     suspects = set(np.searchsorted(ends, np.flatnonzero(wrong), "right").tolist())
     for at, (table, end, cells) in enumerate(zip(tables, ends.tolist(), odd)):
         table.take(end - table.rows, step, columns, cells)
