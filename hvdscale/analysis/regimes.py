@@ -4,7 +4,8 @@ The worker count is an execution detail: one setting under one seed is the same 
 worker counts of a batch enter one row, and a seed counts once.
 
 The regimes are of the batches that were run: perfect scaling goes up to the largest of them whose B S is within a
-tolerance of the smallest B S; the maximum useful batch is the smallest whose S is within a tolerance of the fewest.
+tolerance of the smallest B S, and no further than a batch between that surely is not; one whose interval leaves it open
+does not end it. The maximum useful batch is the smallest whose S is within a tolerance of the fewest.
 Their intervals, of batches too, are percentiles over draws of the steps at all batches, log-normal on each side of a
 value, and narrower by as much as the points lie nearer to a hyperbola than their intervals claim. The draws scatter
 about values that scatter themselves, and of a few batches one is meant, so that percentiles cover more than they claim:
@@ -66,21 +67,33 @@ def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], perfect_wi
     steps, examples = _logs([one.value if one.met else np.inf for one in estimates]), _logs(batches)
     fit = hyperbola_of(batches, estimates, confidence)
     drawn = _drawn(steps, estimates, confidence, np.fmin(1.0, fit.spread) if fit else 1.0)
-    drawn_examples, examples = None if drawn is None else drawn + examples, steps + examples
-    return Regimes(_regime(batches, examples, drawn_examples, perfect_within, confidence, _last),
-                   _regime(batches, steps, drawn, useful_within, confidence, _first),
-                   fit, tuple(_within(examples, perfect_within).tolist()), perfect_within, useful_within, confidence)
+    perfect, useful = _within(steps + examples, perfect_within), _within(steps, useful_within)
+    perfect_drawn, useful_drawn = (None, None) if drawn is None else (
+        _within(drawn + examples, perfect_within), _within(drawn, useful_within))
+    unbroken = perfect & ~_broken(batches, estimates, perfect, perfect_within)
+    return Regimes(_regime(batches, unbroken, perfect_drawn, confidence, _last),
+                   _regime(batches, useful, useful_drawn, confidence, _first), fit, tuple(perfect.tolist()),
+                   perfect_within, useful_within, confidence)
 
 
-def _regime(batches, logs, drawn, tolerance, confidence, chosen):
-    """The batch that is chosen of those within tolerance, with its interval from draws of ``logs``."""
-    inside = _within(logs, tolerance)
+def _broken(batches, estimates, perfect, tolerance):
+    """Whether each lies beyond one that surely is not perfect, itself beyond the first that is: its B S has a lower
+    end above the upper end of the smallest B S, tolerance added. The evaluation grid makes nothing sure."""
+    ends = np.array([(one.low, one.high) if one.met and one.runs > 1 else (0, np.inf) for one in estimates])
+    low, high = (ends * np.asarray(batches, float)[:, None]).T
+    smallest = np.argmin([one.value * batch if one.met else np.inf for batch, one in zip(batches, estimates)])
+    surely_not = low > high[smallest] * (1 + tolerance)
+    return np.logical_or.accumulate(surely_not & (np.arange(len(perfect)) > _first(perfect)))
+
+
+def _regime(batches, inside, drawn, confidence, chosen):
+    """The batch that is chosen of those inside, with its interval from draws of which are, shape (DRAWS, batches)."""
     if not inside.any():
         return BatchEstimate(None)
     value = int(batches[chosen(inside)])
     if drawn is None:
         return BatchEstimate(value)
-    found = np.sort(chosen(_within(drawn, tolerance)))
+    found = np.sort(chosen(drawn))
     low, high = (found[int(share * (DRAWS - 1))] for share in (1 - confidence, confidence))
     return BatchEstimate(value, float(min(value, batches[low])),
                          np.inf if high == len(batches) - 1 else float(max(value, batches[high])))

@@ -46,13 +46,33 @@ def batch_said(found: BatchEstimate) -> str:
 
 def _perfect_said(regimes, batches, estimates):
     until, meaning = regimes.perfect_until, f"batch x steps within {percent(regimes.perfect_within)} of the smallest"
+    known = [(batch, inside) for batch, one, inside in zip(batches, estimates, regimes.perfect) if one.met]
+    but = _unsteady_said(until, known)
     if until.value == batches[0]:
-        return f"No perfect scaling ({meaning}) beyond batch {batch_said(until)}: larger ones need more examples."
+        return f"No perfect scaling ({meaning}) beyond batch {batch_said(until)}: larger ones need more examples.{but}"
     if until.value == batches[-1]:
-        return f"Perfect scaling ({meaning}) up to the largest batch, {batch_said(until)}."
-    known = any(one.met for batch, one in zip(batches, estimates) if batch > until.value)
-    rest = "; diminishing returns from there" if known else ""
-    return f"Perfect scaling ({meaning}) up to batch {batch_said(until)}{rest}."
+        return f"Perfect scaling ({meaning}) up to the largest batch, {batch_said(until)}.{but}"
+    rest = "; diminishing returns from there" if known[-1][0] > until.value else ""
+    return f"Perfect scaling ({meaning}) up to batch {batch_said(until)}{rest}.{but}"
+
+
+def _unsteady_said(until, known):
+    """Which batches before the end are outside and which after it inside.
+
+    known  (batch, whether it is inside) of those that met
+    """
+    first = next(batch for batch, inside in known if inside)
+    out = [f"{batch:,}" for batch, inside in known if batch < until.value and not inside]
+    back = [f"{batch:,}" for batch, inside in known if batch > until.value and inside]
+    said = []
+    if out:
+        why = f", which {'its interval allows' if len(out) == 1 else 'their intervals allow'}"
+        said.append(f"batch {listed(out)} {'needs' if len(out) == 1 else 'need'} more"
+                    + (why if until.known and first == known[0][0] else ""))
+    if back:
+        said.append(f"batch {listed(back)} {'is' if len(back) == 1 else 'are'} within it again, beyond one that surely "
+                    "is not")
+    return f" Not steadily: {'; '.join(said)}." if said else ""
 
 
 def _useful_said(regimes, batches, estimates, any_met):

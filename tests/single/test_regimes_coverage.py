@@ -79,7 +79,7 @@ def test_a_batch_is_said_with_its_interval(found, said):
 
 
 def said_of(steps, share=0.03):
-    made = estimates(steps, share)
+    made = estimates(steps, share) if share else single(steps)
     return regimes_said(regimes_of(BATCHES, made), BATCHES, made, [one.met for one in made])
 
 
@@ -90,6 +90,37 @@ def test_the_regimes_are_said_with_intervals():
     assert useful == "Maximum useful batch: 128 (no other), whose 320 steps are within 20% of the fewest (300, at " \
                      "batch 256)."
     assert fit.startswith("S = S_min (1 + B_crit / B): S_min ") and "critical batch" in fit
+
+
+def test_a_batch_outside_that_its_interval_allows_does_not_end_perfect_scaling_and_is_named():
+    steps = [1000, 700, 250, 240, 310]                      # B S: 32000, 44800, 32000, 61440, 158720
+    found, said = regimes_of(BATCHES, estimates(steps, 0.3)), said_of(steps, 0.3)[0]
+    assert found.perfect == (True, False, True, False, False) and found.perfect_until.value == 128
+    assert said.endswith("from there. Not steadily: batch 64 needs more, which its interval allows.")
+    found, said = regimes_of(BATCHES, single(steps)), said_of(steps, None)[0]
+    assert found.perfect_until.value == 128 and said.endswith("Not steadily: batch 64 needs more.")
+
+
+def test_a_batch_that_surely_is_outside_ends_perfect_scaling_and_those_inside_again_are_named():
+    found, said = regimes_of(BATCHES, estimates([1000, 700, 250, 240, 310])), said_of([1000, 700, 250, 240, 310])[0]
+    assert found.perfect == (True, False, True, False, False) and found.perfect_until.value == 32
+    assert said.startswith("No perfect scaling") and said.endswith(
+        "Not steadily: batch 128 is within it again, beyond one that surely is not.")
+    until = regimes_of(BATCHES, estimates([1500, 500, 250, 240, 310])).perfect_until      # small ones waste examples
+    assert until.value == 128 and said_of([1500, 500, 250, 240, 310])[0].endswith("Not steadily: batch 32 needs more.")
+
+
+@pytest.mark.parametrize("steps", [STEPS, [1000, 700, 250, 240, 310], [1600, 800, 400, 200, 100],
+                                   [1000, 700, INF, 125, 70]])
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5, None])
+def test_the_sentence_and_the_column_agree(steps, share):
+    made = estimates(steps, share) if share else single(steps)
+    found = regimes_of(BATCHES, made)
+    said = regimes_said(found, BATCHES, made, [one.met for one in made])[0]
+    _, _, unsteady = said.partition("Not steadily: ")
+    until = found.perfect_until.value
+    for batch, one, inside in zip(BATCHES, made, found.perfect):
+        assert (f" {batch} " in f"{unsteady} ") == (one.met and inside != (batch <= until))
 
 
 def test_what_the_batches_do_not_reach_is_said_to_be_at_least_or_at_most():
