@@ -38,14 +38,18 @@ class Schedule:
         return cls(**{name: problem[name] for name in names}) if all(name in problem for name in names) else None
 
     def __str__(self) -> str:
-        said = [f"{self.peak_lr:g}"]
+        return self.said()
+
+    def said(self, write="{:g}".format) -> str:
+        """In words; ``write`` writes a rate."""
+        said = [write(self.peak_lr)]
         if self.warmup != "none":
             way = "climbing" if self.warmup == "gradual" else "held, then raised"
-            said = [f"{self.start_lr:g}, {way} to {self.peak_lr:g} at step {self.warmup_steps}"]
+            said = [f"{write(self.start_lr)}, {way} to {write(self.peak_lr)} at step {self.warmup_steps}"]
         if self.decay == "step":
             said.append(f"times {self.decay_factor:g} at steps {', '.join(map(str, self.decay_at))}")
         elif self.decay != "constant":
-            said.append(f"{self.decay} decay to {self.end_lr_factor * self.peak_lr:g} at step {self.decay_steps}")
+            said.append(f"{self.decay} decay to {write(self.end_lr_factor * self.peak_lr)} at step {self.decay_steps}")
         return ", ".join(said)
 
     def lr_at(self, step: int) -> float:

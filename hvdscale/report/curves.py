@@ -8,6 +8,7 @@ import math
 
 from ..analysis.curves import Curve
 from .numbers import listed, number, span, whole
+from .search import best_of_interval
 from .tables import BATCH, EXAMPLES, PERFECT, SHALLUE, Cell, Column, Row, Table
 
 MET = Column("met", "met", "1", "feasible trials that met the target / feasible trials; below: INFEASIBLE ones")
@@ -25,8 +26,7 @@ def curve_table(curve: Curve | None) -> Table | None:
                  for point, perfect in zip(curve.points, curve.regimes.perfect))
     lost = [f"{point.global_batch:,} ({point.met_before_diverging:,})" for point in curve.points
             if point.met_before_diverging]
-    notes = [f"Under a value: the {curve.confidence:.0%} interval of the median best of as many trials, since other "
-             "draws of the same space would have found another best."]
+    notes = [f"Under a value: {best_of_interval(curve.confidence)}"]
     if lost:
         notes.append(f"Trials that met the target and diverged later are in no estimate: batch {listed(lost)}.")
     return Table("curve", f"By global batch: {curve.target} (the best of each search)",

@@ -10,10 +10,11 @@ import math
 
 from ..analysis.results import BestMeasurement, Results, StepsToResult
 from .numbers import counted, listed, number
+from .search import not_by
 from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
 
 FEWEST = Column("fewest_steps", "steps to target", "steps", "steps done at the earliest evaluation of any of the "
-                "trials that meets the target; below: from the one before, which did not", SHALLUE)
+                "trials that meets the target; below, and as lower end: at the one before, which did not", SHALLUE)
 TRIAL = Column("trial", "trial", "1", "its trial, the first of equals")
 VALUE = Column("value", "measured there", "1", "the metric at that evaluation")
 MET = Column("met", "met", "1", "trials that met the target / COMPLETE and pruned trials", SHALLUE)
@@ -72,8 +73,7 @@ def _steps_row(row, pruned):
 
 def _steps(row):
     if row.trial is not None:
-        before, steps = f"{row.before:,.0f}", f"{row.steps:,.0f}"
-        return Cell(steps, row.steps, row.before, row.steps, f"{before}-{steps}")
+        return Cell(f"{row.steps:,.0f}", row.steps, row.before, row.steps, not_by(row.before))
     if not row.trials:
         return Cell("diverged" if row.infeasible else "n/a", math.nan, math.nan, math.nan)
     return Cell("not met", math.inf, row.beyond, math.inf, f"> {row.beyond:,.0f}")

@@ -11,6 +11,7 @@ import shlex
 from ..analysis.rules import FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN
 from ..config import KEYS
 from .numbers import counted, in_brackets, listed, number, percent, ratio, span, whole
+from .search import best_of_interval
 from .tables import BATCH, SHALLUE, STEPS, Cell, Column, Row, Table
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
@@ -139,7 +140,8 @@ def rules_table(found) -> Table:
             *map(_loss_cell, points)),
             tuple(dict.fromkeys((*one.keys, *(key for point in points for key in point.keys)))), (),
             (found.base.key(found.base_trial),)))
-    return Table("lr-rules", f"What a learning-rate rule costs: {found.target}", columns, tuple(rows), notes(found))
+    return Table("lr-rules", f"What a learning-rate rule costs: {found.target}", columns, tuple(rows),
+                 (f"Under the steps to target: {best_of_interval(found.confidence)}", *notes(found)))
 
 
 def points_table(found) -> Table:

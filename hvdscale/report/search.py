@@ -8,7 +8,7 @@ import math
 
 from ..analysis.search import DIVERGED, FAILED, IMPROVED, NEAR, STEPS
 from ..ends import PRUNED
-from .numbers import counted, exact, listed, number, percent, span, spread, whole
+from .numbers import counted, exact, in_brackets, listed, number, percent, spread, whole
 
 MOST_LISTED = 6         # values of a discrete dimension, beyond which only the ends are named
 FLAG = "!"              # marks what the search should be asked next
@@ -40,7 +40,7 @@ def trials_said(search) -> str:
 
 
 def best_said(search) -> str:
-    """``Best: trial 7, 420 steps (380-420), lr 0.31, momentum 0.974.``, or that there is none."""
+    """``Best: trial 7, 420 steps (not by 380), lr 0.31, momentum 0.974.``, or that there is none."""
     best = search.best
     if best is None and search.objective == STEPS:
         return f"No trial met {search.target}."
@@ -53,8 +53,13 @@ def best_said(search) -> str:
 
 
 def steps_said(draw) -> str:
-    """``420 steps (380-420)``: at the evaluation that met, and between which two it was met."""
-    return f"{counted(round(draw.value), 'step')} ({exact(draw.before, 0)}-{exact(draw.value, 0)})"
+    """``420 steps (not by 380)``: at the evaluation that met, and at the one before, which did not."""
+    return f"{counted(round(draw.value), 'step')} ({not_by(draw.before)})"
+
+
+def not_by(before) -> str:
+    """``not by 380``: the last evaluation that did not meet the target, in other words than an interval's."""
+    return f"not by {exact(before, 0)}"
 
 
 def value_said(parameter, value) -> str:
@@ -137,6 +142,9 @@ def notes(searches) -> tuple[str, ...]:
             f"search. {FLAG} within {NEAR:.0%}, or the last of the values tried: it may have been cut off.",
             f"Still improving: by how much the best of all feasible trials is {'below' if steps else 'better than'} "
             f"the median best of half of them. {FLAG} by more than {IMPROVED:.0%}: more trials would still improve it."]
+    if steps:
+        said.append("Not by: the evaluation before, which did not meet the target. It bounds this one trial; the "
+                    "interval of what other draws would have found stands under the steps by batch.")
     if any(search.of_kind(PRUNED) for search in searches):
         said.append("Pruned: stopped once they could not be among the "
                     f"{listed(sorted({search.prune_keep for search in searches}), 'or')} with the fewest steps. Steps "
@@ -154,17 +162,18 @@ def notes(searches) -> tuple[str, ...]:
 
 def summary(searches) -> tuple[str, ...]:
     """What the searches should be asked next, and at which batches; that there is nothing to ask where there is not."""
-    cut, improving = {}, {}
+    cut, improving = {}, []
     for search in searches:
         batch = f"{search.global_batch:,}"
         for bound in search.bounds if search.best else ():
             if bound.near:
                 cut.setdefault(_asked_said(bound), []).append(batch + _value_at(bound))
         if search.best and search.improving:
-            improving.setdefault((search.half.n, len(search.curve)), []).append(f"{batch} ({_improved_said(search)})")
+            improving.append(f"{batch} ({_improved_said(search)})")
     asked = [f"{said}: batch {listed(batches)}." for said, batches in cut.items()]
-    asked += [f"More trials would still improve the best found, as going from {half} to {count} of them did the median "
-              f"best: batch {listed(batches)}." for (half, count), batches in improving.items()]
+    if improving:
+        asked.append("More trials would still improve the best found, as going from half of them to all did the median "
+                     f"best: batch {listed(improving)}.")
     if asked or not all(search.best and search.done and search.half and search.half.known for search in searches):
         return tuple(asked)
     counts = [len(search.feasible) for search in searches]
@@ -197,8 +206,13 @@ def tuned_at_each(searches, confidence) -> str:
     """What stands behind the rows of these studies in a table by batch or by workers."""
     names = dict.fromkeys(one.name for search in searches for one in search.space)
     return (f"Tuned at each batch: {listed(names)}, {spread([len(search.feasible) for search in searches])} feasible "
-            f"trials. The row is {_row_said(searches)}; under it the {confidence:.0%} interval of the median best of "
-            "as many trials, since other draws of the same space would have found another best.")
+            f"trials. The row is {_row_said(searches)}; under it {best_of_interval(confidence)}")
+
+
+def best_of_interval(confidence) -> str:
+    """What stands under a value that is the best of a search."""
+    return (f"the {confidence:.0%} interval of the median best of as many trials, since other draws of the same space "
+            "would have found another best.")
 
 
 def _row_said(searches):
@@ -218,5 +232,4 @@ def _seeds_said(search):
         return lost
     if not over.met:
         return f" Most of its {over.runs} seeds did not meet the target.{lost}"
-    ends = span(over.low, over.high, whole)
-    return f" Over its {over.runs} seeds: {whole(over.value)} steps{f' ({ends})' if ends else ''}.{lost}"
+    return f" Over its {over.runs} seeds: {whole(over.value)} steps{in_brackets(over.low, over.high, whole)}.{lost}"

@@ -22,7 +22,7 @@ STOPPED = Column("pruned", "pruned", "1", "trials that the search stopped; below
 BEST_TRIAL = Column("best_trial", "best trial", "1", "number of the draw of the best value, the first of equals",
                     SHALLUE)
 FEWEST = Column("fewest_steps", "fewest steps", "steps", "steps done at the first evaluation of the best trial that "
-                "meets the target; below: from the one before, which did not", SHALLUE)
+                "meets the target; below, and as lower end: at the one before, which did not", SHALLUE)
 BEST_VALUE = Column("best_value", "best value", "1", "the best at any evaluation of any feasible trial; below: where")
 NEAREST = Column("nearest_bound", "nearest bound", "1", "the least of min(p, 1 - p) over dimensions, p: where the best "
                  "point lies between the bounds, in the scale of the search; of discrete values by their rank")
@@ -96,8 +96,7 @@ def _best(search):
         return Cell("none"), Cell("not met" if search.objective == STEPS else "n/a", math.nan)
     trial = Cell(f"{best.number}", best.number)
     if search.objective == STEPS:
-        before, value = f"{best.before:,.0f}", f"{best.value:,.0f}"
-        return trial, Cell(value, best.value, best.before, best.value, f"{before}-{value}")
+        return trial, Cell(f"{best.value:,.0f}", best.value, best.before, best.value, words.not_by(best.before))
     return trial, Cell(number(best.value), best.value, below=f"step {best.step:,.0f}")
 
 

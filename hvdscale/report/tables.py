@@ -370,7 +370,7 @@ def _count(value):
 
 def _runs(cell):
     seeds = len(cell.samples.seeds)
-    return f"{seeds}{words.ONE_RUN if seeds == 1 else ''}", seeds
+    return f"{seeds}{words.ONE_RUN if seeds == 1 and not cell.searched else ''}", seeds
 
 
 def _met(cell):

@@ -14,7 +14,7 @@ from ..log.schema import Status
 from ..schedule import Schedule
 from . import search as search_words
 from .differences import problems_of_points, settings_tried
-from .numbers import counted, exact, listed, number, percent, ratio, span, spread, whole
+from .numbers import capital, counted, exact, in_brackets, listed, number, percent, ratio, spread, whole
 from .regimes import regimes_said
 
 ONE_RUN = "*"       # marks a point that stands on one run
@@ -133,11 +133,10 @@ def _noise_summary(section):
     if not math.isfinite(whole.noise_scale):
         return [f"Gradient noise scale at global batch {cell.global_batch:,}: not bounded by the "
                 f"{counted(whole.steps, 'step')} measured."]
-    ends = span(whole.low, whole.high)
     grew = (f", {number(first.noise_scale)} in the first quarter of the measured steps and "
             f"{number(last.noise_scale)} in the last" if math.isfinite(first.noise_scale + last.noise_scale) else "")
     return [f"Gradient noise scale at global batch {cell.global_batch:,}: {number(whole.noise_scale)} examples"
-            f"{f' ({ends})' if ends else ''}{grew}."]
+            f"{in_brackets(whole.low, whole.high)}{grew}."]
 
 
 def batch_title(section) -> str:
@@ -203,7 +202,7 @@ def schedules(section) -> tuple[str, ...]:
     for run in (run for cell in section.cells for run in cell.runs):
         schedule = Schedule.of(run.trial.plan.get("problem") or {})
         if schedule:
-            found.setdefault(run.trial.global_batch, {})[str(schedule)] = None
+            found.setdefault(run.trial.global_batch, {})[schedule.said("{:.3g}".format)] = None
     if not found:
         return ()
     said = (f"{batch:,}: {' or '.join(found[batch])}" for batch in sorted(found))
@@ -218,10 +217,10 @@ def left_out(section) -> tuple[str, ...]:
     for status in (Status.RUNNING, Status.INCOMPLETE):
         trials = [trial for trial in section.with_status(status) if not trial.pruned]
         if trials:
-            said.append(f"Left out: {counted(len(trials), 'trial')} {status.name} ({_named(trials)}).")
+            said.append(f"Left out: {_of_all(trials, section)} {status.name} ({_named(trials)}).")
     diverged, met = section.with_status(Status.INFEASIBLE), section.met_before_diverging
     if diverged:
-        said.append(f"Diverged: {counted(len(diverged), 'trial')} INFEASIBLE ({_named(diverged)})"
+        said.append(f"Diverged: {_of_all(diverged, section)} INFEASIBLE ({_named(diverged)})"
                     + (f", {len(met)} of them after meeting the target ({_named(met)}): counted apart, in no estimate."
                        if met else ", in no estimate."))
     said += _pruned_said(section)
@@ -237,6 +236,11 @@ def left_out(section) -> tuple[str, ...]:
     return tuple(said)
 
 
+def _of_all(trials, section):
+    """``3 of 20 trials``."""
+    return f"{len(trials):,} of {counted(len(section.trials), 'trial')}"
+
+
 def _pruned_said(section):
     """What the trials that a search has stopped leave unknown."""
     pruned, untold = section.pruned, section.untold
@@ -248,13 +252,13 @@ def _pruned_said(section):
     if told:
         rest = f"; {sum(met)} of them had met this target before, which counts here" if any(met) else ""
         said.append(
-            f"Pruned: {counted(len(told), 'trial')} INCOMPLETE ({_named(told)}), stopped once they could not be among "
+            f"Pruned: {_of_all(told, section)} INCOMPLETE ({_named(told)}), stopped once they could not be among "
             f"those with the fewest steps{rest}. These fewest steps are as without pruning. What pruned trials cannot "
             "give: the best metric within the budget, final metrics of all trials and their scatter, the median steps "
             "over all trials, how many would have met the target or diverged later.")
     if untold:
         own = listed(sorted({trial.sweep["targets"][-1] for trial in untold}), "or")
-        said.append(f"Stopped by a search for the fewest steps to {own}: {counted(len(untold), 'trial')} "
+        said.append(f"Stopped by a search for the fewest steps to {own}: {_of_all(untold, section)} "
                     f"({_named(untold)}). It is not known which of them would have met {section.target} first, so the "
                     "steps here may be more than the fewest; search with this target to know them.")
     return said
@@ -312,7 +316,7 @@ def _interval_notes(section, cells, times):
     for name, what in names.items():
         found = stand_out(cells, name)
         if found:
-            notes.append(f"{what[0].upper()}{what[1:]} spread far more at "
+            notes.append(f"{capital(what)} spread far more at "
                          + listed(f"W = {listed_workers(cell)}, B = {cell.global_batch:,}" for cell in found)
                          + " than elsewhere: intervals there are too narrow, elsewhere too wide.")
     return notes
@@ -353,8 +357,7 @@ def _crowded_notes(cells):
 
 
 def _series_summary(section, series):
-    kind = series_kind(series)
-    kind = kind[0].upper() + kind[1:]
+    kind = capital(series_kind(series))
     timed = [point for point in series.points if point.time_speedup.value == point.time_speedup.value]
     said = _timed_summary(section, kind, timed) if len(timed) > 1 else []
     unmet = [point for point in series.points if point.cell.runs and not point.cell.steps.met]
@@ -412,8 +415,7 @@ def _throughput_summary(series):
     speedup = last.throughput_speedup
     if speedup.value != speedup.value:
         return []
-    kind = series_kind(series)
-    return [f"{kind[0].upper() + kind[1:]}: from {first.workers} to {last.workers} workers, "
+    return [f"{capital(series_kind(series))}: from {first.workers} to {last.workers} workers, "
             f"{number(first.cell.examples_per_second.value)} to {number(last.cell.examples_per_second.value)} examples "
             f"per second, {ratio(speedup.value)} times as many{_ends(speedup)} on {exact(last.worker_ratio)} times "
             f"the workers: system efficiency {ratio(last.system_efficiency.value)}."]
@@ -422,11 +424,11 @@ def _throughput_summary(series):
 def _alone_summary(section, cell):
     where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.global_batch:,}"
     if not cell.runs:
-        return f"{where[0].upper() + where[1:]}: every trial diverged."
+        return f"{capital(where)}: every trial diverged."
     known = cell.examples_per_second.value == cell.examples_per_second.value
     speed = f"{number(cell.examples_per_second.value)} examples per second" if known else "no time is known"
     if not section.target:
-        return f"{where[0].upper() + where[1:]}: {speed}."
+        return f"{capital(where)}: {speed}."
     if not cell.steps.met:
         return f"With {where}, {section.target} was not met within {whole(cell.steps.beyond)} steps."
     took = f"With {where}, {section.target} took {whole(cell.steps.value)} steps"
@@ -434,8 +436,7 @@ def _alone_summary(section, cell):
 
 
 def _ends(value):
-    ends = span(value.low, value.high, ratio)
-    return f" ({ends})" if ends else ""
+    return in_brackets(value.low, value.high, ratio)
 
 
 def _named(trials, most=4):

@@ -266,8 +266,8 @@ def test_diverged_trials_are_counted_in_the_table_and_named_below():
     [section] = sections(log(trial(id=1), trial(id=2, seed=1, status=Status.INFEASIBLE),
                              trial(id=3, seed=2, status=Status.INFEASIBLE, error=(np.nan,) * 3)))
     assert "2 div." in text(section)
-    assert left_out(section) == ("Diverged: 2 trials INFEASIBLE (made.h5:2, made.h5:3), 1 of them after meeting the "
-                                 "target (made.h5:2): counted apart, in no estimate.",)
+    assert left_out(section) == ("Diverged: 2 of 3 trials INFEASIBLE (made.h5:2, made.h5:3), 1 of them after meeting "
+                                 "the target (made.h5:2): counted apart, in no estimate.",)
 
 
 def test_a_cell_where_all_diverged_is_shown_as_diverged():
@@ -277,7 +277,7 @@ def test_a_cell_where_all_diverged_is_shown_as_diverged():
 
 def test_unfinished_trials_are_named():
     [section] = sections(log(trial(id=1), trial(id=2, seed=1, status=Status.RUNNING)))
-    assert left_out(section) == ("Left out: 1 trial RUNNING (made.h5:2).",)
+    assert left_out(section) == ("Left out: 1 of 2 trials RUNNING (made.h5:2).",)
 
 
 def test_a_changed_worker_count_is_named_and_no_time_of_it_shown():
@@ -324,6 +324,13 @@ def test_the_learning_rate_of_each_batch_is_said_by_step():
         made.append(trial(id=batch, batch=batch, workers=batch // 32, plan=json.dumps(plan)))
     [section] = sections(log(*made))
     assert summary(section)[-1] == ("Learning rate by step, at batch 32: 0.1; 64: 0.1, climbing to 0.2 at step 50.")
+
+
+def test_a_drawn_learning_rate_is_said_to_three_digits():
+    plan = json.loads(trial().row["plan"])
+    plan["problem"] |= vars(Schedule(0.00173653, decay="linear", decay_steps=40, end_lr_factor=0.012345))
+    [section] = sections(log(trial(plan=json.dumps(plan))))
+    assert summary(section)[-1] == "Learning rate by step, at batch 32: 0.00174, linear decay to 2.14e-05 at step 40."
 
 
 def test_csv_holds_full_precision_intervals_and_trials(studied):
@@ -386,7 +393,7 @@ def test_only_running_trials_leave_a_sentence_instead_of_a_table(tmp_path):
     path = save(log(trial(status=Status.RUNNING)), tmp_path / "live.h5")
     result = CliRunner().invoke(main, [path])
     assert result.exit_code == 0 and "no trial has run to its end yet" in result.output
-    assert "Left out: 1 trial RUNNING" in " ".join(result.output.split())
+    assert "Left out: 1 of 1 trial RUNNING" in " ".join(result.output.split())
 
 
 def test_an_empty_log_has_nothing_to_report(tmp_path):
@@ -445,7 +452,7 @@ def test_targets_and_tolerances_reach_the_tables(tmp_path):
     result = CliRunner().invoke(main, [*paths, "--target", "val/error<0.05", "--target", "val/error<0.1",
                                        "--confidence", "0.8", "--perfect-within", "0.1"])
     assert result.exit_code == 0, result.exception
-    assert result.output.index("val/error<0.05") < result.output.index("val/error<0.1 ")
+    assert result.stdout.index("val/error<0.05") < result.stdout.index("val/error<0.1 ")
     assert "the 80% interval" in result.output and "within 10% of the smallest" in result.output
 
 

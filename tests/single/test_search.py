@@ -15,6 +15,7 @@ from hvdscale.report.document import as_json, document_of
 from hvdscale.report.drawing import render
 from hvdscale.report.figures import figures_of
 from hvdscale.report.html import as_html
+from hvdscale.report.numbers import RANGE
 from hvdscale.report.search import lines
 from hvdscale.report.search_tables import tables_of_searches
 from hvdscale.report.tables import as_csv, as_text, tables_of
@@ -162,7 +163,7 @@ def test_draws_are_counted_by_what_became_of_them():
     assert (len(found.feasible), found.diverged_share, found.best.number, found.done) == (4, 1 / 7, 6, False)
     assert lines(found)[0].startswith(
         "nesterov, B = 256: 4 feasible of 6 wanted, of 7 draws (1 diverged, 14%; 2 failed), 1 pruned: 27% of the steps "
-        "saved at most. Best: trial 6, 500 steps (400-500), lr 0.1, momentum 0.99.")
+        "saved at most. Best: trial 6, 500 steps (not by 400), lr 0.1, momentum 0.99.")
 
 
 def test_running_trials_are_no_draws_yet():
@@ -394,7 +395,7 @@ def test_a_target_that_the_search_stopped_short_of_says_so():
     made = [drawn(0, 500), drawn(1, 700), drawn(2, pruned=700), drawn(3, 600)]
     found = section(*made, target=Target.parse("val/error<0.01"))
     said = "".join(left_out(found))
-    assert not found.searches and "Stopped by a search for the fewest steps to val/error<0.1: 4 trials" in said
+    assert not found.searches and "Stopped by a search for the fewest steps to val/error<0.1: 4 of 4 trials" in said
     assert "may be more than the fewest" in said and "Pruned" not in said
     assert found.cells[0].steps.beyond == 500       # the best point went no further: the least that is known
 
@@ -404,3 +405,39 @@ def test_a_report_without_a_sweep_has_nothing_of_searches():
     document = document_of([group])
     assert not group.sections[0].searches and "searches" not in as_json(document)["workloads"][0]["sections"][0]
     assert "Search" not in as_html(document)
+
+
+# intervals are told apart
+
+def of_batches(*studies):
+    trials = [trial for at, made in enumerate(studies) for trial in read_trials(studied(*made, path=f"{at}.h5"))]
+    [found] = analyse(trials, [STRICT])[0].sections
+    return found
+
+
+def test_the_evaluation_grid_of_the_best_trial_does_not_look_like_the_interval_of_the_best_of_n():
+    found = of_batches(realistic(64, 0.1, 800, count=16), realistic(256, 0.2, 500, count=16))
+    by_batch = next(table for table in tables_of(found) if table.name == "batches")
+    of_search = next(table for table in tables_of_searches(found.searches) if table.name == "search")
+    steps = [cell for row in by_batch.rows for column, cell in zip(by_batch.columns, row.cells)
+             if column.key == "steps_to_target"]
+    fewest = [cell for row in of_search.rows for column, cell in zip(of_search.columns, row.cells)
+              if column.key == "fewest_steps"]
+    assert [cell.shown for cell in steps] == [cell.shown for cell in fewest]
+    assert all(RANGE.search(cell.below) for cell in steps)
+    assert all(cell.below == f"not by {cell.low:,.0f}" for cell in fewest)
+    assert "95% interval of the median best of as many" in " ".join(by_batch.notes)
+    assert "It bounds this one trial" in " ".join(of_search.notes)
+
+
+def test_a_search_is_not_marked_as_one_run():
+    found = section(*realistic(64, 0.1, 800, count=16))
+    assert [row.cells[2].shown for table in tables_of(found) for row in table.rows] == ["1/1"] * 2
+
+
+def test_all_batches_where_more_trials_would_help_are_in_one_sentence():
+    made = [[drawn(number, 2000 - 100 * number, batch=batch) for number in range(count)]
+            for batch, count in ((64, 12), (256, 16), (1024, 9))]
+    [said] = [said for said in summary(of_batches(*made)) if said.startswith("More trials")]
+    assert said.startswith("More trials would still improve the best found, as going from half of them to all did the "
+                           "median best: batch 64 (-") and "256 (-" in said and "1,024 (-" in said
