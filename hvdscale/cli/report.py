@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import click
 
@@ -12,6 +13,7 @@ from ..analysis.sections import Options
 from ..errors import UsageError
 from ..reference import read as read_published
 from ..report.make import FORMATS, make
+from ..report.progress import Progress
 from ..report.studies import Asked
 from ..report.watch import EVERY, follow
 from ..target import Target
@@ -72,7 +74,8 @@ def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, u
     options = Options(_share("--perfect-within", perfect_within), _share("--useful-within", useful_within),
                       confidence_of(confidence))
     make(logs, [Target.parse(target) for target in targets], out, options=options, formats=formats_of(formats, FORMATS),
-         skip_broken=skip_broken, asked=Asked(_budgets(budgets), compare, paper), echo=click.echo)
+         skip_broken=skip_broken, asked=Asked(_budgets(budgets), compare, paper), echo=click.echo,
+         tell=Progress(partial(click.echo, err=True)))
 
 
 def _budgets(texts):

@@ -24,6 +24,7 @@ from .figures import figures_of
 from .interactive import Explorer, explorer_of
 from .numbers import counted
 from .plan_words import picks_said
+from .progress import quiet
 from .search import lines
 from .search_tables import tables_of_searches
 from .studies import (About, Asked, View, are_searched, chapters_of, own_targets, paper_targets,
@@ -119,7 +120,7 @@ def facts_of(log) -> LogFacts:
     return LogFacts(log.path, log.trials.rows, dict(log.attributes), hosts, devices)
 
 
-def document_of(groups, logs=(), skipped=(), options=Options(), studies=(), asked=Asked()) -> Document:
+def document_of(groups, logs=(), skipped=(), options=Options(), studies=(), asked=Asked(), tell=quiet) -> Document:
     """The report of analysed groups.
 
     logs      LogFacts of each; skipped: messages about those that could not be read
@@ -127,23 +128,25 @@ def document_of(groups, logs=(), skipped=(), options=Options(), studies=(), aske
               nothing of what makes them studies
     """
     taken, abouts = set(), []
-    pages = tuple((group, tuple(_pages(group, _of_workload(studies, group.workload), asked, taken, abouts)))
+    pages = tuple((group, tuple(_pages(group, _of_workload(studies, group.workload), asked, taken, abouts, tell)))
                   for group in groups)
     known = {about.studies[0].workload for about in abouts}
     repeats = [section for group in groups for section in group.sections if section.workload not in known]
     return Document(pages, tuple(logs), tuple(skipped), options.confidence,
-                    _chapters(abouts, repeats, studies, asked, options, taken))
+                    _chapters(abouts, repeats, studies, asked, options, taken, tell))
 
 
-def document_of_studies(studies, targets=(), logs=(), skipped=(), options=Options(), asked=Asked()) -> Document:
+def document_of_studies(studies, targets=(), logs=(), skipped=(), options=Options(), asked=Asked(),
+                        tell=quiet) -> Document:
     """The report of so many evaluations that only columns of them are looked at."""
     taken, abouts, pages, ruled = set(), [], [], sum(map(len, studies)) <= MOST_RULED
     for workload in dict.fromkeys(study.workload for study in studies):
         own = _of_workload(studies, workload)
         held = [target for target in targets or own_targets(own) or paper_targets(asked.paper, workload)
                 if tells(own, target.column)]
-        found = [About(own, target, options, asked, others=_others(target, held), ruled=ruled) for target in held]
-        shown = tuple(_page_of_studies(about, taken) for about in found)
+        found = [About(own, target, options, asked, others=_others(target, held), ruled=ruled,
+                       first=_is_first(target, held)) for target in held]
+        shown = tuple(_page_of_studies(about, taken, tell) for about in found)
         pages.append((Group(workload, (), ()), shown or _pages_without_target(own, targets, options, asked, taken)))
         abouts += found
     why = "As in the paper" if asked.paper else f"More than {MOST_EVALUATIONS:,} evaluations"
@@ -152,7 +155,7 @@ def document_of_studies(studies, targets=(), logs=(), skipped=(), options=Option
             f"scales{rules} and curves of single runs are left out; a report "
             f"{'without --paper' if asked.paper else 'on fewer logs'} has them.")
     return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence,
-                    _chapters(abouts, (), studies, asked, options, taken), (note,))
+                    _chapters(abouts, (), studies, asked, options, taken, tell), (note,))
 
 
 def _of_workload(studies, workload):
@@ -164,9 +167,14 @@ def _others(target, targets):
     return tuple(one for one in targets if one and one != target and one.column == target.column)
 
 
-def _chapters(abouts, repeats, studies, asked, options, taken):
+def _is_first(target, targets):
+    """Whether it is the first of its metric."""
+    return target == next(one for one in targets if one and one.column == target.column)
+
+
+def _chapters(abouts, repeats, studies, asked, options, taken, tell):
     return tuple(Chapter(_unique(title, taken), title, view)
-                 for title, view in chapters_of(abouts, repeats, studies, asked, options))
+                 for title, view in chapters_of(abouts, repeats, studies, asked, options, tell))
 
 
 def _pages_without_target(studies, targets, options, asked, taken):
@@ -178,28 +186,36 @@ def _pages_without_target(studies, targets, options, asked, taken):
                  view.details, tuple),)
 
 
-def _page_of_studies(about, taken):
+def _page_of_studies(about, taken, tell):
+    tell(_about(about.studies[0].workload, about.target))
     view = view_of(about)
 
     def explorer():
         return explorer_of(explore(about.studies, about.target), are_searched(about.studies), about.options.confidence)
     return Page(None, about.target, _slug(about.studies[0].workload, about.target, taken), str(about.target),
-                view.summary, (), view.tables, view.details, lambda: view.figures, explorer)
+                view.summary, (), view.tables, view.details, lambda: view.figures,
+                explorer if about.first else lambda: None)          # one slider serves all targets of a metric
 
 
-def _pages(group, studies, asked, taken, abouts):
+def _pages(group, studies, asked, taken, abouts, tell):
     explored = set()
     for section in group.sections:
         column, about = section.target and section.target.column, None
+        tell(_about(group.workload, section.target))
         if section.target and are_searched(studies):
             noise = tuple((cell.global_batch, noise, keys_of(cell)) for cell, noise in section.noise)
+            held = [one.target for one in group.sections]
             about = About(studies, section.target, section.options, asked, section.searches, noise,
-                          _others(section.target, [one.target for one in group.sections]))
+                          _others(section.target, held), first=_is_first(section.target, held))
             abouts.append(about)
         first = studies and column and column not in explored       # one slider serves all targets of a metric
         explored.add(column)
         explorer = partial(_explorer, section, studies) if first else lambda: None
         yield _page(section, about, studies, asked, taken, explorer)
+
+
+def _about(workload, target):
+    return f"{workload}{f': {target}' if target else ''}"
 
 
 def _explorer(section, studies):

@@ -27,6 +27,8 @@ MARKERS = ("o", "s", "P", "X", "<", ">", "p", "*")      # a diamond stands for o
 SHADES = 60             # of viridis, for curves
 SIZE = (4.8, 3.7)       # inches: a column of a paper, half a page on a screen
 PANEL = (3.2, 2.6)      # of several panels
+DPI = 200               # of a PNG
+MOST_KEPT = 1000        # drawings, so that a page and a file of one figure are drawn once
 MOST_NAMED = 8          # entries of a legend
 TICKS, PANEL_TICKS = 9, 5       # at most, along an axis; so many times LETTERS have room there
 LETTERS = 6.5
@@ -62,12 +64,30 @@ class Figure:
         return f"{', '.join(self.title.splitlines())}. {self.caption}"
 
 
-@lru_cache(maxsize=100)
+@lru_cache(maxsize=MOST_KEPT)
 def render(figure: Figure, format: str) -> bytes:
-    """The figure as ``svg`` or ``png``, the same bytes each time."""
+    """The figure as ``svg`` or ``png``, the same bytes each time; of one figure, one after the other costs least."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    canvas, out = _laid_out(figure), io.BytesIO()
+    with rc_context({**STYLE, "svg.hashsalt": figure.name}):        # savefig would lay it out anew
+        if format == "png":
+            canvas.set_dpi(DPI)
+            FigureCanvasAgg(canvas).print_png(out)
+            return out.getvalue()
+        FigureCanvasSVG(canvas).print_svg(out, metadata={"Date": None})
+    # text stays text, in a font that every machine has
+    return out.getvalue().replace(b"'DejaVu Sans'", b"'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif")
+
+
+@lru_cache(maxsize=1)
+def _laid_out(figure):
+    """The figure on a canvas of matplotlib, with everything in its place."""
     import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": figure.name}):
+    with matplotlib.rc_context(STYLE):
         if figure.panels > 1:
             canvas, axes = _panels(figure, Canvas)
         else:
@@ -76,11 +96,11 @@ def render(figure: Figure, format: str) -> bytes:
             axes[0].set_title(figure.title)
             figure.draw(axes[0])
         _legend(canvas, axes)
-        out = io.BytesIO()
-        canvas.savefig(out, format=format, dpi=200, metadata={"Date": None} if format == "svg" else None)
-    if format == "svg":                 # text stays text, in a font that every machine has
-        return out.getvalue().replace(b"'DejaVu Sans'", b"'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif")
-    return out.getvalue()
+        canvas.set_dpi(DPI)
+        FigureCanvasAgg(canvas)
+        canvas.get_layout_engine().execute(canvas)
+        canvas.set_layout_engine("none")
+    return canvas
 
 
 def across(panels) -> int:
@@ -246,10 +266,14 @@ def fraction(value, _=None):
     return exact(value) if value >= 1 else f"{value:.3g}"
 
 
-def decimal_ticks(axis, ends):
-    """Ticks at 1, 2, 5 times powers of 10; at the powers alone where there are many between the ends."""
-    from matplotlib.ticker import LogLocator
-    axis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5) if ends[1] < 1000 * ends[0] else (1,)))
+def decimal_ticks(axis, ends, most=TICKS):
+    """Ticks at 1, 2, 5 times powers of 10; at 1, 3 times, then at some powers, where there were more than most."""
+    first, last = (math.floor(math.log10(end)) for end in ends)
+    for parts, every in (((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), math.ceil((last - first + 1) / most))):
+        ticks = [part * 10.0 ** power for power in range(first, last + 2, every) for part in parts]
+        if sum(0.99 * ends[0] <= tick <= 1.01 * ends[1] for tick in ticks) <= most:
+            break
+    axis.set_major_locator(_fixed(ticks))
     axis.set_minor_locator(_fixed([]))
     axis.set_major_formatter(lambda value, _: f"{value:,g}")
 

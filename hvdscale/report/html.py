@@ -13,6 +13,7 @@ from importlib import resources
 from ..analysis.intervals import OWN_FROM
 from .drawing import BLUE, GREEN, ORANGE, colors_on_dark, render
 from .numbers import RANGE, counted, listed
+from .progress import quiet
 
 MOST_NAMED = 10             # trials under a figure that are named at once
 SHORTER = (                 # what a tag of an SVG on a page can do without
@@ -50,8 +51,13 @@ OF_SEARCHES = (
 )
 
 
-def as_html(document) -> str:
+def as_html(document, tell=quiet) -> str:
     """The page of a report.document.Document."""
+    for _, pages in document.pages:
+        for page in pages:
+            tell(f"working out the slider of {page.slug}")
+            page.explorer
+    tell("writing the page")
     sections = "".join(_group(group, pages) for group, pages in document.pages)
     sections += "".join(map(_chapter, document.chapters))
     explorers = [page.explorer for _, pages in document.pages for page in pages if page.explorer]

@@ -23,6 +23,7 @@ from ..log.segments import find_logs
 from ..target import Target
 from .document import MOST_EVALUATIONS, Document, as_json, document_of, document_of_studies, facts_of
 from .numbers import counted
+from .progress import quiet
 from .studies import Asked
 from .tables import WIDTH, as_csv, as_text
 
@@ -31,7 +32,7 @@ FORMATS = ("html", "json", "csv", "svg", "png")
 
 
 def make(paths: Iterable, targets: Sequence[Target] = (), out=None, *, options=Options(), formats=FORMATS,
-         skip_broken=False, asked=Asked(), echo: Callable[[str], object] = print) -> Document:
+         skip_broken=False, asked=Asked(), echo: Callable[[str], object] = print, tell=quiet) -> Document:
     """Print the report of these logs, and write its files under the directory ``out`` where one is given.
 
     paths        logs, or directories of logs
@@ -39,34 +40,38 @@ def make(paths: Iterable, targets: Sequence[Target] = (), out=None, *, options=O
     skip_broken  go on without the logs that cannot be read, and say so; else the first raises its LogError
     asked        what is to be shown of studies, beside the targets
     echo         takes each piece of text for the screen as soon as it is known
+    tell         is told what is being done, see progress.Progress
     """
     with ExitStack() as opened:
         with _uncollected():
-            logs, skipped = open_all(paths, skip_broken, opened)
-            document = read(logs, targets, skipped, options, asked)
+            logs, skipped = open_all(paths, skip_broken, opened, tell)
+            document = read(logs, targets, skipped, options, asked, tell)
         for text in on_screen(document):
             echo(text)
         if out is not None:
-            written = list(write(document, out, formats))
-            echo(f"wrote {counted(len(written), 'file')}: {written[0]}"
+            written = list(write(document, out, formats, tell))
+            echo(f"wrote {counted(len(written), 'file')}: {written[-1]}"
                  + (f", and more beside it ({', '.join(formats)})" if len(written) > 1 else ""))
     return document
 
 
 def read(logs: Sequence, targets: Sequence[Target] = (), skipped: Sequence[str] = (), options=Options(),
-         asked=Asked()) -> Document:
+         asked=Asked(), tell=quiet) -> Document:
     """The report of logs that are open, and stay so while the document is used."""
     for target in targets:
         check_direction(target, logs)
+    evaluations = sum(log.evaluations.rows for log in logs)
+    tell(f"sorting {evaluations:,} evaluations by trial", long=evaluations > MOST_EVALUATIONS)
     facts, studies = [facts_of(log) for log in logs], studies_of(logs)
-    if asked.paper or sum(log.evaluations.rows for log in logs) > MOST_EVALUATIONS:
+    if asked.paper or evaluations > MOST_EVALUATIONS:
         refuse_unknown(targets, {name for study in studies for name in study.evaluations.columns})
-        return document_of_studies(studies, targets, facts, skipped, options, asked)
+        return document_of_studies(studies, targets, facts, skipped, options, asked, tell)
     trials = [trial for log in logs for trial in read_trials(log)]
-    return document_of(analyse(trials, targets, options), facts, skipped, options, studies, asked)
+    tell(f"holding {counted(len(trials), 'trial')} against their targets")
+    return document_of(analyse(trials, targets, options), facts, skipped, options, studies, asked, tell)
 
 
-def open_all(paths, skip_broken: bool, opened: ExitStack) -> tuple[list, list[str]]:
+def open_all(paths, skip_broken: bool, opened: ExitStack, tell=quiet) -> tuple[list, list[str]]:
     """(logs, messages about those skipped) of all logs among files and directories, open until ``opened`` closes.
 
     Raises LogError where a log cannot be read, unless it is to be skipped, and where there is nothing to report.
@@ -75,7 +80,8 @@ def open_all(paths, skip_broken: bool, opened: ExitStack) -> tuple[list, list[st
         _refuse_outer(path)
     names = find_logs(paths)
     logs, skipped = [], []
-    for name in names:
+    for at, name in enumerate(names, 1):
+        tell(f"reading log {at} of {len(names)}: {name}", long=_is_long(name))
         try:
             log = opened.enter_context(read_log(name))
             (refuse_unsound if log.evaluations.rows <= MOST_EVALUATIONS else refuse_unsound_trials)(log)
@@ -92,6 +98,11 @@ def open_all(paths, skip_broken: bool, opened: ExitStack) -> tuple[list, list[st
         raise LogError(f"{', '.join(names)}: no trial that can be read, so there is nothing to report yet"
                        + "".join(f"\n{message}" for message in skipped))
     return logs, skipped
+
+
+def _is_long(path, most=100 << 20):
+    """Whether a log takes a while to read, by its bytes."""
+    return os.path.exists(path) and os.path.getsize(path) > most
 
 
 @contextmanager
@@ -151,23 +162,29 @@ def _titled(title):
     return f"{title}\n{'=' * min(WIDTH, len(title))}\n"
 
 
-def write(document: Document, out, formats=FORMATS):
-    """Write the files of a report, each whole or not at all; yields their paths as they are done."""
+def write(document: Document, out, formats=FORMATS, tell=quiet):
+    """Write the files of a report, each whole or not at all; yields their paths as they are done, the page last."""
     out = os.fspath(out)
-    if "html" in formats:
-        from .html import as_html
-        yield put_file(os.path.join(out, "report.html"), as_html(document))
-    if "json" in formats:
-        values = json.dumps(as_json(document), indent=1, allow_nan=False)
-        yield put_file(os.path.join(out, "report.json"), values + "\n")
+    figures = []
+    for slug, shown in document.shown:
+        tell(f"working out the figures of {slug}")
+        figures += [(f"{slug}-{figure.name}", figure) for figure in shown.figures]
+    kinds = [kind for kind in ("svg", "png") if kind in formats]
+    from .drawing import render
+    for at, (name, figure) in enumerate(figures if kinds else (), 1):
+        tell(f"drawing figure {at} of {len(figures)}")
+        for kind in kinds:
+            yield put_file(os.path.join(out, "figures", f"{name}.{kind}"), render(figure, kind))
     for slug, shown in document.shown if "csv" in formats else ():
         for table in (*shown.tables, *shown.details):
             yield put_file(os.path.join(out, "tables", f"{slug}-{table.name}.csv"), as_csv(table))
-    from .drawing import render
-    for kind in ("svg", "png"):
-        for slug, shown in document.shown if kind in formats else ():
-            for figure in shown.figures:
-                yield put_file(os.path.join(out, "figures", f"{slug}-{figure.name}.{kind}"), render(figure, kind))
+    if "json" in formats:
+        tell("writing report.json")
+        values = json.dumps(as_json(document), indent=1, allow_nan=False)
+        yield put_file(os.path.join(out, "report.json"), values + "\n")
+    if "html" in formats:
+        from .html import as_html
+        yield put_file(os.path.join(out, "report.html"), as_html(document, tell))
 
 
 def put_file(path, content):

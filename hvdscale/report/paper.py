@@ -22,6 +22,7 @@ from . import shallue2019
 from .budget_figures import base_rate_figure, best_under_figure
 from .drawing import Figure
 from .numbers import listed
+from .progress import quiet
 from .search_figures import best_figure, best_of_figure, best_panels, budgets_figure, scatter, second, trials_figure
 from .steps_figures import EXAMPLES, NORMALISED, STEPS, heading, plain, slug, steps_figure, steps_panels, targets_figure
 
@@ -40,22 +41,30 @@ class Paper:
     left_out: tuple[str, ...]
 
 
-def workload_figures(curves: Sequence, options=Options()) -> tuple[Figure, ...]:
-    """Every kind of figure that the curves of one workload bear: one curve a target, the main one first."""
+def workload_figures(curves: Sequence, options=Options(), shared=True) -> tuple[Figure, ...]:
+    """Every kind of figure that the curves of one workload bear: one curve a target, the main one first.
+
+    shared   also those that are the same whichever target of its metric is the main one
+    """
     main, *_ = curves
     studies = [point.study for point in main.points]
-    column, minimizes = main.target.column, main.target.minimizes
-    maps = both_readings(studies, column, minimizes)
-    under = [best_under(studies, column, minimizes, _earlier(one.budget), options.confidence) for one in maps[::-1]
-             if one is not None]
     found = [
         steps_figure([main]), steps_figure([main], kind=EXAMPLES), targets_figure(curves),
         *(_split_figure(main, studies, name, options) for name in choices(studies)),
         *(best_figure([main], what) for what in (LEARNING_RATE, MOMENTUM, EFFECTIVE)),
         trials_figure(main), budgets_figure(main),
         best_of_figure([best_of_trials(study, main.target) for study in studies]),
-        best_under_figure(*under), base_rate_figure(*maps)]
+        *(_figures_under_budgets(studies, main.target, options) if shared else ())]
     return tuple(figure for figure in found if figure is not None)
+
+
+def _figures_under_budgets(studies, target, options):
+    """The best of a target's metric under budgets, and by base rate: the same at all its targets."""
+    column, minimizes = target.column, target.minimizes
+    maps = both_readings(studies, column, minimizes)
+    under = [best_under(studies, column, minimizes, _earlier(one.budget), options.confidence) for one in maps[::-1]
+             if one is not None]
+    return best_under_figure(*under), base_rate_figure(*maps)
 
 
 def _earlier(budget):
@@ -102,11 +111,11 @@ def _all_but(curve, attribute):
     return replace(curve.workload, **blank), None if attribute == "dataset" else curve.target
 
 
-def figures(studies: Sequence, paper="shallue2019", options=Options()) -> Paper:
+def figures(studies: Sequence, paper="shallue2019", options=Options(), tell=quiet) -> Paper:
     """Every figure of a paper that these studies bear, in its order. UsageError for a paper that is not known."""
     if paper not in PAPERS:
         raise UsageError(f"there is no paper {paper!r}; choose one of {', '.join(PAPERS)}")
-    found = _Found(studies, PAPERS[paper], options)
+    found = _Found(studies, PAPERS[paper], options, tell)
     figures = [replace(figure, name=f"{paper}-figure-{number}", title=f"Figure {number}. {figure.title}",
                        source=f"{found.paper.SOURCE}, figure {number}")
                for sheet in found.paper.FIGURES for number, figure in found.figures(sheet)]
@@ -116,8 +125,8 @@ def figures(studies: Sequence, paper="shallue2019", options=Options()) -> Paper:
 class _Found:
     """The curves of a paper that studies bear, by line, and the names of those that they lack."""
 
-    def __init__(self, studies, paper, options):
-        self.paper, self.options = paper, options
+    def __init__(self, studies, paper, options, tell):
+        self.paper, self.options, self.tell = paper, options, tell
         self.studies = self._by_name(studies)
         self.missing: dict = {}         # of a figure, by its number: names
         self.empty: list = []           # numbers of figures whose workloads are there
@@ -142,6 +151,7 @@ class _Found:
         target = Target.parse(target)
         if not studies or any(target.column not in study.evaluations.columns for study in studies):
             return None
+        self.tell(f"{name}: {target}, for the figures of the paper")
         return curve_of(studies, target, self.options)
 
     def taken(self, name):

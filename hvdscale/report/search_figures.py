@@ -260,7 +260,7 @@ def _scale(axes, which, values, paneled):
         margin = (high / low) ** 0.06
         getattr(axes, f"set_{which}scale")("log")
         getattr(axes, f"set_{which}lim")(low / margin, high * margin)
-        decimal_ticks(axis, (low, high))
+        decimal_ticks(axis, (low, high), PANEL_TICKS if paneled else TICKS)
         return
     margin = 0.06 * (high - low) or 0.5 * abs(low) or 0.5
     getattr(axes, f"set_{which}lim")(low - margin, high + margin)

@@ -32,6 +32,7 @@ from .compare_published import published_views
 from .curves import curve_table
 from .drawing import Figure
 from .noise_words import noise_against_table, noise_said
+from .progress import quiet
 from .quality import quality_said, quality_table
 from .regimes import curve_said
 from .results import tables_of_results
@@ -65,6 +66,7 @@ class About:
     noise: tuple = ()                   # (global batch, Noise, trials) where it was measured
     others: tuple[Target, ...] = ()     # of the same metric, which have pages of their own
     ruled: bool = True                  # whether to work out what learning-rate rules cost, seconds a study
+    first: bool = True                  # of its metric: then its page has the figures that all its targets share
 
     @cached_property
     def curve(self) -> Curve:
@@ -146,8 +148,8 @@ def _noise(about):
 def _figures(about):
     """Every kind of figure of a workload."""
     from .paper import workload_figures
-    others = [curve_of(about.studies, target, about.options) for target in about.others]
-    return workload_figures([about.curve, *others], about.options)
+    others = [curve_of(about.studies, target, about.options) for target in about.others if about.first]
+    return workload_figures([about.curve, *others], about.options, about.first)
 
 
 VIEWS: tuple[Callable[[About], View], ...] = (
@@ -155,7 +157,7 @@ VIEWS: tuple[Callable[[About], View], ...] = (
 
 
 def chapters_of(abouts: Sequence[About], repeats: Sequence[Section], studies: Sequence[Study], asked: Asked,
-                options: Options):
+                options: Options, tell=quiet):
     """(title, View) of what is about several workloads: one beside the other, beside publications, as in a paper.
 
     repeats   sections of no studies
@@ -173,7 +175,7 @@ def chapters_of(abouts: Sequence[About], repeats: Sequence[Section], studies: Se
         yield f"Beside published results: {name}", View(found.said, found.tables, (), partial(tuple, found.figures))
     if asked.paper:
         from .paper import figures
-        found = figures(studies, paper=asked.paper, options=options)
+        found = figures(studies, paper=asked.paper, options=options, tell=tell)
         yield f"The figures of {asked.paper}", View(found.left_out, find=partial(tuple, found.figures))
 
 

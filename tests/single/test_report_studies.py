@@ -101,7 +101,7 @@ def test_a_huge_log_is_told_of_without_a_trial_of_its_own(wide, monkeypatch, tmp
     result = CliRunner().invoke(main, [wide, "--target", "val/error<0.3", "--out", str(tmp_path / "out"), "--format",
                                        "json,csv"])
     assert result.exit_code == 0, result.exception
-    said = " ".join(result.output.split())
+    said = " ".join(result.stdout.split())
     assert said.startswith("More than 5,000,000 evaluations: this report is of the studies as a whole.")
     assert "fewest steps to val/error<0.3" in said
     assert json.loads((tmp_path / "out" / "report.json").read_text())["notes"][0] in said
@@ -123,7 +123,7 @@ def test_a_huge_log_and_its_trials_say_the_same_of_the_fewest_steps(wide, monkey
 def test_a_paper_s_figures_are_made_of_an_archive_held_against_its_targets(wide, tmp_path):
     result = CliRunner().invoke(main, [wide, "--paper", "shallue2019", "--out", str(tmp_path), "--format", "json"])
     assert result.exit_code == 0, result.exception
-    assert result.output.startswith("As in the paper: this report is of the studies as a whole.")
+    assert result.stdout.startswith("As in the paper: this report is of the studies as a whole.")
     assert "By global batch: val/error<0.3 (the best of each search)" in result.output
     chapters = json.loads((tmp_path / "report.json").read_text())["chapters"]
     [chapter] = [one for one in chapters if "2019" in one["title"]]
@@ -131,7 +131,7 @@ def test_a_paper_s_figures_are_made_of_an_archive_held_against_its_targets(wide,
 
 
 def test_without_a_target_the_best_measured_is_shown_and_a_target_asked_for(wide):
-    said = " ".join(CliRunner().invoke(main, [wide]).output.split())
+    said = " ".join(CliRunner().invoke(main, [wide]).stdout.split())
     assert "Best validation error" in said and said.endswith("holds their trials against one.")
 
 

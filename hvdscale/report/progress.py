@@ -1,0 +1,30 @@
+"""What a command is doing, said once that takes longer than a moment, so that nobody waits before a silent screen.
+
+    tell = Progress(lambda line: click.echo(line, err=True))
+    tell("drawing figure 3 of 62")          # -> 4 s: drawing figure 3 of 62
+"""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+AFTER = 2.0             # seconds, before there is a line
+EVERY = 0.2             # of the time that has passed, before there is another
+
+
+class Progress:
+    """Lines that grow rarer as it takes longer; of what takes long by itself, at once."""
+
+    def __init__(self, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic):
+        self._say, self._clock = say, clock
+        self._start = self._last = clock()
+
+    def __call__(self, what: str, long=False):
+        now = self._clock()
+        if long or now - self._last >= max(AFTER, EVERY * (now - self._start)):
+            self._last = now
+            self._say(f"{now - self._start:.0f} s: {what}")
+
+
+def quiet(what: str, long=False):
+    """For who wants to hear nothing."""
