@@ -19,7 +19,7 @@ widely as the prior, and so do the predictions that hang on it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,11 +28,13 @@ from scipy.special import expit, ndtri, stdtrit
 
 from ..log.schema import Status
 from .intervals import Spread, geometric_mean, pooled
+from .steps import Cell, known, samples_of
 
 DRAWS = 400
 ASSUMED_DEVIATION = 0.05    # of the logarithm of a step time, where nothing was timed twice
 MODEL_DEVIATION = 0.01      # beside the spread of the times: no model is better
-TOLD_APART = 10             # a parameter is known where its interval spans less than this factor
+TOLD_APART = 10             # a parameter is told by the logs where its interval spans less than this factor,
+OVERLAP_TOLD = 3            # and the overlap, which goes from 1 to 10 only, where it spans less than this one
 # how a value is known, from best to worst
 MEASURED, INTERPOLATED, EXTRAPOLATED, BOUNDED = "measured", "interpolated", "extrapolated", "bound"
 MARKS = (MEASURED, INTERPOLATED, EXTRAPOLATED, BOUNDED)
@@ -141,7 +143,8 @@ WITHIN, BETWEEN = ("hop", "volume"), ("node_hop", "node_volume")
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds a step: a value, draws of it, and how it is known. Of a BOUNDED one all are lower bounds."""
+    """Seconds a step: a value, draws of it, and how it is known. Of a BOUNDED one they leave out links, which would add
+    to each."""
 
     value: float
     draws: np.ndarray
@@ -232,6 +235,22 @@ class StepModel:
         values = getattr(self.parameters, name)
         tail = (1 - confidence) / 2
         return tuple(map(float, np.quantile(values, (0.5, tail, 1 - tail))))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that it has: those of links only where they are known, and of an overlap with them."""
+        return tuple(name for name in NAMES if getattr(self.parameters, name).any()
+                     and (name != "overlap" or self.within or self.between))
+
+    def is_given(self, name, confidence):
+        """Whether the user gave a parameter."""
+        _, low, high = self.interval(name, confidence)
+        return self.given and low == high
+
+    def is_told(self, name, confidence):
+        """Whether the timings or the user tell a parameter: if not, its draws are nearly those of the prior."""
+        _, low, high = self.interval(name, confidence)
+        return high < (OVERLAP_TOLD if name == "overlap" else TOLD_APART) * low
 
     def knows(self, workers, per_node):
         """Whether all links that these workers need are known."""
@@ -363,6 +382,7 @@ class StepTimes:
     timings: Timings
     model: StepModel
     seed: int = 0
+    cells: tuple[Cell, ...] = ()        # of one worker count each: their runs tell what their way of running took
 
     @classmethod
     def of(cls, timings: Timings, links: Links | None = None, draws=DRAWS, seed=0) -> StepTimes:
@@ -370,9 +390,20 @@ class StepTimes:
         between = links.seconds(timings.machine) if links else None
         return cls(timings, fit_steps(timings.found, between, timings.spread, draws, seed), seed)
 
+    def of_cells(self, cells) -> StepTimes:
+        """Measured times as those of cells held against a target; the model stays that of all runs."""
+        return replace(self, cells=tuple(cells))
+
     @cached_property
     def _by_setting(self):
-        return {(one.workers, one.nodes, one.global_batch, one.passes): one for one in self.timings.found}
+        found: dict[tuple, list[Timing]] = {}
+        for one in self.timings.found:
+            found.setdefault((one.workers, one.nodes, one.global_batch, one.passes), []).append(one)
+        return found
+
+    @cached_property
+    def _cells(self):
+        return {(cell.workers[0], cell.global_batch): cell for cell in self.cells}
 
     @cached_property
     def _ranges(self):
@@ -380,8 +411,24 @@ class StepTimes:
         return [(min(ends), max(ends)) for ends in values]
 
     def measured(self, workers, per_node, global_batch, passes) -> Timing | None:
-        """The timing of this way of running, on as many nodes; None where there is none."""
-        return self._by_setting.get((workers, -(-workers // per_node), global_batch, passes))
+        """The timing of this way of running, on as many nodes, of the most alike layout; None where there is none.
+
+        Where a cell has runs of this way, it is their step, as a report states it (Cell.step_seconds).
+        """
+        found = self._by_setting.get((workers, -(-workers // per_node), global_batch, passes))
+        if not found:
+            return None
+        timing = min(found, key=lambda one: abs(one.per_node - min(workers, per_node)))
+        cell = self._cells.get((workers, global_batch))
+        runs = tuple(run for run in cell.runs if run.trial.key in timing.trials) if cell else ()
+        speeds = known(samples_of(runs).examples_per_second) if runs else runs
+        return replace(timing, seconds=global_batch / speeds, trials=tuple(run.trial.key for run in runs)
+                       ) if len(speeds) else timing
+
+    def cell_of(self, timing) -> Cell | None:
+        """The cell whose runs are all of this timing's way of running; None where there is none."""
+        cell = self._cells.get((timing.workers, timing.global_batch))
+        return cell if cell and tuple(run.trial.key for run in cell.runs) == timing.trials else None
 
     def at(self, workers, per_node, global_batch, passes=1) -> StepTime:
         """Seconds a step of ``workers``, ``per_node`` of them on a node."""
@@ -400,8 +447,8 @@ class StepTimes:
 
     def _deviation(self, timing):
         """Draws of the error of the logarithm of a timing."""
-        number = self.timings.found.index(timing)
-        random = np.random.default_rng([self.seed, 2, number])
+        random = np.random.default_rng([self.seed, 2, timing.workers, timing.per_node, timing.global_batch,
+                                        timing.passes])
         spread, size = self.timings.spread, len(self.model.parameters.fixed)
         if spread.freedom:
             deviates = stdtrit(spread.freedom, levels(size)) * spread.deviation / np.sqrt(len(timing.seconds))

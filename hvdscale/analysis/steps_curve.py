@@ -9,7 +9,7 @@ draws.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,19 +32,36 @@ class StepsPoint:
 
     global_batch: int
     steps: Estimate
-    unmet: float = 0.0                      # share of the seeds that did not meet
+    seeds: int = 0                          # that ran the setting; 0: not known
+    met: int = 0                            # of them
+    searched: bool = False                  # the steps are the fewest of a search, whichever seeds met
     trials: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def unmet(self):
+        """The share of the seeds that did not meet."""
+        return 1 - self.met / self.seeds if self.seeds else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """S at one batch: value, draws of shape (draws,), how it is known, and the variance of its logarithm that comes of
-    leaving the batches that were run."""
+    """S at one batch: value, draws of shape (draws,), how it is known, the variance of its logarithm that comes of
+    leaving the batches that were run, and the point where it was measured."""
 
     value: float
     draws: np.ndarray
     mark: str
     extrapolation: float = 0.0
+    point: StepsPoint | None = None
+
+    @property
+    def beyond(self):
+        """Whether the batch lies beyond those that met the target."""
+        return self.mark in (EXTRAPOLATED, PREDICTED)
+
+    def interval(self, confidence):
+        """Its ends: as measured, else quantiles of the draws."""
+        return (self.point.steps.low, self.point.steps.high) if self.point else quantiles(self.draws, confidence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +93,7 @@ class StepsCurve:
                          log_variance(factor))
         same = [point for point in self.points if point.global_batch == batch]
         if same:
-            return Steps(same[0].steps.value, self._of(same[0]), MEASURED)
+            return Steps(same[0].steps.value, self._of(same[0]), MEASURED, point=same[0])
         below = [point for point in self.met if point.global_batch < batch]
         above = [point for point in self.met if point.global_batch > batch]
         if below and above:
@@ -85,6 +102,11 @@ class StepsCurve:
         if beside is None or self._lost_beyond(beside, bool(below)):
             return Steps(np.inf, np.full(self.draws, np.inf), EXTRAPOLATED)
         return self._beyond(beside, batch)
+
+    @property
+    def critical_batch(self):
+        """The median of B_crit; None where it is not known."""
+        return None if self.critical is None else float(np.median(self.critical))
 
     def _lost_beyond(self, beside, above):
         """Whether a batch above (or below) this one did not meet the target."""
@@ -129,8 +151,8 @@ class StepsCurve:
     def _of(self, point):
         """Draws of a point's steps: log-normal on each side of the value, as wide as its interval."""
         estimate = point.steps
-        if not estimate.met:
-            return np.full(self.draws, np.inf)
+        if not estimate.met or estimate.value == 0:
+            return np.full(self.draws, estimate.value)
         random = np.random.default_rng([self.seed, 4, point.global_batch])
         deviate = random.permutation(ndtri(levels(self.draws)))
         low, high = (value if end != end else end for value, end in
@@ -140,34 +162,46 @@ class StepsCurve:
         drawn = estimate.value * np.exp(deviate / ndtri(0.5 + self.confidence / 2) * np.where(deviate < 0, down, up))
         if np.isinf(high):
             drawn[deviate > -ndtri(max(point.unmet, (1 - self.confidence) / 2))] = np.inf
+        elif point.unmet:           # of a search: whether a seed meets says nothing of the fewest steps
+            drawn[random.permutation(levels(self.draws)) < point.unmet] = np.inf
         return drawn
 
 
 def points_of(section) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
     """(points, draws of B_crit or None) of a section's table by batch: of repeats of a setting each."""
     cells = [point.cell for point in section.batches.points if point.cell.runs]
-    points = tuple(StepsPoint(cell.global_batch, cell.steps, 1 - cell.met / len(cell.samples.seeds),
+    points = tuple(StepsPoint(cell.global_batch, cell.steps, len(cell.samples.seeds), cell.met, cell.searched,
                               tuple(run.trial.key for run in cell.runs)) for cell in cells)
     return points, _critical(section.batches.regimes and section.batches.regimes.fit)
 
 
 def points_of_curve(curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
     """Likewise of a curve over studies, see analysis.curves.curve_of: of the fewest steps of a search each."""
-    points = tuple(StepsPoint(point.global_batch, point.steps,
+    points = tuple(StepsPoint(point.global_batch, point.steps, searched=True,
                               trials=() if point.best is None else (point.study.key(point.best),))
                    for point in curve.points)
     return points, _critical(curve.regimes.fit)
 
 
 def points_of_both(section, curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
-    """Likewise of a section some of whose batches were searched: those as the curve has them; B_crit through all."""
+    """Likewise of a section some of whose batches were searched: those as the curve has them, with the seeds of the
+    best trial; B_crit through all."""
     searched = {trial.global_batch for trial in section.trials if trial.sweep}
-    points = [point for point in points_of_curve(curve)[0] if point.global_batch in searched]
-    points += [point for point in points_of(section)[0] if point.global_batch not in searched]
+    own = {point.global_batch: point for point in points_of(section)[0]}
+    points = [_with_seeds(point, own.get(point.global_batch)) for point in points_of_curve(curve)[0]
+              if point.global_batch in searched]
+    points += [point for batch, point in own.items() if batch not in searched]
     points.sort(key=lambda point: point.global_batch)
     fit = hyperbola_of([point.global_batch for point in points], [point.steps for point in points],
                        section.options.confidence)
     return tuple(points), _critical(fit)
+
+
+def _with_seeds(point, own):
+    """A search's point with the seeds that ran its best trial's setting, where the section's own point is of it."""
+    if own is None or not set(point.trials) & set(own.trials):
+        return point
+    return replace(point, seeds=own.seeds, met=own.met)
 
 
 def _critical(fit):

@@ -3,9 +3,9 @@
     T = S(B) t(W, B)        seconds to target: steps to target (steps_curve), times seconds a step (step_time)
     C = nodes T price       nodes are paid whole: nodes = ceil(W / workers a node)
 
-At each worker count the batch is the one with the least T among those that it can run. The knee is the worker count
-with the least cost x time: there the efficiency over the time is largest (Eager, Zahorjan and Lazowska 1989). Past it a
-percent less time costs more than a percent.
+At each worker count the batch is the one with the least T among those that it can run (_best_of). The knee is the
+worker count with the least cost x time: there the efficiency over the time is largest (Eager, Zahorjan and Lazowska
+1989). Past it a percent less time costs more than a percent.
 """
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import numpy as np
 from .intervals import CONFIDENCE
 from .noise import NoiseScale
 from .step_time import BOUNDED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
-from .steps_curve import (ORDER, Steps, StepsCurve, StepsPoint, log_variance, noise_draws, points_of, quantiles,
-                          steps_curve)
+from .steps_curve import (ORDER, PREDICTED, Steps, StepsCurve, StepsPoint, log_variance, noise_draws, points_of,
+                          quantiles, steps_curve)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Option:
     step_time: StepTime
     seconds: Value                  # T; in units of the first option's where the plan is relative
     cost: Value                     # likewise
-    seconds_draws: np.ndarray
+    seconds_draws: np.ndarray       # inf: a seed that does not meet the target
     cost_draws: np.ndarray
     statistical_efficiency: Value   # (S0 B0) / (S B), 0: the first option
     system_efficiency: Value        # (x / x0) / (W / W0)
@@ -88,7 +88,7 @@ class Option:
 
     @property
     def bounded(self):
-        """Whether its time is a lower bound only."""
+        """Whether its time is a lower bound only: the lower end of its interval without links that were not timed."""
         return self.step_time.mark == BOUNDED
 
 
@@ -163,7 +163,7 @@ class WorkerPlan:
     def chance_of(self, option, weight) -> float:
         """Share of the draws in which an option has the least cost x time ** weight; inf: the least time."""
         seconds, cost = (np.array([getattr(one, name) for one in self.eligible]) for name in DRAWN)
-        score = seconds if np.isinf(weight) else np.log(cost) + weight * np.log(seconds)
+        score = seconds if np.isinf(weight) else np.log(cost) + (weight * np.log(seconds) if weight else 0.0)
         known = np.isfinite(score).any(0)
         return float(np.mean((score[:, known].argmin(0) == self.eligible.index(option)))) if known.any() else 0.0
 
@@ -177,12 +177,36 @@ class WorkerPlan:
         most = [np.inf if limit is None else limit for limit in (request.deadline, request.budget)]
         return float(np.mean(np.logical_and(*(getattr(option, name) <= limit for name, limit in zip(DRAWN, most)))))
 
+    def assumed(self, *options) -> tuple[str, ...]:
+        """Why chances of these options, or of all that may be recommended, are assumed rather than measured: of MODEL,
+        ONE_RUN and PREDICTED those that hold; none where they are measured."""
+        options, points = options or self.eligible, self.curve.met
+        modelled = any(option.step_time.mark != MEASURED for option in options)
+        reasons = {MODEL: modelled and 2 * len(self.told) < len(self.times.model.names),
+                   ONE_RUN: any(point.steps.runs < 2 and point.trials for point in points),
+                   PREDICTED: any(option.steps.mark == PREDICTED for option in options)}
+        return tuple(reason for reason, holds in reasons.items() if holds)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The parameters of the step-time model that the logs or the user tell."""
+        model = self.times.model
+        return tuple(name for name in model.names if model.is_told(name, self.request.confidence))
+
+    @property
+    def surest(self) -> float:
+        """The largest chance that can be stated: the draws are made to hold the intervals, and beyond their ends are of
+        a shape that nothing was measured of; nor can n draws tell a chance from one above 1 - 3 / n."""
+        return min(self.request.confidence, 1 - 3 / self.curve.draws)
+
     def under(self, **changes) -> WorkerPlan:
         """The same logs under another request."""
         return plan_of(self.curve, self.times, replace(self.request, **changes), self.workload, self.target, self.noise)
 
 
 DRAWN = ("seconds_draws", "cost_draws")
+LIKELY = 0.75
+MODEL, ONE_RUN = "model", "one run"     # why a chance is assumed: few parameters told; steps of one run
 
 
 def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload=None, target=None,
@@ -195,14 +219,25 @@ def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload=None
     drafts, left_out = [], []
     for workers in sorted(set(request.workers)):
         batches, why = _batches(workers, curve, times, request, getattr(workload, "train_examples", 0))
-        found = [_Draft(workers, batch, passes, curve, times, request) for batch, passes in batches]
+        found = [_Draft(workers, *batch, curve, times, request) for batch in batches]
         found = [draft for draft in found if np.isfinite(draft.value)]
         if found:
-            drafts.append(min(found, key=lambda draft: (draft.value, draft.passes)))
+            drafts.append(_best_of(found))
         else:
             left_out.append((workers, why or "no batch that it can run is known to meet the target"))
-    options = tuple(draft.option(drafts[0], curve.relative, request.confidence) for draft in drafts)
+    options = tuple(draft.option(drafts[0], curve.relative) for draft in drafts)
     return WorkerPlan(workload, target, request, curve, times, options, tuple(left_out), noise)
+
+
+def _best_of(drafts):
+    """The one with the least time; at a batch beyond those that met, where steps are a guess, only if a share LIKELY of
+    the draws is for it."""
+    inside, beyond = ([draft for draft in drafts if draft.steps.beyond == side] for side in (False, True))
+    inside, beyond = (min(found, key=lambda draft: (draft.value, draft.passes), default=None)
+                      for found in (inside, beyond))
+    if inside and beyond:
+        return beyond if np.mean(beyond.draws < inside.draws) >= LIKELY else inside
+    return inside or beyond
 
 
 def plans_of(group, request: Request, *, links: Links | None = None, given: StepsPoint | None = None,
@@ -223,8 +258,9 @@ def plans_of(group, request: Request, *, links: Links | None = None, given: Step
     noise = NoiseScale(noise_scale, np.nan, np.nan, np.nan, np.nan, 0, 0, 0) if noise_scale else _noise_of(group)
     basis = _Basis(group.workload, times, request, noise)
     if about == [None]:
-        return basis.plan(None, (given,) if given else (), None),
-    return tuple(basis.plan(section.target, *steps(section), best=_best(section)) for section in about)
+        cells = [cell for section in group.sections for cell in section.cells]
+        return basis.plan(None, (given,) if given else (), None, cells),
+    return tuple(basis.plan(section.target, *steps(section), section.cells, _best(section)) for section in about)
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,8 +272,8 @@ class _Basis:
     request: Request
     noise: NoiseScale | None
 
-    def plan(self, target, points, critical, best=np.nan) -> WorkerPlan | NoPlan:
-        """The plan for a target's steps; target None: there is none."""
+    def plan(self, target, points, critical, cells, best=np.nan) -> WorkerPlan | NoPlan:
+        """The plan for a target's steps, with the measured times of cells; target None: there is none."""
         if target and not any(point.steps.met for point in points):
             return NoPlan(self.workload, target, NOT_MET, best)
         if any(point.steps.value == 0 for point in points):
@@ -248,7 +284,7 @@ class _Basis:
         if noise is not None:
             critical = noise_draws(noise.noise_scale, noise.low, noise.high, confidence)
         curve = steps_curve(points, critical, predicted=noise is not None, confidence=confidence)
-        return plan_of(curve, self.times, self.request, self.workload, target, noise)
+        return plan_of(curve, self.times.of_cells(cells), self.request, self.workload, target, noise)
 
 
 def _noise_of(group):
@@ -298,7 +334,7 @@ class _Draft:
     """An option before it is held against the first one."""
 
     def __init__(self, workers, batch, passes, curve, times, request):
-        self.workers, self.batch, self.passes = workers, batch, passes
+        self.workers, self.batch, self.passes, self.confidence = workers, batch, passes, request.confidence
         layout = request.per_node or times.timings.per_node
         self.nodes = -(-workers // (request.per_node or 1))
         self.price = self.nodes * (1.0 if request.price is None else request.price) / 3600       # a second
@@ -307,37 +343,55 @@ class _Draft:
         self.draws = self.steps.draws * self.step_time.draws
         timing = times.measured(workers, layout, batch, passes)
         self.trials = timing.trials if timing else ()
+        self.cell = times.cell_of(timing) if timing else None
+        self.bounded = self.step_time.mark == BOUNDED
+        if self.bounded:
+            self.value = quantiles(self.draws, self.confidence)[0]
+            self.step_time = replace(self.step_time, value=quantiles(self.step_time.draws, self.confidence)[0])
 
-    def option(self, first, relative, confidence) -> Option:
+    def option(self, first, relative) -> Option:
         """The option; ``first`` is the draft of the smallest worker count."""
-        bound = self.step_time.mark == BOUNDED
-        unit, unit_draws, unit_price = (first.value, first.draws, first.price) if relative else (1.0, 1.0, 1.0)
-        with np.errstate(invalid="ignore"):
-            draws = self.draws / unit_draws
+        unit, unit_price = (first.value, first.price) if relative else (1.0, 1.0)
+        draws = _quotient(self.draws, first.draws) if relative else self.draws
         paid = self.price / unit_price
-        seconds = _value(self.value / unit, draws, confidence, high=bound)
-        statistical = _ratio(first.steps, self.steps, first.batch / self.batch, confidence)
+        seconds = self._seconds(self.value / unit, draws)
+        statistical = _ratio(first.steps, self.steps, first.batch / self.batch, self.confidence)
         system = _ratio(first.step_time, self.step_time, self.batch / first.batch * first.workers / self.workers,
-                        confidence, low=bound)
+                        self.confidence)
+        if self.bounded:
+            system = Value(system.high, 0.0, system.high)
         own = log_variance(self.step_time.draws)
         variance = log_variance(self.steps.draws) + own
         outside = self.steps.extrapolation + own * (self.step_time.mark == EXTRAPOLATED)
         known = variance == 0 or relative and self is first
-        share = 1.0 if bound else 0.0 if known else min(1.0, outside / variance)
+        share = 1.0 if self.bounded else 0.0 if known else min(1.0, outside / variance)
         return Option(self.workers, self.nodes, self.batch, self.passes, self.steps, self.step_time, seconds,
                       Value(*(paid * end for end in (seconds.value, seconds.low, seconds.high))), draws, paid * draws,
                       statistical, system, share, self.trials)
 
+    def _seconds(self, value, draws):
+        """T with its interval: that of the cell where this is its own time, else quantiles of the draws."""
+        if self.bounded:
+            low = quantiles(draws, self.confidence)[0]
+            return Value(low, low, np.inf)
+        own = self.cell and self.cell.seconds
+        if own and np.isclose(value, own.value, rtol=1e-9):
+            return Value(float(value), own.low, own.high)
+        return _value(value, draws, self.confidence)
 
-def _value(value, draws, confidence, low=False, high=False):
-    """A value with its interval; an end that is not known is open."""
-    ends = quantiles(draws, confidence)
-    return Value(float(value), 0.0 if low else ends[0], np.inf if high else ends[1])
+
+def _value(value, draws, confidence):
+    return Value(float(value), *quantiles(draws, confidence))
 
 
-def _ratio(above, below, factor, confidence, low=False):
-    with np.errstate(invalid="ignore"):
-        draws = factor * above.draws / below.draws
+def _quotient(above, below):
+    """Of draws; 1 where both are the same ones."""
     if above is below:
-        draws = np.full(len(draws), factor)
-    return _value(factor * above.value / below.value, draws, confidence, low)
+        return np.ones(len(above))
+    with np.errstate(invalid="ignore"):
+        found = above / below
+    return np.where(np.isnan(found), np.inf, found)         # neither of them meets
+
+
+def _ratio(above, below, factor, confidence):
+    return _value(factor * above.value / below.value, factor * _quotient(above.draws, below.draws), confidence)

@@ -108,8 +108,10 @@ def seconds_of(text: str) -> float:
     """Seconds of ``90m``, ``2h``, ``1d`` or ``1h30m``; raises UsageError."""
     parts = re.findall(r"(\d+(?:\.\d*)?|\.\d+)\s*(min|[smhd])\s*", text)
     seconds = sum(float(number) * SECONDS[unit] for number, unit in parts)
-    if re.sub(r"(\d+(?:\.\d*)?|\.\d+)\s*(min|[smhd])\s*", "", text).strip() or not seconds > 0:
+    if not parts or re.sub(r"(\d+(?:\.\d*)?|\.\d+)\s*(min|[smhd])\s*", "", text).strip():
         raise UsageError(f"--deadline {text!r} is not a time with its unit, such as 90m, 2h, 1d or 1h30m")
+    if not seconds > 0:
+        raise UsageError(f"--deadline {text!r}: a deadline is a time above 0, such as 90m, 2h, 1d or 1h30m")
     return seconds
 
 

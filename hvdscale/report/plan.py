@@ -28,7 +28,7 @@ from .make import open_all
 from .numbers import counted
 from .plan_figures import EAGER, figures_of_plan
 from .plan_tables import model_table, plan_table
-from .plan_words import median, no_plan_said, summary, title
+from .plan_words import no_plan_said, summary, title
 from .tables import WIDTH, Table, as_csv, as_text, as_values, finite, trial_list
 
 FORMATS = ("json", "csv", "svg", "png")
@@ -144,9 +144,11 @@ def plan_values(plan: WorkerPlan) -> dict:
         "tables": [as_values(plan_table(plan, True)), as_values(model_table(plan))],
         "steps": [{"global_batch": point.global_batch, "value": finite(point.steps.value),
                    "low": finite(point.steps.low), "high": finite(point.steps.high),
+                   "seeds": point.seeds or None, "seeds_met": point.met if point.seeds else None,
                    "trials": trial_list(point.trials)} for point in plan.curve.points],
         "critical_batch": None if plan.curve.critical is None else {
-            "median": median(plan.curve.critical), "from": "noise scale" if plan.curve.predicted else "fit"},
+            "median": plan.curve.critical_batch, "from": "noise scale" if plan.curve.predicted else "fit"},
+        "chances_assumed": plan.assumed(),
         "step_times": {
             "machine": str(plan.times.timings.machine), "misses": finite(plan.times.model.misses),
             "timings": [{"workers": one.workers, "nodes": one.nodes, "global_batch": one.global_batch,

@@ -1,6 +1,7 @@
 """Figures of a plan of workers: time to target against workers, and what each worker count costs for its time.
 
-Marks: a filled disc was measured, an open one is interpolated, extrapolated or predicted; a triangle is a lower bound.
+Marks: a filled disc was measured, an open one is interpolated, extrapolated or predicted, a diamond is at a batch
+beyond those that met the target; grey with an arrow is a lower bound.
 """
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def _time_figure(plan):
     return Figure(
         "plan-time", f"Time to target by workers\n{_what(plan)}",
         f"Time to target against workers, both axes logarithmic, at the batch with the least time for each. Bars are "
-        f"{plan.request.confidence:.0%} intervals. Filled: measured; open: by the model, or at a batch not run.",
+        f"{plan.request.confidence:.0%} intervals. Filled: measured; open: by the model, or between batches; a "
+        "diamond: at a batch beyond those that met the target; grey with an arrow: a lower bound, the low end of its "
+        "interval.",
         "T = S t", POLLUX, _trials(options), draw)
 
 
@@ -91,18 +94,20 @@ def _what(plan):
 
 
 def _disc(axes, x, y, option):
-    if option.bounded:
-        axes.plot([x], [y], "^", markersize=6, markerfacecolor="none", markeredgecolor=MUTED, label="lower bound")
-        draw_arrow(axes, x, y, MUTED, 1)
-        return
     known = option.mark == MEASURED
-    axes.plot([x], [y], "o", markersize=5.5, markeredgecolor=BLUE, markeredgewidth=1.2, zorder=3,
-              markerfacecolor=BLUE if known else "white", label="measured" if known else "not measured")
+    name = "lower bound" if option.bounded else "measured" if known else "not measured"
+    color = MUTED if option.bounded else BLUE
+    marker, size, rest = ("D", 5, ", beyond the batches run") if option.steps.beyond else ("o", 5.5, "")
+    axes.plot([x], [y], marker, markersize=size, markeredgecolor=color, markeredgewidth=1.2, zorder=3,
+              markerfacecolor=color if known else "white", label=name + rest)
+    if option.bounded:
+        draw_arrow(axes, x, y, MUTED, 1)
 
 
 def _bar(axes, x, value, size):
     if value.low < value.high < math.inf:
-        axes.plot([x, x], [value.low / size, value.high / size], color=BLUE, linewidth=1.4, alpha=0.75)
+        low = max(value.low, value.value / 1000)        # 0: met at the first evaluation
+        axes.plot([x, x], [low / size, value.high / size], color=BLUE, linewidth=1.4, alpha=0.75)
 
 
 def _roles(axes, plan, place):

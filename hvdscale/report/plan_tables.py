@@ -3,10 +3,10 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.step_time import EXTRAPOLATED, INTERPOLATED, NAMES, TOLD_APART
-from ..analysis.worker_plan import WorkerPlan
+from ..analysis.step_time import EXTRAPOLATED, INTERPOLATED, OVERLAP_TOLD, TOLD_APART
+from ..analysis.worker_plan import LIKELY, WorkerPlan
 from .numbers import counted, number, percent, ratio, span, whole
-from .plan_words import CROWDED, ROLES, duration, price_said, title, unit_of
+from .plan_words import BEYOND, CROWDED, ROLES, chance, duration, price_said, title, unit_of
 from .tables import POLLUX, SHALLUE, Cell, Column, Row, Table
 
 RING = "Patarasuk and Yuan 2009; overlap: " + POLLUX
@@ -18,13 +18,15 @@ PASSES = Column("accumulation", "passes", "1", "k: passes that make one step")
 BATCH = Column("global_batch", "batch", "examples", "B: with the least T among those that W workers can run; below: "
                "examples a worker and pass, times passes")
 STEPS = Column("steps_to_target", "steps", "steps", "S: measured, between two batches, or "
-               "S_min (1 + B_crit / B) through the last one", SHALLUE)
-STEP_MS = Column("step_ms", "step, ms", "milliseconds", "t: measured, or (k - 1) c + (c^p + s^p)^(1/p) of a pass c and "
-                 "the allreduce s", RING)
+               "S_min (1 + B_crit / B) through the last one; interval: as measured, else quantiles of draws", SHALLUE)
+STEP_MS = Column("step_ms", "step, ms", "milliseconds", "t: measured, as a report's B / x of these workers and batch, "
+                 "or (k - 1) c + (c^p + s^p)^(1/p) of a pass c and the allreduce s; a bound: the low end of its "
+                 "interval", RING)
 STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX, "stat. effic.")
 SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)", "", "system effic.")
 PRODUCT = Column("efficiency", "their product", "1", "(T0 / T) / (W / W0)", POLLUX)
-SECONDS = Column("seconds_to_target", "time to target", "seconds", "T = S t; interval: quantiles of draws of S and t")
+SECONDS = Column("seconds_to_target", "time to target", "seconds", "T = S t; interval: that of these "
+                 "runs' seconds, else quantiles of draws of S and t; a bound: the low end")
 COST = Column("cost", "cost", "1", "nodes x T x price of a node-hour; each node whole")
 OUTSIDE = Column("extrapolated_share", "extrapolated share", "1", "share of the variance of log T that comes of "
                  "leaving the batches, workers and local batches that were run")
@@ -33,10 +35,10 @@ KNOWN = Column("known", "known", "1", "as the worse known of S and t; below: sha
 STEPS_KNOWN = Column("steps_known", "steps known", "1", "how S is known")
 STEP_KNOWN = Column("step_time_known", "step time known", "1", "how t is known")
 PARETO = Column("pareto", "Pareto front", "1", "no other is better in time and cost")
-WITHIN = Column("chance_within", "chance", "1", "share of the draws that stay within deadline and budget")
+WITHIN = Column("chance_within", "chance", "1", "share of the draws that stay within deadline and budget; none where "
+                "it is assumed")
 
 SHORT = {"fastest": "fast", "cheapest": "cheap", INTERPOLATED: "interpol.", EXTRAPOLATED: "extrapol."}
-OVERLAP_TOLD = 3
 MODEL_WORDS = {
     "fixed": ("a pass, fixed part", "a"), "example": ("a pass, each example", "b"),
     "hop": ("a hop within a node", "h"), "volume": ("the gradient's bytes within a node", "v"),
@@ -46,7 +48,7 @@ MODEL_WORDS = {
 
 def plan_table(plan: WorkerPlan, all_columns=False) -> Table:
     """The options, one a row; ``all_columns`` for files, else those for the screen."""
-    columns = [WORKERS, *([NODES] if plan.request.per_node or all_columns else []), BATCH,
+    columns = [WORKERS, *([NODES] if all_columns else []), BATCH,
                *([LOCAL, PASSES] if all_columns else []), STEPS, STEP_MS, STATISTICAL, SYSTEM,
                *([PRODUCT] if all_columns else []), SECONDS, COST,
                *([OUTSIDE, STEPS_KNOWN, STEP_KNOWN, PARETO] if all_columns else [KNOWN]),
@@ -60,16 +62,20 @@ def plan_table(plan: WorkerPlan, all_columns=False) -> Table:
 def _table_notes(plan):
     request = plan.request
     notes = [price_said(request)]
+    if any(option.steps.beyond for option in plan.options):
+        notes.append(f"{BEYOND} the batch lies beyond those that met the target: its steps are not measured.")
     if plan.relative and plan.options:
         notes.append(f"Times and costs are relative to {counted(plan.options[0].workers, 'worker')}.")
     if any(option.seconds.high > option.seconds.low for option in plan.options):
-        notes.append(f"Under a value: its {request.confidence:.0%} interval; under how it is known: the share of the "
-                     "variance of log T that comes of leaving what was run. A cost has the interval of its time, "
-                     "times nodes and price.")
+        notes.append(f"Under a value: its {request.confidence:.0%} interval"
+                     + (" (a bound, >, is its low end)" if any(one.bounded for one in plan.options) else "")
+                     + "; under how it is known: the share of the variance of log T that comes of leaving what was "
+                     "run. A cost has the interval of its time, times nodes and price.")
     if not request.global_batch and not request.local_batch:
         most = request.max_local_batch or plan.times.timings.most_local
         notes.append("At each worker count the batch with the least time to target"
-                     + (f", of at most {counted(most, 'example')} a worker and pass" if most else "") + ".")
+                     + (f", of at most {counted(most, 'example')} a worker and pass" if most else "")
+                     + f"; one beyond those that met it only where {percent(LIKELY)} of the draws are for it.")
     return tuple(notes)
 
 
@@ -90,24 +96,37 @@ def _cells(plan, option):
         "global_batch": Cell(f"{option.global_batch:,}", option.global_batch,
                              below=f"{option.local_batch:,} x {option.passes}" if option.passes > 1 else
                              f"{option.local_batch:,} each"),
-        "steps_to_target": Cell(ratio(option.steps.value) if plan.relative else whole(option.steps.value),
-                                option.steps.value),
+        "steps_to_target": _steps(plan, option),
         "step_ms": Cell(f"{bound}{number(ms)}", ms),
         "statistical_efficiency": _efficiency(statistical),
         "system_efficiency": _efficiency(system, "< " if option.bounded else ""),
         "efficiency": Cell(ratio(product), product),
         "seconds_to_target": Cell(time, option.seconds.value, option.seconds.low, option.seconds.high,
                                   _below(option.seconds, size)),
-        "cost": Cell(f"{bound}{number(option.cost.value)}", option.cost.value, option.cost.low, option.cost.high),
+        "cost": Cell(f"{bound}{number(option.cost.value)}", option.cost.value, option.cost.low, option.cost.high,
+                     counted(option.nodes, "node") if plan.request.per_node else ""),
         "extrapolated_share": Cell("all" if option.bounded else percent(option.extrapolated_share),
                                    option.extrapolated_share),
         "known": Cell(SHORT.get(option.mark, option.mark),
                       below=percent(option.extrapolated_share) if 0 < option.extrapolated_share < 1 else ""),
         "steps_known": Cell(option.steps.mark), "step_time_known": Cell(option.step_time.mark),
         "pareto": Cell("yes" if option in plan.front else "no"),
-        "chance_within": Cell("" if option.bounded else percent(plan.chance_within(option)),
-                              plan.chance_within(option)),
+        "chance_within": _chance(plan, option),
     }
+
+
+def _steps(plan, option):
+    write = ratio if plan.relative else whole
+    value, ends = option.steps.value, option.steps.interval(plan.request.confidence)
+    return Cell(f"{BEYOND if option.steps.beyond else ''}{write(value)}", value, *ends,
+                span(*ends, write) if ends[0] < ends[1] else "")
+
+
+def _chance(plan, option):
+    if option.bounded or plan.assumed(option):
+        return Cell("" if option.bounded else "assumed", math.nan)
+    share = plan.chance_within(option)
+    return Cell(chance(plan, share).replace("over ", "> ").replace("under ", "< "), share)
 
 
 def _efficiency(value, bound=""):
@@ -133,8 +152,7 @@ def model_table(plan: WorkerPlan) -> Table:
     model = plan.times.model
     columns = (Column("parameter", "parameter"), Column("symbol", "symbol"), Column("value", "value", "milliseconds"),
                Column("told", "told by the logs"))
-    rows = [_parameter_row(model, name, plan.request.confidence) for name in NAMES
-            if getattr(model.parameters, name).any() and (name != "overlap" or model.within or model.between)]
+    rows = [_parameter_row(model, name, plan.request.confidence) for name in model.names]
     return Table("step-model", "The step-time model", columns, tuple(rows), (
         "A step takes (k - 1) c + (c^p + s^p)^(1/p): a pass c = a + b e / k of e examples a worker in k passes, and "
         "the allreduce s = ring(g; h, v) + ring(m; h', v') over the g workers of a node and m nodes, where ring(n; h, "
@@ -148,7 +166,6 @@ def _parameter_row(model, name, confidence):
     words, symbol = MODEL_WORDS[name]
     if name != "overlap":
         ends = tuple(1000 * end for end in ends)
-    given = model.given and ends[1] == ends[2]
-    told = ends[2] < (OVERLAP_TOLD if name == "overlap" else TOLD_APART) * ends[1]
+    given, told = model.is_given(name, confidence), model.is_told(name, confidence)
     return Row((Cell(words), Cell(symbol), Cell(number(ends[0]), *ends, "" if given else span(*ends[1:])),
                 Cell("given" if given else "yes" if told else "no")), (), ())

@@ -3,16 +3,21 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.step_time import EXTRAPOLATED, MEASURED
+from ..analysis.step_time import BOUNDED, EXTRAPOLATED, MEASURED
 from ..analysis.steps_curve import NOISE_WITHIN, PREDICTED
-from ..analysis.worker_plan import AT_ONCE, NO_STEPS, NO_TIMES, NoPlan, WorkerPlan
+from ..analysis.worker_plan import AT_ONCE, MODEL, NO_STEPS, NO_TIMES, ONE_RUN, NoPlan, WorkerPlan
 from .numbers import capital, counted, in_brackets, listed, number, percent, ratio
 from .tables import MCCANDLISH
 
+BEYOND = "~"            # marks steps at a batch beyond those that met the target
 CROWDED = "#"           # marks times of hosts with fewer cores than workers
 ROLES = ("fastest", "cheapest", "knee")
 UNITS = ((86400, "d", 2), (3600, "h", 2), (60, "min", 2), (1, "s", 0))     # seconds, name, from how many of it on
 MOST_NAMED = 4          # worker counts that are named one by one
+MANY_NODES = 16         # from which on a ring's latency is far from a tree's
+ASSUMED = {
+    ONE_RUN: "the steps of a batch are those of one run",
+    PREDICTED: "the steps are a prediction by the gradient noise scale"}
 
 
 def title(plan) -> str:
@@ -47,23 +52,59 @@ def price_said(request) -> str:
 def summary(plan: WorkerPlan) -> tuple[str, ...]:
     """What to take, then what it stands on."""
     return (*picks_said(plan), *_limits_said(plan), *_efficiency_said(plan), *_bounded_said(plan), *_steps_said(plan),
-            *_times_said(plan), *_left_out_said(plan))
+            *_times_said(plan), *_ring_said(plan), *_left_out_said(plan))
 
 
 def picks_said(plan):
+    """What to take, and what speaks against being sure of it."""
     if not plan.eligible:
         return ["Nothing to recommend: at each of these worker counts the time to target is known only from below."
                 if plan.options else "Nothing to recommend: none of these worker counts can run."]
+    return [*_roles_said(plan), *(_unmet_said(option) for option in _picked(plan) if _lost_seeds(option)),
+            *_assumed_said(plan)]
+
+
+def _picked(plan):
+    """The options to take, each once."""
+    return list(dict.fromkeys((plan.fastest, plan.cheapest, plan.knee)))
+
+
+def _roles_said(plan):
     fastest, cheapest, knee = plan.fastest, plan.cheapest, plan.knee
     if len(plan.eligible) == 1:
         return [f"Known at one worker count only: {_option_said(plan, fastest)}."]
     if fastest is cheapest:
         return [f"Fastest and cheapest: {_option_said(plan, fastest)}"
                 f"{_chance_said(plan, fastest, math.inf, 'the fastest')}."]
+    also = {fastest: ", the fastest", cheapest: ", the cheapest"}.get(knee)
+    knee_said = f"{counted(knee.workers, 'worker')}{also}" if also else _option_said(plan, knee)
     return [f"Fastest: {_option_said(plan, fastest)}{_chance_said(plan, fastest, math.inf, 'the fastest')}.",
             f"Cheapest: {_option_said(plan, cheapest)}{_chance_said(plan, cheapest, 0, 'the cheapest')}.",
-            " ".join([f"Knee (least cost x time{_power(plan)}): {_option_said(plan, knee)}"
+            " ".join([f"Knee (least cost x time{_power(plan)}): {knee_said}"
                       f"{_chance_said(plan, knee, plan.request.knee, 'the knee')}.", *_knee_said(plan)])]
+
+
+def _lost_seeds(option):
+    """Whether a seed that ran its batch did not meet the target."""
+    return option.steps.point is not None and option.steps.point.unmet > 0
+
+
+def _unmet_said(option):
+    point = option.steps.point
+    what = (f"the search's fewest; by these seeds {percent(1 - point.unmet)} of runs meet it, so that one which does "
+            f"takes {number(1 / (1 - point.unmet), 2)} runs on average" if point.searched else
+            "the median over all seeds, without an upper end: a run may not meet it at all")
+    return (f"Careful: at batch {point.global_batch:,} only {point.met} of {counted(point.seeds, 'seed')} met the "
+            f"target. The steps there are {what}.")
+
+
+def _assumed_said(plan):
+    """Why no chance is given, where none is."""
+    reasons = [ASSUMED[reason] if reason != MODEL else
+               f"of the {len(plan.times.model.names)} parameters of the step-time model the logs tell "
+               f"{len(plan.told) or 'none'}, the others are taken from wide priors" for reason in plan.assumed()]
+    return [f"How sure this choice is cannot be told, only assumed: {listed(reasons)}."
+            ] if reasons and len(plan.eligible) > 1 else []
 
 
 def _power(plan):
@@ -71,15 +112,37 @@ def _power(plan):
 
 
 def _chance_said(plan, option, weight, what):
-    return f"; {percent(plan.chance_of(option, weight))} sure to be {what}"
+    return "" if plan.assumed() else f"; {chance(plan, plan.chance_of(option, weight))} sure to be {what}"
+
+
+def chance(plan, share) -> str:
+    """A share of draws as a chance: ``60%``, ``over 95%``; none beyond what the draws can tell."""
+    most = plan.surest
+    if share > most:
+        return f"over {_floor(most)}"
+    return f"under {number(100 * (1 - most), 1)}%" if share < 1 - most else percent(share)
+
+
+def _floor(share):
+    """In whole percent, and never 100%."""
+    return f"{math.floor(100 * share + 1e-9)}%"
 
 
 def _option_said(plan, option):
     """``32 workers (4 nodes), batch 1,024: 12.3 min (10-15), cost 3.40 (2.8-4.2), extrapolated``."""
     nodes = f" ({counted(option.nodes, 'node')})" if plan.request.per_node else ""
-    known = "" if option.mark == MEASURED else f", {option.mark}"
+    known = "" if option.mark == MEASURED else f", {option.mark}{_beyond_said(plan, option)}"
     return (f"{counted(option.workers, 'worker')}{nodes}, batch {option.global_batch:,}: {_time_said(plan, option)}, "
             f"cost {number(option.cost.value)}{_ends(option.cost)}{known}")
+
+
+def _beyond_said(plan, option):
+    """Of an extrapolated batch the last one that met the target."""
+    batches = [point.global_batch for point in plan.curve.met]
+    if option.steps.mark != EXTRAPOLATED or not batches:
+        return ""
+    above = option.global_batch > batches[-1]
+    return f" beyond batch {batches[-1]:,}" if above else f" below batch {batches[0]:,}"
 
 
 def _time_said(plan, option):
@@ -117,33 +180,34 @@ def _limits_said(plan):
         return []
     found = plan.within()
     if not found:
-        return [f"Out of reach: none of these worker counts is likely to stay within {listed(limits)}. "
-                f"{_nearest_said(plan)}"]
-    said = [f"Within {listed(limits)}: {listed(f'{option.workers:,}' for option in found)} "
-            f"worker{'s' * (len(found) > 1 or found[0].workers > 1)}."]
-    for what, limited, name in (("Cheapest", request.deadline, "cost"), ("Fastest", request.budget, "seconds")):
+        best = max(plan.eligible, key=plan.chance_within)
+        rest = "" if plan.assumed(best) else (
+            f"; the best chance is that of {counted(best.workers, 'worker')}, {chance(plan, plan.chance_within(best))}")
+        return [f"Out of reach: none of these worker counts is likely to stay within {listed(limits)}{rest}."]
+    said = [] if len(found) == 1 else [f"{listed(f'{option.workers:,}' for option in found)} workers."]
+    best: dict = {}
+    for what, limited, name in (("cheapest", request.deadline, "cost"), ("fastest", request.budget, "seconds")):
         if limited:
-            said.append(_best_within_said(plan, f"{what} of them" if len(found) > 1 else what, found, name))
-    return said
+            best.setdefault(min(found, key=lambda option: getattr(option, name).value), []).append(what)
+    for option, names in best.items():
+        what = f"{capital(' and '.join(names))} of them: " if len(found) > 1 else ""
+        said.append(_best_within_said(plan, what, option, found, "cost" if "cheapest" in names else "seconds"))
+    return [f"Within {listed(limits)}: {' '.join(said)}"]
 
 
-def _best_within_said(plan, what, found, name):
-    def value(option):
-        return getattr(option, name).value
-    best = min(found, key=value)
-    safe = min(plan.within(plan.request.confidence), key=value, default=None)
-    rest = ("" if safe is best else f"; none is {plan.request.confidence:.0%} sure" if safe is None else
-            f"; to be {plan.request.confidence:.0%} sure, {counted(safe.workers, 'worker')}")
-    return f"{what}: {_option_said(plan, best)}; {percent(plan.chance_within(best))} sure to stay within{rest}."
-
-
-def _nearest_said(plan):
-    """The best that can be had instead."""
-    request = plan.request
-    best = [f"The least time is that of {_option_said(plan, plan.fastest)}"] if request.deadline else []
-    best += [f"{'the' if best else 'The'} least cost that of {_option_said(plan, plan.cheapest)}"
-             ] if request.budget else []
-    return f"{'; '.join(best)}. The best chance is {percent(max(map(plan.chance_within, plan.eligible)))}."
+def _best_within_said(plan, what, best, found, name):
+    known = best in _picked(plan)
+    who = f"{what}{counted(best.workers, 'worker') if known else _option_said(plan, best)}"
+    lost = [] if known or not _lost_seeds(best) else [_unmet_said(best)]
+    if plan.assumed(best):
+        return " ".join([f"{who}; how surely is assumed, not measured.", *lost])
+    safe = min(plan.within(plan.surest), key=lambda option: getattr(option, name).value, default=None)
+    rest = ("" if safe is best else f"; none is {_floor(plan.surest)} sure" if safe is None else
+            f"; to be {_floor(plan.surest)} sure, {counted(safe.workers, 'worker')}")
+    point = best.steps.point
+    given = (f", if it meets the target as {point.met} of {counted(point.seeds, 'seed')} did"
+             if point and point.seeds and not point.unmet else "")
+    return " ".join([f"{who}; {chance(plan, plan.chance_within(best))} sure to stay within{given}{rest}.", *lost])
 
 
 def _efficiency_said(plan):
@@ -166,8 +230,9 @@ def _bounded_said(plan):
     node = (f"A node holds {counted(per_node, 'worker')}" if plan.request.per_node else
             f"The logs had up to {counted(per_node, 'worker')} on a node; --per-node says how many there will be")
     return [f"At {_counts(bounded)} workers a step needs links {links}, which no log has timed: the times there are "
-            f"lower bounds, as if these links cost nothing, and no recommendation. Runs on {runs} would tell, or "
-            f"--bandwidth, --latency and --parameters. {node}."]
+            f"lower bounds, the low ends of their {plan.request.confidence:.0%} intervals as if these links cost "
+            f"nothing, and no recommendation. Runs on {runs} would tell, or --bandwidth, --latency and --parameters. "
+            f"{node}."]
 
 
 def _counts(workers):
@@ -188,10 +253,11 @@ def _steps_said(plan):
     if EXTRAPOLATED in marks:
         batches = [point.global_batch for point in curve.met]
         run = f"{batches[0]:,} to {batches[-1]:,}" if len(batches) > 1 else f"{batches[0]:,}"
-        how = (f"follow S_min (1 + B_crit / B), with B_crit {number(median(curve.critical))}"
-               if curve.critical is not None else "may lie anywhere between perfect scaling and no gain"
+        how = ("follow S_min (1 + B_crit / B) as fitted" if curve.critical is not None else
+               "may lie anywhere between perfect scaling and no gain"
                if len(batches) < 2 else "may fall by as much as between the outermost two, or less")
-        said.append(f"Of the batches planned some lie outside those that met the target ({run}): steps there {how}.")
+        said.append(f"Some batches lie outside those that met the target ({run}), and are marked {BEYOND}: steps there "
+                    f"{how}.")
     if any(point.steps.runs < 2 for point in curve.met):
         said.append("Where the steps of a batch are those of one run, the intervals hold nothing of the spread between "
                     "seeds.")
@@ -210,19 +276,13 @@ def _prediction_said(plan):
             f"two were within a factor {NOISE_WITHIN:g} ({MCCANDLISH.split(',')[0]}), which the intervals hold.")
 
 
-def median(values) -> float:
-    """The middle one."""
-    return float(sorted(values)[len(values) // 2])
-
-
 def _times_said(plan):
     timings, model = plan.times.timings, plan.times.model
     missed = f"; the model of the others misses them by {percent(model.misses)}" if model.settings > 2 else ""
     said = [f"Step times: {counted(len(timings.found), 'way')} of running timed on {timings.machine}{missed}. "
             "Evaluation and start-up are in no time."]
     if timings.crowded:
-        said.append(f"The step times at {listed(sorted({one.workers for one in timings.crowded}))} workers are left "
-                    "out: the host had fewer cores than workers. Their steps count.")
+        said += crowded_said(timings)
     elif any(one.crowded for one in timings.found):
         said.append(f"{CROWDED} the host had fewer cores than workers: these times are not to be trusted, nor is what "
                     "follows from them for a real cluster.")
@@ -231,6 +291,25 @@ def _times_said(plan):
     if not timings.spread.freedom:
         said.append("No way of running was timed twice: a spread of 5% is assumed.")
     return said
+
+
+def crowded_said(timings):
+    """Which runs on hosts with fewer cores than workers are left out."""
+    runs = sum(len(one.trials) for one in timings.crowded)
+    return [f"Left out: the step times of {counted(runs, 'run')} at "
+            f"{listed(sorted({one.workers for one in timings.crowded}))} workers, as the host had fewer cores than "
+            "workers. Their steps count."] if runs else []
+
+
+def _ring_said(plan):
+    """That many nodes may be faster than a ring."""
+    timings = plan.times.timings
+    per_node, timed = plan.request.per_node or timings.per_node, max(one.nodes for one in timings.found)
+    nodes = [-(-option.workers // per_node) for option in plan.options if option.step_time.mark != BOUNDED]
+    if max(nodes, default=0) < max(MANY_NODES, timed + 1):
+        return []
+    return ["The allreduce between nodes is taken for a ring, whose latency grows with their number; with trees, which "
+            "NCCL may use, that of many nodes is less."]
 
 
 def _left_out_said(plan):

@@ -1,6 +1,7 @@
 """hvdscale-plan: what it says, what it writes, and what it makes of bad values and of logs that do not tell."""
 import csv
 import json
+import re
 import subprocess
 import sys
 
@@ -23,8 +24,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def series(folder):
-    """Runs at 1 to 64 workers of a known cluster, four to a node; the fastest is 32 workers."""
-    return save(log(*(run(workers) for workers in COUNTS)), folder / "series.h5")
+    """Two runs each at 1 to 64 workers of a known cluster, four to a node; the fastest is 32 workers."""
+    return save(log(*(run(workers, seed=seed) for workers in COUNTS for seed in range(2))), folder / "series.h5")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,8 @@ def test_only_the_formats_asked_for_are_written(series, tmp_path):
 
 def test_a_deadline_and_a_budget_name_who_keeps_them_and_how_surely(series):
     text = said(series, "--local-batch", 32, "--price", 2, "--deadline", "10m", "--workers", "1-64")
-    assert "Within 10.0 min: " in text and "Cheapest of them: " in text and "sure to stay within" in text
+    assert "Within 10.0 min: " in text and "Cheapest of them: " in text
+    assert "sure to stay within, if it meets the target as 2 of 2 seeds did" in text
     text = said(series, "--local-batch", 32, "--price", 2, "--budget", 2, "--workers", "1-64")
     assert "Within a cost of 2.00: " in text and "Fastest of them: " in text
 
@@ -91,8 +93,58 @@ def test_a_deadline_and_a_budget_name_who_keeps_them_and_how_surely(series):
 def test_limits_out_of_reach_name_the_best_that_can_be_had(series):
     text = said(series, "--local-batch", 32, "--price", 2, "--deadline", "10s", "--budget", 0.01, "--workers", "1-64")
     assert "Out of reach: none of these worker counts is likely to stay within 10.0 s and a cost of 0.01" in text
-    assert "The least time is that of 32 workers" in text and "the least cost that of" in text
-    assert "The best chance is 0%" in text
+    assert "the best chance is that of" in text and "under 5%" in text and "0%." not in text
+
+
+@pytest.mark.parametrize("limits", [("--deadline", "10h"), ("--deadline", "10h", "--budget", 1e9)])
+def test_no_chance_is_certain_and_numbers_are_said_once(series, limits):
+    text = said(series, "--local-batch", 32, "--price", 2, "--workers", "1-64", *limits)
+    assert "100%" not in text and "over 95% sure to stay within" in text and "> 95%" in text
+    sentences = text[:text.index("By worker count")]
+    numbers = [found[1] for found in re.finditer(r"batch [\d,]+: ([\d.]+ min)", sentences)]
+    assert len(numbers) == len(set(numbers)) >= 2
+
+
+def test_a_batch_whose_target_some_seeds_of_the_best_trial_did_not_meet_is_warned_of(folder):
+    met = (900, 500, 700)
+
+    def point(number):
+        return {"lr": 0.05 * (number + 1), "momentum": 0.99}
+    searched = [drawn(number, steps, batch=256, point=point(number)) for number, steps in enumerate(met)]
+    searched += [drawn(1, batch=256, repeat=repeat, point=point(1)) for repeat in (1, 2)]
+    text = said(save(log(*searched), folder / "unsure.h5"), "--workers", "1", "--deadline", "1h")
+    assert "at batch 256 only 1 of 3 seeds met the target" in text
+    assert "33% of runs meet it, so that one which does takes 3.0 runs on average" in text
+    assert "Out of reach" in text and "sure to stay" not in text
+
+
+def test_a_batch_some_of_whose_repeats_did_not_meet_the_target_is_warned_of(folder):
+    runs = [run(1, seed=seed) for seed in range(3)]
+    runs[-1].error[-1] = 0.9
+    text = said(save(log(*runs), folder / "two_of_three.h5"), "--workers", "1")
+    assert "at batch 32 only 2 of 3 seeds met the target" in text and "a run may not meet it at all" in text
+
+
+def test_a_choice_that_hangs_on_priors_is_said_to_be_assumed(short, tmp_path):
+    text = said(short, "--local-batch", 32, "--workers", "1-64", "--bandwidth", 10, "--latency", 20, "--parameters",
+                "25.6M", "--deadline", "10h", "--per-node", 4, "--out", tmp_path, "--format", "json")
+    assert "How sure this choice is cannot be told, only assumed: of the 7 parameters of the step-time model" in text
+    assert "how surely is assumed, not measured" in text and "sure to be" not in text
+    assert "a ring, whose latency grows with their number" in text
+    [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+    assert "model" in found["chances_assumed"]
+    assert found["tables"][0]["rows"][-1]["cells"]["chance_within"] == {"shown": "assumed", "value": None}
+
+
+def test_a_batch_beyond_those_run_is_marked_with_the_interval_of_its_steps(series, tmp_path):
+    text = said(series, "--workers", "1,512", "--local-batch", 32, "--out", tmp_path)
+    assert "extrapolated beyond batch 2,048" in text and "~2,0" in text and "are marked ~" in text
+    [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+    first, last = (row["cells"] for row in found["tables"][0]["rows"])
+    assert (first["steps_known"]["shown"], last["steps_known"]["shown"]) == ("measured", "extrapolated")
+    assert last["steps_to_target"]["low"] < last["steps_to_target"]["value"] < last["steps_to_target"]["high"]
+    [figure] = (tmp_path / "figures").glob("*-time.svg")
+    assert b"beyond the batches run" in figure.read_bytes()
 
 
 @pytest.mark.parametrize("text, seconds", [("90m", 5400), ("2h", 7200), ("1d", 86400), ("30s", 30), ("1h30m", 5400),
@@ -101,9 +153,15 @@ def test_a_deadline_has_its_unit(text, seconds):
     assert seconds_of(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "90", "h", "-1h", "2 weeks", "0s", "1h30", "1e3s"])
-def test_a_deadline_without_a_clear_time_is_refused(text, series):
-    with pytest.raises(UsageError, match="90m, 2h, 1d"):
+@pytest.mark.parametrize("text", ["", "90", "h", "-1h", "2 weeks", "1h30", "1e3s"])
+def test_a_deadline_without_a_clear_time_is_refused(text):
+    with pytest.raises(UsageError, match="not a time with its unit, such as 90m, 2h, 1d"):
+        seconds_of(text)
+
+
+@pytest.mark.parametrize("text", ["0s", "0h0m"])
+def test_a_deadline_of_no_time_is_refused(text):
+    with pytest.raises(UsageError, match=f"'{text}': a deadline is a time above 0"):
         seconds_of(text)
 
 
@@ -185,7 +243,7 @@ def test_a_searched_batch_counts_with_the_best_of_its_trials_and_others_with_the
 def test_times_of_crowded_hosts_are_not_trusted(folder):
     mixed = save(log(*(run(workers, cores=2) for workers in (1, 2, 4))), folder / "crowded.h5")
     text = said(mixed, "--local-batch", 32, "--workers", "1,2,4", "--per-node", 4)
-    assert "The step times at 4 workers are left out: the host had fewer cores than workers" in text
+    assert "Left out: the step times of 1 run at 4 workers, as the host had fewer cores than workers" in text
     alone = save(log(*(run(workers, cores=1) for workers in (2, 4))), folder / "all.h5")
     text = said(alone, "--local-batch", 32, "--workers", "2,4")
     assert "these times are not to be trusted" in text and "2#" in text

@@ -142,6 +142,12 @@ def test_a_measured_way_of_running_is_as_measured_and_others_say_how_they_are_kn
         INTERPOLATED, EXTRAPOLATED, EXTRAPOLATED, EXTRAPOLATED, INTERPOLATED]
 
 
+def test_layouts_of_one_worker_count_on_as_many_nodes_are_timed_apart():
+    times = times_of(*(logged(4, 128, seconds, id, local_workers=fullest)
+                       for id, (seconds, fullest) in enumerate(((0.06, 2), (0.09, 3)))), logged(1, 32, 0.05, 9))
+    assert (times.at(4, 2, 128).value, times.at(4, 3, 128).value) == pytest.approx((0.06, 0.09))
+
+
 def test_repeats_give_a_measured_time_its_interval_and_one_run_each_a_spread_that_is_assumed():
     twice = times_of(*(logged(w, 32 * w, s, 10 * w + n) for w in (1, 2) for n, s in enumerate((0.05, 0.06))))
     assert twice.timings.spread.freedom == 2

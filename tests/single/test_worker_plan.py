@@ -9,7 +9,8 @@ from hvdscale.analysis.step_time import BOUNDED, EXTRAPOLATED, INTERPOLATED, MEA
 from hvdscale.analysis.steps import Estimate
 from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, points_of_curve, quantiles, steps_curve
 from hvdscale.analysis.trials import read_trials
-from hvdscale.analysis.worker_plan import (AT_ONCE, NO_STEPS, NO_TIMES, NOT_MET, NoPlan, Request, plan_of, plans_of)
+from hvdscale.analysis.worker_plan import (AT_ONCE, MODEL, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, NoPlan, Request,
+                                           plan_of, plans_of)
 from hvdscale.target import Target
 from tests.single.made_logs import SQNORMS, log, trial
 
@@ -153,8 +154,20 @@ def test_the_draws_of_a_batch_have_its_interval():
 
 
 def test_seeds_that_did_not_meet_are_as_likely_in_the_draws():
-    point = StepsPoint(64, Estimate(1000.0, 700.0, np.inf, 4), unmet=0.25)
+    point = StepsPoint(64, Estimate(1000.0, 700.0, np.inf, 4), seeds=4, met=3)
     assert np.isinf(steps_curve([point], draws=20000).at(64).draws).mean() == pytest.approx(0.25, abs=0.02)
+
+
+def test_seeds_of_a_searched_batch_that_did_not_meet_leave_its_fewest_steps_as_they_were_among_those_that_did():
+    point = StepsPoint(64, Estimate(1000.0, 700.0, 1200.0, 9), seeds=3, met=1, searched=True)
+    draws = steps_curve([point], draws=20000).at(64).draws
+    assert np.isinf(draws).mean() == pytest.approx(2 / 3, abs=0.02)
+    assert np.median(draws[np.isfinite(draws)]) == pytest.approx(1000, rel=0.01)
+
+
+def test_steps_of_a_target_met_at_once_are_0_in_every_draw():
+    point = StepsPoint(64, Estimate(0.0, 0.0, 0.0, 2))
+    assert not steps_curve([point]).at(64).draws.any()
 
 
 def test_batches_beyond_one_that_did_not_meet_are_not_planned_and_a_gap_is_bridged():
@@ -200,6 +213,14 @@ def test_without_a_batch_each_worker_count_has_the_one_with_the_least_time():
         assert option.local_batch == best and option.mark == MEASURED
 
 
+def test_a_batch_beyond_those_run_is_taken_only_where_it_is_likely_to_take_less():
+    once = [run(1, 64, seed) for seed in range(2)]
+    [option] = plan(*once, workers=(1,)).options            # nothing tells of smaller batches but priors
+    assert option.global_batch == 64 and option.mark == MEASURED
+    weak = [run(workers, seed=seed) for workers in (1, 2, 4, 8) for seed in range(2)]
+    assert plan(*weak, workers=(16,), per_node=16).options[0].global_batch == 512
+
+
 def test_a_fixed_batch_is_shared_out_over_the_workers():
     found = plan(*(run(workers, 64 // workers) for workers in (1, 2, 4)), workers=(1, 2, 4, 64, 128), global_batch=64)
     assert {option.global_batch for option in found.options} == {64}
@@ -236,6 +257,59 @@ def test_what_needs_untimed_links_is_a_lower_bound_and_no_recommendation():
     assert bounded.step_time.mark == BOUNDED and bounded.seconds.high == np.inf
     assert bounded.step_time.value < seconds_at(64)
     assert found.fastest.workers == 4 and {option.workers for option in found.front} <= {1, 2, 4}
+
+
+def test_a_lower_bound_is_one_even_where_links_cost_nothing():
+    steps, free = round(steps_at(128)), Parameters(**{**vars(TRUE), "node_hop": 0.0, "node_volume": 0.0})
+    truth = steps * float(step_seconds(free, 8, PER_NODE, 16))
+    for seed in range(6):
+        random = np.random.default_rng(seed)
+        trials = [trial(10 * workers + run, (0, steps), (0.9, 0.1),
+                        (0, steps * float(step_seconds(free, workers, PER_NODE, 128 // workers))
+                         * np.exp(0.1 * random.standard_normal())), workers=workers, batch=128, seed=run,
+                        local_workers=workers, eval_every=steps, train_examples=10 ** 6)
+                  for workers in (1, 2, 4) for run in range(2)]
+        [option] = plan(*trials, workers=(8,), global_batch=128).options
+        assert option.bounded and option.seconds.value < truth
+        assert option.seconds.value == option.seconds.low == quantiles(option.seconds_draws, 0.95)[0]
+        assert option.system_efficiency.value == option.system_efficiency.high
+
+
+def test_a_measured_time_is_that_of_the_report_with_its_interval_whatever_other_trials_of_the_batch_took():
+    slow = trial(9, (0, 300, 600, 900), (0.9, 0.8, 0.7, 0.1), (0, 9, 18, 27.0), seed=9, peak_lr=0.5)
+    best = [trial(seed, (0, 100, 200), (0.9, 0.5, 0.1), (0, 1.1 + 0.1 * seed, 2 + 0.2 * seed), seed=seed)
+            for seed in (1, 2)]
+    [group] = analyse(read_trials(log(slow, *best)))
+    [section] = group.sections
+    [found] = plans_of(group, Request((1,)))
+    [cell], [option] = section.cells, found.options
+    assert option.step_time.value == pytest.approx(cell.step_seconds.value) and option.step_time.value < 0.015
+    assert (option.seconds.value, option.seconds.low, option.seconds.high) == pytest.approx(
+        (cell.seconds.value, cell.seconds.low, cell.seconds.high))
+    assert option.trials == tuple(run.trial.key for run in cell.runs)
+
+
+def test_no_chance_is_stated_beyond_what_the_draws_tell(measured):
+    assert measured.surest == 0.95 and measured.under(confidence=0.9999).surest == 1 - 3 / 400
+
+
+def test_a_batch_that_a_seed_did_not_meet_is_never_the_cheapest_for_sure():
+    met = [run(workers, seed=seed) for workers in (1, 2) for seed in range(3)]
+    met[-1].error[-1] = 0.9
+    found = plan(*met, workers=(1, 2), local_batch=32)
+    assert found.options[-1].steps.point.unmet == pytest.approx(1 / 3)
+    with np.errstate(all="raise"):
+        chances = [found.chance_of(option, 0) for option in found.options]
+    assert sum(chances) == pytest.approx(1) and chances[0] > 0.3
+
+
+def test_chances_are_assumed_where_few_parameters_are_told_or_steps_are_of_one_run_or_predicted():
+    pairs = [run(workers, seed=seed) for workers in (1, 2) for seed in range(2)]
+    two = plan(*pairs, workers=(1, 2, 4), local_batch=32, per_node=4)
+    assert two.assumed() == two.assumed(two.options[2]) == (MODEL,) and two.assumed(two.options[0]) == ()
+    assert set(two.told) < set(two.times.model.names)
+    assert plan(run(1), run(2), workers=(1, 2), local_batch=32).assumed() == (ONE_RUN,)
+    assert PREDICTED in plan(probe(1), probe(4), workers=(1, 4), local_batch=32).assumed()
 
 
 def test_one_cell_gives_a_plan_of_one_worker_count():
@@ -323,8 +397,9 @@ def test_each_target_has_its_plan_and_the_times_are_shared():
     targets = [Target.parse("val/error<0.2"), Target.parse("val/error<0.1")]
     loose, strict = plans(*trials, targets=targets, workers=(1, 2))
     assert loose.options[0].seconds.value < strict.options[0].seconds.value
-    assert loose.times is strict.times
-    again = plan_of(strict.curve, loose.times, loose.request, SimpleNamespace(train_examples=0))
+    assert loose.times.model is strict.times.model
+    times = loose.times.of_cells(strict.times.cells)
+    again = plan_of(strict.curve, times, loose.request, SimpleNamespace(train_examples=0))
     assert [option.seconds for option in again.options] == [option.seconds for option in strict.options]
 
 
