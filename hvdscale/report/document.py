@@ -23,7 +23,7 @@ from .drawing import Figure
 from .figures import figures_of
 from .interactive import Explorer, explorer_of
 from .numbers import counted
-from .plan_words import picks_said
+from .plan_words import crowded_said, picks_said
 from .progress import quiet
 from .search import lines
 from .search_tables import tables_of_searches
@@ -231,8 +231,9 @@ def _explorer(section, studies):
         return cells_of(section.trials, target, section.options)[0]
 
     def held(target):
-        _, by_batch, _ = cells_of(section.trials, target, section.options)
-        return replace(section, target=target, batches=batches_of(by_batch, confidence=section.options.confidence))
+        cells, by_batch, _ = cells_of(section.trials, target, section.options)
+        return replace(section, target=target, series=(), alone=tuple(cells),
+                       batches=batches_of(by_batch, confidence=section.options.confidence))
     several = len({trial.workers for trial in section.trials}) > 1
     explored = explore(studies, section.target, steps_at, cells_at if several else None,
                        _planner(section, held), section.strictest)
@@ -243,7 +244,7 @@ def _recommended(section):
     """How many workers to take of the counts that were run, in words."""
     plan_at = _planner(section, lambda target: section) if section.target else None
     plan = plan_at and plan_at(section.target)
-    return (*picks_said(plan), PLANNED) if plan and len(plan.eligible) > 1 else ()
+    return (*picks_said(plan), *crowded_said(plan.times.timings), PLANNED) if plan and len(plan.eligible) > 1 else ()
 
 
 def _planner(section, held):
@@ -255,11 +256,12 @@ def _planner(section, held):
     times, request = StepTimes.of(timings), Request(counts, confidence=section.options.confidence)
 
     def plan_at(target):
-        points, critical = points_of(held(target))
+        found = held(target)
+        points, critical = points_of(found)
         if not any(point.steps.met for point in points) or not all(point.steps.value for point in points):
             return None                     # none met, or some before the first step
-        return plan_of(steps_curve(points, critical, confidence=request.confidence), times, request, section.workload,
-                       target)
+        return plan_of(steps_curve(points, critical, confidence=request.confidence), times.of_cells(found.cells),
+                       request, section.workload, target)
     return plan_at
 
 
