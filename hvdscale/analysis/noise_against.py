@@ -29,7 +29,10 @@ class NoisePoint:
 
 @dataclass(frozen=True, eq=False)
 class NoiseAgainst:
-    """The noise scale at each batch, beside one critical batch. ``chosen`` is the point that is known best."""
+    """The noise scale at each batch, beside one critical batch (NaN: the steps bound it on neither side).
+
+    chosen  the point that is known best
+    """
 
     workload: Workload
     target: object
@@ -47,15 +50,16 @@ def noise_against(workload, target, measured: Sequence[tuple[int, Noise, tuple]]
     """The points by batch; None where no noise scale was measured.
 
     measured  (global batch, noise of its runs, their (log, id)) of each cell, see noise.noise_of
-    b_crit    of the hyperbola fitted to the steps; None: there is no fit
+    b_crit    of the hyperbola fitted to the steps; None: there is no fit. One that is open on both sides is not known
     """
     if not measured:
         return None
-    b_crit = b_crit or Estimate(np.nan, np.nan, np.nan, 0)
+    if b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high):
+        b_crit = Estimate(np.nan, np.nan, np.nan, 0)
     points = tuple(NoisePoint(batch, noise, over(as_estimate(noise.whole), b_crit), tuple(keys))
                    for batch, noise, keys in sorted(measured, key=lambda one: one[0]))
     bounded = [point for point in points if np.isfinite(point.noise.whole.noise_scale)]
-    return NoiseAgainst(workload, target, b_crit, points, min(bounded, key=_width, default=None))
+    return NoiseAgainst(workload, target, b_crit, points, best_known(bounded, lambda point: point.noise))
 
 
 def as_estimate(scale: NoiseScale) -> Estimate:
@@ -63,7 +67,9 @@ def as_estimate(scale: NoiseScale) -> Estimate:
     return Estimate(scale.noise_scale, scale.low, scale.high, scale.steps)
 
 
-def _width(point):
-    """How wide its interval is, as a ratio; inf where it is open or not known."""
-    whole = point.noise.whole
-    return whole.high / whole.low if whole.low > 0 and np.isfinite(whole.high) else np.inf
+def best_known(points: Sequence, noise_of):
+    """The point whose noise scale has the narrowest interval as a ratio, the last where all are open; None of none."""
+    def width(point):
+        whole = noise_of(point).whole
+        return whole.high / whole.low if whole.low > 0 and np.isfinite(whole.high) else np.inf
+    return min(reversed(points), key=width, default=None)

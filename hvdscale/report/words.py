@@ -5,6 +5,7 @@ import math
 
 from ..analysis.intervals import OWN_FROM
 from ..analysis.noise import LEAST_STEPS
+from ..analysis.noise_against import best_known
 from ..analysis.parts import MOST_ROWS
 from ..analysis.pools import SPEED, stand_out, updates
 from ..analysis.search import STEPS
@@ -80,7 +81,9 @@ def _parts_summary(section):
             f"{percent(after.compute)} computing, {percent(after.data)} getting data")
     if many is few:
         return [said + "."]
-    return [f"{said}; at {counted(few.workers[0], 'worker')}, {number(1000 * before.seconds)} ms: "
+    where = (counted(few.workers[0], 'worker') if few.workers != many.workers else
+             f"global batch {few.global_batch:,}")
+    return [f"{said}; at {where}, {number(1000 * before.seconds)} ms: "
             f"{percent(before.communication)}, {percent(before.compute)} and {percent(before.data)}."]
 
 
@@ -125,18 +128,21 @@ def noise_groups_notes(section) -> tuple[str, ...]:
 
 
 def _noise_summary(section):
-    """Of the largest batch: the noise scale, and how it changed."""
+    """Of the batch at which it is known best: the noise scale, and how it changed."""
     if not section.noise:
         return []
-    cell, noise = max(section.noise, key=lambda found: found[0].global_batch)
-    whole, (first, *_, last) = noise.whole, noise.quarters
+    cell, noise = best_known(section.noise, lambda found: found[1])
+    whole, quarters = noise.whole, noise.quarters
+    said = f"Gradient noise scale at global batch {cell.global_batch:,}: "
     if not math.isfinite(whole.noise_scale):
-        return [f"Gradient noise scale at global batch {cell.global_batch:,}: not bounded by the "
-                f"{counted(whole.steps, 'step')} measured."]
-    grew = (f", {number(first.noise_scale)} in the first quarter of the measured steps and "
-            f"{number(last.noise_scale)} in the last" if math.isfinite(first.noise_scale + last.noise_scale) else "")
-    return [f"Gradient noise scale at global batch {cell.global_batch:,}: {number(whole.noise_scale)} examples"
-            f"{in_brackets(whole.low, whole.high)}{grew}."]
+        return [f"{said}not bounded by the {counted(whole.steps, 'step')} measured."]
+    said += f"{number(whole.noise_scale)} examples{in_brackets(whole.low, whole.high)}"
+    if not all(math.isfinite(one.noise_scale) for one in quarters):
+        return [f"{said}."]
+    first, last = quarters[0], quarters[-1]
+    changed = ("it grew" if first.high < last.low else "it fell" if last.high < first.low else "no change is sure")
+    shown = ", ".join(number(one.noise_scale) for one in quarters)
+    return [f"{said}; by quarters of the measured steps {shown}: {changed}."]
 
 
 def batch_title(section) -> str:

@@ -201,9 +201,14 @@ def test_a_quarter_whose_interval_has_no_upper_end_is_drawn_with_an_arrow(last, 
     assert len(axes.texts) == arrows and "one with an arrow has no upper end" in figure.caption
 
 
-def test_the_summary_says_of_which_steps_the_quarters_are():
-    section = section_of(with_noise(drawn(40)))
-    assert any(" in the first quarter of the measured steps and " in said for said in summary(section))
+def test_the_summary_says_of_which_steps_the_quarters_are_and_no_change_that_is_not_sure():
+    [said] = [said for said in summary(section_of(with_noise(drawn(40)))) if said.startswith("Gradient noise scale")]
+    assert "; by quarters of the measured steps " in said and said.endswith(": no change is sure.")
+
+
+def test_the_summary_is_of_the_batch_at_which_the_noise_scale_is_known_best():
+    section = section_of(with_noise(drawn(200), batch=8, id=1), with_noise(drawn(10), batch=16, id=2))
+    assert any(said.startswith("Gradient noise scale at global batch 8: ") for said in summary(section))
 
 
 def test_a_section_of_the_same_runs_does_not_show_them_twice():

@@ -333,6 +333,13 @@ def test_a_drawn_learning_rate_is_said_to_three_digits():
     assert summary(section)[-1] == "Learning rate by step, at batch 32: 0.00174, linear decay to 2.14e-05 at step 40."
 
 
+def test_parts_of_a_step_at_one_worker_are_told_apart_by_their_batch():
+    [section] = sections(log(*[trial(id=batch, batch=batch, step_seconds=[0.02] * 5, communication_share=0.1)
+                               for batch in (32, 64)]))
+    [said] = [said for said in summary(section) if said.startswith("A step's")]
+    assert "at 1 worker (global batch 64): " in said and "; at global batch 32, " in said
+
+
 def test_csv_holds_full_precision_intervals_and_trials(studied):
     table = tables_of(studied)[0]
     rows = list(csv.DictReader(io.StringIO(as_csv(table))))
@@ -439,7 +446,8 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 
 @pytest.mark.parametrize("arguments, said", [
     (["--target", "val/error"], "val/error"), (["--format", "pdf"], "choose from html, json, csv, svg, png"),
-    (["--perfect-within", "-1"], "--perfect-within -1"), (["--confidence", "95"], "between 0 and 1"),
+    (["--perfect-within", "-1"], "--perfect-within -1"), (["--useful-within", "20"], "for 20 % write 20%"),
+    (["--confidence", "95"], "between 0 and 1"),
     (["--target", "val/accuracy>1"], "the metrics there: val/error")])
 def test_misuse_is_explained(tmp_path, arguments, said):
     path = save(log(trial()), tmp_path / "good.h5")
