@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 
 from ..analysis.curves import Curve
-from .numbers import listed, number, span, whole
+from .numbers import listed, number, whole
 from .search import best_of_interval
-from .tables import BATCH, EXAMPLES, PERFECT, SHALLUE, Cell, Column, Row, Table
+from .tables import BATCH, EXAMPLES, PERFECT, SHALLUE, Cell, Column, Row, Table, interval_of
 
 MET = Column("met", "met", "1", "feasible trials that met the target / feasible trials; below: INFEASIBLE ones")
 STEPS = Column("steps_to_target", "steps to target", "steps", "S: steps done at the first evaluation that meets the "
@@ -41,11 +41,10 @@ def _met(point):
 def _value(point, estimate, write):
     if not point.trials:
         return Cell("diverged" if point.infeasible else "n/a", math.nan, math.nan, math.nan)
-    ends = span(estimate.low, estimate.high, write)
     if not estimate.met:
         return Cell(f"> {write(estimate.beyond)}" if estimate.beyond == estimate.beyond else "not met", estimate.value,
                     estimate.low, estimate.high, "not met")
-    return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high, ends)
+    return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high, interval_of(estimate, write))
 
 
 def _keys(point):

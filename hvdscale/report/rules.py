@@ -12,7 +12,7 @@ from ..analysis.rules import FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS,
 from ..config import KEYS
 from .numbers import counted, in_brackets, listed, number, percent, ratio, span, whole
 from .search import best_of_interval
-from .tables import BATCH, SHALLUE, STEPS, Cell, Column, Row, Table
+from .tables import BATCH, SHALLUE, STEPS, Cell, Column, Row, Table, interval_of
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
 NAMES = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate"}
@@ -133,7 +133,7 @@ def rules_table(found) -> Table:
         steps = found.tuned_steps[at]
         rows.append(Row((
             Cell(f"{one.global_batch:,}", one.global_batch),
-            Cell(whole(steps.value), steps.value, steps.low, steps.high, span(steps.low, steps.high, whole)),
+            _steps_cell(steps),
             Cell(number(one.tried), one.tried),
             Cell(number(one.best.value), one.best.value, one.best.low, one.best.high,
                  span(one.best.low, one.best.high)),
@@ -262,7 +262,7 @@ def _steps_cell(steps):
     if math.isinf(steps.value) and math.isfinite(steps.beyond):
         return Cell(f"> {whole(steps.beyond)}", steps.value, steps.low, steps.high)
     return Cell(whole(steps.value) if steps.met else "n/a", steps.value, steps.low, steps.high,
-                span(steps.low, steps.high, whole))
+                interval_of(steps, whole))
 
 
 def _how(point):

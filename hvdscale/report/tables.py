@@ -395,8 +395,13 @@ def _estimate(estimate, cell, write=number):
         shown = f"> {write(estimate.beyond)}" if estimate.beyond == estimate.beyond else "n/a"
         return Cell(shown, estimate.value, estimate.low, estimate.high,
                     span(estimate.low, estimate.high, write) if cell.met else "not met")
-    return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high,
-                span(estimate.low, estimate.high, write))
+    return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high, interval_of(estimate, write))
+
+
+def interval_of(estimate, write=number) -> str:
+    """What stands under its value: that nothing is known of the spread, too."""
+    open_ = estimate.low == 0 and math.isinf(estimate.high)
+    return "no interval" if open_ else span(estimate.low, estimate.high, write)
 
 
 def _speed(estimate):

@@ -430,6 +430,12 @@ def test_the_evaluation_grid_of_the_best_trial_does_not_look_like_the_interval_o
     assert "It bounds this one trial" in " ".join(of_search.notes)
 
 
+def test_the_steps_of_a_search_of_which_one_trial_met_are_shown_to_have_no_interval():
+    found = section(*[drawn(number, 800 if number == 3 else math.inf) for number in range(6)])
+    by_batch = next(table for table in tables_of(found) if table.name == "batches")
+    assert [(cell.shown, cell.below) for cell in by_batch.rows[0].cells[3:4]] == [("800", "no interval")]
+
+
 def test_a_search_is_not_marked_as_one_run():
     found = section(*realistic(64, 0.1, 800, count=16))
     assert [row.cells[2].shown for table in tables_of(found) for row in table.rows] == ["1/1"] * 2
