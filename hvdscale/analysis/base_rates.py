@@ -18,19 +18,17 @@ from .budgets import DIVERGED, LOST, MEASURED, SHORT, Budget, common_budgets, he
 from .studies import Study
 from .trials import Workload
 
-BEST, FINAL = "best", "final"
-LAST_EPOCHS = 5             # whose median evaluation is the final value, as they take it
+POOR = 0.75                 # the share of values that are told apart; worse ones are alike
 
 
 @dataclass(frozen=True, eq=False)
 class BaseRates:
     """Every trial of a workload on the map: arrays of shape (trials,), by batch, then as the study has them.
 
-    reading       BEST: at any evaluation within the budget; FINAL: the median over its last five epochs
     effective     whether the rate is that of eta / (1 - momentum), else of eta
     study, trial  index into studies, and into that study
     rate          per example, above 0
-    value         of the metric; NaN: none
+    value         the best of the metric at any evaluation within the budget; NaN: none
     kind          MEASURED, SHORT (ended before the budget was spent), DIVERGED
     best          by batch the index of its best value among MEASURED and SHORT ones; batches without any are left out
     """
@@ -39,7 +37,6 @@ class BaseRates:
     column: str
     minimizes: bool
     budget: Budget | None
-    reading: str
     effective: bool
     studies: tuple[Study, ...]
     study: np.ndarray
@@ -69,7 +66,7 @@ class BaseRates:
 
 
 def both_readings(studies: Sequence[Study], column: str, minimizes: bool, epochs: float | None = None,
-                  steps: float | None = None, reading=BEST) -> tuple[BaseRates | None, BaseRates | None]:
+                  steps: float | None = None) -> tuple[BaseRates | None, BaseRates | None]:
     """The map under a budget of epochs and under one of steps, of the studies of one workload.
 
     epochs, steps  by default the most that some trial of every batch has run
@@ -77,11 +74,11 @@ def both_readings(studies: Sequence[Study], column: str, minimizes: bool, epochs
     common = common_budgets(studies)
     asked = (common[0] if epochs is None else Budget(epochs, "epochs"),
              common[1] if steps is None else Budget(steps, "steps"))
-    return tuple(base_rates_of(studies, column, minimizes, budget, reading) if budget else None for budget in asked)
+    return tuple(base_rates_of(studies, column, minimizes, budget) if budget else None for budget in asked)
 
 
-def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None,
-                  reading=BEST) -> BaseRates | None:
+def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None
+                  ) -> BaseRates | None:
     """The map of the studies of one workload; None where no trial has a learning rate and the metric.
 
     budget  None: each trial as long as it was to run
@@ -89,15 +86,23 @@ def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget
     studies = tuple(study for study in sorted(studies, key=lambda study: study.global_batch)
                     if column in study.evaluations.columns)
     effective = any(scales_with_momentum(study) for study in studies)
-    parts = [_points(at, study, column, minimizes, budget, reading) for at, study in enumerate(studies)]
+    parts = [_points(at, study, column, minimizes, budget) for at, study in enumerate(studies)]
     parts = [part for part in parts if len(part[0])]
     if not parts:
         return None
     study, trial, batch, rate, value, kind = map(np.concatenate, zip(*parts))
     cost = np.where(np.isin(kind, (MEASURED, SHORT)) & ~np.isnan(value), value if minimizes else -value, np.inf)
     best = [rows[cost[rows].argmin()] for rows in (np.flatnonzero(batch == one) for one in np.unique(batch))]
-    return BaseRates(studies[0].workload, column, minimizes, budget, reading, effective, studies, study, trial, batch,
-                     rate, value, kind, tuple(int(at) for at in best if cost[at] < np.inf))
+    return BaseRates(studies[0].workload, column, minimizes, budget, effective, studies, study, trial, batch, rate,
+                     value, kind, tuple(int(at) for at in best if cost[at] < np.inf))
+
+
+def values_told(maps: Sequence[BaseRates]) -> tuple[float, float]:
+    """The best value of all these maps, and the worst of the share POOR of them that is told apart."""
+    values = np.concatenate([one.value for one in maps])
+    values, minimizes = values[np.isfinite(values)], maps[0].minimizes
+    return (float(values.min() if minimizes else values.max()),
+            float(np.quantile(values, POOR if minimizes else 1 - POOR)))
 
 
 def scales_with_momentum(study: Study) -> bool:
@@ -115,25 +120,9 @@ def rates_of(study: Study) -> np.ndarray:
     return np.where((rate > 0) & np.isfinite(rate), rate, np.nan)
 
 
-def _points(at, study, column, minimizes, budget, reading):
+def _points(at, study, column, minimizes, budget):
     held = held_to(study, column, minimizes, budget)
-    value = held.value if reading == BEST else _final(study, column, budget)
     rate = rates_of(study) / study.global_batch
     rows = np.flatnonzero(~np.isnan(rate) & (held.kind != LOST) & ~study.repeat)
-    value = np.where(held.kind == DIVERGED, np.nan, value)[rows]
+    value = np.where(held.kind == DIVERGED, np.nan, held.value)[rows]
     return (np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rate[rows], value, held.kind[rows])
-
-
-def _final(study, column, budget):
-    """The median evaluation of each trial over the last epochs that it ran of the budget; NaN: none there."""
-    evaluations = study.evaluations
-    values, examples = evaluations.read(column), evaluations.read("examples")
-    along = evaluations.read(budget.axis) if budget else examples
-    limit = budget.limit(study.workload) if budget else np.inf
-    found = np.full(len(study), np.nan)
-    for trial, (first, stop) in enumerate(zip(evaluations.first[:-1], evaluations.first[1:])):
-        rows = np.arange(first, stop)[along[first:stop] <= limit]
-        rows = rows[examples[rows] > examples[rows].max(initial=0) - LAST_EPOCHS * study.workload.train_examples]
-        if len(rows) and not np.isnan(values[rows]).all():
-            found[trial] = np.nanmedian(values[rows])
-    return found

@@ -3,6 +3,9 @@
     held = held_to(study, "val/error", True, Budget.parse("10 epochs"))       # each trial
     table = best_under(studies, "val/error", True, [Budget(10, "epochs"), Budget(5000, "steps")])
 
+Each trial is held to a budget, so that those that ended before it are told, and the best has an interval; the published
+table of results.py asks for the best value alone, of any number of trials.
+
 A larger batch makes fewer steps of an epoch: what it loses under a budget of epochs it may have back under one of steps
 (Shallue et al. 2019, section 4.7), so both are asked of the same trials.
 """
@@ -17,15 +20,13 @@ import numpy as np
 
 from ..errors import UsageError
 from .intervals import CONFIDENCE
-from .minimum import best_of, smallest_interval
+from .minimum import smallest_interval
 from .search import BestOf, best_of_n
 from .steps import Estimate
 from .studies import Study, best_metric
 from .trials import Workload
 
 AXES = {"steps": "step", "epochs": "examples", "examples": "examples", "seconds": "train_seconds"}
-_TINY = 1e-290          # that its inverse, times the next, is still a number
-_FAR_ABOVE_1 = 1e9          # best_of counts steps, of which none are fewer than one
 MEASURED, SHORT, DIVERGED, LOST = range(4)      # kinds of trials under a budget, see Held
 
 
@@ -240,11 +241,7 @@ def best_value_of(values: np.ndarray, minimizes: bool, confidence=CONFIDENCE) ->
     value = float(values.min() if minimizes else values.max())
     if len(values) < 2:
         return Estimate(value, np.nan, np.nan, len(values))
-    if values.min() > _TINY:
-        costs = (values if minimizes else 1 / values) * (_FAR_ABOVE_1 * value ** (-1 if minimizes else 1))
-        found = best_of(costs, costs, costs, confidence=confidence)
-        low, high = (end / _FAR_ABOVE_1 for end in (found.low, found.high))
-        low, high = (low, high) if minimizes else (1 / high, 1 / low)
-        return Estimate(value, value * low, value * high, len(values))
-    low, high = smallest_interval(values if minimizes else -values, confidence=confidence)
-    return Estimate(value, *((low, high) if minimizes else (-high, -low)), len(values))
+    by_ratio, sign = values.min() > 0, 1 if minimizes else -1
+    ends = smallest_interval(sign * (np.log(values) if by_ratio else values), confidence=confidence)
+    low, high = sorted(np.exp(sign * end) if by_ratio else sign * end for end in ends)
+    return Estimate(value, min(float(low), value), max(float(high), value), len(values))

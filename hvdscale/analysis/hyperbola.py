@@ -46,11 +46,6 @@ class Hyperbola:
     spread: float
     draws: np.ndarray = field(repr=False)
 
-    @property
-    def identified(self) -> bool:
-        """Whether both ends of the curve are seen: the plateau and perfect scaling."""
-        return self.b_crit.low > 0 and np.isfinite(self.b_crit.high)
-
     def steps(self, batch):
         """S of a batch, or of an array of them; NaN where one end of the curve is not seen at all."""
         if not 0 < self.b_crit.value < np.inf:

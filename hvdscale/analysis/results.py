@@ -11,7 +11,7 @@ then of the first trial.
 
 Ours differ in two ways. ``searched`` also takes what a search has pruned, which is known to meet a target or not up to
 its last step; and INFEASIBLE trials that met the target before they diverged are counted. In the archive nothing is
-pruned, so there the two are one.
+pruned, so there the two are one. What budgets.py says of budgets has intervals, and each trial's own best.
 """
 from __future__ import annotations
 

@@ -9,18 +9,17 @@ import math
 
 import numpy as np
 
-from ..analysis.base_rates import BEST, LAST_EPOCHS, BaseRates
+from ..analysis.base_rates import BaseRates, values_told
 from ..analysis.budgets import DIVERGED, SHORT, BestUnder
 from . import words
 from .drawing import (INK, MARKERS, MUTED, PANEL_TICKS, SHADES, TICKS, Figure, decimal_ticks, is_named, is_positive,
                       log2_axis, set_ticks, shade)
-from .numbers import number
+from .numbers import capital, number
 from .steps_figures import ASIDE, heading, plain
 from .tables import SHALLUE
 
 MASTERS = "Masters & Luschi 2018, arXiv 1804.07612, section 2"
 LEVELS = 5                  # of the scale of colours that the legend names
-POOR = 0.75                 # the share of values that the scale of colours tells apart; worse ones look alike
 CELL = ((-1, -0.5), (1, -0.5), (1, 0.5), (-1, 0.5), (-1, -0.5))        # a mark twice as wide as high
 SUPERSCRIPT = str.maketrans("-0123456789", "\N{SUPERSCRIPT MINUS}⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -107,7 +106,7 @@ def base_rate_figure(*maps: BaseRates | None, title="", name="base-rates") -> Fi
     if not maps:
         return None
     metric = words.metric_name(maps[0].column)
-    scale = _Scale(np.concatenate([one.value for one in maps]), maps[0].minimizes)
+    scale = _Scale(*values_told(maps))
 
     def draw(axes):
         axes = axes if len(maps) > 1 else [axes]
@@ -119,27 +118,22 @@ def base_rate_figure(*maps: BaseRates | None, title="", name="base-rates") -> Fi
             axes[0].plot([], [], linestyle="", marker=CELL, markersize=9, markeredgewidth=0, color=scale.at(share),
                          label=f"{metric} {scale.words(share)}")
     rate = "\N{GREEK SMALL LETTER ETA} / (1 - momentum)" if maps[0].effective else "\N{GREEK SMALL LETTER ETA}"
-    measured = (f"the best {metric} within the budget" if maps[0].reading == BEST else
-                f"the median {metric} of the last {LAST_EPOCHS} epochs within the budget")
-    said = [f"One mark a trial: its global batch B and its learning rate per example, {rate} / B; its colour is "
-            f"{measured}, the better the darker. Crosses diverged; the best trial of each batch has a frame."]
-    said.append("Along a horizontal line the learning rate grows as the batch.")
+    said = [f"One mark a trial: its global batch B and its learning rate per example, {rate} / B; its colour is the "
+            f"best {metric} within the budget, the better the darker. Crosses diverged; the best trial of each batch "
+            "has a frame. Along a horizontal line the learning rate grows as the batch."]
     if any((one.kind == SHORT).any() for one in maps):
         said.append("Small marks ended before the budget was spent, so that they reach their value or better.")
     keys = dict.fromkeys(one.key(at) for one in maps for at in range(len(one.rate)))
     budget = f" ({maps[0].budget})" if len(maps) == 1 and maps[0].budget else ""
-    title = title or (f"{metric[0].upper()}{metric[1:]} by batch and base rate{budget}\n"
-                      f"{heading(maps[0].workload)}")
+    title = title or f"{capital(metric)} by batch and base rate{budget}\n{heading(maps[0].workload)}"
     return Figure(name, title, " ".join(said), f"base rate: {rate} / B", MASTERS, tuple(keys), draw, len(maps))
 
 
 class _Scale:
-    """Colours of values: dark is good. What is worse than POOR of them has the last colour."""
+    """Colours of values: dark is good. What is worse than ``worst`` has its colour."""
 
-    def __init__(self, values, minimizes):
-        values = values[np.isfinite(values)]
-        self.best = float(values.min() if minimizes else values.max())
-        self.worst = float(np.quantile(values, POOR if minimizes else 1 - POOR))
+    def __init__(self, best, worst):
+        self.best, self.worst = best, worst
         self.by_ratio = min(self.best, self.worst) > 0 and max(self.best, self.worst) > 4 * min(self.best, self.worst)
 
     def share(self, value):

@@ -141,26 +141,6 @@ def _key(budget):
     return "best" if budget is None else f"best_{str(budget).replace(' ', '_').replace(',', '').replace('.', 'p')}"
 
 
-def base_rates_said(*maps) -> tuple[str, ...]:
-    """The best batch and rate of each map of batch against base rate (analysis.base_rates); None is left out."""
-    return tuple(filter(None, (_map_said(found) for found in maps if found is not None)))
-
-
-def _map_said(found):
-    if not found.best:
-        return ""
-    sign = 1 if found.minimizes else -1
-    best = min(found.best, key=lambda at: sign * found.value[at])
-    equals = [int(found.global_batch[at]) for at in found.best if found.value[at] == found.value[best]]
-    rate = "effective learning rate per example" if found.effective else "learning rate per example"
-    spread = 2.0 ** found.log2_rate[list(found.best)]
-    within = heading(found.budget) if found.budget else "as long as each trial ran"
-    short = " (of a trial that ended before)" if found.kind[best] == SHORT else ""
-    return (f"Base rates, {within}: the best {metric_name(found.column)}, {number(found.value[best])}{short}, is "
-            f"reached at batch {listed(f'{batch:,}' for batch in equals)}; the best {rate} goes from "
-            f"{number(spread.max())} to {number(spread.min())} over {len(found.best)} batch sizes.")
-
-
 def base_rates_table(*maps) -> Table | None:
     """By batch the best base rate of each map; None where there is none."""
     maps = [found for found in maps if found is not None and found.best]
@@ -169,7 +149,7 @@ def base_rates_table(*maps) -> Table | None:
     columns = [BATCH]
     for found in maps:
         within = heading(found.budget)
-        columns += [Column(f"{_key(found.budget)}_value", f"best {within}", "1", f"{found.column}, {found.reading}"),
+        columns += [Column(f"{_key(found.budget)}_value", f"best {within}", "1", f"{found.column}"),
                     Column(f"{_key(found.budget)}_log2_rate", f"log2 of its rate, {within}", "1",
                            "log2 of lr / (1 - momentum) / B" if found.effective else "log2 of lr / B",
                            "Masters & Luschi 2018, arXiv 1804.07612")]

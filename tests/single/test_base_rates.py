@@ -4,11 +4,11 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.base_rates import FINAL, base_rates_of, both_readings
+from hvdscale.analysis.base_rates import base_rates_of, both_readings, values_told
 from hvdscale.analysis.budgets import DIVERGED, MEASURED, SHORT, Budget
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
-from hvdscale.report.budgets import base_rates_said, base_rates_table
+from hvdscale.report.budgets import base_rates_table
 from hvdscale.report.tables import as_text
 from tests.single.made_landscapes import logged
 from tests.single.made_logs import trial
@@ -50,8 +50,9 @@ def test_both_readings_come_from_one_log():
     epochs, steps = both_readings(studies_of([logged(*trials)]), COLUMN, True, epochs=0.4)
     assert epochs.budget == Budget(0.4, "epochs") and steps.budget == Budget(40, "steps")
     assert epochs.value == pytest.approx([0.1, 0.5, 0.7]) and steps.value == pytest.approx([0.1] * 3)
-    assert "within 0.4 epochs" in " ".join(base_rates_said(epochs, steps))
-    assert "-6.6" in as_text(base_rates_table(epochs, steps))
+    table = base_rates_table(epochs, steps)
+    assert [column.title for column in table.columns[1::2]] == ["best within 0.4 epochs", "best within 40 steps"]
+    assert "-6.6" in as_text(table)
 
 
 def test_by_default_the_budgets_are_what_every_batch_has_run():
@@ -60,14 +61,6 @@ def test_by_default_the_budgets_are_what_every_batch_has_run():
     epochs, steps = both_readings(studies_of([logged(*trials)]), COLUMN, True)
     assert steps.budget == Budget(50, "steps") and epochs.budget == Budget(1, "epochs")
     assert set(epochs.kind) == set(steps.kind) == {MEASURED}
-
-
-def test_the_final_value_is_the_median_of_the_last_five_epochs():
-    errors = [0.9, 0.8, 0.1, 0.5, 0.6, 0.3, 0.4]        # one evaluation an epoch: 100 steps of 10
-    [value] = mapped(ran(0, 10, 0.1, errors, every=100), reading=FINAL).value
-    assert value == np.median(errors[2:])
-    [value] = mapped(ran(0, 10, 0.1, errors, every=100), reading=FINAL, budget=Budget(5, "epochs")).value
-    assert value == np.median(errors[1:6])
 
 
 def test_trials_that_ended_early_are_short_and_may_still_be_the_best():
@@ -82,7 +75,7 @@ def test_without_rates_metrics_or_trials_there_is_no_map():
     assert mapped(unknown) is None
     studies = studies_of([logged(ran(0, 10, 0.1, [0.9, 0.1]))])
     assert base_rates_of(studies, "test/error", True) is None and both_readings([], COLUMN, True) == (None, None)
-    assert base_rates_said(None) == () and base_rates_table(None, None) is None
+    assert base_rates_table(None, None) is None
 
 
 def test_a_batch_where_all_diverged_has_no_best():
@@ -96,3 +89,11 @@ def test_without_the_size_of_an_epoch_only_the_reading_by_steps_is_there():
     made.momentum = math.nan
     epochs, steps = both_readings(studies_of([logged(made)]), COLUMN, True)
     assert epochs is None and steps.value == pytest.approx([0.3])
+
+
+def test_the_best_value_of_maps_and_the_worst_that_is_told_apart():
+    found = mapped(*[ran(id, 10, 0.1, [0.9, error]) for id, error in enumerate((0.1, 0.2, 0.3, 0.4, 0.8))])
+    assert values_told([found]) == values_told([found, found]) == pytest.approx((0.1, 0.4))
+    found = base_rates_of(studies_of([logged(*[ran(id, 10, 0.1, [0.0, one]) for id, one in enumerate(
+        (0.1, 0.2, 0.3, 0.4, 0.8))])]), COLUMN, False)
+    assert values_told([found]) == pytest.approx((0.8, 0.2))

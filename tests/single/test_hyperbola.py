@@ -29,7 +29,8 @@ def curve(batches, s_min=164.0, b_crit=437.0):
 def test_a_curve_is_recovered_from_its_own_points(estimates):
     found = hyperbola_of(BATCHES, estimates(curve(BATCHES)))
     assert (found.s_min.value, found.b_crit.value) == (pytest.approx(164), pytest.approx(437))
-    assert found.rms_log2 == pytest.approx(0, abs=1e-6) and found.points == 13 and found.identified
+    assert found.rms_log2 == pytest.approx(0, abs=1e-6) and found.points == 13
+    assert 0 < found.b_crit.low < found.b_crit.high < INF
     assert found.steps(512) == pytest.approx(curve(512)) and found.steps([2, 4]) == pytest.approx(curve([2, 4]))
 
 
@@ -57,7 +58,7 @@ def test_fewer_than_three_points_that_met_are_no_curve():
 
 def test_points_that_scale_perfectly_bound_the_critical_batch_from_below():
     found = hyperbola_of([16, 32, 64], within(1e5 / np.array([16, 32, 64])))
-    assert found.b_crit.high == INF and found.s_min.low == 0 and not found.identified
+    assert found.b_crit.high == INF and found.s_min.low == 0
     assert 16 < found.b_crit.low < INF and found.s_min.high < 1e5 / 64
 
 
