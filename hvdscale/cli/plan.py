@@ -85,7 +85,7 @@ def request_of(asked) -> Request:
 
 def _positive(name, value):
     if value is not None and not 0 < value < float("inf"):
-        raise UsageError(f"{name} {value:g}: is a number above 0")
+        raise UsageError(f"{name} {value:g}: must be a number above 0")
 
 
 def workers_of(text: str, per_node: int = 1) -> tuple[int, ...]:

@@ -66,7 +66,7 @@ def make_plan(paths, targets, request, *, out=None, formats=FORMATS, skip_broken
         raise UsageError("--deadline and --budget need times in seconds, and the steps to target are not known; "
                          "--steps S@B gives them at one batch")
     pages = [plan_page(plan) for plan in plans]
-    for message in (*(f"skipped: {message}" for message in skipped), *refused):
+    for message in (*(f"skipped: {message}" for message in skipped), *refused, *_unused(plans, given, noise_scale)):
         echo(fill(message, WIDTH) + "\n")
     for page in pages:
         for text in on_screen(page):
@@ -75,6 +75,14 @@ def make_plan(paths, targets, request, *, out=None, formats=FORMATS, skip_broken
         written = list(write(pages, out, formats))
         echo(f"wrote {counted(len(written), 'file')}: {written[0]}" + (", and more beside it" * (len(written) > 1)))
     return plans
+
+
+def _unused(plans, given, noise_scale):
+    """What the user gave and no plan needs."""
+    if given is not None and all(plan.target for plan in plans):
+        yield "--steps is not used: runs here were held against a target, and tell their steps."
+    if noise_scale is not None and not any(plan.curve.predicted for plan in plans):
+        yield "--noise-scale is not used: the steps that were measured give B_crit."
 
 
 def steps_of(section, studies):
@@ -91,7 +99,7 @@ def on_screen(page: PlanPage):
     yield f"{heading}\n{'=' * min(WIDTH, len(heading))}\n"
     yield "\n".join(fill(said, WIDTH) for said in page.summary) + "\n"
     for table in page.tables:
-        if table.name == "plan" or page.plan.uses_model:
+        if table.rows and (table.name == "plan" or page.plan.uses_model):
             yield as_text(table)
 
 

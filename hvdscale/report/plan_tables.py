@@ -83,7 +83,7 @@ def _cells(plan, option):
     statistical, system = option.statistical_efficiency, option.system_efficiency
     bound = "> " if option.bounded else ""
     ms = 1000 * option.step_time.value
-    product = statistical.value * system.value
+    product = math.nan if option.bounded else statistical.value * system.value
     time = f"{bound}{number(option.seconds.value)}" if plan.relative else f"{bound}{duration(option.seconds.value)}"
     size = 1 if plan.relative else unit_of(option.seconds.value)[0]
     return {
@@ -100,7 +100,7 @@ def _cells(plan, option):
         "step_ms": Cell(f"{bound}{number(ms)}", ms),
         "statistical_efficiency": _efficiency(statistical),
         "system_efficiency": _efficiency(system, "< " if option.bounded else ""),
-        "efficiency": Cell(ratio(product), product),
+        "efficiency": Cell("" if option.bounded else ratio(product), product),
         "seconds_to_target": Cell(time, option.seconds.value, option.seconds.low, option.seconds.high,
                                   _below(option.seconds, size)),
         "cost": Cell(f"{bound}{number(option.cost.value)}", option.cost.value, option.cost.low, option.cost.high,

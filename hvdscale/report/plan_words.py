@@ -51,6 +51,8 @@ def price_said(request) -> str:
 
 def summary(plan: WorkerPlan) -> tuple[str, ...]:
     """What to take, then what it stands on."""
+    if not plan.options:
+        return (*picks_said(plan), *_left_out_said(plan))
     return (*picks_said(plan), *_limits_said(plan), *_efficiency_said(plan), *_bounded_said(plan), *_steps_said(plan),
             *_times_said(plan), *_ring_said(plan), *_left_out_said(plan))
 
@@ -181,8 +183,9 @@ def _limits_said(plan):
     found = plan.within()
     if not found:
         best = max(plan.eligible, key=plan.chance_within)
-        rest = "" if plan.assumed(best) else (
-            f"; the best chance is that of {counted(best.workers, 'worker')}, {chance(plan, plan.chance_within(best))}")
+        share = plan.chance_within(best)
+        at = f", at {counted(best.workers, 'worker')}," if share >= 1 - plan.surest else ""
+        rest = "" if plan.assumed(best) else f"; the best chance{at} is {chance(plan, share)}"
         return [f"Out of reach: none of these worker counts is likely to stay within {listed(limits)}{rest}."]
     said = [] if len(found) == 1 else [f"{listed(f'{option.workers:,}' for option in found)} workers."]
     best: dict = {}
