@@ -1,4 +1,5 @@
-"""Steps to a target by global batch, of searches that are held as studies: one curve a workload and target.
+"""Steps to a target by global batch, of searches that are held as studies, or of repeats: one curve a workload and
+target.
 
     curve = curve_of(studies, Target.parse("val/error<0.01"))
     [(point.global_batch, point.steps.value) for point in curve.points], curve.regimes.maximum_useful
@@ -13,7 +14,7 @@ import numpy as np
 from ..target import Target
 from .intervals import CONFIDENCE, Estimate
 from .minimum import best_of
-from .regimes import Regimes, regimes_of
+from .regimes import BatchPoint, Regimes, regimes_of
 from .sections import Options
 from .studies import Study, outcomes
 from .trials import Workload
@@ -43,11 +44,11 @@ class CurvePoint:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The points of a workload and target by batch, and their regimes."""
+    """The points of a workload and target by batch, and their regimes; of repeats they are regimes.BatchPoint."""
 
     workload: Workload
     target: Target
-    points: tuple[CurvePoint, ...]
+    points: tuple[CurvePoint | BatchPoint, ...]
     regimes: Regimes
     confidence: float
 
@@ -74,6 +75,14 @@ def curve_of(studies: Sequence[Study], target: Target, options=Options(), n: int
     regimes = regimes_of([point.global_batch for point in points], [point.steps for point in points],
                          options.perfect_within, options.useful_within, options.confidence)
     return Curve(studies[0].workload, target, points, regimes, options.confidence)
+
+
+def measured_curve(section) -> Curve | None:
+    """The curve of a section whose trials are repeats rather than searches; None where it has no batch or no target."""
+    if not section.target or not section.batches or not section.batches.points:
+        return None
+    return Curve(section.workload, section.target, section.batches.points, section.batches.regimes,
+                 section.options.confidence)
 
 
 def point_of(study: Study, target: Target, confidence=CONFIDENCE, n: int | None = None) -> CurvePoint:

@@ -20,9 +20,7 @@ from scipy.special import stdtrit
 from .. import reference as box
 from ..target import Target
 from .intervals import CONFIDENCE
-from .regimes import Regimes
-from .steps import Cell, Estimate
-from .trials import Workload
+from .steps import Estimate
 
 WITHIN_LOG2 = 0.5           # of the published steps, at
 SHARE_WITHIN = 0.8          # of the batch sizes
@@ -165,41 +163,6 @@ class Fidelity:
         """(how many, of how many that tell) of ``within`` or ``covered``."""
         told = [getattr(point, name) for point in self.points if getattr(point, name) is not None]
         return sum(told), len(told)
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredPoint:
-    """One global batch of a section, over all worker counts."""
-
-    cell: Cell
-
-    @property
-    def global_batch(self) -> int:
-        return self.cell.global_batch
-
-    @property
-    def steps(self) -> Estimate:
-        return self.cell.steps
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredCurve:
-    """Steps by batch of a section, where its trials are repeats rather than searches."""
-
-    workload: Workload
-    target: Target
-    points: tuple[MeasuredPoint, ...]
-    regimes: Regimes
-    confidence: float
-
-
-def measured_curve(section) -> MeasuredCurve | None:
-    """The curve of a section (analysis.sections.Section); None where it has no batch or no target."""
-    if not section.target or not section.batches or not section.batches.points:
-        return None
-    return MeasuredCurve(section.workload, section.target,
-                         tuple(MeasuredPoint(point.cell) for point in section.batches.points),
-                         section.batches.regimes, section.options.confidence)
 
 
 def load(name: str) -> Reference:

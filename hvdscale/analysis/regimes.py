@@ -145,8 +145,12 @@ class BatchPoint:
     perfect: bool                       # B S within tolerance of the smallest B S
 
     @property
-    def global_batch(self):
+    def global_batch(self) -> int:
         return self.cell.global_batch
+
+    @property
+    def steps(self) -> Estimate:
+        return self.cell.steps
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,10 @@ import numpy as np
 
 from ..analysis.base_rates import both_readings
 from ..analysis.budgets import Budget, best_under, common_budgets
-from ..analysis.curves import Curve, curve_of
+from ..analysis.curves import Curve, curve_of, measured_curve
 from ..analysis.direction import SMALLER, better
-from ..analysis.noise_against import noise_against
+from ..analysis.noise_against import best_known, noise_against
 from ..analysis.quality import quality_of
-from ..analysis.reference import measured_curve
 from ..analysis.results import results_of
 from ..analysis.rules import rules_of
 from ..analysis.search import Search
@@ -185,9 +184,9 @@ def _families(curves):
 
 
 def _noise_scale(about):
-    """The noise scale at the largest batch where it was measured."""
-    known = [(batch, noise.whole.noise_scale) for batch, noise, _ in about.noise]
-    return max(((batch, scale) for batch, scale in known if 0 < scale < np.inf), default=(0, None))[1]
+    """The noise scale at the batch at which it is known best."""
+    known = [noise for _, noise, _ in about.noise if 0 < noise.whole.noise_scale < np.inf]
+    return best_known(known, lambda noise: noise).whole.noise_scale if known else None
 
 
 def view_without_target(studies: Sequence[Study], options: Options, asked: Asked) -> View:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from hvdscale import reference as box
-from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, measured_curve, ordering_of
+from hvdscale.analysis.curves import measured_curve
+from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, ordering_of
 from hvdscale.analysis.sections import analyse
 from hvdscale.analysis.steps import Estimate
 from hvdscale.analysis.trials import Workload, read_trials
