@@ -5,8 +5,8 @@ import math
 
 from ..analysis.step_time import EXTRAPOLATED, INTERPOLATED, OVERLAP_TOLD, TOLD_APART
 from ..analysis.worker_plan import LIKELY, WorkerPlan
-from .numbers import counted, number, percent, ratio, span, whole
-from .plan_words import BEYOND, CROWDED, ROLES, chance, duration, price_said, title, unit_of
+from .numbers import counted, duration, number, percent, ratio, span, unit_of, whole
+from .plan_words import BEYOND, CROWDED, ROLES, chance, price_said, title
 from .tables import POLLUX, SHALLUE, Cell, Column, Row, Table
 
 RING = "Patarasuk and Yuan 2009; overlap: " + POLLUX
@@ -63,7 +63,8 @@ def _table_notes(plan):
     request = plan.request
     notes = [price_said(request)]
     if any(option.steps.beyond for option in plan.options):
-        notes.append(f"{BEYOND} the batch lies beyond those that met the target: its steps are not measured.")
+        notes.append(f"{BEYOND} " + ("the batch lies beyond those that met the target: its steps are not measured."
+                                     if plan.curve.met else "predicted, not measured."))
     if plan.relative and plan.options:
         notes.append(f"Times and costs are relative to {counted(plan.options[0].workers, 'worker')}.")
     if any(option.seconds.high > option.seconds.low for option in plan.options):

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hvdscale.cli.plan import main, seconds_of, workers_of
 from hvdscale.cli.report import main as report
 from hvdscale.errors import UsageError
-from hvdscale.report.plan_words import duration
+from hvdscale.report.numbers import duration
 from tests.single.made_logs import log, save, trial
 from tests.single.made_studies import TARGETS, drawn
 from tests.single.test_worker_plan import COUNTS, probe, run
@@ -278,7 +278,7 @@ def test_a_probe_alone_predicts_and_says_so(folder):
     text = said(*paths, "--workers", "1,2,4", "--local-batch", 32)
     assert "relative times, predicted" in text and "A prediction, before any full run" in text
     assert "with the gradient noise scale for B_crit: 600 examples" in text and "usually grows in training" in text
-    assert "Times and costs are relative to 1 worker" in text
+    assert "Times and costs are relative to 1 worker" in text and "~ predicted, not measured." in text
     assert "--steps S@B" in said(*paths, "--deadline", "1h", code=2)
     text = said(*paths, "--workers", "1,2,4", "--local-batch", 32, "--steps", "39500@32", "--deadline", "1h")
     assert "steps as given" in text and "Steps at other batches than 32 are a prediction" in text
