@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 import re
 
+UNITS = ((86400, "d", 2), (3600, "h", 2), (60, "min", 2), (1, "s", 0))     # seconds, name, from how many of it on
 RANGE = re.compile(r"(?<=[\dkMG])-(?=\d)")       # what joins the ends of a span, and no minus
 
 
@@ -75,6 +76,19 @@ def _end(value, digits, write):
     if write is ratio or write is whole and value < 1000:
         return write(value)
     return number(value, digits, thousands=1e4)
+
+
+def unit_of(seconds):
+    """(its seconds, its name) of the unit to write a time in."""
+    return next((size, name) for size, name, least in UNITS if abs(seconds) >= least * size)
+
+
+def duration(seconds, rough=False) -> str:
+    """``24.4 s``, ``12.3 min``, ``5.20 h``, ``3.10 d``; rough, as what is left is: ``24 s``, ``5 h``, ``3.1 d``."""
+    if not math.isfinite(seconds):
+        return number(seconds)
+    size, name = unit_of(seconds)
+    return f"{seconds / size:.{int(name == 'd')}f} {name}" if rough else f"{number(seconds / size)} {name}"
 
 
 def spread(values) -> str:

@@ -9,8 +9,8 @@ import math
 
 from ..analysis.step_time import MEASURED
 from .drawing import BLUE, GREEN, MUTED, ORANGE, PURPLE, Figure, draw_arrow, log2_axis, set_ticks
-from .numbers import counted
-from .plan_words import ROLES, duration, unit_of
+from .numbers import counted, duration, unit_of
+from .plan_words import ROLES
 from .tables import POLLUX
 
 LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}

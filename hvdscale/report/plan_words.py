@@ -6,13 +6,12 @@ import math
 from ..analysis.step_time import BOUNDED, EXTRAPOLATED, MEASURED
 from ..analysis.steps_curve import NOISE_WITHIN, PREDICTED
 from ..analysis.worker_plan import AT_ONCE, MODEL, NO_STEPS, NO_TIMES, ONE_RUN, NoPlan, WorkerPlan
-from .numbers import capital, counted, in_brackets, listed, number, percent, ratio
+from .numbers import capital, counted, duration, in_brackets, listed, number, percent, ratio, unit_of
 from .tables import MCCANDLISH
 
 BEYOND = "~"            # marks steps at a batch beyond those that met the target
 CROWDED = "#"           # marks times of hosts with fewer cores than workers
 ROLES = ("fastest", "cheapest", "knee")
-UNITS = ((86400, "d", 2), (3600, "h", 2), (60, "min", 2), (1, "s", 0))     # seconds, name, from how many of it on
 MOST_NAMED = 4          # worker counts that are named one by one
 MANY_NODES = 16         # from which on a ring's latency is far from a tree's
 ASSUMED = {
@@ -25,19 +24,6 @@ def title(plan) -> str:
     if plan.relative:
         return "How many workers: relative times" + (", predicted" if plan.noise else "")
     return f"How many workers: {plan.target or 'steps as given'}"
-
-
-def unit_of(seconds):
-    """(its seconds, its name) of the unit to write a time in."""
-    return next((size, name) for size, name, least in UNITS if abs(seconds) >= least * size)
-
-
-def duration(seconds) -> str:
-    """``24.4 s``, ``12.3 min``, ``5.20 h``, ``3.10 d``."""
-    if not math.isfinite(seconds):
-        return number(seconds)
-    size, name = unit_of(seconds)
-    return f"{number(seconds / size)} {name}"
 
 
 def price_said(request) -> str:

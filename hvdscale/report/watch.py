@@ -24,7 +24,7 @@ from ..log import lock, segments
 from ..log.reader import read_log
 from ..log.schema import Status
 from ..target import Target
-from .numbers import counted, number
+from .numbers import counted, duration, number
 
 EVERY = 5.0             # seconds between looks
 GRACE = 3               # looks at which nothing ran, after something had, until it is over: another run may follow
@@ -311,14 +311,7 @@ def _left(trial, rate):
         left = trial.budget_seconds - trial.seconds
     else:
         return ""
-    return f"{'at most ' if trial.target else ''}{_duration(max(0.0, left))} left"
-
-
-def _duration(seconds):
-    for unit, size in (("s", 120), ("min", 7200), ("h", 172800)):
-        if seconds < size:
-            return f"{seconds / {'s': 1, 'min': 60, 'h': 3600}[unit]:.0f} {unit}"
-    return f"{seconds / 86400:.1f} days"
+    return f"{'at most ' if trial.target else ''}{duration(max(0.0, left), rough=True)} left"
 
 
 def _counts(counts):

@@ -10,10 +10,10 @@ from statistics import median
 from ..elastic import Memory
 from ..evaluate import Evaluator
 from ..job import prepare
+from ..report.numbers import duration
 from ..step import DataParallelStep
 from ..workers import Lone
 from ..workload import Data
-from .progress import duration
 from .studies import Settled
 
 STEPS = 5           # measured, after a pass that is not
@@ -74,12 +74,12 @@ def table(found: list[Estimate], groups: int) -> str:
     """The studies by line, and the whole."""
     head = ("study", "trials", "draws at most", "steps", "examples", "evaluations", "s a step", "time at most")
     rows = [(e.settled.name, f"{e.trials}", f"{e.settled.study.max_draws}", *_budget(e.settled), f"{e.evaluations}",
-             f"{e.step_seconds:.2g}", duration(e.seconds / groups)) for e in found]
+             f"{e.step_seconds:.2g}", duration(e.seconds / groups, rough=True)) for e in found]
     widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
     lines = ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
              for row in (head, *rows)]
     lines.insert(1, "-" * len(lines[0]))
-    total = duration(sum(e.seconds for e in found) / groups)
+    total = duration(sum(e.seconds for e in found) / groups, rough=True)
     lines.append(f"\n{', '.join(_counts(found))}: {total} at most with {groups} group{'s' * (groups > 1)} of "
                  "workers.\nThat is if every trial goes to the end of its budget; draws that diverge are replaced, and "
                  "come on top.")

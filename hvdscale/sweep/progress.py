@@ -8,6 +8,7 @@ import time
 
 from ..display import Quiet
 from ..errors import LogError
+from ..report.numbers import duration
 from .farm import Standing
 from .rules import FAILED, REPLACED
 from .studies import Settled
@@ -96,12 +97,4 @@ def overall(standing: Standing) -> str:
         done, wanted, busy = done + ended, wanted + len(numbers), busy + len(running)
         left += (len(numbers) - ended - len(running) / 2) * expected[name]
     said = f"sweep: {done} of {wanted} trials done"
-    return f"{said}, about {duration(left / max(1, busy))} left" if done and done < wanted else said
-
-
-def duration(seconds: float) -> str:
-    """Seconds, minutes, hours or days, for people."""
-    for unit, size in (("s", 120), ("min", 7200), ("h", 172800)):
-        if seconds < size:
-            return f"{seconds / {'s': 1, 'min': 60, 'h': 3600}[unit]:.0f} {unit}"
-    return f"{seconds / 86400:.1f} days"
+    return f"{said}, about {duration(left / max(1, busy), rough=True)} left" if done and done < wanted else said
