@@ -8,7 +8,7 @@ import math
 
 from ..analysis.curves import Curve
 from .numbers import listed, number, whole
-from .search import best_of_interval
+from .search import best_of_each, best_of_interval
 from .tables import BATCH, EXAMPLES, PERFECT, SHALLUE, Cell, Column, Row, Table, interval_of
 
 MET = Column("met", "met", "1", "feasible trials that met the target / feasible trials; below: INFEASIBLE ones")
@@ -29,7 +29,7 @@ def curve_table(curve: Curve | None) -> Table | None:
     notes = [f"Under a value: {best_of_interval(curve.confidence)}"]
     if lost:
         notes.append(f"Trials that met the target and diverged later are in no estimate: batch {listed(lost)}.")
-    return Table("curve", f"By global batch: {curve.target} (the best of each search)",
+    return Table("curve", f"By global batch: {curve.target} ({best_of_each(curve.confidence)})",
                  (BATCH, MET, STEPS, EXAMPLES, PERFECT), rows, tuple(notes))
 
 

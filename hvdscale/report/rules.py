@@ -243,7 +243,8 @@ def _key(rule):
 
 
 def _heading(rule):
-    return str(rule).replace("<=", ", at most x") if rule.cap else rule.name
+    name = {"sqrt": "square root", "none": "constant"}.get(rule.name, rule.name)
+    return name if rule.cap is None else f"{name} up to x{rule.cap:g}"
 
 
 def _loss_cell(point):

@@ -209,6 +209,11 @@ def tuned_at_each(searches, confidence) -> str:
             f"trials. The row is {_row_said(searches)}; under it {best_of_interval(confidence)}")
 
 
+def best_of_each(confidence) -> str:
+    """What a table of such rows shows, for its title."""
+    return f"the best of each search, with the {confidence:.0%} interval of the best of as many trials"
+
+
 def best_of_interval(confidence) -> str:
     """What stands under a value that is the best of a search."""
     return (f"the {confidence:.0%} interval of the median best of as many trials, since other draws of the same space "

@@ -55,7 +55,7 @@ def series_title(series, target) -> str:
 def alone_title(section) -> str:
     """The title of the table of cells in no series."""
     found = "Measured at one worker count only" if not section.series else "In no scaling series"
-    return f"{found}: {section.target or 'throughput'}"
+    return f"{found}: {section.target or 'throughput'}{_of_searches(section, section.alone)}"
 
 
 def parts_title(section) -> str:
@@ -147,7 +147,15 @@ def _noise_summary(section):
 
 def batch_title(section) -> str:
     """The title of the table by global batch."""
-    return f"By global batch: {section.target} (all worker counts)"
+    best = _of_searches(section, [point.cell for point in section.batches.points])
+    return f"By global batch: {section.target}{best or ' (all worker counts)'}"
+
+
+def _of_searches(section, cells):
+    """What the steps are where those of each cell are the fewest of a search; empty where they are not."""
+    cells = [cell for cell in cells if cell.runs]
+    searched = section.target and cells and all(cell.searched for cell in cells)
+    return f" ({search_words.best_of_each(section.options.confidence)})" if searched else ""
 
 
 def series_notes(section, series) -> tuple[str, ...]:

@@ -426,6 +426,7 @@ def test_the_evaluation_grid_of_the_best_trial_does_not_look_like_the_interval_o
     assert [cell.shown for cell in steps] == [cell.shown for cell in fewest]
     assert all(RANGE.search(cell.below) for cell in steps)
     assert all(cell.below == f"not by {cell.low:,.0f}" for cell in fewest)
+    assert "(the best of each search, with the 95% interval of the best of as many trials)" in by_batch.title
     assert "95% interval of the median best of as many" in " ".join(by_batch.notes)
     assert "It bounds this one trial" in " ".join(of_search.notes)
 
