@@ -149,8 +149,7 @@ def _cells(trials, target, tolerances) -> dict[tuple[int, int], Cell]:
 
 def _listed(trials, most=4):
     """What trials there are, for a message."""
-    seen = dict.fromkeys(f"{trial.workload} at {trial.workers} workers and batch {trial.global_batch:,}"
-                         for trial in trials)
+    seen = dict.fromkeys(f"{trial.workload} at W = {trial.workers}, B = {trial.global_batch:,}" for trial in trials)
     return "; ".join(list(seen)[:most]) + (f" and {len(seen) - most} more" if len(seen) > most else "") or "nothing"
 
 

@@ -62,6 +62,20 @@ def confidence_of(value: float) -> float:
     return value
 
 
+def share_of(name: str, text: str) -> float:
+    """What the option ``name`` says, a share written as 0.1 or 10%; raises UsageError where that is none."""
+    number = text.strip()
+    try:
+        value = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{name} {text}: is a share, 0 or more, such as 0.1 or 10%")
+    if value > 1 and not number.endswith("%"):
+        raise UsageError(f"{name} {text}: is a share, so this is {value:.0%}; for {text} % write {number}%")
+    return value
+
+
 def formats_of(text: str, known: Sequence[str]) -> tuple[str, ...]:
     """Formats from ``json,csv``; raises UsageError where one is not known."""
     formats = tuple(filter(None, (name.strip() for name in text.split(","))))

@@ -15,7 +15,7 @@ from ..report.compare import as_json, comparison_table, detail_table, verdict_li
 from ..report.make import open_all
 from ..report.tables import as_csv, as_text
 from ..target import Target
-from .common import Command, confidence_of
+from .common import Command, confidence_of, share_of
 
 REGRESSED = 4           # exit code
 WRITERS = (".json", ".csv")
@@ -34,7 +34,9 @@ WRITERS = (".json", ".csv")
 @click.option("--metric-tolerance", default="none", show_default=True, metavar="AMOUNT",
               help="And its best metric may be worse by so much, in the metric's own unit.")
 @click.option("--confidence", type=float, default=CONFIDENCE, show_default=True, help="What the intervals claim.")
-@click.option("--strict", is_flag=True, help="Fail where it cannot be told, too, and where a cell is missing.")
+@click.option("--strict", is_flag=True,
+              help="Fail where it cannot be told, too, as where a cell is missing, or times are lacking (but not with "
+                   "--time-tolerance none).")
 @click.option("--out", metavar="FILE", help="Write every test there: FILE.json or FILE.csv.")
 @click.option("--skip-broken", is_flag=True, help="Go on without logs that cannot be read; they are named.")
 def main(baseline, candidate, targets, tolerance, time_tolerance, metric_tolerance, confidence, strict, out,
@@ -52,7 +54,7 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
     Exit code 0: no regression is certain; 4: there is one, or with --strict one cannot be ruled out; 1: a log cannot
     be read; 2: an option means nothing, or there is nothing to compare.
     """
-    tolerances = Tolerances(_share("--tolerance", tolerance), _optional("--time-tolerance", time_tolerance),
+    tolerances = Tolerances(share_of("--tolerance", tolerance), _optional("--time-tolerance", time_tolerance),
                             _optional("--metric-tolerance", metric_tolerance), confidence_of(confidence))
     if out is not None and os.path.splitext(out)[1] not in WRITERS:
         raise UsageError(f"--out {out}: ends in none of {', '.join(WRITERS)}, so it is not known what to write")
@@ -87,22 +89,8 @@ def _write(out, comparisons, paths):
         raise HvdscaleError(f"{out}: cannot be written: {error.strerror}") from error
 
 
-def _share(name, text):
-    """A share written as 0.1 or 10%."""
-    number = text.strip()
-    try:
-        value = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise UsageError(f"{name} {text}: is a share, 0 or more, such as 0.1 or 10%")
-    if value > 1 and not number.endswith("%"):
-        raise UsageError(f"{name} {text}: is a share, so this is {value:.0%}; for {text} % write {number}%")
-    return value
-
-
 def _optional(name, text):
-    return None if text.strip() == "none" else _share(name, text)
+    return None if text.strip() == "none" else share_of(name, text)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from ..report.progress import Progress
 from ..report.studies import Asked
 from ..report.watch import EVERY, follow
 from ..target import Target
-from .common import Command, confidence_of, formats_of
+from .common import Command, confidence_of, formats_of, share_of
 
 
 class Report(Command):
@@ -47,9 +47,9 @@ class Report(Command):
 @click.option("--compare", multiple=True, metavar="NAME",
               help="Lay curves beside published ones, and say how near they come: shallue2019, mlperf, mccandlish2018.")
 @click.option("--paper", metavar="NAME", help="Make every figure of a paper that the logs bear: shallue2019.")
-@click.option("--perfect-within", type=float, default=PERFECT_WITHIN, show_default=True, metavar="SHARE",
+@click.option("--perfect-within", default=str(PERFECT_WITHIN), show_default=True, metavar="SHARE",
               help="A batch scales perfectly if it needs at most this share more examples than the best one.")
-@click.option("--useful-within", type=float, default=USEFUL_WITHIN, show_default=True, metavar="SHARE",
+@click.option("--useful-within", default=str(USEFUL_WITHIN), show_default=True, metavar="SHARE",
               help="The maximum useful batch is the smallest that needs at most this share more steps than the fewest.")
 @click.option("--confidence", type=float, default=CONFIDENCE, show_default=True, help="What the intervals claim.")
 @click.option("--skip-broken", is_flag=True, help="Go on without logs that cannot be read; they are named and counted.")
@@ -71,7 +71,7 @@ def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, u
         return follow(logs, _seconds("--every", every))
     for name in compare:
         read_published(name)
-    options = Options(_share("--perfect-within", perfect_within), _share("--useful-within", useful_within),
+    options = Options(share_of("--perfect-within", perfect_within), share_of("--useful-within", useful_within),
                       confidence_of(confidence))
     make(logs, [Target.parse(target) for target in targets], out, options=options, formats=formats_of(formats, FORMATS),
          skip_broken=skip_broken, asked=Asked(_budgets(budgets), compare, paper), echo=click.echo,
@@ -82,12 +82,6 @@ def _budgets(texts):
     """Budgets of lists such as ``5,000 steps, 10 epochs``: a comma stands between two where a number follows a unit."""
     parts = [part for text in texts for part in re.split(r"(?<=[a-z])\s*,", text)]
     return tuple(dict.fromkeys(map(Budget.parse, parts)))
-
-
-def _share(name, value):
-    if not 0 <= value < float("inf"):
-        raise UsageError(f"{name} {value:g}: is a share, 0 or more, such as 0.2")
-    return value
 
 
 def _seconds(name, value):

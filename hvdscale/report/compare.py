@@ -14,7 +14,7 @@ from .. import __version__
 from ..analysis.compare import BEST, OK, REGRESSION, SECONDS, STEPS, UNTOLD, ComparedCell, Comparison, Test
 from ..analysis.pools import SPEED
 from .differences import how_they_differ
-from .numbers import counted, listed, number, percent, ratio, span, whole
+from .numbers import NARROWEST, counted, listed, number, percent, ratio, span, whole
 from .tables import Cell, Column, Row, Table, as_values, finite, keys_of
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
@@ -154,7 +154,16 @@ def _change(test: Test | None):
         return Cell("n/a" if math.isnan(change.value) else _signed(change.value), change.value, change.low, change.high,
                     ends)
     shown = ratio(change.value) if change.value == change.value else "n/a"
-    return Cell(shown, change.value, change.low, change.high, span(change.low, change.high, ratio))
+    return Cell(shown, change.value, change.low, change.high, _ends(change))
+
+
+def _ends(change):
+    """The interval of a ratio; empty where it has no width."""
+    return "" if _is_sharp(change) else span(change.low, change.high, ratio)
+
+
+def _is_sharp(change):
+    return math.isclose(change.low, change.high, rel_tol=NARROWEST)
 
 
 def _signed(value):
@@ -183,6 +192,8 @@ def _notes(comparison):
     notes += ["Paired by seed."] if "seed" in pairing else []
     notes += ["Paired by draw, of those that met in both: the same points of one space."] if "draw" in pairing else []
     notes += ["Independent samples where the seeds are not the same."] if "" in pairing else []
+    if any(_is_sharp(test.change) for cell in cells for test in cell.tests if test.measure != BEST):
+        notes.append("Where no interval stands, all runs give this ratio to the last digit.")
     if comparison.overall:
         notes.append("All: the geometric mean over cells, its interval from the spread between them.")
     notes += [f"{_place(key)}: the baseline has it, the candidate has not (ended)." for key in comparison.missing]
@@ -227,7 +238,7 @@ def _how(test):
         return f" ({test.reason})"
     if test.measure == BEST:
         return f" ({_signed(change.value)})"
-    ends = span(change.low, change.high, ratio)
+    ends = _ends(change)
     return f" ({ratio(change.value)} times{f', {ends}' if ends else ''})"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 import re
 
+NARROWEST = 1e-6                                # relative width of an interval, under which it is none
 UNITS = ((86400, "d", 2), (3600, "h", 2), (60, "min", 2), (1, "s", 0))     # seconds, name, from how many of it on
 RANGE = re.compile(r"(?<=[\dkMG])-(?=\d)")       # what joins the ends of a span, and no minus
 
@@ -63,7 +64,10 @@ def span(low, high, write=number) -> str:
     if low == 0:
         return f"< {_end(high, 3, write)}"
     digits = 2 if high >= 3 * low else 4 if 1.0005 * low <= high < 1.02 * low else 3
-    return f"{_end(low, digits, write)}-{_end(high, digits, write)}"
+    ends = [_end(end, digits, write) for end in (low, high)]
+    if write is ratio and ends[0] == ends[1] and high > low * (1 + NARROWEST):
+        ends = [f"{end:,.{-math.floor(math.log10(high - low))}f}" for end in (low, high)]
+    return "-".join(ends)
 
 
 def in_brackets(low, high, write=number) -> str:

@@ -187,7 +187,7 @@ def test_logs_without_a_target_are_compared_by_throughput():
 
 
 def test_nothing_in_common_is_misuse_that_says_what_either_has():
-    with pytest.raises(UsageError, match="baseline has made/net, nesterov.*batch 32; the candidate.*batch 64"):
+    with pytest.raises(UsageError, match="baseline has made/net, nesterov.*W = 1, B = 32; the candidate.*B = 64"):
         compared(cell([400]), cell([400], batch=64))
 
 
@@ -228,6 +228,22 @@ def test_the_command_ends_with_0_or_with_4_and_says_why_in_its_last_line(logs):
         "Verdict: REGRESSION: steps to val/error<0.2 at W = 1, B = 32 (1.50 times, 1.4")
     assert invoke(logs[0], logs[2], "--tolerance", "60%", "--time-tolerance", "none").exit_code == 0
     assert max(map(len, bad.output.splitlines()[:-1])) <= 100
+
+
+def test_an_interval_is_written_so_that_its_ends_differ_or_not_at_all(logs, tmp_path):
+    same = invoke(logs[0], logs[0]).output
+    assert "1.00-1.00" not in same and "Where no interval stands, all runs give this ratio" in same
+    pair = [save(log(*cell(steps, budget=90_000)), tmp_path / name) for name, steps in (
+        ("d.h5", [40_000, 30_000, 50_000]), ("e.h5", [40_005, 30_005, 50_005]))]
+    assert {"0.9999-", "1.0003"} <= set(invoke(*pair).output.split())
+
+
+def test_strict_fails_where_times_are_lacking_but_where_they_are_not_judged(tmp_path):
+    path = save(log(*cell([400, 300], seconds_a_step=math.nan)), tmp_path / "timeless.h5")
+    done = invoke(path, path, "--strict")
+    assert done.exit_code == REGRESSED and "(not measured)" in done.output
+    assert invoke(path, path, "--strict", "--time-tolerance", "none").exit_code == 0
+    assert "times are lacking" in " ".join(invoke("--help").output.split())
 
 
 def test_strict_fails_where_it_cannot_be_told(logs):
