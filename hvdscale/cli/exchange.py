@@ -19,6 +19,10 @@ from .common import size_said
 KINDS = ("archive", "csv", "rcp")
 BAR_SECONDS, LINE_SECONDS = 0.2, 5.0
 SHOWN = 10          # lines of what was left out
+COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")       # how files of gzip, bzip2 and xz begin
+LOST = ("left out: worker counts, times, targets, seeds, steps and restarts, for which an archive has no place; "
+        "--as csv keeps all")
+ASSUMED = "assumed: 1 worker, as {} does not say how many there were"
 
 
 def add_to(group: click.Group) -> None:
@@ -53,6 +57,7 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, 
         finally:
             progress.end()
         _tell(seen, source, out, progress.seconds)
+        click.echo(ASSUMED.format("an archive"), err=True)
     elif kind == "csv":
         try:
             rows = import_tables(source, out, progress=progress.share, **how)
@@ -62,6 +67,7 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, 
     else:
         trials = import_rcp(source, out, unit=unit, train_examples=train_examples, **how)
         click.echo(f"{out}: {trials:,} trials under the target {TARGET}")
+        click.echo(ASSUMED.format("a reference point"), err=True)
 
 
 @click.command("export")
@@ -74,13 +80,16 @@ def export_log(log, out, kind):
     progress = Progress("exported")
     try:
         if kind == "csv":
-            said = _counts(export_tables(log, out, progress.share))
+            said, lost = _counts(export_tables(log, out, progress.share)), ""
         else:
             done = export_archive(log, out, progress.seen)
             said = f"{done.trials:,} trials of {done.studies:,} studies"
+            lost = "" if not done.own else LOST
     finally:
         progress.end()
     click.echo(f"{out}: {said}")
+    if lost:
+        click.echo(lost, err=True)
 
 
 class Progress:
@@ -141,7 +150,13 @@ def _kind(source) -> str:
         raise UsageError(f"{source}: cannot be opened: {error.strerror}") from error
     if head.startswith(SIGNATURE):
         raise UsageError(f"{source}: is HDF5; if it is a log, it needs no import")
-    return "rcp" if head.lstrip()[:1] == b"{" else "archive"
+    if head.lstrip()[:1] == b"{":
+        return "rcp"
+    if head.startswith(COMPRESSED) or head[257:262] == b"ustar" or ".tar" in os.path.basename(source):
+        return "archive"
+    raise UsageError(f"{source}: is none of what can be imported: an archive (its folder, or that as a .tar, .tar.gz, "
+                     ".tar.bz2 or .tar.xz), a folder with trials.csv and evaluations.csv, or a JSON object of MLPerf's "
+                     "reference points")
 
 
 def _refuse_for_others(kind, **given):

@@ -154,7 +154,8 @@ def _line(log: Log, row: int) -> tuple:
     measured = values[~np.isnan(values)]
     best = "-" if not len(measured) else _number(measured.min() if _minimizes(log, row) else measured.max())
     return (str(trials["id"][row]), _state(log, row), f"{trials['dataset'][row]}/{trials['model'][row]}",
-            str(trials["global_batch"][row]), str(trials["workers"][row]), str(_steps_done(log, row)),
+            str(trials["global_batch"][row]),
+            str(trials["workers"][row]) if _knows_workers(trials["source"][row]) else "-", str(_steps_done(log, row)),
             metric or "-", _number(values[-1]) if len(values) else "-", best)
 
 
@@ -258,9 +259,7 @@ def _trial(log: Log, row: int) -> list[str]:
                 if name.startswith("metaparameters/") and not np.isnan(value[name])]
     lines = [f"\ntrial {value['id']}: {_state(log, row)}{reason}",
              f"  workload   {value['dataset']}/{value['model']}",
-             f"  batch      {value['global_batch']} = {_count(value['workers'], 'worker')} x {value['local_batch']}"
-             + (f" x {value['accumulation']} passes" if value["accumulation"] > 1 else "")
-             + f", ghost batch {value['ghost_batch']}",
+             f"  batch      {value['global_batch']}{_shares(value)}",
              f"  optimizer  {value['optimizer']}: {', '.join(settings)}",
              f"  budget     {budget}, target {_target(log, row) or 'none'}, seed {value['seed']}"]
     lines += _complaint(log, row)
@@ -273,6 +272,20 @@ def _trial(log: Log, row: int) -> list[str]:
     if asked:
         lines.append(f"  asked      {json.dumps(asked, ensure_ascii=False)}")
     return lines + _restarts(log, value["id"])
+
+
+def _shares(value) -> str:
+    """How the global batch was made up, as far as that is known."""
+    if not _knows_workers(value.get("source")):
+        return ", on a number of workers that is not known"
+    passes = f" x {value['accumulation']} passes" if value["accumulation"] > 1 else ""
+    return (f" = {_count(value['workers'], 'worker')} x {value['local_batch']}{passes}, ghost batch "
+            f"{value['ghost_batch']}")
+
+
+def _knows_workers(source) -> bool:
+    """Whether a trial of this source had its workers counted; an archive and reference points do not tell."""
+    return not any(f'"imported": "{kind}"' in str(source) for kind in ("archive", "rcp"))
 
 
 def _source(text: str) -> str:

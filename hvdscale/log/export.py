@@ -21,6 +21,7 @@ import numpy as np
 from ..errors import LogError
 from ..target import ALIASES
 from .archive import is_folder
+from .check import refuse_unsound_trials
 from .measurements import LARGEST_INT, OTHER, RENAMED, STATUSES, column_names, measurements_text
 from .plan_text import plan_at
 from .reader import Log, read_log
@@ -34,9 +35,10 @@ SEARCHED = {"lr": "learning_rate", **PUBLISHED}                     # names in a
 
 @dataclass
 class Exported:
-    """What was written so far."""
+    """What was written so far; ``own``: trials of which the layout cannot hold all, as they are from no archive."""
 
     trials: int = 0
+    own: int = 0
     share: float = 0.0
     studies: int = 0
 
@@ -44,9 +46,11 @@ class Exported:
 def export_archive(path, out, progress: Callable[[Exported], None] = lambda done: None) -> Exported:
     """Writes the log's trials below the new folder ``out``, which is there only when all went well.
 
-    Raises LogError where ``out`` is there already, where a name in the log is none of a folder, or the disk is full.
+    Raises LogError where ``out`` is there already, where /trials holds what cannot be, where a name in the log is none
+    of a folder, or the disk is full.
     """
     with read_log(path) as log, new_folder(os.fspath(out)) as folder:
+        refuse_unsound_trials(log)
         return _export(log, folder, progress)
 
 
@@ -101,6 +105,7 @@ def _export(log: Log, root: str, progress) -> Exported:
             _write(os.path.join(place, "metadata.json"), trials.metadata(row, int(step[-1]) if len(step) else 0))
             _write(os.path.join(place, "measurements.csv"), trials.measurements(row, step, values, columns.measured))
             done.trials += 1
+            done.own += not trials.published(row)
         done.studies += 1
         done.share = done.trials / len(trials.ids)
         progress(done)
@@ -151,11 +156,15 @@ class _Trials:
 
     def folder(self, row) -> int:
         """The name of a trial's folder."""
-        return int(self._source[row]) if self._metadata[row] else int(self.ids[row])
+        return int(self._source[row]) if self.published(row) else int(self.ids[row])
+
+    def published(self, row) -> bool:
+        """Whether a trial was imported from an archive."""
+        return bool(self._metadata[row])
 
     def metadata(self, row, steps: int) -> str:
         """The text of a trial's metadata.json."""
-        if self._metadata[row]:
+        if self.published(row):
             return self._metadata[row]
         status = Status(self._columns["status"][row]).name
         point = {PUBLISHED.get(name, name): _number(values[row]) for name, values in self._points.items()

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..errors import LogError
 from .bulk import BulkLog
+from .check import refuse_unsound_trials
 from .decimals import Block, CellsError
 from .export import new_folder
 from .imported import better
@@ -42,9 +43,10 @@ OF_FILE = ("format", "version", "segment", "segments")      # root attributes th
 def export_tables(path, out, progress: Callable[[float], None] = lambda share: None) -> dict[str, int]:
     """Writes the log's tables into the new folder ``out``, which is there only when all went well; rows of each.
 
-    Raises LogError where ``out`` is there already or cannot be written.
+    Raises LogError where ``out`` is there already or cannot be written, and where /trials holds what cannot be.
     """
     with read_log(path) as log, new_folder(os.fspath(out)) as folder:
+        refuse_unsound_trials(log)
         _write_about(log, os.path.join(folder, "log.json"))
         total, done = max(1, sum(table.rows for table in log.tables)), 0
         for table in log.tables:

@@ -5,6 +5,7 @@
 
 What is broken follows from the random numbers alone, so each case can be made again.
 """
+import copy
 import json
 import math
 import random
@@ -101,7 +102,7 @@ def _changed_plan(random_, plan):
     for _ in range(random_.choice((1, 1, 3))):
         places = list(_places(plan))
         table, key = random_.choice(places)
-        value = random_.choice((*VALUES, "gone"))
+        value = copy.deepcopy(random_.choice((*VALUES, "gone")))         # it may be changed in its turn
         said.append(f"{key} = {value!r}")
         if value == "gone":
             del table[key]

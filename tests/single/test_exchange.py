@@ -12,7 +12,7 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.exchange import Progress
 from hvdscale.cli.log import main
 from hvdscale.errors import LogError, UsageError
-from hvdscale.log.archive import Seen, import_archive
+from hvdscale.log.archive import Seen
 from hvdscale.log.check import check
 from hvdscale.log.rcp import TARGET, import_rcp, read_points
 from hvdscale.log.reader import read_log
@@ -27,9 +27,14 @@ from tests.single.made_log_files import begin, evaluation, finished, interrupted
 
 def call(*words):
     """Exit code and output of hvdscale-log."""
+    done = invoke(*words)
+    return done.exit_code, done.output
+
+
+def invoke(*words):
     done = CliRunner().invoke(main, list(map(str, words)))
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
+    return done
 
 
 def same(a, b):
@@ -176,8 +181,9 @@ def rcp(path, **points):
 
 def test_reference_points_become_trials_that_meet_their_target(tmp_path):
     rcp(tmp_path / "rcp.json", a=point(1000, [40, 41, 41], opt_momentum=0.9), b=point(64, [30, 30]))
-    code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5")
-    assert (code, said) == (0, f"{tmp_path}/log.h5: 5 trials under the target val/converged>=1\n")
+    done = invoke("import", tmp_path / "rcp.json", tmp_path / "log.h5")
+    assert (done.exit_code, done.stdout) == (0, f"{tmp_path}/log.h5: 5 trials under the target val/converged>=1\n")
+    assert done.stderr == "assumed: 1 worker, as a reference point does not say how many there were\n"
     check(str(tmp_path / "log.h5"))
     with read_log(tmp_path / "log.h5") as log:
         runs = [run_of(trial, Target.parse(TARGET)) for trial in read_trials(log)]
@@ -256,6 +262,14 @@ def test_what_a_source_is_is_told_from_what_is_there(tmp_path):
         assert code == 2 and message in said
 
 
+@pytest.mark.parametrize("data", [b"", b'[{"Benchmark": "resnet"}]', b"step,val/error\n0,0.9\n", b"\xff\xfe{}"])
+def test_a_file_of_another_kind_is_told_what_would_be_taken(data, tmp_path):
+    (tmp_path / "x.json").write_bytes(data)
+    code, said = call("import", tmp_path / "x.json", tmp_path / "log.h5")
+    assert code == 2 and "x.json: is none of what can be imported: an archive" in said and "MLPerf" in said
+    assert os.listdir(tmp_path) == ["x.json"]
+
+
 def test_left_out_files_are_listed_and_counted(tmp_path):
     write_archive(tmp_path / "archive", 1, 30, 300)
     places = sorted(path.parent for path in (tmp_path / "archive").glob("**/metadata.json"))
@@ -295,11 +309,15 @@ def sweep_log(path):
 
 def test_our_own_sweep_goes_into_the_layout_and_back(tmp_path):
     path = sweep_log(tmp_path / "sweep.h5")
-    code, said = call("export", path, tmp_path / "published", "--as", "archive")
-    assert code == 0, said
+    done = invoke("export", path, tmp_path / "published", "--as", "archive")
+    assert done.exit_code == 0 and done.stderr.count("left out: worker counts, times, targets") == 1
     with read_log(path) as log:
         mine = read_trials(log)
-    import_archive(tmp_path / "published", tmp_path / "back.h5")
+    done = invoke("import", tmp_path / "published", tmp_path / "back.h5")
+    assert done.exit_code == 0 and "assumed: 1 worker, as an archive does not say" in done.stderr
+    assert "  batch      32, on a number of workers that is not known\n" in call(
+        "show", tmp_path / "back.h5", "--trial", "0")[1]
+    assert invoke("export", tmp_path / "back.h5", tmp_path / "again", "--as", "archive").stderr == ""
     with read_log(tmp_path / "back.h5") as log:
         back = read_trials(log)
         study = json.loads(log.trials["plan"][0])["archive"]["study"]
