@@ -41,7 +41,8 @@ def _found_said(found):
     elif held or open_:
         yield f"none surely needs over {more} more steps than tuning, up to {last}"
     else:
-        yield f"what they cost is not known ({PROBLEMS[found.costs[0].points[-1].how]})"
+        why = PROBLEMS.get(found.costs[0].points[-1].how, "seeds of the tuned trial did not meet the target")
+        yield f"what they cost is not known at {last} ({why})"
     if held:
         yield f"{_rules(held)} {'holds' if len(held) == 1 else 'hold'} up to {last}"
     elif lost and open_:

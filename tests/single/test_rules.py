@@ -117,6 +117,7 @@ def test_one_sentence_names_the_rule_that_fails_first_those_that_hold_and_the_ex
     ({"linear": (LOST, 1.5), "sqrt": (UNKNOWN, 1.1)}, "at batch 8; square-root scaling may hold up to batch 8; "),
     ({"linear": (LOST, 1.5), "sqrt": (UNKNOWN, math.nan)}, "at batch 8; none is known to hold up to batch 8; "),
     ({"linear": (LOST, 1.5), "sqrt": (LOST, 2.5)}, "linear scaling and square-root scaling fail first, surely "),
+    ({"linear": (UNKNOWN, math.nan), "sqrt": (UNKNOWN, math.nan)}, "what they cost is not known at batch 8 (seeds of "),
     ({"linear": (UNKNOWN, 1.1), "sqrt": (UNKNOWN, 1.1)}, "none surely needs over 20% more steps than tuning, up to ")])
 def test_the_sentence_follows_the_verdicts(lost, said):
     found = two_batches()
@@ -293,9 +294,9 @@ def test_where_few_met_the_target_nothing_is_claimed():
     point = cost(found, "linear").points[-1]
     assert point.how == FEW and point.verdict == UNKNOWN and math.isnan(point.loss.value)
     assert found.rates[-1].why == FEW and math.isnan(found.exponent.value)
-    assert rules_said(found) == ("Learning-rate rules from the best of batch 4: what they cost is not known (too few "
-                                 "trials met the target to tell); how the best learning rate grows cannot be told "
-                                 "from 1 batch.",)
+    assert rules_said(found) == ("Learning-rate rules from the best of batch 4: what they cost is not known at batch 16 "
+                                 "(too few trials met the target to tell); how the best learning rate grows cannot be "
+                                 "told from 1 batch.",)
     assert "n/a" in as_text(rules_table(found))
 
 
