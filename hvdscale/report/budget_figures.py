@@ -12,8 +12,8 @@ import numpy as np
 from ..analysis.base_rates import BaseRates, values_told
 from ..analysis.budgets import DIVERGED, SHORT, BestUnder
 from . import words
-from .drawing import (INK, MARKERS, MUTED, PANEL_TICKS, SHADES, TICKS, Figure, decimal_ticks, is_named, is_positive,
-                      log2_axis, set_ticks, shade)
+from .drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Figure, decimal_ticks, is_named,
+                      is_positive, log2_axis, set_ticks, shade)
 from .numbers import capital, number
 from .steps_figures import ASIDE, heading, plain
 from .tables import SHALLUE
@@ -160,7 +160,8 @@ def _draw_map(axes, record, scale, maps):
     _two_to_the(axes.yaxis, *axes.get_ylim(), PANEL_TICKS if len(maps) > 1 else TICKS)
     lost = record.kind == DIVERGED
     look = {"linestyle": "", "marker": "x", "color": MUTED, "markersize": 4.5, "markeredgewidth": 1}
-    axes.plot(record.global_batch[lost], record.rate[lost], **look)
+    crowd = {"rasterized": sum(len(one.rate) for one in maps) > MOST_MARKS}
+    axes.plot(record.global_batch[lost], record.rate[lost], **look, **crowd)
     if lost.any():
         axes.plot([], [], **look, label="diverged")
     shares = np.array([scale.share(value) if math.isfinite(value) else math.nan for value in record.value])
@@ -170,7 +171,7 @@ def _draw_map(axes, record, scale, maps):
             marks.setdefault((scale.at(shares[at]), 5 if record.kind[at] == SHORT else 10), []).append(at)
     for (color, size), rows in marks.items():
         axes.plot(record.global_batch[rows], record.rate[rows], linestyle="", marker=CELL, markeredgewidth=0,
-                  color=color, markersize=size)
+                  color=color, markersize=size, **crowd)
     best = list(record.best)
     frame = {"linestyle": "", "marker": CELL, "markerfacecolor": "none", "markeredgecolor": INK, "markersize": 13,
              "markeredgewidth": 1.2}

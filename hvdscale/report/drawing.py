@@ -28,6 +28,7 @@ SHADES = 60             # of viridis, for curves
 SIZE = (4.8, 3.7)       # inches: a column of a paper, half a page on a screen
 PANEL = (3.2, 2.6)      # of several panels
 DPI = 200               # of a PNG
+MOST_MARKS = 2000       # that an SVG holds each by itself; more of them are a picture in it
 MOST_KEPT = 1000        # drawings, so that a page and a file of one figure are drawn once
 MOST_NAMED = 8          # entries of a legend
 TICKS, PANEL_TICKS = 9, 5       # at most, along an axis; so many times LETTERS have room there
@@ -72,8 +73,8 @@ def render(figure: Figure, format: str) -> bytes:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     canvas, out = _laid_out(figure), io.BytesIO()
     with rc_context({**STYLE, "svg.hashsalt": figure.name}):        # savefig would lay it out anew
+        canvas.set_dpi(DPI)
         if format == "png":
-            canvas.set_dpi(DPI)
             FigureCanvasAgg(canvas).print_png(out)
             return out.getvalue()
         FigureCanvasSVG(canvas).print_svg(out, metadata={"Date": None})
@@ -131,6 +132,7 @@ def colors_on_dark() -> dict[str, str]:
     return ON_DARK | {_viridis(0.85 * at / SHADES): _viridis(0.35 + 0.65 * at / SHADES) for at in range(SHADES + 1)}
 
 
+@lru_cache(maxsize=1000)
 def _viridis(share):
     from matplotlib import colormaps
     return "#" + "".join(f"{round(255 * part):02x}" for part in colormaps["viridis"](share)[:3])

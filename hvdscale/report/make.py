@@ -21,7 +21,7 @@ from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import read_log
 from ..log.segments import find_logs
 from ..target import Target
-from .document import MOST_EVALUATIONS, Document, as_json, document_of, document_of_studies, facts_of
+from .document import MOST_EVALUATIONS, MOST_RULED, Document, as_json, document_of, document_of_studies, facts_of
 from .numbers import counted
 from .progress import quiet
 from .studies import Asked
@@ -169,18 +169,21 @@ def write(document: Document, out, formats=FORMATS, tell=quiet):
     for slug, shown in document.shown:
         tell(f"working out the figures of {slug}")
         figures += [(f"{slug}-{figure.name}", figure) for figure in shown.figures]
-    kinds = [kind for kind in ("svg", "png") if kind in formats]
+    kinds = ["svg"] * ("svg" in formats or "html" in formats) + ["png"] * ("png" in formats)
     from .drawing import render
     for at, (name, figure) in enumerate(figures if kinds else (), 1):
         tell(f"drawing figure {at} of {len(figures)}")
         for kind in kinds:
-            yield put_file(os.path.join(out, "figures", f"{name}.{kind}"), render(figure, kind))
+            drawn = render(figure, kind)            # the page takes it from there
+            if kind in formats:
+                yield put_file(os.path.join(out, "figures", f"{name}.{kind}"), drawn)
     for slug, shown in document.shown if "csv" in formats else ():
         for table in (*shown.tables, *shown.details):
             yield put_file(os.path.join(out, "tables", f"{slug}-{table.name}.csv"), as_csv(table))
     if "json" in formats:
         tell("writing report.json")
-        values = json.dumps(as_json(document), indent=1, allow_nan=False)
+        short = sum(log.trials for log in document.logs) <= MOST_RULED          # what is huge is written fast
+        values = json.dumps(as_json(document), indent=1 if short else None, allow_nan=False)
         yield put_file(os.path.join(out, "report.json"), values + "\n")
     if "html" in formats:
         from .html import as_html

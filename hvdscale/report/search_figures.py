@@ -14,8 +14,8 @@ import numpy as np
 from ..analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MOMENTUM, REACHED, STOPPED, BestOfTrials,
                                     best_points, searched, space_of)
 from ..analysis.regimes import USEFUL_WITHIN
-from .drawing import (AMBER, BLUE, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Figure, decimal_ticks, fraction, is_named,
-                      is_positive, log2_axis, set_ticks, shade)
+from .drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Figure, decimal_ticks, fraction,
+                      is_named, is_positive, log2_axis, set_ticks, shade)
 from .numbers import counted, exact, number, percent
 from .steps_figures import heading, labels_of, plain, slug, style_of
 from .tables import SHALLUE
@@ -233,9 +233,10 @@ def _draw_space(axes, space, found, x, y, paneled):
     if x == LEARNING_RATE and y == MOMENTUM:
         _same_effective_rates(axes)
     known = [kind for kind, *_ in MARKS if kind is not None]
+    crowded = len(every_x) > MOST_MARKS
     for kind, look, label in MARKS:
         at = np.flatnonzero(space.kind == kind if kind is not None else ~np.isin(space.kind, known))
-        axes.plot(across[at], up[at], linestyle="", **look)
+        axes.plot(across[at], up[at], linestyle="", **look, rasterized=crowded)
         if any((one.kind == kind).any() if kind is not None else not np.isin(one.kind, known).all()
                for _, one in found):
             axes.plot([], [], linestyle="", **look, label=label)
