@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,12 @@ def command_environment():
     """The environment of a command started by a test: our package and commands first, root allowed for Open MPI."""
     return {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
+
+
+def heed_ctrl_c():
+    """For Popen's preexec_fn: the process ends by SIGINT, though the tests themselves were started with it ignored, as
+    a shell that is not interactive does in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture

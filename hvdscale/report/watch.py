@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shutil
 import sys
 import time
@@ -31,6 +32,7 @@ GRACE = 3               # looks at which nothing ran, after something had, until
 WINDOW_SECONDS = 60.0   # over which steps a second are taken
 RECENT = 4096           # rows at the end of a table that are looked at
 MOST_METRICS = 2        # beside the target's
+MOST_ENDED = 5          # trials of a log that ended otherwise than COMPLETE, up to which the first look names them
 NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "davfs", "fuse.sshfs", "fuse.s3fs")
 
 
@@ -85,6 +87,8 @@ def follow(paths: Iterable, every: float = EVERY, out=None, clock=time.monotonic
         screen.show(news, lines)
         quiet = 0 if not watch.over else 1 if news else quiet + 1
     screen.end(watch.summary())
+    if watch.broken:
+        raise LogError(f"{counted(len(watch.broken), 'log')} could not be read: {', '.join(watch.broken)}")
 
 
 class Watch:
@@ -113,17 +117,23 @@ class Watch:
         news += [f"{path}: is gone" for path in before if path not in self._looks]
         self._first = False
         return news, [line for path, look in self._looks.items() for line in self._lines(path, look)] or [
-            f"no log (*.h5) in {', '.join(self._paths)} yet"]
+            f"no log (*.h5) in {', '.join(self._paths)} yet; waiting for one"]
 
     @property
     def over(self) -> bool:
         """Whether there are logs, and none of them has a trial that runs or a process that writes it."""
         return bool(self._looks) and all(look.over for look in self._looks.values())
 
+    @property
+    def broken(self) -> list[str]:
+        """The logs that could not be read at the last look."""
+        return [path for path, look in self._looks.items() if look.problem]
+
     def summary(self) -> str:
         """All trials by how they ended."""
         total = sum((look.counts for look in self._looks.values()), Counter())
-        return f"{counted(len(self._looks), 'log')}, {counted(sum(total.values()), 'trial')}: {_counts(total)}"
+        ends = f": {_counts(total)}" if total else ""
+        return f"{counted(len(self._looks), 'log')}, {counted(sum(total.values()), 'trial')}{ends}"
 
     def _found(self):
         names = []
@@ -143,11 +153,12 @@ class Watch:
     def _news(self, path, look, before):
         if look.problem and not look.missing and (before is None or before.problem != look.problem):
             yield look.problem
-        if self._first:
-            return
-        for trial, said in look.ended.items():
-            if before is None or trial not in before.ended:
-                yield f"{path}: trial {trial} {said}"
+        ended = {trial: said for trial, said in look.ended.items() if before is None or trial not in before.ended}
+        if self._first:                 # long ago: only what is not as it should be, and not of many
+            ended = {trial: said for trial, said in ended.items() if not said.startswith(Status.COMPLETE.name)}
+            ended = ended if len(ended) <= MOST_ENDED else {}
+        for trial, said in ended.items():
+            yield f"{path}: trial {trial} {said}"
 
     def _lines(self, path, look):
         if look.problem:
@@ -198,11 +209,11 @@ class Screen:
             print(line, file=self._out)
         if self._terminal:
             columns, rows = shutil.get_terminal_size()
+            lines = [row for line in lines for row in _folded(line, columns - 1)]       # one letter more would wrap
             hidden = len(lines) - (rows - 2)
             if hidden > 0:
                 lines = [*lines[:rows - 3], f"... and {hidden + 1:,} more lines"]
             self._height = len(lines)
-            lines = [line[:columns - 1] for line in lines]              # one more would wrap
         else:
             lines, self._told = [line for line in lines if line not in self._told], set(lines)
         for line in lines:
@@ -220,6 +231,17 @@ class Screen:
             self._height = 0
 
 
+def _folded(line, width):
+    """A line as rows of no more than so many letters, broken where its parts are two spaces apart."""
+    rows = []
+    for part in re.split(r"(?<=\S)  (?=\S)", line):
+        if rows and len(rows[-1]) + 2 + len(part) <= width:
+            rows[-1] += f"  {part}"
+        else:
+            rows.append(f"    {part}" if rows else part)
+    return [row[:width] for row in rows]
+
+
 def look_at(path: str) -> Look:
     """One look at a log, whatever state it is in."""
     writer = _writer(path)
@@ -235,7 +257,8 @@ def look_at(path: str) -> Look:
             return Look(counts, running, ended, writer=writer)
     except LogError as error:
         missing = not os.path.exists(path)
-        return Look(problem=f"{path}: is not there yet" if missing else str(error), missing=missing, writer=writer)
+        problem = f"{path}: is not there yet; waiting for it" if missing else str(error)
+        return Look(problem=problem, missing=missing, writer=writer)
 
 
 def file_system(path: str) -> str:

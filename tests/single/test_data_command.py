@@ -24,7 +24,7 @@ from hvdscale.cli.data import Bar, main
 from hvdscale.download import Published, download
 from hvdscale.errors import DataError
 from hvdscale.published import BY_HAND, DATA_SETS, Archive, DataSet
-from tests.conftest import command_environment
+from tests.conftest import command_environment, heed_ctrl_c
 
 CONTENT = bytes(range(256)) * 40
 TAG = '"version-1"'
@@ -503,7 +503,7 @@ def test_ctrl_c_keeps_what_came_and_the_next_attempt_goes_on(server, tmp_path):
               f"from hvdscale.download import Published\nfrom hvdscale.published import DataSet\n"
               f"f.DATA_SETS = {{'one': DataSet('', ({file!r},), '', '')}}\nc.main(['fetch', 'one', '--data-dir', 'd'])")
     process = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=command_environment(),
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed_ctrl_c)
     held = tmp_path / "d" / "file.bin.part"
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and not (held.exists() and held.stat().st_size):

@@ -5,13 +5,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
-import pytest
+from click.testing import CliRunner
 
+from hvdscale.cli.report import main
+from hvdscale.errors import LogError, UsageError
 from hvdscale.log.schema import Status
 from hvdscale.report.watch import GRACE, Screen, Watch, file_system, follow
-from tests.conftest import command_environment
+from tests.conftest import command_environment, heed_ctrl_c
 from tests.single.made_log_files import begin, evaluation, finished, interrupted, open_log, step, write
 
 WRITER = """
@@ -66,7 +67,7 @@ def test_a_log_that_another_process_writes_is_followed_to_its_end(tmp_path):
     follow([path], 0.1, out)
     assert writer.wait() == 0
     said = out.getvalue()
-    assert said.startswith(f"{path}: is not there yet\n")
+    assert said.startswith(f"{path}: is not there yet; waiting for it\n")
     assert f"{path}: trial 0 COMPLETE: target met\n" in said
     assert said.endswith("1 log, 1 trial: 1 COMPLETE\n")
     steps = [int(line.split("step ")[1].split("/")[0]) for line in said.splitlines() if line.startswith("  trial 0  ")]
@@ -145,7 +146,7 @@ def test_a_study_s_logs_are_found_further_in_and_a_run_that_follows_is_waited_fo
         live[0].set_status(0, Status.INFEASIBLE, "diverged: the loss is nan at step 7")
         live[0].finish()
     said = followed(str(tmp_path), start, end, lambda: finished(logs / "next.h5"), *[lambda: None] * (GRACE - 1))
-    assert said.startswith(f"no log (*.h5) in {tmp_path} yet\n")
+    assert said.startswith(f"no log (*.h5) in {tmp_path} yet; waiting for one\n")
     assert "group.h5: trial 0 INFEASIBLE: diverged: the loss is nan at step 7\n" in said
     assert said.endswith("2 logs, 2 trials: 1 COMPLETE, 1 INFEASIBLE\n")
 
@@ -159,6 +160,34 @@ def test_on_a_terminal_it_is_redrawn_in_place_and_never_wraps(tmp_path, monkeypa
     screen.show(["ended"], ["second"])
     screen.end("all")
     assert out.getvalue() == "first\n" + "x" * 39 + "\n\x1b[2A\x1b[Jended\nsecond\nall\n"
+
+
+def test_a_narrow_terminal_folds_a_line_between_its_parts(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    out = io.StringIO()
+    screen = Screen(out, terminal=True)
+    screen.show([], ["  trial 0  step 84/60,000  val/error 0.893 at 50  4.00 steps/s  at most 3 min left"])
+    screen.end("all")
+    assert out.getvalue() == ("  trial 0  step 84/60,000\n    val/error 0.893 at 50  4.00 steps/s\n"
+                              "    at most 3 min left\nall\n")
+
+
+def test_what_is_no_log_ends_it_with_an_error(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("no log")
+    result = CliRunner().invoke(main, ["--watch", str(path)])
+    assert result.exit_code == LogError.exit_code
+    assert result.output == (f"{path}: is not an HDF5 file, so not a log\n{path}: cannot be read now\n1 log, 0 trials\n"
+                             f"Error: 1 log could not be read: {path}\n")
+
+
+def test_a_trial_that_ended_otherwise_than_complete_is_named_at_once(tmp_path):
+    log = open_log(tmp_path / "w2.h5")
+    begin(log)
+    log.set_status(0, Status.INFEASIBLE, "diverged: the loss is nan at step 7")
+    log.finish()
+    assert followed(str(tmp_path)).startswith(
+        f"{tmp_path}/w2.h5: trial 0 INFEASIBLE: diverged: the loss is nan at step 7\n")
 
 
 def test_a_terminal_that_is_too_low_says_how_much_it_leaves_out(monkeypatch):
@@ -194,18 +223,20 @@ def test_a_network_file_system_is_named(tmp_path, monkeypatch):
     assert note.startswith("note: on nfs4 what is shown may be old")
 
 
-@pytest.mark.parametrize("arguments, code, said", [
-    (["--every", "0"], 2, "--every 0"), (["--every", "1"], 130, "interrupted")])
-def test_the_command_ends_as_others_do(tmp_path, arguments, code, said):
+def test_ctrl_c_ends_the_command_as_it_ends_others(tmp_path):
     log = open_log(tmp_path / "w2.h5")
     begin(log)
     log.flush()
-    process = subprocess.Popen([sys.executable, "-m", "hvdscale.cli.report", "--watch", str(tmp_path), *arguments],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=command_environment())
-    if code == 130:
-        assert "1 RUNNING" in process.stdout.readline()
-        time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
+    process = subprocess.Popen([sys.executable, "-m", "hvdscale.cli.report", "--watch", str(tmp_path)],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=command_environment(),
+                               preexec_fn=heed_ctrl_c)
+    assert "1 RUNNING" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == code and said in error
+    assert (process.returncode, error) == (130, "interrupted\n")
     log.abandon()
+
+
+def test_looks_are_some_time_apart(tmp_path):
+    result = CliRunner().invoke(main, ["--watch", str(tmp_path), "--every", "0"])
+    assert result.exit_code == UsageError.exit_code and "--every 0" in result.output
