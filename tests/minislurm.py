@@ -5,6 +5,7 @@
         job["JobState"], job["ExitCode"]
 
 Layout "hosts": every slurmd has its own host name, pids, IPC, /dev/shm and /etc/hosts (root, or user namespaces).
+Layout "net": each also has an address of its own, so that horovodrun knows them for several machines (root).
 Layout "plain": all nodes share the host's (works for any user).
 """
 import contextlib
@@ -28,7 +29,7 @@ LEAKED = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|PMI|PMIX|OMPI|OPAL|PRTE|HOROVOD)
 # a node set down by hand stays down. cgroup/v1: slurmd loads such a plugin at any rate, and this one loads everywhere.
 CONF = """\
 ClusterName=mini
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={port}
 SlurmUser={user}
 SlurmdUser={user}
@@ -74,16 +75,21 @@ def missing():
     return [name for name in NEEDED if which(name) is None]
 
 
-def _namespaces():
+def _namespaces(*more):
     user = [] if os.geteuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
     return ["unshare", *user, "--uts", "--ipc", "--mount", "--propagation", "private", "--pid", "--fork",
-            "--kill-child", "--mount-proc"]
+            "--kill-child", "--mount-proc", *more]
 
 
-def _hosts_possible():
-    test = "hostname x && mount -t tmpfs tmpfs /dev/shm && mount --bind /dev/null /etc/hosts"
+def possible(layout):
+    """Whether this machine has what the layout, "hosts" or "net", takes."""
+    test, more = "hostname x && mount -t tmpfs tmpfs /dev/shm && mount --bind /dev/null /etc/hosts", []
+    if layout == "net":
+        if os.geteuid() != 0 or which("ip") is None:
+            return False
+        test, more = test + " && ip link add b0 type bridge && ip link add v0 type veth peer name v1", ["--net"]
     try:
-        return subprocess.run([*_namespaces(), "sh", "-c", test], capture_output=True, timeout=20).returncode == 0
+        return subprocess.run([*_namespaces(*more), "sh", "-c", test], capture_output=True, timeout=20).returncode == 0
     except (OSError, subprocess.TimeoutExpired):                 # containers often forbid it
         return False
 
@@ -97,12 +103,20 @@ def _free_ports(count):
 
 
 class MiniSlurm:
-    """The cluster, up between enter and exit, with nodes n1, n2, ...; ``layout`` is "hosts" or "plain"."""
+    """The cluster, up between enter and exit, with nodes n1, n2, ...
 
-    def __init__(self, nodes, cpus, environment=os.environ):
-        self.layout = "hosts" if _hosts_possible() else "plain"
+    layout      "hosts", "net" or "plain"; by default the first if it is possible, else the last
+    settings    more lines for slurm.conf
+    """
+
+    def __init__(self, nodes, cpus, environment=os.environ, layout=None, settings=""):
+        self.layout = layout or ("hosts" if possible("hosts") else "plain")
         self.names = [f"n{i + 1}" for i in range(nodes)]
-        self._cpus, self._given, self._processes = cpus, environment, {}
+        self._cpus, self._given, self._processes, self._settings = cpus, environment, {}, settings
+        net = f"198.18.{os.getpid() % 250}."                     # a range for tests of networks
+        self._address = net + "1" if self.layout == "net" else "127.0.0.1"
+        self._addresses = {name: net + str(10 + i) if self.layout == "net" else self._address
+                           for i, name in enumerate(self.names)}
 
     # ---- start and stop
 
@@ -129,18 +143,22 @@ class MiniSlurm:
         for name in sorted(self._processes, key="munged".__eq__):                 # munged last
             self._end(self._processes.pop(name))
         self._kill_leftovers()
+        if self.layout == "net":                                 # with it go the nodes' ends
+            subprocess.run([which("ip"), "link", "del", self._bridge], stderr=subprocess.DEVNULL)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _configure(self):
         host, ports = socket.gethostname().split(".")[0], _free_ports(len(self.names) + 1)
-        text = CONF.format(folder=self._folder, host=host, port=ports[0], user=getpass.getuser())
+        text = CONF.format(folder=self._folder, host=host, port=ports[0], user=getpass.getuser(),
+                           address=self._address) + self._settings
         for name, port in zip(self.names, ports[1:]):
-            text += (f"NodeName={name} NodeHostname={name if self.layout == 'hosts' else host} NodeAddr=127.0.0.1 "
-                     f"Port={port} CPUs={self._cpus} RealMemory=4000 State=UNKNOWN\n")
+            text += (f"NodeName={name} NodeHostname={host if self.layout == 'plain' else name} "
+                     f"NodeAddr={self._addresses[name]} Port={port} CPUs={self._cpus} RealMemory=4000 State=UNKNOWN\n")
         self._write("slurm.conf", text)
         self._write("plugstack.conf", "")
         self._write("cgroup.conf", "CgroupPlugin=cgroup/v1\n")
-        self._write("hosts", "".join(f"127.0.0.1 {name}\n" for name in ["localhost", host, *self.names]))
+        self._write("hosts", f"127.0.0.1 localhost\n{self._address} {host}\n" + "".join(
+            f"{address} {name}\n" for name, address in self._addresses.items()))
         with open(f"{self._folder}/munge.key", "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(os.urandom(128))
 
@@ -152,13 +170,19 @@ class MiniSlurm:
         kept = {name: value for name, value in self._given.items() if not LEAKED.match(name)}
         kept.update(SLURM_CONF=f"{self._folder}/slurm.conf", HOME=f"{self._folder}/home",
                     PATH=f"{kept['PATH']}:/usr/sbin:/sbin", OMPI_ALLOW_RUN_AS_ROOT="1",
-                    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_btl_tcp_if_include="lo")
+                    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        if self.layout != "net":
+            kept["OMPI_MCA_btl_tcp_if_include"] = "lo"
         if self.layout == "plain":
             kept["OMPI_MCA_btl"] = "self,tcp"                    # two nodes of one host name would share their memory
         return kept
 
     def _start(self):
         folder, conf = self._folder, self.environment["SLURM_CONF"]
+        if self.layout == "net":
+            self._bridge = f"sl{os.getpid() % 10**7}"
+            self._ip(f"ip link add {self._bridge} type bridge; ip addr add {self._address}/24 dev {self._bridge}; "
+                     f"ip link set {self._bridge} up")
         self._spawn("munged", "--foreground", f"--key-file={folder}/munge.key", f"--socket={folder}/run/munge.sock",
                     f"--pid-file={folder}/run/munged.pid", f"--log-file={folder}/log/munged.log",
                     f"--seed-file={folder}/run/munge.seed")
@@ -173,9 +197,24 @@ class MiniSlurm:
     def _spawn_node(self, name, *options):
         if self.layout == "plain":
             return self._spawn("slurmd", *options, name=name)
-        setup = (f"hostname {name} && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && "
+        wait = "until ip -4 addr show dev eth0 2>/dev/null | grep -q inet; do sleep .01; done; "
+        net = self.layout == "net"
+        setup = (f"{wait if net else ''}hostname {name} && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && "
                  f"mount --bind {self._folder}/hosts /etc/hosts && {{ {which('slurmd')} {' '.join(options)} & wait; }}")
-        self._spawn(*_namespaces(), "bash", "-c", setup, name=name)
+        self._spawn(*_namespaces(*["--net"] * net), "bash", "-c", setup, name=name)
+        if net:
+            self._plug_in(name)
+
+    def _ip(self, commands):
+        subprocess.run(["sh", "-ec", commands], check=True, env=self.environment)
+
+    def _plug_in(self, name):
+        """Give the node its address, on the bridge."""
+        pid, end, own = self._processes[name].pid, f"{self._bridge}{name}", os.readlink("/proc/self/ns/net")
+        self._until(lambda: os.readlink(f"/proc/{pid}/ns/net") != own, f"network of {name}")
+        self._ip(f"ip link add {end} type veth peer name eth0 netns {pid}; ip link set {end} master {self._bridge} up; "
+                 f"nsenter -t {pid} -n sh -ec 'ip link set lo up; ip addr add {self._addresses[name]}/24 dev eth0; "
+                 "ip link set eth0 up'")
 
     def _spawn(self, program, *options, name=None):
         with open(f"{self._folder}/log/{name or program}.out", "ab") as out:
@@ -218,6 +257,13 @@ class MiniSlurm:
 
     # ---- nodes and jobs
 
+    def power_off(self, name):
+        """Kill all that runs on a node, and tell Slurm, which would find out after SlurmdTimeout; not in "plain"."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+        self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=test")
+
     def run(self, *command, check=True, timeout=60, **options):
         """A finished command of this cluster, with its output as text."""
         done = subprocess.run([str(word) for word in command], env=self.environment, text=True, capture_output=True,
@@ -245,6 +291,20 @@ class MiniSlurm:
                 return fields
             if time.monotonic() > end:
                 raise TimeoutError(f"job {job}: {fields['JobState']}, {fields['Reason']}\n{self.logs()}")
+            time.sleep(0.05)
+
+    def start_again(self, job, limit=60):
+        """Start a job that is queued again, soon: it would wait two minutes."""
+        self._until_shown(job, lambda line: "Reason=BeginTime" in line, "queued again", limit)
+        # not now: what begins in the second in which it was queued again is refused
+        self.run("scontrol", "update", f"jobid={job}", "starttime=now+2seconds")
+        self._until_shown(job, lambda line: "JobState=PENDING" not in line, "started again", limit)
+
+    def _until_shown(self, job, ready, what, limit):
+        end = time.monotonic() + limit
+        while not ready(self.run("scontrol", "-o", "show", "job", job).stdout):
+            if time.monotonic() > end:
+                raise TimeoutError(f"job {job} was not {what}\n{self.logs()}")
             time.sleep(0.05)
 
     def cancel_all(self, limit=20):

@@ -2,7 +2,6 @@
 import json
 import os
 import re
-import shutil
 import sys
 import time
 
@@ -10,31 +9,16 @@ import pytest
 
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
-from tests.conftest import ROOT, command_environment, lacks, launcher_command
-from tests.minislurm import MiniSlurm, missing
+from tests.conftest import ROOT, launcher_command
 
 AWKWARD = """it's "so" $(touch shot) `touch shot` ; touch shot.toml"""
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    if missing():
-        lacks("slurm", f"needs {', '.join(missing())} (Debian: apt install slurmctld slurmd slurm-client munge)")
-    with MiniSlurm(nodes=2, cpus=2, environment=command_environment()) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def checkout(tmp_path):
-    """A checkout with a space in its name: the templates, and a .venv beside that runs our commands."""
-    checkout = tmp_path / "a clone"
-    (checkout / ".venv/bin").mkdir(parents=True)
-    shutil.copytree(ROOT / "slurm", checkout / "slurm")
-    for name in ("train", "tune"):
-        command = checkout / f".venv/bin/hvdscale-{name}"
-        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hvdscale.cli.{name} "$@"\n')
-        command.chmod(0o755)
-    return checkout
+def until(ready, limit=120):
+    end = time.monotonic() + limit
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -49,14 +33,6 @@ def submit(cluster, checkout, tmp_path):
     return submit
 
 
-@pytest.fixture
-def pmix(cluster):
-    """srun --mpi=pmix, tried."""
-    tried = cluster.run("srun", "--mpi=pmix", "true", check=False)
-    if tried.returncode:
-        lacks("slurm", f"srun --mpi=pmix needs PMIx (Debian 12: apt install libpmix-dev): {tried.stderr}")
-
-
 @pytest.mark.parametrize("launcher", [pytest.param("mpirun", marks=pytest.mark.slow), "srun"])
 def test_the_template_trains_on_two_nodes_with_two_ranks_each(submit, request, tmp_path, launcher):
     if launcher == "srun":
@@ -64,7 +40,7 @@ def test_the_template_trains_on_two_nodes_with_two_ranks_each(submit, request, t
     (tmp_path / AWKWARD).write_text("steps = 4\nseed = 7\n")
     job, output = submit(["-N2", "--ntasks-per-node=2", "-c1"], "digits/fc", "--config", AWKWARD, launcher=launcher)
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), output
-    assert f"job {job['JobId']} on n1 n2, workers a host: 2(x2)\n" in output
+    assert f"job {job['JobId']} on n1 n2, workers a host: 2(x2), GPUs a worker: 0\n" in output
     assert "  workers        4 on cpu, 1 thread each\n" in output and "COMPLETE: budget of 4 steps spent" in output
     [path] = (tmp_path / "runs").glob(f"digits-fc-*-job{job['JobId']}.h5")
     assert len(os.listdir(tmp_path / "runs")) == 1 and f"log: runs/{path.name}" in output
@@ -101,49 +77,6 @@ def load(data_dir):
 
 workload = replace(find("digits/fc"), load=load)
 """
-
-
-@pytest.fixture
-def begun(cluster, checkout, tmp_path):
-    """A job with the README's options for checkpoints, which has kept its first one."""
-    launcher_command("mpirun", 1)
-    [arguments, options] = re.findall(r"``((?:--checkpoint|--requeue) [^`]*)``", (ROOT / "README.rst").read_text())
-    (tmp_path / "slow.py").write_text(SLOW)
-    job = cluster.sbatch("-N2", "--ntasks-per-node=1", "-t10", *options.split(), checkout / "slurm/train.sbatch",
-                         "slow:workload", *arguments.split(), "--steps", "150", "--target", "none", "--log", "w.h5",
-                         cwd=tmp_path)
-    until(lambda: (tmp_path / "DIR/step-0.pt").exists())
-    return job
-
-
-def until(ready, limit=60):
-    end = time.monotonic() + limit
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def test_a_job_that_is_warned_is_queued_again_and_goes_on_from_its_checkpoint(cluster, begun, tmp_path):
-    cluster.run("scancel", "-b", "-s", "USR1", begun)                   # what --signal sends
-    until(lambda: "Reason=BeginTime" in cluster.run("scontrol", "-o", "show", "job", begun).stdout)
-    assert json.loads((tmp_path / "DIR/outcome").read_text())["exit_code"] == 75
-    cluster.run("scontrol", "update", f"jobid={begun}", "starttime=now+2seconds")
-    job, output = cluster.wait(begun, limit=120), (tmp_path / f"hvdscale-{begun}.out").read_text()
-    assert (job["JobState"], job["ExitCode"], job["Restarts"]) == ("COMPLETED", "0:0", "1"), output
-    with read_log(tmp_path / "w.h5") as log:
-        assert log.trials["status"].tolist() == [Status.COMPLETE]
-        assert log.steps["step"].tolist() == list(range(1, 151))
-        assert log.restarts["previous_end"][-1].startswith("stopped by a signal after step")
-    assert json.loads((tmp_path / "DIR/outcome").read_text())["exit_code"] == 0
-
-
-@pytest.mark.slow
-def test_a_job_that_is_cancelled_keeps_a_checkpoint_and_is_not_queued_again(cluster, begun, tmp_path):
-    cluster.run("scancel", begun)
-    assert cluster.wait(begun)["JobState"] == "CANCELLED"
-    until(lambda: (tmp_path / "DIR/outcome").exists())
-    told = json.loads((tmp_path / "DIR/outcome").read_text())
-    assert told["exit_code"] == 75 and told["job"] == begun and (tmp_path / told["checkpoint"]).exists()
 
 
 def test_inside_an_allocation_a_series_runs_on_its_nodes(cluster, tmp_path):
@@ -229,9 +162,7 @@ def test_a_sweep_that_is_warned_is_queued_again_and_goes_on(cluster, checkout, t
                          cwd=tmp_path)
     until(lambda: (tmp_path / "out/trials/sgd-b64/1.claim-1").exists())
     cluster.run("scancel", "-b", "-s", "USR1", job)                     # what --signal sends
-    until(lambda: "Reason=BeginTime" in cluster.run("scontrol", "-o", "show", "job", job).stdout)
-    assert not (tmp_path / "out/trials/sgd-b64/3.json").exists()
-    cluster.run("scontrol", "update", f"jobid={job}", "starttime=now+2seconds")
+    cluster.start_again(job)
     ended, output = cluster.wait(job, limit=120), (tmp_path / f"hvdscale-tune-{job}.out").read_text()
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "1"), output
     with read_log(tmp_path / "out/sgd-b64.h5") as log:
