@@ -15,6 +15,7 @@ trials are taken for one. An export of an import is the same byte for byte.
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -23,8 +24,10 @@ import signal
 import tarfile
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -86,7 +89,7 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
     found = _Folder(source) if os.path.isdir(source) else _Tar(source)
     seen = Seen()
     with ImportedLog(out, {"kind": "archive", "from": source}, overwrite=overwrite, take_over=take_over) as log:
-        with _Readers(cores or len(usable_cores())) as readers:
+        with _Readers(source, cores or len(usable_cores())) as readers:
             for study, plan, batch in _read(found, readers, seen, skip_broken):
                 _add(log, study, plan, batch, seen)
                 _complain(batch.wrong, seen, skip_broken)
@@ -122,10 +125,7 @@ def _read(found, readers, seen, skip_broken) -> Iterator[tuple[Study, dict, Batc
 
 def _next(waiting):
     study, plan, batch = waiting.popleft()
-    try:
-        return study, plan, batch()
-    except BrokenExecutor as error:
-        raise LogError(f"{study.where}: a process that read it was lost; the machine may be out of memory") from error
+    return study, plan, batch()
 
 
 def _complain(wrong, seen, skip_broken):
@@ -148,24 +148,49 @@ def _pieces(trials):
 
 
 class _Readers:
-    """Processes that read trials; none before so many trials that they pay, nor with one core."""
+    """Processes that read trials; none before so many trials that they pay, nor with one core.
 
-    def __init__(self, cores: int):
-        self.ahead, self._cores, self._trials, self._pool = 0, cores, 0, None
+    A thread for each waits for what it reads, over a pipe of its own: when either process is killed, that is the end of
+    the pipe, and both notice. (A ProcessPoolExecutor has one pipe for all, which stays open and is waited on for ever.)
+    """
+
+    def __init__(self, source: str, cores: int):
+        self.ahead, self._source, self._cores, self._trials = 0, source, cores, 0
+        self._pool, self._processes, self._free = None, [], SimpleQueue()
 
     def submit(self, trials) -> Callable[[], Batch]:
-        """What gives the batch once it is asked for."""
+        """What gives the batch once it is asked for; LogError where the process that read it was lost."""
         self._trials += len(trials)
         if self._pool is None and self._cores > 1 and self._trials > ALONE:
-            self.ahead = 2 * self._cores
-            self._pool = ProcessPoolExecutor(self._cores, multiprocessing.get_context("spawn"))
-        if self._pool is None:
-            return lambda: read_trials(trials)
+            self._start()
+        return (lambda: read_trials(trials)) if self._pool is None else self._pool.submit(self._ask, trials).result
+
+    def _start(self):
+        self.ahead, self._pool = 2 * self._cores, ThreadPoolExecutor(self._cores)
+        context = multiprocessing.get_context("spawn")
+        resource_tracker.ensure_running()                                       # whose start would undo the mask
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])        # what starts now never hears Ctrl-C
         try:
-            return self._pool.submit(read_trials, trials).result
+            for _ in range(self._cores):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_serve, args=(theirs,), daemon=True)
+                process.start()
+                self._processes.append(process)
+                theirs.close()
+                self._free.put(ours)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _ask(self, trials) -> Batch:
+        connection = self._free.get()
+        try:
+            connection.send(trials)
+            return connection.recv()
+        except (EOFError, OSError) as error:
+            raise LogError(f"{self._source}: a process that read it was lost; the machine may be out of "
+                           "memory") from error
+        finally:
+            self._free.put(connection)
 
     def __enter__(self):
         return self
@@ -173,6 +198,17 @@ class _Readers:
     def __exit__(self, *_):
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+            while not self._free.empty():
+                self._free.get().close()
+            for process in self._processes:
+                process.join()
+
+
+def _serve(connection):
+    """Reads what comes, until the other end is closed."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            connection.send(read_trials(connection.recv()))
 
 
 def _plan(study: Study) -> dict:
@@ -237,7 +273,7 @@ class _Folder:
         self._found = sorted(_study_folders(root), key=lambda found: _order(found[0]))
         if not self._found:
             raise LogError(f"{root}: there is no study.json in it: no archive of the layout "
-                           "dataset/model/optimizer/batch_size/study.json")
+                           "dataset/model/optimizer/batch_size/study.json, and no trials.csv: no tables")
         self.trials = sum(1 for _, path in self._found for entry in os.scandir(path) if entry.is_dir())
 
     def share(self, done: int) -> float:

@@ -2,10 +2,15 @@
 import csv
 import io
 import json
+import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tarfile
+import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -21,6 +26,7 @@ from hvdscale.log.merge import merge
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.target import ALIASES
+from tests.conftest import command_environment, heed_ctrl_c
 from tests.single.made_archives import made_studies, published_json, write_archive, write_text
 
 PLACE = "mnist/simple_cnn_base/sgd/32"
@@ -217,10 +223,62 @@ def same_trials(a, b):
 
 def test_several_processes_read_the_same_log(tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "ALONE", 5)
-    write_archive(tmp_path / "archive", 4, 200, 8000)
+    write_archive(tmp_path / "archive", 4, 120, 2000)
     import_archive(tmp_path / "archive", tmp_path / "two.h5", cores=2)
     import_archive(tmp_path / "archive", tmp_path / "one.h5", cores=1)
     same_trials(tmp_path / "one.h5", tmp_path / "two.h5")
+
+
+def test_a_reading_process_that_is_lost_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "ALONE", 5)
+    write_archive(tmp_path / "archive", 4, 300, 300)
+
+    def killed(seen):
+        for child in multiprocessing.active_children():
+            child.kill()
+            child.join()
+    with pytest.raises(LogError, match="a process that read it was lost; the machine may be out of memory"):
+        import_archive(tmp_path / "archive", tmp_path / "log.h5", cores=2, progress=killed)
+    assert os.listdir(tmp_path) == ["archive"] and not multiprocessing.active_children()
+
+
+INTERRUPTED = """
+import multiprocessing, time
+from hvdscale.log import archive
+def waiting(seen):
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    time.sleep(60)
+archive.ALONE = 5
+try:
+    archive.import_archive("archive", "log.h5", cores=2, progress=waiting)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_no_reading_process_outlives_an_import(how, tmp_path):
+    write_archive(tmp_path / "archive", 4, 300, 300)
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], cwd=tmp_path, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=command_environment(), start_new_session=True,
+                               preexec_fn=heed_ctrl_c)
+    readers = [int(word) for word in process.stdout.readline().split()]
+    assert len(readers) == 2
+    (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)      # Ctrl-C reaches them all
+    assert process.communicate(timeout=60) == ("interrupted\n" if how == signal.SIGINT else "", "")
+    ends = time.monotonic() + 60
+    while any(map(is_alive, readers)):
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    assert not (tmp_path / "log.h5").exists()
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @pytest.mark.parametrize("ending, how", [
@@ -339,16 +397,16 @@ def test_a_member_that_a_stranger_might_pack_is_named(member, message, tmp_path)
 
 
 @pytest.mark.parametrize("ending", ["tar", "tar.gz", "tar.bz2", "tar.xz"])
-@pytest.mark.parametrize("share", [0.001, 0.3, 0.6])
-def test_a_tar_file_cut_off_is_an_error(ending, share, tmp_path):
+def test_a_tar_file_cut_off_is_an_error(ending, tmp_path):
     small(tmp_path / "archive", trials=range(1, 20), measured=MEASURED + "".join(
         f"{s},{s / 7!r}\n" for s in range(101, 300)))
     subprocess.run(["tar", "-caf", tmp_path / f"a.{ending}", "-C", tmp_path, "archive"], check=True)
     whole = (tmp_path / f"a.{ending}").read_bytes()
-    (tmp_path / f"a.{ending}").write_bytes(whole[:int(share * len(whole))])
-    with pytest.raises(LogError, match=f"a.{ending}: "):
-        import_archive(tmp_path / f"a.{ending}", tmp_path / "log.h5")
-    assert not (tmp_path / "log.h5").exists()
+    for share in (0.001, 0.3, 0.6):
+        (tmp_path / f"a.{ending}").write_bytes(whole[:int(share * len(whole))])
+        with pytest.raises(LogError, match=f"a.{ending}: "):
+            import_archive(tmp_path / f"a.{ending}", tmp_path / "log.h5")
+        assert not (tmp_path / "log.h5").exists()
 
 
 DEEP = "[" * 200_000
@@ -395,25 +453,38 @@ WRONG = {      # file, its text (None: removed), the message
 }
 
 
-@pytest.mark.parametrize("name, text, message", WRONG.values(), ids=WRONG)
-def test_a_wrong_file_is_named_or_left_out(name, text, message, tmp_path):
-    folder = small(tmp_path / "archive")
-    small(tmp_path / "archive", place=PLACE.replace("mnist", "zoo"), trials=(4,))
+def wrong(root, name, text, place=PLACE):
+    """An archive with one study of three trials, in which one file is wrong."""
+    folder = small(root, place=place)
     (folder / name).parent.mkdir(exist_ok=True)
     if text is None:
         (folder / name).unlink()
     else:
         (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+@pytest.mark.parametrize("name, text, message", WRONG.values(), ids=WRONG)
+def test_a_wrong_file_is_named(name, text, message, tmp_path):
+    wrong(tmp_path / "archive", name, text)
     with pytest.raises(LogError) as raised:
         import_archive(tmp_path / "archive", tmp_path / "log.h5")
     assert message in str(raised.value) and "--skip-broken" in str(raised.value)
     assert os.listdir(tmp_path) == ["archive"]
+
+
+def test_wrong_files_are_left_out_one_by_one(tmp_path):
+    for number, (name, text, _) in enumerate(WRONG.values()):
+        wrong(tmp_path / "archive", name, text, PLACE.replace("mnist", f"a{number:02}"))
     seen = import_archive(tmp_path / "archive", tmp_path / "log.h5", skip_broken=True)
-    assert message in seen.wrong[0]
-    left = {"study.json": 1, "two/metadata.json": 4, "02/metadata.json": 4}.get(name, 3)
-    assert seen.trials == left and len(seen.wrong) == (3 if name == "study.json" else 1)
+    whole = {"study.json": 3, "two/metadata.json": 0, "02/metadata.json": 0}
+    lost = [whole.get(name, 1) for name, *_ in WRONG.values()]
+    said = [[line for line in seen.wrong if f"/a{number:02}/" in line] for number in range(len(WRONG))]
+    assert [len(lines) for lines in said] == [max(1, count) for count in lost]
+    assert all(message in line for lines, (*_, message) in zip(said, WRONG.values()) for line in lines)
     with read_log(tmp_path / "log.h5") as log:
-        assert log.trials.rows == seen.trials and log.attributes["skipped"]["count"] == len(seen.wrong)
+        assert log.attributes["skipped"] == {"count": len(seen.wrong), "first": seen.wrong}
+        found = Counter(log.trials["dataset"].tolist())
+    assert [found[f"a{number:02}"] for number in range(len(WRONG))] == [3 - count for count in lost]
 
 
 def test_a_folder_whose_name_could_not_be_exported_is_named(tmp_path):
