@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
 from ..errors import HvdscaleError, StoppedError, UsageError
+from ..report.numbers import counted
 
 INTERRUPTED, BROKEN_PIPE = 130, 141      # as a shell reports SIGINT and SIGPIPE
 
@@ -82,6 +83,11 @@ def formats_of(text: str, known: Sequence[str]) -> tuple[str, ...]:
     if not formats or not set(formats) <= set(known):
         raise UsageError(f"--format {text!r}: choose from {', '.join(known)}, with commas between")
     return formats
+
+
+def counts_said(rows: Mapping[str, int]) -> str:
+    """Of tables and their rows: ``2 trials, 1 restart, 1,240 steps``."""
+    return ", ".join(counted(number, name.removesuffix("s")) for name, number in rows.items())
 
 
 def size_said(size: float) -> str:

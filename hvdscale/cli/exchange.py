@@ -14,7 +14,8 @@ from ..log.export import export_archive
 from ..log.files import SIGNATURE
 from ..log.rcp import TARGET, UNITS, import_rcp
 from ..log.tables_csv import export_tables, import_tables, is_tables
-from .common import size_said
+from ..report.numbers import counted
+from .common import counts_said, size_said
 
 KINDS = ("archive", "csv", "rcp")
 BAR_SECONDS, LINE_SECONDS = 0.2, 5.0
@@ -63,10 +64,10 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, 
             rows = import_tables(source, out, progress=progress.share, **how)
         finally:
             progress.end()
-        click.echo(f"{out}: {_counts(rows)}, {size_said(os.path.getsize(out))}")
+        click.echo(f"{out}: {counts_said(rows)}, {size_said(os.path.getsize(out))}")
     else:
         trials = import_rcp(source, out, unit=unit, train_examples=train_examples, **how)
-        click.echo(f"{out}: {trials:,} trials under the target {TARGET}")
+        click.echo(f"{out}: {counted(trials, 'trial')} under the target {TARGET}")
         click.echo(ASSUMED.format("a reference point"), err=True)
 
 
@@ -80,10 +81,10 @@ def export_log(log, out, kind):
     progress = Progress("exported")
     try:
         if kind == "csv":
-            said, lost = _counts(export_tables(log, out, progress.share)), ""
+            said, lost = counts_said(export_tables(log, out, progress.share)), ""
         else:
             done = export_archive(log, out, progress.seen)
-            said = f"{done.trials:,} trials of {done.studies:,} studies"
+            said = f"{counted(done.trials, 'trial')} of {_studies(done.studies)}"
             lost = "" if not done.own else LOST
     finally:
         progress.end()
@@ -174,9 +175,10 @@ def _tell(seen: Seen, source, out, seconds):
         click.echo(f"not of the layout, left out: {seen.others[0]}" +
                    (f" and {len(seen.others) - 1:,} more files" if len(seen.others) > 1 else ""), err=True)
     wrong = f"; {len(seen.wrong):,} trials or files were wrong" if seen.wrong else ""
-    click.echo(f"{out}: {seen.trials:,} trials and {seen.evaluations:,} evaluations of {seen.studies:,} studies, "
+    click.echo(f"{out}: {counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
+               f"{_studies(seen.studies)}, "
                f"{size_said(os.path.getsize(out))}, in {seconds:.1f} s{wrong}")
 
 
-def _counts(rows: dict[str, int]) -> str:
-    return ", ".join(f"{number:,} {name}" for name, number in rows.items())
+def _studies(number) -> str:
+    return f"{number:,} {'study' if number == 1 else 'studies'}"

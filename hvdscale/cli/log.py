@@ -16,9 +16,10 @@ from ..log.reader import Log, read_log
 from ..log.repair import repair as repair_log
 from ..log.schema import Status
 from ..log.segments import find_logs
+from ..report.numbers import counted
 from ..target import Target
 from . import exchange
-from .common import Group, size_said
+from .common import Group, counts_said, size_said
 
 SHORT = 12          # rows shown of a long table: half from its start, half from its end
 
@@ -90,7 +91,7 @@ def check(logs):
     for path in find_logs(logs):
         try:
             with check_log(path) as log:
-                click.echo(f"{path}: ok: {_counts({table.name: table.rows for table in log.tables})}")
+                click.echo(f"{path}: ok: {counts_said({table.name: table.rows for table in log.tables})}")
         except HvdscaleError as error:
             bad.append(error)
     _complain(bad)
@@ -105,9 +106,9 @@ def merge(logs, out, overwrite, take_over):
     """Copy the trials of many logs into one file. Trials whose number is taken get another; /trials/source tells."""
     merged = merge_logs(find_logs(logs), out, overwrite, take_over)
     for log, changed in merged:
-        note = f", {_count(changed, 'trial')} under another number" if changed else ""
-        click.echo(f"{log.path}: {_counts({table.name: table.rows for table in log.tables})}{note}")
-    click.echo(f"{out}: {_count(len(merged), 'log')}, {size_said(os.path.getsize(out))}")
+        note = f", {counted(changed, 'trial')} under another number" if changed else ""
+        click.echo(f"{log.path}: {counts_said({table.name: table.rows for table in log.tables})}{note}")
+    click.echo(f"{out}: {counted(len(merged), 'log')}, {size_said(os.path.getsize(out))}")
 
 
 @main.command()
@@ -119,7 +120,7 @@ def repair(path, take_over):
     if done is None:
         click.echo(f"{path}: nothing to repair")
         return
-    click.echo(f"{path}: kept {_counts(done.kept)}")
+    click.echo(f"{path}: kept {counts_said(done.kept)}")
     for what in done.lost or ["nothing"]:
         click.echo(f"lost: {what}")
     click.echo(f"as it was: {', '.join(done.originals)}")
@@ -237,14 +238,14 @@ def _heading(log: Log) -> list[str]:
     attributes = log.attributes
     versions = attributes.get("versions") or {}
     made = ", ".join(f"{name} {version}" for name, version in versions.items())
-    files = _count(len(log.segments), "file")
+    files = counted(len(log.segments), "file")
     lines = [f"{log.path}: log, schema version {attributes['version']}, {size_said(log.size)} in {files}",
              f"  made by    {attributes.get('creator', 'unknown')} on {attributes.get('host', 'an unknown host')}",
              f"  versions   {made}"]
     if attributes.get("commit"):
         lines.append(f"  commit     {attributes['commit']}")
     if attributes.get("merged"):
-        lines.append(f"  merged     from {_count(attributes['merged'], 'log')}")
+        lines.append(f"  merged     from {counted(attributes['merged'], 'log')}")
     for when, changed in (attributes.get("changes") or {}).items():
         lines.append(f"  {when:10} {json.dumps(changed)}")
     return lines
@@ -279,7 +280,7 @@ def _shares(value) -> str:
     if not _knows_workers(value.get("source")):
         return ", on a number of workers that is not known"
     passes = f" x {value['accumulation']} passes" if value["accumulation"] > 1 else ""
-    return (f" = {_count(value['workers'], 'worker')} x {value['local_batch']}{passes}, ghost batch "
+    return (f" = {counted(value['workers'], 'worker')} x {value['local_batch']}{passes}, ghost batch "
             f"{value['ghost_batch']}")
 
 
@@ -304,7 +305,7 @@ def _restarts(log: Log, trial: int) -> list[str]:
         when = _moment(table["time"][row])
         before = f", after: {table['previous_end'][row]}" if table["previous_end"][row] else ""
         lines.append(f"  {'resumed' if table['first_step'][row] else 'started':10} {when} at step "
-                     f"{table['first_step'][row]} on {_count(table['workers'][row], 'worker')} "
+                     f"{table['first_step'][row]} on {counted(table['workers'][row], 'worker')} "
                      f"({table['device'][row]}, {table['host'][row]}){before}")
     return lines
 
@@ -355,14 +356,6 @@ def _aligned(rows, right: bool = False) -> str:
 
 def _number(value) -> str:
     return str(value) if isinstance(value, (int, np.integer)) else f"{value:.5g}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-def _counts(rows: dict[str, int]) -> str:
-    return ", ".join(_count(number, name.rstrip("s")) for name, number in rows.items())
 
 
 def _some(ids) -> str:

@@ -201,6 +201,7 @@ def _fill(log, source, files, specs, progress):
                 ids, batches = (np.concatenate([old, values[name]]) for old, name in
                                 ((ids, "id"), (batches, "global_batch")))
                 _refuse_twice(file, ids, first)
+                _refuse_small(file, values, first)
             else:
                 _refuse_unknown(file, values["trial"], ids)
             for name in types:
@@ -219,6 +220,13 @@ def _refuse_twice(file, ids, first):
         trial = ids[at[counts > 1][0]]
         row = int(np.flatnonzero(ids == trial)[1])
         raise WrongFile(f"{file.path}: trial {trial} is there twice, the second time in row {row + 1}")
+
+
+def _refuse_small(file, values, first):
+    for name in ("global_batch", "workers"):
+        if name in values and (values[name] < 1).any():
+            row = int((values[name] < 1).argmax())
+            raise WrongFile(f"{file.path}: {name} is {values[name][row]} in row {first + row + 1}, not 1 or more")
 
 
 def _refuse_unknown(file, trial, ids):

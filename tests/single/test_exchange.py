@@ -136,6 +136,9 @@ WRONG_TABLES = {
         ",64,", ",64,COMPLETE,")), "trials.csv:2: status is 'done', not a status"),
     "bytes": (dict(trials=TRIALS.encode() + b"\xff"), "utf-8"),
     "quote": (dict(trials=TRIALS + '3,"x'), "trials.csv:"),
+    "no worker": (dict(trials=TRIALS.replace("global_batch", "global_batch,workers").replace(",32,", ",32,2,").replace(
+        ",64,", ",64,0,")), "trials.csv: workers is 0 in row 2, not 1 or more"),
+    "no batch": (dict(trials=TRIALS.replace(",32,", ",-5,")), "trials.csv: global_batch is -5 in row 1"),
     "no header": (dict(trials=""), "trials.csv:1: there is no column id"),
 }
 
