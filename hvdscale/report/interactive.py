@@ -210,8 +210,9 @@ def _costs_figure(explored):
     return Live(
         "live-costs", "Cost and time",
         "What each worker count costs, in worker-hours, for its time to the target of the slider, at the batch with "
-        "the least time of those run with so many. Marked: the fastest, the cheapest, and the knee, which has the "
-        "least cost times time. Worker counts that crowded a host are no part of it.",
+        "the least time of those run with so many. A number is the worker "
+        "count; named are the fastest, the cheapest, and the knee, which has the least cost times time. Worker counts "
+        "that crowded a host are no part of it.",
         f"cost = W T, T = S t: steps to target times seconds a step; knee: least cost x time, {EAGER}", POLLUX,
         tuple(dict.fromkeys(key for plan in explored.plans if plan is not None for option in plan.options
                             for key in option.trials)))

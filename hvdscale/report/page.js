@@ -5,7 +5,7 @@
 "use strict";
 (() => {
   const MINUS = "\u2212", HAIR = "\u2009";
-  const STATUS = ["running", "complete", "ended early", "diverged", "pruned"];
+  const STATUS = ["running", "complete", "stopped before its end", "diverged", "stopped by its search"];
   const DIVERGED = 3, PRUNED = 4;
   const FEW = 8;                      // values of a metaparameter, up to which it makes no axis of its own accord
   const COMPARE = {"<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b};
@@ -64,9 +64,15 @@
 
   /* ---- axes ---- */
 
-  /* Powers of 2 over the values, thinned; or 1, 2, 5 times powers of 10. */
-  function ticks(values, base) {
-    const low = Math.min(...values), high = Math.max(...values), found = [];
+  /* Powers of 2 over the values, thinned; or 1, 2, 5 times powers of 10; round numbers where these lie too far apart. */
+  function ticks(low, high, base) {
+    const found = [];
+    if (high < 4 * low) {
+      const wide = high - low, size = 10 ** Math.floor(Math.log10(wide));
+      const each = size * (wide > 5 * size ? 2 : wide > 2 * size ? 1 : 0.5);
+      for (let at = Math.ceil(low / each); at <= high / each; at += 1) found.push(Number((at * each).toPrecision(6)));
+      return found;
+    }
     if (base === 2) {
       const first = Math.floor(Math.log2(low)), last = Math.ceil(Math.log2(high));
       const each = Math.max(1, Math.ceil((last - first) / 9));
@@ -84,10 +90,16 @@
     const positive = values.filter(value => known(value) && value > 0);
     const shown = positive.length ? positive : [1];
     const low = Math.log10(Math.min(...shown)), high = Math.log10(Math.max(...shown));
-    const margin = 0.04 * Math.max(high - low, 0.45) + 0.03;
-    const at = named || ticks(shown, base);
-    return {title: {text: title, standoff: 8}, type: "log", range: [low - margin, high + margin], tickvals: at,
-            ticktext: at.map(number)};
+    const margin = 0.04 * Math.max(high - low, 0.45) + 0.03, range = [low - margin, high + margin];
+    const at = named || ticks(...range.map(end => 10 ** end), base);
+    return {title: {text: title, standoff: 8}, type: "log", range, tickvals: at, ticktext: at.map(number)};
+  }
+
+  /* The values of estimates and the ends of their intervals, as far as these lie within a factor 4 of the values. */
+  function reach(estimates) {
+    const values = estimates.flatMap(ends => [ends[0], ends[3]]).filter(value => known(value) && value > 0);
+    const low = Math.min(...values) / 4, high = Math.max(...values) * 4;
+    return values.concat(estimates.flatMap(ends => [ends[1], ends[2]]).filter(end => end > low && end < high));
   }
 
   /* Batches or workers that were run, as far as they stand apart. */
@@ -136,6 +148,21 @@
     ];
   }
 
+  /* Where the labels of points stand: towards the middle of the axes, above or below where the one before is near. */
+  function beside(x, y) {
+    const share = values => {
+      const logs = values.map(Math.log), low = Math.min(...logs), wide = Math.max(...logs) - low;
+      return logs.map(value => wide ? (value - low) / wide : 0);
+    };
+    const [across, up] = [share(x), share(y)], found = [];
+    x.map((_, at) => at).sort((a, b) => up[a] - up[b]).reduce((before, at) => {
+      const near = before !== null && up[at] - up[before] < 0.08 && Math.abs(across[at] - across[before]) < 0.5;
+      found[at] = `${near ? "top" : "middle"} ${across[at] < 0.5 ? "right" : "left"}`;
+      return at;
+    }, null);
+    return found;
+  }
+
   /* From the first point that was met: half for each doubling. */
   function halving(x, ends, name) {
     const first = x.findIndex((_, at) => known(ends[at][0]) && ends[at][0] > 0);
@@ -154,6 +181,8 @@
   /* ---- an explorer: a slider and the figures that follow it ---- */
 
   class Explorer {
+    static ROLES = {fastest: "#d55e00", knee: "#009e73", cheapest: "#0072b2"};
+
     constructor(root) {
       this.root = root;
       this.data = JSON.parse(root.querySelector("script").textContent);
@@ -207,16 +236,17 @@
       const texts = row.map((ends, at) => [
         `global batch ${number(batches[at])}: ${interval(ends, "steps")}`,
         ...(fewest[this.stop][at] >= 0 ? [`fewest: ${this.trial(fewest[this.stop][at])}`] : [])].join("<br>"));
-      const every = steps.flat().flatMap(ends => [ends[0], ends[3]]);
+      const every = reach(steps.flat());
       return [[halving(batches, row, "perfect scaling"), ...points(batches, row, texts, "steps to target",
                                                                     color("#0072b2"))],
               layout(logAxis("global batch (examples)", batches, 2, apart(batches)), logAxis("steps to target", every))];
     }
 
-    /* What the plan recommends at this stop, in words. */
+    /* What the plan recommends at this stop, in words; at the page's own target the page itself says it. */
     say() {
       const place = this.root.querySelector(".said");
       if (!place || !this.data.plan) return;
+      place.hidden = this.stop === this.data.start;
       place.replaceChildren(...this.data.plan.said[this.stop].map(sentence => {
         const line = document.createElement("p");
         line.textContent = sentence;
@@ -239,28 +269,22 @@
       const {workers, batches, seconds, crowded} = this.data.times, row = seconds[this.stop];
       const texts = row.map((ends, at) => `${number(workers[at])} worker${workers[at] > 1 ? "s" : ""}, global batch ` +
         `${number(batches[at])}: ${interval(ends, "s")}${crowded[at] ? "<br>more workers than cores on the host" : ""}`);
-      const every = seconds.flat().flatMap(ends => [ends[0], ends[3]]);
+      const every = reach(seconds.flat());
       return [[halving(workers, row, "ideal"), ...points(workers, row, texts, "time to target", color("#d55e00"),
                                                          "square")],
               layout(logAxis("workers", workers, 2, apart(workers)), logAxis("seconds to target", every, 10))];
     }
 
     costs() {
-      const {options, roles} = this.data.plan, now = this.options();
-      const every = options.flat().filter(known);
-      const look = {fastest: ["#d55e00", "triangle-right", 16], knee: ["#009e73", "star", 17],
-                    cheapest: ["#0072b2", "square", 13]};
-      const marks = Object.entries(roles[this.stop]).map(([name, place]) => {
-        const one = now.find(found => found[5] === place);
-        return {x: [one[2][0]], y: [one[3][0]], mode: "markers", name, hoverinfo: "skip",
-                marker: {symbol: look[name][1] + "-open", size: look[name][2], color: color(look[name][0]),
-                         line: {width: 2}}};
-      });
-      const dots = {x: now.map(one => one[2][0]), y: now.map(one => one[3][0]), mode: "markers+text", name: "workers",
-                    text: now.map(one => number(one[0])), textposition: "bottom center", hoverinfo: "text",
-                    hovertext: now.map(this.optionText), marker: {color: style("--ink"), size: 7}, showlegend: false};
-      return [[dots, ...marks], layout(logAxis("time to target (s)", every.map(one => one[1][0]), 10),
-                                       logAxis("cost (worker-hours)", every.map(one => one[2][0]), 10))];
+      const now = this.options(), roles = this.data.plan.roles[this.stop], hues = this.constructor.ROLES;
+      const named = now.map(one => Object.keys(hues).filter(name => roles[name] === one[5]));
+      const [x, y] = [now.map(one => one[2][0]), now.map(one => one[3][0])];
+      const dots = {x, y, mode: "markers+text", cliponaxis: false, hoverinfo: "text", hovertext: now.map(this.optionText),
+                    text: now.map((one, at) => number(one[0]) + (named[at].length ? `: ${named[at].join(", ")}` : "")),
+                    textposition: beside(x, y), textfont: {size: 12},
+                    marker: {size: named.map(some => some.length ? 11 : 7), opacity: 1,
+                             color: named.map(some => some.length ? color(hues[some[0]]) : style("--soft"))}};
+      return [[dots], layout(logAxis("time to target (s)", x, 10), logAxis("cost (worker-hours)", y, 10), false)];
     }
 
     /* The scatter's lists to choose from: the batch, and what its axes show. */

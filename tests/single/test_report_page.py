@@ -222,7 +222,8 @@ const say = name => tell(name, {
   target: root.querySelector("output").textContent, reached: root.querySelector(".reached").textContent,
   batch: drawn("steps").x, steps: drawn("steps").y, hover: drawn("steps").hovertext[0], seconds: drawn("times").y,
   open: plot("steps").data.at(-1).x, paths: plot("steps").querySelectorAll(".point").length,
-  line: plot("steps").data[0].y});
+  line: plot("steps").data[0].y, said: !root.querySelector(".said").hidden, options: plot("costs").data[0].text,
+  seen: ["x", "y"].map(way => [plot("costs").layout[`${way}axis`].range, plot("costs").data[0][way].map(Math.log10)])});
 say("own");
 slider.value = 0;
 slider.dispatchEvent(new Event("input"));
@@ -308,6 +309,17 @@ def test_the_slider_moves_the_curve_and_points_that_are_not_met_turn_open(shown)
     assert easy["line"] == pytest.approx([easy["steps"][0], easy["steps"][0] / 16])
     assert own["paths"] == 5 and strict["target"] == own["target"]      # all trials stopped there
     assert "runs/w1.h5: trial " in own["hover"] and "learning rate 0.01" in own["hover"]
+
+
+def test_options_are_named_and_fill_their_axes_and_said_again_only_at_another_target(shown):
+    own, easy = shown["own"], shown["easy"]
+    assert (own["said"], easy["said"], shown["back"]["said"]) == (False, True, False)
+    names = [name for text in own["options"] for name in text.partition(": ")[2].split(", ") if name]
+    assert sorted(names) == ["cheapest", "fastest", "knee"]
+    assert [text.partition(":")[0] for text in own["options"]] == ["1", "2", "4", "16"]     # 8 crowded their host
+    for (low, high), values in (*own["seen"], *easy["seen"]):
+        assert low < min(values) and max(values) < high
+        assert max(values) - min(values) > 0.6 * (high - low)
 
 
 def test_a_table_sorts_by_its_heads(shown):
