@@ -110,10 +110,17 @@ class Reference:
 
 @dataclass(frozen=True)
 class NoMatch:
-    """Why a measured curve cannot be held against a published one of the same data set."""
+    """Why a measured curve cannot be held against a published one of the same data set.
+
+    base  where nothing but the target differs, on one metric: the smallest batch with steps on both sides, over which
+          the shapes of the two curves can be laid beside each other; else None
+    """
 
     label: str
     why: tuple[str, ...]
+    curve: object
+    published: Published
+    base: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +192,9 @@ def against(curve, published: Published) -> Fidelity | NoMatch | None:
         return None
     barring, remarks = _differences(curve, published)
     if barring:
-        return NoMatch(published.label, tuple(barring))
+        other_goal = len(barring) == 1 and not _same_goal(curve.target, published.target)
+        return NoMatch(published.label, tuple(barring), curve, published,
+                       _base(curve, published) if other_goal else None)
     found, beyond = [], []
     for point in curve.points:
         at = published.at(point.global_batch)
@@ -269,6 +278,15 @@ def _differences(curve, published):
 def _same_goal(one, other):
     """Whether two targets ask the same but for equality."""
     return (one.column, one.minimizes, one.value) == (other.column, other.minimizes, other.value)
+
+
+def _base(curve, published):
+    """The smallest of two batches or more with steps of both curves, of one metric; None: there is none."""
+    if (curve.target.column, curve.target.minimizes) != (published.target.column, published.target.minimizes):
+        return None
+    both = [point.global_batch for point in curve.points
+            if point.steps.met and point.steps.value > 0 and published.at(point.global_batch)]
+    return min(both) if len(both) > 1 else None
 
 
 def _point(point, at, interpolated):

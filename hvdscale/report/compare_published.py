@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..analysis.reference import (
     B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, NoMatch, PassMark, against, jobs_of, load,
     ordering_of)
-from .drawing import BLUE, ORANGE, Figure, log2_axis, mark_estimate, power_ticks
+from .drawing import BLUE, ORANGE, Figure, fraction, log2_axis, mark_estimate, power_ticks
 from .numbers import counted, exact, in_brackets, listed, number, percent, ratio, span, whole
 from .tables import Cell, Column, Row, Table
 
@@ -50,7 +50,7 @@ def published_views(curves: Sequence, name: str, noise_scales: Mapping | None = 
     Where nothing can be compared, what is said tells why.
     """
     reference = load(name)
-    found, barred = [], []
+    found, barred, shapes = [], [], {}
     for curve in curves:
         for published in reference.curves:
             one = against(curve, published)
@@ -61,7 +61,10 @@ def published_views(curves: Sequence, name: str, noise_scales: Mapping | None = 
                               f"{exact(published.batches[0])} to {exact(published.batches[-1])}; none of those here "
                               "lies there.")
             elif isinstance(one, NoMatch):
-                barred.append(f"Not compared with {one.label} ({reference.title}): {'; '.join(one.why)}.")
+                barred.append(f"Not compared with {one.label} ({reference.title}): {'; '.join(one.why)}."
+                              f"{_would_do(one)}")
+                if one.base is not None:
+                    shapes.setdefault((one.label, curve.workload), one)
     orderings = [(one, mark) for one in reference.orderings for mark in [ordering_of(curves, one)] if mark]
     said = [text for one in found for text in _said(one, reference)]
     said += [_ordering_said(one, mark, reference) for one, mark in orderings]
@@ -73,8 +76,18 @@ def published_views(curves: Sequence, name: str, noise_scales: Mapping | None = 
     tables = [table for at, one in enumerate(found) for table in _tables(one, reference, at, len(found))]
     if orderings and not found:
         tables.append(_marks_table(f"published-{name}-marks", reference, [mark for _, mark in orderings], ()))
-    return Views(tuple(_figure(one, reference, at, len(found)) for at, one in enumerate(found)), tuple(tables),
-                 tuple(said))
+    figures = [_figure(one, reference, at, len(found)) for at, one in enumerate(found)]
+    figures += [_shape_figure(one, reference, at, len(shapes)) for at, one in enumerate(shapes.values())]
+    return Views(tuple(figures), tuple(tables), tuple(said))
+
+
+def _would_do(one):
+    """What would make a comparison of a NoMatch that only another target bars."""
+    if one.base is None:
+        return ""
+    target = one.published.target
+    return (f" Trials that went on to {target} would do, with --target '{target}'; a figure has the shapes of both "
+            f"alone, each over its own steps at batch {one.base:,}.")
 
 
 def _numbered(text, at, count):
@@ -247,31 +260,63 @@ def keys_of_point(point) -> tuple[tuple[str, int], ...]:
 
 def _figure(found, reference, at, count):
     published, curve = found.published, found.curve
-    points = [point for point in curve.points if point.steps.met or point.steps.beyond > 0]
-
-    def draw(axes):
-        steps = [point.steps for point in points]
-        log2_axis(axes, "x", [*published.batches, *(point.global_batch for point in points)])
-        power_ticks(axes.xaxis, *axes.get_xlim())
-        log2_axis(axes, "y", [*published.low, *published.high,
-                              *(value for one in steps for value in (one.value, one.beyond))],
-                  [end for one in steps for end in (one.low, one.high)])
-        axes.fill_between(published.batches, published.low, published.high, color=ORANGE, alpha=0.25, linewidth=0,
-                          label="what they may be off by")
-        axes.plot(published.batches, published.steps, "s-", color=ORANGE, linewidth=1, markersize=3.5,
-                  markeredgewidth=0, label=f"published: {published.label}")
-        met = [point for point in points if point.steps.met]
-        axes.plot([point.global_batch for point in met], [point.steps.value for point in met], color=BLUE, linewidth=1)
-        for point in points:
-            mark_estimate(axes, point.global_batch, point.steps, BLUE, "o", "here")
-        axes.set_xlabel("global batch B (examples)")
-        axes.set_ylabel("steps to target S")
-    band = ("the spread of their mean and the spacing of their evaluations" if not published.trials else
-            "how well the published plot can be read")
     return Figure(
         _numbered(f"published-{reference.name}", at, count),
         f"Steps to {curve.target} beside the published ones\n{published.label}",
-        f"Steps to target against the global batch, measured and published, both axes in powers of 2. The band is "
-        f"{band}; bars are {getattr(curve, 'confidence', 0.95):.0%} intervals.",
-        f"published: {reference.obtained}", reference.source,
-        tuple(dict.fromkeys(key for point in points for key in keys_of_point(point))), draw)
+        f"Steps to target against the global batch, measured and published, both axes in powers of 2. "
+        f"{_band_said(curve, published)}",
+        f"published: {reference.obtained}", reference.source, _keys(curve),
+        lambda axes: _draw(axes, curve, published, 1.0, 1.0, "steps to target S"))
+
+
+def _shape_figure(one, reference, at, count):
+    """Two curves to different targets, each over its own steps at the smallest batch of both."""
+    published, curve = one.published, one.curve
+    here = next(point.steps.value for point in curve.points if point.global_batch == one.base)
+    there, _, _ = published.at(one.base)
+    return Figure(
+        _numbered(f"shape-{reference.name}", at, count),
+        f"Another target than published: shapes alone\n{published.label}",
+        f"Steps to {curve.target} here and to {published.target} as published, each over its own steps at batch "
+        f"{one.base:,}, against the global batch, both axes in powers of 2: shapes, no comparison of steps. "
+        f"{_band_said(curve, published)}",
+        f"S(B) / S({one.base:,}); published: {reference.obtained}", reference.source, _keys(curve),
+        lambda axes: _draw(axes, curve, published, 1 / here, 1 / there, f"steps / steps at B = {one.base:,}"))
+
+
+def _band_said(curve, published):
+    band = ("the spread of their mean and the spacing of their evaluations" if not published.trials else
+            "how well the published plot can be read")
+    return f"The band is {band}; bars are {getattr(curve, 'confidence', 0.95):.0%} intervals."
+
+
+def _shown(curve):
+    return [point for point in curve.points if point.steps.met or point.steps.beyond > 0]
+
+
+def _keys(curve):
+    return tuple(dict.fromkeys(key for point in _shown(curve) for key in keys_of_point(point)))
+
+
+def _draw(axes, curve, published, here, there, label):
+    """Both curves, the steps of each times its factor."""
+    points = [(point.global_batch, point.steps.scaled(here)) for point in _shown(curve)]
+    low, high, steps = (there * values for values in (published.low, published.high, published.steps))
+    target = "" if here == there else f", to {published.target}"
+    log2_axis(axes, "x", [*published.batches, *(batch for batch, _ in points)])
+    first, last = axes.get_xlim()
+    power_ticks(axes.xaxis, max(first, 1), last)                # no batch is smaller
+    log2_axis(axes, "y", [*low, *high, *(value for _, one in points for value in (one.value, one.beyond))],
+              [end for _, one in points for end in (one.low, one.high)])
+    if here != there:
+        axes.yaxis.set_major_formatter(fraction)
+    axes.fill_between(published.batches, low, high, color=ORANGE, alpha=0.25, linewidth=0,
+                      label="what they may be off by")
+    axes.plot(published.batches, steps, "s-", color=ORANGE, linewidth=1, markersize=3.5, markeredgewidth=0,
+              label=f"published: {published.label}{target}")
+    met = [(batch, one.value) for batch, one in points if one.met]
+    axes.plot([batch for batch, _ in met], [value for _, value in met], color=BLUE, linewidth=1)
+    for batch, one in points:
+        mark_estimate(axes, batch, one, BLUE, "o", "here" if here == there else f"here, to {curve.target}")
+    axes.set_xlabel("global batch B (examples)")
+    axes.set_ylabel(label)

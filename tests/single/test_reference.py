@@ -125,7 +125,22 @@ def test_another_target_optimizer_or_training_set_is_not_compared_and_said(chang
     found = against(curve, mnist())
     assert isinstance(found, NoMatch) and said in "; ".join(found.why)
     views = published_views([curve], "shallue2019")
-    assert not views.figures and not views.tables and "Not compared" in views.said[0] and said in views.said[0]
+    assert not views.tables and "Not compared" in views.said[0] and said in views.said[0]
+    assert [figure.name for figure in views.figures] == ["shape-shallue2019"] * (changed.get("target") ==
+                                                                                 "val/error<0.02")
+
+
+def test_of_another_target_the_shapes_are_shown_and_it_is_said_what_would_do():
+    curve = measured({batch: 3 * steps for batch, steps in published_steps().items()}, target="val/error<0.02")
+    [figure], [said] = (getattr(published_views([curve, curve], "shallue2019"), name) for name in ("figures", "said"))
+    assert "with --target 'val/error<0.01'" in said and "over its own steps at batch 1." in said
+    from matplotlib.figure import Figure as Canvas
+    axes = Canvas().add_subplot()
+    figure.draw(axes)
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    published = lines["published: MNIST Simple CNN, to val/error<0.01"]
+    assert dict(published.get_xydata())[1] == pytest.approx(1.0) and "here, to val/error<0.02" in lines
+    assert axes.get_ylabel() == "steps / steps at B = 1" and min(axes.get_xticks()) == 1
 
 
 @pytest.mark.parametrize("changed, said", [
