@@ -18,7 +18,8 @@ from tests.parallel.conftest import two_nodes
 from tests.parallel.test_slurm import AWKWARD, SLOW, until      # noqa: F401
 
 TEMPLATES = sorted((ROOT / "slurm").iterdir())
-PREEMPTING = """\
+PATIENT = "KillWait=30\n"
+PREEMPTING = PATIENT + """\
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=high Nodes=ALL PriorityTier=9 State=UP
@@ -119,15 +120,15 @@ def test_a_job_that_gets_no_further_is_not_queued_again_for_ever(cluster, checko
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["mpirun", "srun"])
-def test_a_job_that_is_cancelled_keeps_a_checkpoint_and_is_not_queued_again(cluster, checkout, request,
-                                                                            tmp_path, launcher):
+def test_a_job_that_is_cancelled_keeps_a_checkpoint_and_is_not_queued_again(checkout, request, tmp_path, launcher):
     if launcher == "srun":
         request.getfixturevalue("pmix")
-    job = start(cluster, checkout, tmp_path, HVDSCALE_LAUNCHER=launcher)
-    time.sleep(1)
-    cluster.run("scancel", job)
-    assert cluster.wait(job)["JobState"] == "CANCELLED"
-    until(lambda: (tmp_path / "DIR/outcome").exists())
+    with two_nodes(settings=PATIENT) as cluster:
+        job = start(cluster, checkout, tmp_path, HVDSCALE_LAUNCHER=launcher, OMPI_MCA_odls_base_sigkill_timeout=30)
+        time.sleep(1)
+        cluster.run("scancel", job)
+        until(lambda: (tmp_path / "DIR/outcome").exists())
+        assert cluster.wait(job)["JobState"] == "CANCELLED"
     told = json.loads((tmp_path / "DIR/outcome").read_text())
     assert told["exit_code"] == 75 and told["job"] == job and (tmp_path / told["checkpoint"]).exists()
 
@@ -157,10 +158,8 @@ def test_a_preempted_job_goes_on_exactly(checkout, request, tmp_path, launcher):
         job = start(cluster, checkout, tmp_path, "-plow", HVDSCALE_LAUNCHER=launcher)
         time.sleep(1)
         cluster.sbatch("-N2", "--exclusive", "-phigh", "--wrap", "sleep 1", cwd=tmp_path)
-        cluster.start_again(job)
-        told = json.loads((tmp_path / "DIR/outcome").read_text())
+        cluster.start_again(job, limit=150)
         state, output = ended(cluster, job, tmp_path)
-    assert told["exit_code"] == 75, output
     assert (state["JobState"], state["ExitCode"], state["Restarts"]) == ("COMPLETED", "0:0", "1"), output
     check_same(tmp_path)
 
