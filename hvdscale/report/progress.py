@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 AFTER = 2.0             # seconds, before there is a line
-EVERY = 0.2             # of the time that has passed, before there is another
+EVERY, MOST = 0.2, 30.0  # of the time that has passed, at most so many seconds, before there is another
 
 
 class Progress:
@@ -21,7 +21,7 @@ class Progress:
 
     def __call__(self, what: str, long=False):
         now = self._clock()
-        if long or now - self._last >= max(AFTER, EVERY * (now - self._start)):
+        if long or now - self._last >= max(AFTER, min(EVERY * (now - self._start), MOST)):
             self._last = now
             self._say(f"{now - self._start:.0f} s: {what}")
 
