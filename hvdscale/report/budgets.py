@@ -74,8 +74,8 @@ def _said(found, budget, points):
             + (f"; {listed(ends)}." if ends else "."))
     short = [point.global_batch for point in known if point.best_is_short]
     if short:
-        said += (f" {capital(at_batches(short, points))} the best trial ended before that, at its target or stopped "
-                 "by its search, and might have bettered it.")
+        said += (f" {capital(at_batches(short, points))} the best trial had not spent the budget when it ended, at "
+                 "its target or stopped by its search, and might have bettered it.")
     return said
 
 

@@ -135,7 +135,7 @@ def test_a_best_that_ended_before_the_budget_is_marked_and_said():
     found = table_of(*[falling(id, 0.3) for id in range(4)], ran(7, [0.9, 0.05]))
     assert found.rows[2][0].best_is_short and not found.rows[0][0].keys == ()
     assert "0.0500 +" in as_text(budgets_table(found))
-    assert "the best trial ended before that" in " ".join(budgets_said(found))
+    assert "the best trial had not spent the budget when it ended" in " ".join(budgets_said(found))
 
 
 @pytest.mark.parametrize("trials", [
