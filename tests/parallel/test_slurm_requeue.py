@@ -139,7 +139,7 @@ def test_a_job_is_queued_again_before_its_time_limit(cluster, checkout, request,
     if launcher == "srun":
         request.getfixturevalue("pmix")
     job = start(cluster, checkout, tmp_path, "--signal=B:USR1@5", HVDSCALE_LAUNCHER=launcher,
-                arguments=["--steps", 100000, "--set", "decay_steps=1000", *JOB[2:]])
+                arguments=["--steps", 100000, *JOB[2:]])
     end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 45))
     cluster.run("scontrol", "update", f"jobid={job}", f"EndTime={end}")
     cluster.start_again(job, limit=100)
