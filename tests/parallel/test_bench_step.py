@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import ROOT, launcher_command
 
 
-@pytest.mark.parametrize("np", [1, 2])
+@pytest.mark.parametrize("np", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_step_is_timed_against_torchs_own(run, np):
     workloads = ["digits/fc", "fashion_mnist/fc_32"]
     launcher = launcher_command("mpirun", np) if np > 1 else []
@@ -18,6 +18,7 @@ def test_a_step_is_timed_against_torchs_own(run, np):
         assert float(ratio) == pytest.approx(float(ours) / float(theirs), abs=0.1)
 
 
+@pytest.mark.slow
 def test_the_cost_of_measuring_the_noise_scale_is_printed(run):
     done = run(sys.executable, ROOT / "tools/bench_step", "digits/fc", "--noise", "--blocks", "1", "--steps", "2")
     [ratio, adds] = re.search(r"^digits/fc +[\d.]+ +[\d.]+ +([\d.]+) .* (-?[\d.]+)%$", done.stdout, re.M).groups()

@@ -11,7 +11,8 @@ GIVEN = [dict(name="cifar_10/resnet_8", model_args={"width": 0.25}),
          dict(name="cifar_10/alexnet", model_args={"width": 0.25, "norm": "all", "dropout": 0.5}, ghost_batch=4)]
 
 
-@pytest.mark.parametrize("np_", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("np_", [2, 3])
 def test_any_worker_count_trains_the_same_on_the_files_that_there_are(launch, tmp_path, monkeypatch, np_):
     for name, value in small().items():
         monkeypatch.setattr(cifar, name, value)

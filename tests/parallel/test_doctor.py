@@ -28,7 +28,7 @@ def doctor(run, tmp_path):
 
 @pytest.mark.parametrize("np, job, options", [
     pytest.param(None, "digits/fc", ["--checkpoint", "kept", "--set", "threads=1"], marks=pytest.mark.slow),
-    (2, f"{MADE}:sound", ["--global-batch", "24"])])
+    pytest.param(2, f"{MADE}:sound", ["--global-batch", "24"], marks=pytest.mark.slow)])     # by default README's job is
 def test_a_sound_job_is_found_sound(doctor, np, job, options):
     launcher_command("mpirun", 2)                           # the check of a stall starts one
     code, said, verdicts = doctor(np, job, *options)
@@ -55,7 +55,8 @@ def test_a_rank_in_a_seed_is_found_by_comparing_the_ranks(doctor, job, differs):
 
 @pytest.mark.parametrize("job, differs", [
     ("rank_in_build", "the model's layers.0.weight, as built, is another on rank 1 than on rank 0"),
-    ("rank_in_augmentation", "example 0 of train is another on rank 1 than on rank 0")])
+    pytest.param("rank_in_augmentation", "example 0 of train is another on rank 1 than on rank 0",
+                 marks=pytest.mark.slow)])
 def test_a_rank_in_a_seed_is_found_without_a_launcher(job, differs):
     found = OtherRank(f"{MADE}:{job}", [{}, {}]).finding()
     assert (found.verdict, found.differs) == (FAILED, differs) and CAUSE in found.cause

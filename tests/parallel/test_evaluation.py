@@ -16,7 +16,7 @@ def alone():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("np_", [1, 3, *(pytest.param(w, marks=pytest.mark.slow) for w in (2, 5))])
+@pytest.mark.parametrize("np_", [3, *(pytest.param(w, marks=pytest.mark.slow) for w in (1, 2, 5))])
 def test_every_example_is_measured_once_and_the_means_are_one_workers_to_the_last_bit(launch, alone, np_):
     ranks = launch("evaluations", np_)
     for i in range(len(CHUNKS)):

@@ -103,7 +103,7 @@ exit 75
 
 @pytest.mark.parametrize("template, option, says", [
     ("train", "--checkpoint", "without a step more (DIR/step-2.pt)"),
-    ("study", "--out", "without a trial or checkpoint more")])
+    pytest.param("study", "--out", "without a trial or checkpoint more", marks=pytest.mark.slow)])
 def test_a_job_that_gets_no_further_is_not_queued_again_for_ever(cluster, checkout, tmp_path,
                                                                  template, option, says):
     launcher_command("mpirun", 1)
@@ -219,6 +219,7 @@ def machines():
 ELASTIC = ["--local-batch", 16, "--set", "stall_seconds=20", *JOB]
 
 
+@pytest.mark.slow
 def test_an_elastic_job_spans_nodes_without_ssh_and_goes_on_after_a_warning(machines, checkout, tmp_path):
     launcher_command("horovodrun", 1)
     folder = tmp_path / AWKWARD

@@ -19,8 +19,8 @@ def alone(tmp_path_factory):
     return folder / "out", printed
 
 
-@pytest.mark.parametrize("ranks, workers", [pytest.param(2, 1, marks=pytest.mark.slow), (4, 1),
-                                            pytest.param(2, 2, marks=pytest.mark.slow), (4, 2)])
+@pytest.mark.parametrize("ranks, workers", [
+    (4, 2), *(pytest.param(*few, marks=pytest.mark.slow) for few in ((2, 1), (4, 1), (2, 2)))])
 def test_any_number_of_ranks_and_groups_finds_the_same(tmp_path, run, alone, ranks, workers):
     sweep = sweep_file(tmp_path, high="0.4", repeats=1, workers_per_trial=workers)
     tune(run, sweep, tmp_path / "out", ranks=ranks)
@@ -92,6 +92,7 @@ def test_a_trial_that_kills_its_process_is_given_up_and_the_others_are_not_harme
     assert "failed: " in done.stdout and "was killed, time after time" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_signal_stops_the_trial_and_the_command_goes_on_with_it(tmp_path):
     sweep = sweep_file(tmp_path, batch_sizes="[64]", settings="model_args = {slow = 0.03}", high="0.4")
     whole, out = tmp_path / "whole", tmp_path / "out"
