@@ -28,7 +28,7 @@ def doctor(run, tmp_path):
 
 @pytest.mark.parametrize("np, job, options", [
     pytest.param(None, "digits/fc", ["--checkpoint", "kept", "--set", "threads=1"], marks=pytest.mark.slow),
-    pytest.param(2, f"{MADE}:sound", ["--global-batch", "24"], marks=pytest.mark.slow)])     # by default README's job is
+    pytest.param(2, f"{MADE}:sound", ["--global-batch", "24"], marks=pytest.mark.slow)])    # README has one
 def test_a_sound_job_is_found_sound(doctor, np, job, options):
     launcher_command("mpirun", 2)                           # the check of a stall starts one
     code, said, verdicts = doctor(np, job, *options)
