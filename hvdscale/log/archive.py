@@ -37,6 +37,7 @@ from .imported import ImportedLog
 from .measurements import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, file_bytes, json_object, read_trials,
                            refuse_deep, refuse_large, whole_number)
 from .schema import Status
+from .unpacking import unpacked
 
 TRIALS, BYTES = 48, 4 << 20             # of one piece of work
 ALONE = 1000                            # so few trials are read sooner than processes start
@@ -356,7 +357,8 @@ class _Tar:
     def studies(self) -> Iterator[Study]:
         """Each study once its members have come; LogError where they lie apart."""
         try:
-            with self._raw, tarfile.open(fileobj=self._raw, mode="r|*", tarinfo=_Member) as tar:
+            with (self._raw, unpacked(self._raw) as file,
+                  tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as tar):
                 yield from self._of(tar)
         except (tarfile.TarError, EOFError, OSError, RecursionError, TypeError, ValueError) as error:      # of headers
             raise LogError(f"{self.path}: is no tar file, or is damaged: {error}") from error

@@ -1,7 +1,10 @@
 """The published archive's layout, in and out: nothing is lost, nothing is left behind, strangers' files do no harm."""
+import bz2
 import csv
+import gzip
 import io
 import json
+import lzma
 import multiprocessing
 import os
 import shutil
@@ -292,6 +295,16 @@ def test_a_tar_file_is_read_without_unpacking_it(ending, how, tmp_path):
     import_archive(root, tmp_path / "folder.h5")
     import_archive(tmp_path / f"a.{ending}", tmp_path / "tar.h5")
     same_trials(tmp_path / "folder.h5", tmp_path / "tar.h5")
+
+
+@pytest.mark.parametrize("pack", [bz2.compress, gzip.compress, lzma.compress])
+@pytest.mark.parametrize("filler", [b"", bytes(512)])
+def test_a_tar_file_packed_in_parts_is_read_to_its_end(pack, filler, tmp_path, monkeypatch):
+    """As pbzip2 and pigz pack it; a part may end anywhere in what is read at once, and zeros fill up a tape."""
+    whole = tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), *members(2)).read_bytes()
+    monkeypatch.setattr("hvdscale.log.unpacking.CHUNK", 7)
+    (tmp_path / "b.tar").write_bytes(b"".join(pack(whole[at:at + 1000]) for at in range(0, len(whole), 1000)) + filler)
+    assert import_archive(tmp_path / "b.tar", tmp_path / "log.h5").trials == 2
 
 
 def tar_of(path, *members):

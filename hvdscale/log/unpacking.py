@@ -1,0 +1,85 @@
+"""A compressed file that a thread of its own unpacks, while what came before is being worked on.
+
+    with unpacked(open("batch_science_data.tar.bz2", "rb")) as file:        bzip2, gzip, xz, or as it is
+        file.read(512)
+"""
+from __future__ import annotations
+
+import bz2
+import contextlib
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from queue import Empty, Queue
+from threading import Thread
+
+CHUNK, AHEAD = 1 << 18, 16              # packed bytes unpacked at once, and how many such chunks may wait
+KINDS = {b"BZh": bz2.BZ2Decompressor, b"\x1f\x8b": partial(zlib.decompressobj, 16 + zlib.MAX_WBITS),
+         b"\xfd7zXZ\0": lzma.LZMADecompressor}
+
+
+def unpacked(file: io.BufferedReader) -> io.BufferedReader:
+    """The file's bytes, unpacked as its first ones say; reading raises what the unpacking did, such as EOFError."""
+    start = file.peek(6)
+    magic = next((magic for magic in KINDS if start.startswith(magic)), b"")
+    return io.BufferedReader(_Ahead(_chunks(file, magic)), CHUNK)
+
+
+def _chunks(file, magic) -> Iterator[bytes]:
+    """Large ones: the interpreter is asked for between two, and may be held by others for a while each time."""
+    unpacker = KINDS[magic]() if magic else None
+    while data := file.read(CHUNK):
+        while unpacker and data:
+            if unpacker.eof and data[:len(magic)] != magic[:len(data)]:
+                return                                      # what fills up the last block of a tape
+            unpacker = KINDS[magic]() if unpacker.eof else unpacker         # of several, one after the other
+            yield unpacker.decompress(data)
+            data = unpacker.unused_data
+        yield data
+    if unpacker and not unpacker.eof:
+        raise EOFError("it ends before its compressed data do")
+
+
+class _Ahead(io.RawIOBase):
+    """Takes chunks ahead of its reader, by a thread."""
+
+    def __init__(self, source: Iterator[bytes]):
+        self._source, self._left, self._end = source, memoryview(b""), None
+        self._chunks: Queue = Queue(AHEAD)
+        self._thread = Thread(target=self._fill, daemon=True)
+        self._thread.start()
+
+    def _fill(self):
+        try:
+            for chunk in self._source:
+                if self.closed:
+                    return
+                if chunk:
+                    self._chunks.put(chunk)
+            self._chunks.put(b"")
+        except Exception as error:      # of the file or its format: the reader's to meet
+            self._chunks.put(error)
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        if not self._left and self._end is None:
+            chunk = self._chunks.get()
+            if isinstance(chunk, Exception):
+                self._end = chunk
+            else:
+                self._left, self._end = memoryview(chunk), None if chunk else b""
+        if not self._left and self._end:
+            raise self._end
+        count = min(len(buffer), len(self._left))
+        buffer[:count], self._left = self._left[:count], self._left[count:]
+        return count
+
+    def close(self):
+        super().close()
+        while self._thread.is_alive():
+            with contextlib.suppress(Empty):
+                self._chunks.get(timeout=0.1)
