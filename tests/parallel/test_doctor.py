@@ -44,8 +44,8 @@ CAUSE = "the rank, or what else differs between processes (time, process id"
 
 @pytest.mark.parametrize("job, differs", [
     ("rank_in_build", "rank 1 built a model whose layers.0.weight differs from rank 0's"),
-    pytest.param("rank_in_augmentation", "example 0 of train is another on rank 1 than on rank 0",
-                 marks=pytest.mark.slow)])
+    ("rank_in_augmentation", "example 0 of train is another on rank 1 than on rank 0")])
+@pytest.mark.slow
 def test_a_rank_in_a_seed_is_found_by_comparing_the_ranks(doctor, job, differs):
     code, said, verdicts = doctor(2, f"{MADE}:{job}")
     said = " ".join(said.split())

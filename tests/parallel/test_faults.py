@@ -53,7 +53,8 @@ def test_a_stopped_rank_ends_the_job_within_the_stall_time(train, launcher):
 @pytest.mark.parametrize("np, launcher", [(2, "mpirun"), pytest.param(3, "gloo", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fault, exit_code, said", [
     ("raise:1:30", 1, r"rank 1 of \d: step \d+: RuntimeError: the planted fault"),
-    ("nan:1:30", 1, r"rank 1 of \d: the batch.inputs holds nan at step \d+, in training example \d+; mend"),
+    pytest.param("nan:1:30", 1, r"rank 1 of \d: the batch.inputs holds nan at step \d+, in training example \d+; mend",
+                 marks=pytest.mark.slow),
     pytest.param("label:1:30", 1, r"rank 1 of \d: label 5 of a training example is not one of 0 .. 4",
                  marks=pytest.mark.slow),
     ("unused:1:12", 2, r"rank 1 of \d: more.weight, more.bias: no gradient at step \d+, as the loss")])

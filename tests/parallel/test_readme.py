@@ -31,6 +31,9 @@ ELSEWHERE = {
     "hvdscale-report compare baseline candidate --tolerance 10%": "test_a_candidate_is_held_against_its_baseline",
     "tools/test": None,                                 # runs this one
 }
+# those that take longest, and tell least beside the others' tests: run with all the others by a slow test
+LONG = ("hvdscale-scale digits/fc --workers", "hvdscale-scale job:workload",
+        "horovodrun --network-interface lo", "horovodrun -np 2 hvdscale-train digits/cnn --global-batch 512")
 # what the commands call by these names, of the data sets that are there
 LINKS = {"mnist": DATA / "mnist", "multi30k": DATA / "multi30k", "README.rst": ROOT / "README.rst",
          "tools": ROOT / "tools"}
@@ -61,7 +64,8 @@ def bash(command, folder):
     return done.stdout
 
 
-def test_every_command_but_those_of_other_tests_runs_as_written(tmp_path):
+@pytest.mark.parametrize("left_out", [LONG, pytest.param((), marks=pytest.mark.slow)], ids=["but the longest", "all"])
+def test_every_command_but_those_of_other_tests_runs_as_written(tmp_path, left_out):
     launcher_command("horovodrun", 1)
     (tmp_path / "job.py").write_text(block("python"))
     (tmp_path / "sweep.toml").write_text(block("toml"))
@@ -70,7 +74,7 @@ def test_every_command_but_those_of_other_tests_runs_as_written(tmp_path):
             (tmp_path / name).symlink_to(place)
     ran = 0
     for command in commands():
-        if command in ELSEWHERE or command.startswith("export PATH"):
+        if command in ELSEWHERE or command.startswith(("export PATH", *left_out)):
             continue
         data = re.search(r"--data-dir (\S+)", command)
         if data and not (tmp_path / data[1]).exists() and "hvdscale-data" not in command:
@@ -78,6 +82,11 @@ def test_every_command_but_those_of_other_tests_runs_as_written(tmp_path):
         bash(command, tmp_path)
         ran += 1
     assert ran >= 10
+
+
+def test_the_commands_left_out_are_in_the_readme():
+    for start in LONG:
+        assert sum(command.startswith(start) for command in commands()) == 1, start
 
 
 def test_commands_that_run_elsewhere_are_in_the_readme_and_their_tests_are_there():

@@ -58,6 +58,7 @@ def sweep_with_kills(tmp_path, kills, chosen):
     assert_same_sweep(out, whole, ("restarts/*",))
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_it_finds_the_same(tmp_path):
     sweep_with_kills(tmp_path, 1, random.Random(1))
 
