@@ -37,7 +37,7 @@ def test_a_killed_rank_ends_the_job_within_the_stall_time(train, launcher, rank)
     started = time.monotonic()
     code, output, status, _ = train(2, launcher=launcher, fault=f"kill:{rank}:30")
     assert code != 0
-    assert time.monotonic() - started < STALL + 30
+    assert time.monotonic() - started < STALL + 60            # start-up included, on a busy machine
     assert status in (Status.RUNNING, Status.INCOMPLETE)      # readable; RUNNING where rank 0 had no time to say
     assert re.search(r"signal 9|SIGKILL|a worker was lost|exit code -9|exit code 137", output)
 
