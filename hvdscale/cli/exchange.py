@@ -14,13 +14,13 @@ from ..log.export import export_archive
 from ..log.files import SIGNATURE
 from ..log.rcp import TARGET, UNITS, import_rcp
 from ..log.tables_csv import export_tables, import_tables, is_tables
+from ..log.unpacking import COMPRESSED
 from ..report.numbers import counted
 from .common import counts_said, size_said
 
 KINDS = ("archive", "csv", "rcp")
 BAR_SECONDS, LINE_SECONDS = 0.2, 5.0
 SHOWN = 10          # lines of what was left out
-COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")       # how files of gzip, bzip2 and xz begin
 LOST = ("left out: worker counts, times, targets, seeds, steps and restarts, for which an archive has no place; "
         "--as csv keeps all")
 ASSUMED = "assumed: 1 worker, as {} does not say how many there were"
@@ -153,7 +153,7 @@ def _kind(source) -> str:
         raise UsageError(f"{source}: is HDF5; if it is a log, it needs no import")
     if head.lstrip()[:1] == b"{":
         return "rcp"
-    if head.startswith(COMPRESSED) or head[257:262] == b"ustar" or ".tar" in os.path.basename(source):
+    if head.startswith(tuple(COMPRESSED)) or head[257:262] == b"ustar" or ".tar" in os.path.basename(source):
         return "archive"
     raise UsageError(f"{source}: is none of what can be imported: an archive (its folder, or that as a .tar, .tar.gz, "
                      ".tar.bz2 or .tar.xz), a folder with trials.csv and evaluations.csv, or a JSON object of MLPerf's "

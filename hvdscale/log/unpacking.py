@@ -16,25 +16,26 @@ from queue import Empty, Queue
 from threading import Thread
 
 CHUNK, AHEAD = 1 << 18, 16              # packed bytes unpacked at once, and how many such chunks may wait
-KINDS = {b"BZh": bz2.BZ2Decompressor, b"\x1f\x8b": partial(zlib.decompressobj, 16 + zlib.MAX_WBITS),
-         b"\xfd7zXZ\0": lzma.LZMADecompressor}
+# how a compressed file begins, and what unpacks it
+COMPRESSED = {b"BZh": bz2.BZ2Decompressor, b"\x1f\x8b": partial(zlib.decompressobj, 16 + zlib.MAX_WBITS),
+              b"\xfd7zXZ\0": lzma.LZMADecompressor}
 
 
 def unpacked(file: io.BufferedReader) -> io.BufferedReader:
     """The file's bytes, unpacked as its first ones say; reading raises what the unpacking did, such as EOFError."""
     start = file.peek(6)
-    magic = next((magic for magic in KINDS if start.startswith(magic)), b"")
+    magic = next((magic for magic in COMPRESSED if start.startswith(magic)), b"")
     return io.BufferedReader(_Ahead(_chunks(file, magic)), CHUNK)
 
 
 def _chunks(file, magic) -> Iterator[bytes]:
     """Large ones: the interpreter is asked for between two, and may be held by others for a while each time."""
-    unpacker = KINDS[magic]() if magic else None
+    unpacker = COMPRESSED[magic]() if magic else None
     while data := file.read(CHUNK):
         while unpacker and data:
             if unpacker.eof and data[:len(magic)] != magic[:len(data)]:
                 return                                      # what fills up the last block of a tape
-            unpacker = KINDS[magic]() if unpacker.eof else unpacker         # of several, one after the other
+            unpacker = COMPRESSED[magic]() if unpacker.eof else unpacker         # of several, one after the other
             yield unpacker.decompress(data)
             data = unpacker.unused_data
         yield data

@@ -46,6 +46,14 @@ def test_the_templates_that_are_queued_again_do_it_alike():
     assert len(written) == 1
 
 
+@pytest.fixture(params=["mpirun", "srun"])
+def launcher(request):
+    """What starts the workers of a job; srun where Slurm has PMIx."""
+    if request.param == "srun":
+        request.getfixturevalue("pmix")
+    return request.param
+
+
 def start(cluster, checkout, folder, *options, template="train", arguments=JOB, **environment):
     """Submit the slow job; gives its number once it has its first checkpoint."""
     launcher_command("mpirun", 1)
@@ -119,10 +127,7 @@ def test_a_job_that_gets_no_further_is_not_queued_again_for_ever(cluster, checko
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
-def test_a_job_that_is_cancelled_keeps_a_checkpoint_and_is_not_queued_again(checkout, request, tmp_path, launcher):
-    if launcher == "srun":
-        request.getfixturevalue("pmix")
+def test_a_job_that_is_cancelled_keeps_a_checkpoint_and_is_not_queued_again(checkout, tmp_path, launcher):
     with two_nodes(settings=PATIENT) as cluster:
         job = start(cluster, checkout, tmp_path, HVDSCALE_LAUNCHER=launcher, OMPI_MCA_odls_base_sigkill_timeout=30)
         time.sleep(1)
@@ -134,10 +139,7 @@ def test_a_job_that_is_cancelled_keeps_a_checkpoint_and_is_not_queued_again(chec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
-def test_a_job_is_queued_again_before_its_time_limit(cluster, checkout, request, tmp_path, launcher):
-    if launcher == "srun":
-        request.getfixturevalue("pmix")
+def test_a_job_is_queued_again_before_its_time_limit(cluster, checkout, tmp_path, launcher):
     job = start(cluster, checkout, tmp_path, "--signal=B:USR1@5", HVDSCALE_LAUNCHER=launcher,
                 arguments=["--steps", 100000, *JOB[2:]])
     end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 45))
@@ -150,10 +152,7 @@ def test_a_job_is_queued_again_before_its_time_limit(cluster, checkout, request,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
-def test_a_preempted_job_goes_on_exactly(checkout, request, tmp_path, launcher):
-    if launcher == "srun":
-        request.getfixturevalue("pmix")
+def test_a_preempted_job_goes_on_exactly(checkout, tmp_path, launcher):
     with two_nodes(settings=PREEMPTING) as cluster:
         job = start(cluster, checkout, tmp_path, "-plow", HVDSCALE_LAUNCHER=launcher)
         time.sleep(1)
