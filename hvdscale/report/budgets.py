@@ -149,7 +149,7 @@ def base_rates_table(*maps) -> Table | None:
     columns = [BATCH]
     for found in maps:
         within = heading(found.budget)
-        columns += [Column(f"{_key(found.budget)}_value", f"best {within}", "1", f"{found.column}"),
+        columns += [Column(f"{_key(found.budget)}_value", f"best {within}", "1", found.column),
                     Column(f"{_key(found.budget)}_log2_rate", f"log2 of its rate, {within}", "1",
                            "log2 of lr / (1 - momentum) / B" if found.effective else "log2 of lr / B",
                            "Masters & Luschi 2018, arXiv 1804.07612")]
