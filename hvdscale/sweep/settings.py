@@ -26,6 +26,8 @@ ELSEWHERE = {
                     "a sweep keeps its own files; leave it out"),
     "metaparameters": "it is what a sweep gives; leave it out",
     "commit_every": "it is for elastic jobs; leave it out",
+    **dict.fromkeys(("noise_every", "noise_groups"), "its trials log no steps, and with them no noise scale; "
+                    "hvdscale-train measures it"),
     **dict.fromkeys(("workload", "batch_sizes", "optimizers", "trials", "max_draws", "targets", "objective",
                      "evaluations", "repeats", "workers_per_trial", "prune", "prune_keep"),
                     "it stands at the top of the file, before the first [table]"),
@@ -111,8 +113,8 @@ class Keys:
         return any(name in self for name in OF_WARMUP)
 
     def layer(self) -> dict:
-        """The settings over what a sweep's trials do unless it is said: no rule on the learning rate, no warmup, no
-        noise measured. A gradual warmup of which something is said climbs from 0."""
+        """The settings over what a sweep's trials do unless it is said: no rule on the learning rate, no warmup. A
+        gradual warmup of which something is said climbs from 0. No noise is measured."""
         layer = {"lr_rule": "none", "noise_every": 0, "warmup": "gradual" if self.warms else "none"}
         if "gradual" in self.possible("warmup"):
             layer["warmup_start_factor"] = 0.0

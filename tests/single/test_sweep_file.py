@@ -144,9 +144,8 @@ def test_the_order_of_the_tables_is_of_no_account(read):
     ("warmup = 'constant'\nwarmup_start_factor = 0.5", {"warmup": "constant", "warmup_start_factor": 0.5}),
     ("warmup = 'none'", {"warmup": "none"}),
     ("lr_rule = 'linear'\nbase_batch = 8", {"lr_rule": "linear", "base_batch": 8, "warmup": "none"}),
-    ("noise_every = 5", {"noise_every": 5, "warmup": "none"}),
 ])
-def test_no_rule_no_warmup_and_no_noise_unless_it_is_said(read, settings, layer):
+def test_no_rule_and_no_warmup_unless_it_is_said_and_no_noise(read, settings, layer):
     found = read(SMALL + LR + f"[settings]\n{settings}\n").studies[0].layer
     assert found == {"lr_rule": "none", "noise_every": 0, "optimizer": "sgd", "global_batch": 4, "steps": 100, **layer}
 
@@ -346,6 +345,8 @@ TABLES = [
     ("[settings]\ncheckpoint = 'a'", "checkpoint", "settings: checkpoint is no setting"),
     ("[settings]\nmetaparameters = 'a'", "metaparameters", "settings: metaparameters is no setting"),
     ("[settings]\ncommit_every = 3", "commit_every", "settings: commit_every is no setting"),
+    ("[settings]\nnoise_every = 5", "noise_every", "settings: noise_every is no setting of a sweep: its trials log"),
+    ("[settings]\nnoise_groups = true", "noise_groups", "settings: noise_groups is no setting of a sweep"),
     ("[settings]\nlr_rule = 'tuned'", "lr_rule", "settings: lr_rule = 'tuned' needs what a sweep gives"),
     ("[settings]\neval_every = 3", "eval_every", "settings: eval_every and evaluations are two ways"),
     ("[settings]\neval_every = 0", "eval_every", "settings: eval_every = 0 never evaluates"),
