@@ -255,14 +255,14 @@ def _trial(log: Log, row: int) -> list[str]:
     trials, plan = log.trials, _plan(log, row)
     value = {name: trials[name][row] for name in trials}
     reason = f": {value['stop_reason']}" if value["stop_reason"] else ""
-    budget = f"{value['budget_steps']} steps" if value["budget_steps"] else "in seconds"
     settings = [f"{name.split('/', 1)[1]} {_number(value[name])}" for name in trials
                 if name.startswith("metaparameters/") and not np.isnan(value[name])]
     lines = [f"\ntrial {value['id']}: {_state(log, row)}{reason}",
              f"  workload   {value['dataset']}/{value['model']}",
              f"  batch      {value['global_batch']}{_shares(value)}",
              f"  optimizer  {value['optimizer']}: {', '.join(settings)}",
-             f"  budget     {budget}, target {_target(log, row) or 'none'}, seed {value['seed']}"]
+             f"  budget     {_budget(value['budget_steps'], plan)}, target {_target(log, row) or 'none'}, "
+             f"seed {value['seed']}"]
     lines += _complaint(log, row)
     if _draw(log, row):
         lines.append(f"  study      {_draw(log, row)}")
@@ -273,6 +273,12 @@ def _trial(log: Log, row: int) -> list[str]:
     if asked:
         lines.append(f"  asked      {json.dumps(asked, ensure_ascii=False)}")
     return lines + _restarts(log, value["id"])
+
+
+def _budget(steps, plan) -> str:
+    """Steps or seconds; others' results may tell neither."""
+    seconds = (plan.get("measurement") or {}).get("budget_seconds")
+    return f"{steps} steps" if steps else "not known" if seconds is None else f"{_number(seconds)} s"
 
 
 def _shares(value) -> str:

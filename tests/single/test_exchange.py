@@ -108,6 +108,13 @@ def test_tables_from_elsewhere_need_few_columns(tmp_path):
         assert run_of(read_trials(log)[1], Target.parse("val/error<0.3")).steps == 10
 
 
+@pytest.mark.parametrize("plan, budget", [("", "not known"), ('"{""measurement"": {""budget_seconds"": 90}}"', "90 s")])
+def test_the_budget_of_tables_from_elsewhere_is_shown_as_far_as_it_is_known(plan, budget, tmp_path):
+    trials = f"id,dataset,model,optimizer,global_batch,plan\n7,mnist,cnn,sgd,32,{plan}\n"
+    call("import", tables(tmp_path / "mine", trials, "trial,step,val/error\n7,0,0.9\n"), tmp_path / "log.h5")
+    assert f"budget     {budget}, target none" in call("show", tmp_path / "log.h5")[1]
+
+
 def test_tables_may_be_quoted_and_end_lines_their_way(tmp_path):
     tables(tmp_path / "mine", TRIALS.replace("mnist", '"mnist"').replace("\n", "\r\n"),
            EVALUATIONS.replace("0.25", '"0.25"').replace("\n", "\r\n"))
