@@ -15,7 +15,7 @@ from ..analysis.direction import check_direction
 from ..analysis.sections import Options, analyse, refuse_unknown
 from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
-from ..errors import HvdscaleError, LogError
+from ..errors import HvdscaleError, LogError, UsageError
 from ..log.check import refuse_unsound, refuse_unsound_trials
 from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import read_log
@@ -42,6 +42,7 @@ def make(paths: Iterable, targets: Sequence[Target] = (), out=None, *, options=O
     echo         takes each piece of text for the screen as soon as it is known
     tell         is told what is being done, see progress.Progress
     """
+    refuse_no_folder(out)
     with ExitStack() as opened:
         with _uncollected():
             logs, skipped = open_all(paths, skip_broken, opened, tell)
@@ -188,6 +189,20 @@ def write(document: Document, out, formats=FORMATS, tell=quiet):
     if "html" in formats:
         from .html import as_html
         yield put_file(os.path.join(out, "report.html"), as_html(document, tell))
+
+
+def refuse_no_folder(out):
+    """UsageError, before anything is worked out, where files cannot be written under ``out``; None: none will be."""
+    if out is None:
+        return
+    place = os.path.abspath(out)
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    if not os.path.isdir(place):
+        raise UsageError(f"--out {os.fspath(out)}: cannot be written: {place} is no directory; give another place")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UsageError(f"--out {os.fspath(out)}: cannot be written: no permission to write in {place}; give another "
+                         "place")
 
 
 def put_file(path, content):

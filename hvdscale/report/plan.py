@@ -24,7 +24,7 @@ from ..analysis.worker_plan import NoPlan, WorkerPlan, plans_of
 from ..errors import LogError, UsageError
 from .drawing import Figure, render
 from .make import put_file as put
-from .make import open_all
+from .make import open_all, refuse_no_folder
 from .numbers import counted
 from .plan_figures import EAGER, figures_of_plan
 from .plan_tables import model_table, plan_table
@@ -52,6 +52,7 @@ def make_plan(paths, targets, request, *, out=None, formats=FORMATS, skip_broken
 
     Raises UsageError or LogError, with what would help, where nothing can be planned. See plans_of and make.make.
     """
+    refuse_no_folder(out)
     with ExitStack() as opened:
         logs, skipped = open_all(paths, skip_broken, opened)
         trials, studies = [trial for log in logs for trial in read_trials(log)], studies_of(logs)

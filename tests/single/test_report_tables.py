@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from hvdscale.analysis.sections import Options, analyse
 from hvdscale.analysis.trials import read_trials
+from hvdscale.cli.plan import main as plan
 from hvdscale.cli.report import main
 from hvdscale.errors import LogError
 from hvdscale.log.schema import Status
@@ -437,11 +438,14 @@ def test_a_log_given_twice_counts_once(tmp_path):
     assert len(read_all([path, tmp_path, path])[0]) == 1
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+@pytest.mark.parametrize("command", [main, plan])
+@pytest.mark.parametrize("out", ["file", "file/report"])
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_told(command, out, tmp_path):
     path = save(log(trial()), tmp_path / "good.h5")
-    (tmp_path / "report").write_text("a file in the way")
-    result = CliRunner().invoke(main, [path, "--out", str(tmp_path / "report"), "--format", "json"])
-    assert result.exit_code and "cannot be written" in f"{result.output}{result.exception}"
+    (tmp_path / "file").write_text("a file in the way")
+    result = CliRunner().invoke(command, [path, "--out", str(tmp_path / out), "--format", "json"])
+    assert (result.exit_code, result.output) == (2, f"Error: --out {tmp_path / out}: cannot be written: "
+                                                    f"{tmp_path}/file is no directory; give another place\n")
 
 
 @pytest.mark.parametrize("arguments, said", [
