@@ -40,7 +40,7 @@ def best_under_figure(*found: BestUnder | None, title="", name="best-under-budge
     short = any(point.best_is_short for one in found for row in one.rows for point in row)
     said = [f"The best {' or '.join(sorted(metrics))} of the feasible trials within a budget, against the global "
             "batch: a line a budget, the larger the paler. Bars are "
-            f"{found[0].confidence:.0%} intervals of the median of the best of as many trials."]
+            f"{found[0].confidence:.0%} intervals of the median best of searches of as many trials."]
     if short:
         said.append("An open mark stands where the best trial ended before the budget was spent, at its target or "
                     "stopped by its search: it might have bettered that.")

@@ -150,8 +150,8 @@ def _efficiency_figure(section, series):
     what = f"Efficiency to {section.target}" if section.target else "Efficiency in examples per second"
     return Figure(
         f"efficiency-{words.series_name(series)}", f"{what}\n{words.series_kind(series)}",
-        f"Statistical efficiency, system efficiency and their product against workers; {words.series_kind(series)}."
-        if section.target else f"System efficiency against workers; {words.series_kind(series)}.",
+        ("Statistical efficiency, system efficiency and their product" if section.target else "System efficiency")
+        + f" against workers; {words.series_kind(series)}. Bars are {section.options.confidence:.0%} intervals.",
         "(S0 B0) / (S B) and (x / x0) / (W / W0)", POLLUX, _keys(point.cell for point in points), draw)
 
 

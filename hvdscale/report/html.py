@@ -184,7 +184,7 @@ def _figure(figure, anchor, still):
 
 def _figcaption(figure):
     source = f" Formula: {escape(figure.formula)}.{f' Source: {escape(figure.source)}.' if figure.source else ''}"
-    count, names = counted(len(figure.trials), "trial"), _trials(figure.trials)
+    count, names = f"{counted(len(figure.trials), 'trial')} behind this figure", _trials(figure.trials)
     if len(figure.trials) > MOST_NAMED:
         return (f"<figcaption>{escape(figure.caption)}<small>{source}</small><details><summary>{count}</summary>"
                 f"{names}</details></figcaption>")

@@ -225,7 +225,7 @@ def _scatter_figure(explored, shown):
         "live-scatter", "Where the trials lie",
         "Each trial at its metaparameters. Filled: it met the target of the slider within its budget; open: it did "
         "not; a cross: it diverged (INFEASIBLE); an open square: its search stopped it before; a star: the fewest "
-        f"steps of its batch.{part}",
+        f"steps of its batch. Named below are the trials that a star stands for.{part}",
         "met: the best value of the metric at any evaluation of the trial meets the target", SHALLUE,
         _leading(explored))
 

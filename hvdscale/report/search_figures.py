@@ -202,7 +202,7 @@ def scatter(panels: Sequence[tuple], x: str, y: str | None, *, title: str, name=
             _draw_space(one, space, found, x, y, len(found) > 1)
     said = [f"One mark a trial: its {x.replace('_', ' ')} and its "
             f"{'steps to the target' if y is None else y.replace('_', ' ')}."]
-    said.append("Discs met the target within the budget, triangles did not, a dot was stopped by its search before "
+    said.append("Discs met the target within the budget, triangles did not, dots were stopped by their search before "
                 "that was known, crosses diverged; the star is the trial with the fewest steps.")
     if y == MOMENTUM:
         said.append("Along each pale line the effective learning rate, learning rate / (1 - momentum), is the same; "
@@ -306,10 +306,10 @@ def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
     return Figure(
         "best-of-n" if objective == "steps" else f"best-of-n-{objective.replace('/', '-')}",
         f"What more trials found{f': {target}' if target else ''}",
-        f"The median, over all subsets of n of a study's feasible trials, of the best {objective} among them, against "
-        "n; one colour a global batch. A line that still falls at its right end calls for more trials. "
-        "Where most subsets met nothing there is no point; where pruned trials leave the median open, an open triangle "
-        "stands at what it must be above.",
+        "The median, over all subsets of n of a study's feasible trials, of the "
+        f"{'fewest ' * (objective == 'steps')}{what} among them, against n; one colour a global batch. A line that "
+        "still gets better at its right end calls for more trials. Where most subsets met nothing there is no point; "
+        "where pruned trials leave the median open, an open triangle stands at what it must be above.",
         "median of min over the C(N, n) subsets of n of N feasible trials", "",
         tuple(key for trials in found for key in trials.keys), draw)
 

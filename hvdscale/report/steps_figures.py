@@ -146,11 +146,11 @@ def _figure(panels, empty, kind, title, name, draw):
     estimates = [point.steps for curve in curves for point in curve.points]
     unmet = any(not one.met for one in estimates)
     source = f"{SHALLUE}, section 4"
-    said = [f"{NAMES[kind]} against the global batch, both axes in powers of 2; {SAID[kind]}."]
+    said = [f"{NAMES[kind]}{',' * (kind != STEPS)} against the global batch, both axes in powers of 2; {SAID[kind]}."]
     if several:
         said.append(f"One colour and mark a curve{'' if crowded else '; marks at one batch are set apart sideways'}.")
     if not crowded:
-        said.append(f"Bars are {curves[0].confidence:.0%} intervals of the median of the best of as many trials"
+        said.append(f"Bars are {curves[0].confidence:.0%} intervals of the median best of searches of as many trials"
                     + (", not of what they are divided by." if kind != STEPS else "."))
     if not crowded and any(one.low == 0 or one.met and math.isinf(one.high) for one in estimates):
         said.append("An arrow stands where an interval has no end.")

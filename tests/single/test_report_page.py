@@ -203,6 +203,11 @@ def test_the_page_says_it_in_words_before_the_tables(page):
     assert "not met" in page[at:] and "Method and provenance" in page[at:]
 
 
+def test_under_every_figure_stands_how_many_trials_it_is_made_of(page):
+    captions = re.findall("<figcaption>.*?</figcaption>", page, re.DOTALL)
+    assert captions and all(re.search(r"\b[\d,]+ trials? behind this figure\b", caption) for caption in captions)
+
+
 def test_every_colour_has_a_stand_in_for_dark_pages(page):
     used = set(re.findall(r"var\(--c([0-9a-f]{6})\)", page))
     dark = page[page.index("@media (prefers-color-scheme:dark){:root{--c"):]
