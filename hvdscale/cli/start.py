@@ -1,0 +1,21 @@
+"""Where the commands start: Ctrl-C ends one that is still being imported at once, without a traceback."""
+from __future__ import annotations
+
+from importlib import import_module
+from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
+
+
+def _command(name):
+    def start():
+        ignored = getsignal(SIGINT) is not default_int_handler      # as a shell has it for what runs in the background
+        if not ignored:
+            signal(SIGINT, SIG_DFL)
+        main = import_module(f"hvdscale.cli.{name}").main
+        if not ignored:
+            signal(SIGINT, default_int_handler)
+        return main()
+    return start
+
+
+train, scale, tune, doctor, report, plan, log, data = map(_command, (
+    "train", "scale", "tune", "doctor", "report", "plan", "log", "data"))
