@@ -136,8 +136,8 @@ class Settings:
     model_args: dict = _key({}, "arguments of the model, as model_args.dropout=0.2")
     seed: int = _key(0, "seed of every random stream", True, least=0)
     precision: str = _key(
-        "fp32", "arithmetic; bf16 and fp16: of the model, with parameters and optimizer in fp32", True,
-        choices=("fp32", "bf16", "fp16", "fp64"))
+        "fp32", "arithmetic; tf32: fp32 whose factors a GPU rounds; bf16 and fp16: of the model, with parameters and "
+        "optimizer in fp32", True, choices=("fp32", "tf32", "bf16", "fp16", "fp64"))
     compression: str = _key(
         "none", "gradients travel in their own type, or as fp16", choices=("none", "fp16"))
     loss_scale: float = _key(
@@ -145,7 +145,9 @@ class Settings:
         above=0)
     # how it is carried out
     device: str = _key(
-        "auto", "auto takes the local rank's GPU where there is one", choices=("auto", "cpu", "cuda"))
+        "auto", "auto takes the local rank's GPU where there is one", True, choices=("auto", "cpu", "cuda"))
+    deterministic: bool = _key(
+        False, "have a GPU give the same bits each time, as a CPU does; slower, and what has no such way fails", True)
     threads: int | None = _key(
         None, "threads a worker; by default OMP_NUM_THREADS, else the host's cores over its workers", least=1)
     bucket_mib: float = _key(

@@ -25,6 +25,7 @@ from .noise import log_columns, why_not_measured
 from .model import PADDED, fit_to_groups, make_model, share_model
 from .optimizers import make_optimizer
 from .plan import Place, Plan, settle
+from .precision import set_arithmetic
 from .snapshot import Progress
 from .train import run
 from .weights import check_writable, load_weights, save_weights
@@ -100,6 +101,7 @@ def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None 
         plan = settle(memory.settle(settings), workload, len(data.train), len(data.val), place)
         plan = with_data(plan, data.model_args, data.record)
         refuse_commit_every(settings, workers)
+        set_arithmetic(plan.precision, plan.deterministic, device)
         if device.type == "cpu":
             group.keep_freed_memory()
             local_workers, cores = _host_share(hosts, workers.rank)

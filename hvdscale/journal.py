@@ -92,7 +92,7 @@ class Journal(Silent):
             budget_steps=plan.budget_steps, plan=json.dumps(record),
             **{f"metaparameters/{name}": value for name, value in {**plan.metaparameters(), **more}.items()})
         writer.append("restarts", trial=trial, first_step=start.step, workers=plan.workers,
-                      host=socket.gethostname(), device=plan.device, time=time.time(),
+                      host=socket.gethostname(), device=device_name(plan.device), time=time.time(),
                       previous_end=start.previous_end)
         writer.flush(sync=True)
 
@@ -126,6 +126,12 @@ class Journal(Silent):
             except LogError as error:
                 self.failure = error
                 self._writer.abandon()
+
+
+def device_name(kind: str) -> str:
+    """What this process computes on: its GPU by name, such as NVIDIA A100-SXM4-40GB, or cpu."""
+    import torch
+    return torch.cuda.get_device_name() if kind == "cuda" else kind
 
 
 def versions() -> dict[str, str]:

@@ -84,6 +84,7 @@ class Plan:
     local_batch: int
     accumulate: int
     device: str
+    deterministic: bool
     threads: int
     bucket_mib: float
     loader_workers: int
@@ -169,7 +170,8 @@ def flat(part: Mapping) -> dict:
 
 MEASUREMENT = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every", "noise_every", "noise_groups",
                "eval_batch", "eval_splits", "train_eval_examples")
-EXECUTION = ("workers", "local_workers", "cores", "local_batch", "accumulate", "device", "threads", "bucket_mib",
+EXECUTION = ("workers", "local_workers", "cores", "local_batch", "accumulate", "device", "deterministic", "threads",
+             "bucket_mib",
              "loader_workers", "untimed_passes", "stall_seconds", "commit_every", "checkpoint_every",
              "checkpoint_seconds", "keep_checkpoints")
 
@@ -218,7 +220,8 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples),
         workers=place.workers, local_workers=place.local_workers, cores=place.cores,
         local_batch=largest_pass(global_batch, ghost_batch, place.workers, accumulate), accumulate=accumulate,
-        device=place.device, threads=settings.threads or max(1, place.cores // place.local_workers),
+        device=place.device, deterministic=settings.deterministic,
+        threads=settings.threads or max(1, place.cores // place.local_workers),
         bucket_mib=settings.bucket_mib, loader_workers=settings.loader_workers,
         untimed_passes=settings.untimed_passes, stall_seconds=settings.stall_seconds,
         commit_every=settings.commit_every or 0,
@@ -305,6 +308,10 @@ def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settin
         raise PlanError(f"--optimizer {settings.optimizer}: what {settings.metaparameters} has for global batch "
                         f"{global_batch} was tuned for {tuned['optimizer']}; leave --optimizer out, or give a file "
                         f"tuned for {settings.optimizer}")
+    optimizer = tuned.get("optimizer", settings.optimizer)
+    if ":" in optimizer and optimizer != settings.optimizer and not optimizer.startswith("torch.optim:"):
+        raise PlanError(f"{settings.metaparameters}: names the optimizer {optimizer}, whose module would be imported, "
+                        f"and run; if you know that code, give --optimizer {optimizer}, too")
     return settings.over(tuned)
 
 

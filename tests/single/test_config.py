@@ -97,7 +97,7 @@ def test_a_whole_number_is_taken_for_a_number():
     ("decay_at_steps", [2.5, 7], r"decay_at_steps = \[2.5, 7\] is not a list of growing positive numbers"),
     ("decay_at_epochs", [1, float("inf")], r"decay_at_epochs = \[1, inf\] is not a list of growing positive numbers"),
     ("decay_at_steps", ["5"], r"decay_at_steps = \['5'\] is not a list of growing positive numbers"),
-    ("precision", "fp8", "precision = 'fp8' is none of fp32, bf16, fp16, fp64"),
+    ("precision", "fp8", "precision = 'fp8' is none of fp32, tf32, bf16, fp16, fp64"),
     ("last_batch", "wrap", "last_batch = 'wrap' is none of carry, short, drop"),
     ("warmup", "slow", "warmup = 'slow' is none of gradual, constant, none"),
     ("decay", "exp", "decay = 'exp' is none of constant, linear, step, cosine"),

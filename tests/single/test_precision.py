@@ -1,6 +1,7 @@
 """Narrow arithmetic: fp32 parameters under bf16 and fp16, the loss scale, and gradients that travel as fp16."""
 import copy
 import math
+import os
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hvdscale.errors import PlanError
 from hvdscale.gradients import GradientBuffer
 from hvdscale.model import make_model
 from hvdscale.optimizers import make_optimizer
-from hvdscale.precision import LossScale
+from hvdscale.precision import LossScale, set_arithmetic
 from hvdscale.step import DataParallelStep
 from hvdscale.workers import Lone
 from tests.parallel import toy
@@ -106,3 +107,20 @@ def test_the_loss_scale_does_not_show_in_the_update():
 def test_a_loss_scale_without_fp16_is_an_error():
     with pytest.raises(PlanError, match="loss_scale acts only with precision = fp16 or compression = fp16"):
         toy.settled(1, loss_scale=2.0)
+
+
+def test_a_gpu_rounds_factors_only_where_that_is_asked_for():
+    for precision in ("tf32", "fp32", "bf16"):
+        set_arithmetic(precision, False, CPU)
+        assert torch.backends.cudnn.allow_tf32 == torch.backends.cuda.matmul.allow_tf32 == (precision == "tf32")
+
+
+@pytest.mark.parametrize("wanted, kind, set_", [(True, "cuda", True), (True, "cpu", False), (False, "cuda", False)])
+def test_torch_is_told_to_be_deterministic_on_a_gpu_alone(monkeypatch, wanted, kind, set_):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    try:
+        set_arithmetic("fp32", wanted, torch.device(kind))
+        assert torch.are_deterministic_algorithms_enabled() == ("CUBLAS_WORKSPACE_CONFIG" in os.environ) == set_
+    finally:
+        torch.use_deterministic_algorithms(False)
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)

@@ -1,0 +1,70 @@
+"""Jobs on a GPU: what a CPU finds, the same bits again, NCCL. Skipped where torch sees no GPU."""
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from hvdscale.log.reader import read_log
+from tests.conftest import ROOT, lacks, launcher_command
+
+GPU = "cuda"
+TRAIN = (sys.executable, "-m", "hvdscale.cli.train")
+NCCL = ("import horovod.torch as hvd, torch; hvd.init(); torch.cuda.set_device(hvd.local_rank()); "
+        "print(hvd.nccl_built() and hvd.allreduce(torch.ones(3, device='cuda'), op=hvd.Sum).tolist())")
+
+
+@pytest.fixture(autouse=True)
+def gpu():
+    if GPU == "cuda" and not torch.cuda.is_available():
+        lacks("gpu", "torch sees no GPU")
+
+
+@pytest.fixture
+def trained(run, tmp_path):
+    """Losses and parameters of a job of 20 steps, by the name that its files have."""
+    def trained(name, *options, workers=0, workload="digits/cnn", device=GPU):
+        launcher = launcher_command("horovodrun", workers) if workers else []
+        run(*launcher, *TRAIN, workload, "--steps", 20, "--global-batch", 64, "--target", "none", "--eval-every", 10,
+            "--device", device, "--log-file", f"{name}.h5", "--save-model", f"{name}.pt", *options)
+        with read_log(tmp_path / f"{name}.h5") as log:
+            loss = log.steps["loss"]
+        return loss, torch.load(tmp_path / f"{name}.pt", weights_only=True, map_location="cpu")
+    return trained
+
+
+def assert_close(one, other, rtol):
+    """rtol: of the largest value; 0 for the same bits."""
+    assert np.allclose(one[0], other[0], rtol=rtol, atol=0)
+    for name, values in one[1].items():
+        assert (values - other[1][name]).abs().max() <= rtol * values.abs().max(), name
+
+
+@pytest.mark.parametrize("workload", ["digits/fc", "digits/cnn"])
+@pytest.mark.parametrize("precision, rtol", [("fp64", 1e-10), ("fp32", 1e-4), ("tf32", 3e-2), ("bf16", 0.2)])
+def test_a_gpu_finds_what_a_cpu_finds(trained, workload, precision, rtol):
+    on_cpu = trained("on_cpu", "--precision", precision, workload=workload, device="cpu")
+    assert_close(on_cpu, trained("on_gpu", "--precision", precision, workload=workload), rtol)
+
+
+def test_a_deterministic_run_is_the_same_to_the_last_bit_and_goes_on_so(trained):
+    whole = trained("whole", "--deterministic")
+    assert_close(whole, trained("again", "--deterministic"), 0)
+    kept = ["--deterministic", "--checkpoint", "kept", "--resume", "auto"]
+    trained("parts", *kept, "--steps", 7, "--decay", "constant")
+    assert_close(whole, trained("parts", *kept), 0)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_nccl_joins_the_workers_of_one_host(run, trained, workers):
+    if torch.cuda.device_count() < workers:
+        lacks("gpus", f"needs {workers} GPUs")
+    said = run(*launcher_command("horovodrun", workers), sys.executable, "-c", NCCL).stdout
+    assert re.findall(r"True|False|\[.*\]", said) == [f"[{workers}.0, {workers}.0, {workers}.0]"] * workers
+    assert_close(trained("alone"), trained("joined", workers=workers), 1e-4)
+
+
+def test_a_step_on_the_gpu_is_timed_against_torchs_own(run):
+    done = run(sys.executable, ROOT / "tools/bench_step", "--device", GPU, "--blocks", 1, "--steps", 2, "digits/cnn")
+    assert "1 workers on cuda" in done.stdout and re.search(r"^digits/cnn +[\d.]+ +[\d.]+ +[\d.]+ ", done.stdout, re.M)
