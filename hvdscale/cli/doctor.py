@@ -4,10 +4,13 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 
 import click
 
 from ..errors import RanksDifferError
+from ..report.progress import Progress, quiet
 from .train import asked, carry_out_together, key_options
 
 
@@ -54,12 +57,20 @@ def _examine(name: str, layers: list[dict], sample: int, workers) -> int:
         if workers.rank == 0:
             print(render_findings([not_the_same(error)], width, terminal))
         return 1
-    examination = examine(job, layers, workers, sample, _progress if terminal else lambda name: None)
+    examination = examine(job, layers, workers, sample, say_on(workers.rank, terminal))
     if workers.rank == 0:
         if terminal:
             _progress("")
         print(render(examination, time.monotonic() - started, width, terminal))
     return 0 if examination.sound else 1
+
+
+def say_on(rank: int, terminal: bool) -> Callable[[str], None]:
+    """What tells on this rank of each check that begins: a terminal at once, else stderr once it takes a while."""
+    if terminal:
+        return _progress
+    tell = Progress(partial(click.echo, err=True)) if rank == 0 else quiet
+    return lambda name: tell(f"checking {name}")
 
 
 def _progress(name: str) -> None:

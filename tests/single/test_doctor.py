@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
+from hvdscale.cli.doctor import say_on
 from hvdscale.doctor.crew import on_each
 from hvdscale.doctor.examine import Examination, in_this_process
 from hvdscale.doctor.examples import digest, same_on_ranks, shards
@@ -190,6 +191,14 @@ def test_a_report_keeps_to_the_terminals_width_and_its_columns(width):
     assert max(map(len, lines)) <= width
     assert all(line[:24].isspace() or re.match(r"  \S.{13}  (passed|FAILED|-     )  \S", line)
                for line in lines[:lines.index("")])
+
+
+def test_without_a_terminal_checks_that_take_a_while_are_told_on_stderr_by_rank_0(capsys, monkeypatch):
+    monkeypatch.setattr("hvdscale.report.progress.AFTER", 0.0)
+    monkeypatch.setattr("hvdscale.report.progress.EVERY", 0.0)
+    for rank in (0, 1):
+        say_on(rank, False)("losses")
+    assert capsys.readouterr() == ("", "0 s: checking losses\n")
 
 
 def test_a_report_has_colour_only_where_it_is_asked_for():
