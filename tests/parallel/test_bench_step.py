@@ -13,7 +13,7 @@ def test_a_step_is_timed_against_torchs_own(run, np):
     launcher = launcher_command("mpirun", np) if np > 1 else []
     done = run(*launcher, sys.executable, ROOT / "tools/bench_step", *workloads, "--blocks", "1", "--steps", "2",
                "--device", "cpu", "--local-batch", "16")
-    assert f"{np} workers on cpu, 16 examples each" in done.stdout
+    assert f"{np} worker{'s' * (np > 1)} on cpu, 16 examples each" in done.stdout
     for workload in workloads:
         [ours, theirs, ratio] = re.search(rf"^{workload} +([\d.]+) +([\d.]+) +([\d.]+) ", done.stdout, re.M).groups()
         assert float(ratio) == pytest.approx(float(ours) / float(theirs), abs=0.1)
