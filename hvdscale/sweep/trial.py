@@ -5,6 +5,7 @@ A trial keeps its state in OUT/checkpoints by time alone, and goes on from it in
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import shutil
@@ -145,6 +146,7 @@ class Trials:
 
     def prepare(self, settled: Settled, number: int) -> Job:
         """The trial's job; raises the same HvdscaleError on all ranks."""
+        gc.collect()        # the last trial's model and steps refer to each other, and would be kept for many trials
         layers = settled.layers(number, self._folder(settled, number))
         return prepare(self.workload, layers, self.group, Memory(data=self.data))
 

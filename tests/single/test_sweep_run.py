@@ -1,7 +1,9 @@
 """Sweeps of the quadratic bowl, in one process: what they find, what costs a trial alone, how they go on."""
+import gc
 import json
 import math
 import shutil
+import weakref
 
 import pytest
 
@@ -206,3 +208,21 @@ def test_a_study_that_was_left_out_comes_back_as_it_was_or_not_at_all(tmp_path):
     with pytest.raises(UsageError, match="sgd-b64.json: budget_steps was 12 and is now 40"):
         here(with_more(sweep_file(tmp_path, trials=2, high="0.4"), own.format(40)), tmp_path / "out")
     assert here(with_more(sweep_file(tmp_path, trials=2, high="0.4"), own.format(12)), tmp_path / "out")[0] == 0
+
+
+def test_one_trial_after_another_takes_the_memory_of_one(tmp_path, monkeypatch):
+    built, alive = [], []
+
+    def remembered(self, **model_args):
+        model = quadratic.Bowl(**model_args)
+        alive.append(sum(other() is not None for other in built))
+        built.append(weakref.ref(model))
+        return model
+    monkeypatch.setattr(quadratic.Quadratic, "build", remembered)
+    gc.collect()
+    gc.disable()                # it would come at some time: when, depends on the objects, not on their size
+    try:
+        here(sweep_file(tmp_path, batch_sizes="[16]", trials=3), tmp_path / "out")
+    finally:
+        gc.enable()
+    assert len(alive) >= 3 and max(alive) <= 1
