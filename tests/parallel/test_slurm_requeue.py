@@ -41,9 +41,10 @@ def test_the_templates_are_clean():
 
 
 def test_the_templates_that_are_queued_again_do_it_alike():
-    written = {re.sub(r"\w+\.sbatch: .*", "", re.search(r"^queue_again\(\) .*?^}", path.read_text(), re.M | re.S)[0])
-               for path in TEMPLATES if "queue_again" in path.read_text()}
-    assert len(written) == 1
+    for function in ("queue_again", "node_lost"):
+        found = [re.search(rf"^{function}\(\) .*?^}}", path.read_text(), re.M | re.S) for path in TEMPLATES]
+        written = [re.sub(r"\w+\.sbatch: .*", "", match[0]) for match in found if match]
+        assert (len(written), len(set(written))) == (3, 1)
 
 
 @pytest.fixture(params=["mpirun", "srun"])
