@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from .ends import Outcome, Start
 from .launch import launched
 from .plan import Plan
+from .printable import printable
 from .scaling import lr_factor
 
 LINE_SECONDS, BAR_SECONDS, WIDTH = 2.0, 0.1, 24
@@ -49,7 +50,7 @@ class Display(Quiet):
 
     def say(self, text):
         self._erase()
-        print(text, file=self._out, flush=True)
+        print(printable(text), file=self._out, flush=True)
 
     def evaluation(self, step, measured):
         self._value = f"{measured.get(self._column, float('nan')):.4g}"

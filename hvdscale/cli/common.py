@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from ..errors import HvdscaleError, StoppedError, UsageError
+from ..printable import printable
 from ..report.numbers import counted
 
 INTERRUPTED, BROKEN_PIPE = 130, 141      # as a shell reports SIGINT and SIGPIPE
@@ -28,7 +29,7 @@ class _Ending:
             sys.stdout.flush()
             return result
         except HvdscaleError as error:
-            click.echo(f"Error: {error}", err=True)
+            say_error(error)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
@@ -101,7 +102,12 @@ def size_said(size: float) -> str:
 
 def say_error(error: HvdscaleError) -> None:
     """One message on stderr."""
-    click.echo(f"Error: {error}", err=True)
+    echo(f"Error: {error}", err=True)
+
+
+def echo(text: str = "", err: bool = False) -> None:
+    """A piece of text on stdout or stderr, in which names and messages from others' files steer no terminal."""
+    click.echo(printable(text), err=err)
 
 
 def stop_before_the_steps(*_: object) -> None:

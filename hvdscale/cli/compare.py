@@ -15,7 +15,7 @@ from ..report.compare import as_json, comparison_table, detail_table, verdict_li
 from ..report.make import open_all
 from ..report.tables import as_csv, as_text
 from ..target import Target
-from .common import Command, confidence_of, share_of
+from .common import Command, confidence_of, echo, share_of
 
 REGRESSED = 4           # exit code
 WRITERS = (".json", ".csv")
@@ -61,8 +61,8 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
     trials = [_read(path, skip_broken) for path in (baseline, candidate)]
     comparisons = compare_trials(*trials, [Target.parse(target) for target in targets], tolerances)
     for comparison in comparisons:
-        click.echo(as_text(comparison_table(comparison)))
-    click.echo(verdict_line(comparisons))
+        echo(as_text(comparison_table(comparison)))
+    echo(verdict_line(comparisons))
     if out is not None:
         _write(out, comparisons, (baseline, candidate))
     verdict = verdict_of(comparisons)
@@ -75,7 +75,7 @@ def _read(path, skip_broken):
     with ExitStack() as opened:
         logs, skipped = open_all([path], skip_broken, opened)
         for message in skipped:
-            click.echo(f"skipped: {message}")
+            echo(f"skipped: {message}")
         return [trial for log in logs for trial in read_trials(log)]
 
 

@@ -16,7 +16,7 @@ from ..log.rcp import TARGET, UNITS, import_rcp
 from ..log.tables_csv import export_tables, import_tables, is_tables
 from ..log.unpacking import COMPRESSED
 from ..report.numbers import counted
-from .common import counts_said, size_said
+from .common import counts_said, echo, size_said
 
 KINDS = ("archive", "csv", "rcp")
 BAR_SECONDS, LINE_SECONDS = 0.2, 5.0
@@ -58,17 +58,17 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, 
         finally:
             progress.end()
         _tell(seen, source, out, progress.seconds)
-        click.echo(ASSUMED.format("an archive"), err=True)
+        echo(ASSUMED.format("an archive"), err=True)
     elif kind == "csv":
         try:
             rows = import_tables(source, out, progress=progress.share, **how)
         finally:
             progress.end()
-        click.echo(f"{out}: {counts_said(rows)}, {size_said(os.path.getsize(out))}")
+        echo(f"{out}: {counts_said(rows)}, {size_said(os.path.getsize(out))}")
     else:
         trials = import_rcp(source, out, unit=unit, train_examples=train_examples, **how)
-        click.echo(f"{out}: {counted(trials, 'trial')} under the target {TARGET}")
-        click.echo(ASSUMED.format("a reference point"), err=True)
+        echo(f"{out}: {counted(trials, 'trial')} under the target {TARGET}")
+        echo(ASSUMED.format("a reference point"), err=True)
 
 
 @click.command("export")
@@ -88,9 +88,9 @@ def export_log(log, out, kind):
             lost = "" if not done.own else LOST
     finally:
         progress.end()
-    click.echo(f"{out}: {said}")
+    echo(f"{out}: {said}")
     if lost:
-        click.echo(lost, err=True)
+        echo(lost, err=True)
 
 
 class Progress:
@@ -168,16 +168,16 @@ def _refuse_for_others(kind, **given):
 
 def _tell(seen: Seen, source, out, seconds):
     for line in seen.wrong[:SHOWN]:
-        click.echo(f"left out: {line}", err=True)
+        echo(f"left out: {line}", err=True)
     if len(seen.wrong) > SHOWN:
-        click.echo(f"left out: {len(seen.wrong) - SHOWN:,} more", err=True)
+        echo(f"left out: {len(seen.wrong) - SHOWN:,} more", err=True)
     if seen.others:
-        click.echo(f"not of the layout, left out: {seen.others[0]}" +
-                   (f" and {len(seen.others) - 1:,} more files" if len(seen.others) > 1 else ""), err=True)
+        echo(f"not of the layout, left out: {seen.others[0]}" +
+             (f" and {len(seen.others) - 1:,} more files" if len(seen.others) > 1 else ""), err=True)
     wrong = f"; {len(seen.wrong):,} trials or files were wrong" if seen.wrong else ""
-    click.echo(f"{out}: {counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
-               f"{_studies(seen.studies)}, "
-               f"{size_said(os.path.getsize(out))}, in {seconds:.1f} s{wrong}")
+    echo(f"{out}: {counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
+         f"{_studies(seen.studies)}, "
+         f"{size_said(os.path.getsize(out))}, in {seconds:.1f} s{wrong}")
 
 
 def _studies(number) -> str:

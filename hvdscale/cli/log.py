@@ -19,7 +19,7 @@ from ..log.segments import find_logs
 from ..report.numbers import counted
 from ..target import Target
 from . import exchange
-from .common import Group, counts_said, size_said
+from .common import Group, counts_said, echo, size_said
 
 SHORT = 12          # rows shown of a long table: half from its start, half from its end
 
@@ -49,7 +49,7 @@ def list_logs(logs, everything):
         except HvdscaleError as error:
             bad.append(error)
     if len(rows) > 1:
-        click.echo(_listed(rows))
+        echo(_listed(rows))
     _complain(bad)
 
 
@@ -62,25 +62,25 @@ def list_logs(logs, everything):
 def show(path, trial, plan, evaluations, steps):
     """What a log holds: the run, its restarts and evaluations, and why it ended."""
     with read_log(path) as log:
-        click.echo("\n".join(_heading(log)))
+        echo("\n".join(_heading(log)))
         ids = log.trials["id"]
         if trial is None and len(ids) > 1:
-            click.echo(_listed([HEADINGS[1:]] + [line[1:] for line in _lines(log, False)]))
+            echo(_listed([HEADINGS[1:]] + [line[1:] for line in _lines(log, False)]))
             rest = "" if len(ids) <= SHORT else f", hvdscale-log ls {path} --all lists every one"
-            click.echo(f"\nhvdscale-log show {path} --trial N shows one of them{rest}")
+            echo(f"\nhvdscale-log show {path} --trial N shows one of them{rest}")
             return
         if len(ids) == 0:
-            click.echo("no trial has begun")
+            echo("no trial has begun")
             return
         if trial is not None and trial not in ids:
             raise LogError(f"{path}: there is no trial {trial}; there are {_some(ids)}")
         row = 0 if trial is None else int(np.flatnonzero(ids == trial)[0])
-        click.echo("\n".join(_trial(log, row)))
+        echo("\n".join(_trial(log, row)))
         if plan:
-            click.echo("\nplan\n" + _plan_text(log.trials["plan"][row]))
-        click.echo("\n" + _table(log, log.evaluations, ids[row], evaluations))
+            echo("\nplan\n" + _plan_text(log.trials["plan"][row]))
+        echo("\n" + _table(log, log.evaluations, ids[row], evaluations))
         if steps:
-            click.echo("\n" + _table(log, log.steps, ids[row], True))
+            echo("\n" + _table(log, log.steps, ids[row], True))
 
 
 @main.command()
@@ -91,7 +91,7 @@ def check(logs):
     for path in find_logs(logs):
         try:
             with check_log(path) as log:
-                click.echo(f"{path}: ok: {counts_said({table.name: table.rows for table in log.tables})}")
+                echo(f"{path}: ok: {counts_said({table.name: table.rows for table in log.tables})}")
         except HvdscaleError as error:
             bad.append(error)
     _complain(bad)
@@ -107,8 +107,8 @@ def merge(logs, out, overwrite, take_over):
     merged = merge_logs(find_logs(logs), out, overwrite, take_over)
     for log, changed in merged:
         note = f", {counted(changed, 'trial')} under another number" if changed else ""
-        click.echo(f"{log.path}: {counts_said({table.name: table.rows for table in log.tables})}{note}")
-    click.echo(f"{out}: {counted(len(merged), 'log')}, {size_said(os.path.getsize(out))}")
+        echo(f"{log.path}: {counts_said({table.name: table.rows for table in log.tables})}{note}")
+    echo(f"{out}: {counted(len(merged), 'log')}, {size_said(os.path.getsize(out))}")
 
 
 @main.command()
@@ -118,12 +118,12 @@ def repair(path, take_over):
     """Put a copy of all that can be read in the place of a log that was interrupted or damaged."""
     done = repair_log(path, take_over)
     if done is None:
-        click.echo(f"{path}: nothing to repair")
+        echo(f"{path}: nothing to repair")
         return
-    click.echo(f"{path}: kept {counts_said(done.kept)}")
+    echo(f"{path}: kept {counts_said(done.kept)}")
     for what in done.lost or ["nothing"]:
-        click.echo(f"lost: {what}")
-    click.echo(f"as it was: {', '.join(done.originals)}")
+        echo(f"lost: {what}")
+    echo(f"as it was: {', '.join(done.originals)}")
 
 
 exchange.add_to(main)
@@ -371,7 +371,7 @@ def _some(ids) -> str:
 def _complain(errors):
     """Ends the command with all messages on stderr, if there are any."""
     for error in errors[:-1]:
-        click.echo(f"Error: {error}", err=True)
+        echo(f"Error: {error}", err=True)
     if errors:
         raise errors[-1]
 

@@ -13,7 +13,7 @@ from ..analysis.worker_plan import Request
 from ..errors import UsageError
 from ..report.plan import FORMATS, make_plan
 from ..target import Target
-from .common import Command, confidence_of, formats_of
+from .common import Command, confidence_of, echo, formats_of
 
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 THOUSANDS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
@@ -67,7 +67,7 @@ def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameter
     links = links_of(bandwidth, latency, parameters)
     make_plan(logs, [Target.parse(target) for target in targets], request, out=out,
               formats=formats_of(formats, FORMATS), skip_broken=skip_broken, links=links,
-              noise_scale=noise_scale, given=steps_of(steps) if steps else None, echo=click.echo)
+              noise_scale=noise_scale, given=steps_of(steps) if steps else None, echo=echo)
 
 
 def request_of(asked) -> Request:

@@ -17,7 +17,7 @@ from ..report.progress import Progress
 from ..report.studies import Asked
 from ..report.watch import EVERY, follow
 from ..target import Target
-from .common import Command, confidence_of, formats_of, share_of
+from .common import Command, confidence_of, echo, formats_of, share_of
 
 
 class Report(Command):
@@ -74,8 +74,8 @@ def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, u
     options = Options(share_of("--perfect-within", perfect_within), share_of("--useful-within", useful_within),
                       confidence_of(confidence))
     make(logs, [Target.parse(target) for target in targets], out, options=options, formats=formats_of(formats, FORMATS),
-         skip_broken=skip_broken, asked=Asked(_budgets(budgets), compare, paper), echo=click.echo,
-         tell=Progress(partial(click.echo, err=True)))
+         skip_broken=skip_broken, asked=Asked(_budgets(budgets), compare, paper), echo=echo,
+         tell=Progress(partial(echo, err=True)))
 
 
 def _budgets(texts):

@@ -267,15 +267,15 @@ def _add(log: ImportedLog, study: Study, plan: dict, batch: Batch, seen: Seen):
 
 
 class _Folder:
-    """An archive in a folder."""
+    """An archive in a folder. Links in it are not followed: one from elsewhere must not show what this machine has."""
 
     def __init__(self, root: str):
         self.root, self.others = root, []
-        self._found = sorted(_study_folders(root), key=lambda found: _order(found[0]))
+        self._found = sorted(self._study_folders(), key=lambda found: _order(found[0]))
         if not self._found:
             raise LogError(f"{root}: there is no study.json in it: no archive of the layout "
                            "dataset/model/optimizer/batch_size/study.json, and no trials.csv: no tables")
-        self.trials = sum(1 for _, path in self._found for entry in os.scandir(path) if entry.is_dir())
+        self.trials = sum(1 for _, path in self._found for entry in os.scandir(path) if _is_folder(entry))
 
     def share(self, done: int) -> float:
         """Of the work, after so many trials."""
@@ -287,9 +287,9 @@ class _Folder:
             where = os.path.join(self.root, *folders)
             study = Study(_inner(folders), where, os.path.join(path, "study.json"), [])
             for entry in os.scandir(path):
-                if not entry.is_dir():
+                if not _is_folder(entry):
                     if entry.name != "study.json":
-                        self.others.append(os.path.join(where, entry.name))
+                        self.others.append(os.path.join(where, entry.name) + " (a link)" * entry.is_symlink())
                 elif _trial_id(entry.name) is None:
                     study.wrong.append(f"{where}/{entry.name}: is no number of a trial")
                 else:
@@ -300,21 +300,25 @@ class _Folder:
     def _trial(self, where, entry) -> TrialFiles:
         return TrialFiles(f"{where}/{entry.name}", int(entry.name), *(os.path.join(entry.path, name) for name in FILES))
 
+    def _study_folders(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Folders with a study.json, up to six levels deep, and those of trials without one beside them."""
+        waiting = [((), self.root)]
+        while waiting:
+            folders, path = waiting.pop()
+            try:
+                entries = list(os.scandir(path))
+            except OSError as error:
+                raise LogError(f"{path}: cannot be read: {error.strerror}") from error
+            names = [entry.name for entry in entries if _is_folder(entry)]
+            if any(entry.name == "study.json" for entry in entries) or _holds_trials(path, names):
+                yield folders, path
+            elif len(folders) < 6:
+                self.others += [f"{entry.path} (a link)" for entry in entries if entry.is_symlink()]
+                waiting += [((*folders, name), os.path.join(path, name)) for name in names]
 
-def _study_folders(root: str) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Folders with a study.json, up to six levels deep, and those of trials without one beside them."""
-    waiting = [((), root)]
-    while waiting:
-        folders, path = waiting.pop()
-        try:
-            entries = list(os.scandir(path))
-        except OSError as error:
-            raise LogError(f"{path}: cannot be read: {error.strerror}") from error
-        names = [entry.name for entry in entries if entry.is_dir()]
-        if any(entry.name == "study.json" for entry in entries) or _holds_trials(path, names):
-            yield folders, path
-        elif len(folders) < 6:
-            waiting += [((*folders, name), os.path.join(path, name)) for name in names]
+
+def _is_folder(entry: os.DirEntry) -> bool:
+    return entry.is_dir(follow_symlinks=False)
 
 
 def _holds_trials(path, names) -> bool:

@@ -45,7 +45,9 @@ class SafeFile(io.RawIOBase):
     def __init__(self, path: str):
         super().__init__()
         self.error: OSError | None = None
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)                             # of a killed process; or a link, which is not to be followed
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._at = self._end = 0
         self._kept: list[tuple[int, bytes]] = []
 

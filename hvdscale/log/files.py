@@ -77,7 +77,7 @@ def save(file: h5py.File, path: str, sync: bool):
     file.close()
     head = as_closed(image[:SUPERBLOCK.size])           # HDF5 1.12 forgets the checksum there
     try:
-        with open(path, "wb") as out:
+        with new_file(path) as out:
             out.write(head)
             out.write(memoryview(image)[len(head):])
             out.flush()
@@ -87,6 +87,14 @@ def save(file: h5py.File, path: str, sync: bool):
         with contextlib.suppress(OSError):
             os.unlink(path)
         raise
+
+
+def new_file(path: str):
+    """A new file, open for writing bytes, in the place of what is there: a link goes, and where it leads nothing is
+    written, since folders of logs come from others, too."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return open(path, "xb")
 
 
 def library_versions() -> dict:
@@ -289,9 +297,34 @@ def _verify(path: str, file: h5py.File, parts):
     if int(version) > VERSION:
         raise LogError(f"{path}: is written in schema version {int(version)}, this hvdscale ({__version__}) reads "
                        f"up to version {VERSION}; install a newer hvdscale")
-    missing = [name for name in parts if name not in file]
-    if missing:
-        raise LogError(f"{path}: is a damaged log: it has no /{missing[0]}")
+    for name in parts:
+        try:
+            part_of(path, file, name)
+        except KeyError:
+            raise LogError(f"{path}: is a damaged log: it has no /{name}") from None
+
+
+def part_of(path: str, file: h5py.File, name: str):
+    """The table, column or heap of this name; KeyError where there is none.
+
+    Raises LogError where it lies in another file: a log from elsewhere must not show, or copy, what this machine has.
+    """
+    found = file
+    for step in name.split("/"):
+        if found.id.links.get_info(step.encode("utf-8", "surrogateescape")).type != h5py.h5l.TYPE_HARD:
+            raise LogError(f"{path}: /{name} is a link, as nothing in a log is; it is not followed")
+        found = found[step]
+    if isinstance(found, h5py.Dataset):
+        refuse_elsewhere(path, found)
+    return found
+
+
+def refuse_elsewhere(path: str, dataset: h5py.Dataset):
+    """LogError where the values of a dataset would be read from another file than the log's own."""
+    how = dataset.id.get_create_plist()
+    if how.get_external_count() or how.get_layout() == h5py.h5d.VIRTUAL:
+        raise LogError(f"{path}: {dataset.name} has its values in another file, as no part of a log has; it is not "
+                       "read")
 
 
 def rows_within(dataset: h5py.Dataset, rows: int, size: int) -> int:

@@ -4,10 +4,13 @@
 """
 from __future__ import annotations
 
+import os
+
 import h5py
 import numpy as np
 
 from ..errors import LogError
+from .files import refuse_elsewhere
 from .schema import Column, columns, metaparameter_column, metric_column
 
 KINDS = {"int": "iu", "float": "f", "status": "iu", "text": "iu"}
@@ -24,6 +27,7 @@ def refuse_wrong_layout(path: str, table: str, group: h5py.Group, specs: dict[st
             raise LogError(f"{path}: {table} has no column {column.name}; is it a log of another program?")
     for name, found in specs.items():
         dataset = group[name]
+        refuse_elsewhere(path, dataset)
         shape = (len(dataset), 2) if found.type == "text" and dataset.ndim else (dataset.size,)
         if dataset.dtype.kind not in KINDS[found.type] or dataset.shape != shape:
             raise LogError(f"{path}: {table}/{name} holds {dataset.dtype} entries in the shape {dataset.shape}, as no "
@@ -35,7 +39,7 @@ def refuse_wrong_layout(path: str, table: str, group: h5py.Group, specs: dict[st
         if wanted and found.unit and found.unit != wanted.unit:
             raise LogError(f"{path}: {table}/{name} is in {found.unit} where {wanted.unit} belongs; units are not "
                            "converted, as nothing says that the rest of the log is in them")
-        _refuse_hollow(path, f"{table}/{name}", dataset, rows)
+        refuse_hollow(path, f"{table}/{name}", dataset, rows)
 
 
 def _made(table, name):
@@ -47,12 +51,15 @@ def _made(table, name):
     return metric_column(name) if table == "evaluations" else None
 
 
-def _refuse_hollow(path, what, dataset, rows):
+def refuse_hollow(path, what, dataset, rows):
     """LogError where a column claims more rows than the bytes that it has in the file can stand for."""
     size = min(rows, len(dataset)) * dataset.dtype.itemsize * (dataset.shape[1] if dataset.ndim > 1 else 1)
-    if size > SMALL_BYTES and size > DENSEST * dataset.id.get_storage_size():
-        raise LogError(f"{path}: {what} claims {rows:,} rows, but has {dataset.id.get_storage_size():,} bytes in the "
-                       f"file; 'hvdscale-log repair {path}' saves what there is")
+    if size <= SMALL_BYTES:
+        return
+    stored = min(dataset.id.get_storage_size(), os.path.getsize(path))
+    if size > DENSEST * stored:
+        raise LogError(f"{path}: {what} claims {rows:,} rows, but has {stored:,} bytes in the file; "
+                       f"'hvdscale-log repair {path}' saves what there is")
 
 
 def known_attributes(attributes: dict) -> dict:

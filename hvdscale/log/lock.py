@@ -79,7 +79,7 @@ def holder(log: str) -> dict | None:
     """
     path = log + SUFFIX
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)     # a pipe keeps nobody waiting
     except OSError:
         return None
     try:
@@ -102,7 +102,7 @@ def describe(owner: dict) -> str:
 
 def _open(path: str, log: str) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)      # what it leads to would be emptied
     except OSError as error:
         raise LogError(f"{log}: cannot be written here: {path}: {error.strerror}") from error
 
@@ -128,7 +128,7 @@ def _read(path: str) -> dict:
     try:
         with open(path, encoding="utf-8") as file:
             owner = json.load(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return owner if isinstance(owner, dict) else {}
 

@@ -11,6 +11,7 @@ is its *layout*, kept as JSON.
 from __future__ import annotations
 
 import csv
+import errno
 import functools
 import io
 import json
@@ -116,7 +117,7 @@ def read_trials(trials: Sequence[TrialFiles]) -> Batch:
 
 
 def file_bytes(content: bytes | str | None, name: str, most: int | None = None) -> bytes:
-    """What a file of an archive holds; raises WrongFile where it is missing, too large or no plain file.
+    """What a file of an archive holds; raises WrongFile where it is missing, too large, a link or no plain file.
 
     content  bytes, or the path of the file;  name  the file's, as an error shall call it
     most     bytes that it may have; None: those of its name in LARGEST
@@ -126,7 +127,8 @@ def file_bytes(content: bytes | str | None, name: str, most: int | None = None) 
     if isinstance(content, bytes):
         return content
     try:
-        descriptor = os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)       # a pipe keeps nobody waiting
+        # a pipe keeps nobody waiting, and a link does not lead out of the archive
+        descriptor = os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             state = os.fstat(descriptor)
             if not stat.S_ISREG(state.st_mode):
@@ -139,6 +141,8 @@ def file_bytes(content: bytes | str | None, name: str, most: int | None = None) 
     except FileNotFoundError:
         raise WrongFile(f"{name}: is missing") from None
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise WrongFile(f"{name}: is no plain file, but a link; put what it leads to in its place") from None
         raise WrongFile(f"{name}: cannot be read: {error.strerror}") from error
 
 

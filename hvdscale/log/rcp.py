@@ -100,7 +100,7 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
 def read_points(source: str, unit: str | None = None) -> list[Point]:
     """The points of a file by benchmark and batch size; raises LogError."""
     try:
-        data, _ = json_object(file_bytes(source, source, LARGEST), source)
+        data, _ = json_object(file_bytes(os.path.realpath(source), source, LARGEST), source)
         refuse_deep(data, source)
         if not is_rcp(data):
             raise WrongFile(f"{source}: is JSON, but no table of reference convergence points: each entry needs "

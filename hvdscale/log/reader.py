@@ -19,8 +19,8 @@ import numpy as np
 from ..errors import LogError
 from ..target import SPLITS
 from . import lock, segments
-from .files import open_file, read_attribute, reading, rows_within, superblock
-from .layout import as_column, known_attributes, refuse_wrong_layout
+from .files import open_file, part_of, read_attribute, reading, rows_within, superblock
+from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_layout
 from .schema import SOURCE, STEPS, TABLES, Column, Status, columns
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
@@ -41,12 +41,13 @@ class Part:
             self.segment = segments.of_file(path, self.file)
             self.attributes = known_attributes(
                 {name: read_attribute(value) for name, value in self.file.attrs.items()})
-            self.rows = {table: int(self.file[table]["committed_rows"][0]) for table in TABLES}
+            self.rows = {table: int(part_of(path, self.file, f"{table}/committed_rows")[0]) for table in TABLES}
             self.columns = {table: column_specs(self.file[table]) for table in TABLES}
             for table, rows in self.rows.items():
                 if rows < 0:
                     raise LogError(f"{path}: {table}/committed_rows is {rows}")
                 refuse_wrong_layout(path, table, self.file[table], self.columns[table], rows)
+            refuse_hollow(path, "text", self.file["text"], len(self.file["text"]))
             self._refuse_lost_rows()
             self.rows["trials"] = begun_trials(self)
 

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import LogError
 from . import segments
 from .compact import merged_attributes, show, write_log
-from .files import TEMPORARY, open_file, read_attribute, reading, rows_within, superblock
+from .files import TEMPORARY, open_file, part_of, read_attribute, reading, rows_within, superblock
 from .lock import Lock
 from .reader import SCHEMA, Log, absent, begun_trials, column_specs, decode, read_log
 from .schema import SOURCE, TABLES, Status
@@ -146,7 +146,7 @@ class SalvagedPart:
     def _read_table(self, table):
         specs = {column.name: column for column in SCHEMA[table] if not column.optional}
         with self._noting(table):
-            specs |= column_specs(self.file[table])
+            specs |= column_specs(part_of(self.path, self.file, table))
         rows = self._committed(table, specs)
         values = {name: self._read_column(table, spec, rows) for name, spec in specs.items()}
         can_miss = {column.name for column in (*SCHEMA[table], *SOURCE) if column.optional}
@@ -165,19 +165,19 @@ class SalvagedPart:
     def _committed(self, table, specs) -> int:
         """Rows that were whole when written; of a closed file, whose columns have no more, also from their lengths."""
         with self._noting(f"{table}/committed_rows"):
-            dataset = self.file[table]["committed_rows"]
+            dataset = part_of(self.path, self.file, f"{table}/committed_rows")
             if rows_within(dataset, 1, self._size):
                 return int(dataset[0])
         if superblock(self.path).flags:
             return 0
         with self._noting(table):
-            return min(len(self.file[table][name]) for name in specs)
+            return min(len(part_of(self.path, self.file, f"{table}/{name}")) for name in specs)
         return 0
 
     def _read_column(self, table, spec, committed) -> np.ndarray:
         """As many of the committed rows as can be read."""
         with self._noting(f"{table}/{spec.name}"):
-            dataset = self.file[table][spec.name]
+            dataset = part_of(self.path, self.file, f"{table}/{spec.name}")
             rows = rows_within(dataset, min(committed, len(dataset)), self._size)
             values = _read_up_to(dataset, rows)
             return self._texts(values, "{}" if spec.name == "plan" else "") if spec.type == "text" else values
@@ -187,7 +187,7 @@ class SalvagedPart:
         """The texts; where one is not whole, ``lost_text`` from there on."""
         out, whole = np.full(len(spans), lost_text, dtype=object), 0
         with self._noting("text"):
-            heap = self.file["text"]
+            heap = part_of(self.path, self.file, "text")
             size = rows_within(heap, len(heap), self._size)
             bad = (spans < 0).any(axis=1) | (spans.sum(axis=1) > size)
             whole = int(bad.argmax()) if bad.any() else len(spans)
@@ -203,7 +203,8 @@ class SalvagedPart:
             with reading(self.path):
                 yield
         except LogError as error:
-            self.lost.append(f"{self.path}: {what}: {error.__cause__ or error}")
+            said = str(error.__cause__ or error).removeprefix(f"{self.path}: ")
+            self.lost.append(f"{self.path}: {what}: {said}")
 
 
 def _read_up_to(dataset, rows) -> np.ndarray:

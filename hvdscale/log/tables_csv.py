@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from ..errors import LogError
+from ..printable import as_cell, of_cell
 from .bulk import BulkLog
 from .check import refuse_unsound_trials
 from .decimals import Block, CellsError
@@ -68,7 +69,7 @@ def _write_about(log: Log, path: str):
 def _write_table(table: Table, path: str) -> Iterator[int]:
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(table.specs)
+        writer.writerow(map(as_cell, table.specs))
         for first in range(0, table.rows, ROWS):
             rows = min(ROWS, table.rows - first)
             writer.writerows(zip(*(_texts(table.read_rows(name, first, first + rows), spec.type)
@@ -81,7 +82,7 @@ def _texts(values: np.ndarray, kind: str) -> list[str]:
         return [repr(value) if value == value else "" for value in values.tolist()]
     if kind == "status":
         return [Status(value).name for value in values.tolist()]
-    return values.tolist()
+    return [as_cell(text) for text in values] if kind == "text" else values.tolist()
 
 
 def is_tables(path) -> bool:
@@ -270,7 +271,7 @@ class _Csv:
         if not os.path.isfile(self.path):
             raise WrongFile(f"{self.path}: is no plain file")
         with self._open() as file:
-            self.header = tuple(next(csv.reader(file, strict=True), ()))
+            self.header = tuple(map(of_cell, next(csv.reader(file, strict=True), ())))
         twice = [name for at, name in enumerate(self.header) if name in self.header[:at]]
         if twice:
             raise WrongFile(f"{self.path}:1: two columns are named {twice[0]!r}")
@@ -347,7 +348,7 @@ class _Csv:
 
     def _values(self, kind, at, rows):
         if kind == "text":
-            return [row[at] for _, row in rows]
+            return [of_cell(row[at]) for _, row in rows]
         convert = {"int": self._integer, "float": self._float, "status": self._status}[kind]
         values = [convert(row[at], line, at) for line, row in rows]
         return np.array(values, {"int": np.int64, "float": np.float64, "status": np.int8}[kind])

@@ -16,6 +16,7 @@ from queue import Empty, Queue
 from threading import Thread
 
 CHUNK, AHEAD = 1 << 18, 16              # packed bytes unpacked at once, and how many such chunks may wait
+MOST = 32 * CHUNK                       # bytes of such a chunk: zeros may be packed to a millionth
 # how a compressed file begins, and what unpacks it
 COMPRESSED = {b"BZh": bz2.BZ2Decompressor, b"\x1f\x8b": partial(zlib.decompressobj, 16 + zlib.MAX_WBITS),
               b"\xfd7zXZ\0": lzma.LZMADecompressor}
@@ -36,11 +37,22 @@ def _chunks(file, magic) -> Iterator[bytes]:
             if unpacker.eof and data[:len(magic)] != magic[:len(data)]:
                 return                                      # what fills up the last block of a tape
             unpacker = COMPRESSED[magic]() if unpacker.eof else unpacker         # of several, one after the other
-            yield unpacker.decompress(data)
+            yield unpacker.decompress(data, MOST)
+            while rest := _held_back(unpacker):
+                yield rest
             data = unpacker.unused_data
         yield data
     if unpacker and not unpacker.eof:
         raise EOFError("it ends before its compressed data do")
+
+
+def _held_back(unpacker) -> bytes:
+    """The next MOST bytes of what the unpacker was given; none where it waits for more, or is at its end."""
+    if unpacker.eof:
+        return b""
+    if hasattr(unpacker, "unconsumed_tail"):                # zlib's
+        return unpacker.decompress(unpacker.unconsumed_tail, MOST)
+    return b"" if unpacker.needs_input else unpacker.decompress(b"", MOST)
 
 
 class _Ahead(io.RawIOBase):

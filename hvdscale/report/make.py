@@ -17,6 +17,7 @@ from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
 from ..errors import HvdscaleError, LogError, UsageError
 from ..log.check import refuse_unsound, refuse_unsound_trials
+from ..log.files import new_file
 from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import read_log
 from ..log.segments import find_logs
@@ -210,7 +211,7 @@ def put_file(path, content):
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder or ".", exist_ok=True)
-        with open(f"{path}.tmp", "wb") as file:
+        with new_file(f"{path}.tmp") as file:
             file.write(content)
         os.replace(f"{path}.tmp", path)
     except OSError as error:

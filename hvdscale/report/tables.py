@@ -12,6 +12,7 @@ import textwrap
 from dataclasses import dataclass
 
 from ..analysis.parts import NAMES
+from ..printable import as_cell
 from . import words
 from .numbers import RANGE, listed, number, percent, ratio, span, spread, whole
 
@@ -215,9 +216,10 @@ def as_csv(table) -> str:
     for row in table.rows:
         values = []
         for cell, wide in zip(row.cells, ranged):
-            values.append(cell.shown if cell.value is None else cell.value)
+            value = cell.shown if cell.value is None else cell.value
+            values.append(as_cell(value) if isinstance(value, str) else value)
             values += [math.nan if end is None else end for end in (cell.low, cell.high)] if wide else []
-        writer.writerow(values + ["; ".join(f"{log}:{trial}" for log, trial in row.trials)])
+        writer.writerow(values + [as_cell("; ".join(f"{log}:{trial}" for log, trial in row.trials))])
     return out.getvalue()
 
 

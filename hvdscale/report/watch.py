@@ -24,6 +24,7 @@ from ..errors import LogError
 from ..log import lock, segments
 from ..log.reader import read_log
 from ..log.schema import Status
+from ..printable import printable
 from ..target import Target
 from .numbers import counted, duration, number
 
@@ -200,13 +201,13 @@ class Screen:
     def say(self, text):
         """A line that stays."""
         self._erase()
-        print(text, file=self._out, flush=True)
+        print(printable(text), file=self._out, flush=True)
 
     def show(self, news, lines):
         """What a look found: lines that stay, and how everything stands."""
         self._erase()
         for line in news:
-            print(line, file=self._out)
+            print(printable(line), file=self._out)
         if self._terminal:
             columns, rows = shutil.get_terminal_size()
             lines = [row for line in lines for row in _folded(line, columns - 1)]       # one letter more would wrap
@@ -217,7 +218,7 @@ class Screen:
         else:
             lines, self._told = [line for line in lines if line not in self._told], set(lines)
         for line in lines:
-            print(line, file=self._out)
+            print(printable(line), file=self._out)
         self._out.flush()
 
     def end(self, summary):
