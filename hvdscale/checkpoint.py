@@ -25,7 +25,7 @@ from .ends import Start, Stop
 from .errors import CheckpointError, HvdscaleError, LogError
 from .generators import random_state
 from .journal import Silent
-from .log.files import sync_directory
+from .log.files import new_file, sync_directory
 from .log.lock import Lock, describe, holder
 from .log.schema import Status
 from .plan import Plan
@@ -36,6 +36,7 @@ from .workers import Lone
 FORMAT = 1
 TEMPORARY = ".tmp"
 OUTCOME = "outcome"
+UNFINISHED = re.compile(rf"(step-\d+\.pt|{OUTCOME}){re.escape(TEMPORARY)}")
 
 
 def listed(folder: str) -> list[tuple[int, str]]:
@@ -79,7 +80,7 @@ def write(path: str, state: dict) -> None:
     """Write a checkpoint whole or not at all; raises CheckpointError."""
     temporary = path + TEMPORARY
     try:
-        with open(temporary, "wb") as file:
+        with new_file(temporary) as file:
             torch.save(state, file)
             file.flush()
             os.fsync(file.fileno())
@@ -123,7 +124,7 @@ class Folder:
 
     def remove(self, paths: list[str]) -> None:
         """Remove checkpoints, and what a killed process left of one."""
-        unfinished = [os.path.join(self.path, name) for name in os.listdir(self.path) if name.endswith(TEMPORARY)]
+        unfinished = [os.path.join(self.path, name) for name in os.listdir(self.path) if UNFINISHED.fullmatch(name)]
         for path in paths + unfinished:
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -141,9 +142,9 @@ class Folder:
         with contextlib.suppress(OSError, CheckpointError):
             told = {"status": status, "reason": reason, "exit_code": exit_code,
                     "job": os.environ.get("SLURM_JOB_ID"), "checkpoint": self.newest(), **more}
-            # names of files need not be text
-            with open(self._outcome + TEMPORARY, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+            text = json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+            with new_file(self._outcome + TEMPORARY) as file:
+                file.write(text.encode("utf-8", "backslashreplace"))        # names of files need not be text
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(self._outcome + TEMPORARY, self._outcome)

@@ -140,7 +140,7 @@ def _move(old: dict, new: dict) -> str:
 def _with_log(start: Start, settings: Settings, plan: Plan) -> tuple[Start, int]:
     """The start with the log that its checkpoint belongs to, and the last step there.
 
-    With overwrite, a new log takes the place of another's, or of one that is not there.
+    With overwrite, a new log takes the place of another's, or of one that is not there: where the user says.
     """
     path, known = settings.log or start.state["log"]["path"], start.state["log"]["id"]
     try:
@@ -150,8 +150,9 @@ def _with_log(start: Start, settings: Settings, plan: Plan) -> tuple[Start, int]
             wrong = f"{path} is the log of another run than {start.checkpoint}"
     except LogError as error:
         wrong = f"{start.checkpoint} goes on with a log that cannot be read: {error}"
-    if not settings.overwrite:
-        raise LogError(f"{wrong}. Name its log with --log, or begin a new one at step {start.step} with --overwrite")
+    if not settings.overwrite or not settings.log:      # a checkpoint does not say what is written over
+        anew = "--overwrite" if settings.log else "--log FILE --overwrite"
+        raise LogError(f"{wrong}. Name its log with --log, or begin a new one at step {start.step} with {anew}")
     return replace(start, log=path, notes=(*start.notes, f"a new log begins at step {start.step}")), start.step
 
 

@@ -120,6 +120,9 @@ class Result:
             raise ValueError(f"it lacks {error}, or has a value unknown here") from error
         except (AttributeError, TypeError) as error:
             raise ValueError(first_line(error)) from error
+        for log, _ in result.pieces:
+            if log in ("", ".", "..") or "/" in log or "\0" in log:
+                raise ValueError(f"its log {log!r} is no name of a file in logs")
         if result.kind not in KINDS:
             raise ValueError(f"its kind is {result.kind!r}, not one of {', '.join(KINDS)}")
         return result
@@ -249,7 +252,7 @@ class Ledger:
     def _touch(self, study: str, name: str) -> None:
         path = self._path(study, name)
         with writing(path):
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o644))
         sync_directory(path)
 
     def _path(self, study: str, name: str) -> str:
@@ -301,7 +304,8 @@ class Ledger:
         path = self._path(study, f"{number}.claim-{attempt}")
         if path not in self._claims:
             claim = _read(path)
-            self._claims[path] = claim if isinstance(claim, dict) and claim.get("owner") else {"owner": "?"}
+            named = isinstance(claim, dict) and re.fullmatch(r"[^/\0]+", str(claim.get("owner", "")))
+            self._claims[path] = {**claim, "owner": named[0]} if named else {"owner": "?"}
         return self._claims[path]
 
     def _read_result(self, study: str, number: int) -> Result:
@@ -373,7 +377,7 @@ def _read(path: str):
             return None
         except OSError as error:
             raise LogError(f"{path}: cannot be read: {error.strerror or error}") from error
-        except ValueError:
+        except (ValueError, RecursionError):
             time.sleep(wait)
     return None
 
@@ -411,5 +415,5 @@ def kept(path: str) -> dict:
             return dict(json.load(file))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, RecursionError, TypeError, ValueError) as error:
         raise LogError(f"{path}: cannot be read: {error}") from None

@@ -411,6 +411,27 @@ def test_the_log_is_found_where_it_was_without_being_named(train):
     assert columns_of("moved.h5")["steps/step"].tolist() == list(range(1, 31))
 
 
+def test_a_checkpoint_does_not_say_what_is_written_over(train, tmp_path):
+    train(signal_at=12)
+    (tmp_path / "precious").write_text("mine")
+    state = read("ck/step-14.pt")
+    write("stranger.pt", {**state, "log": {**state["log"], "path": str(tmp_path / "precious")}})
+    with pytest.raises(LogError, match="precious.*begin a new one at step 14 with --log FILE --overwrite"):
+        train(resume="stranger.pt", checkpoint="new", log=None, overwrite=True)
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_files_of_others_in_the_folder_and_behind_links_in_it_stay(train, tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "ck").mkdir()
+    (tmp_path / "ck/notes.tmp").write_text("mine")
+    for name in ("step-0.pt.tmp", "step-7.pt.tmp", "outcome.tmp"):
+        (tmp_path / "ck" / name).symlink_to(tmp_path / "precious")
+    assert train(signal_at=5) == 75
+    assert (tmp_path / "precious").read_text() == (tmp_path / "ck/notes.tmp").read_text() == "mine"
+    assert steps() == [7, 0] and sorted(os.listdir("ck")) == ["notes.tmp", "outcome", "step-0.pt", "step-7.pt"]
+
+
 def test_a_log_without_its_checkpoints_is_not_begun_anew_unasked(train):
     train(signal_at=12)
     shutil.rmtree("ck")

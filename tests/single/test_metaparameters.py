@@ -55,6 +55,15 @@ def test_another_optimizer_than_the_one_tuned_for_is_refused_naming_both(written
         settled(global_batch=64, lr_rule="tuned", metaparameters=str(path), optimizer="adam")
 
 
+def test_code_that_a_file_of_metaparameters_names_is_not_run_unless_the_user_names_it_too(written):
+    path = written("[global_batch.64]\noptimizer = 'stranger:Optimizer'\nlr = 1\n")
+    with pytest.raises(PlanError, match="names the optimizer stranger:Optimizer, whose module would be imported, and "
+                                        "run; if you know that code, give --optimizer stranger:Optimizer, too"):
+        settled(global_batch=64, lr_rule="tuned", metaparameters=str(path))
+    plan = settled(global_batch=64, lr_rule="tuned", metaparameters=str(path), optimizer="stranger:Optimizer")
+    assert plan.optimizer == "stranger:Optimizer"
+
+
 def test_an_entry_without_an_optimizer_serves_the_one_that_is_typed(written):
     path = written("[global_batch.64]\nlr = 1\n")
     assert settled(global_batch=64, lr_rule="tuned", metaparameters=str(path), optimizer="adam").optimizer == "adam"

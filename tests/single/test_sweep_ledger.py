@@ -261,6 +261,8 @@ def test_a_result_keeps_every_number_in_plain_json():
     (json.dumps(RESULT.as_json() | {"best": "good"}), "'good'"),
     (json.dumps(RESULT.as_json() | {"steps": [1]}), "is not the result of draw 7"),
     (json.dumps(RESULT.as_json() | {"pieces": 3}), "is not the result of draw 7"),
+    *((json.dumps(RESULT.as_json() | {"pieces": [[log, 0]]}), "its log '.*' is no name of a file in logs")
+      for log in ("../../other.h5", "/etc/other.h5", "..", "")),
     (json.dumps(RESULT.as_json() | {"number": None}), "is not the result of draw 7"),
 ])
 def test_a_file_that_is_no_result_is_named(ledger, text, said):
@@ -279,7 +281,7 @@ def test_files_of_other_names_are_let_be(ledger, owner):
     assert list(ledger.results(STUDY)) == [7] and ledger.running(STUDY) == {} and ledger.dead(STUDY) == []
 
 
-@pytest.mark.parametrize("text", ["", '{"owner": "no', "[]", "{}"])
+@pytest.mark.parametrize("text", ["", '{"owner": "no', "[]", "{}", '{"owner": [1]}', '{"owner": "../../x"}'])
 def test_a_claim_that_was_cut_off_counts_as_a_dead_one(ledger, owner, text):
     ledger.claim(STUDY, 0, owner)
     with open(os.path.join(ledger.out, "trials", STUDY, "0.claim-1"), "w") as file:
