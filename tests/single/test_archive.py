@@ -521,6 +521,27 @@ def test_what_is_no_plain_file_is_not_opened(make, tmp_path):
         import_archive(tmp_path / "archive", tmp_path / "log.h5")
 
 
+@pytest.mark.parametrize("name", ["study.json", "2/metadata.json", "2/measurements.csv"])
+def test_a_link_is_no_file_of_an_archive(name, tmp_path):
+    folder = small(tmp_path / "archive")
+    os.rename(folder / name, tmp_path / "away")
+    (folder / name).symlink_to(tmp_path / "away")
+    with pytest.raises(LogError, match=f"{name}: is no plain file, but a link"):
+        import_archive(tmp_path / "archive", tmp_path / "log.h5")
+
+
+def test_what_is_behind_a_link_is_left_out_and_named(tmp_path):
+    os.rename(small(tmp_path / "archive") / "2", tmp_path / "away")
+    (tmp_path / "archive" / PLACE / "2").symlink_to(tmp_path / "away")
+    small(tmp_path / "other", place=PLACE.replace("mnist", "a"))
+    (tmp_path / "archive/a").symlink_to(tmp_path / "other/a")
+    (tmp_path / "archive/loop").symlink_to(tmp_path / "archive")
+    (tmp_path / "link").symlink_to(tmp_path / "archive")
+    seen = import_archive(tmp_path / "link", tmp_path / "log.h5")
+    assert (seen.studies, seen.trials) == (1, 2)
+    assert sorted(seen.others) == [f"{tmp_path}/link/{name} (a link)" for name in ("a", "loop", f"{PLACE}/2")]
+
+
 def test_a_study_whose_study_json_is_lost_is_not_passed_over(tmp_path):
     (small(tmp_path / "archive", place=PLACE.replace("mnist", "a")) / "study.json").unlink()
     small(tmp_path / "archive")
