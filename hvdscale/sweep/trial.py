@@ -114,6 +114,7 @@ class Trials:
         self._writer: LogWriter | None = None
         self._begun = 0
         self._history, self._started = History([], {}), 0.0
+        gc.freeze()         # what is there now stays, and need not be looked at after each trial
 
     def carry_out(self, settled: Settled, number: int, threshold: Callable[[], float], display: Quiet) -> Result | None:
         """The result of a trial; None where a signal has stopped it. All ranks of the group make the call.

@@ -62,7 +62,8 @@ def test_the_studies_logs_are_whole_and_say_what_was_searched(alone):
 def pruned_and_unpruned(tmp_path, keep, **said):
     """Of each study the fewest steps with pruning and without, over the draws of both, and what pruning saved."""
     for prune in ("true", "false"):
-        here(sweep_file(tmp_path, prune=prune, prune_keep=keep, **said), tmp_path / prune)
+        code, printed = here(sweep_file(tmp_path, prune=prune, prune_keep=keep, **said), tmp_path / prune)
+        assert code == 0, printed
     names = studies_in(tmp_path / "true")
     assert names == studies_in(tmp_path / "false")
     for study in names:
