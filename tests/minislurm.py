@@ -94,6 +94,11 @@ def possible(layout):
         return False
 
 
+def _command_line(pid):
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read()
+
+
 def _free_ports(count):
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -113,6 +118,7 @@ class MiniSlurm:
         self.layout = layout or ("hosts" if possible("hosts") else "plain")
         self.names = [f"n{i + 1}" for i in range(nodes)]
         self._cpus, self._given, self._processes, self._settings = cpus, environment, {}, settings
+        self._without_slurmd = set()
         net = f"198.18.{os.getpid() % 250}."                     # a range for tests of networks
         self._address = net + "1" if self.layout == "net" else "127.0.0.1"
         self._addresses = {name: net + str(10 + i) if self.layout == "net" else self._address
@@ -178,7 +184,7 @@ class MiniSlurm:
         return kept
 
     def _start(self):
-        folder, conf = self._folder, self.environment["SLURM_CONF"]
+        folder = self._folder
         if self.layout == "net":
             self._bridge = f"sl{os.getpid() % 10**7}"
             self._ip(f"ip link add {self._bridge} type bridge; ip addr add {self._address}/24 dev {self._bridge}; "
@@ -187,10 +193,9 @@ class MiniSlurm:
                     f"--pid-file={folder}/run/munged.pid", f"--log-file={folder}/log/munged.log",
                     f"--seed-file={folder}/run/munge.seed")
         self._until(lambda: os.path.exists(f"{folder}/run/munge.sock"), "munged")
-        self._spawn("slurmctld", "-D", "-i", "-f", conf)
-        self._until(lambda: " UP" in self.run("scontrol", "ping", check=False).stdout, "slurmctld")
+        self.start_slurmctld()
         for name in self.names:
-            self._spawn_node(name, "-D", "-N", name, "-f", conf)
+            self.power_on(name)
         idle = dict.fromkeys(self.names, "idle")
         self._until(lambda: self.node_states() == idle, "idle nodes")
 
@@ -199,8 +204,10 @@ class MiniSlurm:
             return self._spawn("slurmd", *options, name=name)
         wait = "until ip -4 addr show dev eth0 2>/dev/null | grep -q inet; do sleep .01; done; "
         net = self.layout == "net"
+        again = f"{self._folder}/run/again-{name}"               # a node stays up without slurmd, if that is killed
         setup = (f"{wait if net else ''}hostname {name} && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && "
-                 f"mount --bind {self._folder}/hosts /etc/hosts && {{ {which('slurmd')} {' '.join(options)} & wait; }}")
+                 f"mount --bind {self._folder}/hosts /etc/hosts && while {which('slurmd')} {' '.join(options)}; "
+                 f"[ $? = 137 ]; do until rm {again} 2>/dev/null; do sleep 0.1; done; done")
         self._spawn(*_namespaces(*["--net"] * net), "bash", "-c", setup, name=name)
         if net:
             self._plug_in(name)
@@ -212,7 +219,10 @@ class MiniSlurm:
         """Give the node its address, on the bridge."""
         pid, end, own = self._processes[name].pid, f"{self._bridge}{name}", os.readlink("/proc/self/ns/net")
         self._until(lambda: os.readlink(f"/proc/{pid}/ns/net") != own, f"network of {name}")
-        self._ip(f"ip link add {end} type veth peer name eth0 netns {pid}; ip link set {end} master {self._bridge} up; "
+        address = f"02:00:00:00:00:{self.names.index(name):02x}"       # after a restart too: others have noted it
+        self._ip(f"ip link del {end} 2>/dev/null || true; "            # of a node that was powered off
+                 f"ip link add {end} type veth peer name eth0 netns {pid} address {address}; "
+                 f"ip link set {end} master {self._bridge} up; "
                  f"nsenter -t {pid} -n sh -ec 'ip link set lo up; ip addr add {self._addresses[name]}/24 dev eth0; "
                  "ip link set eth0 up'")
 
@@ -257,12 +267,69 @@ class MiniSlurm:
 
     # ---- nodes and jobs
 
-    def power_off(self, name):
-        """Kill all that runs on a node, and tell Slurm, which would find out after SlurmdTimeout; not in "plain"."""
+    def power_off(self, name, tell=True):
+        """Kill all that runs on a node; Slurm is told, or finds out after SlurmdTimeout; not in "plain"."""
         process = self._processes.pop(name)
         process.kill()
         process.wait()
-        self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=test")
+        self._without_slurmd.discard(name)
+        if tell:
+            self.run("scontrol", "update", f"nodename={name}", "state=down", "reason=test")
+
+    def power_on(self, name):
+        """Start a node that is off."""
+        self._spawn_node(name, "-D", "-N", name, "-f", self.environment["SLURM_CONF"])
+
+    def cut_off(self, name):
+        """Pull the node's network cable; in "net"."""
+        self._ip(f"ip link set {self._bridge}{name} down")
+
+    def join(self, name):
+        """Plug the cable in again."""
+        self._ip(f"ip link set {self._bridge}{name} up")
+
+    def kill_slurmd(self, name):
+        """Kill a node's daemon, and leave what it started; not in "plain"."""
+        wanted = f"{which('slurmd')}\0-D\0-N\0{name}\0-f\0{self.environment['SLURM_CONF']}\0".encode()
+        [pid] = [pid for pid in filter(str.isdigit, os.listdir("/proc")) if _command_line(pid) == wanted]
+        os.kill(int(pid), signal.SIGKILL)
+        self._without_slurmd.add(name)
+
+    def start_slurmd(self, name):
+        """Start a daemon that was killed."""
+        self._without_slurmd.remove(name)
+        self._write(f"run/again-{name}", "")
+
+    def kill_slurmctld(self):
+        """Kill the controller."""
+        self._processes["slurmctld"].kill()
+        self._processes.pop("slurmctld").wait()
+
+    def start_slurmctld(self):
+        """Start the controller, with what it had kept of jobs."""
+        self._spawn("slurmctld", "-D", "-i", "-f", self.environment["SLURM_CONF"])
+        self._until(lambda: " UP" in self.run("scontrol", "ping", check=False).stdout, "slurmctld")
+
+    def repair(self, limit=60):
+        """End all jobs, and have all nodes idle again."""
+        if "slurmctld" not in self._processes:
+            self.start_slurmctld()
+        for name in self.names:
+            if name not in self._processes:
+                self.power_on(name)
+            elif name in self._without_slurmd:
+                self.start_slurmd(name)
+            if self.layout == "net":
+                self.join(name)
+        self.cancel_all(limit)
+        idle = dict.fromkeys(self.names, "idle")
+
+        def resumed():
+            states = self.node_states()
+            for name in [name for name in self.names if states.get(name, "").startswith(("down", "drain"))]:
+                self.run("scontrol", "update", f"nodename={name}", "state=resume", check=False)
+            return states == idle
+        self._until(resumed, "idle nodes", limit)
 
     def run(self, *command, check=True, timeout=60, **options):
         """A finished command of this cluster, with its output as text."""
@@ -285,13 +352,17 @@ class MiniSlurm:
         """The ended job as scontrol describes it, by field; raises TimeoutError."""
         end = time.monotonic() + limit
         while True:
-            line = self.run("scontrol", "-o", "show", "job", job).stdout
-            fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            fields = self.described(job)
             if fields["JobState"] in FINAL:
                 return fields
             if time.monotonic() > end:
                 raise TimeoutError(f"job {job}: {fields['JobState']}, {fields['Reason']}\n{self.logs()}")
             time.sleep(0.05)
+
+    def described(self, job):
+        """The job as scontrol describes it, by field."""
+        line = self.run("scontrol", "-o", "show", "job", job).stdout
+        return dict(word.split("=", 1) for word in line.split() if "=" in word)
 
     def start_again(self, job, limit=60):
         """Start a job that is queued again, soon: it would wait two minutes."""

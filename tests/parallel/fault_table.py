@@ -4,7 +4,8 @@
 
 Jobs of two workers, digits/fc, with a checkpoint every second; the moment is drawn. Whatever happens, the job ends
 with its reason or goes on, within the stall time; no process is left; the log is whole, and has all rows but those of
-the last second; the newest checkpoint can be gone on from. What breaks that is printed as BROKEN.
+the last second; the newest checkpoint can be gone on from. What breaks that is printed as BROKEN. Those of the nodes,
+under Slurm, stand in node_faults; they take Slurm, and root.
 """
 import contextlib
 import os
@@ -20,8 +21,9 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from hvdscale.checkpoint import listed, read
-from tests.parallel.launched_job import Job, reason
+from hvdscale.checkpoint import listed
+from tests.parallel import node_faults
+from tests.parallel.launched_job import Job, held, reason
 from tests.single.made_runs import assert_same_columns, assert_same_state, state_of
 
 STALL, GONE, ENDLESS = 8, 30, 10**6     # seconds, seconds that a launcher may take to clear up, steps
@@ -60,11 +62,6 @@ def ended(job, since, said, within=STALL + GONE, log="w.h5", checkpoints="ck"):
     assert job.logged_steps(log) >= job.promised_steps(since), "rows are lost"
     held(job.folder / checkpoints)
     return "ended with its reason", took
-
-
-def held(folder):
-    """The newest checkpoint is whole."""
-    assert read(listed(folder)[0][1])["progress"]["steps"] >= 0
 
 
 def whole(folder, *options, steps):
@@ -273,8 +270,11 @@ def tried(name, times, seed=0):
 
 
 def main(times, chosen):
-    for name in chosen or FAULTS:
-        outcomes, longest = tried(name, times)
+    of_nodes = [] if node_faults.lacking() else node_faults.FAULTS
+    faults = {**dict.fromkeys(FAULTS, tried), **dict.fromkeys(of_nodes, node_faults.tried)}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))       # no disk and no cluster outlives this
+    for name in chosen or faults:
+        outcomes, longest = faults[name](name, times)
         for outcome, count in outcomes.items():
             print(f"{name:36} {count:3} of {times}  {outcome}; {longest:.1f} s at most", flush=True)
 

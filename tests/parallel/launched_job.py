@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from hvdscale.checkpoint import listed, read
 from hvdscale.log.check import check
 from tests.conftest import command_environment, launcher_command
 
@@ -97,3 +98,8 @@ def reason(job):
     """The line by which a job says why it ended."""
     found = re.findall(r"(?:Error|INCOMPLETE|INFEASIBLE|COMPLETE): .*", job.said())
     return found[-1] if found else ""
+
+
+def held(folder):
+    """The newest checkpoint is whole."""
+    assert read(listed(folder)[0][1])["progress"]["steps"] >= 0

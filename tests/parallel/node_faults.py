@@ -1,0 +1,326 @@
+"""Faults of the nodes, daemons and controller under jobs of a real Slurm of three nodes, as fault_table counts them.
+
+A job of two nodes, with a checkpoint every second, is queued again, or goes on, after each of the faults, and takes at
+last the steps that an undisturbed one takes, to the last bit (an elastic one: up to rounding). Whatever happens, it is
+queued again or ends with its reason; no process is left, but on a node that is cut off, where no worker is; the log is
+whole and has all rows but those of the last second; the newest checkpoint can be gone on from.
+"""
+import atexit
+import contextlib
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from hvdscale.log.check import check
+from hvdscale.log.reader import read_log
+from tests.conftest import ROOT, command_environment
+from tests.minislurm import FINAL, MiniSlurm, missing, possible
+from tests.parallel.launched_job import PROMISED_SECONDS, SLACK_SECONDS, Job, held
+from tests.single.made_runs import assert_same_columns, assert_same_state, state_of
+
+STALL = 20                              # seconds, for the start of a busy machine's workers
+NOTICED = 120                           # seconds in which Slurm gives up a node (SlurmdTimeout is 10), and clears up
+STARTED = 300                           # seconds that a job may take to its first step, on a busy machine
+STEPS = 200                             # for each of a job's faults
+FAULTS = {}
+WORKLOAD = """
+import os
+import time
+from dataclasses import replace
+from hvdscale.splits import Split
+from hvdscale.workloads import find
+
+
+class Slow(Split):
+    def take(self, visits):
+        if not os.path.exists("hurry"):
+            time.sleep(0.05)
+        return super().take(visits)
+
+
+def load(data_dir):
+    data = find("digits/fc").load(data_dir)
+    return replace(data, train=Slow(data.train.inputs, data.train.labels))
+
+
+workload = replace(find("digits/fc"), load=load)
+"""
+
+
+def lacking():
+    """What these faults need and this machine has not, in words; empty where it has all."""
+    needed = [f"Slurm ({', '.join(missing())})"] * bool(missing())
+    return " and ".join([*needed, *["root and network namespaces"] * (not possible("net"))])
+
+
+def options(steps):
+    return ["slow:workload", "--steps", steps, "--eval-every", steps, "--target", "none", "--log-file", "w.h5",
+            "--checkpoint", "ck", "--resume", "auto", "--set", "checkpoint_every_seconds=1",
+            "--set", f"stall_seconds={STALL}"]
+
+
+class SlurmJob(Job):
+    """A job of Slurm on two nodes, in a folder of its own."""
+
+    def __init__(self, slurm, folder, launcher, steps, *given):
+        self.slurm, self.folder, self.notes, self.launcher = slurm, folder, folder / "notes", launcher
+        self.begun, self.had_said = time.monotonic(), 0
+        commands = folder / "clone/.venv/bin"
+        commands.mkdir(parents=True)
+        (folder / "clone/slurm").symlink_to(ROOT / "slurm")
+        (commands / "hvdscale-train").write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" -m tests.parallel.noted_command "$@"\n')
+        (commands / "hvdscale-train").chmod(0o755)
+        (folder / "slow.py").write_text(WORKLOAD)
+        template = "elastic" if launcher == "elastic" else "train"
+        variables = {"NOTES": self.notes, "HVDSCALE_LAUNCHER": launcher, "HVDSCALE_INTERFACE": "eth0"}
+        self.number = slurm.sbatch(
+            "-N2", "--ntasks-per-node=1", "-c1", "-t60", "--requeue", *given,
+            "--export=ALL," + ",".join(f"{name}={value}" for name, value in variables.items()),
+            folder / f"clone/slurm/{template}.sbatch", *options(steps), cwd=folder)
+
+    def said(self):
+        path = self.folder / f"hvdscale-{self.number}.out"
+        return path.read_text() if path.exists() else ""
+
+    def state(self):
+        return self.slurm.described(self.number)
+
+    def wait(self, ready, limit):
+        until = time.monotonic() + limit
+        while not ready():
+            if time.monotonic() > until:
+                state = {name: self.state()[name] for name in ("JobState", "Reason", "ExitCode", "Restarts")}
+                raise AssertionError(f"after {limit} s: {state} {self.left()}\n{self.said()[-3000:]}")
+            time.sleep(1)
+
+    def left(self, node=None):
+        """Names of the processes that are left, on the node or on all, with their nodes."""
+        found = []
+        for pid, words in self.environments().items():
+            with contextlib.suppress(OSError):
+                where, name = words.get("SLURMD_NODENAME"), Path(f"/proc/{pid}/comm").read_text().strip()
+                if node in (None, where):
+                    found.append((name, where))
+        return found
+
+    def noted_steps(self):
+        """Those since the job's last start, and when."""
+        return [(int(what), seconds) for what, seconds in self.noted() if what != "end" and seconds > self.begun]
+
+    def wait_for_steps(self):
+        """Until the start's first steps are taken."""
+        self.wait(lambda: len(self.noted_steps()) > 3 or self.state()["JobState"] in FINAL, STARTED)
+        assert self.noted_steps(), f"{self.state()}\n{self.said()[-3000:]}"
+
+    def promised_steps(self, moment):
+        until = moment - PROMISED_SECONDS - SLACK_SECONDS
+        return max((step for step, seconds in self.noted_steps() if seconds < until), default=0)
+
+    def hosts(self):
+        """Its nodes, that of the batch script first."""
+        state = self.state()
+        names = self.slurm.run("scontrol", "show", "hostnames", state["NodeList"]).stdout.split()
+        return sorted(names, key=lambda name: name != state["BatchHost"])
+
+    def go_on(self):
+        """Start anew what is queued again."""
+        self.begun = time.monotonic()
+        self.slurm.start_again(self.number)
+        self.wait_for_steps()
+
+    def finish(self, whole):
+        """Its end is that of the undisturbed job in that folder."""
+        (self.folder / "hurry").touch()
+        self.wait(lambda: self.state()["JobState"] in FINAL, STARTED)
+        state = self.state()
+        assert (state["JobState"], state["ExitCode"]) == ("COMPLETED", "0:0"), f"{state}\n{self.said()[-3000:]}"
+        self.wait(lambda: not self.left(), NOTICED)
+        if self.launcher == "elastic":
+            one, other = check(self.folder / "w.h5"), check(whole / "w.h5")
+            assert one.trials["global_batch"].tolist() == other.trials["global_batch"].tolist()
+            assert one.steps["step"].tolist() == other.steps["step"].tolist()
+            assert np.allclose(one.steps["loss"], other.steps["loss"], rtol=1e-3)
+        else:
+            assert_same_columns(self.folder / "w.h5", whole / "w.h5")
+            assert_same_state(state_of(self.folder / "ck"), state_of(whole / "ck"))
+        return f"COMPLETED 0:0 at last, restarts {state['Restarts']}, as an undisturbed job"
+
+
+@lru_cache
+def undisturbed(steps):
+    """The folder of a job to which nothing happens."""
+    folder = Path(tempfile.mkdtemp(prefix="fault"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "hurry").touch()
+    with cluster(folder) as slurm:
+        job = SlurmJob(slurm, folder, "mpirun", steps)
+        assert slurm.wait(job.number, STARTED)["JobState"] == "COMPLETED", job.said()
+    return folder
+
+
+def cluster(folder):
+    """Three nodes, one to spare, with addresses of their own."""
+    environment = {**command_environment(), "TMPDIR": str(folder)}
+    return MiniSlurm(nodes=3, cpus=2, environment=environment, layout="net")
+
+
+def fault(said, *launchers):
+    """Names a function of (job, draw), which does harm to a running job and gives its outcome in words and seconds."""
+    def name(function):
+        for launcher in launchers:
+            FAULTS[f"{said}, Slurm, {launcher}"] = function
+        return function
+    return name
+
+
+def after(job, draw):
+    """Once the job has taken steps for up to three seconds, its nodes, and that moment."""
+    job.wait_for_steps()
+    time.sleep(draw.uniform(0, 3))
+    job.had_said = len(job.said())
+    return job.hosts(), time.monotonic()
+
+
+def queued_again(job, since, node, said, may_stay=False):
+    """Holds a job that loses the node to its promises, until it is queued again; gives the seconds that this took.
+
+    may_stay  whether what is no worker may be left on the node, which nobody can reach
+    """
+    job.wait(lambda: job.state()["JobState"] in ("PENDING", *FINAL), STALL + NOTICED)
+    state, took = job.state(), time.monotonic() - since
+    assert state["JobState"] == "PENDING", f"{state}\n{job.said()[-3000:]}"
+    job.wait(lambda: not [name for name, where in job.left() if where != node or not may_stay or name == "python"], 20)
+    assert re.search(said, job.said()[job.had_said:]), job.said()[-3000:]
+    assert job.logged_steps() >= job.promised_steps(since), "rows are lost"
+    held(job.folder / "ck")
+    return took
+
+
+def back(job, node):
+    """The node is idle, and none of the processes of the job's earlier start is left there."""
+    job.wait(lambda: not job.left(node) and job.slurm.node_states()[node] == "idle", NOTICED)
+
+
+def cut(which):
+    def harm(job, draw):
+        hosts, since = after(job, draw)
+        job.slurm.cut_off(hosts[which])
+        took = queued_again(job, since, hosts[which], f"waited {STALL} s", may_stay=True)
+        job.go_on()
+        job.slurm.join(hosts[which])
+        back(job, hosts[which])
+        return "queued again, went on", took
+    return harm
+
+
+fault("the network of the other node down", "mpirun", "srun")(cut(1))
+fault("the network of the batch script's node down", "mpirun", "srun")(cut(0))
+
+
+def power(which):
+    def harm(job, draw):
+        hosts, since = after(job, draw)
+        job.slurm.power_off(hosts[which], tell=False)
+        took = queued_again(job, since, hosts[which], "" if which == 0 else f"waited {STALL} s|lost communication")
+        job.go_on()
+        job.slurm.power_on(hosts[which])
+        back(job, hosts[which])
+        return "queued again, went on", took
+    return harm
+
+
+fault("the power of the other node off", "mpirun", "srun")(power(1))
+fault("the power of the batch script's node off", "mpirun", "srun")(power(0))
+
+
+def trains_on(job):
+    """The job, which nothing should have happened to, takes further steps."""
+    reached, state = job.noted_steps()[-1][0], job.state()
+    job.wait(lambda: job.noted_steps()[-1][0] > reached + 10, STALL)
+    assert state["JobState"] == "RUNNING", state
+
+
+def daemon(which):
+    def harm(job, draw):
+        hosts, since = after(job, draw)
+        job.slurm.kill_slurmd(hosts[which])
+        trains_on(job)
+        job.slurm.start_slurmd(hosts[which])
+        job.wait(lambda: job.slurm.node_states()[hosts[which]] in ("mixed", "allocated"), NOTICED)
+        trains_on(job)
+        return "trained on", time.monotonic() - since
+    return harm
+
+
+fault("slurmd of the other node killed, started again", "mpirun", "srun")(daemon(1))
+fault("slurmd of the batch script's node killed, started again", "mpirun", "srun")(daemon(0))
+
+
+@fault("slurmctld killed, started again", "mpirun", "srun", "elastic")
+def killed_controller(job, draw):
+    _, since = after(job, draw)
+    job.slurm.kill_slurmctld()
+    time.sleep(draw.uniform(0, 3))
+    job.slurm.start_slurmctld()
+    trains_on(job)
+    return "trained on", time.monotonic() - since
+
+
+def workers(job):
+    """At each of the job's starts, and after each of its losses."""
+    with read_log(job.folder / "w.h5") as log:
+        return log.restarts["workers"].tolist()
+
+
+def lose(harm, mend):
+    def fault(job, draw):
+        hosts, since = after(job, draw)
+        getattr(job.slurm, harm)(hosts[1], *[False] * (harm == "power_off"))
+        job.begun = time.monotonic()
+        job.wait(lambda: workers(job)[-1] == 1 and job.noted_steps(), STALL + NOTICED)
+        took = time.monotonic() - since
+        assert "python" not in [name for name, _ in job.left(hosts[1])], job.left()
+        getattr(job.slurm, mend)(hosts[1])
+        back(job, hosts[1])
+        trains_on(job)
+        job.slurm.run("scancel", "-b", "-s", "USR1", job.number)
+        job.wait(lambda: job.state()["JobState"] in ("PENDING", *FINAL), NOTICED)
+        job.go_on()
+        assert workers(job)[-3:] == [2, 1, 2], workers(job)
+        return "went on with one worker; queued again, with two", took
+    return fault
+
+
+fault("the network of the other node down", "elastic")(lose("cut_off", "join"))
+fault("the power of the other node off", "elastic")(lose("power_off", "power_on"))
+
+
+def tried(name, times, seed=0):
+    """Outcomes of a fault and how often they came, and the longest seconds from the fault to the outcome."""
+    outcomes, longest, launcher = Counter(), 0.0, name.rpartition(" ")[2]
+    draws = [random.Random(f"{name} {seed} {number}") for number in range(times)]
+    whole = undisturbed(STEPS * times)
+    while draws:
+        folder = Path(tempfile.mkdtemp(prefix="fault"))
+        try:
+            with cluster(folder) as slurm:
+                job = SlurmJob(slurm, folder, launcher, STEPS * times)
+                while draws:
+                    outcome, took = FAULTS[name](job, draws.pop(0))
+                    outcomes[outcome] += 1
+                    longest = max(longest, took)
+                outcomes[job.finish(whole)] += 1
+        except (AssertionError, OSError, ValueError, RuntimeError, TimeoutError) as error:
+            outcomes["BROKEN: " + str(error).strip()] += 1
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return outcomes, longest
