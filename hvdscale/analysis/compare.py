@@ -27,9 +27,9 @@ from ..errors import UsageError
 from ..log.schema import Status
 from ..target import Target
 from .intervals import (
-    CONFIDENCE, NONE, geometric_mean, hull, mean_interval, paired_ratio_interval, pooled, pooled_paired, ratio_interval)
+    CONFIDENCE, NONE, Estimate, geometric_mean, hull, mean_interval, paired_ratio_interval, pooled, pooled_paired,
+    ratio_interval)
 from .pools import SPEED
-from .speedup import Ratio
 from .steps import Cell, cell_of, run_of
 from .trials import Trial, Workload, by_workload
 
@@ -66,7 +66,7 @@ class Test:
     measure: str
     before: float
     after: float
-    change: Ratio
+    change: Estimate
     verdict: str | None         # None: not judged
     reason: str                 # of a verdict that is not OK
 
@@ -260,29 +260,29 @@ def _estimate(cell, measure):
     return getattr(cell, SPEED if measure == SPEED else measure)
 
 
-def _change(measure, samples, pool, confidence) -> Ratio:
+def _change(measure, samples, pool, confidence) -> Estimate:
     """Candidate over baseline."""
     before, after = (_estimate(cell, measure) for cell in (samples.baseline, samples.candidate))
     runs = min(before.runs, after.runs)
     if measure == STEPS and samples.same:
-        return Ratio(1.0, 1.0, 1.0, runs)
+        return Estimate(1.0, 1.0, 1.0, runs)
     (a, _), (b, _) = sides = samples.sides(measure)
     if not len(a) or not len(b) or min(a.min(), b.min()) <= 0:
-        return Ratio(np.nan, *NONE, runs)
+        return Estimate(np.nan, *NONE, runs)
     if np.isinf([*a, *b]).any():
         return _ends_ratio(before, after, runs)
     corners = [_interval(a, b, pool, samples, 0, confidence)]
     if measure != SPEED and not samples.same:
         corners += _grid_corners(sides, pool, samples, confidence)
-    return Ratio(_mean_ratio(a, b), *hull(*corners), len(a) if samples.pairing == "draw" else runs)
+    return Estimate(_mean_ratio(a, b), *hull(*corners), len(a) if samples.pairing == "draw" else runs)
 
 
 def _ends_ratio(before, after, runs):
     """The ratio where some runs did not meet: of the medians, between the ends' own ratios."""
     if not before.met or not before.low > 0:
-        return Ratio(np.nan, *NONE, runs)
+        return Estimate(np.nan, *NONE, runs)
     low, high = after.low / before.high, after.high / before.low
-    return Ratio(after.value / before.value if after.met else np.nan, low, high, runs)
+    return Estimate(after.value / before.value if after.met else np.nan, low, high, runs)
 
 
 def _grid_corners(sides, pool, samples, confidence):
@@ -336,7 +336,7 @@ def _judge_unmet(before, after):
     return UNTOLD, "not met, but it stopped before the baseline's steps"
 
 
-def judge(change: Ratio, tolerance: float, more_is_better=False, doubt="") -> tuple[str, str]:
+def judge(change: Estimate, tolerance: float, more_is_better=False, doubt="") -> tuple[str, str]:
     """(verdict, reason) of a ratio.
 
     doubt  why its interval does not tell, whatever it is; "": it does
@@ -379,21 +379,21 @@ def _best(trial, target, horizon):
     return np.nan if not len(values) else float(values.min() if target.minimizes else values.max())
 
 
-def _difference(a, b, paired, confidence) -> Ratio:
+def _difference(a, b, paired, confidence) -> Estimate:
     """mean(b) - mean(a) with Student's interval where they are paired by position, else Welch's."""
     samples = [b - a] if paired else [b, a]
     samples = [values[np.isfinite(values)] for values in samples]
     runs = min(map(len, samples))
     if not runs:
-        return Ratio(np.nan, *NONE, 0)
+        return Estimate(np.nan, *NONE, 0)
     value = float(samples[0].mean() - (0 if paired else samples[1].mean()))
     if runs < 2:
-        return Ratio(value, *NONE, runs)
+        return Estimate(value, *NONE, runs)
     parts = [values.var(ddof=1) / len(values) for values in samples]
     spread = sum(part ** 2 / (len(values) - 1) for part, values in zip(parts, samples))
     freedom = sum(parts) ** 2 / spread if spread > 0 else sum(map(len, samples)) - len(samples)
     half = float(stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(sum(parts)))
-    return Ratio(value, value - half, value + half, runs)
+    return Estimate(value, value - half, value + half, runs)
 
 
 def _overall(samples, target, tolerances):
@@ -408,7 +408,7 @@ def _overall(samples, target, tolerances):
                         mean_interval(low, confidence=tolerances.confidence) if low.all() else (0.0, 0.0),
                         mean_interval(high, confidence=tolerances.confidence) if np.isfinite(high).all() else
                         (np.inf, np.inf))
-            change = Ratio(float(geometric_mean(value)), *ends, len(ratios))
+            change = Estimate(float(geometric_mean(value)), *ends, len(ratios))
             tolerance = tolerances.of(measure)
             verdict = (None, "") if tolerance is None else judge(change, tolerance, measure == SPEED)
             tests.append(Test(measure, np.nan, np.nan, change, *verdict))

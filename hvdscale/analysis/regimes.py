@@ -21,7 +21,7 @@ from scipy.special import ndtri
 
 from .hyperbola import Hyperbola, hyperbola_of
 from .intervals import CONFIDENCE, Estimate
-from .speedup import Ratio, step_speedup
+from .speedup import step_speedup
 from .steps import Cell
 
 PERFECT_WITHIN = 0.25       # B S may be this share above the smallest B S
@@ -141,7 +141,7 @@ class BatchPoint:
 
     cell: Cell
     examples: Estimate                  # B S: to target
-    statistical_efficiency: Ratio       # against the smallest batch
+    statistical_efficiency: Estimate    # against the smallest batch
     perfect: bool                       # B S within tolerance of the smallest B S
 
     @property

@@ -18,7 +18,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from .intervals import CONFIDENCE, NONE, hull, paired_ratio_interval, quotient, ratio_interval
+from .intervals import CONFIDENCE, NONE, Estimate, hull, paired_ratio_interval, quotient, ratio_interval
 from .pools import SPEED, updates
 from .steps import Cell, known
 
@@ -26,34 +26,20 @@ WEAK = "weak"       # the same number of examples a worker: B grows with W
 STRONG = "strong"   # the same global batch
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """A ratio of two cells, with ends that are NaN where nothing is known of its spread.
-
-    The value is NaN where it cannot be formed; where the target was not met, ``high`` is what it must be below.
-    """
-
-    value: float
-    low: float
-    high: float
-    runs: int           # repeats of the cell that has fewer
-
-    def scaled(self, factor):
-        """``factor`` times the ratio."""
-        return Ratio(self.value * factor, self.low * factor, self.high * factor, self.runs)
-
-
 @dataclass(frozen=True, eq=False)
 class Point:
-    """One worker count of a series, held against the series' first."""
+    """One worker count of a series, held against the series' first.
+
+    A ratio is NaN where it cannot be formed; where the target was not met, its ``high`` is what it must be below.
+    """
 
     cell: Cell
     worker_ratio: float         # W / W0: the ideal speedup
-    step_speedup: Ratio
-    statistical_efficiency: Ratio
-    system_efficiency: Ratio
-    product: Ratio
-    time_speedup: Ratio
+    step_speedup: Estimate
+    statistical_efficiency: Estimate
+    system_efficiency: Estimate
+    product: Estimate
+    time_speedup: Estimate
 
     @property
     def workers(self):
@@ -105,7 +91,7 @@ def compare(cell: Cell, baseline: Cell, confidence=CONFIDENCE) -> Point:
                  speed.scaled(1 / worker_ratio), time.scaled(1 / worker_ratio), time)
 
 
-def step_speedup(cell: Cell, baseline: Cell, confidence=CONFIDENCE) -> Ratio:
+def step_speedup(cell: Cell, baseline: Cell, confidence=CONFIDENCE) -> Estimate:
     """S0 / S."""
     return _ratio(baseline, cell, "steps", confidence)
 
@@ -115,25 +101,25 @@ def _ratio(above, below, name, confidence):
     over, under = getattr(above, name), getattr(below, name)
     runs = min(over.runs, under.runs)
     if above is below:
-        return Ratio(1.0 if over.met and over.value > 0 else np.nan, *NONE, runs)
+        return Estimate(1.0 if over.met and over.value > 0 else np.nan, *NONE, runs)
     if over.met and np.isinf(under.value) and under.low > 0:
-        return Ratio(np.nan, 0.0, over.high / under.low, runs)
+        return Estimate(np.nan, 0.0, over.high / under.low, runs)
     if not (over.met and under.met) or under.value == 0:
-        return Ratio(np.nan, *NONE, runs)
+        return Estimate(np.nan, *NONE, runs)
     value = over.value / under.value
     if above.searched or below.searched:
-        return Ratio(value, *quotient(over, under), runs)
+        return Estimate(value, *quotient(over, under), runs)
     if np.isinf(over.high) or np.isinf(under.high):         # some repeats did not meet: the ends' own ratios
-        return Ratio(value, over.low / under.high, over.high / under.low if under.low > 0 else np.inf, runs)
+        return Estimate(value, over.low / under.high, over.high / under.low if under.low > 0 else np.inf, runs)
     a, b = (getattr(cell.samples, name) for cell in (above, below))
     all_known = not np.isnan([*a, *b]).any()
     if updates(above) == updates(below) and all_known:
-        return Ratio(value, *map(float, paired_ratio_interval(a, b, above.pools.of_paired(name), confidence)), runs)
+        return Estimate(value, *map(float, paired_ratio_interval(a, b, above.pools.of_paired(name), confidence)), runs)
     a_before, b_before = (getattr(cell.samples, f"{name}_before") for cell in (above, below))
     a_before, b_before, a, b = a_before[~np.isnan(a)], b_before[~np.isnan(b)], known(a), known(b)
     low, high = _grid_hull(a, a_before, b, b_before, above.pools.of(name), confidence)
     shift = 1 if all_known else value / _mean_ratio(a, b)       # seconds of some seeds, steps of all
-    return Ratio(value, low * shift, high * shift, runs)
+    return Estimate(value, low * shift, high * shift, runs)
 
 
 def _grid_hull(a, a_before, b, b_before, pool, confidence):
@@ -153,11 +139,11 @@ def _speed_ratio(cell, baseline, confidence):
     over, under = cell.examples_per_second, baseline.examples_per_second
     runs = min(over.runs, under.runs)
     if cell is baseline:
-        return Ratio(1.0 if over.value > 0 else np.nan, *NONE, runs)
+        return Estimate(1.0 if over.value > 0 else np.nan, *NONE, runs)
     value = over.value / under.value if over.runs and under.runs else np.nan
     a, b = cell.samples.examples_per_second, baseline.samples.examples_per_second
     if updates(cell) == updates(baseline) and not np.isnan([*a, *b]).any():
         interval = paired_ratio_interval(a, b, cell.pools.of_paired(SPEED), confidence)
     else:
         interval = ratio_interval(known(a), known(b), cell.pools.of(SPEED), confidence)
-    return Ratio(value, *map(float, interval), runs)
+    return Estimate(value, *map(float, interval), runs)

@@ -167,10 +167,9 @@ def mark_estimate(axes, x, estimate, color, marker, label):
         if one:
             axes.plot([], [], linestyle="", marker="D", color=MUTED, markersize=5, markeredgewidth=0, label="one run")
         return
-    beyond = getattr(estimate, "beyond", math.nan)
-    if math.isfinite(beyond) and beyond > 0:            # above this
-        mark_open(axes, x, beyond, color, "^", 1)
-    elif math.isfinite(high) and high > 0:              # below this
+    if math.isfinite(estimate.beyond) and estimate.beyond > 0:      # above this
+        mark_open(axes, x, estimate.beyond, color, "^", 1)
+    elif math.isfinite(high) and high > 0:                          # below this
         mark_open(axes, x, high, color, "v", -1)
 
 
