@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 
 from .. import __version__
-from ..errors import LogError
+from ..errors import HvdscaleError, LogError
 from .schema import FORMAT, TABLES, VERSION, Column, Status
 
 MEMORY_BLOCK = 1 << 20
@@ -142,10 +142,11 @@ def create_column(group: h5py.Group, column: Column, rows: int, **layout) -> h5p
 
 @contextlib.contextmanager
 def reading(path: str):
-    """Turns what goes wrong while HDF5 reads ``path`` into a LogError; FileNotFoundError stays, for who retries."""
+    """Turns what goes wrong while HDF5 reads ``path`` into a LogError; FileNotFoundError stays, for who retries, and what
+    is raised on purpose, such as by a signal."""
     try:
         yield
-    except (LogError, FileNotFoundError):
+    except (HvdscaleError, FileNotFoundError):
         raise
     except Exception as error:   # damaged files make h5py raise OSError, RuntimeError, KeyError, ValueError, ... alike
         raise LogError(f"{path}: is damaged and cannot be read as it is: {first_line(error)}; "

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from hvdscale.errors import LogError
+from hvdscale.errors import LogError, StoppedError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.repair import repair
@@ -46,6 +46,15 @@ def test_a_foreign_hdf5_file_is_named(libver, tmp_path):
 def test_a_folder_is_no_log(tmp_path):
     with pytest.raises(LogError, match="cannot be opened: Is a directory"):
         read_log(tmp_path)
+
+
+def test_a_signal_while_a_log_is_read_is_not_taken_for_damage(tmp_path, monkeypatch):
+    def stopped(*_, **__):
+        raise StoppedError("stopped by a signal")
+    path = finished(tmp_path / "w.h5")
+    monkeypatch.setattr(h5py, "File", stopped)
+    with pytest.raises(StoppedError, match="^stopped by a signal$"):
+        read_log(path)
 
 
 def test_a_newer_schema_version_is_named(tmp_path):
