@@ -72,7 +72,7 @@ class SlurmJob(Job):
 
     def __init__(self, slurm, folder, launcher, steps, *given):
         self.slurm, self.folder, self.notes, self.launcher = slurm, folder, folder / "notes", launcher
-        self.begun, self.had_said = time.monotonic(), 0
+        self.begun = time.monotonic()
         commands = folder / "clone/.venv/bin"
         commands.mkdir(parents=True)
         (folder / "clone/slurm").symlink_to(ROOT / "slurm")
@@ -102,14 +102,14 @@ class SlurmJob(Job):
                 raise AssertionError(f"after {limit} s: {state} {self.left()}\n{self.said()[-3000:]}")
             time.sleep(1)
 
-    def left(self, node=None):
-        """Names of the processes that are left, on the node or on all, with their nodes."""
+    def left(self, node=None, run=None):
+        """Names of the processes that are left, on the node or on all, of one of its starts or of all; and where."""
         found = []
         for pid, words in self.environments().items():
-            with contextlib.suppress(OSError):
-                where, name = words.get("SLURMD_NODENAME"), Path(f"/proc/{pid}/comm").read_text().strip()
-                if node in (None, where):
-                    found.append((name, where))
+            where, of = words.get("SLURMD_NODENAME"), words.get("SLURM_RESTART_COUNT", "0")
+            if node in (None, where) and run in (None, of):
+                with contextlib.suppress(OSError):
+                    found.append((Path(f"/proc/{pid}/comm").read_text().strip(), where))
         return found
 
     def noted_steps(self):
@@ -132,9 +132,10 @@ class SlurmJob(Job):
         return sorted(names, key=lambda name: name != state["BatchHost"])
 
     def go_on(self):
-        """Start anew what is queued again."""
+        """Start anew what is queued again, unless Slurm has done so: it may wait two minutes."""
         self.begun = time.monotonic()
-        self.slurm.start_again(self.number)
+        if self.state()["JobState"] == "PENDING":
+            self.slurm.start_again(self.number)
         self.wait_for_steps()
 
     def finish(self, whole):
@@ -186,7 +187,7 @@ def after(job, draw):
     """Once the job has taken steps for up to three seconds, its nodes, and that moment."""
     job.wait_for_steps()
     time.sleep(draw.uniform(0, 3))
-    job.had_said = len(job.said())
+    job.had_said, job.run = len(job.said()), job.state()["Restarts"]
     return job.hosts(), time.monotonic()
 
 
@@ -195,12 +196,18 @@ def queued_again(job, since, node, said, may_stay=False):
 
     may_stay  whether what is no worker may be left on the node, which nobody can reach
     """
-    job.wait(lambda: job.state()["JobState"] in ("PENDING", *FINAL), STALL + NOTICED)
+    def it_has_left():
+        state = job.state()
+        began_anew = state["Restarts"] != job.run and state["JobState"] == "RUNNING"
+        return began_anew or state["JobState"] in ("PENDING", *FINAL)
+
+    job.wait(it_has_left, STALL + NOTICED)
     state, took = job.state(), time.monotonic() - since
-    assert state["JobState"] == "PENDING", f"{state}\n{job.said()[-3000:]}"
-    job.wait(lambda: not [name for name, where in job.left() if where != node or not may_stay or name == "python"], 20)
-    assert re.search(said, job.said()[job.had_said:]), job.said()[-3000:]
+    assert state["Restarts"] != job.run, f"{state}\n{job.said()[-3000:]}"
     assert job.logged_steps() >= job.promised_steps(since), "rows are lost"
+    assert re.search(said, job.said()[job.had_said:]), job.said()[-3000:]
+    job.wait(lambda: not [name for name, where in job.left(run=job.run)
+                          if where != node or not may_stay or name == "python"], 20)
     held(job.folder / "ck")
     return took
 
