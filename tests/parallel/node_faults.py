@@ -10,11 +10,12 @@ import contextlib
 import random
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from tests.single.made_runs import assert_same_columns, assert_same_state, state
 STALL = 20                              # seconds, for the start of a busy machine's workers
 NOTICED = 120                           # seconds in which Slurm gives up a node (SlurmdTimeout is 10), and clears up
 STARTED = 300                           # seconds that a job may take to its first step, on a busy machine
-STEPS = 200                             # for each of a job's faults
+STEPS = 300                             # for each of a job's faults
 FAULTS = {}
 WORKLOAD = """
 import os
@@ -42,7 +43,7 @@ from hvdscale.workloads import find
 class Slow(Split):
     def take(self, visits):
         if not os.path.exists("hurry"):
-            time.sleep(0.05)
+            time.sleep(0.25)
         return super().take(visits)
 
 
@@ -217,36 +218,27 @@ def back(job, node):
     job.wait(lambda: not job.left(node) and job.slurm.node_states()[node] == "idle", NOTICED)
 
 
-def cut(which):
-    def harm(job, draw):
+def loses(which, harm, mend, said, may_stay=False):
+    """One of the job's nodes, 0 that of its script, is lost by ``harm``, and is back when the job has gone on."""
+    def fault(job, draw):
         hosts, since = after(job, draw)
-        job.slurm.cut_off(hosts[which])
-        took = queued_again(job, since, hosts[which], f"waited {STALL} s", may_stay=True)
+        harm(job.slurm, hosts[which])
+        took = queued_again(job, since, hosts[which], said, may_stay)
         job.go_on()
-        job.slurm.join(hosts[which])
+        mend(job.slurm, hosts[which])
         back(job, hosts[which])
         return "queued again, went on", took
-    return harm
+    return fault
 
 
-fault("the network of the other node down", "mpirun", "srun")(cut(1))
-fault("the network of the batch script's node down", "mpirun", "srun")(cut(0))
-
-
-def power(which):
-    def harm(job, draw):
-        hosts, since = after(job, draw)
-        job.slurm.power_off(hosts[which], tell=False)
-        took = queued_again(job, since, hosts[which], "" if which == 0 else f"waited {STALL} s|lost communication")
-        job.go_on()
-        job.slurm.power_on(hosts[which])
-        back(job, hosts[which])
-        return "queued again, went on", took
-    return harm
-
-
-fault("the power of the other node off", "mpirun", "srun")(power(1))
-fault("the power of the batch script's node off", "mpirun", "srun")(power(0))
+power_off = partial(MiniSlurm.power_off, tell=False)
+for number, node in ((1, "the other node"), (0, "the batch script's node")):
+    fault(f"the network of {node} down", "mpirun", "srun")(
+        loses(number, MiniSlurm.cut_off, MiniSlurm.join, f"waited {STALL} s", may_stay=True))
+    fault(f"the power of {node} off", "mpirun", "srun")(
+        loses(number, power_off, MiniSlurm.power_on, f"waited {STALL} s|lost communication" if number else ""))
+    fault(f"slurmd of {node} killed", "mpirun", "srun")(
+        loses(number, MiniSlurm.kill_slurmd, MiniSlurm.start_slurmd, "NODE FAILURE" if number else ""))
 
 
 def trains_on(job):
@@ -288,15 +280,16 @@ def workers(job):
         return log.restarts["workers"].tolist()
 
 
-def lose(harm, mend):
+def loses_worker(harm, mend):
+    """As ``loses``, of the other node of an elastic job, which goes on before it is queued again."""
     def fault(job, draw):
         hosts, since = after(job, draw)
-        getattr(job.slurm, harm)(hosts[1], *[False] * (harm == "power_off"))
+        harm(job.slurm, hosts[1])
         job.begun = time.monotonic()
         job.wait(lambda: workers(job)[-1] == 1 and job.noted_steps(), STALL + NOTICED)
         took = time.monotonic() - since
         assert "python" not in [name for name, _ in job.left(hosts[1])], job.left()
-        getattr(job.slurm, mend)(hosts[1])
+        mend(job.slurm, hosts[1])
         back(job, hosts[1])
         trains_on(job)
         job.slurm.run("scancel", "-b", "-s", "USR1", job.number)
@@ -307,8 +300,8 @@ def lose(harm, mend):
     return fault
 
 
-fault("the network of the other node down", "elastic")(lose("cut_off", "join"))
-fault("the power of the other node off", "elastic")(lose("power_off", "power_on"))
+fault("the network of the other node down", "elastic")(loses_worker(MiniSlurm.cut_off, MiniSlurm.join))
+fault("the power of the other node off", "elastic")(loses_worker(power_off, MiniSlurm.power_on))
 
 
 def tried(name, times, seed=0):
@@ -326,7 +319,7 @@ def tried(name, times, seed=0):
                     outcomes[outcome] += 1
                     longest = max(longest, took)
                 outcomes[job.finish(whole)] += 1
-        except (AssertionError, OSError, ValueError, RuntimeError, TimeoutError) as error:
+        except (AssertionError, OSError, ValueError, RuntimeError, subprocess.SubprocessError) as error:
             outcomes["BROKEN: " + str(error).strip()] += 1
         finally:
             shutil.rmtree(folder, ignore_errors=True)
