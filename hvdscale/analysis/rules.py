@@ -300,9 +300,9 @@ class _Batch:
 
     @property
     def tuned(self):
-        """Whether there is an optimum to hold a rule against."""
-        return self.best is not None and self.point.steps.met and not np.isnan(self.rate[self.best]) and len(
-            np.unique(self.rate[self.searched])) > 1
+        """Whether there is an optimum to hold a rule against: a target met before the first step has none."""
+        return self.best is not None and self.point.steps.met and self.point.steps.value > 0 and not np.isnan(
+            self.rate[self.best]) and len(np.unique(self.rate[self.searched])) > 1
 
     @property
     def budget(self):

@@ -160,6 +160,11 @@ class Search:
         return len(self.feasible) >= self.wanted or len(self.draws) >= self.max_draws
 
     @property
+    def met_untrained(self) -> bool:
+        """Whether its target is met before the first step, so that no point is better than another."""
+        return self.objective == STEPS and self.best is not None and self.best.value == 0
+
+    @property
     def diverged_share(self) -> float:
         """Of all draws; NaN without any."""
         return len(self.of_kind(DIVERGED)) / len(self.draws) if self.draws else math.nan
@@ -221,6 +226,8 @@ class Search:
         before = self.half.high if self.maximizes else self.half.low
         if math.isinf(before):
             return 1.0
+        if self.best.value == before:
+            return 0.0
         return abs(self.best.value - before) / abs(before) if before else math.nan
 
     @property

@@ -104,7 +104,7 @@ def _ratio(above, below, name, confidence):
         return Estimate(1.0 if over.met and over.value > 0 else np.nan, *NONE, runs)
     if over.met and np.isinf(under.value) and under.low > 0:
         return Estimate(np.nan, 0.0, over.high / under.low, runs)
-    if not (over.met and under.met) or under.value == 0:
+    if not (over.met and under.met) or 0 in (over.value, under.value):
         return Estimate(np.nan, *NONE, runs)
     value = over.value / under.value
     if above.searched or below.searched:

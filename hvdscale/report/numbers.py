@@ -57,7 +57,7 @@ def span(low, high, write=number) -> str:
 
     Ends have two digits where the interval is wide, more where it is so narrow that they tell its ends apart.
     """
-    if low != low or high != high or (low == 0 and math.isinf(high)):
+    if low != low or high != high or low == high == 0 or (low == 0 and math.isinf(high)):
         return ""
     if math.isinf(high):
         return f"> {_end(low, 3, write)}"

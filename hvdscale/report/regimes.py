@@ -28,6 +28,10 @@ def regimes_said(regimes: Regimes | None, batches: Sequence[int], estimates: Seq
 
     any_met  whether some run of a batch met the target, though its estimate may not
     """
+    untrained = [f"{batch:,}" for batch, one in zip(batches, estimates) if one.value == 0]
+    if untrained:
+        return (f"The target is met before the first step at batch {listed(untrained)}: nothing can be told of how "
+                "steps scale with the batch. A stricter target would tell.",)
     if len(batches) < 2 or regimes is None or regimes.maximum_useful.value is None:
         return ()
     return (_perfect_said(regimes, batches, estimates), _useful_said(regimes, batches, estimates, any_met),

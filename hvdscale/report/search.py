@@ -76,7 +76,7 @@ def value_said(parameter, value) -> str:
 def hygiene(search) -> tuple[str, ...]:
     """Where the space may have cut the best point off, how far others lie from its ends, and whether more trials
     promise a better best."""
-    if search.best is None:
+    if search.best is None or search.met_untrained:
         return ()
     cut = [_cut_said(bound) for bound in search.bounds if bound.near]
     inside = [f"{bound.parameter.name} {percent(bound.distance)} ({end_name(bound)})" for bound in search.bounds
@@ -113,6 +113,8 @@ def _more_said(search):
         return [f"{whole_study} was needed to find any: at least half of all sets of {half.n} have none that met the "
                 "target; more trials would still improve it."]
     word = "bettered" if search.objective != STEPS else "lowered"
+    if math.isnan(search.lowered):
+        return []
     amount = percent(search.lowered)
     if search.improving:
         least = "" if half.known else "at least "
@@ -163,6 +165,7 @@ def notes(searches) -> tuple[str, ...]:
 def summary(searches) -> tuple[str, ...]:
     """What the searches should be asked next, and at which batches; that there is nothing to ask where there is not."""
     cut, improving = {}, []
+    searches = [search for search in searches if not search.met_untrained]
     for search in searches:
         batch = f"{search.global_batch:,}"
         for bound in search.bounds if search.best else ():

@@ -52,6 +52,20 @@ def test_budgets_are_shown_where_they_are_asked_for(swept):
     assert not any(table.name.startswith("budget") for table in (*without.tables, *without.details))
 
 
+@pytest.mark.parametrize("target, batches", [("val/error<0.6", "16, 64, 256 and 1,024"), ("val/error<0.2", "16")])
+def test_a_target_met_before_the_first_step_is_said_and_the_rest_goes_on(target, batches):
+    easy = log(*realistic(16, 0.04, FEWEST[16], seed=16, easier=-1), path="b16.h5")
+    document = read([easy, *sweep()[1:]], [Target.parse(target)])
+    said = words(document)
+    assert f"The target is met before the first step at batch {batches}: nothing can be told of how steps" in said
+    assert "S_min" not in said and "Best point found" in said
+    assert batches == "16" or "Widen the space" not in said, "nothing was searched where none had to train"
+    assert ("Learning-rate rules from the best of batch 64" in said) == (batches == "16")
+    [(_, page)] = document.shown
+    assert {"trials", "best-under-budgets"} <= {figure.name for figure in page.figures}
+    json.dumps(as_json(document), allow_nan=False)
+
+
 def test_tables_in_detail_are_in_the_files_alone(swept):
     [(_, [page])] = swept.pages
     detail = next(table for table in page.details if table.name.startswith("budget-trials"))
