@@ -92,7 +92,7 @@
     const low = Math.log10(Math.min(...shown)), high = Math.log10(Math.max(...shown));
     const margin = 0.04 * Math.max(high - low, 0.45) + 0.03, range = [low - margin, high + margin];
     const at = named || ticks(...range.map(end => 10 ** end), base);
-    return {title: {text: title, standoff: 8}, type: "log", range, tickvals: at, ticktext: at.map(number)};
+    return {title: {text: plain(title), standoff: 8}, type: "log", range, tickvals: at, ticktext: at.map(number)};
   }
 
   /* The values of estimates and the ends of their intervals, as far as these lie within a factor 4 of the values. */
@@ -113,7 +113,8 @@
   function axis(title, values) {
     const some = values.filter(known);
     const low = Math.min(...some), high = Math.max(...some);
-    return some.length && low > 0 && high > 8 * low ? logAxis(title, some, 10) : {title: {text: title, standoff: 8}};
+    return some.length && low > 0 && high > 8 * low ? logAxis(title, some, 10)
+      : {title: {text: plain(title), standoff: 8}};
   }
 
   function layout(x, y, legend = true) {
