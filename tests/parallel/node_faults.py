@@ -113,6 +113,11 @@ class SlurmJob(Job):
                     found.append((Path(f"/proc/{pid}/comm").read_text().strip(), where))
         return found
 
+    def is_over(self, node=None):
+        """Whether none is left, but for srun: mpirun's own outlives it on a node that was cut off, as this Slurm, which
+        has no cgroups, knows a job's processes by their parents."""
+        return not [name for name, _ in self.left(node) if name != "srun"]
+
     def noted_steps(self):
         """Those since the job's last start, and when."""
         return [(int(what), seconds) for what, seconds in self.noted() if what != "end" and seconds > self.begun]
@@ -145,7 +150,7 @@ class SlurmJob(Job):
         self.wait(lambda: self.state()["JobState"] in FINAL, STARTED)
         state = self.state()
         assert (state["JobState"], state["ExitCode"]) == ("COMPLETED", "0:0"), f"{state}\n{self.said()[-3000:]}"
-        self.wait(lambda: not self.left(), NOTICED)
+        self.wait(self.is_over, NOTICED)
         if self.launcher == "elastic":
             one, other = check(self.folder / "w.h5"), check(whole / "w.h5")
             assert one.trials["global_batch"].tolist() == other.trials["global_batch"].tolist()
@@ -215,7 +220,7 @@ def queued_again(job, since, node, said, may_stay=False):
 
 def back(job, node):
     """The node is idle, and none of the processes of the job's earlier start is left there."""
-    job.wait(lambda: not job.left(node) and job.slurm.node_states()[node] == "idle", NOTICED)
+    job.wait(lambda: job.is_over(node) and job.slurm.node_states()[node] == "idle", NOTICED)
 
 
 def loses(which, harm, mend, said, may_stay=False):
