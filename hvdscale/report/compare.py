@@ -20,6 +20,11 @@ from .tables import Cell, Column, Row, Table, as_values, finite, keys_of
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
 MOST_NAMED = 6          # of what the verdict names
 ALL = "all"
+PAIRINGS = {            # what is said of it, and why it is so
+    "seed": ("Paired by seed", ""),
+    "draw": ("Paired by draw", ", of those that met in both: the same points of one space"),
+    "": ("Independent samples", ", as the seeds are not the same"),
+}
 
 WORKERS = Column("workers", "workers", "1", "W: workers at the trial's start")
 BATCH = Column("global_batch", "batch", "examples", "B: examples averaged into one step by all workers")
@@ -188,10 +193,10 @@ def _notes(comparison):
     tolerances, cells = comparison.tolerances, comparison.cells
     notes = [f"Ratios are candidate over baseline, under them {tolerances.confidence:.0%} intervals, which hold the "
              f"spread of the runs and the spacing of the evaluations. Tolerances: {_tolerances(tolerances)}."]
-    pairing = {cell.pairing for cell in cells}
-    notes += ["Paired by seed."] if "seed" in pairing else []
-    notes += ["Paired by draw, of those that met in both: the same points of one space."] if "draw" in pairing else []
-    notes += ["Independent samples where the seeds are not the same."] if "" in pairing else []
+    notes += _pairing(cells)
+    if any(_stopped_at_target(cell, comparison.target) for cell in cells):
+        notes.append("The best metric is taken within the steps that all runs of a cell took. Runs stopped at the "
+                     "target, so it says which side was further by then, not which would end better.")
     if any(_is_sharp(test.change) for cell in cells for test in cell.tests if test.measure != BEST):
         notes.append("Where no interval stands, all runs give this ratio to the last digit.")
     if comparison.overall:
@@ -208,6 +213,20 @@ def _notes(comparison):
     if any(cell.baseline.oversubscribed or cell.candidate.oversubscribed for cell in cells):
         notes.append("Some ran with more workers than cores on a host: times and throughput there say little.")
     return tuple(notes)
+
+
+def _pairing(cells):
+    """How the runs of both sides belong together; with the cells, where it is not the same in all."""
+    found = {}
+    for cell in cells:
+        found.setdefault(PAIRINGS[cell.pairing], []).append(_place((cell.workers, cell.global_batch)))
+    return [f"{said}{f' at {_some(where)}' if len(found) > 1 else ''}{why}." for (said, why), where in found.items()]
+
+
+def _stopped_at_target(cell, target):
+    """Whether a run ended where it met the target, so that what it would still have reached is not known."""
+    runs = (*cell.baseline.runs, *cell.candidate.runs) if target else ()
+    return any(run.steps == run.last_step and not run.trial.measurement.get("keep_going") for run in runs)
 
 
 def _tolerances(tolerances):

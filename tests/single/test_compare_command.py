@@ -173,6 +173,28 @@ def test_studies_of_one_space_are_paired_by_draw():
     assert comparison.verdict == REGRESSION
 
 
+def notes_of(before, after):
+    [comparison] = compared(before, after)
+    return " ".join(comparison_table(comparison).notes)
+
+
+def test_how_runs_are_paired_is_said_once_or_for_each_cell_where_it_differs():
+    one, other = cell([400, 300]), cell([200, 150], 2, 64)
+    moved = cell([200, 150], 2, 64, first=10)
+    assert "Paired by seed. " in notes_of(one + other, one + other) and "Independent" not in notes_of(one, one)
+    assert "Independent samples, as the seeds are not the same." in notes_of(other, moved)
+    both = notes_of(one + other, one + moved)
+    assert "Paired by seed at W = 1, B = 32." in both
+    assert "Independent samples at W = 2, B = 64, as the seeds are not the same." in both
+
+
+def test_the_best_metric_of_runs_that_stopped_at_the_target_is_said_to_be_no_end():
+    stopped = cell([400, 300])
+    assert "which side was further by then, not which would end better" in notes_of(stopped, stopped)
+    on = [trial(at, (0, 100, 200, 300), (0.9, 0.5, 0.1, 0.05), seed=at, keep_going=True) for at in range(2)]
+    assert "further by then" not in notes_of(on, on)
+
+
 def test_a_setting_that_changed_is_named():
     [comparison] = compared(cell([400, 300], peak_lr=0.1), cell([400, 305], peak_lr=0.2))
     assert "The settings differ (peak_lr 0.1, then 0.2) at W = 1, B = 32." in " ".join(
