@@ -18,7 +18,8 @@ from .numbers import NARROWEST, counted, listed, number, percent, ratio, span, w
 from .tables import Cell, Column, Row, Table, as_values, finite, keys_of
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
-MOST_NAMED = 6          # of what the verdict names
+GOALS = (STEPS, SECONDS)        # measured up to the target
+MOST_NAMED = 6                  # of what the verdict names
 ALL = "all"
 PAIRINGS = {            # what is said of it, and why it is so
     "seed": ("Paired by seed", ""),
@@ -79,11 +80,12 @@ def verdict_of(comparisons: Sequence[Comparison]) -> str:
 
 
 def verdict_line(comparisons: Sequence[Comparison]) -> str:
-    """What the gate says, in one line."""
+    """What the gate says, in one line; of several workloads each by its name."""
     verdict, tolerances = verdict_of(comparisons), comparisons[0].tolerances
     judged = sum(comparison.judged for comparison in comparisons)
-    told = {name: [text for comparison in comparisons for text in _told(comparison, name)]
-            for name in (REGRESSION, UNTOLD)}
+    several = len({comparison.workload for comparison in comparisons}) > 1
+    told = {name: [f"{comparison.workload}: {text}" if several else text
+                   for comparison in comparisons for text in _told(comparison, name)] for name in (REGRESSION, UNTOLD)}
     untold = f"; cannot tell: {_some(told[UNTOLD])}" if told[UNTOLD] else ""
     if verdict == REGRESSION:
         return f"Verdict: REGRESSION: {_some(told[REGRESSION])}{untold}."
@@ -237,18 +239,29 @@ def _tolerances(tolerances):
 
 
 def _told(comparison, verdict):
-    """What has this verdict, in words."""
-    goal = f" to {comparison.target}" if comparison.target else ""
-    said = []
+    """What has this verdict, in words: tests of which the same is to be said are named together."""
     places = [(_place((cell.workers, cell.global_batch)), cell.tests) for cell in comparison.cells]
+    same = {}                   # how it came to the verdict -> measure -> where
     for where, tests in [*places, ("all cells together", comparison.overall)]:
         for test in tests:
             if test.verdict == verdict:
-                what = NAMES[test.measure] + (goal if test.measure in (STEPS, SECONDS) else "")
-                said.append(f"{what} at {where}{_how(test)}")
+                same.setdefault(_how(test), {}).setdefault(test.measure, []).append(where)
+    said = []
+    for how, measures in same.items():
+        alike = {}              # where -> measures
+        for measure, where in measures.items():
+            alike.setdefault(_some(where, " and "), []).append(measure)
+        said += [f"{_measured(names, comparison.target)} at {where}{how}" for where, names in alike.items()]
     if verdict == UNTOLD:
         said += [f"{_place(key)} is not in the candidate" for key in comparison.missing]
     return said
+
+
+def _measured(measures, target):
+    """``steps and time to val/error<0.1, throughput and best metric``."""
+    goals = listed([NAMES[name] for name in measures if name in GOALS])
+    return listed([*([f"{goals} to {target}"] if goals else []),
+                   *(NAMES[name] for name in measures if name not in GOALS)])
 
 
 def _how(test):
@@ -265,6 +278,7 @@ def _place(key):
     return f"W = {key[0]}, B = {key[1]:,}"
 
 
-def _some(texts):
+def _some(texts, joint="; "):
+    """The first of them, and how many more there are."""
     more = [f"{len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
-    return "; ".join([*texts[:MOST_NAMED], *more])
+    return joint.join([*texts[:MOST_NAMED], *more])

@@ -242,14 +242,14 @@ def logs(tmp_path_factory):
         ("a.h5", [400, 300, 500]), ("b.h5", [405, 305, 505]), ("c.h5", [600, 450, 750]))]
 
 
-def test_the_command_ends_with_0_or_with_4_and_says_why_in_its_last_line(logs):
+def test_the_command_ends_with_0_or_with_4_and_says_why_in_its_last_words(logs):
     good, bad = invoke(logs[0], logs[1]), invoke(logs[0], logs[2])
-    assert good.exit_code == 0 and good.output.splitlines()[-1].startswith("Verdict: ok: 3 tests")
+    assert good.exit_code == 0 and good.output.split("\n\n")[-1].startswith("Verdict: ok: 3 tests")
     assert bad.exit_code == REGRESSED == 4
-    assert bad.output.splitlines()[-1].startswith(
-        "Verdict: REGRESSION: steps to val/error<0.2 at W = 1, B = 32 (1.50 times, 1.4")
+    assert bad.output.split("\n\n")[-1].startswith(
+        "Verdict: REGRESSION: steps and time to val/error<0.2 at W = 1, B = 32 (1.50 times,")
     assert invoke(logs[0], logs[2], "--tolerance", "60%", "--time-tolerance", "none").exit_code == 0
-    assert max(map(len, bad.output.splitlines()[:-1])) <= 100
+    assert max(map(len, bad.output.splitlines())) <= 100
 
 
 def test_an_interval_is_written_so_that_its_ends_differ_or_not_at_all(logs, tmp_path):
@@ -258,6 +258,22 @@ def test_an_interval_is_written_so_that_its_ends_differ_or_not_at_all(logs, tmp_
     pair = [save(log(*cell(steps, budget=90_000)), tmp_path / name) for name, steps in (
         ("d.h5", [40_000, 30_000, 50_000]), ("e.h5", [40_005, 30_005, 50_005]))]
     assert {"0.9999-", "1.0003"} <= set(invoke(*pair).output.split())
+
+
+def test_what_is_said_alike_of_several_tests_is_said_once_and_the_verdict_is_as_wide_as_the_table(tmp_path):
+    paths = [save(log(*[one for workers in (1, 2) for one in cell([400], workers, 32 * workers, wiggle=wiggle)]),
+                  tmp_path / f"{wiggle}.h5") for wiggle in (0.0, 0.01)]
+    said = invoke(*paths).output.split("\n\n")[-1]
+    assert " ".join(said.split()) == (
+        "Verdict: no regression is certain; cannot tell: steps and time to val/error<0.2 and throughput at "
+        "W = 1, B = 32 and W = 2, B = 64 (one run).")
+    assert len(said.splitlines()) > 1 and max(map(len, said.splitlines())) <= 100
+
+
+def test_the_verdict_names_the_workload_where_there_are_several():
+    both = cell([400, 300]) + cell([400, 300], 2, 64, model="other")
+    worse = cell([400, 300]) + cell([600, 450], 2, 64, model="other")
+    assert "made/other, nesterov, 1,000 training examples: steps and time to" in verdict_line(compared(both, worse))
 
 
 def test_strict_fails_where_times_are_lacking_but_where_they_are_not_judged(tmp_path):
