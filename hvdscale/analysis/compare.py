@@ -6,9 +6,10 @@
 Each workload, worker count and global batch that both have is a cell. In it steps to target S, seconds to target T and
 examples a second x are compared as ratios, candidate over baseline, of geometric means, with the intervals of
 analysis.intervals: paired by seed where the seeds are the same, over the draws that both met where both are studies of
-one space, else of two independent samples. An evaluation shows only that the target was met since the one before, so
-the interval is the hull of the ratios with either side at its evaluation before; where all evaluations up to there are
-equal to the last bit, it is the same run, and the ratio 1.
+one space, else of two independent samples. Of searches without a draw in common it is the ratio of their median
+best-of-n (see minimum), with the quotient of their intervals. An evaluation shows only that the target was met since
+the one before, so the interval is the hull of the ratios with either side at its evaluation before; where all
+evaluations up to there are equal to the last bit, it is the same run, and the ratio 1.
 
 A regression is certain: the whole interval lies beyond the tolerance. Where the interval spans it, or there is none, it
 cannot be told. Over all cells of a workload a ratio is formed as well, from one a cell, whose spread is that between
@@ -28,7 +29,7 @@ from ..log.schema import Status
 from ..target import Target
 from .intervals import (
     CONFIDENCE, NONE, Estimate, geometric_mean, hull, mean_interval, paired_ratio_interval, pooled, pooled_paired,
-    ratio_interval)
+    quotient, ratio_interval)
 from .pools import SPEED
 from .steps import Cell, cell_of, run_of
 from .trials import Trial, Workload, by_workload
@@ -79,7 +80,7 @@ class ComparedCell:
     global_batch: int
     baseline: Cell
     candidate: Cell
-    pairing: str                # "seed", "draw", or "": independent samples
+    pairing: str                # "seed", "draw", "search": the best of either search, or "": independent samples
     tests: tuple[Test, ...]
     horizon: int                # steps within which the best metric is taken
 
@@ -169,7 +170,7 @@ def _columns(measure):
 
 class _Samples:
     """What two cells measured, ready to be divided: of each measure the values of both, paired by position if
-    ``pairing``."""
+    ``pairs``."""
 
     def __init__(self, baseline: Cell, candidate: Cell, target):
         self.baseline, self.candidate, self.target = baseline, candidate, target
@@ -179,6 +180,8 @@ class _Samples:
             self.pairing = "seed"
             self.pairs = [(ours, theirs) for ours in baseline.runs for theirs in candidate.runs
                           if ours.trial.seed == theirs.trial.seed]
+        if self.pairing != "draw" and (baseline.searched or candidate.searched) and not self.same:
+            self.pairing, self.pairs = "search", []
 
     @property
     def same(self) -> bool:
@@ -195,9 +198,19 @@ class _Samples:
             sides = [np.array([getattr(cell.samples, name) for name in names])
                      for cell in (self.baseline, self.candidate)]
         known = [~np.isnan(side).any(0) for side in sides]
-        if self.pairing:
+        if self.pairs:
             known = [known[0] & known[1]] * 2
         return tuple((side[0, keep], side[-1, keep]) for side, keep in zip(sides, known))
+
+    def by_search(self, measure):
+        """Whether the ratio is that of the cells' own estimates, of which one at least is the best of a search."""
+        return self.pairing == "search" and measure != SPEED
+
+    def is_single(self, measure):
+        """Whether one run stands for either side, so that nothing is known of its spread."""
+        if self.by_search(measure):
+            return any(not cell.searched and len(cell.samples.seeds) < 2 for cell in (self.baseline, self.candidate))
+        return min(len(side[0]) for side in self.sides(measure)) < 2
 
     def place(self, measure):
         """Equal for cells that say the same: of those of the same updates, at several worker counts, one counts, but
@@ -229,7 +242,7 @@ class _Pools:
 
     def __init__(self, samples, measure):
         once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}
-        pairs = {one.place(measure) for one in samples if one.pairing}
+        pairs = {one.place(measure) for one in samples if one.pairs}
         self.paired = [pooled_paired([np.array([side[at] for side in sides]) for place, sides in once.items()
                                       if place in pairs and len(sides[0][0]) > 1 and _positive(sides, at)])
                        for at in (0, 1)]
@@ -266,11 +279,17 @@ def _change(measure, samples, pool, confidence) -> Estimate:
     runs = min(before.runs, after.runs)
     if measure == STEPS and samples.same:
         return Estimate(1.0, 1.0, 1.0, runs)
+    if samples.by_search(measure):
+        known = before.met and after.met and before.value > 0
+        return Estimate(after.value / before.value, *quotient(after, before), runs) if known else Estimate(
+            np.nan, *NONE, runs)
     (a, _), (b, _) = sides = samples.sides(measure)
     if not len(a) or not len(b) or min(a.min(), b.min()) <= 0:
         return Estimate(np.nan, *NONE, runs)
     if np.isinf([*a, *b]).any():
         return _ends_ratio(before, after, runs)
+    if samples.is_single(measure) and (measure == SPEED or samples.same):
+        return Estimate(_mean_ratio(a, b), *NONE, runs)
     corners = [_interval(a, b, pool, samples, 0, confidence)]
     if measure != SPEED and not samples.same:
         corners += _grid_corners(sides, pool, samples, confidence)
@@ -296,7 +315,7 @@ def _interval(under, over, pool, samples, at, confidence):
     """The interval of over / under; of one run on either side the ratio itself: then the grid is all that is known."""
     if min(len(over), len(under)) < 2:
         return (_mean_ratio(under, over),) * 2
-    if samples.pairing:
+    if samples.pairs:
         return tuple(map(float, paired_ratio_interval(over, under, pool.paired[at], confidence)))
     return tuple(map(float, ratio_interval(over, under, pool.apart[at], confidence)))
 
@@ -321,8 +340,9 @@ def _judge(measure, samples, change, tolerance):
         return UNTOLD, f"{len(candidate.diverged)} diverged, {len(baseline.diverged)} in the baseline"
     if math.isnan(change.value):
         return UNTOLD, "not measured"
-    one = min(len(side[0]) for side in samples.sides(measure)) < 2 and not (measure == STEPS and samples.same)
-    return judge(change, tolerance, measure == SPEED, "one run" if one else "")
+    one = samples.is_single(measure) and not (measure == STEPS and samples.same)
+    doubt = "" if not one else "one run, that of the best trial" if samples.pairing == "search" else "one run"
+    return judge(change, tolerance, measure == SPEED, doubt)
 
 
 def _judge_unmet(before, after):
@@ -420,6 +440,8 @@ def _cell_ratios(measure, samples):
     None where either did not meet or was not timed."""
     if measure == STEPS and samples.same:
         return 1.0, 1.0, 1.0
+    if samples.by_search(measure):
+        return _search_ratios(measure, samples)
     (a, a_before), (b, b_before) = samples.sides(measure)
     if not len(a) or not len(b) or np.isinf([*a, *b]).any() or min(a.min(), b.min()) <= 0:
         return None
@@ -428,6 +450,16 @@ def _cell_ratios(measure, samples):
         return value, value, value
     low = _mean_ratio(a, b_before) if b_before.min() > 0 else 0.0
     return value, low, _mean_ratio(a_before, b) if a_before.min() > 0 else np.inf
+
+
+def _search_ratios(measure, samples):
+    """The same of searches; seconds go with the steps."""
+    before, after = (_estimate(cell, measure) for cell in (samples.baseline, samples.candidate))
+    if not (before.met and after.met and before.value > 0):
+        return None
+    value = after.value / before.value
+    moved = [np.nan_to_num(cell.steps.before / cell.steps.value) for cell in (samples.candidate, samples.baseline)]
+    return value, value * moved[0], value / moved[1] if moved[1] > 0 else np.inf
 
 
 def _worst(tests):

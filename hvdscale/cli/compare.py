@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 import os
-import textwrap
 from contextlib import ExitStack
 
 import click
@@ -12,9 +11,9 @@ from ..analysis.compare import OK, REGRESSION, Tolerances, compare_trials
 from ..analysis.intervals import CONFIDENCE
 from ..analysis.trials import read_trials
 from ..errors import HvdscaleError, UsageError
-from ..report.compare import as_json, comparison_table, detail_table, verdict_line, verdict_of
+from ..report.compare import as_json, comparison_table, detail_table, verdict_of, verdict_text
 from ..report.make import open_all
-from ..report.tables import WIDTH, as_csv, as_text
+from ..report.tables import as_csv, as_text
 from ..target import Target
 from .common import Command, confidence_of, echo, share_of
 
@@ -63,7 +62,7 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
     comparisons = compare_trials(*trials, [Target.parse(target) for target in targets], tolerances)
     for comparison in comparisons:
         echo(as_text(comparison_table(comparison)))
-    echo("\n".join(textwrap.wrap(verdict_line(comparisons), WIDTH, break_long_words=False, break_on_hyphens=False)))
+    echo(verdict_text(comparisons))
     if out is not None:
         _write(out, comparisons, (baseline, candidate))
     verdict = verdict_of(comparisons)

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 
 from .. import __version__
@@ -15,7 +16,7 @@ from ..analysis.compare import BEST, OK, REGRESSION, SECONDS, STEPS, UNTOLD, Com
 from ..analysis.pools import SPEED
 from .differences import how_they_differ
 from .numbers import NARROWEST, counted, listed, number, percent, ratio, span, whole
-from .tables import Cell, Column, Row, Table, as_values, finite, keys_of
+from .tables import WIDTH, Cell, Column, Row, Table, as_values, finite, keys_of
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
 GOALS = (STEPS, SECONDS)        # measured up to the target
@@ -24,15 +25,17 @@ ALL = "all"
 PAIRINGS = {            # what is said of it, and why it is so
     "seed": ("Paired by seed", ""),
     "draw": ("Paired by draw", ", of those that met in both: the same points of one space"),
+    "search": ("The best of either search", ", its interval that of the median best-of-n of its trials"),
     "": ("Independent samples", ", as the seeds are not the same"),
 }
 
 WORKERS = Column("workers", "workers", "1", "W: workers at the trial's start")
 BATCH = Column("global_batch", "batch", "examples", "B: examples averaged into one step by all workers")
-MET = Column("met", "met", "1", "seeds that met the target / seeds that ran, in the baseline, then in the candidate")
+MET = Column("met", "met", "1", "seeds that met the target / seeds that ran, in the baseline, then in the candidate; "
+             "of a search its feasible trials")
 BEFORE = Column("steps_before", "steps before", "steps", "S of the baseline: steps to target, geometric mean over "
-                "seeds")
-AFTER = Column("steps_after", "steps after", "steps", "S of the candidate")
+                "seeds; of a search the fewest of its trials")
+AFTER = Column("steps_after", "steps after", "steps", "S of the candidate", short="after")
 CHANGES = {
     STEPS: Column("steps_ratio", "steps", "1", "S of the candidate over S of the baseline"),
     SECONDS: Column("seconds_ratio", "time", "1", "T: seconds to target, candidate over baseline"),
@@ -94,6 +97,12 @@ def verdict_line(comparisons: Sequence[Comparison]) -> str:
     return f"Verdict: ok: {counted(judged, 'test')}, none beyond its tolerance ({_tolerances(tolerances)})."
 
 
+def verdict_text(comparisons: Sequence[Comparison]) -> str:
+    """The same, as wide as the tables; a worker count or a batch stands on the line of its name."""
+    line = verdict_line(comparisons).replace(" = ", "\xa0=\xa0")
+    return textwrap.fill(line, WIDTH, break_long_words=False, break_on_hyphens=False).replace("\xa0", " ")
+
+
 def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict:
     """All of it for JSON."""
     tolerances = comparisons[0].tolerances
@@ -125,13 +134,18 @@ def _test_values(workers, batch, test):
 def _row(cell: ComparedCell, measures, target):
     tests = {test.measure: test for test in cell.tests}
     steps = [_steps(cell.baseline), _steps(cell.candidate)] if target else []
-    met = "{}, {}".format(*(f"{one.met}/{len(one.samples.seeds)}" if target else f"{len(one.samples.seeds)}"
-                            for one in (cell.baseline, cell.candidate)))
+    met = ", ".join(_met(one, target) for one in (cell.baseline, cell.candidate))
     lost = [len(one.diverged) for one in (cell.baseline, cell.candidate)]
     return Row((Cell(f"{cell.workers:,}", cell.workers), Cell(f"{cell.global_batch:,}", cell.global_batch),
                 Cell(met, met, below=f"{lost[0]}, {lost[1]} div." if any(lost) else ""), *steps,
                 *(_change(tests.get(name)) for name in measures), _verdict(cell.verdict, cell.tests)),
                keys_of(cell.candidate), tuple(trial.key for trial in cell.candidate.diverged), keys_of(cell.baseline))
+
+
+def _met(cell, target):
+    """Of seeds, or where it is searched of its draws."""
+    steps = [run.steps for run in cell.draws] if cell.searched else cell.samples.steps
+    return f"{sum(map(math.isfinite, steps))}/{len(steps)}" if target else f"{len(cell.samples.seeds)}"
 
 
 def _overall_row(comparison, measures):
@@ -199,6 +213,8 @@ def _notes(comparison):
     if any(_stopped_at_target(cell, comparison.target) for cell in cells):
         notes.append("The best metric is taken within the steps that all runs of a cell took. Runs stopped at the "
                      "target, so it says which side was further by then, not which would end better.")
+    if any("one run" in test.reason and not math.isnan(test.change.low) for cell in cells for test in cell.tests):
+        notes.append("Of one run the spread is not known: an interval there is of the spacing of evaluations alone.")
     if any(_is_sharp(test.change) for cell in cells for test in cell.tests if test.measure != BEST):
         notes.append("Where no interval stands, all runs give this ratio to the last digit.")
     if comparison.overall:

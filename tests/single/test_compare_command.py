@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.analysis.compare import OK, REGRESSION, UNTOLD, Tolerances, compare_trials
+from hvdscale.analysis.intervals import quotient
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.compare import REGRESSED, main
 from hvdscale.errors import UsageError
@@ -173,6 +174,30 @@ def test_studies_of_one_space_are_paired_by_draw():
     assert comparison.verdict == REGRESSION
 
 
+def searches(fewest, offset):
+    """Searches of 20 draws at two batch sizes, no two searches with a draw in common; the best needs ``fewest``."""
+    return [one for batch in (256, 512) for one in read_trials(studied(
+        *[drawn(at, fewest + 100 * (at // 2), batch=batch, point={"lr": 0.01 * (at + 1) + offset, "momentum": 0.9})
+          for at in range(20)], path=f"{offset}-b{batch}.h5"))]
+
+
+def test_searches_without_a_draw_in_common_are_held_against_each_other_by_their_best_of_n():
+    before, after, worse = searches(1000, 0), searches(1100, 0.001), searches(2200, 0.002)
+    [near], [far] = (compare_trials(before, other, [Target.parse("val/error<0.1")]) for other in (after, worse))
+    steps, seconds, speed = near.cells[0].tests[:3]
+    own = [getattr(near.cells[0], side).steps for side in ("baseline", "candidate")]
+    assert near.cells[0].pairing == "search" and steps.change.value == own[1].value / own[0].value == 1.1
+    assert (steps.change.low, steps.change.high) == quotient(own[1], own[0])
+    assert steps.verdict == seconds.verdict == UNTOLD and "spans" in steps.reason
+    assert speed.reason.startswith("one run") and math.isnan(speed.change.low)
+    assert [cell.tests[0].verdict for cell in far.cells] == [REGRESSION] * 2
+    together = far.overall[0].change
+    assert together.value == pytest.approx(2.2) and (together.low, together.high) == pytest.approx((2.1, 2.2 / 0.9))
+    text = as_text(comparison_table(far))
+    assert "The best of either search, its interval" in text and "20/20, 18/20" in text
+    assert "to the last digit" not in text and max(map(len, text.splitlines())) <= 100
+
+
 def notes_of(before, after):
     [comparison] = compared(before, after)
     return " ".join(comparison_table(comparison).notes)
@@ -267,7 +292,7 @@ def test_what_is_said_alike_of_several_tests_is_said_once_and_the_verdict_is_as_
     assert " ".join(said.split()) == (
         "Verdict: no regression is certain; cannot tell: steps and time to val/error<0.2 and throughput at "
         "W = 1, B = 32 and W = 2, B = 64 (one run).")
-    assert len(said.splitlines()) > 1 and max(map(len, said.splitlines())) <= 100
+    assert len(said.splitlines()) > 1 and max(map(len, said.splitlines())) <= 100 and " =\n" not in said
 
 
 def test_the_verdict_names_the_workload_where_there_are_several():
