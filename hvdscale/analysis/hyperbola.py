@@ -7,7 +7,7 @@ came out, as that of the fewest steps of a search is narrow where they are many,
 curve. The spread about the curve is that of the residuals and of the points' own intervals, which count as OWN_FREEDOM
 residuals; misfit thus widens what comes out. Intervals are profiles of the sum of squares, so an end that the points
 do not reach is open: points that scale perfectly tell that B_crit is at least so large, points of a plateau that it is
-at most so.
+at most so. Draws have these very quantiles, so they carry no prior on B_crit: what is open goes to perfect scaling.
 """
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Hyperbola:
     spread         standard deviation about the curve over the one that the points' own intervals claim; NaN: they claim
                    none. Below 1 the intervals are wider than need be: what is not on the curve only adds to it.
     points         that it is through
-    draws          pairs of S_min and B_crit that carry their uncertainty, shape (DRAWS, 2); B_crit within REACH
+    draws          pairs of S_min B_crit (the examples that few a step need) and B_crit that carry their uncertainty,
+                   shape (DRAWS, 2): S = S_min B_crit (1 / B + 1 / B_crit). B_crit is inf as often as it is open above.
     """
 
     s_min: Estimate
@@ -109,18 +110,15 @@ class _Profile:
 
     def within(self, root):
         """The x whose sum of squares exceeds the least by at most root ** 2: (low, high), -inf or inf where open."""
-        return tuple(self._end(root, *side) for side in ((self.grid[::-1], self.roots[::-1], -np.inf),
-                                                         (self.grid, self.roots, np.inf)))
+        return tuple(float(self.ends(root, way)) for way in (-1, 1))
 
-    def _end(self, root, grid, roots, unbounded):
-        beyond = (grid - self.best) * np.sign(unbounded) > 0
-        grid, roots = np.append(self.best, grid[beyond]), np.append(0.0, roots[beyond])
-        outside = np.flatnonzero(roots > root)
-        if not len(outside):
-            return unbounded
-        at = outside[0]
-        share = (root - roots[at - 1]) / (roots[at] - roots[at - 1])
-        return float(grid[at - 1] + max(share, 0.0) * (grid[at] - grid[at - 1]))
+    def ends(self, roots, way):
+        """The x above (way 1) or below (-1) the best at which the sum of squares has grown by roots ** 2, of their
+        shape; way * inf where it never does."""
+        beyond = (self.grid - self.best) * way > 0
+        grid, known = np.append(self.best, self.grid[beyond][::way]), np.append(0.0, self.roots[beyond][::way])
+        known = np.maximum.accumulate(known)
+        return np.where(roots >= known[-1], way * np.inf, np.interp(roots, known, grid))
 
 
 def _fit(batches, steps, deviations, confidence):
@@ -147,13 +145,11 @@ def _fit(batches, steps, deviations, confidence):
 
 
 def _draws(profile, variance, freedom):
-    """Pairs of S_min and B_crit, as likely as their sums of squares say; shape (DRAWS, 2)."""
+    """Pairs of S_min B_crit and B_crit, shape (DRAWS, 2): B_crit as its profile's intervals at all levels have it (a
+    confidence distribution), the level as Student's t about the mean that goes with it."""
     random = np.random.Generator(np.random.Philox(key=profile.open + 1))
-    scale = np.sqrt(variance * freedom / random.chisquare(freedom, DRAWS))
-    x = np.linspace(*np.clip(profile.within(8 * np.sqrt(variance)), profile.grid[0], profile.grid[-1]), 4 * GRID)
-    means, squares = profile.at(x)
-    excess = (squares - profile.least) / variance if variance > 0 else np.zeros(len(x))
-    weight = (1 + excess / freedom) ** (-(freedom + 1) / 2)
-    at = np.searchsorted(np.cumsum(weight) / weight.sum(), random.random(DRAWS)).clip(max=len(x) - 1)
-    log_steps = means[at] + scale / np.sqrt(profile.weights.sum()) * random.standard_normal(DRAWS)
-    return np.exp(np.stack([log_steps, x[at]], axis=1))
+    roots = np.sqrt(variance) * stdtrit(freedom, random.permutation((np.arange(DRAWS) + 0.5) / DRAWS))
+    x = np.where(roots < 0, profile.ends(-roots, -1), profile.ends(roots, 1)).clip(min=profile.grid[0])
+    seen = x.clip(max=profile.grid[-1])         # beyond, S B is the same
+    level = np.sqrt(variance / profile.weights.sum()) * random.standard_t(freedom, DRAWS)
+    return np.exp(np.stack([profile.at(seen)[0] + level + seen, x], axis=1))

@@ -2,9 +2,10 @@
 
 S is as measured at the batches that met the target. Between two of them it may lie anywhere from straight on
 logarithmic axes to straight in 1 / B, as S_min (1 + B_crit / B) is (McCandlish et al. 2018, arXiv 1812.06162). Beyond
-them it is that through the last one, with the B_crit of the curve's fit, else with the gradient noise scale in its
-place, which is a prediction; else it falls by no more than within the last two batches. The uncertainty is carried by
-draws.
+them it follows the curve fitted to all of them; without one it is that through the last batch with the gradient noise
+scale for B_crit, which is a prediction; else it falls by no more than within the last two batches. The uncertainty is
+carried by draws. Where these batches do not tell an upper end of B_crit, steps above them are open: between perfect
+scaling and the curve of its low end.
 """
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from scipy.special import ndtri
 
 from .hyperbola import hyperbola_of
 from .intervals import CONFIDENCE
-from .step_time import BOUNDED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED, levels
+from .step_time import BOUNDED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED, TOLD_APART, levels
 from .steps import Estimate
 
 PREDICTED = "predicted"         # by the gradient noise scale
@@ -46,13 +47,15 @@ class StepsPoint:
 @dataclass(frozen=True, eq=False)
 class Steps:
     """S at one batch: value, draws of shape (draws,), how it is known, the variance of its logarithm that comes of
-    leaving the batches that were run, and the point where it was measured."""
+    leaving the batches that were run, the point where it was measured, and whether it is open (StepsCurve.open_above).
+    """
 
     value: float
     draws: np.ndarray
     mark: str
     extrapolation: float = 0.0
     point: StepsPoint | None = None
+    open: bool = False
 
     @property
     def beyond(self):
@@ -69,8 +72,8 @@ class StepsCurve:
     """S at any batch. Without points S is in units of S_min, or where there is no B_crit either, of S itself."""
 
     points: tuple[StepsPoint, ...]          # by batch
-    critical: np.ndarray | None             # draws of B_crit, shape (draws,)
-    predicted: bool = False                 # B_crit is the noise scale
+    critical: np.ndarray | None             # draws of B_crit, shape (draws,): of the fit, else the noise scale
+    examples: np.ndarray | None = None      # draws of S_min B_crit of the fit, likewise; None: there is no fit
     confidence: float = CONFIDENCE
     draws: int = DRAWS
     seed: int = 0
@@ -79,6 +82,18 @@ class StepsCurve:
     def relative(self):
         """Whether S is known but for a factor."""
         return not self.points
+
+    @property
+    def predicted(self):
+        """Whether B_crit is the noise scale."""
+        return self.critical is not None and self.examples is None
+
+    @property
+    def open_above(self):
+        """Whether the batches do not tell where steps stop falling: B_crit may be TOLD_APART times the largest that
+        met, or was not fitted."""
+        return bool(self.met) and not self.predicted and (
+            self.critical is None or self.critical_ends[1] > TOLD_APART * self.met[-1].global_batch)
 
     @cached_property
     def met(self) -> tuple[StepsPoint, ...]:
@@ -108,6 +123,16 @@ class StepsCurve:
         """The median of B_crit; None where it is not known."""
         return None if self.critical is None else float(np.median(self.critical))
 
+    @property
+    def critical_ends(self):
+        """The ends of B_crit; None where it is not known."""
+        if self.critical is None:
+            return None
+        tail = (1 - self.confidence) / 2
+        with np.errstate(invalid="ignore"):             # between two that are inf
+            low, high = np.quantile(self.critical, (tail, 1 - tail), method="hazen")
+        return float(low), np.inf if np.isnan(high) else float(high)
+
     def _lost_beyond(self, beside, above):
         """Whether a batch above (or below) this one did not meet the target."""
         lost = [point.global_batch for point in self.points if point not in self.met]
@@ -129,12 +154,17 @@ class StepsCurve:
         return Steps(steps(left.steps.value, right.steps.value, 0.5), drawn, INTERPOLATED)
 
     def _beyond(self, beside, batch):
+        above = batch > beside.global_batch
         if self.critical is not None:
-            factor = (1 + self.critical / batch) / (1 + self.critical / beside.global_batch)
+            factor = (1 / batch + 1 / self.critical) / (1 / beside.global_batch + 1 / self.critical)
         else:
-            factor = (beside.global_batch / batch) ** self._slope(batch > beside.global_batch)
-        return Steps(beside.steps.value * float(np.median(factor)), self._of(beside) * factor,
-                     PREDICTED if self.predicted else EXTRAPOLATED, log_variance(factor))
+            factor = (beside.global_batch / batch) ** self._slope(above)
+        value, drawn = beside.steps.value * float(np.median(factor)), self._of(beside) * factor
+        if self.examples is not None:
+            curve = self.examples * (1 / batch + 1 / self.critical)
+            value, drawn = float(np.median(curve)), np.where(np.isinf(drawn), np.inf, curve)
+        return Steps(value, drawn, PREDICTED if self.predicted else EXTRAPOLATED, log_variance(factor),
+                     open=above and self.open_above)
 
     def _slope(self, above):
         """Draws of how the steps fall beyond the batches: as a power of the batch that is anywhere between that of the
@@ -168,11 +198,11 @@ class StepsCurve:
 
 
 def points_of(section) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
-    """(points, draws of B_crit or None) of a section's table by batch: of repeats of a setting each."""
+    """(points, the fit's draws or None) of a section's table by batch: of repeats of a setting each."""
     cells = [point.cell for point in section.batches.points if point.cell.runs]
     points = tuple(StepsPoint(cell.global_batch, cell.steps, len(cell.samples.seeds), cell.met, cell.searched,
                               tuple(run.trial.key for run in cell.runs)) for cell in cells)
-    return points, _critical(section.batches.regimes and section.batches.regimes.fit)
+    return points, _draws_of(section.batches.regimes and section.batches.regimes.fit)
 
 
 def points_of_curve(curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
@@ -180,12 +210,12 @@ def points_of_curve(curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
     points = tuple(StepsPoint(point.global_batch, point.steps, searched=True,
                               trials=() if point.best is None else (point.study.key(point.best),))
                    for point in curve.points)
-    return points, _critical(curve.regimes.fit)
+    return points, _draws_of(curve.regimes.fit)
 
 
 def points_of_both(section, curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
     """Likewise of a section some of whose batches were searched: those as the curve has them, with the seeds of the
-    best trial; B_crit through all."""
+    best trial; the fit through all."""
     searched = {trial.global_batch for trial in section.trials if trial.sweep}
     own = {point.global_batch: point for point in points_of(section)[0]}
     points = [_with_seeds(point, own.get(point.global_batch)) for point in points_of_curve(curve)[0]
@@ -194,7 +224,7 @@ def points_of_both(section, curve) -> tuple[tuple[StepsPoint, ...], np.ndarray |
     points.sort(key=lambda point: point.global_batch)
     fit = hyperbola_of([point.global_batch for point in points], [point.steps for point in points],
                        section.options.confidence)
-    return tuple(points), _critical(fit)
+    return tuple(points), _draws_of(fit)
 
 
 def _with_seeds(point, own):
@@ -204,20 +234,25 @@ def _with_seeds(point, own):
     return replace(point, seeds=own.seeds, met=own.met)
 
 
-def _critical(fit):
-    """Draws of B_crit of a fit; None where there is none."""
-    return None if fit is None else fit.draws[:, 1]
+def _draws_of(fit):
+    """See Hyperbola.draws; None where there is no fit."""
+    return None if fit is None else fit.draws
 
 
-def steps_curve(points: Sequence[StepsPoint], critical=None, *, predicted=False, confidence=CONFIDENCE, draws=DRAWS,
+def steps_curve(points: Sequence[StepsPoint], fit=None, *, noise=None, confidence=CONFIDENCE, draws=DRAWS,
                 seed=0) -> StepsCurve:
-    """The curve of these points; ``critical``: draws of B_crit, of any number, or None."""
-    if critical is not None:
-        random = np.random.default_rng([seed, 5])
-        critical = np.asarray(critical, float)
-        critical = critical if len(critical) == draws else random.choice(critical, draws)
+    """The curve of these points.
+
+    fit    draws of their hyperbola (Hyperbola.draws), of any number, or None
+    noise  draws of the noise scale, which stands for B_crit where there is no fit, of any number, or None
+    """
+    examples, critical = (None, noise) if fit is None else np.asarray(fit, float).T
+    if critical is not None:            # evenly by B_crit, so that its quantiles stay
+        taken = np.argsort(critical)[(levels(draws) * len(critical)).astype(int)]
+        taken = np.random.default_rng([seed, 5]).permutation(taken)
+        critical, examples = np.asarray(critical, float)[taken], None if examples is None else examples[taken]
     points = tuple(sorted(points, key=lambda point: point.global_batch))
-    return StepsCurve(points, critical, predicted, confidence, draws, seed)
+    return StepsCurve(points, critical, examples, confidence, draws, seed)
 
 
 def noise_draws(scale, low=np.nan, high=np.nan, confidence=CONFIDENCE, draws=DRAWS, seed=0):

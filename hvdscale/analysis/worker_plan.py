@@ -108,7 +108,8 @@ class NoPlan:
 
 @dataclass(frozen=True, eq=False)
 class WorkerPlan:
-    """The options by worker count, and which to take; an option that is a lower bound only is taken for none."""
+    """The options by worker count, and which to take; one that is a lower bound only, or whose steps are open, is taken
+    for none."""
 
     workload: object
     target: object                          # None: there is none, as for steps that the user gave
@@ -127,7 +128,7 @@ class WorkerPlan:
     @property
     def eligible(self) -> tuple[Option, ...]:
         """The options that may be recommended."""
-        return tuple(option for option in self.options if not option.bounded)
+        return tuple(option for option in self.options if not (option.bounded or option.steps.open))
 
     @property
     def uses_model(self):
@@ -231,13 +232,14 @@ def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload=None
 
 def _best_of(drafts):
     """The one with the least time; at a batch beyond those that met, where steps are a guess, only if a share LIKELY of
-    the draws is for it."""
-    inside, beyond = ([draft for draft in drafts if draft.steps.beyond == side] for side in (False, True))
-    inside, beyond = (min(found, key=lambda draft: (draft.value, draft.passes), default=None)
-                      for found in (inside, beyond))
+    the draws is for it, and where steps are open only if there is no other or it is no choice anyway."""
+    inside, beyond, open_above = (
+        min((draft for draft in drafts if (draft.steps.beyond, draft.steps.open and not draft.bounded) == side),
+            key=lambda draft: (draft.value, draft.passes), default=None)
+        for side in ((False, False), (True, False), (True, True)))
     if inside and beyond:
         return beyond if np.mean(beyond.draws < inside.draws) >= LIKELY else inside
-    return inside or beyond
+    return inside or beyond or open_above
 
 
 def plans_of(group, request: Request, *, links: Links | None = None, given: StepsPoint | None = None,
@@ -248,7 +250,7 @@ def plans_of(group, request: Request, *, links: Links | None = None, given: Step
     links        the network between nodes, where the user knows it
     given        steps to target at one batch, where no run was held against a target
     noise_scale  in examples, in place of the logs' own
-    steps        (StepsPoints, draws of B_crit or None) of a section with a target
+    steps        (StepsPoints, draws of their fit or None) of a section with a target
     """
     timings = timings_of(group.trials)
     about = [section for section in group.sections if section.target] or [None]
@@ -272,7 +274,7 @@ class _Basis:
     request: Request
     noise: NoiseScale | None
 
-    def plan(self, target, points, critical, cells, best=np.nan) -> WorkerPlan | NoPlan:
+    def plan(self, target, points, fit, cells, best=np.nan) -> WorkerPlan | NoPlan:
         """The plan for a target's steps, with the measured times of cells; target None: there is none."""
         if target and not any(point.steps.met for point in points):
             return NoPlan(self.workload, target, NOT_MET, best)
@@ -280,10 +282,9 @@ class _Basis:
             return NoPlan(self.workload, target, AT_ONCE)
         if not points and self.noise is None and not self.request.global_batch:
             return NoPlan(self.workload, None, NO_STEPS)
-        noise, confidence = (self.noise if critical is None else None), self.request.confidence
-        if noise is not None:
-            critical = noise_draws(noise.noise_scale, noise.low, noise.high, confidence)
-        curve = steps_curve(points, critical, predicted=noise is not None, confidence=confidence)
+        noise, confidence = (self.noise if fit is None else None), self.request.confidence
+        drawn = None if noise is None else noise_draws(noise.noise_scale, noise.low, noise.high, confidence)
+        curve = steps_curve(points, fit, noise=drawn, confidence=confidence)
         return plan_of(curve, self.times.of_cells(cells), self.request, self.workload, target, noise)
 
 

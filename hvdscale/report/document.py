@@ -257,10 +257,10 @@ def _planner(section, held):
 
     def plan_at(target):
         found = held(target)
-        points, critical = points_of(found)
+        points, fit = points_of(found)
         if not any(point.steps.met for point in points) or not all(point.steps.value for point in points):
             return None                     # none met, or some before the first step
-        return plan_of(steps_curve(points, critical, confidence=request.confidence), times.of_cells(found.cells),
+        return plan_of(steps_curve(points, fit, confidence=request.confidence), times.of_cells(found.cells),
                        request, section.workload, target)
     return plan_at
 

@@ -87,7 +87,7 @@ def _unused(plans, given, noise_scale):
 
 
 def steps_of(section, studies):
-    """(StepsPoints, draws of B_crit or None) of a section: of repeats, or where they were searched of the studies."""
+    """(StepsPoints, draws of their fit or None) of a section: of repeats, or where searched of the studies."""
     if not any(trial.sweep for trial in section.trials):
         return points_of(section)
     own = [study for study in studies if study.workload == section.workload]
@@ -156,7 +156,8 @@ def plan_values(plan: WorkerPlan) -> dict:
                    "seeds": point.seeds or None, "seeds_met": point.met if point.seeds else None,
                    "trials": trial_list(point.trials)} for point in plan.curve.points],
         "critical_batch": None if plan.curve.critical is None else {
-            "median": plan.curve.critical_batch, "from": "noise scale" if plan.curve.predicted else "fit"},
+            **dict(zip(("low", "high"), map(finite, plan.curve.critical_ends))),
+            "median": finite(plan.curve.critical_batch), "from": "noise scale" if plan.curve.predicted else "fit"},
         "chances_assumed": plan.assumed(),
         "step_times": {
             "machine": str(plan.times.timings.machine), "misses": finite(plan.times.model.misses),

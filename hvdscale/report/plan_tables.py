@@ -18,7 +18,7 @@ PASSES = Column("accumulation", "passes", "1", "k: passes that make one step")
 BATCH = Column("global_batch", "batch", "examples", "B: with the least T among those that W workers can run; below: "
                "examples a worker and pass, times passes")
 STEPS = Column("steps_to_target", "steps", "steps", "S: measured, between two batches, or "
-               "S_min (1 + B_crit / B) through the last one; interval: as measured, else quantiles of draws", SHALLUE)
+               "S_min (1 + B_crit / B) as fitted; interval: as measured, else quantiles of draws", SHALLUE)
 STEP_MS = Column("step_ms", "step, ms", "milliseconds", "t: measured, as a report's B / x of these workers and batch, "
                  "or (k - 1) c + (c^p + s^p)^(1/p) of a pass c and the allreduce s; a bound: the low end of its "
                  "interval", RING)
@@ -76,7 +76,8 @@ def _table_notes(plan):
         most = request.max_local_batch or plan.times.timings.most_local
         notes.append("At each worker count the batch with the least time to target"
                      + (f", of at most {counted(most, 'example')} a worker and pass" if most else "")
-                     + f"; one beyond those that met it only where {percent(LIKELY)} of the draws are for it.")
+                     + f"; one beyond those that met it only where {percent(LIKELY)} of the draws are for it"
+                     + (", above them only where no other can run." if plan.curve.open_above else "."))
     return tuple(notes)
 
 
@@ -124,8 +125,8 @@ def _steps(plan, option):
 
 
 def _chance(plan, option):
-    if option.bounded or plan.assumed(option):
-        return Cell("" if option.bounded else "assumed", math.nan)
+    if option not in plan.eligible or plan.assumed(option):
+        return Cell("assumed" if option in plan.eligible else "", math.nan)
     share = plan.chance_within(option)
     return Cell(chance(plan, share).replace("over ", "> ").replace("under ", "< "), share)
 

@@ -39,15 +39,17 @@ def summary(plan: WorkerPlan) -> tuple[str, ...]:
     """What to take, then what it stands on."""
     if not plan.options:
         return (*picks_said(plan), *_left_out_said(plan))
-    return (*picks_said(plan), *_limits_said(plan), *_efficiency_said(plan), *_bounded_said(plan), *_steps_said(plan),
-            *_times_said(plan), *_ring_said(plan), *_left_out_said(plan))
+    return (*picks_said(plan), *_open_said(plan), *_limits_said(plan), *_efficiency_said(plan), *_bounded_said(plan),
+            *_steps_said(plan), *_times_said(plan), *_ring_said(plan), *_left_out_said(plan))
 
 
 def picks_said(plan):
     """What to take, and what speaks against being sure of it."""
     if not plan.eligible:
-        return ["Nothing to recommend: at each of these worker counts the time to target is known only from below."
-                if plan.options else "Nothing to recommend: none of these worker counts can run."]
+        return ["Nothing to recommend: " + (
+            "none of these worker counts can run." if not plan.options else
+            "each of these worker counts needs a batch whose steps are open, or links that no log has timed."
+            if _opened(plan) else "at each of these worker counts the time to target is known only from below.")]
     return [*_roles_said(plan), *(_unmet_said(option) for option in _picked(plan) if _lost_seeds(option)),
             *_assumed_said(plan)]
 
@@ -159,6 +161,32 @@ def _step_said(few, many):
             f"{ratio(few.seconds.value / many.seconds.value)}x the speed")
 
 
+def _opened(plan):
+    """The options whose steps are open."""
+    return [option for option in plan.options if option.steps.open]
+
+
+def _open_said(plan):
+    """That batches beyond those run are no choice, what is known of steps there, and which run would tell more."""
+    curve, last = plan.curve, plan.curve.met[-1].global_batch if plan.curve.met else 0
+    bound = not plan.request.global_batch and not plan.request.local_batch and any(
+        option.global_batch == last for option in plan.options)
+    if not _opened(plan) and not (curve.open_above and bound):
+        return []
+    if curve.critical is None:
+        why = "fewer than three batches tell no B_crit"
+    else:
+        low, high = curve.critical_ends
+        most = f", at most {number(high, 2)}" if high < math.inf else ", without an upper end"
+        why = f"B_crit is at least {number(low, 2)}{most}"
+    following = min(4 * last, getattr(plan.workload, "train_examples", 0) or 4 * last)
+    ends = (number(end, 2) for end in curve.at(following).interval(plan.request.confidence))
+    more = (f" A run at batch {following:,} would tell more: there {' to '.join(ends)} steps are possible."
+            if following > last else "")
+    return [f"No batch beyond {last:,} is recommended: {why}, so steps may fall on as in "
+            f"perfect scaling, or hardly at all.{more}"]
+
+
 def _limits_said(plan):
     """Which worker counts stay within deadline and budget."""
     request = plan.request
@@ -172,7 +200,8 @@ def _limits_said(plan):
         share = plan.chance_within(best)
         at = f", at {counted(best.workers, 'worker')}," if share >= 1 - plan.surest else ""
         rest = "" if plan.assumed(best) else f"; the best chance{at} is {chance(plan, share)}"
-        return [f"Out of reach: none of these worker counts is likely to stay within {listed(limits)}{rest}."]
+        up_to = f" at batches up to {plan.curve.met[-1].global_batch:,}" if _opened(plan) else ""
+        return [f"Out of reach: none of these worker counts{up_to} is likely to stay within {listed(limits)}{rest}."]
     said = [] if len(found) == 1 else [f"{listed(f'{option.workers:,}' for option in found)} workers."]
     best: dict = {}
     for what, limited, name in (("cheapest", request.deadline, "cost"), ("fastest", request.budget, "seconds")):

@@ -15,7 +15,9 @@ from hvdscale.errors import UsageError
 from hvdscale.report.numbers import duration
 from tests.single.made_logs import log, save, trial
 from tests.single.made_studies import TARGETS, drawn
-from tests.single.test_worker_plan import COUNTS, probe, run
+from tests.single.test_worker_plan import COUNTS, noisy, probe, run
+
+LINKS = ("--bandwidth", 10, "--latency", 20, "--parameters", "25.6M")
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +148,19 @@ def test_a_batch_beyond_those_run_is_marked_with_the_interval_of_its_steps(serie
     assert last["steps_to_target"]["low"] < last["steps_to_target"]["value"] < last["steps_to_target"]["high"]
     [figure] = (tmp_path / "figures").glob("*-time.svg")
     assert b"beyond the batches run" in figure.read_bytes()
+
+
+def test_where_b_crit_is_open_no_batch_beyond_those_run_is_recommended_and_it_says_which_run_would_tell(folder):
+    path = save(log(*(noisy(workers, seed) for workers in (1, 2, 4, 8) for seed in range(2))), folder / "open.h5")
+    text = said(path, "--workers", "1,8,256", "--local-batch", 32, "--deadline", "1s", *LINKS)
+    assert re.search("Fastest( and cheapest)?: 8 workers, batch 256", text)
+    assert re.search(r"No batch beyond 256 is recommended: B_crit is at least [\d,]+, without an upper end, so "
+                     r"steps may fall on .* A run at batch 1,024 would tell more: there [\d,]+ to [\d,]+ steps", text)
+    assert "Out of reach: none of these worker counts at batches up to 256 is likely" in text
+    assert "No batch beyond 256" in said(path, "--workers", "1,8") and "No batch" not in said(path, "--workers", "1,2")
+    few = save(log(*(noisy(workers, seed) for workers in (1, 2) for seed in range(2))), folder / "few.h5")
+    assert "No batch beyond 64 is recommended: fewer than three batches tell no B_crit" in said(
+        few, "--workers", "1,4", "--local-batch", 32, *LINKS)
 
 
 @pytest.mark.parametrize("text, seconds", [("90m", 5400), ("2h", 7200), ("1d", 86400), ("30s", 30), ("1h30m", 5400),

@@ -116,9 +116,9 @@ def test_beyond_what_was_run_intervals_hold_the_truth_and_say_what_they_stand_on
     assert far.seconds.high / far.seconds.low > 3 * near.seconds.high / near.seconds.low
 
 
-def curve(points=((64, 1000.0), (256, 400.0)), critical=None, **more):
+def curve(points=((64, 1000.0), (256, 400.0)), **more):
     return steps_curve([StepsPoint(batch, Estimate(steps, 0.9 * steps, 1.1 * steps, 3)) for batch, steps in points],
-                       critical, **more)
+                       **more)
 
 
 def test_between_batches_steps_lie_from_straight_in_the_inverse_batch_to_straight_on_logarithmic_axes():
@@ -130,11 +130,40 @@ def test_between_batches_steps_lie_from_straight_in_the_inverse_batch_to_straigh
     assert between.draws.max() == pytest.approx(straight, rel=0.01)
 
 
-def test_beyond_the_batches_the_fit_goes_on_from_the_last_one():
-    found = curve(critical=np.full(50, B_CRIT))
+def test_beyond_the_batches_steps_follow_the_fit_and_by_the_noise_scale_they_go_on_from_the_last_one():
+    fitted, predicted = curve(fit=[(S_MIN * B_CRIT, B_CRIT)] * 50), curve(noise=np.full(50, B_CRIT))
     for batch, last, steps in ((1024, 256, 400), (16, 64, 1000)):
-        assert found.at(batch).value == pytest.approx(steps * (1 + B_CRIT / batch) / (1 + B_CRIT / last))
-        assert found.at(batch).mark == EXTRAPOLATED
+        assert fitted.at(batch).value == pytest.approx(steps_at(batch)) and fitted.at(batch).mark == EXTRAPOLATED
+        assert predicted.at(batch).value == pytest.approx(steps * (1 + B_CRIT / batch) / (1 + B_CRIT / last))
+        assert predicted.at(batch).mark == PREDICTED
+
+
+def test_steps_above_batches_that_do_not_tell_an_upper_end_of_b_crit_are_open():
+    for critical, is_open in ((np.inf, True), (20 * 256, True), (5 * 256, False), (10, False)):
+        found = curve(fit=[(1e5, critical)] * 50)
+        assert [found.at(batch).open for batch in (32, 64, 100, 512)] == [False, False, False, is_open]
+    assert curve().at(512).open and not curve(noise=np.full(50, np.inf)).at(512).open
+
+
+def noisy(workers, seed, local_batch=32):
+    """Perfect scaling but for the spread between seeds, a step of half a second."""
+    random = np.random.default_rng([workers, seed])
+    batch = workers * local_batch
+    steps = round(1e6 / batch * np.exp(0.1 * random.standard_normal()))
+    return trial(100 * workers + seed, (0, steps), (0.9, 0.1), (0, 0.5 * steps), workers=workers, batch=batch,
+                 seed=seed, eval_every=1, local_workers=min(workers, 8), train_examples=10 ** 6)
+
+
+def test_nothing_is_recommended_on_the_strength_of_batches_where_steps_are_open():
+    found = plan(*(noisy(workers, seed) for workers in (1, 2, 4, 8) for seed in range(2)), local_batch=32,
+                 workers=(1, 8, 16, 512))
+    assert found.curve.open_above and [option.steps.open for option in found.options] == [False, False, True, True]
+    assert [option.workers for option in found.eligible] == [1, 8] and found.fastest.workers == 8
+    assert all(option.workers <= 8 for option in (*found.front, *found.within()))
+    [low], [perfect] = ({round(option.steps.interval(0.95)[at] * option.global_batch / 1e6, 1)
+                         for option in found.options[-1:]} for at in (1, 0))
+    assert perfect < 1.1 and low > 5
+    assert [option.global_batch for option in found.under(local_batch=None, workers=(8,)).options] == [256]
 
 
 def test_without_a_fit_steps_beyond_fall_by_no_more_than_between_the_last_two_and_rise_by_no_more_than_perfectly():
@@ -304,8 +333,8 @@ def test_a_batch_that_a_seed_did_not_meet_is_never_the_cheapest_for_sure():
 
 
 def test_chances_are_assumed_where_few_parameters_are_told_or_steps_are_of_one_run_or_predicted():
-    pairs = [run(workers, seed=seed) for workers in (1, 2) for seed in range(2)]
-    two = plan(*pairs, workers=(1, 2, 4), local_batch=32, per_node=4)
+    pairs = [run(workers, 64 // workers, seed) for workers in (1, 2) for seed in range(2)]
+    two = plan(*pairs, workers=(1, 2, 4), global_batch=64, per_node=4)
     assert two.assumed() == two.assumed(two.options[2]) == (MODEL,) and two.assumed(two.options[0]) == ()
     assert set(two.told) < set(two.times.model.names)
     assert plan(run(1), run(2), workers=(1, 2), local_batch=32).assumed() == (ONE_RUN,)
@@ -358,7 +387,7 @@ def test_a_noise_scale_that_is_given_takes_the_place_of_the_logs():
 
 def test_the_noise_scale_stands_for_b_crit_only_where_there_is_no_fit():
     def fitted(section):
-        return (StepsPoint(32, Estimate(1000.0, 900.0, 1100.0, 3)),), np.full(30, 100.0)
+        return (StepsPoint(32, Estimate(1000.0, 900.0, 1100.0, 3)),), np.full((30, 2), 100.0)
     target = Target.parse("val/error<0.2")
     [group] = analyse(read_trials(log(run(1), run(4), probe(2))), [target])
     request = Request((1, 16), local_batch=32)
@@ -407,9 +436,8 @@ def test_a_curve_over_studies_gives_its_points_and_its_fit():
     study = SimpleNamespace(key=lambda trial: ("sweep.h5", trial))
     points = [SimpleNamespace(global_batch=batch, steps=Estimate(steps_at(batch), 1.0, 1e9, 20), best=3, study=study)
               for batch in (64, 256)]
-    fit = SimpleNamespace(draws=np.array([[S_MIN, B_CRIT]] * 7))
-    found, critical = points_of_curve(SimpleNamespace(points=points, regimes=SimpleNamespace(fit=fit)))
+    fit = SimpleNamespace(draws=np.array([[S_MIN * B_CRIT, B_CRIT]] * 7))
+    found, drawn = points_of_curve(SimpleNamespace(points=points, regimes=SimpleNamespace(fit=fit)))
     assert [point.global_batch for point in found] == [64, 256]
     assert [point.trials for point in found] == [(("sweep.h5", 3),)] * 2
-    assert (critical == B_CRIT).all()
-    assert steps_curve(found, critical).at(1024).value == pytest.approx(steps_at(1024))
+    assert steps_curve(found, drawn).at(1024).value == pytest.approx(steps_at(1024))
