@@ -211,9 +211,12 @@ def summary(section) -> tuple[str, ...]:
 
 
 def schedules(section) -> tuple[str, ...]:
-    """The learning rate as a function of the step at each batch, as the plans settled it in whatever unit was typed."""
+    """The learning rate as a function of the step at each batch, as the plans settled it in whatever unit was typed.
+
+    Of a search that met nothing no trial is the best.
+    """
     found = {}
-    for run in (run for cell in section.cells for run in cell.runs):
+    for run in (run for cell in section.cells if cell.met or not section.searches for run in cell.runs):
         schedule = Schedule.of(run.trial.plan.get("problem") or {})
         if schedule:
             found.setdefault(run.trial.global_batch, {})[schedule.said("{:.3g}".format)] = None

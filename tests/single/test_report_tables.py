@@ -28,6 +28,7 @@ from hvdscale.schedule import Schedule
 from hvdscale.target import Target
 from tests.conftest import ROOT
 from tests.single.made_logs import log, save, study, trial
+from tests.single.made_studies import drawn
 
 
 def sections(*logs, targets=(), options=Options()):
@@ -325,6 +326,15 @@ def test_the_learning_rate_of_each_batch_is_said_by_step():
         made.append(trial(id=batch, batch=batch, workers=batch // 32, plan=json.dumps(plan)))
     [section] = sections(log(*made))
     assert summary(section)[-1] == ("Learning rate by step, at batch 32: 0.1; 64: 0.1, climbing to 0.2 at step 50.")
+
+
+def test_of_a_search_that_met_nothing_no_learning_rate_is_said():
+    made = [log(*[drawn(number, met, batch=batch, problem=vars(Schedule(0.1))) for number in range(6)],
+                path=f"nesterov-b{batch}.h5")
+            for batch, met in ((256, 900), (512, math.inf))]
+    [section] = sections(*made)
+    [said] = [line for line in summary(section) if line.startswith("Learning rate by step")]
+    assert said.startswith("Learning rate by step, at batch 256: 0.1") and "512" not in said
 
 
 def test_a_drawn_learning_rate_is_said_to_three_digits():
