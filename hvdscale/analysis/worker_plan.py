@@ -347,7 +347,6 @@ class _Draft:
         self.cell = times.cell_of(timing) if timing else None
         self.bounded = self.step_time.mark == BOUNDED
         if self.bounded:
-            self.value = quantiles(self.draws, self.confidence)[0]
             self.step_time = replace(self.step_time, value=quantiles(self.step_time.draws, self.confidence)[0])
 
     def option(self, first, relative) -> Option:

@@ -76,6 +76,7 @@ def _table_notes(plan):
         most = request.max_local_batch or plan.times.timings.most_local
         notes.append("At each worker count the batch with the least time to target"
                      + (f", of at most {counted(most, 'example')} a worker and pass" if most else "")
+                     + (" (of bounds: the least steps x step time)" if any(one.bounded for one in plan.options) else "")
                      + f"; one beyond those that met it only where {percent(LIKELY)} of the draws are for it"
                      + (", above them only where no other can run." if plan.curve.open_above else "."))
     return tuple(notes)

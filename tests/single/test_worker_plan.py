@@ -304,6 +304,13 @@ def test_a_lower_bound_is_one_even_where_links_cost_nothing():
         assert option.system_efficiency.value == option.system_efficiency.high
 
 
+def test_among_lower_bounds_the_batch_is_that_of_the_least_time_by_its_middle_steps_not_by_their_low_ends():
+    points = [StepsPoint(batch, Estimate(steps, low, 1100.0, 3)) for batch, steps, low in (
+        (64, 1000.0, 900.0), (128, 990.0, 300.0))]
+    [option] = plan(run(1), run(1, 64), workers=(4,), more={"steps": lambda section: (points, None)}).options
+    assert option.bounded and option.global_batch == 64
+
+
 def test_a_measured_time_is_that_of_the_report_with_its_interval_whatever_other_trials_of_the_batch_took():
     slow = trial(9, (0, 300, 600, 900), (0.9, 0.8, 0.7, 0.1), (0, 9, 18, 27.0), seed=9, peak_lr=0.5)
     best = [trial(seed, (0, 100, 200), (0.9, 0.5, 0.1), (0, 1.1 + 0.1 * seed, 2 + 0.2 * seed), seed=seed)
