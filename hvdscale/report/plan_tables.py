@@ -19,8 +19,8 @@ BATCH = Column("global_batch", "batch", "examples", "B: with the least T among t
                "examples a worker and pass, times passes")
 STEPS = Column("steps_to_target", "steps", "steps", "S: measured, between two batches, or "
                "S_min (1 + B_crit / B) as fitted; interval: as measured, else quantiles of draws", SHALLUE)
-STEP_MS = Column("step_ms", "step, ms", "milliseconds", "t: measured, as a report's B / x of these workers and batch, "
-                 "or (k - 1) c + (c^p + s^p)^(1/p) of a pass c and the allreduce s; a bound: the low end of its "
+STEP_MS = Column("step_ms", "step, ms", "milliseconds", "t: measured, as a report's B / x of these workers and "
+                 "batch, or (k - 1) c + (c^p + s^p)^(1/p) of a pass c and the allreduce s; a bound: the low end of its "
                  "interval", RING)
 STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX, "stat. effic.")
 SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)", "", "system effic.")
@@ -63,7 +63,8 @@ def _table_notes(plan):
     request = plan.request
     notes = [price_said(request)]
     if any(option.steps.beyond for option in plan.options):
-        notes.append(f"{BEYOND} " + ("the batch lies beyond those that met the target: its steps are not measured."
+        notes.append(f"{BEYOND} " + ("the batch lies beyond those that met the target: its steps, and "
+                                     "what follows from them, are not measured."
                                      if plan.curve.met else "predicted, not measured."))
     if plan.relative and plan.options:
         notes.append(f"Times and costs are relative to {counted(plan.options[0].workers, 'worker')}.")
@@ -84,6 +85,7 @@ def _table_notes(plan):
 
 def _cells(plan, option):
     statistical, system = option.statistical_efficiency, option.system_efficiency
+    guess = BEYOND if option.steps.beyond and option is not plan.options[0] else ""
     bound = "> " if option.bounded else ""
     ms = 1000 * option.step_time.value
     product = math.nan if option.bounded else statistical.value * system.value
@@ -101,8 +103,8 @@ def _cells(plan, option):
                              f"{option.local_batch:,} each"),
         "steps_to_target": _steps(plan, option),
         "step_ms": Cell(f"{bound}{number(ms)}", ms),
-        "statistical_efficiency": _efficiency(statistical),
-        "system_efficiency": _efficiency(system, "< " if option.bounded else ""),
+        "statistical_efficiency": _efficiency(statistical, guess),
+        "system_efficiency": _bound(plan, option) if option.bounded else _efficiency(system),
         "efficiency": Cell("" if option.bounded else ratio(product), product),
         "seconds_to_target": Cell(time, option.seconds.value, option.seconds.low, option.seconds.high,
                                   _below(option.seconds, size)),
@@ -132,8 +134,15 @@ def _chance(plan, option):
     return Cell(chance(plan, share).replace("over ", "> ").replace("under ", "< "), share)
 
 
-def _efficiency(value, bound=""):
-    return Cell(f"{bound}{ratio(value.value)}", value.value, value.low, value.high)
+def _efficiency(value, mark=""):
+    return Cell(f"{mark}{ratio(value.value)}", value.value, value.low, value.high)
+
+
+def _bound(plan, option):
+    """What the system efficiency must be below; a dash where that is no less than it is at fewer workers."""
+    known = [one.system_efficiency.value for one in plan.options if not one.bounded and one.workers < option.workers]
+    value = option.system_efficiency
+    return _efficiency(value, "< ") if value.value < min([1.0, *known]) else Cell("-", math.nan)
 
 
 def _below(value, size):

@@ -232,9 +232,11 @@ def _efficiency_said(plan):
     knee = plan.knee
     if knee is None or knee is plan.options[0]:
         return []
+    guess = BEYOND if knee.steps.beyond else ""
     return [f"At {counted(knee.workers, 'worker')} statistical efficiency is "
-            f"{ratio(knee.statistical_efficiency.value)} (examples needed at {plan.options[0].workers:,} over examples "
-            f"needed) and system efficiency {ratio(knee.system_efficiency.value)} (speed won over workers added)."]
+            f"{guess}{ratio(knee.statistical_efficiency.value)} (examples needed at {plan.options[0].workers:,} over "
+            f"examples needed) and system efficiency {ratio(knee.system_efficiency.value)} (speed won over workers "
+            "added)."]
 
 
 def _bounded_said(plan):

@@ -163,6 +163,22 @@ def test_where_b_crit_is_open_no_batch_beyond_those_run_is_recommended_and_it_sa
         few, "--workers", "1,4", "--local-batch", 32, *LINKS)
 
 
+def test_efficiencies_that_are_a_bound_without_content_are_left_out_and_those_of_a_guess_marked(short, tmp_path):
+    said(short, "--workers", "1-1024", "--local-batch", 32, "--out", tmp_path, "--format", "json")
+    [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+    rows = [row["cells"] for row in found["tables"][0]["rows"]]
+    least = rows[2]["system_efficiency"]["value"]
+    for row in rows[3:]:
+        bound = row["system_efficiency"]
+        assert bound == {"shown": "-", "value": None} or bound["value"] < least <= 1
+        assert row["statistical_efficiency"]["shown"].startswith("~")
+    assert rows[3]["system_efficiency"]["shown"] == "-" and "~" not in rows[2]["statistical_efficiency"]["shown"]
+    said(short, "--workers", "1-1024", "--max-local-batch", 32, "--global-batch", 64, "--out", tmp_path, "--format",
+         "json")
+    [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+    assert found["tables"][0]["rows"][-1]["cells"]["system_efficiency"]["shown"].startswith("< 0.")
+
+
 @pytest.mark.parametrize("text, seconds", [("90m", 5400), ("2h", 7200), ("1d", 86400), ("30s", 30), ("1h30m", 5400),
                                            ("1.5 h", 5400), ("10min", 600)])
 def test_a_deadline_has_its_unit(text, seconds):
