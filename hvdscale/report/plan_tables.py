@@ -19,7 +19,7 @@ BATCH = Column("global_batch", "batch", "examples", "B: with the least T among t
                "examples a worker and pass, times passes")
 STEPS = Column("steps_to_target", "steps", "steps", "S: measured, between two batches, or "
                "S_min (1 + B_crit / B) as fitted; interval: as measured, else quantiles of draws", SHALLUE)
-STEP_MS = Column("step_ms", "step, ms", "milliseconds", "t: measured, as a report's B / x of these workers and "
+STEP_MS = Column("step_ms", "step, ms (mean)", "milliseconds", "t: measured, as a report's B / x of these workers and "
                  "batch, or (k - 1) c + (c^p + s^p)^(1/p) of a pass c and the allreduce s; a bound: the low end of its "
                  "interval", RING)
 STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX, "stat. effic.")

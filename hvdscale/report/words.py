@@ -67,7 +67,7 @@ def parts_notes(section) -> tuple[str, ...]:
     """What must be known to read the table of a step's parts."""
     notes = ["Of each run the median step on rank 0; its parts are their mean shares of a step, times it; over several "
              "runs the mean. Data: getting the batch; compute: the model and the optimizer; waiting: for the "
-             "allreduce, slower workers included."]
+             "allreduce, slower workers included. Times to target go by the mean step, as in hvdscale-plan."]
     return (*notes, *_crowded_notes([cell for cell, _ in section.parts]))
 
 
@@ -76,8 +76,8 @@ def _parts_summary(section):
     if not section.parts:
         return []
     (few, before), (many, after) = section.parts[0], section.parts[-1]
-    said = (f"A step's {number(1000 * after.seconds)} ms at {counted(many.workers[0], 'worker')} (global batch "
-            f"{many.global_batch:,}): {percent(after.communication)} waiting for communication, "
+    said = (f"The median step's {number(1000 * after.seconds)} ms at {counted(many.workers[0], 'worker')} (global "
+            f"batch {many.global_batch:,}): {percent(after.communication)} waiting for communication, "
             f"{percent(after.compute)} computing, {percent(after.data)} getting data")
     if many is few:
         return [said + "."]

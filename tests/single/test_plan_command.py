@@ -50,6 +50,11 @@ def test_the_recommendation_comes_first_then_the_table(series):
     assert "Costs are in the unit of the price, 2.00 a worker-hour" in text
 
 
+def test_a_step_is_said_to_be_the_mean_one(series):
+    done = CliRunner().invoke(main, [series, "--workers", "1,2"])
+    assert "step, ms" in done.output and "(mean)" in done.output
+
+
 def test_the_screen_is_plain_and_no_wider_than_a_terminal(series):
     done = CliRunner().invoke(main, [series, "--per-node", "4", "--price", "2", "--deadline", "2h", "--budget", "9"])
     assert max(map(len, done.output.splitlines())) <= 100

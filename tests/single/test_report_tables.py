@@ -172,7 +172,7 @@ def test_where_a_step_s_time_goes_is_a_table_and_a_sentence():
         [1, 32, 1, 4, pytest.approx(100), pytest.approx(10), pytest.approx(90), 0, 0],
         [4, 128, 1, 4, pytest.approx(100), pytest.approx(10), pytest.approx(30), pytest.approx(60), pytest.approx(0.6)]]
     assert summary(section)[-1] == (
-        "A step's 100 ms at 4 workers (global batch 128): 60% waiting for communication, 30% computing, 10% getting "
+        "The median step's 100 ms at 4 workers (global batch 128): 60% waiting for communication, 30% computing, 10% getting "
         "data; at 1 worker, 100 ms: 0%, 90% and 10%.")
 
 
@@ -347,7 +347,7 @@ def test_a_drawn_learning_rate_is_said_to_three_digits():
 def test_parts_of_a_step_at_one_worker_are_told_apart_by_their_batch():
     [section] = sections(log(*[trial(id=batch, batch=batch, step_seconds=[0.02] * 5, communication_share=0.1)
                                for batch in (32, 64)]))
-    [said] = [said for said in summary(section) if said.startswith("A step's")]
+    [said] = [said for said in summary(section) if said.startswith("The median step's")]
     assert "at 1 worker (global batch 64): " in said and "; at global batch 32, " in said
 
 
