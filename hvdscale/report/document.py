@@ -12,6 +12,7 @@ from .. import __version__
 from ..analysis.curves import curve_of
 from ..analysis.explore import explore
 from ..analysis.intervals import OWN_FROM
+from ..analysis.noise_against import noise_against
 from ..analysis.regimes import batches_of
 from ..analysis.sections import Group, Options, Section, cells_of
 from ..analysis.step_time import StepTimes, timings_of
@@ -22,6 +23,7 @@ from . import words
 from .drawing import Figure
 from .figures import figures_of
 from .interactive import Explorer, explorer_of
+from .noise_words import noise_against_table, noise_said
 from .numbers import counted
 from .plan_words import crowded_said, picks_said
 from .progress import quiet
@@ -34,6 +36,7 @@ from .tables import Table, as_values, finite, keys_of, tables_of, trial_list
 PLANNED = "Costs are in worker-hours; hvdscale-plan holds other worker counts, batches and prices against these."
 MOST_RULED = 20_000                 # trials, beyond which what learning-rate rules cost is left out
 BEST = "Best measured"
+NO_BUDGETS = "--budget plays no part here: it shows the best trial of a search, and these are repeats of one setting."
 MOST_EVALUATIONS = 5_000_000        # in all logs, beyond which no trial is made of its own
 
 
@@ -337,7 +340,7 @@ def _interval_values(section):
 
 def _page(section, about, studies, asked, taken, explore):
     title = str(section.target) if section.target else "Throughput"
-    view = view_of(about) if about else View()
+    view = view_of(about) if about else _of_repeats(section, asked)
     if section.target is None and are_searched(studies):
         title, view = BEST, view_without_target(studies, section.options, asked)
     said, tables = words.summary(section), (*tables_of(section), *tables_of_searches(section.searches))
@@ -346,6 +349,15 @@ def _page(section, about, studies, asked, taken, explore):
     return Page(section, section.target, _slug(section.workload, section.target, taken), title,
                 (*_recommended(section), *said, *view.summary), words.left_out(section), (*tables, *view.tables),
                 view.details, partial(_figures, view, section), explore)
+
+
+def _of_repeats(section, asked):
+    """Of trials that are no draws: the noise scale beside the critical batch, and what was asked for in vain."""
+    fit = section.batches.regimes.fit if section.batches and section.batches.regimes else None
+    noise = [(cell.global_batch, noise, keys_of(cell)) for cell, noise in section.noise] if fit else ()
+    found = noise_against(section.workload, section.target, noise, fit and fit.b_crit)
+    return View((*noise_said(found), *([NO_BUDGETS] if asked.budgets else [])),
+                details=(noise_against_table(found),) if found else ())
 
 
 def _figures(view, section):

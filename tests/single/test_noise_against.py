@@ -1,15 +1,19 @@
 """The gradient noise scale beside the measured critical batch: the ratio, its interval, and what is said."""
 import math
+import re
 
 import pytest
+from click.testing import CliRunner
 
 from hvdscale.analysis.noise import Noise, NoiseScale
 from hvdscale.analysis.noise_against import noise_against
 from hvdscale.analysis.products import over, times
 from hvdscale.analysis.steps import Estimate
+from hvdscale.cli.report import main
 from hvdscale.report.noise_words import noise_against_table, noise_said
 from hvdscale.report.tables import as_csv, as_text
 from hvdscale.target import Target
+from tests.single.made_logs import log, save, trial
 
 TARGET = Target.parse("val/error<0.01")
 UNKNOWN = NoiseScale(*[math.nan] * 5, 0, 0, 0)
@@ -63,6 +67,26 @@ def test_without_a_fit_the_noise_scale_stands_alone_and_without_a_bound_nothing_
         assert " 146" not in said
     said = noise_said(against((256, noise(math.inf, 100, math.inf, ()))))
     assert "is not told from 0" in said[0]
+
+
+def reported(tmp_path, *arguments):
+    """What the report says, in one line, of runs at five batches that measured a noise scale of about 400."""
+    made = []
+    for at, batch in enumerate((32, 64, 128, 256, 1024)):
+        steps = 50 + 12800 // batch
+        rows = [(1 + (1 + 0.1 * (step % 3 - 1)) * 800 / batch, 1 + 400 / batch, batch / 2) for step in range(steps)]
+        made.append(trial(at, (0, steps - 5, steps), (0.9, 0.5, 0.1), batch=batch, workers=2, sqnorms=rows,
+                          step_seconds=[0.01] * steps, keep_going=True))
+    done = CliRunner().invoke(main, [save(log(*made), tmp_path / f"{len(arguments)}.h5"), *arguments])
+    assert done.exit_code == 0
+    return " ".join(done.output.split())
+
+
+def test_the_report_of_runs_at_several_batches_says_it_too(tmp_path):
+    said = reported(tmp_path)
+    assert re.search(r"The noise scale, \d+ \([^)]*\) examples at batch 1,024, is \d.\d+ \([^)]*\) times the critical "
+                     r"batch that the steps to val/error<0.2 tell", said)
+    assert "--budget" not in said and "--budget plays no part here" in reported(tmp_path, "--budget", "5 seconds")
 
 
 def test_where_nothing_was_measured_there_is_nothing():
