@@ -55,14 +55,15 @@ class Rule:
     def parse(cls, text: str) -> Rule:
         """The rule written as ``linear``, ``power:0.7`` or ``linear<=8``; UsageError for what is none."""
         name, capped, cap = text.replace(" ", "").partition("<=")
-        scaling.exponent(name)
         try:
+            scaling.exponent(name)
             rule = cls(name, float(cap) if capped else None)
             if capped and not 0 < rule.cap < np.inf:
                 raise ValueError
-        except ValueError:
-            raise UsageError(f"rule {text!r}: the largest factor after <= is a number above 0, such as linear<=8"
-                             ) from None
+        except (UsageError, ValueError):
+            raise UsageError(f"rule {text!r} is none of linear, sqrt, none and power:P (P from -10 to 10, such as "
+                             "power:0.7), with the largest factor, a number above 0, behind <= or not, such as "
+                             "linear<=8") from None
         return rule
 
     def factor(self, batch_ratio: float) -> float:

@@ -9,6 +9,7 @@ import click
 from ..analysis.budgets import Budget
 from ..analysis.intervals import CONFIDENCE
 from ..analysis.regimes import PERFECT_WITHIN, USEFUL_WITHIN
+from ..analysis.rules import RULES, TOLERANCE, Rule
 from ..analysis.sections import Options
 from ..errors import UsageError
 from ..reference import read as read_published
@@ -51,14 +52,20 @@ class Report(Command):
               help="A batch scales perfectly if it needs at most this share more examples than the best one.")
 @click.option("--useful-within", default=str(USEFUL_WITHIN), show_default=True, metavar="SHARE",
               help="The maximum useful batch is the smallest that needs at most this share more steps than the fewest.")
+@click.option("--rule", "rules", multiple=True, metavar="RULE", default=tuple(map(str, RULES)), show_default=True,
+              help="Learning-rate rules to hold against the tuned optimum, as lr_rule of hvdscale-train takes them: "
+                   "linear, sqrt, none or power:0.7; with max_lr_factor behind <=, such as 'linear<=8'; may be "
+                   "given several times.")
+@click.option("--rule-within", default=str(TOLERANCE), show_default=True, metavar="SHARE",
+              help="A rule loses at a batch where it needs more than this share more steps than the tuned optimum.")
 @click.option("--confidence", type=float, default=CONFIDENCE, show_default=True, help="What the intervals claim.")
 @click.option("--skip-broken", is_flag=True, help="Go on without logs that cannot be read; they are named and counted.")
 @click.option("--watch", is_flag=True, help="Follow running logs in the terminal, and those that will come in the "
               "directories, without disturbing who writes them; ends when all trials have. Best effort on network file "
               "systems such as NFS: rows may be seen late there. Other options but --every play no part.")
 @click.option("--every", type=float, default=EVERY, show_default=True, metavar="SECONDS", help="Between two looks.")
-def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, useful_within, confidence, skip_broken,
-         watch, every):
+def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, useful_within, rules, rule_within,
+         confidence, skip_broken, watch, every):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them.
 
     \b
@@ -73,9 +80,10 @@ def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, u
         read_published(name)
     options = Options(share_of("--perfect-within", perfect_within), share_of("--useful-within", useful_within),
                       confidence_of(confidence))
+    asked = Asked(_budgets(budgets), compare, paper, tuple(dict.fromkeys(map(Rule.parse, rules))),
+                  share_of("--rule-within", rule_within))
     make(logs, [Target.parse(target) for target in targets], out, options=options, formats=formats_of(formats, FORMATS),
-         skip_broken=skip_broken, asked=Asked(_budgets(budgets), compare, paper), echo=echo,
-         tell=Progress(partial(echo, err=True)))
+         skip_broken=skip_broken, asked=asked, echo=echo, tell=Progress(partial(echo, err=True)))
 
 
 def _budgets(texts):

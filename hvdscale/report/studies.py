@@ -18,7 +18,7 @@ from ..analysis.direction import SMALLER, better
 from ..analysis.noise_against import best_known, noise_against
 from ..analysis.quality import quality_of
 from ..analysis.results import results_of
-from ..analysis.rules import rules_of
+from ..analysis.rules import RULES, TOLERANCE, Rule, rules_of
 from ..analysis.search import Search
 from ..analysis.sections import Options, Section
 from ..analysis.studies import Study
@@ -43,14 +43,18 @@ from .tables import Table
 class Asked:
     """What the user wants to see of studies, beside the targets.
 
-    budgets   under which the best of the target's metric is shown
-    compare   publications that curves are laid beside
-    paper     whose figures are made, as far as the logs bear them
+    budgets       under which the best of the target's metric is shown
+    compare       publications that curves are laid beside
+    paper         whose figures are made, as far as the logs bear them
+    rules         of the learning rate, held against the tuned optimum
+    rule_within   the share of steps more than that optimum at which a rule loses
     """
 
     budgets: tuple[Budget, ...] = ()
     compare: tuple[str, ...] = ()
     paper: str | None = None
+    rules: tuple[Rule, ...] = RULES
+    rule_within: float = TOLERANCE
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +109,7 @@ def _curve(about):
 
 
 def _rules(about):
-    found = rules_of(about.curve) if about.ruled else None
+    found = rules_of(about.curve, about.asked.rules, about.asked.rule_within) if about.ruled else None
     if found is None:
         return View()
     return View(rules_said(found), (rules_table(found),), details=(points_table(found), missing_table(found)))

@@ -175,3 +175,24 @@ def test_compare_is_a_command_of_its_own(tmp_path):
     result = CliRunner().invoke(main, ["compare", path, path])
     assert result.exit_code == 0 and "Usage: " not in result.output, result.output
     assert "BASELINE" in CliRunner().invoke(main, ["compare", "--help"]).output
+def test_the_rules_and_how_much_they_may_lose_are_the_user_s(monkeypatch):
+    given = []
+    monkeypatch.setattr("hvdscale.cli.report.make", lambda *_, asked, **__: given.append(asked))
+    words_given = ["x.h5", "--rule", "power:0.7", "--rule", "sqrt<=4", "--rule-within", "35%"]
+    assert CliRunner().invoke(main, words_given, catch_exceptions=False).exit_code == 0
+    [(_, page)] = read(sweep(), asked=given[0]).shown
+    [table] = [table for table in page.tables if table.name == "lr-rules"]
+    assert [column.key for column in table.columns[4:]] == ["loss_power_0p7", "loss_sqrt_max_4"]
+    assert any("surely more than 35%;" in note for note in table.notes)
+
+
+@pytest.mark.parametrize("given, said", [
+    (("--rule", "cubic"), "rule 'cubic' is none of linear, sqrt, none and power:P"),
+    (("--rule-within", "a fifth"), "--rule-within a fifth: is a share, 0 or more"),
+    (("--rule-within", "20"), "--rule-within 20: is a share")])
+def test_what_is_no_rule_or_share_is_refused(tmp_path, given, said):
+    path = save(sweep()[0], tmp_path / "b16.h5")
+    failed = CliRunner().invoke(main, [*given, str(path)])
+    assert failed.exit_code and said in f"{failed.output}{failed.exception}"
+
+
