@@ -24,41 +24,61 @@ PROBLEMS = {FEW: "too few trials met the target to tell", OPEN: "the trials do n
 
 
 def rules_said(found) -> tuple[str, ...]:
-    """One sentence: which rule loses first and where, which holds, and how the best rate grows; () for None."""
+    """One sentence: where each rule first loses or that it holds, and how the best rate grows; () for None."""
     return () if found is None else (
         f"Learning-rate rules from the best of batch {found.base_batch:,}: {'; '.join(_found_said(found))}.",)
 
 
 def _found_said(found):
     """What the costs of the rules come to, in parts of a sentence."""
-    last, more = f"batch {found.rates[-1].global_batch:,}", percent(found.tolerance)
-    lost, held, open_ = _sorted(found.costs)
+    last, more = f"batch {found.rates[-1].global_batch:,}", f"over {percent(found.tolerance)} more steps than tuning"
+    lost, held, open_, unknown = _sorted(found.costs)
     if lost:
-        first = lost[0].first_lost.high
-        names = [rule_name(cost.rule) for cost in lost if cost.first_lost.high == first]
-        yield (f"{listed(names)} {'fails' if len(names) == 1 else 'fail'} first, surely needing over {more} more "
-               f"steps than tuning at batch {first:,.0f}")
+        yield f"{more} are surely needed first {listed(_lost_said(lost))}"
     elif held or open_:
-        yield f"none surely needs over {more} more steps than tuning, up to {last}"
-    else:
-        why = PROBLEMS.get(found.costs[0].points[-1].how, "seeds of the tuned trial did not meet the target")
-        yield f"what they cost is not known at {last} ({why})"
+        yield f"none surely needs {more}, up to {last}"
     if held:
         yield f"{_rules(held)} {'holds' if len(held) == 1 else 'hold'} up to {last}"
-    elif lost and open_:
-        yield f"{_rules(open_)} may hold up to {last}"
-    elif lost:
-        yield f"none is known to hold up to {last}"
+    if open_:
+        yield f"up to {last}, {listed(_open_said(open_))}"
+    if unknown:
+        why = PROBLEMS.get(unknown[0].points[-1].how, "seeds of the tuned trial did not meet the target")
+        what = "they cost" if len(unknown) == len(found.costs) else (
+            f"{_rules(unknown)} {'costs' if len(unknown) == 1 else 'cost'}")
+        yield f"what {what} is not known at {last} ({why})"
     yield _exponent_said(found)
 
 
 def _sorted(costs):
-    """The rules that surely lose at some batch, first lost first; that surely lose at none; others, whose loss at the
-    last batch is known."""
+    """The rules that surely lose at some batch, first lost first; that surely lose at none; whose loss at the last
+    batch is known; and others."""
     lost = [cost for cost in costs if math.isfinite(cost.first_lost.high)]
     held = [cost for cost in costs if math.isinf(cost.first_lost.low)]
-    rest = [cost for cost in costs if cost not in (*lost, *held) and not math.isnan(cost.points[-1].loss.value)]
-    return sorted(lost, key=lambda cost: cost.first_lost.high), held, rest
+    rest = [cost for cost in costs if cost not in (*lost, *held)]
+    known = [cost for cost in rest if not math.isnan(cost.points[-1].loss.value)]
+    return (sorted(lost, key=lambda cost: cost.first_lost.high), held, known,
+            [cost for cost in rest if cost not in known])
+
+
+def _lost_said(costs):
+    """``at batch 64 by linear scaling (maybe at 32)``, for those that lose at one batch."""
+    for (high, low), alike in _alike(costs, lambda lost: (lost.high, lost.low)):
+        maybe = f" (maybe at {low:,.0f})" if low < high else ""
+        yield f"at batch {high:,.0f} by {_rules(alike)}{maybe}"
+
+
+def _open_said(costs):
+    """``linear scaling may need them from batch 32 on``, likewise."""
+    for low, alike in _alike(costs, lambda lost: lost.low):
+        yield f"{_rules(alike)} may need them from batch {low:,.0f} on"
+
+
+def _alike(costs, key):
+    """(what they have in common, rules) of those that first lose alike, in their order."""
+    found = {}
+    for cost in costs:
+        found.setdefault(key(cost.first_lost), []).append(cost)
+    return found.items()
 
 
 def _rules(costs):

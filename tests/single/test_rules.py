@@ -1,5 +1,6 @@
 """What learning-rate rules cost: on sweeps whose best rate and steps are known, and where little is known."""
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -99,11 +100,17 @@ def test_every_number_names_trials_that_are_in_the_logs(found):
         assert as_text(table) and as_csv(table) and as_values(table)
 
 
-def test_one_sentence_names_the_rule_that_fails_first_those_that_hold_and_the_exponent(found):
+def test_one_sentence_has_a_clause_for_each_rule_and_the_exponent(found):
     [said] = rules_said(found)
-    first = min(rule.first_lost.high for rule in found.costs)
-    assert said.startswith("Learning-rate rules from the best of batch 4: ") and len(said) < 300
-    assert f"first, surely needing over 20% more steps than tuning at batch {first:.0f}; " in said
+    names = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate",
+             "linear<=8": "linear scaling up to 8 times"}
+    assert said.startswith("Learning-rate rules from the best of batch 4: over 20% more steps than tuning are surely ")
+    lost = {str(one.rule): one.first_lost for one in found.costs if one.first_lost.high < math.inf}
+    assert len(lost) > 1
+    for rule, first in lost.items():
+        maybe = re.escape(f" (maybe at {first.low:.0f})" if first.low < first.high else "")
+        assert re.search(f"at batch {first.high:.0f} by [^(;]*{names[rule]}[^(;]*{maybe}", said)
+    assert all(name in said for name in names.values())
     assert f"the best learning rate grows as batch^{found.exponent.value:.2f} (" in said
     assert "effective" not in said and "nan" not in said
     notes = " ".join(rules_table(found).notes)
@@ -113,12 +120,15 @@ def test_one_sentence_names_the_rule_that_fails_first_those_that_hold_and_the_ex
 @pytest.mark.parametrize("lost, said", [
     ({}, "none surely needs over 20% more steps than tuning, up to batch 8; linear scaling and square-root scaling "
          "hold up to batch 8; "),
-    ({"linear": (LOST, 1.5)}, "linear scaling fails first, surely needing over 20% more steps than tuning at batch 8; "
+    ({"linear": (LOST, 1.5)}, "over 20% more steps than tuning are surely needed first at batch 8 by linear scaling; "
                               "square-root scaling holds up to batch 8; "),
-    ({"linear": (LOST, 1.5), "sqrt": (UNKNOWN, 1.1)}, "at batch 8; square-root scaling may hold up to batch 8; "),
-    ({"linear": (LOST, 1.5), "sqrt": (UNKNOWN, math.nan)}, "at batch 8; none is known to hold up to batch 8; "),
-    ({"linear": (LOST, 1.5), "sqrt": (LOST, 2.5)}, "linear scaling and square-root scaling fail first, surely "),
-    ({"linear": (UNKNOWN, math.nan), "sqrt": (UNKNOWN, math.nan)}, "what they cost is not known at batch 8 (seeds of "),
+    ({"linear": (LOST, 1.5), "sqrt": (UNKNOWN, 1.1)},
+     "at batch 8 by linear scaling; up to batch 8, square-root scaling may need them from batch 8 on; "),
+    ({"linear": (LOST, 1.5), "sqrt": (UNKNOWN, math.nan)},
+     "by linear scaling; what square-root scaling costs is not known at batch 8 (seeds of "),
+    ({"linear": (LOST, 1.5), "sqrt": (LOST, 2.5)}, "at batch 8 by linear scaling and square-root scaling; "),
+    ({"linear": (UNKNOWN, math.nan), "sqrt": (UNKNOWN, math.nan)},
+     "what they cost is not known at batch 8 (seeds of "),
     ({"linear": (UNKNOWN, 1.1), "sqrt": (UNKNOWN, 1.1)}, "none surely needs over 20% more steps than tuning, up to ")])
 def test_the_sentence_follows_the_verdicts(lost, said):
     found = two_batches()
