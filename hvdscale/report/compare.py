@@ -213,10 +213,7 @@ def _notes(comparison):
     if any(_stopped_at_target(cell, comparison.target) for cell in cells):
         notes.append("The best metric is taken within the steps that all runs of a cell took. Runs stopped at the "
                      "target, so it says which side was further by then, not which would end better.")
-    if any("one run" in test.reason and not math.isnan(test.change.low) for cell in cells for test in cell.tests):
-        notes.append("Of one run the spread is not known: an interval there is of the spacing of evaluations alone.")
-    if any(_is_sharp(test.change) for cell in cells for test in cell.tests if test.measure != BEST):
-        notes.append("Where no interval stands, all runs give this ratio to the last digit.")
+    notes += _intervals([test for cell in cells for test in cell.tests if test.measure != BEST])
     if comparison.overall:
         notes.append("All: the geometric mean over cells, its interval from the spread between them.")
     notes += [f"{_place(key)}: the baseline has it, the candidate has not (ended)." for key in comparison.missing]
@@ -231,6 +228,15 @@ def _notes(comparison):
     if any(cell.baseline.oversubscribed or cell.candidate.oversubscribed for cell in cells):
         notes.append("Some ran with more workers than cores on a host: times and throughput there say little.")
     return tuple(notes)
+
+
+def _intervals(tests):
+    """What the intervals of single runs are, and where there are none."""
+    single = [math.isnan(test.change.low) for test in tests if "one run" in test.reason]
+    missing = ["all runs give this ratio to the last digit"] if any(_is_sharp(test.change) for test in tests) else []
+    missing += ["either side has one run"] if any(single) else []
+    return (["Of one run the spread is not known: its interval is of the spacing of evaluations alone."] * (
+        not all(single)) + ([f"Where no interval stands, {listed(missing, 'or')}."] if missing else []))
 
 
 def _pairing(cells):

@@ -195,7 +195,8 @@ def test_searches_without_a_draw_in_common_are_held_against_each_other_by_their_
     assert together.value == pytest.approx(2.2) and (together.low, together.high) == pytest.approx((2.1, 2.2 / 0.9))
     text = as_text(comparison_table(far))
     assert "The best of either search, its interval" in text and "20/20, 18/20" in text
-    assert "to the last digit" not in text and max(map(len, text.splitlines())) <= 100
+    assert "Where no interval stands, either side has one run." in " ".join(text.split())
+    assert "spacing of evaluations alone" not in text and max(map(len, text.splitlines())) <= 100
 
 
 def notes_of(before, after):
@@ -211,6 +212,16 @@ def test_how_runs_are_paired_is_said_once_or_for_each_cell_where_it_differs():
     both = notes_of(one + other, one + moved)
     assert "Paired by seed at W = 1, B = 32." in both
     assert "Independent samples at W = 2, B = 64, as the seeds are not the same." in both
+
+
+def test_it_is_said_why_a_ratio_has_no_interval():
+    one, other, several = cell([400]), cell([410]), cell([400, 300], 2, 64)
+    why = "Where no interval stands, "
+    assert f"{why}either side has one run." in notes_of(one, other) and "spacing of evaluations alone" in notes_of(
+        one, other)
+    assert f"{why}all runs give this ratio to the last digit." in notes_of(several, several)
+    assert f"{why}all runs give this ratio to the last digit or either side has one run." in notes_of(
+        one + several, other + several)
 
 
 def test_the_best_metric_of_runs_that_stopped_at_the_target_is_said_to_be_no_end():
