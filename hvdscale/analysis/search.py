@@ -30,6 +30,7 @@ STEPS = "steps"                 # the objective of a study that seeks the fewest
 MET, BUDGET, DIVERGED, FAILED = "met", "budget", "diverged", "failed"       # what became of a draw; or PRUNED
 NEAR = 0.05                     # of the space: a best point nearer to a bound than that may have been cut off by it
 IMPROVED = 0.05                 # more trials promise a better best where the last half of them bettered it by more
+ORDERED = 1.96                  # deviations of a rank correlation, which chance alone exceeds once in 40 times
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +79,7 @@ class Bound:
     parameter: Parameter
     value: object
     position: float             # 0 at the lower end, 1 at the upper, in the scale of the search; NaN: it has no order
+    matters: bool = True        # whether, of discrete values, those at the nearer end did better than by chance
 
     @property
     def upper(self) -> bool:
@@ -104,10 +106,11 @@ class Bound:
 
     @property
     def near(self) -> bool:
-        """Whether the space may have cut the best point off: it is the last of ordered values, or nearly on a bound."""
+        """Whether the space may have cut the best point off: it is the last of ordered values, which do the better the
+        nearer they are to it, or nearly on a bound."""
         if math.isnan(self.position) or self.final:
             return False
-        return self.distance == 0 if self.parameter.values else self.distance < NEAR
+        return self.distance == 0 and self.matters if self.parameter.values else self.distance < NEAR
 
 
 @dataclass(frozen=True)
@@ -179,13 +182,24 @@ class Search:
     def bounds(self) -> tuple[Bound, ...]:
         """Where the best point lies, one dimension of the space after the other."""
         point = self.best.point if self.best else {}
-        return tuple(bound_of(one, point[one.name]) for one in self.space if one.name in point)
+        found = [bound_of(one, point[one.name]) for one in self.space if one.name in point]
+        return tuple(replace(bound, matters=self._better_towards(bound)) if bound.parameter.values else bound
+                     for bound in found)
+
+    def _better_towards(self, bound):
+        """Whether the feasible trials did the better the nearer a value lay to this end, at ORDERED by rank."""
+        name, values = bound.parameter.name, bound.parameter.values
+        found = [(draw.point[name], self._cost(draw)) for draw in self.feasible if draw.point.get(name) in values]
+        if math.isnan(bound.position) or len(found) < 2:
+            return False
+        return rank_deviate(*zip(*found)) * (-1 if bound.upper else 1) > ORDERED
 
     @property
     def nearest(self) -> Bound | None:
         """The dimension in which the best point lies nearest to an end, before others one where that may have cut it
         off; None where no dimension has an order."""
-        ordered = [bound for bound in self.bounds if not math.isnan(bound.position) and not bound.final]
+        ordered = [bound for bound in self.bounds if bound.near or not (
+            math.isnan(bound.position) or bound.final or bound.parameter.values)]
         return min(ordered, key=lambda bound: (not bound.near, bound.distance), default=None)
 
     @cached_property
@@ -231,9 +245,15 @@ class Search:
         return abs(self.best.value - before) / abs(before) if before else math.nan
 
     @property
+    def on_the_grid(self) -> bool:
+        """Whether that is no more than the spacing of the evaluations around the best, so that it tells nothing."""
+        return self.objective == STEPS and self.half is not None and self.best is not None and (
+            self.half.low - self.best.value <= self.best.value - self.best.before)
+
+    @property
     def improving(self) -> bool:
         """Whether more trials promise a better best."""
-        return self.lowered > IMPROVED
+        return self.lowered > IMPROVED and not self.on_the_grid
 
     @property
     def saved_steps(self) -> float:
@@ -288,6 +308,20 @@ def bound_of(parameter: Parameter, value) -> Bound:
     ordered = sorted(set(parameter.values)) if all(type(one) in (int, float) for one in parameter.values) else ()
     position = ordered.index(value) / (len(ordered) - 1) if len(ordered) > 1 and value in ordered else math.nan
     return Bound(parameter, value, position)
+
+
+def rank_deviate(values: Sequence[float], costs: Sequence[float]) -> float:
+    """How far the costs rise with the values, in standard deviations of what chance gives: Spearman's rank correlation
+    times sqrt(n - 1), ties by mean rank; of two values it is the rank-sum test. 0 where either are all equal."""
+    ranks = np.array([_mean_ranks(values), _mean_ranks(costs)])
+    if (np.ptp(ranks, axis=1) == 0).any():
+        return 0.0
+    return float(np.corrcoef(ranks)[0, 1] * math.sqrt(len(values) - 1))
+
+
+def _mean_ranks(values):
+    _, group, count = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
+    return (np.cumsum(count) - (count - 1) / 2)[group]
 
 
 def best_of_n(costs: Sequence[float], censored: Sequence[bool],

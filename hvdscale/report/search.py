@@ -80,7 +80,7 @@ def hygiene(search) -> tuple[str, ...]:
         return ()
     cut = [_cut_said(bound) for bound in search.bounds if bound.near]
     inside = [f"{bound.parameter.name} {percent(bound.distance)} ({end_name(bound)})" for bound in search.bounds
-              if not bound.near and not bound.final and not math.isnan(bound.position)]
+              if not (bound.near or bound.final or math.isnan(bound.position) or bound.parameter.values)]
     said = [f"Distance from the nearer end of the space: {', '.join(inside)}."] if inside else []
     return (*cut, *said, *_more_said(search))
 
@@ -122,6 +122,9 @@ def _more_said(search):
     if not half.known:
         return [f"{whole_study} {word} the median best by an amount that pruning leaves unknown: prune_keep = "
                 f"{search.prune_keep} is too small to tell."]
+    if search.lowered > IMPROVED:
+        return [f"{whole_study} {word} the median best by {amount}, no more than the steps between two evaluations: "
+                "whether more trials would improve it cannot be told."]
     return [f"{whole_study} {word} the median best by {amount}: more trials would hardly improve it."]
 
 
@@ -141,9 +144,11 @@ def notes(searches) -> tuple[str, ...]:
     steps = searches[0].objective == STEPS
     said = ["Feasible: finite up to its stop. A draw that diverged or failed was replaced by the next one.",
             f"Nearest bound: of the best point to an end of its space, as a share of the space in the scale of the "
-            f"search. {FLAG} within {NEAR:.0%}, or the last of the values tried: it may have been cut off.",
+            f"search. {FLAG} within {NEAR:.0%}, or the last of the values tried where those nearer to it did better than "
+            "by chance: it may have been cut off.",
             f"Still improving: by how much the best of all feasible trials is {'below' if steps else 'better than'} "
-            f"the median best of half of them. {FLAG} by more than {IMPROVED:.0%}: more trials would still improve it."]
+            f"the median best of half of them. {FLAG} by more than {IMPROVED:.0%}"
+            f"{' and than the steps between two evaluations' * steps}: more trials would still improve it."]
     if steps:
         said.append("Not by: the evaluation before, which did not meet the target. It bounds this one trial; the "
                     "interval of what other draws would have found stands under the steps by batch.")
@@ -181,7 +186,13 @@ def summary(searches) -> tuple[str, ...]:
         return tuple(asked)
     counts = [len(search.feasible) for search in searches]
     return (f"Search: at every batch the best of {spread(counts)} feasible trials lies inside its space, and more "
-            "would hardly improve it.",) if searches else ()
+            f"would hardly improve it{_as_far_as(searches)}.",) if searches else ()
+
+
+def _as_far_as(searches):
+    """Where the evaluations were too far apart to tell."""
+    coarse = [f"{search.global_batch:,}" for search in searches if search.lowered > IMPROVED]
+    return f", as far as evaluations so far apart can tell at batch {listed(coarse)}" if coarse else ""
 
 
 def _asked_said(bound):
