@@ -12,7 +12,8 @@ being finite, the seeds, the evaluations. The statistic is the share of the squa
 rise in steps, never falling, explains (isotonic regression; Bartholomew 1959, Biometrika 46), the p-value the share of
 the orders (of all, or of ORDERS drawn) in which it is as large. It asks for a penalty only: a metric that betters with
 the batch gives a p-value near 1. Where some batches have three times the noise of others, the level of 5 % was seen to
-become one of up to 10 %. A penalty under a budget of epochs may be one of too few steps; see budgets.py.
+become one of up to 10 %. A penalty under a budget of epochs may be one of too few steps; see budgets.py. In as many
+steps a small batch sees fewer examples: where it had not finished, that the metric betters with the batch says nothing.
 """
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from itertools import permutations
 import numpy as np
 from scipy.special import stdtrit
 
-from .budgets import Budget, Point, best_under
+from .budgets import Budget, Point, best_under, held_to
 from .intervals import CONFIDENCE
 from .search import best_of_n
 from .steps import Estimate
@@ -39,7 +40,8 @@ ORDERS = 9999
 MOST_AT_ONCE = 1 << 17      # numbers of a pass over the orders
 ENUMERATED = 7              # batches of which all orders are taken
 LATE = 0.9                  # of a trial's last step: a best value after it may have gone on
-NO_METRIC, BATCHES, STOPPED = "no metric", "batches", "stopped"     # why nothing can be told
+# why nothing can be told
+NO_METRIC, BATCHES, STOPPED, UNFINISHED = "no metric", "batches", "stopped", "unfinished"
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +138,8 @@ def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: B
         at, worse_by = split(costs, confidence)
         worse_from = points[compared[at]].global_batch
     betters = p_value > 0.5 and rise_p_value(-costs) <= LEVEL
+    if betters and _unfinished(points[compared[0]], column, budget):
+        return told(why=UNFINISHED)
     spread = np.nan if betters else costs.std(ddof=1)
     return told(p_value, worse_from, worse_by, betters, float(detectable_rise(len(costs)) * spread))
 
@@ -207,6 +211,17 @@ def _best_of(point, n):
     values = point.held.value[point.held.searched]
     [found] = best_of_n((values if point.minimizes else -values).tolist(), [False] * len(values), [n])
     return found.low
+
+
+def _unfinished(point, column, budget):
+    """Whether more training would have bettered the best of a batch: it came at the end of the budget, or its trials
+    went on to a value outside its interval. Under a budget of epochs the small batches make the most steps."""
+    if budget is not None and budget.unit in ("epochs", "examples"):
+        return False
+    sign = 1 if point.minimizes else -1
+    whole = held_to(point.held.study, column, point.minimizes)
+    reached, end = (sign * whole.value[whole.searched]).min(), min(sign * point.best.low, sign * point.best.high)
+    return point.step > LATE * _last_step(point, budget) or bool(reached < end)
 
 
 def _last_step(point, budget):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, POWER, STOPPED
+from ..analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED
 from .budgets import MARK, at_batches, best_cell, heading
 from .numbers import capital, in_brackets, listed, number, percent
 from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
@@ -40,7 +40,7 @@ def _verdict(found):
     if not math.isfinite(found.p_value):
         return f"Cannot tell whether large batches reach a worse {metric}{within}: {_why(found)}"
     if found.betters:
-        return (f"No sign of a large-batch penalty{within}: the best {metric} betters with the batch, from "
+        return (f"No sign of a large-batch penalty{within}: the best {metric} gets better with the batch, from "
                 f"{number(found.best[0])} at {found.batches[0]:,} to {number(found.best[-1])} at "
                 f"{found.batches[-1]:,}.")
     if not found.penalty:
@@ -61,12 +61,24 @@ def _why(found):
     if found.why == BATCHES:
         return (f"{len(found.batches)} batches have {LEAST_TRIALS} feasible trials or more, and the test needs "
                 f"{LEAST_BATCHES}.")
+    if found.why == UNFINISHED:
+        return f"it gets better with the batch, but the small ones had not finished{_epochs_said(found)}."
     return "no trial measured it."
+
+
+def _epochs_said(found):
+    """What the smallest and the largest batch had seen by the end of a budget of steps."""
+    examples = found.workload.train_examples
+    if found.budget is None or found.budget.unit != "steps" or not examples:
+        return ""
+    small, large = (found.budget.amount * batch / examples for batch in (found.batches[0], found.batches[-1]))
+    return (f": by then batch {found.batches[0]:,} had seen {number(small, 2)} epochs, batch {found.batches[-1]:,} "
+            f"{number(large, 2)}")
 
 
 def _power_said(found):
     if found.betters:
-        return "The other way round the order is no chance."
+        return f"That it gets better is more than chance (p at most {LEVEL:g}, tested the other way round)."
     if not found.detectable > 0:
         return "All of them are equal."
     best = abs(found.best.mean())
@@ -80,11 +92,11 @@ def _p(value):
 
 
 def _within(found):
-    return f" {heading(found.budget)}" if found.budget else ""
+    return f" {heading(found.budget)}" if found.budget else " with each trial as long as it was to run"
 
 
-def quality_table(found) -> Table | None:
-    """By batch the best value and what was compared of it; None for None."""
+def quality_table(found, apart=False) -> Table | None:
+    """By batch the best value and what was compared of it; None for None. apart: its name has the budget."""
     if found is None:
         return None
     columns = (BATCH, Column("feasible", "feasible", "1", "trials with a value, finite up to their stop"),
@@ -101,5 +113,6 @@ def quality_table(found) -> Table | None:
     notes = (f"Under a value: its {found.confidence:.0%} interval.",) + (
         (f"{MARK} of a trial that ended before the budget was spent: it might have been better.",)
         if any(point.best_is_short for point in found.points) else ())
-    return Table(f"quality-{found.column.replace('/', '-')}", "Solution quality by batch: best "
+    own = f"-{found.budget}".replace(" ", "-").replace(",", "") if apart else ""
+    return Table(f"quality-{found.column.replace('/', '-')}{own}", "Solution quality by batch: best "
                  f"{metric_name(found.column)}{_within(found)}", columns, rows, notes)

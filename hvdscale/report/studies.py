@@ -130,12 +130,18 @@ def _budgets(about):
 
 
 def _quality(about):
-    """Within the steps that every batch has run, where that tells; else as long as each trial was to run."""
+    """Within the steps that every batch has run, where that tells; else as long as each trial was to run. Then under
+    the budgets that were asked for, their tables in files only."""
+    def under(budget):
+        return quality_of(about.studies, about.target.column, about.target.minimizes, budget, about.options.confidence)
     _, steps = common_budgets(about.studies)
-    found = [quality_of(about.studies, about.target.column, about.target.minimizes, budget, about.options.confidence)
-             for budget in dict.fromkeys((steps, None))]
-    told = next((one for one in found if one and not one.why), None)
-    return View(quality_said(told or found[-1]), (quality_table(told),))
+    first = under(steps)
+    if steps is not None and (first is None or first.why):
+        first = under(None)
+    asked = [under(budget) for budget in about.asked.budgets if first is None or budget != first.budget]
+    shown = first if first and not first.why else None
+    return View((*quality_said(first), *(said for one in asked for said in quality_said(one))), (quality_table(shown),),
+                tuple(quality_table(one, apart=True) for one in asked))
 
 
 def _base_rates(about):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.budgets import Budget
-from hvdscale.analysis.quality import (BATCHES, STOPPED, detectable_rise, isotonic, quality_of, rise_p_value,
-                                       rise_share, split)
+from hvdscale.analysis.quality import (BATCHES, STOPPED, UNFINISHED, detectable_rise, isotonic, quality_of,
+                                       rise_p_value, rise_share, split)
 from hvdscale.analysis.search import best_of_n
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
@@ -18,14 +18,15 @@ from tests.single.made_logs import log, trial
 COLUMN, STEPS = "val/error", (0, 50, 100)
 
 
-def swept(best, count=8, seed=1, short=(), status=Status.COMPLETE, first=0.9):
-    """Studies of ``count`` trials each whose errors end at best[batch] and above; short: batches that stop early."""
+def swept(best, count=8, seed=1, short=(), status=Status.COMPLETE, first=0.9, settled=False):
+    """Studies of ``count`` trials each whose errors end at best[batch] and above; short: batches that stop early;
+    settled: they are there half way."""
     random = np.random.default_rng(seed)
     trials = []
     for batch, value in best.items():
         for id, final in enumerate(value + random.exponential(0.0025, count)):
             steps = STEPS[:2] if batch in short else STEPS
-            errors = np.linspace(first, final, len(steps))
+            errors = [first, final, final] if settled else np.linspace(first, final, len(steps))
             made = trial(id + 1000 * batch, steps, errors, batch=batch, seed=id, status=status)
             made.row["budget_steps"] = STEPS[-1]
             trials.append(made)
@@ -137,9 +138,22 @@ def test_a_metric_to_be_maximized_is_turned_round():
 
 
 def test_a_metric_that_betters_with_the_batch_is_no_penalty_and_said_to():
-    found = quality_of(swept({2 ** k: 0.5 - 0.05 * k for k in range(1, 8)}), COLUMN, True)
+    found = quality_of(swept({2 ** k: 0.5 - 0.05 * k for k in range(1, 8)}, settled=True), COLUMN, True)
     assert found.betters and found.p_value > 0.5 and math.isnan(found.detectable)
-    assert "betters with the batch, from 0.4" in quality_said(found)[0]
+    assert "gets better with the batch, from 0.4" in quality_said(found)[0]
+    assert "That it gets better is more than chance" in quality_said(found)[1]
+
+
+def test_that_large_batches_are_better_where_small_ones_had_not_finished_tells_nothing():
+    studies = swept({2 ** k: 0.5 - 0.05 * k for k in range(1, 8)})
+    for budget, said in ((None, "with each trial as long as it was to run"),
+                         (Budget(100, "steps"), "within 100 steps")):
+        found = quality_of(studies, COLUMN, True, budget)
+        assert found.why == UNFINISHED and math.isnan(found.p_value) and not found.penalty
+        [told] = quality_said(found)
+        assert told.startswith(f"Cannot tell whether large batches reach a worse validation error {said}: ")
+        assert ("by then batch 2 had seen 0.2" in told and "batch 128 13" in told) == (budget is not None)
+    assert quality_of(studies, COLUMN, True, Budget(0.2, "epochs")).why != UNFINISHED
 
 
 def test_under_a_budget_of_epochs_it_says_that_these_are_fewer_steps():

@@ -66,6 +66,13 @@ def test_a_target_met_before_the_first_step_is_said_and_the_rest_goes_on(target,
     json.dumps(as_json(document), allow_nan=False)
 
 
+def test_a_penalty_is_tested_for_under_every_budget_that_is_asked_for(swept):
+    [(_, page)] = swept.shown
+    for budget in ("500 steps", "2 epochs"):
+        assert any(one.startswith(f"No sign of a large-batch penalty within {budget}:") for one in page.summary)
+    assert {"quality-val-error-500-steps", "quality-val-error-2-epochs"} <= {table.name for table in page.details}
+
+
 def test_tables_in_detail_are_in_the_files_alone(swept):
     [(_, [page])] = swept.pages
     detail = next(table for table in page.details if table.name.startswith("budget-trials"))
