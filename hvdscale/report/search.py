@@ -220,7 +220,8 @@ def tuned_at_each(searches, confidence) -> str:
     """What stands behind the rows of these studies in a table by batch or by workers."""
     names = dict.fromkeys(one.name for search in searches for one in search.space)
     return (f"Tuned at each batch: {listed(names)}, {spread([len(search.feasible) for search in searches])} feasible "
-            f"trials. The row is {_row_said(searches)}; under it {best_of_interval(confidence)}")
+            f"trials; met: how many of them did. The row is {_row_said(searches)}; under it "
+            f"{best_of_interval(confidence)}")
 
 
 def best_of_each(confidence) -> str:

@@ -69,7 +69,8 @@ POLLUX = "Qiao et al. 2021, arXiv 2008.12260"
 WORKERS = Column("workers", "workers", "1", "W: workers at the trial's start")
 BATCH = Column("global_batch", "batch", "examples", "B: examples averaged into one step by all workers")
 MET = Column("met", "met", "1", "seeds that met the target / seeds that ran; COMPLETE trials of the setting that "
-             "stands for the cell; below: INFEASIBLE trials of that setting (div.)")
+             "stands for the cell; below: INFEASIBLE trials of that setting (div.); of a search: feasible trials that "
+             "met it / feasible trials")
 RUNS = Column("runs", "runs", "1", "seeds that ran; COMPLETE trials")
 STEPS = Column("steps_to_target", "steps to target", "steps", "S: steps done at the first evaluation that meets the "
                "target, geometric mean over seeds, the median where a seed did not meet; of a search the fewest of its "
@@ -376,6 +377,9 @@ def _runs(cell):
 
 
 def _met(cell):
+    if cell.searched:
+        met = sum(run.met for run in cell.draws)
+        return Cell(f"{met}/{len(cell.draws)}", met)
     seeds, _ = _runs(cell)
     return Cell(f"{cell.met}/{seeds}", cell.met, below=_lost(cell))
 

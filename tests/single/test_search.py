@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.search import BestOf, best_of_n, bound_of, searches_of, tells_of
+from hvdscale.analysis.search import MET, BestOf, best_of_n, bound_of, searches_of, tells_of
 from hvdscale.analysis.sections import analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.ends import PRUNED
@@ -340,7 +340,7 @@ def test_a_report_names_what_was_tuned_instead_of_settings_that_differ():
     made = [drawn(k, 500 + 100 * k, point=point, problem={"base_lr": point["lr"]})
             for k, point in enumerate(points(0.1, 0.2, 0.3))]
     shown = text(section(*made)).replace("\n  ", " ")
-    assert "Tuned at each batch: lr and momentum, 3 feasible trials. The row is the best of them" in shown
+    assert "Tuned at each batch: lr and momentum, 3 feasible trials; met: how many of them did. The row" in shown
     assert "Settings that differ" not in shown
 
 
@@ -464,9 +464,11 @@ def test_the_steps_of_a_search_of_which_one_trial_met_are_shown_to_have_no_inter
     assert [(cell.shown, cell.below) for cell in by_batch.rows[0].cells[3:4]] == [("800", "no interval")]
 
 
-def test_a_search_is_not_marked_as_one_run():
+def test_a_search_says_how_many_trials_met_and_is_not_marked_as_one_run():
     found = section(*realistic(64, 0.1, 800, count=16))
-    assert [row.cells[2].shown for table in tables_of(found) for row in table.rows] == ["1/1"] * 2
+    [made] = found.searches
+    met = f"{len(made.of_kind(MET))}/{len(made.feasible)}"
+    assert [row.cells[2].shown for table in tables_of(found) for row in table.rows] == [met] * 2 and met != "1/1"
 
 
 def test_all_batches_where_more_trials_would_help_are_in_one_sentence():
