@@ -178,7 +178,7 @@ def _draw_map(axes, record, scale, maps):
     axes.plot(record.global_batch[best], record.rate[best], **frame)
     axes.plot([], [], **{**frame, "markersize": 10}, label="best of its batch")
     axes.set_xlabel("global batch B (examples)")
-    axes.set_ylabel("rate per example")
+    axes.set_ylabel("learning rate / ((1 - momentum) B)" if record.effective else "learning rate / B")
 
 
 def _two_to_the(axis, low, high, most):

@@ -420,7 +420,7 @@ def test_the_map_of_base_rates_has_each_trial_at_its_rate_and_frames_the_best(ne
     frames = [one for one in axes.get_lines() if one.get_markerfacecolor() == "none" and len(one.get_xdata()) > 1]
     assert frames[0].get_xdata().tolist() == epochs.global_batch[list(epochs.best)].tolist()
     assert frames[0].get_ydata().tolist() == epochs.rate[list(epochs.best)].tolist()
-    assert axes.get_ylabel() == "rate per example" and base_rate_figure(None) is None
+    assert axes.get_ylabel() == "learning rate / ((1 - momentum) B)" and base_rate_figure(None) is None
 
 
 # Whatever the trials are
