@@ -115,10 +115,11 @@ def figures(studies: Sequence, paper="shallue2019", options=Options(), tell=quie
     """Every figure of a paper that these studies bear, in its order. UsageError for a paper that is not known."""
     if paper not in PAPERS:
         raise UsageError(f"there is no paper {paper!r}; choose one of {', '.join(PAPERS)}")
-    found = _Found(studies, PAPERS[paper], options, tell)
-    figures = [replace(figure, name=f"{paper}-figure-{number}", title=f"Figure {number}. {figure.title}",
-                       source=f"{found.paper.SOURCE}, figure {number}")
-               for sheet in found.paper.FIGURES for number, figure in found.figures(sheet)]
+    found, figures = _Found(studies, PAPERS[paper], options, tell), []
+    for at, sheet in enumerate(found.paper.FIGURES, 1):
+        tell(f"figure {sheet.number} of the paper, {at} of {len(found.paper.FIGURES)}")
+        figures += [replace(figure, name=f"{paper}-figure-{number}", title=f"Figure {number}. {figure.title}",
+                            source=f"{found.paper.SOURCE}, figure {number}") for number, figure in found.figures(sheet)]
     return Paper(tuple(figures), tuple(found.left_out()))
 
 
@@ -132,7 +133,8 @@ class _Found:
         self.empty: list = []           # numbers of figures whose workloads are there
         lines = {(panel_line.workload, panel_line.target) for sheet in paper.FIGURES for panel in sheet.panels
                  for panel_line in panel.lines if sheet.kind in (paper.STEPS, paper.NORMALISED, paper.BEST)}
-        self.curves = {line: self._curve(*line) for line in sorted(lines)}
+        self.curves = {line: self._curve(*line, f"curve {at} of {len(lines)}")
+                       for at, line in enumerate(sorted(lines), 1)}
 
     def _by_name(self, studies):
         """The studies of each workload by the paper's names; of several that go by one, that with the most trials."""
@@ -146,12 +148,12 @@ class _Found:
                 found.setdefault(name, []).append((place, -trials, workload, group))
         return {name: min(all_of_name)[-1] for name, all_of_name in found.items()}
 
-    def _curve(self, name, target):
+    def _curve(self, name, target, which="a curve"):
         studies = self.taken(name)
         target = Target.parse(target)
         if not studies or any(target.column not in study.evaluations.columns for study in studies):
             return None
-        self.tell(f"{name}: {target}, for the figures of the paper")
+        self.tell(f"{name}: {target}, {which} for the figures of the paper")
         return curve_of(studies, target, self.options)
 
     def taken(self, name):

@@ -126,7 +126,11 @@ def archive(tmp_path_factory):
 # The paper
 
 def test_every_figure_of_the_paper_comes_from_its_archive_or_is_named(archive):
-    found = paper.figures(archive)
+    told = []
+    found = paper.figures(archive, tell=lambda what, long=False: told.append(what))
+    sheets, curves = ([one for one in told if re.search(pattern, one)] for pattern in (
+        r"^figure \S+ of the paper, \d+ of \d+$", r", curve \d+ of \d+ for the figures of the paper$"))
+    assert len(sheets) == len(shallue2019.FIGURES) and sheets[0].endswith(f", 1 of {len(sheets)}") and curves
     numbers = [re.fullmatch(r"Figure (\w+)\. .*", figure.title.splitlines()[0])[1] for figure in found.figures]
     asked = [number for sheet in shallue2019.FIGURES for number in (
         [f"{sheet.number}{letter}" for letter, _ in zip("abcdef", sheet.panels)] if sheet.apart else [sheet.number])]
