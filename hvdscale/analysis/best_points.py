@@ -12,6 +12,8 @@ import numpy as np
 
 from ..log.schema import Status
 from .base_rates import rates_of, scales_with_momentum
+from .intervals import CONFIDENCE, Estimate
+from .minimum import best_of
 from .regimes import USEFUL_WITHIN
 from .search import BestOf, best_of_n
 from .studies import Study, outcomes
@@ -117,6 +119,12 @@ def searched(studies: Sequence[Study]) -> tuple[str, ...]:
     return tuple(sorted((name for name in counts if counts[name] >= MANY), key=lambda name: (-counts[name], name)))
 
 
+def is_varied(studies: Sequence[Study], name: str) -> bool:
+    """Whether some study tried different values of a metaparameter."""
+    values = [metaparameter(study, name) for study in studies]
+    return any(len(np.unique(one[np.isfinite(one)])) > 1 for one in values)
+
+
 @dataclass(frozen=True, eq=False)
 class Space:
     """Trials of one study in the space of their metaparameters: arrays of shape (trials,) but for ``best``.
@@ -162,14 +170,18 @@ class BestOfTrials:
     target: object              # None: the objective is a metric
     curve: tuple[BestOf, ...]
     keys: tuple[tuple[str, int], ...]
+    best: Estimate | None = None        # of all of them, as another search of as many would find it; None: not known
+    confidence: float = CONFIDENCE
 
 
-def best_of_trials(study: Study, target) -> BestOfTrials:
+def best_of_trials(study: Study, target, confidence=CONFIDENCE) -> BestOfTrials:
     """The median fewest steps to the target of n of the study's trials, for n = 1, 2, 4, ..., all."""
     reached = outcomes(study, target)
     rows = np.flatnonzero(study.feasible & ~study.repeat)
     cut = study.pruned[rows] & ~reached.met[rows]
     costs = np.where(cut, reached.last_step[rows], reached.steps[rows])
     sizes = sorted({min(2 ** at, len(rows)) for at in range(len(rows).bit_length() + 1)} - {0})
+    best = best_of(reached.steps[rows], reached.before[rows], reached.last_step[rows],
+                   confidence=confidence) if len(rows) else None
     return BestOfTrials(study.global_batch, "steps", target, best_of_n(costs.tolist(), cut.tolist(), sizes),
-                        tuple(map(study.key, rows)))
+                        tuple(map(study.key, rows)), best, confidence)

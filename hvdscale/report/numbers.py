@@ -47,6 +47,12 @@ def ratio(value) -> str:
     return f"{value:,.{places}f}"
 
 
+def round_number(value) -> float:
+    """The nearest of 1, 2 and 5 times a power of ten, by ratio, to a number above 0."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return min((share * power for share in (1, 2, 5, 10)), key=lambda one: abs(math.log(one / value)))
+
+
 def percent(share) -> str:
     """A share to two digits: ``97%``, ``0.28%``."""
     return f"{number(100 * share, 2) if share < 0.0995 else round(100 * share)}%"

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..analysis.base_rates import both_readings
-from ..analysis.best_points import EFFECTIVE, LEARNING_RATE, MOMENTUM, best_of_trials, choices, first_feasible, split_by
+from ..analysis.best_points import (EFFECTIVE, LEARNING_RATE, MOMENTUM, best_of_trials, choices, first_feasible,
+                                    is_varied, split_by)
 from ..analysis.budgets import Budget, best_under
 from ..analysis.curves import curve_of
 from ..analysis.sections import Options
@@ -21,7 +22,7 @@ from ..target import Target
 from . import shallue2019
 from .budget_figures import base_rate_figure, best_under_figure
 from .drawing import Figure
-from .numbers import listed
+from .numbers import listed, round_number
 from .progress import quiet
 from .search_figures import best_figure, best_of_figure, best_panels, budgets_figure, scatter, second, trials_figure
 from .steps_figures import EXAMPLES, NORMALISED, STEPS, heading, plain, slug, steps_figure, steps_panels, targets_figure
@@ -41,34 +42,46 @@ class Paper:
     left_out: tuple[str, ...]
 
 
-def workload_figures(curves: Sequence, options=Options(), shared=True) -> tuple[Figure, ...]:
+def workload_figures(curves: Sequence, options=Options(), shared=True, budgets: Sequence[Budget] = ()
+                     ) -> tuple[Figure, ...]:
     """Every kind of figure that the curves of one workload bear: one curve a target, the main one first.
 
-    shared   also those that are the same whichever target of its metric is the main one
+    shared    also those that are the same whichever target of its metric is the main one
+    budgets   that were asked for; without any in steps, and any in epochs, round ones that every batch bears
     """
     main, *_ = curves
+    asked = {unit: max((budget for budget in budgets if budget.unit == unit), default=None)
+             for unit in ("steps", "epochs")}
     studies = [point.study for point in main.points]
     found = [
         steps_figure([main]), steps_figure([main], kind=EXAMPLES), targets_figure(curves),
         *(_split_figure(main, studies, name, options) for name in choices(studies)),
-        *(best_figure([main], what) for what in (LEARNING_RATE, MOMENTUM, EFFECTIVE)),
-        trials_figure(main), budgets_figure(main),
-        best_of_figure([best_of_trials(study, main.target) for study in studies]),
-        *(_figures_under_budgets(studies, main.target, options) if shared else ())]
+        *(best_figure([main], what) for what in (LEARNING_RATE, MOMENTUM, EFFECTIVE)
+          if what != MOMENTUM or is_varied(studies, MOMENTUM)),
+        trials_figure(main),
+        budgets_figure(main, **{unit: budget and budget.amount for unit, budget in asked.items()}),
+        best_of_figure([best_of_trials(study, main.target, options.confidence) for study in studies]),
+        *(_figures_under_budgets(studies, main.target, options, budgets) if shared else ())]
     return tuple(figure for figure in found if figure is not None)
 
 
-def _figures_under_budgets(studies, target, options):
+def _figures_under_budgets(studies, target, options, asked):
     """The best of a target's metric under budgets, and by base rate: the same at all its targets."""
     column, minimizes = target.column, target.minimizes
     maps = both_readings(studies, column, minimizes)
-    under = [best_under(studies, column, minimizes, _earlier(one.budget), options.confidence) for one in maps[::-1]
-             if one is not None]
+    groups = {one.budget.unit: _earlier(one.budget) for one in maps[::-1] if one is not None}
+    for unit in dict.fromkeys(budget.unit for budget in asked):
+        groups[unit] = sorted(budget for budget in asked if budget.unit == unit)
+    under = [best_under(studies, column, minimizes, budgets, options.confidence) for budgets in groups.values()]
     return best_under_figure(*under), base_rate_figure(*maps)
 
 
 def _earlier(budget):
-    return [Budget(float(f"{budget.amount / share:.2g}"), budget.unit) for share in EARLIER]
+    """Round budgets up to this one, of whole steps."""
+    least = 1.0 if budget.unit == "steps" else 0.0
+    amounts = [max(least, round_number(budget.amount / share)) for share in EARLIER if share > 1]
+    return [Budget(amount, budget.unit) for amount in dict.fromkeys((*amounts, budget.amount))
+            if amount <= budget.amount]
 
 
 def _split_figure(curve, studies, by, options, **rest):

@@ -15,7 +15,7 @@ from ..analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MOMENTUM
                                     best_points, searched, space_of)
 from ..analysis.regimes import USEFUL_WITHIN
 from .drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Figure, decimal_ticks, fraction,
-                      is_named, is_positive, log2_axis, set_ticks, shade)
+                      is_named, is_positive, log2_axis, mark_estimate, set_ticks, shade)
 from .numbers import counted, exact, number, percent
 from .steps_figures import heading, labels_of, plain, slug, style_of
 from .tables import SHALLUE
@@ -137,18 +137,20 @@ def budgets_figure(curve, *, x=LEARNING_RATE, y=None, steps=None, epochs=None, t
                    name="trials-budgets") -> Figure | None:
     """The same under a budget of steps, above, and one of epochs, below, at a small, a middle and a large batch.
 
-    steps, epochs  by default SPARE times what the best trial of the middle batch needed, so that there the two budgets
-                   are one; None where the size of an epoch is not known, or no batch met the target
+    steps, epochs  by default SPARE times what the best trial of the middle batch needed, to two digits, so that there
+                   the two budgets are about one; None where the size of an epoch is not known, or no batch met the
+                   target
     """
     y = y or second(curve, x)
     points = _spread([point for point in curve.points if _placed(point.study, x, y) >= LEAST], BUDGET_BATCHES)
-    middle = next((point for point in points[len(points) // 2:] + points if point.steps.met), None)
+    middle = next((point for point in points[len(points) // 2:] + points if point.steps.met and point.steps.value > 0),
+                  None)
     examples = curve.workload.train_examples
     if y is None or len(points) < 2 or not examples or middle is None and (steps is None or epochs is None):
         return None
-    steps = steps or SPARE * middle.steps.value
-    epochs = epochs or SPARE * middle.steps.value * middle.global_batch / examples
-    panels = [(f"B = {point.global_batch:,}, {number(steps)} steps", point.study, curve.target, steps)
+    steps = steps or math.ceil(float(f"{SPARE * middle.steps.value:.2g}"))
+    epochs = epochs or float(f"{SPARE * middle.steps.value * middle.global_batch / examples:.2g}")
+    panels = [(f"B = {point.global_batch:,}, {exact(steps)} steps", point.study, curve.target, steps)
               for point in points]
     panels += [(f"B = {point.global_batch:,}, {counted_epochs(epochs)}", point.study, curve.target,
                 epochs * examples / point.global_batch) for point in points]
@@ -292,12 +294,16 @@ def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
     objective, target = found[0].objective, found[0].target
     what = "steps to target" if objective == "steps" else f"best {objective}"
 
+    ranged = [one for one in found if one.best is not None and one.best.met]
+    bars = (f" The bar at the right end of a line is the {ranged[0].confidence:.0%} interval of the median best of "
+            "searches of as many trials; fewer trials have none, being part of the same ones." if ranged else
+            " No interval is drawn: all points are of the same trials.")
     def draw(axes):
         values = [one.low for trials in found for one in trials.curve if math.isfinite(one.low)]
         log2_axis(axes, "x", [one.n for trials in found for one in trials.curve])
         set_ticks(axes.xaxis, [2 ** at for at in range(max(one.n for t in found for one in t.curve).bit_length())])
         if min(values) > 0:
-            log2_axis(axes, "y", values)
+            log2_axis(axes, "y", values, [end for one in ranged for end in (one.best.low, one.best.high)])
         for at, trials in enumerate(found):
             _draw_best_of(axes, trials, shade(at, len(found)),
                           f"B = {trials.global_batch:,}" if is_named(at, len(found)) else None)
@@ -309,7 +315,7 @@ def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
         "The median, over all subsets of n of a study's feasible trials, of the "
         f"{'fewest ' * (objective == 'steps')}{what} among them, against n; one colour a global batch. A line that "
         "still gets better at its right end calls for more trials. Where most subsets met nothing there is no point; "
-        "where pruned trials leave the median open, an open triangle stands at what it must be above.",
+        f"where pruned trials leave the median open, an open triangle stands at what it must be above.{bars}",
         "median of min over the C(N, n) subsets of n of N feasible trials", "",
         tuple(key for trials in found for key in trials.keys), draw)
 
@@ -324,6 +330,8 @@ def _draw_best_of(axes, trials, color, label):
     axes.plot([one.n for one in known], [one.low for one in known], "o-", color=color, linewidth=1, markersize=4,
               markeredgewidth=0, label=label)
     unknown = [one for one in trials.curve if not one.known and math.isfinite(one.low)]
+    if trials.best is not None and trials.best.met:
+        mark_estimate(axes, trials.curve[-1].n, trials.best, color, "o", None)
     look = {"linestyle": "", "marker": "^", "markersize": 5, "markerfacecolor": "none", "markeredgewidth": 1}
     axes.plot([one.n for one in unknown], [one.low for one in unknown], color=color, **look)
     if unknown:

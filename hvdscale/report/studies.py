@@ -158,7 +158,7 @@ def _figures(about):
     """Every kind of figure of a workload."""
     from .paper import workload_figures
     others = [curve_of(about.studies, target, about.options) for target in about.others if about.first]
-    return workload_figures([about.curve, *others], about.options, about.first)
+    return workload_figures([about.curve, *others], about.options, about.first, about.asked.budgets)
 
 
 VIEWS: tuple[Callable[[About], View], ...] = (

@@ -404,7 +404,11 @@ def test_the_median_best_of_n_is_that_of_the_search(nesterov):
     whole = {one.n: one for one in best_of_n(steps, [False] * len(steps))}
     assert [one.n for one in found.curve][-1] == len(steps)
     assert all(one == whole[one.n] for one in found.curve)
-    assert "median" in best_of_figure([found]).caption
+    figure = best_of_figure([found])
+    assert "median" in figure.caption and "95% interval" in figure.caption
+    bars = [one for one in axes_of(figure)[0].get_lines() if set(one.get_xdata()) == {len(steps)}]
+    assert any(one.get_ydata().tolist() == [found.best.low, found.best.high] for one in bars)
+    assert found.best.low < found.best.value <= found.best.high and found.best.value == min(steps)
 
 
 # Budgets and base rates
@@ -415,6 +419,26 @@ def test_the_best_under_budgets_is_drawn_by_batch(nesterov):
     [axes] = axes_of(best_under_figure(found))
     assert labels(axes) == ["100 steps", "1,000 steps"] and axes.get_ylabel() == "validation error"
     assert best_under_figure(None) is None
+
+
+def test_budgets_that_are_asked_for_are_drawn_and_else_round_ones_of_whole_steps(nesterov):
+    def drawn(**given):
+        found = {figure.name: figure for figure in paper.workload_figures([nesterov], **given)}
+        under = [name for axes in axes_of(found["best-under-budgets"]) for name in labels(axes)]
+        return under, {axes.get_title().partition(", ")[2] for axes in axes_of(found["trials-budgets"])}
+    under, trials = drawn(budgets=(Budget(200, "steps"), Budget(50, "steps"), Budget(5, "epochs")))
+    assert under == ["50 steps", "200 steps", "5 epochs"] and trials == {"200 steps", "5.00 epochs"}
+    under, trials = drawn()
+    steps = [name.removesuffix(" steps").replace(",", "") for name in under if name.endswith("steps")]
+    assert steps == ["20", "50", "200", "1000"]
+    assert all(re.fullmatch(r"[\d,]+ steps|[\d.]+ epochs", one) for one in trials)
+
+
+def test_a_momentum_that_was_not_searched_has_no_figure():
+    held = [study(batch, [{"lr": 0.1 * at, "momentum": 0.9, "met": 50 * at} for at in range(1, 9)])
+            for batch in BATCHES]
+    names = {figure.name for figure in paper.workload_figures([curve_of(held, TARGET)])}
+    assert "best-learning-rate" in names and "best-momentum" not in names
 
 
 def test_the_map_of_base_rates_has_each_trial_at_its_rate_and_frames_the_best(nesterov):
