@@ -143,9 +143,15 @@ def _cells(trials, target, tolerances) -> dict[tuple[int, int], Cell]:
     for trial in trials:
         if trial.status != Status.RUNNING and (target is None or target.column in trial.metrics):
             run = run_of(trial, target)
-            if run.ended or trial.status == Status.INFEASIBLE:
+            if _is_told(run) or trial.pruned:
                 groups.setdefault((trial.workers, trial.global_batch), []).append(run)
-    return {key: cell_of(groups[key], tolerances.confidence) for key in sorted(groups)}
+    return {key: cell_of(groups[key], tolerances.confidence) for key in sorted(groups)
+            if any(map(_is_told, groups[key]))}
+
+
+def _is_told(run):
+    """Whether a cell may stand on it; what its search has pruned only says that it needs more steps."""
+    return run.ended or run.trial.status == Status.INFEASIBLE
 
 
 def _listed(trials, most=4):

@@ -26,6 +26,8 @@ PAIRINGS = {            # what is said of it, and why it is so
     "seed": ("Paired by seed", ""),
     "draw": ("Paired by draw", ", of those that met in both: the same points of one space"),
     "search": ("The best of either search", ", its interval that of the median best-of-n of its trials"),
+    "mixed": ("The best of a search against repeats of one setting", ", which luck has not chosen: the search may look "
+              "better than it is"),
     "": ("Independent samples", ", as the seeds are not the same"),
 }
 
@@ -243,8 +245,10 @@ def _pairing(cells):
     """How the runs of both sides belong together; with the cells, where it is not the same in all."""
     found = {}
     for cell in cells:
-        found.setdefault(PAIRINGS[cell.pairing], []).append(_place((cell.workers, cell.global_batch)))
-    return [f"{said}{f' at {_some(where)}' if len(found) > 1 else ''}{why}." for (said, why), where in found.items()]
+        mixed = cell.pairing == "search" and not (cell.baseline.searched and cell.candidate.searched)
+        found.setdefault("mixed" if mixed else cell.pairing, []).append(_place((cell.workers, cell.global_batch)))
+    return [f"{said}{f' at {_some(where)}' if len(found) > 1 else ''}{why}."
+            for name, where in found.items() for said, why in [PAIRINGS[name]]]
 
 
 def _stopped_at_target(cell, target):
