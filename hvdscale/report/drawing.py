@@ -181,9 +181,10 @@ def mark_open(axes, x, y, color, marker, way):
     axes.plot([], [], **look, markeredgecolor=MUTED, label="not met: above" if way > 0 else "not met: below")
 
 
-def draw_arrow(axes, x, y, color, way):
-    """An arrow from a point upwards (way 1) or downwards (-1), cut off at the edge of the axes."""
-    arrow = axes.annotate("", xy=(x, y), xytext=(0, 20 * way), textcoords="offset points",
+def draw_arrow(axes, x, y, color, way, aside=0):
+    """An arrow from a point upwards (way 1) or downwards (-1), and to the right (aside 1), cut off at the edge of the
+    axes."""
+    arrow = axes.annotate("", xy=(x, y), xytext=(20 * aside, 20 * way), textcoords="offset points",
                           arrowprops={"arrowstyle": "<-", "color": color, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 4})
     arrow.arrow_patch.set_clip_on(True)
     arrow.arrow_patch.set_clip_box(axes.bbox)

@@ -20,7 +20,7 @@ EAGER = "Eager, Zahorjan and Lazowska 1989"
 def figures_of_plan(plan) -> tuple[Figure, ...]:
     """Its figures; none where there is one option only."""
     figures = [_time_figure(plan)] if len(plan.options) > 1 else []
-    return (*figures, *([_cost_figure(plan)] if len(plan.eligible) > 1 else []))
+    return (*figures, *([_cost_figure(plan)] if len(plan.options) > 1 else []))
 
 
 def _time_figure(plan):
@@ -37,14 +37,13 @@ def _time_figure(plan):
         axes.plot([option.workers for option in options if not option.bounded],
                   [option.seconds.value / size for option in options if not option.bounded], color=BLUE, linewidth=1)
         for option in options:
-            _bar(axes, option.workers, option.seconds, size)
+            _bar(axes, option, lambda seconds, at=option.workers: (at, seconds / size))
             _disc(axes, option.workers, option.seconds.value / size, option)
         _roles(axes, plan, lambda option: (option.workers, option.seconds.value / size))
         if plan.request.deadline:
             axes.axhline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
                          label=f"deadline, {duration(plan.request.deadline)}")
-        _log_axis(axes, "y", values, [end / size for option in options
-                                      for end in (option.seconds.low, option.seconds.high)])
+        _log_axis(axes, "y", values, _ends(options, "seconds", size))
         axes.set_xlabel("workers W")
         axes.set_ylabel("time to target, relative" if plan.relative else f"time to target ({name})")
     return Figure(
@@ -57,17 +56,20 @@ def _time_figure(plan):
 
 
 def _cost_figure(plan):
-    options = plan.eligible
+    options = plan.options
     size, name = (1, "") if plan.relative else unit_of(min(option.seconds.value for option in options))
 
     def draw(axes):
         front = plan.front
-        axes.plot([option.seconds.value / size for option in front], [option.cost.value for option in front],
-                  color=BLUE, linewidth=1, label="no other is better in both")
+        if len(front) > 1:
+            axes.plot([option.seconds.value / size for option in front], [option.cost.value for option in front],
+                      color=BLUE, linewidth=1, label="no other is better in both")
         for option in options:
-            _disc(axes, option.seconds.value / size, option.cost.value, option)
-            axes.annotate(f"{option.workers:,}", (option.seconds.value / size, option.cost.value), xytext=(8, 6),
-                          textcoords="offset points", fontsize=7.5)
+            price = option.cost.value / option.seconds.value
+            _bar(axes, option, lambda seconds, price=price: (seconds / size, price * seconds))
+            _disc(axes, option.seconds.value / size, option.cost.value, option, aside=1)
+            axes.annotate(f"{option.workers:,}", (option.seconds.value / size, option.cost.value), xytext=(0, 9),
+                          ha="center", textcoords="offset points", fontsize=7.5)
         _roles(axes, plan, lambda option: (option.seconds.value / size, option.cost.value))
         if plan.request.deadline:
             axes.axvline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
@@ -75,15 +77,16 @@ def _cost_figure(plan):
         if plan.request.budget:
             axes.axhline(plan.request.budget, color=MUTED, linestyle="-.", linewidth=1.2,
                          label=f"budget, {plan.request.budget:g}")
-        _log_axis(axes, "x", [option.seconds.value / size for option in options])
-        _log_axis(axes, "y", [option.cost.value for option in options])
+        _log_axis(axes, "x", [option.seconds.value / size for option in options], _ends(options, "seconds", size))
+        _log_axis(axes, "y", [option.cost.value for option in options], _ends(options, "cost"))
         axes.set_xlabel("time to target, relative" if plan.relative else f"time to target ({name})")
         axes.set_ylabel("cost, relative" if plan.relative else
                         "cost (node-hours)" if plan.request.price is None else "cost (unit of the price)")
     return Figure(
         "plan-cost", f"Cost against time\n{_what(plan)}",
-        "What each worker count (the number beside its mark) costs, against its time to target. The knee has the least "
-        "cost x time: past it a percent less time costs more than a percent.",
+        "What each worker count (the number beside its mark) costs, against its time to target. Bars are "
+        f"{plan.request.confidence:.0%} intervals, slanted as cost goes with time; marks are those of the times. The "
+        "knee has the least cost x time: past it a percent less time costs more than a percent.",
         "cost = nodes T price", EAGER, _trials(options), draw)
 
 
@@ -93,21 +96,29 @@ def _what(plan):
     return str(plan.target or "steps as given")
 
 
-def _disc(axes, x, y, option):
+def _disc(axes, x, y, option, aside=0):
     known = option.mark == MEASURED
     name = "lower bound" if option.bounded else "measured" if known else "not measured"
     color = MUTED if option.bounded else BLUE
-    marker, size, rest = ("D", 5, ", beyond the batches run") if option.steps.beyond else ("o", 5.5, "")
+    marker, size, rest = ("D", 5, ", beyond batches run") if option.steps.beyond else ("o", 5.5, "")
     axes.plot([x], [y], marker, markersize=size, markeredgecolor=color, markeredgewidth=1.2, zorder=3,
               markerfacecolor=color if known else "white", label=name + rest)
     if option.bounded:
-        draw_arrow(axes, x, y, MUTED, 1)
+        draw_arrow(axes, x, y, MUTED, 1, aside)
 
 
-def _bar(axes, x, value, size):
+def _bar(axes, option, place):
+    """The interval of its time, from ``place(T)`` to ``place(T)``."""
+    value = option.seconds
     if value.low < value.high < math.inf:
         low = max(value.low, value.value / 1000)        # 0: met at the first evaluation
-        axes.plot([x, x], [low / size, value.high / size], color=BLUE, linewidth=1.4, alpha=0.75)
+        axes.plot(*zip(place(low), place(value.high)), color=BLUE, linewidth=1.4, alpha=0.75)
+
+
+def _ends(options, name, size=1):
+    """Of the intervals of times or costs."""
+    values = [getattr(option, name) for option in options]
+    return [end / size for value in values for end in (value.low, value.high)]
 
 
 def _roles(axes, plan, place):

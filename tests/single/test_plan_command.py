@@ -152,7 +152,15 @@ def test_a_batch_beyond_those_run_is_marked_with_the_interval_of_its_steps(serie
     assert (first["steps_known"]["shown"], last["steps_known"]["shown"]) == ("measured", "extrapolated")
     assert last["steps_to_target"]["low"] < last["steps_to_target"]["value"] < last["steps_to_target"]["high"]
     [figure] = (tmp_path / "figures").glob("*-time.svg")
-    assert b"beyond the batches run" in figure.read_bytes()
+    assert b"beyond batches run" in figure.read_bytes()
+
+
+def test_the_cost_figure_has_every_row_of_the_table(short, tmp_path):
+    said(short, "--local-batch", 32, "--workers", "1-64", "--out", tmp_path, "--format", "svg")
+    [figure] = (tmp_path / "figures").glob("*-cost.svg")
+    drawn = figure.read_bytes()
+    assert all(f">{workers}</text>".encode() in drawn for workers in (8, 16, 32, 64))
+    assert b"lower bound, beyond batches run" in drawn and b">measured<" in drawn
 
 
 def test_where_b_crit_is_open_no_batch_beyond_those_run_is_recommended_and_it_says_which_run_would_tell(folder):

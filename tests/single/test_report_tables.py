@@ -172,8 +172,8 @@ def test_where_a_step_s_time_goes_is_a_table_and_a_sentence():
         [1, 32, 1, 4, pytest.approx(100), pytest.approx(10), pytest.approx(90), 0, 0],
         [4, 128, 1, 4, pytest.approx(100), pytest.approx(10), pytest.approx(30), pytest.approx(60), pytest.approx(0.6)]]
     assert summary(section)[-1] == (
-        "The median step's 100 ms at 4 workers (global batch 128): 60% waiting for communication, 30% computing, 10% getting "
-        "data; at 1 worker, 100 ms: 0%, 90% and 10%.")
+        "The median step's 100 ms at 4 workers (global batch 128): 60% waiting for communication, 30% computing, 10% "
+        "getting data; at 1 worker, 100 ms: 0%, 90% and 10%.")
 
 
 def test_probes_show_where_a_step_s_time_goes():
