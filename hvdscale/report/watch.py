@@ -49,7 +49,7 @@ class Running:
     budget_seconds: float           # NaN: the budget is in steps
     rate: float
     measured: str                   # the newest evaluation's metrics
-    target: str
+    target: str                     # that ends it; empty: its budget does
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,8 @@ def _running(log, row):
                    max([*last, *first.tolist()[-1:]], default=0), budget,
                    float(evaluations["train_seconds"][-1]) if len(evaluations["step"]) else 0.0,
                    float(measurement.get("budget_seconds") or np.nan), _logged_rate(evaluations, steps),
-                   _measured(evaluations, measurement.get("target")), str(measurement.get("target") or ""))
+                   _measured(evaluations, measurement.get("target")),
+                   "" if measurement.get("keep_going") else str(measurement.get("target") or ""))
 
 
 def _rows_of(table, trial, names):

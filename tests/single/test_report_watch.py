@@ -1,5 +1,6 @@
 """Logs followed while they are written: what is shown, when it ends, and what it survives."""
 import io
+import json
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ from hvdscale.errors import LogError, UsageError
 from hvdscale.log.schema import Status
 from hvdscale.report.watch import GRACE, Screen, Watch, file_system, follow
 from tests.conftest import command_environment, heed_ctrl_c
-from tests.single.made_log_files import begin, evaluation, finished, interrupted, open_log, step, write
+from tests.single.made_log_files import begin, evaluation, finished, interrupted, open_log, plan, step, write
 
 WRITER = """
 import sys, time
@@ -87,6 +88,18 @@ def test_a_line_says_step_metrics_target_speed_and_what_is_left(tmp_path):
     log.flush()
     clock.now = 50
     assert "step 300/1,000  val/error 0.00166 at 300  4.00 steps/s  at most 3 min left" in lines_of(watch)
+    log.abandon()
+
+
+def test_a_trial_that_keeps_going_ends_with_its_budget_and_not_at_its_target(tmp_path, monkeypatch):
+    going = json.loads(plan())
+    going["measurement"]["keep_going"] = True
+    monkeypatch.setattr("tests.single.made_log_files.plan", lambda seed: json.dumps(going))
+    watch, log = Watch([tmp_path], Clock()), open_log(tmp_path / "w2.h5")
+    begin(log)
+    write(log, 100)
+    log.flush()
+    assert "val/error 0.00495 at 100  100 steps/s  9 s left  digits/fc W=2 B=32" in lines_of(watch)
     log.abandon()
 
 
