@@ -154,7 +154,8 @@ def mark_estimate(axes, x, estimate, color, marker, label):
     if is_known(estimate):
         if low == low and high == high and high > low:
             top = high if math.isfinite(high) else value
-            axes.plot([x, x], [low if low > 0 else value, top], color=color, linewidth=1.4, alpha=0.75)
+            axes.plot([x, x], [low if low > 0 else value, top], color=color, linewidth=1.4, alpha=0.75, marker="_",
+                      markersize=5, markeredgewidth=1.4)
             if math.isinf(high):
                 draw_arrow(axes, x, value, color, 1)
             if low == 0:

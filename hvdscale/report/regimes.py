@@ -39,13 +39,16 @@ def regimes_said(regimes: Regimes | None, batches: Sequence[int], estimates: Seq
 
 
 def batch_said(found: BatchEstimate) -> str:
-    """``128 (64-256)``, ``128 (64 or more)``, ``128 (no other)``; ``128`` where nothing is known of the spread."""
+    """``128 (64-256)``, ``128 (at least 64)``, ``128 (no other of those run)``; ``128``: nothing is known of the
+    spread."""
     value = f"{found.value:,}"
     if not found.known:
         return value
     if math.isinf(found.high):
-        return f"{value} ({found.low:,.0f} or more)"
-    return f"{value} (no other)" if found.low == found.high else f"{value} ({found.low:,.0f}-{found.high:,.0f})"
+        return f"{value} (at least {found.low:,.0f})"
+    if found.low == found.high:
+        return f"{value} (no other of those run)"
+    return f"{value} ({found.low:,.0f}-{found.high:,.0f})"
 
 
 def _perfect_said(regimes, batches, estimates):

@@ -144,8 +144,8 @@ def notes(searches) -> tuple[str, ...]:
     steps = searches[0].objective == STEPS
     said = ["Feasible: finite up to its stop. A draw that diverged or failed was replaced by the next one.",
             f"Nearest bound: of the best point to an end of its space, as a share of the space in the scale of the "
-            f"search. {FLAG} within {NEAR:.0%}, or the last of the values tried where those nearer to it did better than "
-            "by chance: it may have been cut off.",
+            f"search. {FLAG} within {NEAR:.0%}, or the last of the values tried where those nearer to it did better "
+            "than by chance: it may have been cut off.",
             f"Still improving: by how much the best of all feasible trials is {'below' if steps else 'better than'} "
             f"the median best of half of them. {FLAG} by more than {IMPROVED:.0%}"
             f"{' and than the steps between two evaluations' * steps}: more trials would still improve it."]

@@ -16,7 +16,7 @@ from ..analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MOMENTUM
 from ..analysis.regimes import USEFUL_WITHIN
 from .drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Figure, decimal_ticks, fraction,
                       is_named, is_positive, log2_axis, mark_estimate, set_ticks, shade)
-from .numbers import counted, exact, number, percent
+from .numbers import counted, exact, percent
 from .steps_figures import heading, labels_of, plain, slug, style_of
 from .tables import SHALLUE
 
@@ -160,7 +160,7 @@ def budgets_figure(curve, *, x=LEARNING_RATE, y=None, steps=None, epochs=None, t
 
 def counted_epochs(epochs) -> str:
     """``1 epoch``, ``2.5 epochs``."""
-    return counted(1, "epoch") if epochs == 1 else f"{number(epochs)} epochs"
+    return counted(1, "epoch") if epochs == 1 else f"{epochs:,.4g} epochs"
 
 
 def second(curve, x=LEARNING_RATE) -> str | None:
@@ -281,9 +281,10 @@ def _same_effective_rates(axes):
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     if min(left, low) <= 0:
         return
+    look = {"color": MUTED, "alpha": 0.35, "linewidth": 0.7, "zorder": 1}
     for power in range(math.floor(math.log10(left / high)), math.ceil(math.log10(right / low)) + 1):
-        axes.plot([left, right], [left / 10 ** power, right / 10 ** power], color=MUTED, alpha=0.35, linewidth=0.7,
-                  zorder=1)
+        axes.plot([left, right], [left / 10 ** power, right / 10 ** power], **look)
+    axes.plot([], [], **look, label="equal effective rate")
 
 
 def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
@@ -293,11 +294,11 @@ def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
         return None
     objective, target = found[0].objective, found[0].target
     what = "steps to target" if objective == "steps" else f"best {objective}"
-
     ranged = [one for one in found if one.best is not None and one.best.met]
     bars = (f" The bar at the right end of a line is the {ranged[0].confidence:.0%} interval of the median best of "
             "searches of as many trials; fewer trials have none, being part of the same ones." if ranged else
             " No interval is drawn: all points are of the same trials.")
+
     def draw(axes):
         values = [one.low for trials in found for one in trials.curve if math.isfinite(one.low)]
         log2_axis(axes, "x", [one.n for trials in found for one in trials.curve])
@@ -329,9 +330,9 @@ def _draw_best_of(axes, trials, color, label):
     known = known_bests(trials.curve)
     axes.plot([one.n for one in known], [one.low for one in known], "o-", color=color, linewidth=1, markersize=4,
               markeredgewidth=0, label=label)
-    unknown = [one for one in trials.curve if not one.known and math.isfinite(one.low)]
     if trials.best is not None and trials.best.met:
         mark_estimate(axes, trials.curve[-1].n, trials.best, color, "o", None)
+    unknown = [one for one in trials.curve if not one.known and math.isfinite(one.low)]
     look = {"linestyle": "", "marker": "^", "markersize": 5, "markerfacecolor": "none", "markeredgewidth": 1}
     axes.plot([one.n for one in unknown], [one.low for one in unknown], color=color, **look)
     if unknown:

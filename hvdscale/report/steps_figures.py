@@ -291,13 +291,15 @@ def _regimes(axes, curve, ends, paneled):
             low, high = axes.get_xlim()
             if where.low < where.high:              # an interval is known
                 axes.axvspan(max(low, where.low), min(high, where.high), color=color, alpha=0.07, linewidth=0)
+                axes.fill_between([], [], color=MUTED, alpha=0.2, linewidth=0, label="bands: their intervals")
             axes.axvline(where.value, color=color, linestyle=":", linewidth=1.2,
                          label=what if paneled else f"{what}: {where.value:,}")
     if _has_fit(curve):
         ratio = ends[1] / ends[0]
         batches = [ends[0] * ratio ** (at / 60) for at in range(61)]
         axes.plot(batches, [regimes.fit.steps(batch) for batch in batches], color=MUTED, linewidth=0.9,
-                  label="fit" if paneled else f"fit: critical batch {number(regimes.fit.b_crit.value, 2)}")
+                  label="fit" if paneled else f"fit: S_min {number(regimes.fit.s_min.value, 2)}, B_crit "
+                  f"{number(regimes.fit.b_crit.value, 2)}")
 
 
 def _has_fit(curve):

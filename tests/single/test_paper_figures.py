@@ -21,6 +21,7 @@ from hvdscale.log.schema import Status
 from hvdscale.report import paper, shallue2019
 from hvdscale.report.budget_figures import base_rate_figure, best_under_figure
 from hvdscale.report.drawing import HUES, MARKERS, MOST_NAMED, colors_on_dark, render
+from hvdscale.report.numbers import number as written
 from hvdscale.report.search_figures import best_figure, best_of_figure, best_panels, budgets_figure, trials_figure
 from hvdscale.report.steps_figures import (EXAMPLES, NORMALISED, labels_of, plain, steps_figure, steps_panels, style_of,
                                            targets_figure)
@@ -353,8 +354,18 @@ def test_trials_are_reached_missed_stopped_or_diverged_within_the_budget():
     assert space_of(made, TARGET, LEARNING_RATE, MOMENTUM, 40).best is None
 
 
+def test_the_legend_names_the_fit_and_the_bands_and_intervals_have_caps(nesterov):
+    [axes] = axes_of(steps_figure([nesterov]))
+    fit = nesterov.regimes.fit
+    assert {f"fit: S_min {written(fit.s_min.value, 2)}, B_crit {written(fit.b_crit.value, 2)}",
+            "bands: their intervals"} <= set(labels(axes))
+    bars = [one for one in axes.get_lines() if one.get_marker() == "_"]
+    assert sorted(one.get_xdata()[0] for one in bars) == sorted(nesterov.batches)
+
+
 def test_the_axes_of_trials_say_what_they_show(nesterov):
     every = axes_of(trials_figure(nesterov))
+    assert "equal effective rate" in labels(every[0])
     assert all(axes.get_xlabel() == "learning rate η" and axes.get_ylabel() == "1 - momentum" for axes in every)
     [best] = np.flatnonzero([key == nesterov.points[0].study.key(nesterov.points[0].best) for key in space_of(
         nesterov.points[0].study, TARGET, LEARNING_RATE, MOMENTUM).keys])
@@ -427,7 +438,7 @@ def test_budgets_that_are_asked_for_are_drawn_and_else_round_ones_of_whole_steps
         under = [name for axes in axes_of(found["best-under-budgets"]) for name in labels(axes)]
         return under, {axes.get_title().partition(", ")[2] for axes in axes_of(found["trials-budgets"])}
     under, trials = drawn(budgets=(Budget(200, "steps"), Budget(50, "steps"), Budget(5, "epochs")))
-    assert under == ["50 steps", "200 steps", "5 epochs"] and trials == {"200 steps", "5.00 epochs"}
+    assert under == ["50 steps", "200 steps", "5 epochs"] and trials == {"200 steps", "5 epochs"}
     under, trials = drawn()
     steps = [name.removesuffix(" steps").replace(",", "") for name in under if name.endswith("steps")]
     assert steps == ["20", "50", "200", "1000"]

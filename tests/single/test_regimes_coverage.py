@@ -72,8 +72,8 @@ def test_single_runs_have_regimes_without_intervals():
 
 
 @pytest.mark.parametrize("found, said", [
-    (BatchEstimate(2048, 1024, 4096), "2,048 (1,024-4,096)"), (BatchEstimate(128, 64, INF), "128 (64 or more)"),
-    (BatchEstimate(128, 128, 128), "128 (no other)"), (BatchEstimate(128), "128")])
+    (BatchEstimate(2048, 1024, 4096), "2,048 (1,024-4,096)"), (BatchEstimate(128, 64, INF), "128 (at least 64)"),
+    (BatchEstimate(128, 128, 128), "128 (no other of those run)"), (BatchEstimate(128), "128")])
 def test_a_batch_is_said_with_its_interval(found, said):
     assert batch_said(found) == said
 
@@ -85,10 +85,10 @@ def said_of(steps, share=0.03):
 
 def test_the_regimes_are_said_with_intervals():
     until, useful, fit = said_of(STEPS)
-    assert until == "Perfect scaling (batch x steps within 25% of the smallest) up to batch 64 (no other); " \
-                    "diminishing returns from there."
-    assert useful == "Maximum useful batch: 128 (no other), whose 320 steps are within 20% of the fewest (300, at " \
-                     "batch 256)."
+    assert until == "Perfect scaling (batch x steps within 25% of the smallest) up to batch 64 (no other of " \
+                    "those run); diminishing returns from there."
+    assert useful == "Maximum useful batch: 128 (no other of those run), whose 320 steps are within 20% of the " \
+                     "fewest (300, at batch 256)."
     assert fit.startswith("S = S_min (1 + B_crit / B): S_min ") and "critical batch" in fit
 
 
@@ -125,10 +125,10 @@ def test_the_sentence_and_the_column_agree(steps, share):
 
 def test_what_the_batches_do_not_reach_is_said_to_be_at_least_or_at_most():
     until, useful, fit = said_of([1600, 800, 400, 200, 100])
-    assert until.endswith("up to the largest batch, 512 (512 or more).") and "no larger one was run" in useful
+    assert until.endswith("up to the largest batch, 512 (at least 512).") and "no larger one was run" in useful
     assert "at least" in fit and "do not reach a plateau" in fit
     until, useful, fit = said_of([300, 301, 299, 300, 300])
-    assert until.startswith("No perfect scaling") and "beyond batch 32 (no other)" in until
+    assert until.startswith("No perfect scaling") and "beyond batch 32 (no other of those run)" in until
     assert "at most" in fit and "do not reach perfect scaling" in fit
 
 

@@ -176,12 +176,6 @@ def test_misuse_is_explained_of_huge_logs_too(wide, arguments, said):
     assert result.exit_code == UsageError.exit_code and said in result.output
 
 
-def test_compare_is_a_command_of_its_own(tmp_path):
-    made = [trial(seed, seed=seed, steps=(0, 90 + seed, 100 + seed)) for seed in range(3)]
-    path = save(log(*made), tmp_path / "a.h5")
-    result = CliRunner().invoke(main, ["compare", path, path])
-    assert result.exit_code == 0 and "Usage: " not in result.output, result.output
-    assert "BASELINE" in CliRunner().invoke(main, ["compare", "--help"]).output
 def test_the_rules_and_how_much_they_may_lose_are_the_user_s(monkeypatch):
     given = []
     monkeypatch.setattr("hvdscale.cli.report.make", lambda *_, asked, **__: given.append(asked))
@@ -203,3 +197,9 @@ def test_what_is_no_rule_or_share_is_refused(tmp_path, given, said):
     assert failed.exit_code and said in f"{failed.output}{failed.exception}"
 
 
+def test_compare_is_a_command_of_its_own(tmp_path):
+    made = [trial(seed, seed=seed, steps=(0, 90 + seed, 100 + seed)) for seed in range(3)]
+    path = save(log(*made), tmp_path / "a.h5")
+    result = CliRunner().invoke(main, ["compare", path, path])
+    assert result.exit_code == 0 and "Usage: " not in result.output, result.output
+    assert "BASELINE" in CliRunner().invoke(main, ["compare", "--help"]).output
