@@ -9,6 +9,7 @@ loss, the example count, and the votes of the ranks on leaving the loop.
 """
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -35,6 +36,13 @@ class _Slot:
         bucket.slots.append(self)
 
 
+def _arrived(buffer: weakref.ref[GradientBuffer], number: int, _: nn.Parameter) -> None:
+    """The hook of a parameter. It must not keep the buffer, which has the parameter: Python's garbage collector does
+    not see what torch's hooks refer to, and would let both, and the model, stand for ever."""
+    if (there := buffer()) is not None:
+        there.arrived(number)
+
+
 class GradientBuffer:
     """The buffer of a model's trainable parameters, in the order in which backward reaches them, and a tail of scalars.
 
@@ -56,8 +64,8 @@ class GradientBuffer:
         self._slots = [slot for bucket in self._buckets for slot in bucket.slots]
         self._waits: list[Callable[[], None]] = []
         self._note: Callable[[torch.Tensor], None] | None = None
-        for slot in self._slots:
-            slot.parameter.register_post_accumulate_grad_hook(partial(self._arrived, slot))
+        for number, slot in enumerate(self._slots):
+            slot.parameter.register_post_accumulate_grad_hook(partial(_arrived, weakref.ref(self), number))
 
     def _cut(self, parameters: Sequence[nn.Parameter], bucket_bytes: int) -> list[_Bucket]:
         buckets, start, end = [_Bucket("gradients/0")], 0, 0
@@ -121,9 +129,10 @@ class GradientBuffer:
             slot.parameter.grad = slot.view
         return self._tail.tolist()
 
-    def _arrived(self, slot: _Slot, _: nn.Parameter) -> None:
+    def arrived(self, number: int) -> None:
+        """Backward has the gradient of this parameter, in the order of ``_slots``."""
         if self._last_pass:
-            self._take(slot)
+            self._take(self._slots[number])
 
     def _take(self, slot: _Slot) -> None:
         gradient, slot.parameter.grad = slot.parameter.grad, None

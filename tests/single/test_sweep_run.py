@@ -217,7 +217,7 @@ def test_one_trial_after_another_takes_the_memory_of_one(tmp_path, monkeypatch):
     def remembered(self, **model_args):
         model = quadratic.Bowl(**model_args)
         alive.append(sum(other() is not None for other in built))
-        built.append(weakref.ref(model))
+        built.append(weakref.ref(model.w))
         return model
     monkeypatch.setattr(quadratic.Quadratic, "build", remembered)
     gc.collect()
