@@ -13,6 +13,7 @@ BEYOND = "~"            # marks steps at a batch beyond those that met the targe
 CROWDED = "#"           # marks times of hosts with fewer cores than workers
 ROLES = ("fastest", "cheapest", "knee")
 MOST_NAMED = 4          # worker counts that are named one by one
+TOO_LOW = 100           # a B_crit so many times smaller than the smallest batch is none
 MANY_NODES = 16         # from which on a ring's latency is far from a tree's
 ASSUMED = {
     ONE_RUN: "the steps of a batch are those of one run",
@@ -169,17 +170,18 @@ def _opened(plan):
 def _open_said(plan):
     """That batches beyond those run are no choice, what is known of steps there, and which run would tell more."""
     curve, last = plan.curve, plan.curve.met[-1].global_batch if plan.curve.met else 0
-    bound = not plan.request.global_batch and not plan.request.local_batch and any(
+    following = min(4 * last, getattr(plan.workload, "train_examples", 0) or 4 * last)
+    held_back = curve.open_above and not plan.request.global_batch and not plan.request.local_batch and any(
         option.global_batch == last for option in plan.options)
-    if not _opened(plan) and not (curve.open_above and bound):
+    if not (_opened(plan) or held_back) or math.isinf(curve.at(following).value):       # inf: ran, and did not meet
         return []
     if curve.critical is None:
         why = "fewer than three batches tell no B_crit"
     else:
         low, high = curve.critical_ends
         most = f", at most {number(high, 2)}" if high < math.inf else ", without an upper end"
-        why = f"B_crit is at least {number(low, 2)}{most}"
-    following = min(4 * last, getattr(plan.workload, "train_examples", 0) or 4 * last)
+        why = (f"B_crit is at least {number(low, 2)}{most}" if low > curve.met[0].global_batch / TOO_LOW else
+               "these batches do not tell B_crit")
     ends = (number(end, 2) for end in curve.at(following).interval(plan.request.confidence))
     more = (f" A run at batch {following:,} would tell more: there {' to '.join(ends)} steps are possible."
             if following > last else "")

@@ -176,6 +176,19 @@ def test_where_b_crit_is_open_no_batch_beyond_those_run_is_recommended_and_it_sa
         few, "--workers", "1,4", "--local-batch", 32, *LINKS)
 
 
+def test_where_the_batches_tell_nothing_of_b_crit_it_says_so_without_an_end_of_its_search(folder):
+    steps = {1: (200, 2000), 2: (1900, 300), 4: (250, 1500)}
+    runs = [trial(10 * workers + seed, (0, count), (0.9, 0.1), (0, 0.5 * count), workers=workers, batch=32 * workers,
+                  seed=seed, eval_every=1, local_workers=workers) for workers in steps
+            for seed, count in enumerate(steps[workers])]
+    text = said(save(log(*runs), folder / "nothing.h5"), "--workers", "1,4,16", "--local-batch", 32, *LINKS)
+    assert "No batch beyond 128 is recommended: these batches do not tell B_crit, so steps" in text
+    unmet = [trial(seed, (0, 900), (0.9, 0.8), (0, 450), workers=8, batch=256, seed=seed, eval_every=1,
+                   local_workers=8) for seed in (80, 81)]
+    text = said(save(log(*runs, *unmet), folder / "unmet_beyond.h5"), "--workers", "1-8")
+    assert "No batch beyond" not in text and "inf" not in text
+
+
 def test_efficiencies_that_are_a_bound_without_content_are_left_out_and_those_of_a_guess_marked(short, tmp_path):
     said(short, "--workers", "1-1024", "--local-batch", 32, "--out", tmp_path, "--format", "json")
     [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
@@ -322,7 +335,8 @@ def test_a_probe_alone_predicts_and_says_so(folder):
     text = said(*paths, "--workers", "1,2,4", "--local-batch", 32)
     assert "relative times, predicted" in text and "A prediction, before any full run" in text
     assert "with the gradient noise scale for B_crit: 600 examples" in text and "usually grows in training" in text
-    assert "Times and costs are relative to 1 worker" in text and "~ predicted, not measured." in text
+    assert "Times and costs are relative to 1 worker; steps are multiples of S_min" in " ".join(text.split())
+    assert "~ predicted, not measured." in text
     assert "--steps S@B" in said(*paths, "--deadline", "1h", code=2)
     text = said(*paths, "--workers", "1,2,4", "--local-batch", 32, "--steps", "39500@32", "--deadline", "1h")
     assert "steps as given" in text and "Steps at other batches than 32 are a prediction" in text
