@@ -8,6 +8,7 @@ import math
 
 from ..analysis.noise_against import as_estimate
 from .numbers import in_brackets, number, ratio, span
+from .regimes import as_fitted
 from .tables import BATCH, MCCANDLISH, NOISE, QUARTERS, Cell, Column, Row, Table
 
 # noise scale over critical batch in their table of run averages: 900/200, 4,000/500, 2,000/900, 30k/15k; 2/40, 10/200
@@ -28,7 +29,7 @@ def noise_said(found) -> tuple[str, ...]:
     if not math.isfinite(found.b_crit.value):
         return (f"{scale} is a guess at the critical batch, which the steps{_target(found)} do not tell. {CAUTION}",)
     return (f"{scale} is {_with_ends(found.ratio, ratio)} times the critical batch that the steps{_target(found)} "
-            f"tell, {_with_ends(found.b_crit)}: {_verdict(found.ratio)}. {CAUTION}",)
+            f"tell, {as_fitted(found.b_crit)}: {_verdict(found.ratio)}. {CAUTION}",)
 
 
 def _verdict(found):

@@ -113,12 +113,12 @@ def fit_said(fit: Hyperbola | None) -> tuple[str, ...]:
                 "batches do not reach a plateau, and no fewest steps can be told.",)
     if b_crit.low == 0:
         return (f"Critical batch (B_crit in S = S_min (1 + B_crit / B)): at most {number(b_crit.high, 2)}; these "
-                f"batches do not reach perfect scaling. S_min: {_rounded(s_min)} steps.",)
+                f"batches do not reach perfect scaling. S_min: {as_fitted(s_min)} steps.",)
     rough = f", a rough fit ({fit.rms_log2:.2f} rms in log2)" if fit.rms_log2 > ROUGH else ""
-    return (f"S = S_min (1 + B_crit / B){rough}: S_min {_rounded(s_min)} steps, critical batch {_rounded(b_crit)}.",)
+    return (f"S = S_min (1 + B_crit / B){rough}: S_min {as_fitted(s_min)} steps, critical batch {as_fitted(b_crit)}.",)
 
 
-def _rounded(estimate):
+def as_fitted(estimate):
     """A value with its interval, to as many digits as that bears."""
     digits = 2 if estimate.high >= 1.5 * estimate.low else 3
     return f"{number(estimate.value, digits)} ({span(estimate.low, estimate.high, whole)})"
