@@ -67,7 +67,8 @@ def _table_notes(plan):
                                      "what follows from them, are not measured."
                                      if plan.curve.met else "predicted, not measured."))
     if plan.relative and plan.options:
-        notes.append(f"Times and costs are relative to {counted(plan.options[0].workers, 'worker')}.")
+        notes.append(f"Times and costs are relative to {counted(plan.options[0].workers, 'worker')}"
+                     + ("; steps are multiples of S_min, which is not known." if plan.noise else "."))
     if any(option.seconds.high > option.seconds.low for option in plan.options):
         notes.append(f"Under a value: its {request.confidence:.0%} interval"
                      + (" (a bound, >, is its low end)" if any(one.bounded for one in plan.options) else "")
