@@ -38,6 +38,7 @@ PARETO = Column("pareto", "Pareto front", "1", "no other is better in time and c
 WITHIN = Column("chance_within", "chance", "1", "share of the draws that stay within deadline and budget; none where "
                 "it is assumed")
 
+NO_BOUND = "-"          # a bound without content
 SHORT = {"fastest": "fast", "cheapest": "cheap", INTERPOLATED: "interpol.", EXTRAPOLATED: "extrapol."}
 MODEL_WORDS = {
     "fixed": ("a pass, fixed part", "a"), "example": ("a pass, each example", "b"),
@@ -66,6 +67,8 @@ def _table_notes(plan):
         notes.append(f"{BEYOND} " + ("the batch lies beyond those that met the target: its steps, and "
                                      "what follows from them, are not measured."
                                      if plan.curve.met else "predicted, not measured."))
+    if any(option.bounded and _bound(plan, option).shown == NO_BOUND for option in plan.options):
+        notes.append(f"{NO_BOUND} system efficiency is at most what it is at fewer workers; nothing more is known.")
     if plan.relative and plan.options:
         notes.append(f"Times and costs are relative to {counted(plan.options[0].workers, 'worker')}"
                      + ("; steps are multiples of S_min, which is not known." if plan.noise else "."))
@@ -143,7 +146,7 @@ def _bound(plan, option):
     """What the system efficiency must be below; a dash where that is no less than it is at fewer workers."""
     known = [one.system_efficiency.value for one in plan.options if not one.bounded and one.workers < option.workers]
     value = option.system_efficiency
-    return _efficiency(value, "< ") if value.value < min([1.0, *known]) else Cell("-", math.nan)
+    return _efficiency(value, "< ") if value.value < min([1.0, *known]) else Cell(NO_BOUND, math.nan)
 
 
 def _below(value, size):

@@ -190,7 +190,8 @@ def test_where_the_batches_tell_nothing_of_b_crit_it_says_so_without_an_end_of_i
 
 
 def test_efficiencies_that_are_a_bound_without_content_are_left_out_and_those_of_a_guess_marked(short, tmp_path):
-    said(short, "--workers", "1-1024", "--local-batch", 32, "--out", tmp_path, "--format", "json")
+    text = said(short, "--workers", "1-1024", "--local-batch", 32, "--out", tmp_path, "--format", "json")
+    assert "- system efficiency is at most what it is at fewer workers; nothing more is known." in text
     [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
     rows = [row["cells"] for row in found["tables"][0]["rows"]]
     least = rows[2]["system_efficiency"]["value"]
