@@ -209,8 +209,9 @@ def _detail(workload, target, workers, batch, test, trials):
 
 def _notes(comparison):
     tolerances, cells = comparison.tolerances, comparison.cells
+    spacing = " and the spacing of the evaluations" if comparison.target else ""
     notes = [f"Ratios are candidate over baseline, under them {tolerances.confidence:.0%} intervals, which hold the "
-             f"spread of the runs and the spacing of the evaluations. Tolerances: {_tolerances(tolerances)}."]
+             f"spread of the runs{spacing}. Tolerances: {_tolerances(tolerances)}."]
     notes += _pairing(cells)
     if any(_stopped_at_target(cell, comparison.target) for cell in cells):
         notes.append("The best metric is taken within the steps that all runs of a cell took. Runs stopped at the "
