@@ -130,17 +130,20 @@ def _budgets(about):
 
 
 def _quality(about):
-    """Within the steps that every batch has run, where that tells; else as long as each trial was to run. Then under
-    the budgets that were asked for, their tables in files only."""
+    """Within the steps that every batch has run, where that tells; else as long as each trial was to run, else within
+    the epochs that every batch has run. Then under the budgets that were asked for, their tables in files only."""
     def under(budget):
         return quality_of(about.studies, about.target.column, about.target.minimizes, budget, about.options.confidence)
-    _, steps = common_budgets(about.studies)
-    first = under(steps)
-    if steps is not None and (first is None or first.why):
-        first = under(None)
+    epochs, steps = common_budgets(about.studies)
+    tried = {}
+    for budget in (steps, None, epochs):
+        tried[budget] = under(budget)
+        if tried[budget] and not tried[budget].why:
+            break
+    told = next((one for one in tried.values() if one and not one.why), None)
+    first = told or tried[None]
     asked = [under(budget) for budget in about.asked.budgets if first is None or budget != first.budget]
-    shown = first if first and not first.why else None
-    return View((*quality_said(first), *(said for one in asked for said in quality_said(one))), (quality_table(shown),),
+    return View((*quality_said(first), *(said for one in asked for said in quality_said(one))), (quality_table(told),),
                 tuple(quality_table(one, apart=True) for one in asked))
 
 

@@ -9,10 +9,13 @@ from hvdscale.analysis.budgets import Budget
 from hvdscale.analysis.quality import (BATCHES, STOPPED, UNFINISHED, detectable_rise, isotonic, quality_of,
                                        rise_p_value, rise_share, split)
 from hvdscale.analysis.search import best_of_n
+from hvdscale.analysis.sections import Options
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
 from hvdscale.report.quality import quality_said, quality_table
+from hvdscale.report.studies import About, view_of
 from hvdscale.report.tables import as_csv, as_text
+from hvdscale.target import Target
 from tests.single.made_logs import log, trial
 
 COLUMN, STEPS = "val/error", (0, 50, 100)
@@ -154,6 +157,22 @@ def test_that_large_batches_are_better_where_small_ones_had_not_finished_tells_n
         assert told.startswith(f"Cannot tell whether large batches reach a worse validation error {said}: ")
         assert ("by then batch 2 had seen 0.2" in told and "batch 128 13" in told) == (budget is not None)
     assert quality_of(studies, COLUMN, True, Budget(0.2, "epochs")).why != UNFINISHED
+
+
+def test_where_neither_steps_nor_whole_trials_tell_the_report_tests_within_the_epochs_of_every_batch():
+    random, made = np.random.default_rng(3), []
+    for batch in (4, 8, 16, 32, 64):
+        steps = np.arange(0, 9) * 512 // batch
+        for id in range(8):
+            errors = 0.9 / (1 + steps * batch / 500) + random.exponential(0.001)
+            one = trial(id + 1000 * batch, steps, errors, batch=batch)
+            one.row["budget_steps"] = 10 * steps[-1]
+            made.append(one)
+    studies = studies_of([log(*made)])
+    said = view_of(About(studies, Target.parse("val/error<0.001"), Options())).summary
+    assert quality_of(studies, COLUMN, True, Budget(64, "steps")).why == UNFINISHED
+    assert quality_of(studies, COLUMN, True).why == STOPPED
+    assert any(one.startswith("No sign of a large-batch penalty within 4 epochs: ") for one in said), said
 
 
 def test_under_a_budget_of_epochs_it_says_that_these_are_fewer_steps():
