@@ -27,7 +27,7 @@ class Job:
 
     def __init__(self, folder, *options, launcher="mpirun", np=2, module="tests.parallel.noted_command", **environment):
         self.folder, self.notes = folder, folder / "notes"
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         environment = {**command_environment(), "NOTES": str(self.notes), "TMPDIR": str(folder),
                        "OMPI_MCA_btl_vader_backing_directory": str(folder),     # what a killed mpirun leaves behind
                        **environment}

@@ -66,7 +66,7 @@ def test_a_flag_and_set_may_say_the_same_and_not_different_things():
     (["--set", "momentun=0.5"], "there is no key 'momentun'; did you mean momentum"),
     (["--set", "steps=many"], "steps = 'many' is not a whole number"),
     (["--seed", "-1"], "seed = -1 must be at least 0"),
-    (["--precision", "fp8"], "precision = 'fp8' is none of fp32, bf16, fp16, fp64"),
+    (["--precision", "fp8"], "precision = 'fp8' is none of fp32, tf32, bf16, fp16, fp64"),
     (["--config", "none.toml"], "none.toml: cannot be read: No such file")])
 def test_misuse_is_an_error_that_names_the_value(arguments, said):
     with pytest.raises(UsageError, match=said):
