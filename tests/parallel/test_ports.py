@@ -1,0 +1,38 @@
+"""Which ports a job holds open: the launcher's own, and no others."""
+import contextlib
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.parallel.launched_job import Job
+
+LISTENS = "0A"
+
+
+def listening(pid):
+    """Addresses and ports on which a process listens, as the kernel writes them."""
+    sockets = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == LISTENS:
+                sockets[f"socket:[{words[9]}]"] = words[1]
+    held = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            held.append(os.readlink(descriptor))
+    return [sockets[name] for name in held if name in sockets]
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("gloo", marks=pytest.mark.slow)])
+def test_no_worker_listens_on_a_port(tmp_path, launcher):
+    job = Job(tmp_path / "job", "digits/fc", "--steps", 10**6, "--eval-every", 0, "--target", "none", "--log-file",
+              "w.h5", launcher=launcher)
+    try:
+        job.wait(job.noted, 120)
+        assert re.fullmatch(r"[0-9A-F]+:[0-9A-F]{4}", listening(job.process.pid)[0])       # the launcher's own are seen
+        assert [listening(job.of_rank(rank)) for rank in (0, 1)] == [[], []]
+    finally:
+        job.end()
