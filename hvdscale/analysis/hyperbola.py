@@ -151,5 +151,5 @@ def _draws(profile, variance, freedom):
     roots = np.sqrt(variance) * stdtrit(freedom, random.permutation((np.arange(DRAWS) + 0.5) / DRAWS))
     x = np.where(roots < 0, profile.ends(-roots, -1), profile.ends(roots, 1)).clip(min=profile.grid[0])
     seen = x.clip(max=profile.grid[-1])         # beyond, S B is the same
-    level = np.sqrt(variance / profile.weights.sum()) * random.standard_t(freedom, DRAWS)
+    level = (np.sqrt(variance / profile.weights.sum()) * random.standard_t(freedom, DRAWS)).clip(-300, 300)    # of exp
     return np.exp(np.stack([profile.at(seen)[0] + level + seen, x], axis=1))
