@@ -142,8 +142,8 @@ def create_column(group: h5py.Group, column: Column, rows: int, **layout) -> h5p
 
 @contextlib.contextmanager
 def reading(path: str):
-    """Turns what goes wrong while HDF5 reads ``path`` into a LogError; FileNotFoundError stays, for who retries, and what
-    is raised on purpose, such as by a signal."""
+    """Turns what goes wrong while HDF5 reads ``path`` into a LogError; FileNotFoundError stays, for who retries, and
+    what is raised on purpose, such as by a signal."""
     try:
         yield
     except (HvdscaleError, FileNotFoundError):

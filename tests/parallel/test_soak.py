@@ -10,6 +10,7 @@ import pytest
 from tests.parallel.launched_job import Job
 from tests.parallel.sweeps import assert_same_sweep, sweep_file
 
+RUNS = " running"       # what is printed of a study once one of its trials has begun
 CLEARED = 60            # seconds that what is left of a job may take to its end
 SLOW = "model_args = {slow = 0.15}\ncheckpoint_every_seconds = 2"   # 25 s a trial on any machine
 
@@ -17,6 +18,12 @@ SLOW = "model_args = {slow = 0.15}\ncheckpoint_every_seconds = 2"   # 25 s a tri
 def tune(folder, sweep, out, ranks):
     """Workers in groups of two, which take the sweep's trials in turn."""
     return Job(folder, sweep, "--out", out, np=ranks, module="hvdscale.cli.tune")
+
+
+def wait(job, ready):
+    """Until it is ready, or the job has ended."""
+    while job.process.poll() is None and not ready():
+        time.sleep(0.1)
 
 
 def kill(job, what, draw):
@@ -33,9 +40,10 @@ def under_kills(folder, sweep, out, draw):
     killed = Counter()
     while True:
         job = tune(folder, sweep, out, draw.choice([2, 4]))
-        until = time.monotonic() + draw.uniform(5, 40)
-        while job.process.poll() is None and time.monotonic() < until:
-            time.sleep(0.1)
+        before = job.said().count(RUNS)
+        wait(job, lambda: job.said().count(RUNS) > before)      # ten jobs killed at its start would give a trial up
+        end = time.monotonic() + draw.uniform(2, 40)
+        wait(job, lambda: time.monotonic() > end)
         if job.process.poll() is not None:
             assert job.wait_for_its_end(CLEARED) == 0, job.said()
             return killed
