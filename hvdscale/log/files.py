@@ -298,9 +298,9 @@ def _verify(path: str, file: h5py.File, parts):
     if int(version) > VERSION:
         raise LogError(f"{path}: is written in schema version {int(version)}, this hvdscale ({__version__}) reads "
                        f"up to version {VERSION}; install a newer hvdscale")
-    for name in parts:
+    for name in parts:                  # none is opened: of a live log the rows that count are read before all else
         try:
-            part_of(path, file, name)
+            _refuse_link(path, file, name)
         except KeyError:
             raise LogError(f"{path}: is a damaged log: it has no /{name}") from None
 
@@ -312,12 +312,16 @@ def part_of(path: str, file: h5py.File, name: str):
     """
     found = file
     for step in name.split("/"):
-        if found.id.links.get_info(step.encode("utf-8", "surrogateescape")).type != h5py.h5l.TYPE_HARD:
-            raise LogError(f"{path}: /{name} is a link, as nothing in a log is; it is not followed")
+        _refuse_link(path, found, step)
         found = found[step]
     if isinstance(found, h5py.Dataset):
         refuse_elsewhere(path, found)
     return found
+
+
+def _refuse_link(path: str, group: h5py.Group, name: str):
+    if group.id.links.get_info(name.encode("utf-8", "surrogateescape")).type != h5py.h5l.TYPE_HARD:
+        raise LogError(f"{path}: {group.name.rstrip('/')}/{name} is a link, as nothing in a log is; it is not followed")
 
 
 def refuse_elsewhere(path: str, dataset: h5py.Dataset):

@@ -47,7 +47,8 @@ class Part:
                 if rows < 0:
                     raise LogError(f"{path}: {table}/committed_rows is {rows}")
                 refuse_wrong_layout(path, table, self.file[table], self.columns[table], rows)
-            refuse_hollow(path, "text", self.file["text"], len(self.file["text"]))
+            text = part_of(path, self.file, "text")
+            refuse_hollow(path, "text", text, len(text))
             self._refuse_lost_rows()
             self.rows["trials"] = begun_trials(self)
 
