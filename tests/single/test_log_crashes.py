@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from hvdscale.errors import LogError
-from hvdscale.log import reader
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from tests.conftest import command_environment
@@ -110,20 +109,6 @@ def test_a_reader_can_follow_a_live_log(tmp_path):
     finally:
         process.kill()
         process.communicate()
-
-
-def test_rows_that_come_while_a_log_is_opened_are_whole(tmp_path, monkeypatch):
-    path = tmp_path / "w.h5"
-    log = open_log(path)
-
-    def between(*given):
-        begin(log)
-        log.flush()
-        return of_file(*given)
-    of_file = reader.segments.of_file
-    monkeypatch.setattr(reader.segments, "of_file", between)
-    assert read_log(path).trials["dataset"].tolist() == ["digits"]
-    log.abandon()
 
 
 def test_a_writer_that_fails_stays_dead_and_its_log_reads(tmp_path, monkeypatch):
