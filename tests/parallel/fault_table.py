@@ -182,9 +182,9 @@ def two_jobs(folder, draw, launcher):
         finally:
             second.end()
         took, taken = time.monotonic() - since, len(first.noted())
-        first.wait(lambda: len(first.noted()) > taken + 100, STARTED)
+        time.sleep(3)                       # rows of the last second may be lost in its end
         first.end()
-        assert first.logged_steps() > taken
+        assert first.logged_steps() > taken, first.said()
         return "the second ended with its reason, the first went on", took
 
 
