@@ -26,7 +26,8 @@ from ..launch import usable_cores
 from . import segments
 from .compact import CHUNK_ROWS, SMALL_BYTES, show
 from .deflate import pack
-from .files import BOUNDS, TEMPORARY, TYPES, create_column, sync_directory, write_attribute, write_root_attributes
+from .files import (BOUNDS, TEMPORARY, TYPES, create_column, new_descriptor, sync_directory, write_attribute,
+                    write_root_attributes)
 from .lock import Lock
 from .schema import TABLES, Column
 
@@ -45,9 +46,7 @@ class SafeFile(io.RawIOBase):
     def __init__(self, path: str):
         super().__init__()
         self.error: OSError | None = None
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)                             # of a killed process; or a link, which is not to be followed
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._descriptor = new_descriptor(path)
         self._at = self._end = 0
         self._kept: list[tuple[int, bytes]] = []
 

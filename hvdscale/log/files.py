@@ -92,9 +92,14 @@ def save(file: h5py.File, path: str, sync: bool):
 def new_file(path: str):
     """A new file, open for writing bytes, in the place of what is there: a link goes, and where it leads nothing is
     written, since folders of logs come from others, too."""
+    return open(new_descriptor(path), "wb")
+
+
+def new_descriptor(path: str) -> int:
+    """Likewise, open for reading and writing."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    return open(path, "xb")
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
 def library_versions() -> dict:

@@ -17,6 +17,32 @@ SLACK_SECONDS = 0.5             # for a writer that waits for a busy machine
 RANKS = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK")
 
 
+def slow_workload(seconds):
+    """The text of a module: its ``workload`` is digits/fc, so much slower a pass until there is a file ``hurry``."""
+    return f"""
+import os
+import time
+from dataclasses import replace
+from hvdscale.splits import Split
+from hvdscale.workloads import find
+
+
+class Slow(Split):
+    def take(self, visits):
+        if not os.path.exists("hurry"):
+            time.sleep({seconds})
+        return super().take(visits)
+
+
+def load(data_dir):
+    data = find("digits/fc").load(data_dir)
+    return replace(data, train=Slow(data.train.inputs, data.train.labels))
+
+
+workload = replace(find("digits/fc"), load=load)
+"""
+
+
 class Job:
     """hvdscale-train under a launcher, in a folder of its own; its processes have NOTES in their environment.
 

@@ -24,7 +24,7 @@ from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from tests.conftest import ROOT, command_environment
 from tests.minislurm import FINAL, MiniSlurm, missing, possible
-from tests.parallel.launched_job import PROMISED_SECONDS, SLACK_SECONDS, Job, held
+from tests.parallel.launched_job import PROMISED_SECONDS, SLACK_SECONDS, Job, held, slow_workload
 from tests.single.made_runs import assert_same_columns, assert_same_state, state_of
 
 STALL = 20                              # seconds, for the start of a busy machine's workers
@@ -32,28 +32,6 @@ NOTICED = 120                           # seconds in which Slurm gives up a node
 STARTED = 300                           # seconds that a job may take to its first step, on a busy machine
 STEPS = 300                             # for each of a job's faults
 FAULTS = {}
-WORKLOAD = """
-import os
-import time
-from dataclasses import replace
-from hvdscale.splits import Split
-from hvdscale.workloads import find
-
-
-class Slow(Split):
-    def take(self, visits):
-        if not os.path.exists("hurry"):
-            time.sleep(0.25)
-        return super().take(visits)
-
-
-def load(data_dir):
-    data = find("digits/fc").load(data_dir)
-    return replace(data, train=Slow(data.train.inputs, data.train.labels))
-
-
-workload = replace(find("digits/fc"), load=load)
-"""
 
 
 def lacking():
@@ -80,7 +58,7 @@ class SlurmJob(Job):
         (commands / "hvdscale-train").write_text(
             f'#!/bin/sh\nexec "{sys.executable}" -m tests.parallel.noted_command "$@"\n')
         (commands / "hvdscale-train").chmod(0o755)
-        (folder / "slow.py").write_text(WORKLOAD)
+        (folder / "slow.py").write_text(slow_workload(0.25))
         template = "elastic" if launcher == "elastic" else "train"
         variables = {"NOTES": self.notes, "HVDSCALE_LAUNCHER": launcher, "HVDSCALE_INTERFACE": "eth0"}
         self.number = slurm.sbatch(

@@ -10,6 +10,7 @@ import pytest
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from tests.conftest import ROOT, launcher_command
+from tests.parallel.launched_job import slow_workload
 
 AWKWARD = """it's "so" $(touch shot) `touch shot` ; touch shot.toml"""
 
@@ -55,28 +56,6 @@ def test_the_sbatch_command_of_the_readme_runs(submit):
     options, arguments = command.split(" slurm/train.sbatch ")
     job, output = submit(options.split(), *arguments.split())
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), output
-
-
-SLOW = """
-import time
-from dataclasses import replace
-from hvdscale.splits import Split
-from hvdscale.workloads import find
-
-
-class Slow(Split):
-    def take(self, visits):
-        time.sleep(0.02)
-        return super().take(visits)
-
-
-def load(data_dir):
-    data = find("digits/fc").load(data_dir)
-    return replace(data, train=Slow(data.train.inputs, data.train.labels))
-
-
-workload = replace(find("digits/fc"), load=load)
-"""
 
 
 def test_inside_an_allocation_a_series_runs_on_its_nodes(cluster, tmp_path):
@@ -155,7 +134,7 @@ def test_the_tasks_of_an_array_share_the_trials_of_a_sweep(cluster, checkout, re
 @pytest.mark.slow
 def test_a_sweep_that_is_warned_is_queued_again_and_goes_on(cluster, checkout, tmp_path):
     launcher_command("mpirun", 1)
-    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "slow.py").write_text(slow_workload(0.02))
     sweep = SWEEP.replace("digits/fc", "slow:workload").replace("steps = 4", "steps = 100")
     (tmp_path / "sweep.toml").write_text(sweep)
     job = cluster.sbatch("-n1", "--requeue", "-t10", checkout / "slurm/study.sbatch", "sweep.toml", "--out", "out",

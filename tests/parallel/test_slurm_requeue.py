@@ -15,7 +15,8 @@ from hvdscale.log.schema import Status
 from tests.conftest import ROOT, command_environment, lacks, launcher_command
 from tests.minislurm import possible
 from tests.parallel.conftest import two_nodes
-from tests.parallel.test_slurm import AWKWARD, SLOW, until      # noqa: F401
+from tests.parallel.launched_job import slow_workload
+from tests.parallel.test_slurm import AWKWARD, until      # noqa: F401
 
 TEMPLATES = sorted((ROOT / "slurm").iterdir())
 PATIENT = "KillWait=30\n"
@@ -58,7 +59,7 @@ def launcher(request):
 def start(cluster, checkout, folder, *options, template="train", arguments=JOB, **environment):
     """Submit the slow job; gives its number once it has its first checkpoint."""
     launcher_command("mpirun", 1)
-    (folder / "slow.py").write_text(SLOW)
+    (folder / "slow.py").write_text(slow_workload(0.02))
     variables = "".join(f",{name}={value}" for name, value in environment.items())
     job = cluster.sbatch("-N2", "--ntasks-per-node=1", "-t10", *QUEUED.split(), f"--export=ALL{variables}", *options,
                          checkout / f"slurm/{template}.sbatch", "slow:workload", *arguments, cwd=folder)
