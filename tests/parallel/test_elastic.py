@@ -1,6 +1,7 @@
 """Workers are lost and come under horovodrun's elastic mode; the job is the one that a single worker takes alone."""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,6 +106,7 @@ def test_a_worker_is_lost_another_comes_and_the_updates_are_those_of_one_worker(
     assert restarts["previous_end"][0] == "" and restarts["previous_end"][2] == "hosts were added or taken out"
     assert len(restarts["workers"]) == 3
     assert "hosts were added or taken out: goes on after step" in output
+    assert re.search(r"Note: rank \d of 3: a worker was lost", output)         # slurm/elastic.sbatch reads it
 
 
 @pytest.mark.slow
