@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import shutil
@@ -66,6 +67,18 @@ def lacks(what, reason):
     if what in os.environ.get("HVDSCALE_REQUIRE", "").split():
         pytest.fail(f"HVDSCALE_REQUIRE asks for {what}: {reason}")
     pytest.skip(reason)
+
+
+@contextlib.contextmanager
+def small_disk(place, size):
+    """A file system of that size, such as "4m", at that place; skips the test where there may be none."""
+    place.mkdir(parents=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)         # at once, whoever may have files open there
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from hvdscale.checkpoint import listed
+from tests.conftest import small_disk
 from tests.parallel import node_faults
 from tests.parallel.launched_job import Job, held, reason
 from tests.single.made_runs import assert_same_columns, assert_same_state, state_of
@@ -100,16 +101,6 @@ def killed_horovodrun(folder, draw, launcher):
         return "went on to its end under its mpirun", time.monotonic() - since
 
 
-@contextlib.contextmanager
-def small_disk(place, megabytes):
-    place.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", place], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
-
-
 def fill(disk):
     """Takes all the room that is left."""
     with contextlib.suppress(OSError), open(disk / "filled", "wb") as file:
@@ -120,7 +111,7 @@ def fill(disk):
 
 @fault("disk full while logging")
 def full_log(folder, draw, launcher):
-    with (small_disk(folder / "disk", 4) as disk,
+    with (small_disk(folder / "disk", "4m") as disk,
           started(folder, draw, "--log-file", "disk/w.h5", launcher=launcher) as job):
         since = time.monotonic()
         fill(disk)
@@ -129,7 +120,7 @@ def full_log(folder, draw, launcher):
 
 @fault("disk full while checkpointing")
 def full_checkpoint(folder, draw, launcher):
-    with (small_disk(folder / "disk", 4) as disk,
+    with (small_disk(folder / "disk", "4m") as disk,
           started(folder, draw, "--checkpoint", "disk/ck", steps=8000, launcher=launcher) as job):
         since = time.monotonic()
         fill(disk)
@@ -143,7 +134,7 @@ def full_checkpoint(folder, draw, launcher):
 
 @fault("a folder that is read-only")
 def read_only(folder, draw, launcher):
-    with small_disk(folder / "disk", 1) as disk:
+    with small_disk(folder / "disk", "1m") as disk:
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         where = draw.choice([("--log-file", "disk/w.h5"), ("--checkpoint", "disk/ck")])
         since = time.monotonic()

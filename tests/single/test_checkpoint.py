@@ -7,7 +7,6 @@ import pickle
 import random
 import re
 import shutil
-import subprocess
 from dataclasses import replace
 from functools import partial
 from io import StringIO
@@ -27,6 +26,7 @@ from hvdscale.log.schema import Status
 from hvdscale.snapshot import Progress, capture, mapped, restore
 from hvdscale.splits import Batch, Split
 from hvdscale.workers import Lone
+from tests.conftest import small_disk
 from tests.parallel import toy
 from tests.single.made_runs import (KEYS, WORKLOAD, Signalled, assert_same_columns, assert_same_state, columns_of,
                                     state_of)
@@ -473,14 +473,10 @@ def test_a_dry_run_says_where_the_run_would_go_on_and_changes_nothing(train):
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """A file system of little room; 1 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], capture_output=True).returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
+def disk(tmp_path):
+    """A file system of little room."""
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        yield disk
 
 
 def fill(disk, but):
@@ -505,10 +501,10 @@ def full_from_step_9(disk):
     os.unlink(disk / "filled")
 
 
-def test_a_full_disk_does_not_end_the_run_and_the_old_checkpoints_stay(train, small_disk):
+def test_a_full_disk_does_not_end_the_run_and_the_old_checkpoints_stay(train, disk):
     train(checkpoint="whole", log="whole.h5")
-    with full_from_step_9(small_disk):
-        folder = str(small_disk / "ck")
+    with full_from_step_9(disk):
+        folder = str(disk / "ck")
         assert train(checkpoint=folder, signal_at=18) == 75
         said = train.said()
         assert re.search(f"Warning: {folder}/step-14.pt: cannot be written: .* The run goes on; the newest checkpoint "
@@ -521,19 +517,19 @@ def test_a_full_disk_does_not_end_the_run_and_the_old_checkpoints_stay(train, sm
     assert_same_state(state_of(folder), state_of("whole"))
 
 
-def test_a_first_checkpoint_that_cannot_be_written_ends_the_run_before_its_first_step(train, small_disk):
-    fill(small_disk, 8192)
+def test_a_first_checkpoint_that_cannot_be_written_ends_the_run_before_its_first_step(train, disk):
+    fill(disk, 8192)
     with pytest.raises(CheckpointError, match="step-0.pt: cannot be written"):
-        train(checkpoint=str(small_disk / "ck"))
+        train(checkpoint=str(disk / "ck"))
     with read_log("w.h5") as log:
         assert log.steps.rows == 0 and log.trials["status"][0] == Status.INCOMPLETE
 
 
-def test_a_log_that_cannot_be_written_costs_no_row(train, small_disk):
+def test_a_log_that_cannot_be_written_costs_no_row(train, disk):
     """A checkpoint is tried all the same; --resume names it where its steps are worth more than the log's rows."""
     train(checkpoint="whole", log="whole.h5")
-    with full_from_step_9(small_disk):
-        log = str(small_disk / "w.h5")
+    with full_from_step_9(disk):
+        log = str(disk / "w.h5")
         with pytest.raises(LogError, match="No space left"):
             train(log=log)
         assert steps() == [11, 7] and outcome()["reason"] == "the log could not be written"

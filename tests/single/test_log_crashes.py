@@ -13,7 +13,7 @@ import pytest
 from hvdscale.errors import LogError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
-from tests.conftest import command_environment
+from tests.conftest import command_environment, small_disk
 from tests.single.made_log_files import begin, finished, open_log, step, write
 
 KILLS = {"steady": 6, "busy": 5, "create": 4, "finish": 5}     # 20 in all
@@ -70,14 +70,8 @@ def test_a_file_size_limit_is_a_log_error_and_the_log_reads(limit, tmp_path):
 
 
 def test_a_full_disk_is_a_log_error_and_the_log_reads(tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=800k", "none", disk], capture_output=True).returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    try:
+    with small_disk(tmp_path / "disk", "800k") as disk:
         assert_ends_in_log_error(start("busy", str(disk / "w.h5"), str(tmp_path / "notes")), disk / "w.h5")
-    finally:
-        subprocess.run(["umount", disk], check=True)
 
 
 def assert_ends_in_log_error(process, path):
