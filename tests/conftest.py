@@ -1,8 +1,12 @@
 import contextlib
+import ctypes
+import fcntl
 import json
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("HVDSCALE_DATA") or ROOT.parent / "shared" / "data").absolute()       # folders of data sets
+NEW_NETWORK, SET_FLAGS, INTERFACE_UP = 0x40000000, 0x8914, 1       # the kernel's CLONE_NEWNET, SIOCSIFFLAGS, IFF_UP
 LAUNCHERS = {
     "mpirun": lambda np: ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(np)],
     "horovodrun": lambda np: ["horovodrun", "--mpi", "-np", str(np), "-H", f"localhost:{np}"],
@@ -67,6 +72,26 @@ def lacks(what, reason):
     if what in os.environ.get("HVDSCALE_REQUIRE", "").split():
         pytest.fail(f"HVDSCALE_REQUIRE asks for {what}: {reason}")
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def machines_network():
+    """Whatever addresses a launcher listens on, nobody else reaches them: where they may, the tests have a network of
+    loopback alone. Gives what takes a with-block out of it."""
+    libc, machines = ctypes.CDLL(None), os.open("/proc/self/ns/net", os.O_RDONLY)
+    if libc.unshare(NEW_NETWORK) == 0:
+        with socket.socket() as any_socket:
+            fcntl.ioctl(any_socket, SET_FLAGS, struct.pack("16sh14x", b"lo", INTERFACE_UP))
+    own = os.open("/proc/self/ns/net", os.O_RDONLY)
+
+    @contextlib.contextmanager
+    def machines_network():
+        libc.setns(machines, NEW_NETWORK)
+        try:
+            yield
+        finally:
+            libc.setns(own, NEW_NETWORK)
+    return machines_network
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import click
 
 from ..download import mebibytes
 from ..fetch import fetch, find
+from ..printable import printable
 from ..published import BY_HAND, DATA_SETS
 from .common import Group
 
@@ -72,7 +73,7 @@ class Bar:
     def say(self, text: str) -> None:
         """A line of text."""
         self.end()
-        print(text, file=self._out, flush=True)
+        print(printable(text), file=self._out, flush=True)
 
     def progress(self, name: str, done: int, total: int | None) -> None:
         """So many bytes of the file are done, of so many in all where that is known."""
@@ -82,7 +83,7 @@ class Bar:
         if now - self._shown < (BAR_SECONDS if self._terminal else LINE_SECONDS):
             return
         self._shown = now
-        text = f"{name}  {_amount(done, total)}{self._speed(done, total, now)}"
+        text = f"{printable(name)}  {_amount(done, total)}{self._speed(done, total, now)}"
         if not self._terminal:
             print(f"  {text}", file=self._out, flush=True)
             return

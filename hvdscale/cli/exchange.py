@@ -15,6 +15,7 @@ from ..log.files import SIGNATURE
 from ..log.rcp import TARGET, UNITS, import_rcp
 from ..log.tables_csv import export_tables, import_tables, is_tables
 from ..log.unpacking import COMPRESSED
+from ..printable import printable
 from ..report.numbers import counted
 from .common import counts_said, echo, size_said
 
@@ -131,7 +132,7 @@ class Progress:
             return
         self._shown = now
         left = round((now - self._start) * (1 / share - 1)) if share > 0 else None
-        line = text + (f", {left // 60}:{left % 60:02d} left" if left is not None else "")
+        line = printable(text) + (f", {left // 60}:{left % 60:02d} left" if left is not None else "")
         if self._terminal:
             self._drawn = True
             self._out.write("\r\x1b[K" + line[:shutil.get_terminal_size().columns - 1])

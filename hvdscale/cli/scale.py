@@ -10,7 +10,7 @@ from ..errors import UsageError
 from ..launch import LAUNCHERS, find_launcher, usable_cores
 from ..report.make import make
 from ..series import PLACES, PROBE, carry_out, ended, runs_of
-from .common import Command
+from .common import Command, echo
 from .train import asked, key_options
 
 
@@ -66,7 +66,7 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
             click.echo("\nthe same command goes on from here", err=True)
             raise
     click.echo()
-    make([run.log for run in runs], out=os.path.join(out, "report"))
+    make([run.log for run in runs], out=os.path.join(out, "report"), echo=echo)
 
 
 def _teller(with_plan: bool):

@@ -15,7 +15,7 @@ from ..config import KEYS, Settings, key_type, parse_assignments
 from ..errors import (DataError, FaultError, HostsChangedError, HvdscaleError, LogError, StoppedError, UsageError,
                       WorkerLostError, WorkersError)
 from ..presets import read_config
-from .common import BROKEN_PIPE, INTERRUPTED, exit_now, parse, say_error, stop_before_the_steps
+from .common import BROKEN_PIPE, INTERRUPTED, echo, exit_now, parse, say_error, stop_before_the_steps
 
 
 # horovodrun takes --log for an ambiguous abbreviation of its own options, wherever it stands
@@ -264,8 +264,8 @@ def _train(job, start, folder, workers, memory) -> int:
     if start.ended:
         if folder is not None:
             folder.note_outcome(start.ended, log=start.log)
-            print(f"{start.checkpoint}: the run had already ended. {start.ended.status.name}: {start.ended.reason}\n"
-                  f"log: {start.log}")
+            echo(f"{start.checkpoint}: the run had already ended. {start.ended.status.name}: {start.ended.reason}\n"
+                 f"log: {start.log}")
         return start.ended.exit_code
     journal = open_journal(job, workers, start)
     try:

@@ -20,7 +20,7 @@ from ..sweep.file import Sweep, read_sweep
 from ..sweep.guard import guard
 from ..sweep.ledger import Ledger
 from ..sweep.settings import FREE_SETTINGS
-from .common import BROKEN_PIPE, INTERRUPTED, exit_now, parse, say_error, stop_before_the_steps
+from .common import BROKEN_PIPE, INTERRUPTED, echo, exit_now, parse, say_error, stop_before_the_steps
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _fail(here, run, error: HvdscaleError) -> None:
     if here.rank == 0:
         say_error(error)
     elif not isinstance(error, (UsageError, TrialsError)) and (run is None or run.group.rank == 0):
-        click.echo(f"Error: rank {here.rank}: {error}", err=True)
+        echo(f"Error: rank {here.rank}: {error}", err=True)
     if run is None:
         exit_now(error.exit_code if here.rank == 0 else DONE)
     from ..sweep.groups import leave

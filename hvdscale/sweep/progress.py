@@ -8,6 +8,7 @@ import time
 
 from ..display import Quiet
 from ..errors import LogError
+from ..printable import printable
 from ..report.numbers import duration
 from .farm import Standing
 from .rules import FAILED, REPLACED
@@ -25,7 +26,7 @@ class Progress(Quiet):
 
     def say(self, text):
         self._erase()
-        print(text, file=self._out, flush=True)
+        print(printable(text), file=self._out, flush=True)
 
     def step(self, step, examples, seconds, loss):
         with contextlib.suppress(LogError):         # which all ranks meet together before the next trial
@@ -51,7 +52,7 @@ class Progress(Quiet):
             columns, rows = shutil.get_terminal_size()
             text = [line[:columns - 1] for line in text[-(rows - 1):]]
             self._lines = len(text)
-        print("\n".join(text), file=self._out, flush=True)
+        print(printable("\n".join(text)), file=self._out, flush=True)
         self._told = standings
 
     def end(self):

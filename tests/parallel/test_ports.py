@@ -1,9 +1,12 @@
-"""Which ports a job holds open: the launcher's own, and no others."""
+"""Which ports a job holds open: the launcher's own, and no others; in tests nobody else reaches those."""
 import contextlib
 import os
 import re
+import socket
+import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.parallel.launched_job import Job
@@ -36,3 +39,10 @@ def test_no_worker_listens_on_a_port(tmp_path, launcher):
         assert [listening(job.of_rank(rank)) for rank in (0, 1)] == [[], []]
     finally:
         job.end()
+
+
+def test_what_tests_start_has_loopback_addresses_alone():
+    if subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode:
+        pytest.skip("needs the right to have a network of their own")
+    addresses = [one for interface in psutil.net_if_addrs().values() for one in interface]
+    assert {one.address for one in addresses if one.family == socket.AF_INET} == {"127.0.0.1"}

@@ -21,7 +21,7 @@ def base_python(python):
 
 
 @pytest.fixture(scope="module", params=PYTHONS, ids=os.path.basename)
-def base_venv(request, tmp_path_factory):
+def base_venv(request, tmp_path_factory, machines_network):
     """bin/ of a fresh environment that holds the base install of a copy of this tree."""
     tmp = tmp_path_factory.mktemp("base")
     leftovers = shutil.ignore_patterns(".*", "build", "runs", "*.egg-info", "__pycache__")  # build/ holds old modules
@@ -29,8 +29,9 @@ def base_venv(request, tmp_path_factory):
     base, _ = base_python(request.param)
     subprocess.run([base, "-m", "venv", "--without-pip", tmp / "venv"], check=True)    # Debian may lack ensurepip
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
-    done = subprocess.run([sys.executable, "-m", "pip", "--python", tmp / "venv/bin/python", "install", tmp / "tree"],
-                          env=environment, capture_output=True, text=True, timeout=600)
+    install = [sys.executable, "-m", "pip", "--python", tmp / "venv/bin/python", "install", tmp / "tree"]
+    with machines_network():
+        done = subprocess.run(install, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return tmp / "venv" / "bin"
 

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.cli import log, report
+from hvdscale.cli.data import Bar
 from hvdscale.errors import LogError
 from hvdscale.log import unpacking
 from hvdscale.log.bulk import SafeFile
@@ -24,6 +25,7 @@ from hvdscale.log.repair import repair
 from hvdscale.log.tables_csv import export_tables, import_tables
 from hvdscale.printable import as_cell, of_cell, printable
 from hvdscale.report.make import put_file
+from hvdscale.sweep.progress import Progress
 from tests.golden import make_v1
 from tests.single.made_logs import log as made_log
 from tests.single.made_logs import save, trial
@@ -160,6 +162,16 @@ def test_names_do_not_steer_the_terminal(tmp_path):
         shown = said(*command)
         assert "evil" in shown and printable(shown) == shown, command
     assert printable("é\t\n\x1b\u202e\udcff") == "é\t\n\\x1b\\u202e\\udcff"
+
+
+def test_reasons_and_names_do_not_steer_the_terminal_of_those_that_are_at_work():
+    said, now = io.StringIO(), iter([0.0, 1e3])
+    Progress(None, terminal=False, out=said).say(EVIL)
+    bar = Bar(said, lambda: next(now))
+    bar.say(EVIL)
+    bar.progress(EVIL, 1, 2)
+    bar.progress(EVIL, 2, 2)
+    assert said.getvalue().count("evil") == 3 and printable(said.getvalue()) == said.getvalue()
 
 
 FORMULAS = ("=HYPERLINK(1)", "@SUM(1)", "+cmd|' /C calc'!A0", "-2+3+cmd|' /C calc'!A0", "\t=1", "'=1", "''=1")
