@@ -7,9 +7,11 @@ whole and has all rows but those of the last second; the newest checkpoint can b
 """
 import atexit
 import contextlib
+import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -90,6 +92,14 @@ class SlurmJob(Job):
                 with contextlib.suppress(OSError):
                     found.append((Path(f"/proc/{pid}/comm").read_text().strip(), where))
         return found
+
+    def clear(self, node):
+        """End what of the job's earlier start is no worker, as cgroups would."""
+        for pid, words in self.environments().items():
+            if (words.get("SLURMD_NODENAME"), words.get("SLURM_RESTART_COUNT", "0")) == (node, self.run):
+                with contextlib.suppress(OSError):
+                    if Path(f"/proc/{pid}/comm").read_text() == "srun\n":
+                        os.kill(pid, signal.SIGKILL)
 
     def is_over(self, node=None):
         """Whether none is left, but for srun: mpirun's own outlives it on a node that was cut off, as this Slurm, which
@@ -200,6 +210,7 @@ def queued_again(job, since, node, said, may_stay=False):
 
 def back(job, node):
     """The node is idle, and none of the processes of the job's earlier start is left there."""
+    job.clear(node)
     job.wait(lambda: job.is_over(node) and job.slurm.node_states()[node] == "idle", NOTICED)
 
 
@@ -221,7 +232,8 @@ for number, node in ((1, "the other node"), (0, "the batch script's node")):
     fault(f"the network of {node} down", "mpirun", "srun")(
         loses(number, MiniSlurm.cut_off, MiniSlurm.join, f"waited {STALL} s", may_stay=True))
     fault(f"the power of {node} off", "mpirun", "srun")(
-        loses(number, power_off, MiniSlurm.power_on, f"waited {STALL} s|lost communication" if number else ""))
+        loses(number, power_off, MiniSlurm.power_on,
+              f"waited {STALL} s|lost communication|NODE FAILURE" if number else ""))
     fault(f"slurmd of {node} killed", "mpirun", "srun")(
         loses(number, MiniSlurm.kill_slurmd, MiniSlurm.start_slurmd, "NODE FAILURE" if number else ""))
 

@@ -132,18 +132,22 @@ def test_the_tasks_of_an_array_share_the_trials_of_a_sweep(cluster, checkout, re
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_warned_is_queued_again_and_goes_on(cluster, checkout, tmp_path):
+def test_the_tasks_of_an_array_that_are_warned_are_queued_again_and_go_on(cluster, checkout, tmp_path):
     launcher_command("mpirun", 1)
     (tmp_path / "slow.py").write_text(slow_workload(0.02))
     sweep = SWEEP.replace("digits/fc", "slow:workload").replace("steps = 4", "steps = 100")
     (tmp_path / "sweep.toml").write_text(sweep)
-    job = cluster.sbatch("-n1", "--requeue", "-t10", checkout / "slurm/study.sbatch", "sweep.toml", "--out", "out",
-                         cwd=tmp_path)
+    array = cluster.sbatch("--array=0-1", "-n1", "--requeue", "-t10", checkout / "slurm/study.sbatch", "sweep.toml",
+                           "--out", "out", cwd=tmp_path)
     until(lambda: (tmp_path / "out/trials/sgd-b64/1.claim-1").exists())
-    cluster.run("scancel", "-b", "-s", "USR1", job)                     # what --signal sends
-    cluster.start_again(job)
-    ended, output = cluster.wait(job, limit=120), (tmp_path / f"hvdscale-tune-{job}.out").read_text()
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "1"), output
+    cluster.run("scancel", "-b", "-s", "USR1", array)                   # what --signal sends
+    for task in (0, 1):
+        cluster.start_again(f"{array}_{task}")
+    for task in (0, 1):
+        ended = cluster.wait(f"{array}_{task}", limit=120)
+        output = (tmp_path / f"hvdscale-tune-{ended['JobId']}.out").read_text()
+        assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "1"), output
     with read_log(tmp_path / "out/sgd-b64.h5") as log:
         assert log.trials["status"].tolist() == [Status.COMPLETE] * 4
-        assert log.restarts["trial"].tolist().count(1) == 2             # stopped, and gone on from its checkpoint
+        stopped = [log.restarts["trial"].tolist().count(trial) for trial in (0, 1)]
+        assert stopped == [2, 2]                        # and gone on from their checkpoints
