@@ -68,6 +68,7 @@ class Job:
             raise
         finally:
             display.end()
+            workers.watch(lambda reason: None)          # what ended stays as it was noted
 
     def save_model(self, outcome: Outcome, display: Quiet, workers: Lone) -> None:
         """Write the final model where that is asked for; a run that did not end has none."""
@@ -196,19 +197,33 @@ def agree_on(plan: Plan, data: Data, workers: Lone) -> None:
                                    "configuration file and kind of device")
 
 
-def open_journal(job: Job, workers: Lone, start: Start = Start()) -> Silent:
-    """Rank 0's journal of the job, the others' silent one; raises the same LogError on all ranks."""
-    with workers.together("the log"):
-        if workers.rank:
-            return Silent()
-        settings = job.settings
-        asked = {"workload": job.name, **settings.asked()}
-        columns = log_columns(job.plan, job.model)
-        writer = open_log(start.log or settings.log or default_log(job.plan), job.plan, job.workload.metrics,
-                          workers.versions(), optional_steps=(*parts_of_steps(job.plan), *columns["optional_steps"]),
-                          layer_groups=columns["layer_groups"], overwrite=settings.overwrite,
-                          take_over=settings.take_over, resume=start.log_goes_on)
-        return Journal(writer, TRIAL, job.plan, job.plan.as_record(asked), start)
+def open_journal(job: Job, workers: Lone, start: Start = Start(), memory: Memory | None = None) -> Silent:
+    """Rank 0's journal of the job, the others' silent one; raises the same LogError on all ranks.
+
+    memory  of an elastic job, which goes on in the log that it has begun
+    """
+    journal = Silent()
+    try:
+        with workers.together("the log"):
+            if workers.rank == 0:
+                journal = _begun_journal(job, workers, start)
+                if memory is not None:
+                    memory.log = journal.path
+    except HvdscaleError:
+        journal.let_go()            # of others, or of a worker that was lost meanwhile
+        raise
+    return journal
+
+
+def _begun_journal(job: Job, workers: Lone, start: Start) -> Journal:
+    settings = job.settings
+    asked = {"workload": job.name, **settings.asked()}
+    columns = log_columns(job.plan, job.model)
+    writer = open_log(start.log or settings.log or default_log(job.plan), job.plan, job.workload.metrics,
+                      workers.versions(), optional_steps=(*parts_of_steps(job.plan), *columns["optional_steps"]),
+                      layer_groups=columns["layer_groups"], overwrite=settings.overwrite,
+                      take_over=settings.take_over, resume=start.log_goes_on)
+    return Journal(writer, TRIAL, job.plan, job.plan.as_record(asked), start)
 
 
 def default_log(plan: Plan) -> str:
@@ -219,9 +234,16 @@ def default_log(plan: Plan) -> str:
 
 def open_folder(job: Job, workers: Lone) -> Folder | None:
     """The folder of checkpoints, held by rank 0; None on the others and where none are kept."""
-    with workers.together("the folder of checkpoints"):
-        wanted = workers.rank == 0 and job.settings.checkpoint is not None
-        return Folder(job.settings.checkpoint, job.settings.take_over) if wanted else None
+    folder = None
+    try:
+        with workers.together("the folder of checkpoints"):
+            if workers.rank == 0 and job.settings.checkpoint is not None:
+                folder = Folder(job.settings.checkpoint, job.settings.take_over)
+    except HvdscaleError:
+        if folder is not None:
+            folder.release()        # as the next attempt of an elastic job, in this process, takes it anew
+        raise
+    return folder
 
 
 def open_checkpoints(job: Job, start: Start, folder: Folder | None, journal: Silent, display: Quiet, workers: Lone,

@@ -4,7 +4,7 @@ Horovod 0.28.1 would ask for the place inside ``hvd.init()`` and then wait there
 just started; one that never comes makes all the others abort. So the asking and the waiting are done here, and
 ``hvd.init()`` finds the places in the environment.
 
-    rendezvous = Rendezvous()
+    rendezvous = Rendezvous(stall_seconds=120)
     rendezvous.meet(first=True)         the place that horovodrun started this process with
     rendezvous.meet(first=False)        after a loss or a change of hosts: a new place
 
@@ -13,11 +13,11 @@ every worker has asked or is lost.
 """
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import time
-import urllib.error
-import urllib.request
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException
 
 from .errors import WorkerLostError, WorkerRemovedError
 
@@ -29,13 +29,13 @@ MEET_SECONDS = 20.0         # rank 0 waits so long for the others before all ask
 class Rendezvous:
     """This worker's side of it.
 
-    environment  what horovodrun told this process; where the place is kept
+    stall_seconds   a node of horovodrun that is silent for so long is lost
+    environment     what horovodrun told this process; where the place is kept
     """
 
-    def __init__(self, environment=os.environ):
-        self._environment = environment
-        server = "{HOROVOD_GLOO_RENDEZVOUS_ADDR}:{HOROVOD_GLOO_RENDEZVOUS_PORT}".format(**environment)
-        self._url = f"http://{server}/"
+    def __init__(self, stall_seconds: float, environment=os.environ):
+        self._stall_seconds, self._environment = stall_seconds, environment
+        self._server = "{HOROVOD_GLOO_RENDEZVOUS_ADDR}:{HOROVOD_GLOO_RENDEZVOUS_PORT}".format(**environment)
         self._slot = "{HOROVOD_HOSTNAME}:{HOROVOD_LOCAL_RANK}".format(**environment)
 
     def meet(self, first: bool) -> None:
@@ -82,14 +82,27 @@ class Rendezvous:
 
     def _request(self, method: str, key: str, value: bytes | None = None) -> bytes | None:
         """The server's answer; None where it has no such key."""
-        request = urllib.request.Request(self._url + key, data=value, method=method)
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with direct.open(request) as answer:
-                return answer.read()
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
-                return None
-            raise WorkerLostError(f"horovodrun answers {error.code} to {method} {key}") from None
+            with contextlib.closing(HTTPConnection(self._server, timeout=self._stall_seconds)) as connection:
+                connection.connect()
+                self._notice_silence(connection.sock)
+                connection.request(method, f"/{key}", value)
+                answer = connection.getresponse()
+                text = answer.read()
         except (OSError, HTTPException) as error:
             raise WorkerLostError(f"horovodrun has ended: {error}") from None
+        if answer.status == 404:
+            return None
+        if answer.status != 200:
+            raise WorkerLostError(f"horovodrun answers {answer.status} to {method} {key}")
+        return text
+
+    def _notice_silence(self, connection: socket.socket) -> None:
+        """The answer may take any time, while the kernel of the other node is heard of."""
+        connection.settimeout(None)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        seconds = max(1, int(self._stall_seconds / 4))
+        for option, number in (("TCP_KEEPIDLE", seconds), ("TCP_KEEPINTVL", seconds), ("TCP_KEEPCNT", 3),
+                               ("TCP_USER_TIMEOUT", int(self._stall_seconds * 1000))):
+            if hasattr(socket, option):         # not everywhere
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), number)

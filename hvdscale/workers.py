@@ -101,14 +101,19 @@ def _joined(errors: list) -> HvdscaleError:
 
 
 class Horovod(Lone):
-    """The workers that a launcher started, joined by Horovod (MPI, Gloo or NCCL)."""
+    """The workers that a launcher started, joined by Horovod (MPI, Gloo or NCCL).
+
+    A thread watches from the start: where a collective lasts longer than the stall time, it ends the process.
+    """
 
     _lost: Callable[[str], None] | None = None          # what the watching thread calls, once there is one
+    _waiting: tuple[str, float] | None = None
+    _giving_up = threading.RLock()                      # while it does so, the collective does not end after all
 
     def __init__(self, hvd, stall_seconds: float):
         self._hvd, self._stall_seconds = hvd, stall_seconds
-        self._waiting: tuple[str, float] | None = None
         self._take_place()
+        self.watch(lambda reason: None)
 
     def _take_place(self) -> None:
         self.rank, self.size = self._hvd.rank(), self._hvd.size()
@@ -150,10 +155,14 @@ class Horovod(Lone):
 
     def leave(self):
         self.gather(None, "leave")
-        self._hvd.shutdown()
+        self._shut_down()
 
     def abandon(self):
-        self._hvd.shutdown()
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        with self._collective("the end of Horovod"):
+            self._hvd.shutdown()
 
     @contextlib.contextmanager
     def _collective(self, name: str):
@@ -164,7 +173,8 @@ class Horovod(Lone):
             raise WorkerLostError(f"rank {self.rank} of {self.size}: a worker was lost during {name!r}: "
                                   f"{str(error).strip()}") from None
         finally:
-            self._waiting = None
+            with self._giving_up:
+                self._waiting = None
 
     def watch(self, lost):
         watched, self._lost = self._lost, lost
@@ -175,11 +185,17 @@ class Horovod(Lone):
         # Horovod's own stall check sees a rank that never asks for a collective, not one that stops inside it
         while True:
             time.sleep(min(1.0, self._stall_seconds / 4))
-            reason = self._stalled(self._stall_seconds)
-            if reason:
-                print(f"Error: {reason}", file=sys.stderr, flush=True)
-                self._lost(reason)
-                self._end()
+            with self._giving_up:
+                reason = self._stalled(self._stall_seconds)
+                if reason:
+                    self._give_up(reason)
+
+    def _give_up(self, reason: str) -> None:
+        try:
+            print(f"Error: {reason}", file=sys.stderr, flush=True)
+            self._lost(reason)
+        finally:                    # whatever becomes of the message
+            self._end()
 
     def _end(self) -> None:
         """End a process that waits in vain."""
@@ -207,8 +223,8 @@ class Elastic(Horovod):
 
     def __init__(self, hvd, stall_seconds: float):
         self._hvd, self._stall_seconds = hvd, stall_seconds
-        self._waiting, self._connections = None, frozenset()
-        self._rendezvous = Rendezvous()
+        self._connections = frozenset()
+        self._rendezvous = Rendezvous(stall_seconds)
         self._listen()
         threading.Thread(target=self._keep_deadline, args=(Deadline(),), daemon=True).start()
         self._join(first=True)

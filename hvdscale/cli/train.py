@@ -208,7 +208,9 @@ def _stall_seconds(parsed) -> float:
 
 def _leave(workers, code: int) -> None:
     """End all ranks together. A launcher ends the others when one fails, so rank 0 alone gives the code."""
-    with contextlib.suppress(WorkerLostError):          # what was to be done is done
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)           # what was to be done is done
+    with contextlib.suppress(WorkerLostError):
         workers.leave()
     exit_now(code if workers.rank == 0 else 0)
 
@@ -267,7 +269,7 @@ def _train(job, start, folder, workers, memory) -> int:
             echo(f"{start.checkpoint}: the run had already ended. {start.ended.status.name}: {start.ended.reason}\n"
                  f"log: {start.log}")
         return start.ended.exit_code
-    journal = open_journal(job, workers, start)
+    journal = open_journal(job, workers, start, memory)
     try:
         if workers.elastic:
             memory.log = workers.gather(journal.path, "log")[0]

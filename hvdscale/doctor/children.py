@@ -154,7 +154,6 @@ def _stop(seconds: float) -> None:
     from ..errors import WorkerLostError
     from ..workers import form
     workers = form(seconds)
-    workers.watch(lambda reason: None)
     try:
         workers.sum_(torch.ones(1), "first")
         print(JOINED, flush=True)

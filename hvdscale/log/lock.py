@@ -6,6 +6,7 @@
 """
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -67,7 +68,8 @@ class Lock:
         if self.descriptor < 0:
             return
         if _is_file(self.descriptor, self.path):
-            os.unlink(self.path)
+            with contextlib.suppress(OSError):      # in a folder that is read-only by now: nobody holds it
+                os.unlink(self.path)
         os.close(self.descriptor)
         self.descriptor = -1
 

@@ -39,12 +39,11 @@ class Group(Horovod):
     def __init__(self, hvd, mpi, stall_seconds: float, process: Process, size: int):
         self._mpi, self._process = mpi, process
         self._comm = mpi.COMM_WORLD.Split(process.rank // size, process.rank)
+        self._neighbours = [pid for host, pid in self._comm.allgather((socket.gethostname(), os.getpid()))
+                            if host == socket.gethostname() and pid != os.getpid()]
         hvd.init(comm=self._comm)
         super().__init__(hvd, stall_seconds)
         self._active = True
-        self._neighbours = [pid for host, pid in self._comm.allgather((socket.gethostname(), os.getpid()))
-                            if host == socket.gethostname() and pid != os.getpid()]
-        self.watch(lambda reason: None)
 
     def _take_place(self):
         super()._take_place()

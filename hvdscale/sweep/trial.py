@@ -137,8 +137,6 @@ class Trials:
             if self.group.size > 1:
                 raise FaultError(reason) from error
             return self.failed(settled, number, reason)
-        finally:
-            self.group.watch(lambda reason: None)
         stop = outcome.stop
         if stop.exit_code == PREEMPTED:
             return None

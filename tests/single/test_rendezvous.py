@@ -1,4 +1,7 @@
 """Workers of an elastic job set off together or not at all; the server is one that answers as horovodrun's does."""
+import os
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,6 +11,7 @@ import pytest
 from hvdscale import rendezvous
 from hvdscale.errors import WorkerRemovedError, WorkersError
 from hvdscale.rendezvous import PLACE, Rendezvous
+from tests.conftest import may_be_alone
 
 
 class Launcher(ThreadingHTTPServer):
@@ -71,7 +75,7 @@ def meet(monkeypatch):
                     "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port), "HOROVOD_LOCAL_RANK": local_rank,
                     "HOROVOD_RANK": str(started_with.index(slot)), "HOROVOD_SIZE": str(len(started_with))}
             try:
-                Rendezvous(mine).meet(first)
+                Rendezvous(9, mine).meet(first)
                 met[slot] = tuple(int(mine[name]) for name in PLACE[:2])
             except WorkersError as error:
                 met[slot] = type(error)
@@ -117,4 +121,48 @@ def test_without_horovodrun_it_is_an_error():
     environment = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "9",
                    "HOROVOD_HOSTNAME": "a", "HOROVOD_LOCAL_RANK": "0"}
     with pytest.raises(WorkersError, match="horovodrun has ended: .*refused"):
-        Rendezvous(environment).meet(first=False)
+        Rendezvous(9, environment).meet(first=False)
+
+
+FAR_SERVER = """
+import socket, subprocess, time
+while subprocess.run("ip addr add 198.18.254.2/24 dev far && ip link set far up", shell=True).returncode:
+    time.sleep(0.05)
+with socket.create_server(("198.18.254.2", 80)) as server:
+    print("listens", flush=True)
+    with server.accept()[0] as asked:
+        asked.recv(1)
+        print("asked", flush=True)
+        time.sleep(60)
+"""
+
+
+def test_a_node_of_horovodrun_that_falls_silent_while_it_is_asked_is_noticed_within_the_stall_time():
+    if not may_be_alone():
+        pytest.skip("needs the right to make networks, and ip (Debian: apt install iproute2)")
+    with subprocess.Popen(["unshare", "--net", sys.executable, "-c", FAR_SERVER], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL) as server:
+        while os.readlink(f"/proc/{server.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
+            time.sleep(0.01)
+        ip(f"ip link add near type veth peer name far netns {server.pid}")
+        try:
+            ip("ip addr add 198.18.254.1/24 dev near; ip link set near up")
+            assert server.stdout.readline() == "listens\n"
+            cut = []
+
+            def cut_off():
+                server.stdout.readline()
+                ip(f"nsenter -t {server.pid} -n ip link set far down")
+                cut.append(time.monotonic())
+            threading.Thread(target=cut_off).start()
+            environment = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "198.18.254.2", "HOROVOD_GLOO_RENDEZVOUS_PORT": "80",
+                           "HOROVOD_HOSTNAME": "a", "HOROVOD_LOCAL_RANK": "0"}
+            with pytest.raises(WorkersError, match="horovodrun has ended: "):
+                Rendezvous(4, environment).meet(first=False)
+            assert cut and time.monotonic() - cut[0] < 2 * 4
+        finally:
+            server.kill()               # the cable goes with its network
+
+
+def ip(commands):
+    subprocess.run(["sh", "-ec", commands], check=True)
