@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from hvdscale.checkpoint import listed
+from hvdscale.errors import HvdscaleError
 from tests.conftest import small_disk
 from tests.parallel import node_faults
 from tests.parallel.launched_job import Job, held, reason
@@ -31,6 +32,7 @@ STALL, GONE, ENDLESS = 8, 30, 10**6     # seconds, seconds that a launcher may t
 STARTED = 120                           # seconds that a job may take to its first step, on a busy machine
 KEPT = ["--target", "none", "--log-file", "w.h5", "--checkpoint", "ck", "--set", "checkpoint_every_seconds=1",
         "--set", f"stall_seconds={STALL}"]
+KILLED = r"signal 9|SIGKILL|a worker was lost|exit code -9|exit code 137"
 FAULTS = {}
 
 
@@ -44,15 +46,22 @@ def fault(said, launchers=("mpirun",)):
 
 
 @contextlib.contextmanager
-def started(folder, draw, *options, steps=ENDLESS, **how):
-    """A job that has taken steps for up to two seconds; none of its processes outlives this."""
-    job = Job(folder, "digits/fc", "--steps", steps, "--eval-every", steps, *KEPT, *options, **how)
+def running(folder, *options, workload="digits/fc", kept=KEPT, **how):
+    """A job, none of whose processes outlives this."""
+    job = Job(folder, workload, *kept, *options, **how)
     try:
-        job.wait(job.noted, STARTED)
-        time.sleep(draw.uniform(0, 2))
         yield job
     finally:
         job.end()
+
+
+@contextlib.contextmanager
+def started(folder, draw, *options, steps=ENDLESS, **how):
+    """A job that has taken steps for up to two seconds."""
+    with running(folder, "--steps", steps, "--eval-every", steps, *options, **how) as job:
+        job.wait(job.noted, STARTED)
+        time.sleep(draw.uniform(0, 2))
+        yield job
 
 
 def ended(job, since, said, within=STALL + GONE, log="w.h5", checkpoints="ck"):
@@ -67,8 +76,8 @@ def ended(job, since, said, within=STALL + GONE, log="w.h5", checkpoints="ck"):
 
 def whole(folder, *options, steps):
     """An undisturbed job, to compare with."""
-    job = Job(folder, "digits/fc", "--steps", steps, "--eval-every", steps, *KEPT, *options)
-    assert job.wait_for_its_end(STARTED) == 0, job.said()
+    with running(folder, "--steps", steps, "--eval-every", steps, *options) as job:
+        assert job.wait_for_its_end(STARTED) == 0, job.said()
     return job
 
 
@@ -77,8 +86,9 @@ def kill(which, number=signal.SIGKILL):
         with started(folder, draw, launcher=launcher) as job:
             since = time.monotonic()
             os.kill(job.process.pid if which == "launcher" else job.of_rank(which), number)
-            said = "waited 8 s|has waited" if number == signal.SIGSTOP else ""
-            return ended(job, since, said)
+            if which == "launcher":
+                return "ended", ended(job, since, "")[1]
+            return ended(job, since, f"has waited {STALL} s" if number == signal.SIGSTOP else KILLED)
     return harm
 
 
@@ -138,10 +148,27 @@ def read_only(folder, draw, launcher):
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         where = draw.choice([("--log-file", "disk/w.h5"), ("--checkpoint", "disk/ck")])
         since = time.monotonic()
-        job = Job(folder, "digits/fc", "--steps", 50, *KEPT, *where, launcher=launcher)
-        assert job.wait_for_its_end(STARTED) == 1 and "Read-only file system" in reason(job), job.said()
+        with running(folder, "--steps", 50, *where, launcher=launcher) as job:
+            assert job.wait_for_its_end(STARTED) == 1 and "Read-only file system" in reason(job), job.said()
         assert not job.noted()
         return "ended with its reason", time.monotonic() - since
+
+
+@fault("a folder that becomes read-only")
+def becomes_read_only(folder, draw, launcher):
+    """That of the checkpoints, under a mount: it holds a file that is open for writing."""
+    with started(folder, draw, steps=3000, launcher=launcher) as job:
+        since, place = time.monotonic(), folder / "ck"
+        subprocess.run(["mount", "--bind", place, place], check=True)
+        try:
+            subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
+            job.wait(lambda: "cannot be written" in job.said(), STARTED)
+            code = job.wait_for_its_end(STARTED)
+        finally:
+            subprocess.run(["umount", "-l", place], check=True)
+        assert code == 0 and "Traceback" not in job.said() and job.logged_steps() == 3000, job.said()
+        held(place)
+        return "went on, and said so", time.monotonic() - since
 
 
 @fault("a log that others read")
@@ -166,12 +193,9 @@ def read_while_written(folder, draw, launcher):
 def two_jobs(folder, draw, launcher):
     with started(folder, draw, launcher=launcher) as first:
         since = time.monotonic()
-        (folder / "second").mkdir()
-        second = Job(folder / "second", "digits/fc", "--log-file", "../w.h5", draw.choice(["--overwrite", "--seed=1"]))
-        try:
+        with running(folder / "second", "--log-file", "../w.h5", draw.choice(["--overwrite", "--seed=1"]),
+                     kept=()) as second:
             assert second.wait_for_its_end(STARTED) == 1 and "w.h5" in reason(second), second.said()
-        finally:
-            second.end()
         took, taken = time.monotonic() - since, len(first.noted())
         time.sleep(3)                       # rows of the last second may be lost in its end
         first.end()
@@ -189,8 +213,8 @@ def cut_checkpoint(folder, draw, launcher):
     newest = Path(listed(folder / "ck")[0][1])
     os.truncate(newest, draw.randrange(newest.stat().st_size))
     since = time.monotonic()
-    again = Job(folder, "digits/fc", "--steps", 6000, "--eval-every", 6000, *KEPT, "--resume", "auto")
-    assert again.wait_for_its_end(STARTED) == 0 and f"{newest.name}: is damaged" in again.said(), again.said()
+    with running(folder, "--steps", 6000, "--eval-every", 6000, "--resume", "auto") as again:
+        assert again.wait_for_its_end(STARTED) == 0 and f"{newest.name}: is damaged" in again.said(), again.said()
     assert_same_columns(folder / "w.h5", undisturbed.folder / "w.h5")
     assert_same_state(state_of(folder / "ck"), state_of(undisturbed.folder / "ck"))
     return "named; went on from the one before, exactly", time.monotonic() - since
@@ -199,9 +223,9 @@ def cut_checkpoint(folder, draw, launcher):
 @fault("a clock that jumps")
 def jumping_clock(folder, draw, launcher):
     since = time.monotonic()
-    job = Job(folder, "digits/fc", "--steps", 3000, "--eval-every", 100, *KEPT, launcher=launcher,
-              CLOCK=f"{draw.uniform(-1, 1) * 86400:.0f}")
-    assert job.wait_for_its_end(STARTED) == 0 and job.logged_steps() == 3000, job.said()
+    with running(folder, "--steps", 3000, "--eval-every", 100, launcher=launcher,
+                 CLOCK=f"{draw.uniform(-1, 1) * 86400:.0f}") as job:
+        assert job.wait_for_its_end(STARTED) == 0 and job.logged_steps() == 3000, job.said()
     held(folder / "ck")
     return "went on", time.monotonic() - since
 
@@ -209,11 +233,10 @@ def jumping_clock(folder, draw, launcher):
 @fault("locks refused by the file system")
 def refused_locks(folder, draw, launcher):
     since = time.monotonic()
-    job = Job(folder, "digits/fc", "--steps", 100, *KEPT, launcher=launcher, FLOCK="refused")
-    assert job.wait_for_its_end(STARTED) == 1 and "take_over=true" in reason(job), job.said()
-    again = Job(folder, "digits/fc", "--steps", 100, *KEPT, "--set", "take_over=true", launcher=launcher,
-                FLOCK="refused")
-    assert again.wait_for_its_end(STARTED) == 0 and again.logged_steps() == 100, again.said()
+    with running(folder, "--steps", 100, launcher=launcher, FLOCK="refused") as job:
+        assert job.wait_for_its_end(STARTED) == 1 and "take_over=true" in reason(job), job.said()
+    with running(folder, "--steps", 100, "--set", "take_over=true", launcher=launcher, FLOCK="refused") as again:
+        assert again.wait_for_its_end(STARTED) == 0 and again.logged_steps() == 100, again.said()
     return "ended with its reason; went on with take_over", time.monotonic() - since
 
 
@@ -221,17 +244,13 @@ def refused_locks(folder, draw, launcher):
 def lost_data(folder, draw, launcher):
     data = folder / "data"
     made_photographs(data)
-    job = Job(folder, "imagenet/resnet_50", "--data-dir", "data", "--data-arg", "side=32", "--model-arg", "width=0.1",
-              "--local-batch", 4, "--steps", ENDLESS, "--eval-every", 0, *KEPT, launcher=launcher)
-    try:
+    with running(folder, "--data-dir", "data", "--data-arg", "side=32", "--model-arg", "width=0.1", "--local-batch", 4,
+                 "--steps", ENDLESS, "--eval-every", 0, workload="imagenet/resnet_50", launcher=launcher) as job:
         job.wait(job.noted, STARTED)
         since = time.monotonic()
-        lost = draw.choice(sorted(data.glob("train/*/*")))
-        lost.unlink()
-        outcome = ended(job, since, re.escape(lost.name), within=60)
-    finally:
-        job.end()
-    return outcome
+        lost = draw.choice(sorted(data.glob("train/*")))        # all of a class: some are set apart, and not read
+        shutil.rmtree(lost)
+        return ended(job, since, re.escape(lost.name), within=60)
 
 
 def made_photographs(data):
@@ -255,7 +274,7 @@ def tried(name, times, seed=0):
         try:
             outcome, took = FAULTS[name](folder / "job", random.Random(f"{name} {seed} {number}"))
             longest = max(longest, took)
-        except (AssertionError, OSError, ValueError) as error:
+        except (AssertionError, HvdscaleError, IndexError, OSError, ValueError) as error:
             outcome = "BROKEN: " + str(error).strip()
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hvdscale.errors import HvdscaleError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from tests.conftest import ROOT, command_environment
@@ -285,7 +286,7 @@ def loses_worker(harm, mend):
         job.begun = time.monotonic()
         job.wait(lambda: workers(job)[-1] == 1 and job.noted_steps(), STALL + NOTICED)
         took = time.monotonic() - since
-        assert took < STALL + 60 and f"{hosts[1]} is lost" in job.said()[job.had_said:], job.said()[-3000:]
+        assert took < STALL + 60, f"{took} s\n{job.said()[-3000:]}"
         assert "python" not in [name for name, _ in job.left(hosts[1])], job.left()
         mend(job.slurm, hosts[1])
         job.wait(lambda: job.is_over(hosts[1]), NOTICED)
@@ -317,7 +318,8 @@ def tried(name, times, seed=0):
                     outcomes[outcome] += 1
                     longest = max(longest, took)
                 outcomes[job.finish(whole)] += 1
-        except (AssertionError, OSError, ValueError, RuntimeError, subprocess.SubprocessError) as error:
+        except (AssertionError, HvdscaleError, IndexError, OSError, ValueError, RuntimeError,
+                subprocess.SubprocessError) as error:
             outcomes["BROKEN: " + str(error).strip()] += 1
         finally:
             shutil.rmtree(folder, ignore_errors=True)

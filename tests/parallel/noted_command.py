@@ -10,10 +10,13 @@ import fcntl
 import os
 import time
 
-from hvdscale.cli.train import main
-from hvdscale.journal import Journal
+jump, clock = [0.0], time.time
+time.time = lambda: clock() + jump[0]           # before anything is imported that may keep it
 
-take_step, take_end, clock = Journal.step, Journal.end, time.time
+from hvdscale.cli.train import main             # noqa: E402
+from hvdscale.journal import Journal            # noqa: E402
+
+take_step, take_end = Journal.step, Journal.end
 
 
 def note(what):
@@ -22,10 +25,8 @@ def note(what):
 
 
 def step(self, number, *given):
-    if number % 2:
-        time.time = lambda: clock() + float(os.environ.get("CLOCK", 0))
+    jump[0] = float(os.environ.get("CLOCK", 0)) * (number % 2)
     take_step(self, number, *given)
-    time.time = clock
     note(number)
 
 

@@ -50,6 +50,13 @@ def test_a_stopped_rank_ends_the_job_within_the_stall_time(train, launcher):
     assert (status, f"waited {STALL} s" in reason) == (Status.INCOMPLETE, True)
 
 
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("gloo", marks=pytest.mark.slow)])
+def test_a_rank_that_stops_before_the_first_step_ends_the_job_too(train, launcher):
+    code, output, status, _ = train(2, launcher=launcher, fault="stop-loading:1:0")
+    assert code != 0 and status is None
+    assert "rank 0 of 2 on" in output and f"has waited {STALL} s for the other workers in 'errors/the data'" in output
+
+
 @pytest.mark.parametrize("np, launcher", [(2, "mpirun"), pytest.param(3, "gloo", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fault, exit_code, said", [
     ("raise:1:30", 1, r"rank 1 of \d: step \d+: RuntimeError: the planted fault"),

@@ -63,6 +63,7 @@ def soak(folder, trials):
     began = time.monotonic()
     killed = under_kills(folder / "killed", sweep, folder / "out", random.Random(1))
     minutes = (time.monotonic() - began) / 60
+    assert killed.keys() == {"job", "launcher", "rank"}, killed
     assert undisturbed.wait_for_its_end(3600) == 0, undisturbed.said()
     assert_same_sweep(folder / "out", folder / "whole", ("restarts/*",))
     print(f"{minutes:.0f} min, killed: {dict(killed)}")

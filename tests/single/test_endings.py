@@ -1,0 +1,112 @@
+"""What comes between a job's beginning and its first step, or after its last, changes nothing that was settled."""
+import errno
+import json
+import os
+import signal
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from hvdscale.cli import train as cli
+from hvdscale.cli.common import stop_before_the_steps
+from hvdscale.errors import WorkerLostError
+from hvdscale.log.lock import Lock
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
+from hvdscale.workers import Horovod, Lone
+
+LAYER = {"log": "w.h5", "checkpoint": "ck", "steps": 20, "eval_every": 20, "target": "none"}
+
+
+@pytest.fixture
+def go_on(tmp_path, monkeypatch):
+    """hvdscale-train's way with these workers, in tmp_path; gives its exit code, the log's status and the outcome's."""
+    def go_on(workers, then=lambda: None):
+        monkeypatch.chdir(tmp_path)
+        code = cli._go_on(("digits/fc", [{}, LAYER], False), None, workers)
+        then()
+        with read_log("w.h5") as log:
+            return code, Status(log.trials["status"][0]), json.loads((tmp_path / "ck/outcome").read_text())["status"]
+    return go_on
+
+
+@pytest.mark.parametrize("where", ["errors/the log", "errors/the folder of checkpoints"])
+def test_a_worker_that_is_lost_as_rank_0_opens_a_file_does_not_lock_it_for_rank_0(go_on, where):
+    class Losing(Lone):
+        elastic, lost = True, False
+
+        def gather(self, value, name):
+            if name == where and not self.lost:
+                self.lost = True
+                raise WorkerLostError(f"rank 0 of 2: a worker was lost during {name!r}")
+            return [value]
+
+        def reform(self):
+            """It is the only one that is left."""
+
+    assert go_on(Losing()) == (0, Status.COMPLETE, "COMPLETE")
+
+
+def test_a_worker_that_is_lost_after_the_last_step_changes_no_outcome(go_on):
+    class Watched(Lone):
+        def watch(self, lost):
+            self.lost = lost
+
+    workers = Watched()
+    assert go_on(workers, lambda: workers.lost("waited in vain")) == (0, Status.COMPLETE, "COMPLETE")
+
+
+def test_a_collective_does_not_end_after_all_while_the_watch_gives_up():
+    workers, happened, began = object.__new__(Horovod), [], threading.Event()
+    workers.rank, workers.size, workers._stall_seconds = 0, 2, 0.2
+    workers._hvd = SimpleNamespace(HorovodInternalError=RuntimeError)
+
+    def lost(reason):
+        began.set()
+        time.sleep(0.3)
+        happened.append("told")
+
+    workers._end = lambda: happened.append("ended")
+    workers.watch(lost)
+    with workers._collective("gradients"):
+        assert began.wait(10)
+    happened.append("went on")
+    assert happened == ["told", "ended", "went on"]
+
+
+def test_a_watch_whose_message_fails_ends_the_process_nevertheless():
+    workers, ended = object.__new__(Horovod), []
+    workers._lost, workers._end = None, lambda: ended.append(True)
+    with pytest.raises(TypeError):
+        workers._give_up("waited")
+    assert ended
+
+
+def test_a_signal_while_all_leave_changes_no_exit_code(monkeypatch):
+    class Warned(Lone):
+        def leave(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    codes, numbers = [], (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    monkeypatch.setattr(cli, "exit_now", codes.append)
+    try:
+        signal.signal(signal.SIGTERM, stop_before_the_steps)
+        cli._leave(Warned(), 0)
+    finally:
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
+    assert codes == [0]
+
+
+def test_a_lock_in_a_folder_that_became_read_only_is_given_back(tmp_path, monkeypatch):
+    def refuse(path):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    lock = Lock.take(str(tmp_path / "w.h5"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", refuse)
+        lock.release()
+    Lock.take(str(tmp_path / "w.h5"), attempts=1).release()
