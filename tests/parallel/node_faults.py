@@ -215,8 +215,15 @@ def back(job, node):
     job.wait(lambda: job.is_over(node) and job.slurm.node_states()[node] == "idle", NOTICED)
 
 
+power_off = partial(MiniSlurm.power_off, tell=False)
+
+
 def loses(which, harm, mend, said, may_stay=False):
-    """One of the job's nodes, 0 that of its script, is lost by ``harm``, and is back when the job has gone on."""
+    """One of the job's nodes, 0 that of its script, is lost by ``harm``, and is back when the job has gone on.
+
+    One that was cut off is started anew before the job may get it again: this Slurm tells the script's end for an hour,
+    in vain, and meanwhile drains a node that it gives the job's next start.
+    """
     def fault(job, draw):
         hosts, since = after(job, draw)
         harm(job.slurm, hosts[which])
@@ -224,11 +231,14 @@ def loses(which, harm, mend, said, may_stay=False):
         job.go_on()
         mend(job.slurm, hosts[which])
         back(job, hosts[which])
+        if may_stay:
+            power_off(job.slurm, hosts[which])
+            job.slurm.power_on(hosts[which])
+            back(job, hosts[which])
         return "queued again, went on", took
     return fault
 
 
-power_off = partial(MiniSlurm.power_off, tell=False)
 for number, node in ((1, "the other node"), (0, "the batch script's node")):
     fault(f"the network of {node} down", "mpirun", "srun")(
         loses(number, MiniSlurm.cut_off, MiniSlurm.join, f"waited {STALL} s", may_stay=True))
