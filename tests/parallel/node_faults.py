@@ -33,6 +33,7 @@ from tests.single.made_runs import assert_same_columns, assert_same_state, state
 STALL = 20                              # seconds, for the start of a busy machine's workers
 NOTICED = 120                           # seconds in which Slurm gives up a node (SlurmdTimeout is 10), and clears up
 STARTED = 300                           # seconds that a job may take to its first step, on a busy machine
+NOTICED_BY = f"waited {STALL} s|lost communication|NODE FAILURE"        # the workers, srun or Slurm
 STEPS = 300                             # for each of a job's faults
 FAULTS = {}
 
@@ -241,10 +242,9 @@ def loses(which, harm, mend, said, may_stay=False):
 
 for number, node in ((1, "the other node"), (0, "the batch script's node")):
     fault(f"the network of {node} down", "mpirun", "srun")(
-        loses(number, MiniSlurm.cut_off, MiniSlurm.join, f"waited {STALL} s", may_stay=True))
+        loses(number, MiniSlurm.cut_off, MiniSlurm.join, NOTICED_BY, may_stay=True))
     fault(f"the power of {node} off", "mpirun", "srun")(
-        loses(number, power_off, MiniSlurm.power_on,
-              f"waited {STALL} s|lost communication|NODE FAILURE" if number else ""))
+        loses(number, power_off, MiniSlurm.power_on, NOTICED_BY if number else ""))
     fault(f"slurmd of {node} killed", "mpirun", "srun")(
         loses(number, MiniSlurm.kill_slurmd, MiniSlurm.start_slurmd, "NODE FAILURE" if number else ""))
 
