@@ -24,6 +24,8 @@ from .errors import HvdscaleError, WorkerLostError, WorkersError
 from .launch import launched
 from .rendezvous import Rendezvous
 
+APART = 5       # so many stall times workers may start apart, by imports from a slow file system
+
 
 class Lone:
     """One worker without a launcher: the same operations, with nothing to do."""
@@ -320,9 +322,28 @@ def form(stall_seconds: float) -> Lone:
         return Lone()
     if os.environ.get("HOROVOD_ELASTIC") == "1":
         return Elastic(hvd, stall_seconds)
-    hvd.init()
+    with _limited(APART * stall_seconds):
+        hvd.init()
     check_joined(*started, hvd.size())
     return Horovod(hvd, stall_seconds)
+
+
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """End a process that waits longer for the others to start."""
+    def give_up():
+        print(f"Error: a worker on {socket.gethostname()} has waited {seconds:g} s for the others to start; one has "
+              f"stopped, or is slower: --set stall_seconds={2 * seconds / APART:g} waits longer", file=sys.stderr,
+              flush=True)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def load_horovod(launcher: str, processes: int, stall_seconds: float):

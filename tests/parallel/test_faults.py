@@ -57,6 +57,14 @@ def test_a_rank_that_stops_before_the_first_step_ends_the_job_too(train, launche
     assert "rank 0 of 2 on" in output and f"has waited {STALL} s for the other workers in 'errors/the data'" in output
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["mpirun", "gloo"])
+def test_a_rank_that_never_starts_ends_the_job_after_five_stall_times(train, launcher):
+    code, output, status, _ = train(2, launcher=launcher, fault="stop-starting:1:0", timeout=150)
+    assert code != 0 and status is None
+    assert f"has waited {5 * STALL} s for the others to start" in output or launcher == "gloo"
+
+
 @pytest.mark.parametrize("np, launcher", [(2, "mpirun"), pytest.param(3, "gloo", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fault, exit_code, said", [
     ("raise:1:30", 1, r"rank 1 of \d: step \d+: RuntimeError: the planted fault"),

@@ -81,5 +81,7 @@ def workload(dataset, model):
 
 
 if __name__ == "__main__":
+    if KIND == "stop-starting" and my_rank() == int(RANK):
+        os.kill(os.getpid(), signal.SIGSTOP)
     hvdscale.workloads.DATASETS["toy"] = sys.modules[__name__]
     main()
