@@ -31,7 +31,7 @@ def train(run, tmp_path):
 
 
 @pytest.mark.parametrize("launcher, rank", [
-    ("mpirun", 1), ("gloo", 0),
+    ("gloo", 0), pytest.param("mpirun", 1, marks=pytest.mark.slow),
     pytest.param("mpirun", 0, marks=pytest.mark.slow), pytest.param("gloo", 1, marks=pytest.mark.slow)])
 def test_a_killed_rank_ends_the_job_within_the_stall_time(train, launcher, rank):
     started = time.monotonic()
