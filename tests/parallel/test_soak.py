@@ -54,7 +54,7 @@ def under_kills(folder, sweep, out, draw):
 
 @pytest.mark.slow
 def test_a_study_under_kills_for_half_an_hour_is_the_undisturbed_one(tmp_path):
-    soak(tmp_path, trials=72)
+    soak(tmp_path, trials=88)
 
 
 def soak(folder, trials):
