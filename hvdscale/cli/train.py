@@ -152,7 +152,7 @@ def carry_out_together(command: click.Command, go_on) -> None:
     if isinstance(parsed, int):
         sys.exit(parsed)
     try:
-        from .. import job      # noqa: F401  libraries are loaded before MPI's threads are there, which may crash on it
+        from .. import job      # noqa: F401  imports may take long, so they come before the watch begins
         from ..workers import form
         workers = form(_stall_seconds(parsed))
     except ModuleNotFoundError as missing:

@@ -108,7 +108,7 @@ def main() -> None:
             raise error
         if asked.mode == "run" and asked.sweep.workers_per_trial == 1:
             again = guard(here, lambda pid: note_killed(asked, pid)) > 0
-        from ..sweep.run import SweepRun, report_status, take_back_failed   # libraries before MPI's threads are there
+        from ..sweep.run import SweepRun, report_status, take_back_failed   # imports take long: before the watch
         if asked.mode in ("status", "retry"):
             if here.rank == 0:
                 {"status": report_status, "retry": take_back_failed}[asked.mode](asked)

@@ -81,6 +81,14 @@ def test_the_exit_code_of_training_is_the_jobs(submit, code, says, options):
     assert output.count(says) == 1
 
 
+@pytest.mark.usefixtures("pmix")
+def test_a_rank_of_srun_gets_no_message_before_it_can_take_one(cluster, tmp_path):
+    launcher_command("mpirun", 1)
+    done = cluster.run("srun", "-N2", "--mpi=pmix", "--kill-on-bad-exit=1", sys.executable, "-m",
+                       "tests.parallel.late_news", tmp_path / "rank 1 joins", check=False, cwd=ROOT)
+    assert done.returncode == 0 and (tmp_path / "rank 1 joins").exists(), done.stderr
+
+
 def test_ranks_that_srun_does_not_join_are_an_error_not_lone_runs(cluster, checkout, tmp_path):
     launcher_command("mpirun", 1)
     done = cluster.run("srun", "-N2", "--mpi=none", checkout / ".venv/bin/hvdscale-train", "digits/fc", "--steps", "2",
