@@ -322,18 +322,20 @@ def form(stall_seconds: float) -> Lone:
         return Lone()
     if os.environ.get("HOROVOD_ELASTIC") == "1":
         return Elastic(hvd, stall_seconds)
-    with _limited(APART * stall_seconds):
+    with starting(stall_seconds):
         hvd.init()
     check_joined(*started, hvd.size())
     return Horovod(hvd, stall_seconds)
 
 
 @contextlib.contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """End a process that waits longer for the others to start."""
+def starting(stall_seconds: float) -> Iterator[None]:
+    """End a process that waits longer than five stall times for the others to start."""
+    seconds = APART * stall_seconds
+
     def give_up():
         print(f"Error: a worker on {socket.gethostname()} has waited {seconds:g} s for the others to start; one has "
-              f"stopped, or is slower: --set stall_seconds={2 * seconds / APART:g} waits longer", file=sys.stderr,
+              f"stopped, or is slower: --set stall_seconds={2 * stall_seconds:g} waits longer", file=sys.stderr,
               flush=True)
         os._exit(1)
 

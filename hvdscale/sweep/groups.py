@@ -10,6 +10,7 @@ A launcher ends all processes when one fails, and Open MPI also where one that b
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -18,9 +19,10 @@ from collections.abc import Callable
 
 from ..errors import UsageError, WorkerLostError, WorkersError
 from ..launch import Process, place
-from ..workers import Horovod, Lone, check_joined, load_horovod
+from ..workers import Horovod, Lone, check_joined, load_horovod, starting
 
 POLL_SECONDS = 0.1
+THREAD_MULTIPLE = 3             # of Open MPI, MPICH and what comes from it
 
 
 class Single(Lone):
@@ -99,9 +101,10 @@ def form_group(workers_per_trial: int, stall_seconds: float) -> tuple[Single | G
         raise WorkersError(f"workers_per_trial = {workers_per_trial}: MPI splits processes into groups, and Horovod "
                            "was built without it; build it with HOROVOD_WITH_MPI=1 (tools/setup does), or set "
                            "workers_per_trial = 1")
-    mpi = _begin_mpi()
-    check_joined(process.launcher, process.size, mpi.COMM_WORLD.Get_size())
-    group = Group(hvd, mpi, stall_seconds, process, workers_per_trial)
+    with starting(stall_seconds):
+        mpi = _begin_mpi(hvd)
+        check_joined(process.launcher, process.size, mpi.COMM_WORLD.Get_size())
+        group = Group(hvd, mpi, stall_seconds, process, workers_per_trial)
     check_joined(process.launcher, workers_per_trial, group.size)
     return group, process.rank // workers_per_trial
 
@@ -117,8 +120,8 @@ def _uneven(process: Process, workers_per_trial: int) -> str:
             f"{workers_per_trial}: start {fitting}, or set workers_per_trial to a divisor of {process.size}")
 
 
-def _begin_mpi():
-    """mpi4py's MPI, which Horovod then shares."""
+def _begin_mpi(hvd):
+    """mpi4py's MPI, which Horovod shares."""
     # MPI's end would wait for the processes of all groups
     os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
     try:
@@ -127,8 +130,12 @@ def _begin_mpi():
         raise WorkersError(f"mpi4py, which splits processes into groups, cannot be imported ({error}): install it (pip "
                            "install mpi4py), or set workers_per_trial = 1") from None
     mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    # mpi4py would hold Python's lock while it waits for the others, and nobody notice one that never comes
+    ctypes.CDLL(hvd.mpi_lib_v2.__file__).MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
     from mpi4py import MPI
-    MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    if not MPI.Is_initialized():
+        raise WorkersError("mpi4py and Horovod do not use one MPI: tools/setup installs both for one, or set "
+                           "workers_per_trial = 1")
     return MPI
 
 

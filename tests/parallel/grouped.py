@@ -24,6 +24,8 @@ class Member:
     def __init__(self, folder, given):
         self.folder, self.process = folder, place()
         self.note(f"pid{self.process.rank}", os.getpid())
+        if given["act"] == "stopped" and self.process.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
         self.group, self.number = form_group(given["workers_per_trial"], given["stall_seconds"])
 
     def note(self, name, value):

@@ -132,7 +132,7 @@ class Unjoined:
 def test_processes_that_mpi_does_not_join_are_an_error_not_lone_groups(environment, variables_kept, monkeypatch):
     environment(**OPEN_MPI)
     monkeypatch.setattr("hvdscale.sweep.groups.load_horovod", lambda *given: Unjoined())
-    monkeypatch.setattr("hvdscale.sweep.groups._begin_mpi", Unjoined)
+    monkeypatch.setattr("hvdscale.sweep.groups._begin_mpi", lambda hvd: Unjoined())
     with pytest.raises(WorkersError, match="mpirun started 4 processes, but Horovod joins 1: .* do not use one MPI"):
         form_group(2, 60)
 
