@@ -355,10 +355,6 @@ def load_horovod(launcher: str, processes: int, stall_seconds: float):
     """
     # each process has two threads that wait by spinning, Horovod's and its own: on a shared core one must let go
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-    if launcher == "srun":
-        # MPI_Init's second barrier is none under Slurm, which leaves its tree out below TreeWidth nodes: a rank that
-        # has not passed the first one would crash on the message of one that is past both. This has one do for both
-        os.environ.setdefault("OMPI_MCA_pmix_base_async_modex", "1")
     # Horovod acts on its stall shutdown only if it is above the warning
     os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(max(1, int(stall_seconds / 2))))
     os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(max(2, int(stall_seconds))))

@@ -1,6 +1,6 @@
 """Two workers of srun, of which rank 0 is the last to learn that they are complete.
 
-    srun -N2 --mpi=pmix python -m tests.parallel.late_news FILE        rank 1 joins once the file is there
+    srun -N2 --mpi=pmix python -m tests.parallel.late_news FILE     rank 1 joins once rank 0 has made the file
 """
 import ctypes
 import os
