@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from hvdscale.workers import form
+from tests.parallel.grouped import until
 
 C = ctypes.CDLL(None)
 C.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
@@ -27,11 +28,10 @@ def pmix_thread():
 
 
 def hear_late(rank_1_joins):
-    while not (thread := pmix_thread()):
-        time.sleep(0.01)
+    until(pmix_thread)
     time.sleep(1)                           # until this rank has told that it waits for the others
     C.signal(signal.SIGQUIT, ctypes.cast(C.sleep, ctypes.c_void_p))        # of as many seconds as the signal's number
-    C.tgkill(os.getpid(), thread, signal.SIGQUIT)
+    C.tgkill(os.getpid(), pmix_thread(), signal.SIGQUIT)
     rank_1_joins.touch()
 
 
@@ -39,8 +39,8 @@ if __name__ == "__main__":
     file = Path(sys.argv[1])
     if os.environ["PMIX_RANK"] == "0":
         threading.Thread(target=hear_late, args=[file], daemon=True).start()
-    while os.environ["PMIX_RANK"] == "1" and not file.exists():
-        time.sleep(0.01)
+    else:
+        until(file.exists)
     workers = form(stall_seconds=60)
     assert workers.sum_(torch.ones(1), "both").item() == workers.size == 2
     workers.leave()
