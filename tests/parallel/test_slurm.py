@@ -3,7 +3,6 @@ import json
 import os
 import re
 import sys
-import time
 
 import pytest
 
@@ -11,15 +10,9 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from tests.conftest import ROOT, launcher_command
 from tests.parallel.launched_job import slow_workload
+from tests.parallel.sweeps import until
 
 AWKWARD = """it's "so" $(touch shot) `touch shot` ; touch shot.toml"""
-
-
-def until(ready, limit=120):
-    end = time.monotonic() + limit
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.fixture

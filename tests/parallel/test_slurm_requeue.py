@@ -16,7 +16,8 @@ from tests.conftest import ROOT, command_environment, lacks, launcher_command
 from tests.minislurm import possible
 from tests.parallel.conftest import two_nodes
 from tests.parallel.launched_job import slow_workload
-from tests.parallel.test_slurm import AWKWARD, until      # noqa: F401
+from tests.parallel.sweeps import until
+from tests.parallel.test_slurm import AWKWARD
 
 TEMPLATES = sorted((ROOT / "slurm").iterdir())
 PATIENT = "KillWait=30\n"
