@@ -28,6 +28,7 @@ from .trials import Workload
 
 AXES = {"steps": "step", "epochs": "examples", "examples": "examples", "seconds": "train_seconds"}
 MEASURED, SHORT, DIVERGED, LOST = range(4)      # kinds of trials under a budget, see Held
+OWN_BUDGET, OWN_TARGET, PRUNED = "budget", "target", "pruned"       # how a SHORT one may have ended
 
 
 @dataclass(frozen=True, order=True)
@@ -99,8 +100,8 @@ class Held:
 
     value  the best value of the metric within the budget; NaN: none
     step   of the first evaluation with it
-    kind   MEASURED: it spent the budget; SHORT: it ended before, at its target or stopped by its search, so that it is
-           known only to reach the value or better; DIVERGED: INFEASIBLE; LOST: neither complete nor pruned
+    kind   MEASURED: it spent the budget; SHORT: it ended before, see ``ends``, so that it is known only to reach the
+           value or better; DIVERGED: INFEASIBLE; LOST: neither complete nor pruned
     """
 
     study: Study
@@ -108,10 +109,29 @@ class Held:
     step: np.ndarray
     kind: np.ndarray
 
-    @property
+    @cached_property
     def searched(self) -> np.ndarray:
         """Bool: the feasible trials with a value, repeats of a winner left out."""
         return np.isin(self.kind, (MEASURED, SHORT)) & ~np.isnan(self.value) & ~self.study.repeat
+
+    def ends(self, trials: Sequence[int]) -> set[str]:
+        """How those of these trials that are SHORT ended: PRUNED, at their OWN_TARGET, or with their OWN_BUDGET spent;
+        both of these where a log does not say which."""
+        study, early, found, targets = self.study, ends_short(self.study, None), set(), {}
+        for trial in trials:
+            if self.kind[trial] != SHORT:
+                continue
+            text = study.plan_texts[trial]
+            if text not in targets:
+                asked = study.plan(trial).get("measurement") or {}
+                targets[text] = bool(asked.get("target")) and not asked.get("keep_going")
+            if study.pruned[trial]:
+                found.add(PRUNED)
+            elif targets[text] and not study.budget_steps[trial] > 0:
+                found |= {OWN_TARGET, OWN_BUDGET}
+            else:
+                found.add(OWN_TARGET if targets[text] and early[trial] else OWN_BUDGET)
+        return found
 
 
 def held_to(study: Study, column: str, minimizes: bool, budget: Budget | None = None) -> Held:

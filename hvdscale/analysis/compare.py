@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import stdtrit
@@ -161,12 +161,20 @@ def _listed(trials, most=4):
 
 
 def _compared(workload, target, before, after, tolerances):
-    samples = [_Samples(before[key], after[key], target) for key in before if key in after]
+    samples = [_Samples(*_at_common_trials(before[key], after[key]), target) for key in before if key in after]
     pools = {measure: _Pools(samples, measure) for measure in MEASURES}
     cells = tuple(_compared_cell(one, target, pools, tolerances) for one in samples)
     return Comparison(workload, target, cells, _overall(samples, target, tolerances),
                       tuple(key for key in before if key not in after),
                       tuple(key for key in after if key not in before), tolerances)
+
+
+def _at_common_trials(*cells):
+    """The cells, where all were searched each at the best of as many trials as the smallest search has."""
+    if not all(cell.searched for cell in cells):
+        return cells
+    n = min(len(cell.draws) for cell in cells)
+    return tuple(replace(cell, best_of_n=n) for cell in cells)
 
 
 def _columns(measure):

@@ -13,8 +13,9 @@ import numpy as np
 
 from ..target import Target
 from .intervals import CONFIDENCE, Estimate
-from .minimum import best_of
+from .minimum import best_of, common_trials
 from .regimes import BatchPoint, Regimes, regimes_of
+from .results import searched
 from .sections import Options
 from .studies import Study, outcomes
 from .trials import Workload
@@ -24,7 +25,7 @@ from .trials import Workload
 class CurvePoint:
     """One global batch: the trials of its search, repeats of the winner apart.
 
-    steps                 of the fewest, see minimum.best_of; inf: none met; NaN: there was no trial to tell
+    steps                 the median best of the curve's n trials, see minimum.best_of; inf: not met; NaN: no trial
     best                  index into the study of the trial with the fewest, the first of equals; None: none met
     trials                that are feasible: COMPLETE, or pruned
     met                   of those, that met the target
@@ -51,30 +52,41 @@ class Curve:
     points: tuple[CurvePoint | BatchPoint, ...]
     regimes: Regimes
     confidence: float
+    n: int | None = None                                # trials that each batch's steps are the best of; None: repeats
+    left_out: tuple[tuple[int, int], ...] = ()      # (batch, feasible trials) of those with fewer than were asked for
 
     @property
     def batches(self) -> tuple[int, ...]:
         return tuple(point.global_batch for point in self.points)
 
     @property
+    def keys(self) -> tuple[tuple[str, int], ...]:
+        """(log, id) of the trial with the fewest steps at each batch, of searches."""
+        return tuple(point.study.key(point.best) for point in self.points if point.best is not None)
+
+    @property
     def label(self) -> str:
         return f"{self.workload}: {self.target}"
 
 
-def curve_of(studies: Sequence[Study], target: Target, options=Options(), n: int | None = None) -> Curve | None:
+def curve_of(studies: Sequence[Study], target: Target, options=Options()) -> Curve | None:
     """The curve of one workload's studies; None where no study has the target's metric.
 
-    options  tolerances and confidence
-    n        best of so many trials at every batch, or of all there where they are fewer; by default of all
+    The fewest steps fall with the number of trials: every batch is compared at the same n, see minimum.common_trials.
+
+    options  tolerances, confidence and the trials asked for
     """
     studies = sorted((study for study in studies if target.column in study.evaluations.columns),
                      key=lambda study: study.global_batch)
     if not studies:
         return None
-    points = tuple(point_of(study, target, options.confidence, n) for study in studies)
+    counts = {study.global_batch: int(searched(study).sum()) for study in studies}
+    n, left_out = common_trials(counts, options.trials)
+    points = tuple(point_of(study, target, options.confidence, n) for study in studies
+                   if study.global_batch not in left_out)
     regimes = regimes_of([point.global_batch for point in points], [point.steps for point in points],
                          options.perfect_within, options.useful_within, options.confidence)
-    return Curve(studies[0].workload, target, points, regimes, options.confidence)
+    return Curve(studies[0].workload, target, points, regimes, options.confidence, n, tuple(left_out.items()))
 
 
 def measured_curve(section) -> Curve | None:
@@ -86,14 +98,14 @@ def measured_curve(section) -> Curve | None:
 
 
 def point_of(study: Study, target: Target, confidence=CONFIDENCE, n: int | None = None) -> CurvePoint:
-    """One study held against a target; see curve_of."""
+    """One study held against a target: the median best of n of its trials, by default of all."""
     held = outcomes(study, target)
-    feasible = np.flatnonzero(study.feasible & ~study.repeat)
+    feasible = np.flatnonzero(searched(study))
     diverged = study.infeasible & ~study.repeat
     steps = Estimate(np.nan, np.nan, np.nan, 0)
     if len(feasible):
         steps = best_of(held.steps[feasible], held.before[feasible], held.last_step[feasible],
-                        n=n and min(n, len(feasible)), confidence=confidence)
+                        pruned=study.pruned[feasible], n=n, confidence=confidence)
     met = feasible[held.met[feasible]]
     best = int(met[held.steps[met].argmin()]) if len(met) else None
     return CurvePoint(study.global_batch, steps, best, study, len(feasible), len(met), int(diverged.sum()),

@@ -29,6 +29,7 @@ class Estimate:
     runs   repeats that count as independent: seeds
     beyond where not met: the value is above this, the least that an unmet run reached; else NaN
     before what was read at the evaluation before, so that the target was met between the two; NaN: not known
+    extrapolated    pruning hid the value: it comes from the trials that met the target sooner
     """
 
     value: float
@@ -37,6 +38,7 @@ class Estimate:
     runs: int
     beyond: float = np.nan
     before: float = np.nan
+    extrapolated: bool = False
 
     @property
     def met(self):
@@ -45,7 +47,8 @@ class Estimate:
     def scaled(self, factor):
         """The estimate of ``factor`` times the quantity."""
         ends = (end * factor for end in (self.low, self.high))
-        return Estimate(self.value * factor, *ends, self.runs, self.beyond * factor, self.before * factor)
+        return Estimate(self.value * factor, *ends, self.runs, self.beyond * factor, self.before * factor,
+                        self.extrapolated)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,11 +20,13 @@ trials, most of them censored, a best fit alone says little.
 """
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import log_expit
 
+from ..launch import usable_cores
 from .steps import Estimate
 
 LEAST_MET = 4               # trials that met the target, below which nothing is fitted
@@ -36,6 +38,8 @@ _LEAST_EFFECTIVE = 80       # proposals that carry a round's weight, below which
 _PRIOR = np.array([[0.0, 0.5], [np.log(2), 0.8], [0.0, 0.8], [np.log(0.15), 0.8]])
 _LEAST_BETWEEN = 0.3        # deviation between batches that is taken for certain
 _BEYOND = np.log(4)         # how far outside the rates tried the best may lie
+_THREADS = 4                # at most: more of them wait for each other
+_BLOCK = 12_000             # points times trials that are looked at together
 _FLOOR = -50.0              # least log likelihood of a trial, so that one of them cannot forbid all
 
 
@@ -92,14 +96,23 @@ def landscapes_of(batches) -> list[Landscape | None]:
 
     batches  (log_rate, before, steps) of each, see landscape_of
     """
-    alone = [landscape_of(*batch) for batch in batches]
+    alone = _landscapes([(*batch, _PRIOR) for batch in batches])
     shapes = np.array([one.shape for one in alone if one is not None])
     if len(shapes) < 2:
         return alone
     means = shapes.mean(2)
     between = means.var(0, ddof=1) - shapes.var(2).mean(0)
     prior = np.stack([means.mean(0), np.sqrt(np.maximum(between, _LEAST_BETWEEN ** 2))], axis=1)
-    return [one and landscape_of(*batch, prior) for one, batch in zip(alone, batches)]
+    known = [at for at, one in enumerate(alone) if one is not None]
+    for at, one in zip(known, _landscapes([(*batches[at], prior) for at in known])):
+        alone[at] = one
+    return alone
+
+
+def _landscapes(batches):
+    """landscape_of each, several at a time: numpy lets other threads run while it works."""
+    with ThreadPoolExecutor(min(_THREADS, len(usable_cores()))) as pool:
+        return list(pool.map(landscape_of, *zip(*batches)))
 
 
 def landscape_of(log_rate, before, steps, prior=_PRIOR) -> Landscape | None:
@@ -149,20 +162,29 @@ class _Trials:
                                 self.prior[:, 0] + self.prior[:, 1] * random.standard_normal((_PROPOSED, 4))])
 
     def likelihood(self, points):
-        """Its logarithm, shape (points,)."""
-        best, fewest, *shape = points.T[:, :, None]
+        """Its logarithm, shape (points,); a block of points at a time, whose arrays stay in the processor's cache."""
+        block = max(1, _BLOCK // len(self.low))
+        return np.concatenate([self._likelihood(points[at:at + block]) for at in range(0, len(points) or 1, block)])
+
+    def _likelihood(self, points):
+        best, fewest, *shape = points.T                                     # arrays have a row a trial
         *shape, scale = np.exp(shape)
-        middle = fewest + valley(self.log_rate - best, *shape)
-        low, high = (self.low - middle) / scale, (self.high - middle) / scale
+        middle = fewest + valley(self.log_rate[:, None] - best, *shape)
+        low, met = (self.low[:, None] - middle) / scale, np.isfinite(self.high)
+        share = log_expit(-low)                                             # all of it where no steps are too many
+        high, low = (self.high[met, None] - middle[met]) / scale, low[met]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            share = log_expit(high) + log_expit(-low) + np.log(-np.expm1(low - high))
-        return np.where(share > _FLOOR, share, _FLOOR).sum(-1)
+            share[met] = log_expit(high) + share[met] + np.log(-np.expm1(low - high))
+        return np.ascontiguousarray(np.where(share > _FLOOR, share, _FLOOR).T).sum(-1)
 
     def posterior(self, points):
         """The logarithm of likelihood times prior."""
         inside = ((points[:, :2] >= self.box[:, 0]) & (points[:, :2] <= self.box[:, 1])).all(1)
+        found = np.full(len(points), -np.inf)
+        points = points[inside]
         prior = -0.5 * (((points[:, 2:] - self.prior[:, 0]) / self.prior[:, 1]) ** 2).sum(1)
-        return np.where(inside, self.likelihood(points) + prior, -np.inf)
+        found[inside] = self.likelihood(points) + prior
+        return found
 
 
 def _tempered(log_weight):

@@ -1,7 +1,7 @@
 """The gradient noise scale next to the critical batch that the steps to a target measure (McCandlish et al. 2018, arXiv
 1812.06162, section 2.3: S = S_min (1 + B_crit / B), with the noise scale as the prediction of B_crit).
 
-    found = noise_against(workload, target, [(cell.global_batch, noise, keys), ...], hyperbola.b_crit)
+    found = noise_against(workload, target, [(cell.global_batch, noise, keys), ...], fit.b_crit)
     found.ratio.value           -> noise scale over critical batch
 """
 from __future__ import annotations
@@ -50,7 +50,7 @@ def noise_against(workload, target, measured: Sequence[tuple[int, Noise, tuple]]
     """The points by batch; None where no noise scale was measured.
 
     measured  (global batch, noise of its runs, their (log, id)) of each cell, see noise.noise_of
-    b_crit    of the hyperbola fitted to the steps; None: there is no fit. One that is open on both sides is not known
+    b_crit    of the curve fitted to the steps; None: there is no fit. One that is open on both sides is not known
     """
     if not measured:
         return None

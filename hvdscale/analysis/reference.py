@@ -6,7 +6,8 @@
 
 The pass marks are those proposed for a reproduction: steps within +-0.5 log2 of the published ones at 80 % of the batch
 sizes, B_crit within a factor 2, intervals that hold the published steps at 80 %, and where two optimizers are ordered
-in where their perfect scaling ends, a factor of 8 between them.
+in where their perfect scaling ends, a factor of 8 between them. A batch size that ran past the published steps without
+meeting the target misses the first and the third; an estimate without an upper end never passes.
 """
 from __future__ import annotations
 
@@ -129,8 +130,8 @@ class FidelityPoint:
 
     log2_apart  log2 of measured over published steps; inf: not met, NaN: nor was it run for as long
     within      whether that is at most WITHIN_LOG2; None: it cannot be told
-    covered     whether the interval, and what the published value may be off by, have steps in common; None: one run,
-                or it cannot be told
+    covered     whether the interval, and what the published value may be off by, have steps in common; not where the
+                target was not met for as long; None: one run, or an interval without an end that would tell
     """
 
     global_batch: int
@@ -147,12 +148,16 @@ class FidelityPoint:
 
 @dataclass(frozen=True)
 class PassMark:
-    """One pass mark: what is asked, what was found, in numbers; passed is None where it cannot be told."""
+    """One pass mark: what is asked, what was found, in numbers; passed is None where it cannot be told.
+
+    bound  "at least" or "at most" where no more is known of what was found
+    """
 
     name: str
     wanted: float
     found: float
     passed: bool | None
+    bound: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,9 +301,17 @@ def _point(point, at, interpolated):
     within = abs(apart) <= WITHIN_LOG2
     if not steps.met and not steps.beyond > published * 2 ** WITHIN_LOG2:
         apart, within = math.nan, None
-    untold = within is None or steps.runs < 2 or math.isnan(steps.low) or math.isnan(steps.high)
-    covered = None if untold else bool(steps.low <= high and steps.high >= low)
-    return FidelityPoint(point.global_batch, published, low, high, interpolated, steps, apart, within, covered, point)
+    return FidelityPoint(point.global_batch, published, low, high, interpolated, steps, apart, within,
+                         None if within is None else _covered(steps, low, high), point)
+
+
+def _covered(steps, low, high):
+    """Whether an interval meets low to high; see FidelityPoint."""
+    if steps.runs < 2 or math.isnan(steps.low) or math.isnan(steps.high):
+        return None
+    if not steps.met or steps.low > high:
+        return False
+    return bool(steps.high >= low) if math.isfinite(steps.high) else None
 
 
 def _marks(curve, published, points):
@@ -306,8 +319,18 @@ def _marks(curve, published, points):
         told = [getattr(point, name) for point in points if getattr(point, name) is not None]
         found = sum(told) / len(told) if told else math.nan
         return PassMark(said, wanted, found, found >= wanted if told else None)
-    fit = getattr(curve.regimes, "fit", None)
-    ratio = fit.b_crit.value / published.b_crit if fit is not None else math.nan
-    near = None if not math.isfinite(ratio) or ratio <= 0 else 1 / B_CRIT_WITHIN <= ratio <= B_CRIT_WITHIN
-    return (share("within", SHARE_WITHIN, "steps"), PassMark("b_crit", B_CRIT_WITHIN, ratio, near),
+    return (share("within", SHARE_WITHIN, "steps"), _critical_batch_mark(curve, published),
             share("covered", SHARE_COVERED, "intervals"))
+
+
+def _critical_batch_mark(curve, published):
+    """B_crit over the published one. A fit with an open end shows that it is too far away, never that it is near."""
+    fit = getattr(curve.regimes, "fit", None)
+    if fit is None:
+        return PassMark("b_crit", B_CRIT_WITHIN, math.nan, None)
+    value, low, high = (end / published.b_crit for end in (fit.b_crit.value, fit.b_crit.low, fit.b_crit.high))
+    if math.isinf(high):
+        return PassMark("b_crit", B_CRIT_WITHIN, low, False if low > B_CRIT_WITHIN else None, "at least")
+    if low == 0:
+        return PassMark("b_crit", B_CRIT_WITHIN, high, False if high < 1 / B_CRIT_WITHIN else None, "at most")
+    return PassMark("b_crit", B_CRIT_WITHIN, value, 1 / B_CRIT_WITHIN <= value <= B_CRIT_WITHIN)

@@ -5,9 +5,14 @@ worker counts of a batch enter one row, and a seed counts once.
 
 The regimes are of the batches that were run: perfect scaling goes up to the largest of them whose B S is within a
 tolerance of the smallest B S, and no further than a batch between that surely is not; one whose interval leaves it open
-does not end it. The maximum useful batch is the smallest whose S is within a tolerance of the fewest.
+does not end it. The maximum useful batch is the smallest whose S is within a tolerance of the fewest, and no smaller
+than the end of perfect scaling: where the largest batches lie closer together than the tolerance, S still falls there.
+Both compare with the smallest of several noisy values, which is low by chance: on average the end of perfect scaling
+comes out 0.2 to 0.6 of a doubling low, the maximum useful batch 0.2 to 0.8 high (ten batches; tools/coverage). B_crit
+has no such bias.
+
 Their intervals, of batches too, are percentiles over draws of the steps at all batches, log-normal on each side of a
-value, and narrower by as much as the points lie nearer to a hyperbola than their intervals claim. The draws scatter
+value, and narrower by as much as the points lie nearer the fitted curve than their intervals claim. The draws scatter
 about values that scatter themselves, and of a few batches one is meant, so that percentiles cover more than they claim:
 those at twice the tails (5 % and 95 % for an interval of 95 %) cover as much as that (tools/coverage).
 """
@@ -19,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from .hyperbola import Hyperbola, hyperbola_of
+from .critical_batch_fit import CriticalBatchFit, fit_critical_batch
 from .intervals import CONFIDENCE, Estimate
 from .speedup import step_speedup
 from .steps import Cell
@@ -54,7 +59,7 @@ class Regimes:
 
     perfect_until: BatchEstimate
     maximum_useful: BatchEstimate
-    fit: Hyperbola | None               # None: too few batches met
+    fit: CriticalBatchFit | None               # None: too few batches met
     perfect: tuple[bool, ...]           # of each batch: whether B S is within tolerance of the smallest B S
     perfect_within: float
     useful_within: float
@@ -65,15 +70,18 @@ def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], perfect_wi
                useful_within=USEFUL_WITHIN, confidence=CONFIDENCE) -> Regimes:
     """The regimes of steps to target at global batches, smallest first. A batch that did not meet is in no regime."""
     steps, examples = _logs([one.value if one.met else np.inf for one in estimates]), _logs(batches)
-    fit = hyperbola_of(batches, estimates, confidence)
+    fit = fit_critical_batch(batches, estimates, confidence)
     drawn = _drawn(steps, estimates, confidence, np.fmin(1.0, fit.spread) if fit else 1.0)
-    perfect, useful = _within(steps + examples, perfect_within), _within(steps, useful_within)
-    perfect_drawn, useful_drawn = (None, None) if drawn is None else (
-        _within(drawn + examples, perfect_within), _within(drawn, useful_within))
+    perfect = _within(steps + examples, perfect_within)
     unbroken = perfect & ~_broken(batches, estimates, perfect, perfect_within)
-    return Regimes(_regime(batches, unbroken, perfect_drawn, confidence, _last),
-                   _regime(batches, useful, useful_drawn, confidence, _first), fit, tuple(perfect.tolist()),
-                   perfect_within, useful_within, confidence)
+    if not perfect.any():
+        none = BatchEstimate(None)
+        return Regimes(none, none, fit, tuple(perfect.tolist()), perfect_within, useful_within, confidence)
+    until, until_drawn = _last(unbroken), None if drawn is None else _last(_within(drawn + examples, perfect_within))
+    useful = max(until, _first(_within(steps, useful_within)))
+    useful_drawn = None if drawn is None else np.maximum(until_drawn, _first(_within(drawn, useful_within)))
+    return Regimes(_regime(batches, until, until_drawn, confidence), _regime(batches, useful, useful_drawn, confidence),
+                   fit, tuple(perfect.tolist()), perfect_within, useful_within, confidence)
 
 
 def _broken(batches, estimates, perfect, tolerance):
@@ -86,14 +94,12 @@ def _broken(batches, estimates, perfect, tolerance):
     return np.logical_or.accumulate(surely_not & (np.arange(len(perfect)) > _first(perfect)))
 
 
-def _regime(batches, inside, drawn, confidence, chosen):
-    """The batch that is chosen of those inside, with its interval from draws of which are, shape (DRAWS, batches)."""
-    if not inside.any():
-        return BatchEstimate(None)
-    value = int(batches[chosen(inside)])
+def _regime(batches, chosen, drawn, confidence):
+    """The batch of this index, with its interval from draws of the index, shape (DRAWS,)."""
+    value = int(batches[chosen])
     if drawn is None:
         return BatchEstimate(value)
-    found = np.sort(chosen(drawn))
+    found = np.sort(drawn)
     low, high = (found[int(share * (DRAWS - 1))] for share in (1 - confidence, confidence))
     return BatchEstimate(value, float(min(value, batches[low])),
                          np.inf if high == len(batches) - 1 else float(max(value, batches[high])))

@@ -13,6 +13,7 @@ from ..errors import UsageError
 from ..log.schema import Status
 from ..target import Target
 from .intervals import CONFIDENCE
+from .minimum import common_trials
 from .noise import Noise, noise_of
 from .parts import SKIPPED, StepParts, parts_of
 from .pools import Pools, pools_of
@@ -30,6 +31,7 @@ class Options:
     perfect_within: float = PERFECT_WITHIN
     useful_within: float = USEFUL_WITHIN
     confidence: float = CONFIDENCE
+    trials: int | None = None           # of each search that batches are compared at; None: as many as the smallest has
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +49,7 @@ class Section:
     noise: tuple[tuple[Cell, Noise], ...]       # likewise
     searches: tuple[Search, ...]        # studies to the target, or to one that is stricter; those of a metric likewise
     options: Options
+    left_out: tuple[tuple[int, int], ...] = ()  # (batch, feasible trials) of searches with fewer than were asked for
 
     @property
     def cells(self):
@@ -166,24 +169,33 @@ def _bears_on(trial, target):
 
 def cells_of(trials, target, options=Options()) -> tuple[list[Cell], list[Cell], Pools]:
     """Trials of one workload held against a target: the cells of one worker count and global batch each, those by
-    global batch over all worker counts, and the spreads that they share."""
+    global batch over all worker counts, and the spreads that they share. Searches are all compared at as many trials,
+    see minimum.common_trials."""
     runs = [run for run in (run_of(trial, target) for trial in trials if trial.status != Status.RUNNING)
             if _shows(run) or run.trial.pruned]
     cells, by_batch = _cells(runs, options)
     pools = pools_of(cells, by_batch)
-    return *([replace(cell, pools=pools) for cell in found] for found in (cells, by_batch)), pools
+    n, _ = common_trials(_draws_by_batch(by_batch), options.trials)
+    return *([replace(cell, pools=pools, best_of_n=n and min(n, len(cell.draws)) or None) for cell in found]
+             for found in (cells, by_batch)), pools
+
+
+def _draws_by_batch(cells):
+    return {cell.global_batch: len(cell.draws) for cell in cells if cell.searched}
 
 
 def _section(workload, target, trials, options, shown):
     cells, by_batch, pools = cells_of(trials, target, options)
     series = series_of(cells, options.confidence)
     batches = None
+    _, left_out = common_trials(_draws_by_batch(by_batch), options.trials)
     if target is not None:
+        by_batch = [cell for cell in by_batch if cell.global_batch not in left_out]
         batches = batches_of(by_batch, options.perfect_within, options.useful_within, options.confidence)
     parts = _not_shown(shown["parts"], cells, parts_of)
     noise = _not_shown(shown["noise"], cells, lambda cell: noise_of(cell, options.confidence))
     return Section(workload, target, trials, series, outside(cells, series), batches, pools, parts, noise,
-                   _searches(shown["searches"], trials, target, options), options)
+                   _searches(shown["searches"], trials, target, options), options, tuple(left_out.items()))
 
 
 def _searches(shown, trials, target, options):

@@ -1,40 +1,35 @@
 """How long a step takes: as measured, and by a model at worker counts and local batches that were not measured.
 
-W workers, g of them on each of m nodes, pass e examples each through the model in k passes:
+Several laws (step_laws) are fitted to the timings (step_fit). Those that the timings refute, by an F test against the
+law that fits best, are left out. The draws of a prediction are of the others in turn, and its interval is the hull of
+theirs.
 
-    pass        c = a + b e / k                                    a: fixed part, b: seconds an example
-    allreduce   s = ring(g; h, v) + ring(m; h', v'),   ring(n; h, v) = 2 (n - 1) (h + v / n)
-    step        t = (k - 1) c + (c^p + s^p)^(1/p)                  p = 1: one after the other; large: the longer one
-
-A ring over n moves 2 (n - 1) / n of the gradient's bytes in 2 (n - 1) hops (Patarasuk and Yuan 2009): h is the seconds
-of a hop, v those of all bytes on one link, within a node and (primed) between nodes. The overlap p, from 1 to 10, is
-that of Qiao et al. 2021 (Pollux, arXiv 2008.12260).
-
-Logs seldom tell all seven apart: weak scaling says nothing of a against b e, one node nothing of h' and v', and few
-worker counts little of h against v. So all have wide priors on a logarithmic scale, and the uncertainty is carried by
-draws: each is the least-squares fit to times disturbed by their own spread and to prior means disturbed by theirs
-(randomize-then-optimize, Bardsley et al. 2014). What the logs settle agrees in all draws; what they do not varies as
-widely as the prior, and so do the predictions that hang on it.
+Beyond four times the most workers that were timed, or sixteen times where the times are known to 2 % or the network is
+given, these laws are no guide, as others that these timings do not refute may hold there: the step time is open above.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy.optimize import leastsq
-from scipy.special import expit, ndtri, stdtrit
+from scipy.special import ndtri, stdtrit
 
 from ..log.schema import Status
 from .intervals import Spread, geometric_mean, pooled
+from .step_fit import Observed, Problem
+from .step_laws import LAWS, NAMES, RING, Law, Parameters
 from .steps import Cell, known, samples_of
 
 DRAWS = 400
 ASSUMED_DEVIATION = 0.05    # of the logarithm of a step time, where nothing was timed twice
+ASSUMED_FREEDOM = 2         # of it
+SURE_WITHIN = 0.02          # deviation of the times up to which the laws reach FAR, not NEAR, times the workers timed
+NEAR, FAR = 4, 16
 MODEL_DEVIATION = 0.01      # beside the spread of the times: no model is better
 TOLD_APART = 10             # a parameter is told by the logs where its interval spans less than this factor,
-OVERLAP_TOLD = 3            # and the overlap, which goes from 1 to 10 only, where it spans less than this one
+OVERLAP_TOLD = 3            # and the overlap where it spans less than this one
 # how a value is known, from best to worst
 MEASURED, INTERPOLATED, EXTRAPOLATED, BOUNDED = "measured", "interpolated", "extrapolated", "bound"
 MARKS = (MEASURED, INTERPOLATED, EXTRAPOLATED, BOUNDED)
@@ -124,23 +119,6 @@ class Links:
         return self.latency_seconds, self.parameters * machine.gradient_bytes / self.bytes_per_second
 
 
-@dataclass(frozen=True, eq=False)
-class Parameters:
-    """a, b, h, v, h', v' in seconds, and p: numbers, or arrays of shape (draws,)."""
-
-    fixed: np.ndarray
-    example: np.ndarray
-    hop: np.ndarray
-    volume: np.ndarray
-    node_hop: np.ndarray
-    node_volume: np.ndarray
-    overlap: np.ndarray
-
-
-NAMES = tuple(field.name for field in fields(Parameters))
-WITHIN, BETWEEN = ("hop", "volume"), ("node_hop", "node_volume")
-
-
 @dataclass(frozen=True)
 class StepTime:
     """Seconds a step: a value, draws of it, and how it is known. Of a BOUNDED one they leave out links, which would add
@@ -149,6 +127,8 @@ class StepTime:
     value: float
     draws: np.ndarray
     mark: str
+    laws: int = 1           # that the draws are of, in turn
+    open: bool = False      # beyond the reach of the laws: no upper end
 
 
 def timings_of(trials) -> Timings:
@@ -189,57 +169,71 @@ def _by_setting(trials):
         key = trial.workers, per_node, trial.global_batch, int(execution.get("accumulate") or 1)
         found.setdefault(key, []).append(trial)
     return tuple(Timing(*key, np.array([one.global_batch / one.examples_per_second for one in found[key]]),
-                        any(_is_crowded(one) for one in found[key]), tuple(one.key for one in found[key]))
+                        any(one.crowded for one in found[key]), tuple(one.key for one in found[key]))
                  for key in sorted(found))
 
 
-def _is_crowded(trial):
-    return trial.execution.get("local_workers", 0) > trial.execution.get("cores", np.inf)
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A law fitted to timings.
 
+    misses      root mean square of log(law / measured) at its best fit
+    parameters  that fit best in each draw, arrays of shape (draws,); None where the timings refute the law
+    """
 
-def step_seconds(parameters: Parameters, workers, per_node, examples, passes=1):
-    """t of the module's text; ``examples`` are a worker's in one pass. Broadcasts over all arguments."""
-    inside, nodes = np.minimum(workers, per_node), np.ceil(np.asarray(workers) / per_node)
-    one_pass = parameters.fixed + parameters.example * examples
-    allreduce = (_ring(parameters.hop, parameters.volume, inside)
-                 + _ring(parameters.node_hop, parameters.node_volume, nodes))
-    longer, shorter = np.maximum(one_pass, allreduce), np.minimum(one_pass, allreduce)
-    with np.errstate(under="ignore"):
-        both = longer * (1 + (shorter / longer) ** parameters.overlap) ** (1 / parameters.overlap)
-    return (passes - 1) * one_pass + both
+    law: Law
+    misses: float
+    parameters: Parameters | None
 
-
-def _ring(hop, volume, count):
-    return 2 * (count - 1) * (hop + volume / count)
+    @property
+    def refuted(self):
+        return self.parameters is None
 
 
 @dataclass(frozen=True, eq=False)
 class StepModel:
-    """The model fitted to timings: its parameters in every draw, and what the timings leave unknown.
+    """The laws fitted to timings, and what the timings leave unknown.
 
+    fits             of each law, the best first
     within, between  whether the links within a node, and between nodes, were measured or given
     given            whether those between nodes were given
-    misses           root mean square of log(model / measured) at the best fit; NaN where there is nothing to miss
-    settings         how many ways of running it was fitted to
+    settings         how many ways of running they were fitted to
+    reach            up to how many times the workers that were timed the laws are a guide
     """
 
-    parameters: Parameters
+    fits: tuple[Fit, ...]
     within: bool
     between: bool
     given: bool
-    misses: float
     settings: int
+    draws: int
+    reach: int
+
+    @property
+    def fitting(self) -> tuple[Fit, ...]:
+        """The laws that the timings do not refute."""
+        return tuple(fit for fit in self.fits if not fit.refuted)
+
+    @property
+    def misses(self):
+        """Root mean square of log(model / measured) of the law that fits best."""
+        return self.fitting[0].misses
+
+    def seconds(self, workers, per_node, examples, passes=1) -> np.ndarray:
+        """Draws of t, of the laws that fit in turn."""
+        return np.stack([fit.law.seconds(fit.parameters, workers, per_node, examples, passes)
+                         for fit in self.fitting], -1).ravel()[:self.draws]
 
     def interval(self, name, confidence):
-        """(median, low, high) of a parameter over the draws; NaN where it was not fitted."""
-        values = getattr(self.parameters, name)
+        """(median, low, high) of a parameter over the draws of the laws that fit."""
+        values = np.sort(np.concatenate([getattr(fit.parameters, name) for fit in self.fitting]))
         tail = (1 - confidence) / 2
-        return tuple(map(float, np.quantile(values, (0.5, tail, 1 - tail))))
+        return tuple(float(values[round(level * (len(values) - 1))]) for level in (0.5, tail, 1 - tail))
 
     @property
     def names(self) -> tuple[str, ...]:
         """The parameters that it has: those of links only where they are known, and of an overlap with them."""
-        return tuple(name for name in NAMES if getattr(self.parameters, name).any()
+        return tuple(name for name in NAMES if any(getattr(fit.parameters, name).any() for fit in self.fitting)
                      and (name != "overlap" or self.within or self.between))
 
     def is_given(self, name, confidence):
@@ -264,115 +258,29 @@ def fit_steps(timings: Sequence[Timing], between: tuple[float, float] | None = N
     between  h' and v' where they are given; where no links within a node were timed they stand for h and v as well
     spread   of the logarithms of single runs' times; by default pooled over the timings
     """
-    problem = _Problem(timings, between, pooled([one.seconds for one in timings]) if spread is None else spread)
-    best, spent = problem.best()
-    residuals = problem.model(best) - problem.logs
-    freedom = len(timings) - spent
-    misfit = np.sum((residuals / problem.deviation) ** 2)
-    if freedom >= 1 and misfit > freedom:           # the model misses by more than the times spread
-        problem.deviation = problem.deviation * np.sqrt(misfit / freedom)
-    found = problem.natural(problem.disturbed(best, draws, np.random.default_rng([seed, 1])))
+    spread = pooled([one.seconds for one in timings]) if spread is None else spread
+    observed = _observed(timings, between, spread)
+    problems = [Problem(law, observed) for law in (LAWS if observed.timed or between else (RING,))]
+    problems.sort(key=lambda one: one.misfit)
+    best = problems[0]
+    fitting = [one for one in problems if not one.worse(best)]
+    random, share = np.random.default_rng([seed, 1]), -(-draws // len(fitting))
+    fits = [Fit(one.law, float(np.sqrt(np.mean(one.misses ** 2))),
+                one.disturbed(share, random, best.inflation) if one in fitting else None) for one in problems]
     given = between is not None
     within = given or max(min(one.workers, one.per_node) for one in timings) > 1
-    return StepModel(Parameters(**{name: getattr(found, name)[:, 0] for name in NAMES}), within,
-                     given or max(one.nodes for one in timings) > 1, given,
-                     float(np.sqrt(np.mean(residuals ** 2))), len(timings))
+    between_known = given or max(one.nodes for one in timings) > 1
+    sure = spread.freedom and np.median(observed.deviation) * np.sqrt(best.inflation) <= SURE_WITHIN
+    return StepModel(tuple(fits), within, between_known, given, len(timings), draws, FAR if given or sure else NEAR)
 
 
-class _Problem:
-    """The least-squares problem. Its unknowns, each with a normal prior, are at the median local batch the logarithm of
-    a pass and the fixed part's share of it (logit), so that what times settle and what they may not are apart; for each
-    kind of link that was timed the logarithms of a hop and of what all bytes take at the most workers; and the overlap.
-    """
-
-    SHARE = (0.0, 2.5)              # of a logit: a half, from 0.7 % to 99.3 %
-    HOP = (np.log(2e-5), 2.0)       # seconds: 20 us, from 0.4 us to 1 ms
-    VOLUME = (np.log(0.2), 2.5)     # in passes: a fifth, from 1/700 to 27
-    OVERLAP = (-1.5, 1.5)           # of p: 2.6, from 1.1 to 8.2
-
-    def __init__(self, timings, between, spread):
-        self.logs = np.log([one.value for one in timings])
-        self.at = [np.array([getattr(one, name) for one in timings], float)
-                   for name in ("workers", "per_node", "examples", "passes")]
-        self.freedom = spread.freedom
-        deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
-        self.deviation = np.hypot(deviation / np.sqrt([len(one.seconds) for one in timings]), MODEL_DEVIATION)
-        self.given = between
-        self.examples = float(np.exp(np.median(np.log(self.at[2]))))
-        pass_log = float(np.median(self.logs - np.log(self.at[3])))
-        self.counts = {WITHIN: max(min(one.workers, one.per_node) for one in timings),
-                       BETWEEN: 1 if between else max(one.nodes for one in timings)}
-        self.timed = [names for names, count in self.counts.items() if count > 1]
-        priors = [(pass_log, 3.0), self.SHARE]
-        for _ in self.timed:
-            priors += [self.HOP, (pass_log + self.VOLUME[0], self.VOLUME[1])]
-        self.centre, self.width = np.array([*priors, self.OVERLAP]).T
-
-    def natural(self, unknowns) -> Parameters:
-        """Parameters of unknowns of shape (..., unknowns), each of shape (..., 1)."""
-        column = [unknowns[..., at, None] for at in range(unknowns.shape[-1])]
-        one_pass, share = np.exp(column[0]), expit(column[1])
-        values = {"fixed": one_pass * share, "example": one_pass * (1 - share) / self.examples}
-        for at, names in enumerate(self.timed):
-            count = self.counts[names]
-            hop, part = np.exp(column[2 + 2 * at]), np.exp(column[3 + 2 * at])
-            values |= dict(zip(names, (hop, part * count / (2 * (count - 1)))))
-        for names in (BETWEEN, WITHIN) if self.given else ():
-            for name, seconds in zip(names, self.given):
-                values.setdefault(name, np.full_like(one_pass, seconds))
-        values["overlap"] = 1 + 9 * expit(column[-1])
-        return Parameters(**{name: values.get(name, np.zeros_like(one_pass)) for name in NAMES})
-
-    def model(self, unknowns):
-        """Logarithms of the model's times, shape (..., timings)."""
-        return np.log(step_seconds(self.natural(unknowns), *self.at))
-
-    def residuals(self, unknowns, logs, centre):
-        """Over their deviations: of the times, then of the prior; shape (..., timings + unknowns)."""
-        return np.concatenate([(self.model(unknowns) - logs) / self.deviation, (unknowns - centre) / self.width], -1)
-
-    def slopes(self, unknowns):
-        """Of the residuals, by each unknown: shape (..., timings + unknowns, unknowns)."""
-        size = unknowns.shape[-1]
-        moved = self.model(unknowns[..., None, :] + 1e-5 * np.eye(size))
-        times = (moved - self.model(unknowns)[..., None, :]) / 1e-5 / self.deviation
-        prior = np.broadcast_to(np.diag(1 / self.width), (*unknowns.shape, size))
-        return np.concatenate([np.swapaxes(times, -1, -2), prior], -2)
-
-    def best(self):
-        """The unknowns that fit best, and the degrees of freedom that the times gave up for them."""
-        found, *_ = leastsq(self.residuals, self.centre, args=(self.logs, self.centre), full_output=True,
-                            Dfun=lambda unknowns, *_: self.slopes(unknowns))
-        slopes = self.slopes(found)
-        times = slopes[:len(self.logs)]
-        return found, float(np.trace(times @ np.linalg.pinv(slopes.T @ slopes) @ times.T))
-
-    def disturbed(self, start, draws, random, most=60):
-        """The unknowns that fit best to disturbed times and priors, one row a draw: what leastsq would find for each,
-        by the same method (Levenberg-Marquardt) over all at once."""
-        scale = 1.0
-        if self.freedom:            # Student's t, to the 98 % that hold for one degree of freedom
-            scale = np.minimum(np.sqrt(self.freedom / random.chisquare(self.freedom, (draws, 1))), 40.0)
-        logs = self.logs + scale * self.deviation * random.standard_normal((draws, len(self.logs)))
-        centre = self.centre + self.width * random.standard_normal((draws, len(start)))
-        unknowns, damping = np.tile(start, (draws, 1)), np.full(draws, 1e-2)
-        residuals = self.residuals(unknowns, logs, centre)
-        active = np.arange(draws)
-        for _ in range(most):
-            slopes = self.slopes(unknowns[active])
-            square = np.einsum("drp,drq->dpq", slopes, slopes)
-            square += damping[active, None, None] * square * np.eye(len(start))
-            downhill = -np.einsum("drp,dr->dp", slopes, residuals[active])
-            step = np.linalg.solve(square, downhill[..., None])[..., 0]
-            moved = self.residuals(unknowns[active] + step, logs[active], centre[active])
-            better = (moved ** 2).sum(1) <= (residuals[active] ** 2).sum(1)
-            unknowns[active[better]] += step[better]
-            residuals[active[better]] = moved[better]
-            damping[active] = np.clip(np.where(better, damping[active] / 5, damping[active] * 4), 1e-9, 1e9)
-            active = active[np.abs(step / self.width).max(1) > 1e-3]
-            if not len(active):
-                break
-        return unknowns
+def _observed(timings, between, spread):
+    deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
+    return Observed(*(np.array([getattr(one, name) for one in timings], float)
+                      for name in ("workers", "per_node", "examples", "passes")),
+                    np.log([one.value for one in timings]),
+                    np.hypot(deviation / np.sqrt([len(one.seconds) for one in timings]), MODEL_DEVIATION),
+                    spread.freedom or ASSUMED_FREEDOM, between)
 
 
 @dataclass(frozen=True, eq=False)
@@ -436,20 +344,27 @@ class StepTimes:
         if timing is not None:
             return StepTime(timing.value, timing.value * np.exp(self._deviation(timing)), MEASURED)
         examples = global_batch / workers / passes
-        draws = step_seconds(self.model.parameters, workers, per_node, examples, passes)
+        draws = self.model.seconds(workers, per_node, examples, passes)
         if not self.model.knows(workers, per_node):
             mark = BOUNDED
         else:
             own = workers, min(workers, per_node), -(-workers // per_node), examples
             inside = all(low <= value <= high for value, (low, high) in zip(own, self._ranges))
             mark = INTERPOLATED if inside else EXTRAPOLATED
-        return StepTime(float(np.median(draws)), draws, mark)
+        return StepTime(float(np.median(draws)), draws, mark, len(self.model.fitting),
+                        mark != BOUNDED and self._is_far(workers, per_node))
+
+    def _is_far(self, workers, per_node):
+        """Whether it is beyond the reach of the laws, by workers or where the links were timed by members of a link."""
+        own = workers, min(workers, per_node), -(-workers // per_node)
+        held = zip(own[:1] if self.model.given else own, self._ranges)
+        return any(value > self.model.reach * most for value, (_, most) in held)
 
     def _deviation(self, timing):
         """Draws of the error of the logarithm of a timing."""
         random = np.random.default_rng([self.seed, 2, timing.workers, timing.per_node, timing.global_batch,
                                         timing.passes])
-        spread, size = self.timings.spread, len(self.model.parameters.fixed)
+        spread, size = self.timings.spread, self.model.draws
         if spread.freedom:
             deviates = stdtrit(spread.freedom, levels(size)) * spread.deviation / np.sqrt(len(timing.seconds))
         else:

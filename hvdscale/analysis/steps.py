@@ -152,6 +152,7 @@ class Cell:
     confidence: float
     pools: Pools                    # the spreads that it shares with the other cells of its section
     draws: tuple[Run, ...] = ()     # feasible trials of the search that the setting comes from, pruned ones too
+    best_of_n: int | None = None    # how many of them its steps are the best of; None: all
 
     @property
     def searched(self) -> bool:
@@ -165,10 +166,12 @@ class Cell:
 
     @cached_property
     def steps(self) -> Estimate:
-        """S: steps to target; of a search the fewest of its trials, see minimum.best_of."""
+        """S: steps to target; of a search the median best of best_of_n of its trials, see minimum.best_of."""
         if self.searched:
             return best_of(*(np.array([getattr(run, name) for run in self.draws], float)
-                             for name in ("steps", "steps_before", "last_step")), confidence=self.confidence)
+                             for name in ("steps", "steps_before", "last_step")),
+                           pruned=[run.trial.pruned for run in self.draws], n=self.best_of_n,
+                           confidence=self.confidence)
         return self._to_target("steps", [run.last_step for run in self.runs if not run.met])
 
     @cached_property
@@ -226,8 +229,7 @@ class Cell:
     @cached_property
     def oversubscribed(self):
         """Whether its trials ran with more workers on a host than it has cores: their times say little."""
-        return any(trial.execution.get("local_workers", 0) > trial.execution.get("cores", np.inf)
-                   for trial in self.considered)
+        return any(trial.crowded for trial in self.considered)
 
 
 def cell_of(runs, confidence=CONFIDENCE, pools=Pools()) -> Cell:

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtri
 
-from .hyperbola import hyperbola_of
+from .critical_batch_fit import fit_critical_batch, steps_at
 from .intervals import CONFIDENCE
 from .step_time import BOUNDED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED, TOLD_APART, levels
 from .steps import Estimate
@@ -74,6 +74,7 @@ class StepsCurve:
     points: tuple[StepsPoint, ...]          # by batch
     critical: np.ndarray | None             # draws of B_crit, shape (draws,): of the fit, else the noise scale
     examples: np.ndarray | None = None      # draws of S_min B_crit of the fit, likewise; None: there is no fit
+    shape: np.ndarray | None = None         # draws of its p, likewise
     confidence: float = CONFIDENCE
     draws: int = DRAWS
     seed: int = 0
@@ -156,12 +157,13 @@ class StepsCurve:
     def _beyond(self, beside, batch):
         above = batch > beside.global_batch
         if self.critical is not None:
-            factor = (1 / batch + 1 / self.critical) / (1 / beside.global_batch + 1 / self.critical)
+            shape = 1.0 if self.shape is None else self.shape
+            factor = np.divide(*(steps_at(one, 1.0, self.critical, shape) for one in (batch, beside.global_batch)))
         else:
             factor = (beside.global_batch / batch) ** self._slope(above)
         value, drawn = beside.steps.value * float(np.median(factor)), self._of(beside) * factor
         if self.examples is not None:
-            curve = self.examples * (1 / batch + 1 / self.critical)
+            curve = steps_at(batch, self.examples, self.critical, self.shape)
             value, drawn = float(np.median(curve)), np.where(np.isinf(drawn), np.inf, curve)
         return Steps(value, drawn, PREDICTED if self.predicted else EXTRAPOLATED, log_variance(factor),
                      open=above and self.open_above)
@@ -173,7 +175,7 @@ class StepsCurve:
         if len(self.met) < 2:
             return share
         left, right = self.met[-2:] if above else self.met[:2]
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore"):        # where one was not met
             slope = np.log(self._of(left) / self._of(right)) / np.log(right.global_batch / left.global_batch)
         slope = np.clip(np.where(np.isfinite(slope), slope, 1 if above else 0), 0, 1)
         return share * slope if above else 1 - share * (1 - slope)
@@ -216,14 +218,14 @@ def points_of_curve(curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
 def points_of_both(section, curve) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
     """Likewise of a section some of whose batches were searched: those as the curve has them, with the seeds of the
     best trial; the fit through all."""
-    searched = {trial.global_batch for trial in section.trials if trial.sweep}
+    searched = {point.global_batch for point in curve.points}
     own = {point.global_batch: point for point in points_of(section)[0]}
     points = [_with_seeds(point, own.get(point.global_batch)) for point in points_of_curve(curve)[0]
               if point.global_batch in searched]
     points += [point for batch, point in own.items() if batch not in searched]
     points.sort(key=lambda point: point.global_batch)
-    fit = hyperbola_of([point.global_batch for point in points], [point.steps for point in points],
-                       section.options.confidence)
+    fit = fit_critical_batch([point.global_batch for point in points], [point.steps for point in points],
+                             section.options.confidence)
     return tuple(points), _draws_of(fit)
 
 
@@ -235,7 +237,7 @@ def _with_seeds(point, own):
 
 
 def _draws_of(fit):
-    """See Hyperbola.draws; None where there is no fit."""
+    """See CriticalBatchFit.draws; None where there is no fit."""
     return None if fit is None else fit.draws
 
 
@@ -243,16 +245,17 @@ def steps_curve(points: Sequence[StepsPoint], fit=None, *, noise=None, confidenc
                 seed=0) -> StepsCurve:
     """The curve of these points.
 
-    fit    draws of their hyperbola (Hyperbola.draws), of any number, or None
+    fit    draws of the curve fitted to them (CriticalBatchFit.draws), of any number, or None
     noise  draws of the noise scale, which stands for B_crit where there is no fit, of any number, or None
     """
-    examples, critical = (None, noise) if fit is None else np.asarray(fit, float).T
+    examples, critical, shape = (None, noise, None) if fit is None else np.asarray(fit, float).T
     if critical is not None:            # evenly by B_crit, so that its quantiles stay
         taken = np.argsort(critical)[(levels(draws) * len(critical)).astype(int)]
         taken = np.random.default_rng([seed, 5]).permutation(taken)
-        critical, examples = np.asarray(critical, float)[taken], None if examples is None else examples[taken]
+        critical, examples, shape = (None if one is None else np.asarray(one, float)[taken]
+                                     for one in (critical, examples, shape))
     points = tuple(sorted(points, key=lambda point: point.global_batch))
-    return StepsCurve(points, critical, examples, confidence, draws, seed)
+    return StepsCurve(points, critical, examples, shape, confidence, draws, seed)
 
 
 def noise_draws(scale, low=np.nan, high=np.nan, confidence=CONFIDENCE, draws=DRAWS, seed=0):

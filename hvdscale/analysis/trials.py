@@ -18,6 +18,7 @@ import numpy as np
 
 from ..ends import PRUNED
 from ..log.check import refuse_unsound
+from ..log.nans import count_nans
 from ..log.plan_text import plan_at, read_plan
 from ..log.schema import Status
 from ..scaling import TUNED
@@ -103,8 +104,18 @@ class Trial:
         return self.plan.get("measurement") or {}
 
     @property
+    def nan_counts(self) -> dict[str, int]:
+        """At how many of its evaluations a metric that was measured was NaN, by ``split/metric``."""
+        return count_nans(self.metrics, self.measurement)
+
+    @property
     def execution(self):
         return self.plan.get("execution") or {}
+
+    @property
+    def crowded(self) -> bool:
+        """Whether its host had fewer cores than workers, those of other trials of a sweep included."""
+        return self.execution.get("local_workers", 0) > self.execution.get("cores", np.inf)
 
     @cached_property
     def last_step(self):

@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Value:
-    """A number with the ends of its interval: quantiles of its draws."""
+    """A number with the ends of its interval: the hull over laws of quantiles of its draws."""
 
     value: float
     low: float
@@ -91,6 +91,11 @@ class Option:
         """Whether its time is a lower bound only: the lower end of its interval without links that were not timed."""
         return self.step_time.mark == BOUNDED
 
+    @property
+    def out_of_reach(self):
+        """Whether it has too many workers for the laws of the step time: its time has no upper end."""
+        return self.step_time.open
+
 
 NO_TIMES, NO_STEPS, NOT_MET, AT_ONCE = "no step times", "no steps", "not met", "met at once"     # why there is no plan
 
@@ -108,8 +113,8 @@ class NoPlan:
 
 @dataclass(frozen=True, eq=False)
 class WorkerPlan:
-    """The options by worker count, and which to take; one that is a lower bound only, or whose steps are open, is taken
-    for none."""
+    """The options by worker count, and which to take; one that is a lower bound only, or whose steps or step time
+    are open, is never taken."""
 
     workload: object
     target: object                          # None: there is none, as for steps that the user gave
@@ -128,12 +133,19 @@ class WorkerPlan:
     @property
     def eligible(self) -> tuple[Option, ...]:
         """The options that may be recommended."""
-        return tuple(option for option in self.options if not (option.bounded or option.steps.open))
+        return tuple(option for option in self.options
+                     if not (option.bounded or option.out_of_reach or option.steps.open))
 
     @property
     def uses_model(self):
         """Whether a step time of an option that may be recommended is not as measured."""
         return any(option.step_time.mark != MEASURED for option in self.eligible)
+
+    def is_crowded(self, option) -> bool:
+        """Whether its step time was measured on hosts with fewer cores than workers."""
+        way = option.workers, option.global_batch, option.passes
+        return any(one.crowded for one in self.times.timings.found
+                   if (one.workers, one.global_batch, one.passes) == way)
 
     @property
     def fastest(self) -> Option | None:
@@ -347,19 +359,23 @@ class _Draft:
         self.cell = times.cell_of(timing) if timing else None
         self.bounded = self.step_time.mark == BOUNDED
         if self.bounded:
-            self.step_time = replace(self.step_time, value=quantiles(self.step_time.draws, self.confidence)[0])
+            self.step_time = replace(self.step_time, value=hull(self.step_time.draws, self.confidence,
+                                                                self.step_time.laws)[0])
 
     def option(self, first, relative) -> Option:
         """The option; ``first`` is the draft of the smallest worker count."""
         unit, unit_price = (first.value, first.price) if relative else (1.0, 1.0)
         draws = _quotient(self.draws, first.draws) if relative else self.draws
         paid = self.price / unit_price
-        seconds = self._seconds(self.value / unit, draws)
+        laws = max(first.step_time.laws, self.step_time.laws)
+        seconds = self._seconds(self.value / unit, draws, laws if relative else self.step_time.laws)
         statistical = _ratio(first.steps, self.steps, first.batch / self.batch, self.confidence)
         system = _ratio(first.step_time, self.step_time, self.batch / first.batch * first.workers / self.workers,
-                        self.confidence)
+                        self.confidence, laws)
         if self.bounded:
             system = Value(system.high, 0.0, system.high)
+        elif self.step_time.open:
+            system = replace(system, low=0.0)
         own = log_variance(self.step_time.draws)
         variance = log_variance(self.steps.draws) + own
         outside = self.steps.extrapolation + own * (self.step_time.mark == EXTRAPOLATED)
@@ -369,19 +385,26 @@ class _Draft:
                       Value(*(paid * end for end in (seconds.value, seconds.low, seconds.high))), draws, paid * draws,
                       statistical, system, share, self.trials)
 
-    def _seconds(self, value, draws):
+    def _seconds(self, value, draws, laws):
         """T with its interval: that of the cell where this is its own time, else quantiles of the draws."""
         if self.bounded:
-            low = quantiles(draws, self.confidence)[0]
+            low = hull(draws, self.confidence, laws)[0]
             return Value(low, low, np.inf)
         own = self.cell and self.cell.seconds
         if own and np.isclose(value, own.value, rtol=1e-9):
             return Value(float(value), own.low, own.high)
-        return _value(value, draws, self.confidence)
+        known = _value(value, draws, self.confidence, laws)
+        return replace(known, high=np.inf) if self.step_time.open else known
 
 
-def _value(value, draws, confidence):
-    return Value(float(value), *quantiles(draws, confidence))
+def _value(value, draws, confidence, laws=1):
+    return Value(float(value), *hull(draws, confidence, laws))
+
+
+def hull(draws, confidence, laws):
+    """The ends of an interval that holds the interval of each law; the draws are of this many laws in turn."""
+    lows, highs = zip(*(quantiles(draws[at::laws], confidence) for at in range(laws)))
+    return min(lows), max(highs)
 
 
 def _quotient(above, below):
@@ -393,5 +416,5 @@ def _quotient(above, below):
     return np.where(np.isnan(found), np.inf, found)         # neither of them meets
 
 
-def _ratio(above, below, factor, confidence):
-    return _value(factor * above.value / below.value, factor * _quotient(above.draws, below.draws), confidence)
+def _ratio(above, below, factor, confidence, laws=1):
+    return _value(factor * above.value / below.value, factor * _quotient(above.draws, below.draws), confidence, laws)

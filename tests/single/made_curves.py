@@ -5,12 +5,13 @@ Points are scrambled Sobol points, as a search draws them; those beyond a cliff 
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from scipy.stats import binom, nct, norm, qmc
 
+from hvdscale.analysis.critical_batch_fit import HYPERBOLA, OVERHEAD, steps_at
 from hvdscale.analysis.intervals import pooled
 from hvdscale.analysis.minimum import best_of
 from hvdscale.analysis.regimes import PERFECT_WITHIN, USEFUL_WITHIN, regimes_of
@@ -85,17 +86,20 @@ class Searches:
     steps: np.ndarray           # as read at evaluations; inf: not met within the budget
     before: np.ndarray
     last: np.ndarray
+    pruned: np.ndarray
     true: float                 # median best-of-n of the steps at which the target was met
     read: float                 # and of the steps as they were read
 
 
-def searches_of(landscape, n, count, random, *, true=1000.0, spacing=0.02, censored=0.0, prune_keep=None) -> Searches:
+def searches_of(landscape, n, count, random, *, true=1000.0, spacing=0.02, censored=0.0, prune_keep=None,
+                best_of_n=None) -> Searches:
     """Made searches.
 
     spacing   of evaluations, as a share of the true steps
     censored  share of trials that do not meet the target within the budget
+    best_of_n how many trials ``true`` is the median best of; by default all n
     """
-    centre, quantiles = median_best(landscape, n)
+    centre, quantiles = median_best(landscape, best_of_n or n)
     log_steps = landscape.searches(n, count, random)
     every = spacing * true
     budget = np.ceil(true * np.exp(quantiles[round(100 * (1 - censored))] - centre) / every) * every
@@ -107,7 +111,8 @@ def searches_of(landscape, n, count, random, *, true=1000.0, spacing=0.02, censo
             kept = np.sort(steps[:, :trial], axis=1)[:, prune_keep - 1]
             last[:, trial] = np.minimum(budget, kept)
     unmet = steps > last
-    return Searches(np.where(unmet, np.inf, steps), np.where(unmet, np.nan, steps - every), last, true,
+    return Searches(np.where(unmet, np.inf, steps), np.where(unmet, np.nan, steps - every), last,
+                    unmet & (last < budget), true,
                     float(np.ceil(true / every) * every))
 
 
@@ -116,23 +121,30 @@ LANDSCAPES = (Landscape("bowl", 2, 4, 0.03), Landscape("bowl", 4, 4, 0.1), Lands
 SPACINGS = (0.01, 0.02, 0.05, 0.1, 0.2)         # of evaluations, as a share of S
 CENSORED = (0.0, 0.3, 0.6, 0.8)                 # share of trials
 NOISES = (0.03, 0.1, 0.2)                       # of repeats, standard deviation of log(steps)
-HYPERBOLA, KNEE = "hyperbola", "knee"
+KNEE = np.inf                                   # of the shapes p; the hyperbola is 1
 
 
 @dataclass(frozen=True)
 class Known:
     """What a made sweep was made of: a curve whose both ends lie among its batches."""
 
-    shape: str
+    shape: float
     s_min: float
     b_crit: float
     batches: np.ndarray
+    rise: tuple[float, ...] = ()    # of the steps over the curve, by batch
 
     @property
     def steps(self):
         """S at each batch."""
-        ratio = self.b_crit / self.batches
-        return self.s_min * (1 + ratio if self.shape == HYPERBOLA else np.maximum(1, ratio))
+        steps = (self.s_min * np.maximum(1, self.b_crit / self.batches) if self.shape == KNEE else
+                 steps_at(self.batches, self.s_min * self.b_crit, self.b_crit, self.shape))
+        return steps * self.rise if self.rise else steps
+
+    def excess(self, share):
+        """The batch at which B S is this share above S_min B_crit."""
+        grown = 1 + share if self.shape == KNEE else ((1 + share) ** self.shape - 1) ** (1 / self.shape)
+        return self.b_crit * grown
 
     @property
     def perfect_until(self):
@@ -146,10 +158,11 @@ class Known:
         return self.batches[self.steps <= (1 + USEFUL_WITHIN) * self.steps.min()].min()
 
 
-def known_curve(random, shape=HYPERBOLA) -> Known:
-    """A curve with any critical batch from 64 to 2048, at batches 16 to 8192."""
-    s_min, b_crit = np.exp(random.uniform(np.log([100, 64]), np.log([2000, 2048])))
-    return Known(shape, float(s_min), float(b_crit), 2 ** np.arange(4, 14))
+def known_curve(random, shape=HYPERBOLA, count=10) -> Known:
+    """A curve with any critical batch from the second to the last but one of ``count`` batches, 16 and upwards."""
+    batches = 2 ** (4 + np.arange(count) * (1 if count > 6 else 2))
+    s_min, b_crit = np.exp(random.uniform(np.log([100, batches[1]]), np.log([2000, batches[-2]])))
+    return Known(shape, float(s_min), float(b_crit), batches)
 
 
 def searched(known, n, random, number=0):
@@ -161,40 +174,86 @@ def searched(known, n, random, number=0):
             zip(made.steps, made.before, made.last, known.steps)]
 
 
+def searched_unevenly(known, random, number=0, most=60, least=6, common=True):
+    """Likewise with trials falling from ``most`` at the smallest batch to ``least`` at the largest: each batch the best
+    of ``least`` of its trials, or of all. What they are of is the median best of ``least``."""
+    counts = np.rint(np.geomspace(most, least, len(known.batches))).astype(int)
+    setting = {"spacing": SPACINGS[number % 5], "prune_keep": (None, 5)[number // 5 % 2], "best_of_n": least}
+    found = []
+    for count, true in zip(counts.tolist(), known.steps):
+        made = searches_of(LANDSCAPES[number % 6], count, 1, random, **setting)
+        found.append(best_of(made.steps[0], made.before[0], made.last[0], pruned=made.pruned[0],
+                             n=least if common else count).scaled(true / made.true))
+    return found
+
+
 def repeated(known, seeds, random, number=0):
     """An Estimate for each batch of a sweep that ran one setting under so many seeds at each, spreads pooled."""
     every = SPACINGS[number % 5] * known.steps[:, None]
     steps = known.steps[:, None] * np.exp(NOISES[number % 3] * random.standard_normal((len(known.batches), seeds)))
-    steps = np.ceil(steps / every) * every
+    offset = random.random() * every            # of the evaluations from the true steps: the same share at every batch
+    steps = np.ceil((steps - offset) / every) * every + offset
     before = np.maximum(steps - every, 0.0)
     pool, pool_before = pooled(steps), pooled(before)
     return [estimate(one, other, (), pool, pool_before) for one, other in zip(steps, before)]
 
 
-QUANTITIES = ("steps", "s_min", "b_crit", "perfect_until", "maximum_useful")
+def risen(known, slope):
+    """A Known whose steps rise as this power of the batch at its last three batches."""
+    ratio = np.maximum(1, known.batches / known.batches[-4]) ** slope
+    return replace(known, rise=tuple(ratio))
 
 
-def coverage(sweep, sweeps, seed=0, shape=HYPERBOLA):
-    """Share of sweeps whose interval holds what it is of, and the median ratio of its ends, by quantity.
+QUANTITIES = ("steps", "s_min", "b_crit", "half_efficient", "overhead", "perfect_until", "maximum_useful")
 
-    sweep  makes the estimates of a Known: searched or repeated, with its n
+
+@dataclass(frozen=True)
+class Held:
+    """Over sweeps: the share of intervals that hold what they are of, the median ratio of their ends, and the mean of
+    log2(value / truth)."""
+
+    share: float
+    ratio: float
+    bias: float
+
+    @property
+    def interval(self):
+        """(share, ratio)."""
+        return self.share, self.ratio
+
+
+def coverage(sweep, sweeps, seed=0, shape=HYPERBOLA, count=10, slope=0.0) -> dict[str, Held]:
+    """How the intervals of made sweeps hold, by quantity; of a rising tail those where the tail was left out.
+
+    sweep  makes the estimates of a Known: searched, searched_unevenly or repeated
+    slope  the power of the batch with which steps rise at the last three batches, three or more beyond the critical one
     """
     random = np.random.default_rng(seed)
-    held, wide = {name: [] for name in QUANTITIES}, {name: [] for name in QUANTITIES}
+    found = {name: [] for name in QUANTITIES}
     for number in range(sweeps):
-        known = known_curve(random, shape)
+        known = known_curve(random, shape, count)
+        if slope:
+            known = risen(replace(known, b_crit=float(known.b_crit / 2 ** 3)), slope)
         estimates = sweep(known, random=random, number=number)
         regimes = regimes_of(known.batches.tolist(), estimates)
-        fit = regimes.fit if shape == HYPERBOLA else None
-        found = {"steps": list(zip(estimates, known.steps)),
-                 "perfect_until": [(regimes.perfect_until, known.perfect_until)],
-                 "maximum_useful": [(regimes.maximum_useful, known.maximum_useful)]}
-        if fit:
-            found |= {"s_min": [(fit.s_min, known.s_min)], "b_crit": [(fit.b_crit, known.b_crit)]}
-        for name, pairs in found.items():
-            held[name] += [bool(one.low <= true <= one.high) for one, true in pairs]
-            wide[name] += [one.high / one.low if one.low > 0 else np.inf for one, _ in pairs]
-    return {name: (float(np.mean(held[name])), float(np.median(wide[name]))) for name in QUANTITIES if held[name]}
+        fit = regimes.fit
+        if fit is None or slope and not fit.left_out:      # too few of three batches met
+            continue
+        found["steps"] += list(zip(estimates, known.steps))
+        for name in ("perfect_until", "maximum_useful"):
+            found[name].append((getattr(regimes, name), getattr(known, name)))
+        found["s_min"].append((fit.s_min, known.s_min))
+        found["b_crit"].append((fit.b_crit, known.b_crit))
+        found["half_efficient"].append((fit.half_efficient, known.excess(1.0)))
+        found["overhead"].append((fit.overhead, known.excess(OVERHEAD)))
+    return {name: _held(pairs) for name, pairs in found.items()}
+
+
+def _held(pairs):
+    values = [one.value / true for one, true in pairs if 0 < one.value < np.inf]
+    return Held(float(np.mean([one.low <= true <= one.high for one, true in pairs])),
+                float(np.median([one.high / one.low if one.low > 0 else np.inf for one, _ in pairs])),
+                float(np.mean(np.log2(values))))
 
 
 def by_bootstrap(steps, share=1.0):

@@ -7,9 +7,10 @@ import pytest
 
 from hvdscale.analysis.budgets import (DIVERGED, LOST, MEASURED, SHORT, Budget, best_under, best_value_of, held_to)
 from hvdscale.analysis.studies import studies_of
+from hvdscale.ends import PRUNED
 from hvdscale.errors import UsageError
 from hvdscale.log.schema import Status
-from hvdscale.report.budgets import budgets_said, budgets_table, trials_table
+from hvdscale.report.budgets import budgets_said, budgets_table, notes, trials_table
 from hvdscale.report.tables import as_csv, as_text, as_values
 from tests.single.made_logs import log, trial
 
@@ -136,6 +137,33 @@ def test_a_best_that_ended_before_the_budget_is_marked_and_said():
     assert found.rows[2][0].best_is_short and not found.rows[0][0].keys == ()
     assert "0.0500 +" in as_text(budgets_table(found))
     assert "the best trial had not spent the budget when it ended" in " ".join(budgets_said(found))
+
+
+PRUNED_TRIAL = {"status": Status.INCOMPLETE, "stop_reason": f"{PRUNED} by its study"}
+
+
+@pytest.mark.parametrize("trials, said", [
+    ([falling(id, 0.3 - 0.1 * id) for id in range(3)], "when it ended, at the end of its own budget, and"),
+    ([falling(0, 0.3), ran(7, [0.9, 0.05])], "when it ended, at its target, and"),
+    ([falling(0, 0.3), ran(7, [0.9, 0.05], **PRUNED_TRIAL)], "when it ended, stopped by its search, and")])
+def test_it_is_said_how_a_best_trial_ended_before_the_budget(trials, said):
+    found = table_of(*trials, budgets=(Budget(10 * BUDGET, "steps"),))
+    assert said in " ".join(budgets_said(found))
+    ways = [way for way in ("own budget", "its target", "its search") if way in " ".join(notes(found))]
+    assert len(ways) == 1 and ways[0] in said
+
+
+def test_a_trial_that_had_no_target_is_not_said_to_have_ended_at_one():
+    found = table_of(falling(0, 0.3, target=None), ran(7, [0.9, 0.05], target=None))
+    assert "when it ended, at the end of its own budget" in " ".join(budgets_said(found))
+
+
+def test_of_a_trial_without_a_budget_in_steps_the_target_in_its_plan_tells_how_it_may_have_ended():
+    for target, said in ((None, "ended, at the end of its own budget"),
+                         ("val/error<0.1", "ended, at its target or at the end of its own budget")):
+        made = falling(0, 0.05, target=target)
+        made.row["budget_steps"] = 0
+        assert said in " ".join(budgets_said(table_of(made, budgets=(Budget(10 * BUDGET, "steps"),))))
 
 
 @pytest.mark.parametrize("trials", [

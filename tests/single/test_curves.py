@@ -1,4 +1,6 @@
 """Curves of searches held as studies, and the sections of a report that tell of the same searches."""
+import csv
+import io
 import math
 
 import numpy as np
@@ -10,8 +12,9 @@ from hvdscale.analysis.sections import Options, analyse
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.schema import Status
+from hvdscale.report.curves import fit_table
 from hvdscale.report.regimes import curve_said
-from hvdscale.report.tables import tables_of
+from hvdscale.report.tables import as_csv, tables_of
 from hvdscale.report.words import summary
 from hvdscale.target import Target
 from tests.single.made_logs import log, trial
@@ -21,8 +24,8 @@ EASY, STRICT = (Target.parse(f"val/error<{value}") for value in ("0.2", "0.1"))
 INF = math.inf
 
 
-def curve(*trials, target=STRICT, **options):
-    return curve_of(studies_of([log(*trials)]), target, **options)
+def curve(*trials, target=STRICT, options=Options()):
+    return curve_of(studies_of([log(*trials)]), target, options)
 
 
 def section(*trials, target=STRICT):
@@ -84,12 +87,59 @@ def test_a_target_that_no_trial_met_is_above_the_steps_they_reached():
 
 
 def test_best_of_fewer_trials_at_every_batch():
-    found = curve(*sweep(), n=2)
+    found = curve(*sweep(), options=Options(trials=2))
     assert [point.steps.value for point in found.points] == [1700, 900, 700, 600]       # the median best of 2 of 6
+    assert (found.n, found.left_out) == (2, ())
 
 
-def test_best_of_more_trials_than_a_batch_has_is_of_all():
-    assert curve(*sweep(), n=10).points[0].steps == curve(*sweep()).points[0].steps
+def uneven():
+    """Batch 512 with two trials, the others with six."""
+    return [one for one in sweep() if one.row["global_batch"] < 512 or one.row["id"] % 100 < 2]
+
+
+def test_batches_are_compared_at_the_smallest_number_of_trials_and_the_report_says_so():
+    found = curve(*uneven())
+    assert [point.steps.value for point in found.points] == [1700, 900, 700, 500] and found.n == 2
+    said = " ".join(curve_said(found))
+    assert "compared at the median best of 2 trials, as batch 512 has no more; the searches have 2-6" in said
+    assert "--trials N compares at N trials and leaves out batches with fewer" in said
+
+
+def test_batches_with_fewer_trials_than_asked_for_are_left_out_and_named():
+    found = curve(*uneven(), options=Options(trials=4))
+    assert (found.batches, found.n, found.left_out) == ((64, 128, 256), 4, ((512, 2),))
+    assert "Left out, with fewer than the 4 trials asked for: batch 512 (2 trials)." in curve_said(found)
+
+
+def test_a_section_compares_its_searches_at_the_same_trials_as_the_curve():
+    for options in (Options(), Options(trials=4)):
+        [group] = analyse(read_trials(log(*uneven())), [STRICT], options)
+        found, expected = group.sections[0], curve(*uneven(), options=options)
+        assert [point.cell.steps for point in found.batches.points] == [point.steps for point in expected.points]
+        assert found.left_out == expected.left_out
+        assert [said for said in curve_said(expected) if "trials" in said][0] in summary(found)
+
+
+def test_all_that_was_fitted_is_in_a_table_for_files():
+    found = curve(*sweep())
+    table = fit_table(found.regimes.fit, found.target, found.keys)
+    [row] = csv.DictReader(io.StringIO(as_csv(table)))
+    fit = found.regimes.fit
+    assert float(row["b_crit"]) == fit.b_crit.value and float(row["s_min_high"]) == fit.s_min.high
+    assert float(row["shape_low"]) == fit.shape.low and row["left_out"] == "none"
+    assert table.rows[0].trials == found.keys and len(found.keys) == 4 and fit_table(None, STRICT) is None
+
+
+def test_a_median_best_that_pruning_hid_is_extrapolated_and_said_to_be():
+    """Ten draws of which the first two met; the others were pruned there, so the third fewest is not known."""
+    pruned = [drawn(number, 900 if number else 800, batch=64, pruned=900) for number in range(2)]
+    pruned += [drawn(number, 2000, batch=64, pruned=900) for number in range(2, 10)]
+    found = curve(*pruned, *[one for one in sweep() if one.row["global_batch"] > 64 and one.row["id"] % 100 < 3],
+                  options=Options(trials=2))
+    first = found.points[0].steps
+    assert first.extrapolated and first.value > 900 and first.low < first.value < first.high < INF
+    assert not any(point.steps.extrapolated for point in found.points[1:])
+    assert "Pruning hid the median best of 2 trials at batch 64" in " ".join(curve_said(found))
 
 
 def test_a_metric_that_no_log_has_makes_no_curve():
@@ -145,7 +195,7 @@ def test_the_table_says_what_the_interval_of_a_search_is_of():
     found = section(*sweep())
     [table] = [table for table in tables_of(found) if table.name == "batches"]
     notes = " ".join(table.notes)
-    assert "the 95% interval of the median best of as many trials" in notes
+    assert "the 95% interval of that median, since other draws" in notes
     assert "does not include that choice" not in notes and "one run" not in notes
     assert any(said.startswith("S = S_min") or "critical batch" in said.lower() for said in summary(found))
 

@@ -48,6 +48,15 @@ def test_the_sentence_has_both_figures_their_ratio_and_how_far_to_trust_them():
     assert "McCandlish et al. 2018" in notes and "Merrill et al. 2025" in notes
 
 
+@pytest.mark.parametrize("b_crit, said", [
+    (Estimate(4020, 251, math.inf, 10), "only show to be at least 250: the intervals leave open"),
+    (Estimate(math.inf, 251, math.inf, 10), "only show to be at least 250. As published"),
+    (Estimate(60, 0.0, 90, 10), "only show to be at most 90: surely too large a guess")])
+def test_of_a_critical_batch_with_one_end_no_value_is_told(b_crit, said):
+    [text] = noise_said(against((256, noise(900, 800, 1000)), b_crit=b_crit))
+    assert said in text and "times the critical batch" not in text
+
+
 @pytest.mark.parametrize("noise_scale, verdict", [
     (noise(320, 200, 500), "leave open whether they differ"), (noise(30, 25, 36), "surely too small a guess")])
 def test_the_verdict_follows_the_interval(noise_scale, verdict):
@@ -86,7 +95,8 @@ def test_the_report_of_runs_at_several_batches_says_it_too(tmp_path):
     said = reported(tmp_path)
     assert re.search(r"The noise scale, \d+ \([^)]*\) examples at batch 1,024, is \d.\d+ \([^)]*\) times the critical "
                      r"batch that the steps to val/error<0.2 tell", said)
-    assert re.search(r"critical batch (\d+ \([^)]*\))\.", said)[1] in said.partition("The noise scale")[2]
+    critical = re.search(r"Critical batch \(E_min / S_min\): (\d+ \([^)]*\));", said)[1]
+    assert critical in said.partition("The noise scale")[2]
     assert "--budget" not in said and "--budget plays no part here" in reported(tmp_path, "--budget", "5 seconds")
 
 

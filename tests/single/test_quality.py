@@ -182,6 +182,14 @@ def test_under_a_budget_of_epochs_it_says_that_these_are_fewer_steps():
     assert not quality_of(studies, COLUMN, True, Budget(100, "steps")).penalty
 
 
+@pytest.mark.parametrize("budget, ended, cure", [
+    (None, "at their target. A search with keep_going", "larger budget"),
+    (Budget(10 * STEPS[-1], "steps"), "at the end of their own budget. A search with a larger budget", "keep_going")])
+def test_where_trials_ended_early_it_says_how_and_what_would_tell(budget, ended, cure):
+    found = quality_of(swept(flat(2, 4, 8, 16, 32), short=(8, 16) if budget is None else ()), COLUMN, True, budget)
+    assert found.why == STOPPED and ended in quality_said(found)[0] and cure not in quality_said(found)[0]
+
+
 def test_where_the_best_trials_ended_early_it_cannot_tell():
     studies = swept(flat(2, 4, 8, 16, 32), short=(8, 16))
     found = quality_of(studies, COLUMN, True)

@@ -1,5 +1,6 @@
 """Published curves: the files that hold them, and how near measured ones come to them."""
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,14 +23,16 @@ MARKS = {"read", "dig", "fit", "mem"}
 
 
 def measured(steps, dataset="mnist", model="simple_cnn", optimizer="nesterov", target="val/error<0.01", size=55000,
-             b_crit=None, perfect=None, width=1.2, runs=3):
+             b_crit=None, perfect=None, width=1.2, runs=3, b_crit_ends=None):
     """A curve as analysis.curves makes it, as far as it is held against published ones; steps: {batch: steps}, inf and
     (inf, last step) not met."""
     def point(batch, value):
         value, beyond = value if isinstance(value, tuple) else (value, math.nan)
         ends = (value / width, value * width) if math.isfinite(value) else (beyond, math.inf)
         return SimpleNamespace(global_batch=batch, steps=Estimate(value, *ends, runs, beyond))
-    fit = b_crit and SimpleNamespace(b_crit=Estimate(b_crit, b_crit / 2, b_crit * 2, 1))
+    fit = None
+    if b_crit is not None:
+        fit = SimpleNamespace(b_crit=Estimate(b_crit, *(b_crit_ends or (b_crit / 2, b_crit * 2)), 1))
     return SimpleNamespace(
         workload=Workload(dataset, model, "", optimizer, size), target=Target.parse(target), confidence=0.95,
         points=tuple(point(*pair) for pair in steps.items()),
@@ -111,6 +114,38 @@ def test_a_batch_that_was_not_met_counts_only_where_it_was_run_for_long_enough()
     assert found.counted("within") == (1, 2)
 
 
+def test_batches_that_never_met_the_target_are_misses_of_the_coverage_mark():
+    curve = measured({batch: (math.inf, 5 * steps) for batch, steps in published_steps().items()})
+    for point in curve.points:              # a few trials met it: the interval begins below what most were run for
+        point.steps = replace(point.steps, low=point.steps.beyond / 5)
+    found = against(curve, mnist())
+    assert found.counted("within") == (0, 10) and found.counted("covered") == (0, 10)
+    assert [mark.passed for mark in found.marks] == [False, None, False]
+
+
+def test_an_interval_covers_only_where_it_has_an_upper_end():
+    open_ended, too_slow = measured(published_steps()), measured({32: 40_000})
+    for curve in (open_ended, too_slow):
+        for point in curve.points:
+            point.steps = replace(point.steps, high=math.inf)
+    found = against(open_ended, mnist())
+    assert found.counted("within") == (10, 10) and found.counted("covered") == (0, 0)
+    assert found.marks[2].passed is None
+    assert any("no upper end" in note for note in published_views([open_ended], "shallue2019").tables[0].notes)
+    assert against(too_slow, mnist()).counted("covered") == (0, 1)
+
+
+@pytest.mark.parametrize("b_crit, ends, passed, said", [
+    (437, (251, math.inf), None, None), (4370, (2000, math.inf), False, "B_crit is at least 4.58 times"),
+    (math.inf, (2000, math.inf), False, "B_crit is at least 4.58 times"), (0.0, (0.0, 600), None, None),
+    (50, (0.0, 100), False, "B_crit is at most 0.23 times")])
+def test_a_critical_batch_with_an_open_end_can_fail_its_mark_and_never_pass_it(b_crit, ends, passed, said):
+    curve = measured(published_steps(), b_crit=b_crit, b_crit_ends=ends)
+    assert against(curve, mnist()).marks[1].passed is passed
+    text = published_views([curve], "shallue2019").said[0]
+    assert said in text if said else "B_crit is" not in text
+
+
 def test_one_run_covers_nothing():
     assert against(measured(published_steps(), runs=1), mnist()).counted("covered") == (0, 0)
 
@@ -126,8 +161,9 @@ def test_another_target_optimizer_or_training_set_is_not_compared_and_said(chang
     assert isinstance(found, NoMatch) and said in "; ".join(found.why)
     views = published_views([curve], "shallue2019")
     assert not views.tables and "Not compared" in views.said[0] and said in views.said[0]
-    assert [figure.name for figure in views.figures] == ["shape-shallue2019"] * (changed.get("target") ==
-                                                                                 "val/error<0.02")
+    assert [figure.name for figure in views.figures] == [
+        "shape-shallue2019-mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02"
+    ] * (changed.get("target") == "val/error<0.02")
 
 
 def test_of_another_target_the_shapes_are_shown_and_it_is_said_what_would_do():
@@ -189,6 +225,16 @@ def test_the_critical_batch_of_another_model_on_the_same_data_is_only_told():
     [said] = published_views([curve], "mccandlish2018", {curve.workload: 800.0}).said
     assert "critical batch of 200 and a noise scale of 900 examples" in said and "on a model of its own" in said
     assert "B_crit 437 (220-870)" in said and "noise scale of 800" in said
+
+
+@pytest.mark.parametrize("b_crit, ends, said", [
+    (4020, (251, math.inf), "B_crit at least 250 to"), (math.inf, (251, math.inf), "B_crit at least 250 to"),
+    (0.0, (0.0, 251), "B_crit at most 250 to"), (400, (0.0, math.inf), None)])
+def test_of_a_critical_batch_with_an_open_end_the_other_end_is_told(b_crit, ends, said):
+    curve = measured({32: 100}, b_crit=b_crit, b_crit_ends=ends)
+    [text] = published_views([curve], "mccandlish2018").said
+    assert said in text if said else "B_crit" not in text
+    assert "4,020" not in text
 
 
 def test_a_section_of_repeats_is_held_against_the_published_curve_as_well():

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import log_expit
 
-from hvdscale.analysis.landscape import Landscape, landscape_of, valley
+from hvdscale.analysis.landscape import _PRIOR, Landscape, _Trials, landscape_of, valley
 from hvdscale.analysis.rules import (FEW, KEPT, LOST, OPEN, OUTSIDE, RUNS, UNKNOWN, BestRate, Rule, RuleCost,
                                      exponent_of, rules_of)
 from hvdscale.analysis.steps import Estimate
@@ -407,3 +408,22 @@ def drawn(random, truth, noise, keep, count=20, every=10.0, budget=2000.0):
         elif np.isfinite(steps[at]):
             met.append(steps[at])
     return log_rate, before, steps
+
+
+def test_the_likelihood_of_many_points_is_to_the_last_bit_that_of_each_alone():
+    random = np.random.default_rng(0)
+    steps = np.where(random.random(70) < 0.3, np.inf, random.uniform(50, 500, 70))
+    low = np.log(np.where(np.isfinite(steps), 0.8 * steps, 600))
+    trials = _Trials(random.uniform(-5, 0, 70), low, np.log(steps), _PRIOR)
+    points = trials.started(random)[:300]
+    points[::7, 0] += 100                                               # outside the box
+    best, fewest, *shape = points.T[:, :, None]
+    *shape, scale = np.exp(shape)
+    middle = fewest + valley(trials.log_rate - best, *shape)
+    low, high = (trials.low - middle) / scale, (trials.high - middle) / scale
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        share = log_expit(high) + log_expit(-low) + np.log(-np.expm1(low - high))
+    plain = np.where(share > -50, share, -50).sum(-1)
+    assert np.array_equal(trials.likelihood(points), plain)
+    found = trials.posterior(points)
+    assert np.isneginf(found[::7]).all() and np.isfinite(np.delete(found, np.s_[::7])).all()

@@ -340,7 +340,7 @@ def test_a_report_names_what_was_tuned_instead_of_settings_that_differ():
     made = [drawn(k, 500 + 100 * k, point=point, problem={"base_lr": point["lr"]})
             for k, point in enumerate(points(0.1, 0.2, 0.3))]
     shown = text(section(*made)).replace("\n  ", " ")
-    assert "Tuned at each batch: lr and momentum, 3 feasible trials; met: how many of them did. The row" in shown
+    assert "Tuned at each batch: lr and momentum, 3 feasible trials; met: how many of them did. Steps" in shown
     assert "Settings that differ" not in shown
 
 
@@ -395,7 +395,8 @@ def test_the_search_is_in_every_form_of_the_report(tmp_path):
     assert [row.cells[0].value for row in table.rows] == [64, 256]
     assert [row.cells[6].value for row in table.rows] == [one.best.value for one in found.searches]
     assert max(map(len, as_text(table).splitlines())) <= 100 and as_text(table).isascii()
-    assert as_csv(best).splitlines()[0] == "global_batch,lr,lr_low,lr_high,momentum,momentum_low,momentum_high,trials"
+    assert as_csv(best).splitlines()[0] == ("global_batch,lr,lr_low,lr_high,momentum,momentum_low,momentum_high,trials,"
+                                            "target")
     page = as_html(document)
     assert "Search: val/error&lt;0.1" in page and "<dt>Searches</dt>" in page and "What more trials found" in page
     values = json.loads(json.dumps(as_json(document), allow_nan=False))["workloads"][0]["sections"][0]
@@ -427,6 +428,13 @@ def test_a_target_that_the_search_stopped_short_of_says_so():
     assert found.cells[0].steps.beyond == 500       # the best point went no further: the least that is known
 
 
+def test_each_further_target_of_a_sweep_has_a_line():
+    found = section(drawn(0, 500, easier=300), drawn(1, 700, easier=200), drawn(2, diverged=True))
+    said = [line for line in summary(found) if "also a target" in line]
+    assert said == ["val/error<0.2, also a target of the sweep: 200 steps at batch 256; --target 'val/error<0.2' has "
+                    "its tables."]
+
+
 def test_a_report_without_a_sweep_has_nothing_of_searches():
     [group] = analyse(read_trials(log(trial(), trial(2, seed=1))))
     document = document_of([group])
@@ -453,8 +461,8 @@ def test_the_evaluation_grid_of_the_best_trial_does_not_look_like_the_interval_o
     assert [cell.shown for cell in steps] == [cell.shown for cell in fewest]
     assert all(RANGE.search(cell.below) for cell in steps)
     assert all(cell.below == f"not by {cell.low:,.0f}" for cell in fewest)
-    assert "(the best of each search, with the 95% interval of the best of as many trials)" in by_batch.title
-    assert "95% interval of the median best of as many" in " ".join(by_batch.notes)
+    assert "(the median best of as many trials at each batch, with its 95% interval)" in by_batch.title
+    assert "95% interval of that median, since other draws" in " ".join(by_batch.notes)
     assert "It bounds this one trial" in " ".join(of_search.notes)
 
 

@@ -2,12 +2,16 @@
 import numpy as np
 import pytest
 
-from hvdscale.analysis.step_time import (BOUNDED, EXTRAPOLATED, INTERPOLATED, MEASURED, Links, Parameters, StepTimes,
-                                         Timing, fit_steps, step_seconds, timings_of)
+from hvdscale.analysis.step_laws import FULL_RING, LAWS, LINEAR, PARTIAL_RING, RING, TREE, Parameters
+from hvdscale.analysis.step_time import (BOUNDED, EXTRAPOLATED, FAR, INTERPOLATED, MEASURED, NEAR, Links, StepTimes,
+                                         Timing, fit_steps, timings_of)
 from hvdscale.analysis.trials import read_trials
+from tests.single import made_timings
 from tests.single.made_logs import log, trial
+from tests.single.made_timings import WEAK, coverage
 
 TRUE = Parameters(fixed=0.02, example=0.001, hop=2e-5, volume=8e-3, node_hop=1e-4, node_volume=3e-2, overlap=2.0)
+step_seconds = PARTIAL_RING.seconds
 
 
 def timings(cells, true=TRUE, deviation=0.02, runs=3, random=None):
@@ -66,6 +70,37 @@ def test_only_the_last_pass_of_a_step_overlaps_the_allreduce():
     assert step_seconds(TRUE, 16, 8, 32, 4) == pytest.approx(3 * one_pass + step_seconds(TRUE, 16, 8, 32))
 
 
+def test_a_tree_takes_a_logarithm_of_hops_and_moves_as_many_bytes_as_a_ring():
+    alone = Parameters(0.0, 1e-9, 2e-5, 8e-3, 0.0, 0.0, 1.0)
+    for workers in (2, 8, 64):
+        assert TREE.seconds(alone, workers, 64, 1) == pytest.approx(
+            2 * np.log2(workers) * 2e-5 + 2 * (workers - 1) / workers * 8e-3, rel=1e-5)
+
+
+def test_linear_latency_is_a_hop_for_each_other_worker():
+    assert [float(LINEAR.seconds(TRUE, workers, 8, 32) - 0.052) for workers in (1, 2, 8)] == pytest.approx(
+        [0, 2e-5, 7 * 2e-5])
+
+
+def test_without_overlap_pass_and_allreduce_add_up_and_with_full_overlap_the_longer_one_counts():
+    one_pass, both = step_seconds(TRUE, 1, 8, 32), RING.seconds(TRUE, 64, 8, 32)
+    assert FULL_RING.seconds(TRUE, 64, 8, 32) == pytest.approx(max(one_pass, both - one_pass))
+    assert both > step_seconds(TRUE, 64, 8, 32) > FULL_RING.seconds(TRUE, 64, 8, 32)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_the_law_that_timings_follow_is_never_refuted_and_precise_ones_refute_others(law):
+    alone = Parameters(**{**vars(TRUE), "hop": 5e-3, "volume": 0.02})
+    cells = [(workers, 64, examples) for workers in (1, 2, 4, 8, 16, 32, 64) for examples in (4, 16, 64)]
+    random = np.random.default_rng(1)
+    timed = tuple(Timing(workers, per_node, workers * examples, 1,
+                         law.seconds(alone, workers, per_node, examples) * np.exp(0.005 * random.standard_normal(3)),
+                         False, ()) for workers, per_node, examples in cells)
+    model = fit_steps(timed, draws=20)
+    assert law in [fit.law for fit in model.fitting]
+    assert any(fit.refuted for fit in model.fits) and {fit.law for fit in model.fits} == set(LAWS)
+
+
 def test_known_parameters_come_back_from_times_that_tell_them():
     cells = [(workers, 8, examples) for workers in (1, 2, 4, 8, 16, 64) for examples in (8, 16, 32, 64)]
     model = fit_steps(timings(cells, deviation=1e-4), draws=50)
@@ -78,12 +113,13 @@ def test_known_parameters_come_back_from_times_that_tell_them():
 def test_one_local_batch_leaves_the_time_at_others_open_between_all_fixed_and_none():
     model = fit_steps(timings([(1, 8, 32), (2, 8, 32), (4, 8, 32), (8, 8, 32)]), draws=100)
     at_32 = step_seconds(TRUE, 1, 8, 32)
-    low, high = ends(step_seconds(model.parameters, 1, 8, 8))
+    low, high = ends(model.seconds(1, 8, 8))
     assert low < at_32 / 2.5 and high > 0.9 * at_32
-    low, high = ends(step_seconds(model.parameters, 1, 8, 32))
-    assert high < 1.1 * low
-    assert {name for name in ("fixed", "example", "hop", "volume") if np.divide(*model.interval(name, 0.95)[:0:-1]) > 10
-            } == {"fixed", "example", "hop", "volume"}
+    low, high = ends(model.seconds(1, 8, 32))
+    assert high < 1.15 * low
+    for name in ("fixed", "example", "hop", "volume"):
+        _, low, high = model.interval(name, 0.95)
+        assert high > 10 * low
 
 
 def random_cluster(random):
@@ -112,7 +148,7 @@ def covered(design, clusters, draws):
         true = random_cluster(random)
         model = fit_steps(timings(cells, true, 0.03, random=random), draws=draws, seed=number)
         for cell in asked:
-            low, high = ends(step_seconds(model.parameters, *cell))
+            low, high = ends(model.seconds(*cell))
             hits.append(low <= step_seconds(true, *cell) <= high)
     return np.mean(hits)
 
@@ -127,9 +163,47 @@ def test_intervals_cover_in_every_design(design):
     assert covered(design, 150, 200) >= 0.9
 
 
+@pytest.mark.parametrize("law", made_timings.LAWS)
+def test_intervals_cover_whatever_law_the_step_time_follows(law):
+    found = coverage(law, WEAK, 0.01, 10, asked=(64, 256))
+    assert min(share for share, _ in found.values()) >= 0.9
+    assert found[64][1] < 5 and found[256][1] < 20
+
+
+def test_a_tree_that_batches_of_two_sizes_reveal_is_covered_at_16_times_the_workers():
+    [(share, width)] = coverage("tree", "two batches", 0.01, 10, asked=(256,)).values()
+    assert share >= 0.9 and width < 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", (False, True))
+@pytest.mark.parametrize("noise", (0.01, 0.1))
+@pytest.mark.parametrize("design", made_timings.DESIGNS)
+@pytest.mark.parametrize("law", made_timings.LAWS)
+def test_intervals_cover_every_law_in_every_design(law, design, noise, given):
+    assert min(share for share, _ in coverage(law, design, noise, 100, given=given).values()) >= 0.9
+
+
+def reach_of(deviation, runs=3, **more):
+    cells = [(workers, 8, examples) for workers in (1, 2, 4, 8, 16) for examples in (8, 32)]
+    return fit_steps(timings(cells, deviation=deviation, runs=runs), draws=20, **more).reach
+
+
+def test_the_laws_reach_4_times_the_workers_and_16_times_where_times_are_precise_or_links_given():
+    assert (reach_of(0.01), reach_of(0.1), reach_of(0.01, runs=1)) == (FAR, NEAR, NEAR) == (16, 4, 4)
+    assert reach_of(0.1, between=(TRUE.node_hop, TRUE.node_volume)) == FAR
+
+
+def test_beyond_their_reach_step_times_are_open_by_workers_and_by_nodes():
+    times = times_of(*(logged(w, 32 * w, float(step_seconds(TRUE, w, 4, 32)), w, local_workers=min(w, 4))
+                       for w in (1, 2, 4, 8)))
+    assert [times.at(workers, 4, 32 * workers).open for workers in (8, 16, 32, 64)] == [False, False, False, True]
+    assert times.at(16, 1, 512).open and times.at(64, 4, 2048).mark == EXTRAPOLATED
+
+
 def test_the_same_seed_gives_the_same_draws():
     cells = timings([(1, 8, 32), (2, 8, 32), (4, 8, 32)])
-    one, same, other = (fit_steps(cells, draws=20, seed=seed).parameters.fixed for seed in (0, 0, 1))
+    one, same, other = (fit_steps(cells, draws=20, seed=seed).seconds(16, 8, 32) for seed in (0, 0, 1))
     assert (one == same).all() and (one != other).any()
 
 
@@ -169,7 +243,7 @@ def test_given_links_make_it_a_value():
     links = Links(bytes_per_second=10e9, latency_seconds=TRUE.node_hop, parameters=TRUE.node_volume * 10e9 / 4)
     cells = [logged(w, w * b, float(step_seconds(TRUE, w, 8, b)), 100 * w + b) for w in (1, 2, 4, 8) for b in (8, 32)]
     times = times_of(*cells, links=links)
-    assert times.model.given and times.model.parameters.node_volume[0] == pytest.approx(TRUE.node_volume)
+    assert times.model.given and times.model.interval("node_volume", 0.95)[0] == pytest.approx(TRUE.node_volume)
     beyond = times.at(64, 8, 2048)
     assert beyond.mark == EXTRAPOLATED and beyond.value == pytest.approx(step_seconds(TRUE, 64, 8, 32), rel=0.1)
 
@@ -177,7 +251,7 @@ def test_given_links_make_it_a_value():
 def test_given_links_stand_for_those_within_a_node_where_these_were_not_timed():
     times = times_of(logged(), links=Links(1e9, 1e-5, 1e6))
     assert times.at(4, 4, 128).mark == EXTRAPOLATED
-    assert (times.model.parameters.volume == 4e-3).all()
+    assert times.model.interval("volume", 0.95) == (4e-3,) * 3
 
 
 def test_gradients_of_half_precision_have_half_the_bytes():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 
-from hvdscale.analysis.hyperbola import hyperbola_of
+from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.steps_curve import StepsPoint, steps_curve
 
@@ -29,15 +29,15 @@ def curve(batches, s_min=164.0, b_crit=437.0):
 
 @pytest.mark.parametrize("estimates", [single, within])
 def test_a_curve_is_recovered_from_its_own_points(estimates):
-    found = hyperbola_of(BATCHES, estimates(curve(BATCHES)))
+    found = fit_critical_batch(BATCHES, estimates(curve(BATCHES)))
     assert (found.s_min.value, found.b_crit.value) == (pytest.approx(164), pytest.approx(437))
     assert found.rms_log2 == pytest.approx(0, abs=1e-6) and found.points == 13
-    assert 0 < found.b_crit.low < found.b_crit.high < INF
+    assert 0 < found.b_crit.low <= found.b_crit.high < INF
     assert found.steps(512) == pytest.approx(curve(512)) and found.steps([2, 4]) == pytest.approx(curve([2, 4]))
 
 
 def test_wider_points_give_wider_intervals():
-    narrow, wide = (hyperbola_of(BATCHES, within(curve(BATCHES), share)) for share in (0.05, 0.2))
+    narrow, wide = (fit_critical_batch(BATCHES, within(curve(BATCHES), share)) for share in (0.05, 0.2))
     for name in ("s_min", "b_crit"):
         inner, outer = getattr(narrow, name), getattr(wide, name)
         assert outer.low < inner.low < inner.value < inner.high < outer.high
@@ -45,33 +45,33 @@ def test_wider_points_give_wider_intervals():
 
 def test_points_off_the_curve_widen_its_intervals_whatever_their_own_say():
     bent = curve(BATCHES) * 1.4 ** np.resize([1, -1, -1, 1], 13)
-    straight, misfit = (hyperbola_of(BATCHES, within(steps, 0.02)) for steps in (curve(BATCHES), bent))
+    straight, misfit = (fit_critical_batch(BATCHES, within(steps, 0.02)) for steps in (curve(BATCHES), bent))
     assert misfit.rms_log2 == pytest.approx(math.log2(1.4), rel=0.1)
     widths = [math.log(found.b_crit.high / found.b_crit.low) for found in (straight, misfit)]
     assert widths[1] > 10 * widths[0] and straight.spread < 1 < misfit.spread
 
 
 def test_fewer_than_three_points_that_met_are_no_curve():
-    assert hyperbola_of([2, 4], single([300, 150])) is None
+    assert fit_critical_batch([2, 4], single([300, 150])) is None
     unmet = Estimate(INF, 0.0, INF, 5, 400.0)
-    assert hyperbola_of([2, 4, 8, 16], [*single([300, 150]), unmet, unmet]) is None
-    assert hyperbola_of([2, 4, 8, 16], [*single([300, 150, 75]), unmet]).points == 3
+    assert fit_critical_batch([2, 4, 8, 16], [*single([300, 150]), unmet, unmet]) is None
+    assert fit_critical_batch([2, 4, 8, 16], [*single([300, 150, 75]), unmet]).points == 3
 
 
 def test_points_that_scale_perfectly_bound_the_critical_batch_from_below():
-    found = hyperbola_of([16, 32, 64], within(1e5 / np.array([16, 32, 64])))
+    found = fit_critical_batch([16, 32, 64], within(1e5 / np.array([16, 32, 64])))
     assert found.b_crit.high == INF and found.s_min.low == 0
-    assert 16 < found.b_crit.low < INF and found.s_min.high < 1e5 / 64
+    assert 16 < found.b_crit.low < INF and found.s_min.high < 1.2 * 1e5 / 64       # a knee may lie at the last batch
 
 
 def test_points_of_a_plateau_bound_the_critical_batch_from_above():
-    found = hyperbola_of([1024, 2048, 4096], within([200.0, 201.0, 199.0]))
+    found = fit_critical_batch([1024, 2048, 4096], within([200.0, 201.0, 199.0]))
     assert found.b_crit.low == 0 and 0 < found.b_crit.high < 4096
     assert found.s_min.low < 200 < found.s_min.high
 
 
 def test_perfect_scaling_throughout_has_no_steps_of_its_own():
-    found = hyperbola_of([16, 32, 64, 128], single(1e5 / np.array([16, 32, 64, 128])))
+    found = fit_critical_batch([16, 32, 64, 128], single(1e5 / np.array([16, 32, 64, 128])))
     assert (found.b_crit.value, found.s_min.value) == (INF, 0) and math.isnan(found.steps(32))
 
 
@@ -79,24 +79,24 @@ def test_steps_are_taken_midway_between_the_evaluations():
     """Read at the first evaluation that meets, every S is too large by half their spacing, here 10 %."""
     true = curve(BATCHES)
     read = [Estimate(1.1 * value, 0.8 * value, 1.2 * value, 5, before=0.9 * value) for value in true]
-    assert hyperbola_of(BATCHES, read).s_min.value == pytest.approx(164)
+    assert fit_critical_batch(BATCHES, read).s_min.value == pytest.approx(164)
 
 
 def test_a_point_of_which_nothing_is_known_takes_no_part():
     estimates = within(curve(BATCHES))
     estimates[3] = Estimate(10 * estimates[3].value, 0.0, INF, 5)
-    assert hyperbola_of(BATCHES, estimates).b_crit.value == pytest.approx(437)
+    assert fit_critical_batch(BATCHES, estimates).b_crit.value == pytest.approx(437)
 
 
 def test_a_point_that_is_little_known_counts_little():
     estimates = within(curve(BATCHES))
     estimates[3] = Estimate(3 * estimates[3].value, estimates[3].value / 10, estimates[3].value * 30, 5)
-    assert hyperbola_of(BATCHES, estimates).b_crit.value == pytest.approx(437, rel=0.05)
+    assert fit_critical_batch(BATCHES, estimates).b_crit.value == pytest.approx(437, rel=0.05)
 
 
 def test_draws_spread_as_the_intervals_do():
-    found = hyperbola_of(BATCHES, within(curve(BATCHES), 0.2))
-    examples, critical = found.draws.T
+    found = fit_critical_batch(BATCHES, within(curve(BATCHES), 0.2))
+    examples, critical, _ = found.draws.T
     for drawn, one in ((examples / critical, found.s_min), (critical, found.b_crit)):
         low, high = np.quantile(drawn, [0.025, 0.975])
         assert math.log(high / low) == pytest.approx(math.log(one.high / one.low), rel=0.25)
@@ -115,7 +115,7 @@ def sweep(random, b_crit, batches=(32, 64, 128, 256), spread=0.12):
 
 def steps_of(points):
     """The steps curve of points, and their fit."""
-    fit = hyperbola_of([point.global_batch for point in points], [point.steps for point in points])
+    fit = fit_critical_batch([point.global_batch for point in points], [point.steps for point in points])
     return steps_curve(points, fit.draws), fit
 
 
@@ -159,7 +159,7 @@ LLAMA = {32: 179e3, 64: 227e3, 96: 279e3, 128: 346e3}               # sequences
     ({batch: samples / batch for batch, samples in LLAMA.items()}, 74, 1670, 0.03)], ids=["resnet", "bert", "llama"])
 def test_mlperfs_reference_points_have_their_critical_batches(steps, b_crit, s_min, rms):
     """mlcommons/logging, reference convergence points: training 4.0 (ResNet-50), 5.0 (BERT), 5.1 (Llama 3.1 8B)."""
-    found = hyperbola_of(list(steps), single(steps.values()))
+    found = fit_critical_batch(list(steps), single(steps.values()), shapes=[HYPERBOLA])
     assert found.b_crit.value == pytest.approx(b_crit, rel=0.02)
     assert found.s_min.value == pytest.approx(s_min, rel=0.02)
     assert found.rms_log2 == pytest.approx(rms, abs=0.005)
@@ -170,5 +170,5 @@ def test_their_seeds_say_less_than_their_misfit_and_change_the_fit_little():
     for batch, (epochs, seeds, variation) in RESNET.items():
         steps, half = epochs * IMAGENET / batch, math.exp(2.2 * variation / 100 / math.sqrt(seeds))
         estimates.append(Estimate(steps, steps / half, steps * half, seeds))
-    found = hyperbola_of(list(RESNET), estimates)
+    found = fit_critical_batch(list(RESNET), estimates)
     assert found.b_crit.low < 47e3 < found.b_crit.high and found.b_crit.high / found.b_crit.low > 1.15

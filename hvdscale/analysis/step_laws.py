@@ -1,0 +1,86 @@
+"""The laws that the seconds of a step may follow.
+
+W workers, g of them on each of m nodes, pass e examples each through the model in k passes:
+
+    pass        c = a + b e                                     a: fixed part, b: seconds an example
+    allreduce   s = f(g; h, v) + f(m; h', v')                   within a node, and (primed) between nodes
+    step        t = (k - 1) c + (c^p + s^p)^(1/p)               p = 1: one after the other; large: the longer one
+
+    ring        f(n; h, v) = 2 (n - 1) h + 2 (n - 1) / n v      Patarasuk and Yuan 2009
+    tree        f(n; h, v) = 2 log2(n) h + 2 (n - 1) / n v      Thakur, Rabenseifner and Gropp 2005
+    linear      f(n; h, v) = (n - 1) h                          one message to or from each of the others, in turn
+
+h is the seconds of a hop, v those of all the gradient's bytes on one link. The overlap p is that of Qiao et al. 2021
+(Pollux, arXiv 2008.12260).
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """a, b, h, v, h', v' in seconds, and p: numbers, or arrays of shape (draws,)."""
+
+    fixed: np.ndarray
+    example: np.ndarray
+    hop: np.ndarray
+    volume: np.ndarray
+    node_hop: np.ndarray
+    node_volume: np.ndarray
+    overlap: np.ndarray
+
+
+NONE, PARTIAL, FULL = "no", "partial", "full"
+NAMES = tuple(field.name for field in fields(Parameters))
+WITHIN, BETWEEN = ("hop", "volume"), ("node_hop", "node_volume")
+
+
+@dataclass(frozen=True)
+class Law:
+    """Of an allreduce over n: how many hops it takes, how many times all bytes pass a link, and how far it overlaps
+    with the pass: not at all (p = 1), in part (p is a parameter), or fully (p infinite)."""
+
+    name: str
+    hops: Callable
+    volumes: Callable
+    overlap: str = NONE
+
+    def seconds(self, parameters: Parameters, workers, per_node, examples, passes=1):
+        """t of the module's text; ``examples`` are a worker's in one pass. Broadcasts over all arguments."""
+        inside, nodes = np.minimum(workers, per_node), np.ceil(np.asarray(workers) / per_node)
+        one_pass = parameters.fixed + parameters.example * examples
+        allreduce = (self.hops(inside) * parameters.hop + self.volumes(inside) * parameters.volume
+                     + self.hops(nodes) * parameters.node_hop + self.volumes(nodes) * parameters.node_volume)
+        return (passes - 1) * one_pass + self._both(one_pass, allreduce, parameters.overlap)
+
+    def _both(self, one_pass, allreduce, overlap):
+        """Seconds of a pass and the allreduce together."""
+        if self.overlap == NONE:
+            return one_pass + allreduce
+        longer, shorter = np.maximum(one_pass, allreduce), np.minimum(one_pass, allreduce)
+        if self.overlap == FULL:
+            return longer
+        with np.errstate(under="ignore"):
+            return longer * (1 + (shorter / longer) ** overlap) ** (1 / overlap)
+
+    def __str__(self):
+        return self.name if self.overlap == NONE else f"{self.name} with {self.overlap} overlap"
+
+
+def _twice_others(count):
+    return 2 * (count - 1)
+
+
+def _share_of_others(count):
+    return 2 * (count - 1) / count
+
+
+RING = Law("ring", _twice_others, _share_of_others)
+TREE = Law("tree", lambda count: 2 * np.log2(count), _share_of_others)
+LINEAR = Law("linear latency", lambda count: count - 1, lambda count: 0 * count)
+PARTIAL_RING, FULL_RING = replace(RING, overlap=PARTIAL), replace(RING, overlap=FULL)
+LAWS = (RING, TREE, LINEAR, PARTIAL_RING, FULL_RING, replace(TREE, overlap=FULL))

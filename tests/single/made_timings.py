@@ -1,0 +1,114 @@
+"""Step times of clusters whose law is known, many at once: what intervals of step times are tested on.
+
+A pass takes a + b e of e examples. The allreduce of n workers takes what its law says, in hops h and all bytes v:
+
+    ring         2 (n - 1) (h + v / n)
+    tree         2 log2(n) h + 2 (n - 1) / n v; of half of the clusters v = 0, c log2(n)
+    linear       h (n - 1)
+    overlap      a ring's, while the pass is computed: the step is the longer of the two
+    two-level    a ring within each node of four, and one between nodes
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hvdscale.analysis.intervals import CONFIDENCE
+from hvdscale.analysis.step_time import Links, Machine, StepTimes, Timing, Timings
+from hvdscale.analysis.worker_plan import hull
+
+RING, TREE, LINEAR, OVERLAP, TWO_LEVEL = LAWS = ("ring", "tree", "linear", "overlap", "two-level")
+COUNTS = (1, 2, 4, 8, 16)
+STRONG, WEAK, TWO_BATCHES = DESIGNS = ("strong", "weak", "two batches")
+BATCHES = {STRONG: lambda workers: (4096,), WEAK: lambda workers: (32 * workers,),
+           TWO_BATCHES: lambda workers: (1024, 4096)}       # that are timed; asked for is the last one
+ASKED = (32, 64, 256)           # worker counts
+NODE = 4
+BANDWIDTH = 1e10                # bytes a second, where links are given
+MACHINE = Machine("cpu", 1, "fp32", "")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A law with its numbers: seconds of the fixed part, an example, a hop and all bytes, and of both between nodes."""
+
+    law: str
+    fixed: float
+    example: float
+    hop: float
+    volume: float
+    node_hop: float = 0.0
+    node_volume: float = 0.0
+
+    @property
+    def per_node(self):
+        return NODE if self.law == TWO_LEVEL else 1
+
+    @property
+    def links(self):
+        """Its network as a user would give it."""
+        hop, volume = (self.node_hop, self.node_volume) if self.law == TWO_LEVEL else (self.hop, self.volume)
+        return Links(BANDWIDTH, hop, volume * BANDWIDTH / MACHINE.gradient_bytes)
+
+    def seconds(self, workers, examples):
+        one_pass, allreduce = self.fixed + self.example * examples, self.allreduce(workers)
+        return max(one_pass, allreduce) if self.law == OVERLAP else one_pass + allreduce
+
+    def allreduce(self, workers):
+        if self.law == TREE:
+            return 2 * np.log2(workers) * self.hop + 2 * (workers - 1) / workers * self.volume
+        if self.law == LINEAR:
+            return (workers - 1) * self.hop
+        if self.law == TWO_LEVEL:
+            inside = min(workers, NODE)
+            return _ring(inside, self.hop, self.volume) + _ring(-(-workers // NODE), self.node_hop, self.node_volume)
+        return _ring(workers, self.hop, self.volume)
+
+    def timings(self, design, noise, runs, random):
+        return tuple(Timing(workers, min(workers, self.per_node), batch, 1, self.seconds(workers, batch / workers)
+                            * np.exp(noise * random.standard_normal(runs)), False, ())
+                     for workers in COUNTS for batch in BATCHES[design](workers))
+
+
+def _ring(count, hop, volume):
+    return 2 * (count - 1) * (hop + volume / count)
+
+
+def cluster_of(law, design, random):
+    """A cluster as it may be: at the most workers timed, the allreduce takes from 3 % to 100 % of the pass."""
+    most, one_pass = COUNTS[-1], np.exp(random.uniform(np.log(0.01), np.log(2)))
+    fixed, example = np.array([share := random.uniform(0.02, 0.6), 1 - share]) * one_pass
+    example /= BATCHES[design](most)[-1] / most
+    allreduce, inside = one_pass * np.exp(random.uniform(np.log(0.03), 0)), random.uniform(0.1, 0.5)
+    hops = 1.0 if law == LINEAR or law == TREE and random.uniform() < 0.5 else random.uniform()     # share of it
+    if law == TWO_LEVEL:
+        return Cluster(law, fixed, example, *_links(law, NODE, inside * allreduce, hops),
+                       *_links(law, most // NODE, (1 - inside) * allreduce, hops))
+    return Cluster(law, fixed, example, *_links(law, most, allreduce, hops))
+
+
+def _links(law, count, seconds, hops):
+    """Hop and volume of an allreduce over ``count`` that takes so many seconds, ``hops`` of them in hops."""
+    most = {TREE: 2 * np.log2(count), LINEAR: count - 1}.get(law, 2 * (count - 1))
+    return hops * seconds / most, (1 - hops) * seconds * count / (2 * (count - 1))
+
+
+def coverage(law, design, noise, clusters, seed=0, given=False, runs=2, asked=ASKED):
+    """By worker count the share of 95 % intervals that hold the truth, and the median ratio of their ends."""
+    held = [list(_forecast(law, design, noise, [seed, number], given, runs, asked)) for number in range(clusters)]
+    return {workers: (np.mean([low <= true <= high for true, low, high in found]),
+                      np.median([high / low for _, low, high in found])) for workers, found in zip(asked, zip(*held))}
+
+
+def _forecast(law, design, noise, seed, given, runs, asked):
+    """(truth, low, high) at each worker count."""
+    random = np.random.default_rng([*seed, LAWS.index(law), DESIGNS.index(design)])
+    cluster = cluster_of(law, design, random)
+    timings = Timings(cluster.timings(design, noise, runs, random), MACHINE, (), ())
+    times = StepTimes.of(timings, cluster.links if given else None)
+    for workers in asked:
+        batch = BATCHES[design](workers)[-1]
+        step = times.at(workers, cluster.per_node, batch)
+        low, high = hull(step.draws, CONFIDENCE, step.laws)
+        yield cluster.seconds(workers, batch / workers), low, np.inf if step.open else high
