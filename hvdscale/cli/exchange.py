@@ -37,7 +37,7 @@ def add_to(group: click.Group) -> None:
 @click.argument("source")
 @click.argument("out", metavar="LOG")
 @click.option("--kind", type=click.Choice(KINDS), help="what SOURCE is, where that is not plain")
-@click.option("--skip-broken", is_flag=True, help="archive: leave out what is wrong or missing, and count it")
+@click.option("--skip-broken", is_flag=True, help="archive, csv: leave out what is wrong or missing, and count it")
 @click.option("--unit", type=click.Choice(UNITS), help="rcp: what 'Epochs to converge' counts")
 @click.option("--train-examples", type=click.IntRange(1, 2**53), help="rcp: examples in an epoch")
 @click.option("--overwrite", is_flag=True, help="replace LOG where it exists")
@@ -47,10 +47,13 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, 
 
     SOURCE is an archive in the layout of Shallue et al. 2019 (a folder, or a .tar, .tar.gz, .tar.bz2, .tar.xz, which
     is not unpacked), a folder with trials.csv and evaluations.csv, or a JSON file of MLPerf's reference points.
+
+    trials.csv needs id, dataset, model, optimizer and global_batch. Its column search (yes or no) says whether a trial
+    is a draw of a search over metaparameters; without it trials of a batch whose metaparameters vary are taken for one.
     """
     kind = kind or _kind(source)
     how = dict(overwrite=overwrite, take_over=take_over)
-    _refuse_for_others(kind, skip_broken=(skip_broken, "archive"), unit=(unit, "rcp"),
+    _refuse_for_others(kind, skip_broken=(skip_broken, "archive, csv"), unit=(unit, "rcp"),
                        train_examples=(train_examples, "rcp"))
     progress = Progress("imported")
     if kind == "archive":
@@ -61,11 +64,16 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, 
         _tell(seen, source, out, progress.seconds)
         echo(ASSUMED.format("an archive"), err=True)
     elif kind == "csv":
+        left_out: list[str] = []
+        notes: list[str] = []
+        how["left_out"] = left_out if skip_broken else None
         try:
-            rows = import_tables(source, out, progress=progress.share, **how)
+            rows = import_tables(source, out, progress=progress.share, note=notes.append, **how)
         finally:
             progress.end()
-        echo(f"{out}: {counts_said(rows)}, {size_said(os.path.getsize(out))}")
+        _tell_left_out(left_out, notes)
+        wrong = f"; {len(left_out):,} trials or lines were wrong" if left_out else ""
+        echo(f"{out}: {counts_said(rows)}, {size_said(os.path.getsize(out))}{wrong}")
     else:
         trials = import_rcp(source, out, unit=unit, train_examples=train_examples, **how)
         echo(f"{out}: {counted(trials, 'trial')} under the target {TARGET}")
@@ -163,15 +171,21 @@ def _kind(source) -> str:
 
 def _refuse_for_others(kind, **given):
     for name, (value, of) in given.items():
-        if value and kind != of:
+        if value and kind not in of.split(", "):
             raise UsageError(f"--{name.replace('_', '-')} is for --kind {of}; the source is of kind {kind}")
 
 
-def _tell(seen: Seen, source, out, seconds):
-    for line in seen.wrong[:SHOWN]:
+def _tell_left_out(wrong, notes):
+    for line in wrong[:SHOWN]:
         echo(f"left out: {line}", err=True)
-    if len(seen.wrong) > SHOWN:
-        echo(f"left out: {len(seen.wrong) - SHOWN:,} more", err=True)
+    if len(wrong) > SHOWN:
+        echo(f"left out: {len(wrong) - SHOWN:,} more", err=True)
+    for note in notes:
+        echo(f"note: {note}", err=True)
+
+
+def _tell(seen: Seen, source, out, seconds):
+    _tell_left_out(seen.wrong, seen.notes)
     if seen.others:
         echo(f"not of the layout, left out: {seen.others[0]}" +
              (f" and {len(seen.others) - 1:,} more files" if len(seen.others) > 1 else ""), err=True)

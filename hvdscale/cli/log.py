@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import HvdscaleError, LogError
 from ..log.check import check as check_log
 from ..log.merge import merge as merge_logs
+from ..log.nans import count_nans
 from ..log.plan_text import read_plan
 from ..log.reader import Log, read_log
 from ..log.repair import repair as repair_log
@@ -19,12 +20,13 @@ from ..log.segments import find_logs
 from ..report.numbers import counted
 from ..target import Target
 from . import exchange
-from .common import Group, counts_said, echo, size_said
+from .common import Group, counts_said, echo, size_said, version_option
 
 SHORT = 12          # rows shown of a long table: half from its start, half from its end
 
 
 @click.group(cls=Group, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@version_option
 def main():
     """Look into hvdscale's logs, check them, join them, mend them; import others' results, export logs.
 
@@ -115,7 +117,11 @@ def merge(logs, out, overwrite, take_over):
 @click.argument("path", metavar="LOG")
 @click.option("--take-over", is_flag=True, help="go on where the file system refuses locks")
 def repair(path, take_over):
-    """Put a copy of all that can be read in the place of a log that was interrupted or damaged."""
+    """Replace a log that was interrupted or damaged by what can be saved of it.
+
+    What is written passes hvdscale-log check; rows that contradict others are left out. The damaged files are kept as
+    *.broken. Where nothing can be saved, everything stays as it is and the exit code is 1.
+    """
     done = repair_log(path, take_over)
     if done is None:
         echo(f"{path}: nothing to repair")
@@ -123,6 +129,8 @@ def repair(path, take_over):
     echo(f"{path}: kept {counts_said(done.kept)}")
     for what in done.lost or ["nothing"]:
         echo(f"lost: {what}")
+    for what in done.restored:
+        echo(f"restored: {what}")
     echo(f"as it was: {', '.join(done.originals)}")
 
 
@@ -264,6 +272,11 @@ def _trial(log: Log, row: int) -> list[str]:
              f"  budget     {_budget(value['budget_steps'], plan)}, target {_target(log, row) or 'none'}, "
              f"seed {value['seed']}"]
     lines += _complaint(log, row)
+    evaluated = log.evaluations["trial"] == value["id"]
+    nans = count_nans({name: log.evaluations[name][evaluated] for name in log.evaluations if "/" in name},
+                      plan.get("measurement") or {})
+    lines += [f"  NaN        {name} at {count} of {counted(int(evaluated.sum()), 'evaluation')}"
+              for name, count in nans.items()]
     if _draw(log, row):
         lines.append(f"  study      {_draw(log, row)}")
     if value.get("source"):

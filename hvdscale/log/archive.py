@@ -33,7 +33,7 @@ import numpy as np
 
 from ..errors import LogError, UsageError
 from ..launch import usable_cores
-from .imported import ImportedLog
+from .imported import ImportedLog, beyond_errors, skipped_note
 from .measurements import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, file_bytes, json_object, read_trials,
                            refuse_deep, refuse_large, whole_number)
 from .schema import Status
@@ -57,7 +57,7 @@ TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000, "lm
 @dataclass
 class Seen:
     """How far an import came: trials and evaluations taken, bytes of their files, the share of all (NaN: not known);
-    what was wrong, a line each, and files that are none of the layout."""
+    what was wrong, a line each, files that are none of the layout, and what is odd."""
 
     trials: int = 0
     evaluations: int = 0
@@ -66,6 +66,7 @@ class Seen:
     share: float = 0.0
     wrong: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -99,9 +100,9 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
         if not seen.trials:
             raise LogError(seen.wrong[0] if seen.wrong else f"{source}: there is no study.json in it: no archive of "
                            "the layout dataset/model/optimizer/batch_size/study.json")
-        seen.others = found.others
+        seen.others, seen.notes = found.others, beyond_errors(log.errors)
         if seen.wrong:
-            log.note("skipped", {"count": len(seen.wrong), "first": seen.wrong[:100]})
+            log.note("skipped", skipped_note(seen.wrong))
     return seen
 
 
@@ -117,11 +118,16 @@ def _read(found, readers, seen, skip_broken) -> Iterator[tuple[Study, dict, Batc
             continue
         seen.studies += 1
         for trials in _pieces(study.trials):
-            waiting.append((study, plan, readers.submit(trials)))
+            waiting.append((study, plan, readers.submit(trials, _steps_of_complete(plan))))
             while len(waiting) > readers.ahead:
                 yield _next(waiting)
     while waiting:
         yield _next(waiting)
+
+
+def _steps_of_complete(plan) -> int:
+    """How many steps a COMPLETE trial has trained; 0: not known, as where it may stop at a target."""
+    return 0 if plan["archive"]["study"].get("early_stopping") else plan["measurement"]["budget_steps"]
 
 
 def _next(waiting):
@@ -159,12 +165,14 @@ class _Readers:
         self.ahead, self._source, self._cores, self._trials = 0, source, cores, 0
         self._pool, self._processes, self._free = None, [], SimpleQueue()
 
-    def submit(self, trials) -> Callable[[], Batch]:
+    def submit(self, trials, budget_steps: int) -> Callable[[], Batch]:
         """What gives the batch once it is asked for; LogError where the process that read it was lost."""
         self._trials += len(trials)
         if self._pool is None and self._cores > 1 and self._trials > ALONE:
             self._start()
-        return (lambda: read_trials(trials)) if self._pool is None else self._pool.submit(self._ask, trials).result
+        if self._pool is None:
+            return lambda: read_trials(trials, budget_steps)
+        return self._pool.submit(self._ask, (trials, budget_steps)).result
 
     def _start(self):
         self.ahead, self._pool = 2 * self._cores, ThreadPoolExecutor(self._cores)
@@ -182,10 +190,10 @@ class _Readers:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    def _ask(self, trials) -> Batch:
+    def _ask(self, work) -> Batch:
         connection = self._free.get()
         try:
-            connection.send(trials)
+            connection.send(work)
             return connection.recv()
         except (EOFError, OSError) as error:
             raise LogError(f"{self._source}: a process that read it was lost; the machine may be out of "
@@ -209,7 +217,7 @@ def _serve(connection):
     """Reads what comes, until the other end is closed."""
     with contextlib.suppress(EOFError, OSError):
         while True:
-            connection.send(read_trials(connection.recv()))
+            connection.send(read_trials(*connection.recv()))
 
 
 def _plan(study: Study) -> dict:

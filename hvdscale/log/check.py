@@ -2,20 +2,25 @@
 
     check("runs/w8.h5")      raises LogError: runs/w8.h5: trial 7: evaluations/step goes from 400 to 300 at row 512; ...
 
-First the files: columns, types, units, rows, texts. Then what the rows say, superseded ones left out.
+First the files: columns, types, units, rows, texts. Then what the rows say, superseded ones left out. Imports apply the
+same rules to what they read, piece by piece (``faults_of_trials``, ``faults_of_rows``), and ``unfinished`` at the end.
 """
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import LogError
+from ..target import Target
 from .files import first_line, open_file, read_attribute, reading
 from .plan_text import read_plan
 from .reader import SCHEMA, Log, column_type, read_log
-from .schema import TABLES, Status, metaparameter_column, metric_column
+from .schema import TABLES, Status, known_column
 
 MOST = 2 ** 53              # steps, examples, workers: beyond, a float64 does not hold them
 NOT_NEGATIVE = {
@@ -25,6 +30,11 @@ NOT_NEGATIVE = {
     "steps": ("step", "step_seconds", "data_seconds", "compute_seconds", "communication_seconds"),
 }
 FINITE = {"restarts": ("time",), "evaluations": ("train_seconds",), "steps": ("lr", "step_seconds")}
+COUNTS = {"trials": ("global_batch", "workers", "budget_steps"), "evaluations": ("step",), "steps": ("step",)}
+SECONDS = {"evaluations": "train_seconds", "steps": "step_seconds"}
+# columns that rise from row to row of a trial, strictly or not
+ORDERED = (("evaluations", "step", True), ("steps", "step", True), ("evaluations", "train_seconds", False),
+           ("evaluations", "examples", False))
 # column of /trials -> where the plan says the same
 IN_PLAN = {
     "global_batch": ("problem", "global_batch"), "ghost_batch": ("problem", "ghost_batch"), "seed": ("problem", "seed"),
@@ -40,15 +50,61 @@ IN_PLAN = {
 }
 
 
+class Fault(NamedTuple):
+    """All rows of a table that break one rule, and the message about each, to follow "trial 7".
+
+    say     takes a row and the words for its place, such as " at row 3"; "": the caller has named the place
+    """
+
+    table: Mapping
+    where: str                  # the table's name
+    rows: np.ndarray
+    say: Callable[[int, str], str]
+
+    def trial(self, row: int) -> int:
+        """The id of a row's trial."""
+        return int(self.table["id" if self.where == "trials" else "trial"][row])
+
+
+class UnsoundRows(LogError):
+    """Rows of a table that break an invariant; the message names the first. ``repair`` leaves them out.
+
+    table    the table's name
+    wrong    bool array, one entry a row
+    """
+
+    def __init__(self, path: str, fault: Fault):
+        row = int(fault.rows[0])
+        super().__init__(f"{path}: trial {fault.trial(row)}{fault.say(row, f' at row {row}')}")
+        self.table, self.wrong = fault.where, np.zeros(fault.table.rows, bool)
+        self.wrong[fault.rows] = True
+
+
+class Rows(dict):
+    """Some rows of a table: arrays by column."""
+
+    def __init__(self, name: str, rows: int, columns: Mapping[str, np.ndarray]):
+        super().__init__(columns)
+        self.name, self.rows = name, rows
+
+
 def check(path) -> Log:
     """Raises LogError at the first invariant that the log breaks; the log, read, if it keeps them all."""
     log = read_log(path)
     for segment in log.segments:
         with open_file(segment.path) as file, reading(segment.path):
             _check_file(segment.path, file)
-    for rule in (_trials, _references, _numbers, _time_order, _examples, _plans):
-        rule(log)
+    check_rows(log)
     return log
+
+
+def check_rows(log):
+    """Raises UnsoundRows at the first invariant that the rows of a log break."""
+    trials, others = log.trials, log.tables[1:]
+    _raise_first(log.path, chain(
+        _identities(trials), _ended(trials), *(_unknown(log, table) for table in others),
+        unstarted(trials, log.restarts["trial"]), *(_numbers(log, table) for table in log.tables),
+        *(_order(table) for table in others), _examples(log), _plans(trials), *map(_ranges, log.tables)))
 
 
 def _check_file(path, file):
@@ -70,9 +126,7 @@ def _columns(group):
 
 
 def _check_column(path, table, name, dataset, rows):
-    spec = next((c for c in SCHEMA[table] if c.name == name), None)
-    if spec is None and "/" in name:
-        spec = metaparameter_column(name.split("/", 1)[1]) if table == "trials" else metric_column(name)
+    spec = known_column(table, name)
     kind, unit = column_type(dataset), read_attribute(dataset.attrs.get("unit"))
     if spec and kind != spec.type:
         raise LogError(f"{path}: {table}/{name} holds {kind} entries ({dataset.dtype}) where {spec.type} belongs")
@@ -100,105 +154,192 @@ def refuse_unsound(log):
     looks further.
     """
     refuse_unsound_trials(log)
-    for table, where, names in ((log.evaluations, "evaluations", ("step",)), (log.steps, "steps", ("step",))):
-        _refuse_out_of_range(log, table, where, names)
-    for table, where, name in ((log.evaluations, "evaluations", "train_seconds"), (log.steps, "steps", "step_seconds")):
-        if table.rows:
-            _refuse(log, table, name, (table[name] < 0) | np.isinf(table[name]), "be a time, or NaN: not measured",
-                    where)
-    _refuse_twice(log)
+    _raise_first(log.path, chain(_ranges(log.evaluations), _ranges(log.steps), _twice(log.evaluations)))
 
 
 def refuse_unsound_trials(log):
     """The same of /trials alone."""
-    _identities(log)
-    for name in ("global_batch", "workers"):
-        _refuse(log, log.trials, name, log.trials[name] < 1, "be at least 1", "trials")
-    _refuse_out_of_range(log, log.trials, "trials", ("global_batch", "workers", "budget_steps"))
+    _raise_first(log.path, chain(_identities(log.trials), _ranges(log.trials)))
 
 
-def _refuse_out_of_range(log, table, where, names):
-    for name in names:
-        if table.rows:
-            _refuse(log, table, name, table[name] < 0, "not be negative", where)
-            _refuse(log, table, name, table[name] > MOST, f"be no more than {MOST:,}", where)
+def faults_of_trials(trials: Rows) -> Iterator[Fault]:
+    """The rules for rows of /trials."""
+    return chain(_identities(trials), _ranges(trials), _ended(trials), _numbers(None, trials), _plans(trials))
 
 
-def _refuse_twice(log):
+def faults_of_rows(log, table: Rows) -> Iterator[Fault]:
+    """The rules for rows of another table; of its columns there may be only some.
+
+    log     its .trials are known, and its .evaluations, if that is the table
+    """
+    return chain(_unknown(log, table), _ranges(table), _numbers(log, table), _order(table),
+                 _examples(log) if table.name == "evaluations" else ())
+
+
+class Ends:
+    """How far trials were evaluated, gathered piece by piece: arrays with one entry a trial, in the order of ``ids``.
+
+    last        step of the last evaluation; -1: there is none
+    spacing     the most steps between two, or before the first
+    """
+
+    def __init__(self, ids: np.ndarray):
+        self._order = np.argsort(ids, kind="stable")
+        self._ids = ids[self._order]
+        self.last, self.spacing = np.full(len(ids), -1), np.zeros(len(ids), np.int64)
+
+    def places(self, trial: np.ndarray) -> np.ndarray:
+        """Where trials, all of them known, are in the order of ``ids``."""
+        return self._order[np.searchsorted(self._ids, trial)]
+
+    def add(self, trial: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Takes more evaluations, each trial's in order; gives the places of their trials, and each one's last row."""
+        if not len(trial):
+            return np.empty(0, int), np.empty(0, int)
+        place = self.places(trial)
+        order = np.argsort(place, kind="stable")
+        place, step = place[order], step[order]
+        first = np.flatnonzero(np.diff(place, prepend=-1))
+        last = np.append(first[1:], len(place)) - 1
+        before = np.roll(step, 1)
+        before[first] = np.maximum(self.last[place[first]], 0)
+        most = np.maximum.reduceat(step - before, first)
+        self.spacing[place[first]] = np.maximum(self.spacing[place[first]], most)
+        self.last[place[first]] = step[last]
+        return place[first], order[last]
+
+
+def unfinished(trials: Rows, ends: Ends, stepped: np.ndarray, value_at: Callable[[int, str], float]) -> Iterator[Fault]:
+    """COMPLETE trials whose evaluations are missing, or end more than one spacing before the budget with the target at
+    which the trial stops not met.
+
+    stepped     bool, of each trial: whether it has rows in /steps; one that was only timed needs no evaluation
+    value_at    what a trial's last evaluation measured, by row of /trials and metric; NaN: nothing
+    """
+    complete, budget = trials["status"] == Status.COMPLETE, trials["budget_steps"]
+    yield from _fault(trials, complete & (ends.last < 0) & ~stepped,
+                      lambda row, at: " is COMPLETE, but has no evaluations")
+    early = complete & (ends.last >= 0) & (ends.last + ends.spacing < budget)
+    for row in np.flatnonzero(early):
+        early[row] = not _ended_before(trials["plan"][row], lambda column, row=row: value_at(row, column))
+    yield from _fault(trials, early, lambda row, at: f" is COMPLETE and its budget is {budget[row]} steps, but its "
+                      f"evaluations end at step {ends.last[row]}; if it was stopped, its status is INCOMPLETE")
+
+
+def _ended_before(plan, value_of) -> bool:
+    """Whether a trial may have ended before its budget of steps: at a target that its last evaluation met, or after a
+    budget of seconds."""
+    try:
+        measurement = read_plan(plan).get("measurement") or {}
+    except LogError:
+        return False                        # a fault of its own
+    if measurement.get("budget_seconds"):
+        return True
+    if not measurement.get("target") or measurement.get("keep_going"):
+        return False
+    target = Target.parse(measurement["target"])
+    return bool(target.met_by(value_of(target.column)))
+
+
+def _raise_first(path, faults: Iterable[Fault]):
+    for fault in faults:
+        raise UnsoundRows(path, fault)
+
+
+def _fault(table, wrong, say) -> Iterator[Fault]:
+    """The fault of the rows that are wrong, if there are any."""
+    if wrong.any():
+        yield Fault(table, table.name, np.flatnonzero(wrong), say)
+
+
+def _value(table, name, wrong, what):
+    """The fault of values that are out of range."""
+    return _fault(table, wrong, lambda row, at: f": {table.name}/{name} is {table[name][row]}{at}, and must {what}")
+
+
+def _ranges(table):
+    """Counts are from 0, or 1, to MOST, and seconds are seconds."""
+    if not table.rows:
+        return
+    if table.name == "trials":
+        for name in ("global_batch", "workers"):
+            yield from _value(table, name, table[name] < 1, "be at least 1")
+    for name in COUNTS.get(table.name, ()):
+        yield from _value(table, name, table[name] < 0, "not be negative")
+        yield from _value(table, name, table[name] > MOST, f"be no more than {MOST:,}")
+    if SECONDS.get(table.name) in table:
+        seconds = table[SECONDS[table.name]]
+        yield from _value(table, SECONDS[table.name], (seconds < 0) | np.isinf(seconds),
+                          "be a time, or NaN: not measured")
+
+
+def _twice(table):
     """Each step of a trial is evaluated once, in whatever order the rows stand."""
-    trial, step = log.evaluations["trial"], log.evaluations["step"]
+    trial, step = table["trial"], table["step"]
     if not len(trial) or (((trial[1:] == trial[:-1]) & (step[1:] > step[:-1])) | (trial[1:] > trial[:-1])).all():
         return
     order = np.lexsort((step, trial))
     same = (trial[order][1:] == trial[order][:-1]) & (step[order][1:] == step[order][:-1])
     if same.any():
-        at = int(same.argmax())
-        raise LogError(f"{log.path}: trial {trial[order[at]]}: evaluations/step is {step[order[at]]} twice, at rows "
-                       f"{order[at]} and {order[at + 1]}; two runs may have been given one trial id")
+        at = np.flatnonzero(same)
+        other = dict(zip(order[at].tolist(), order[at + 1].tolist()))
+        yield Fault(table, "evaluations", order[at], lambda row, _: (
+            f": evaluations/step is {step[row]} twice, at rows {row} and {other[row]}; two runs may have been given "
+            "one trial id"))
 
 
-def _identities(log):
+def _identities(trials):
     """Ids are unique and statuses valid."""
-    trials = log.trials
-    ids, counts = np.unique(trials["id"], return_counts=True)
-    if (counts > 1).any():
-        trial = ids[counts > 1][0]
-        rows = np.flatnonzero(trials["id"] == trial)
-        raise LogError(f"{log.path}: trial {trial} stands in trials twice, at rows {rows[0]} and {rows[1]}")
+    ids, firsts = np.unique(trials["id"], return_index=True)
+    if len(ids) < trials.rows:
+        yield from _fault(trials, ~np.isin(np.arange(trials.rows), firsts), lambda row, at: (
+            f" stands in trials twice, at rows {firsts[ids == trials['id'][row]][0]} and {row}" if at else
+            " stands in trials twice"))
     status = trials["status"]
-    wrong = ~np.isin(status, [int(s) for s in Status])
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise LogError(f"{log.path}: trial {trials['id'][row]}: status is {status[row]}; "
-                       f"there are {', '.join(f'{int(s)} {s.name}' for s in Status)}")
+    yield from _fault(trials, ~np.isin(status, [int(s) for s in Status]), lambda row, at: (
+        f": status is {status[row]}; there are {', '.join(f'{int(s)} {s.name}' for s in Status)}"))
 
 
-def _trials(log):
-    """Ids are unique, statuses valid, and whoever has ended says why."""
-    trials = log.trials
-    _identities(log)
+def _ended(trials):
+    """Whoever has ended says why, and a trial's workers carry its batch."""
     status = trials["status"]
-    silent = (status != Status.RUNNING) & (trials["stop_reason"] == "")
-    if silent.any():
-        row = int(silent.argmax())
-        raise LogError(f"{log.path}: trial {trials['id'][row]}: is {Status(status[row]).name}, "
-                       "but its stop_reason is empty")
+    yield from _fault(trials, (status != Status.RUNNING) & (trials["stop_reason"] == ""), lambda row, at: (
+        f": is {Status(status[row]).name}, but its stop_reason is empty"))
     covered = trials["global_batch"] <= trials["local_batch"] * trials["accumulation"] * trials["workers"]
-    if not covered.all():
-        row = int((~covered).argmax())
-        values = [int(trials[c][row]) for c in ("workers", "local_batch", "accumulation", "global_batch")]
-        raise LogError(f"{log.path}: trial {trials['id'][row]}: {values[0]} workers x local batch {values[1]} x "
-                       f"accumulation {values[2]} is less than the global batch {values[3]}")
+    yield from _fault(trials, ~covered, lambda row, at: (
+        ": {} workers x local batch {} x accumulation {} is less than the global batch {}".format(
+            *(int(trials[name][row]) for name in ("workers", "local_batch", "accumulation", "global_batch")))))
 
 
-def _references(log):
-    """Every row's trial stands in /trials, and every trial has a row in /restarts."""
-    ids = log.trials["id"]
-    for table in log.tables[1:]:
-        unknown = ~np.isin(table["trial"], ids)
-        if unknown.any():
-            row = int(unknown.argmax())
-            raise LogError(f"{log.path}: trial {table['trial'][row]} has a row in {table.name} (row {row}), "
-                           "but none in trials")
-    unstarted = ~np.isin(ids, log.restarts["trial"])
-    if unstarted.any():
-        raise LogError(f"{log.path}: trial {ids[unstarted.argmax()]} has no row in restarts")
+def _unknown(log, table):
+    """Every row's trial stands in /trials."""
+    yield from _fault(table, ~np.isin(table["trial"], log.trials["id"]), lambda row, at: (
+        f" has a row in {table.name}{at and f' ({at[4:]})'}, but none in trials"))
 
 
-def _numbers(log):
+def unstarted(trials: Mapping, started: np.ndarray) -> Iterator[Fault]:
+    """Trials that have no row in /restarts; ``started``: those that have."""
+    return _fault(trials, ~np.isin(trials["id"], started), lambda row, at: " has no row in restarts")
+
+
+def _numbers(log, table):
     """Counts and times are not negative, batches and workers at least 1, and what is always measured is finite."""
-    imported = _imported(log)
-    for table in log.tables:
-        for name in NOT_NEGATIVE[table.name]:
-            _refuse(log, table, name, table[name] < 0, "not be negative")
-        for name in FINITE.get(table.name, ()):
-            wrong = ~np.isfinite(table[name])
-            if wrong.any():         # of trials from elsewhere a time may be unknown
-                wrong &= ~(np.isnan(table[name]) & np.isin(table["trial"], imported))
-            _refuse(log, table, name, wrong, "be finite")
-    for name in ("global_batch", "local_batch", "accumulation", "workers"):
-        _refuse(log, log.trials, name, log.trials[name] == 0, "be at least 1")
-    _refuse(log, log.steps, "step", log.steps["step"] == 0, "be at least 1: it counts its own step")
+    for name in _there(table, NOT_NEGATIVE[table.name]):
+        yield from _value(table, name, table[name] < 0, "not be negative")
+    for name in _there(table, FINITE.get(table.name, ())):
+        wrong = ~np.isfinite(table[name])
+        if wrong.any():             # unknown of trials from elsewhere, and of restarts that repair put in
+            wrong &= ~(np.isnan(table[name]) & (np.isin(table["trial"], _imported(log)) | (table.name == "restarts")))
+        yield from _value(table, name, wrong, "be finite")
+    if table.name == "trials":
+        for name in ("global_batch", "local_batch", "accumulation", "workers"):
+            yield from _value(table, name, table[name] == 0, "be at least 1")
+    if table.name == "steps":
+        yield from _value(table, "step", table["step"] == 0, "be at least 1: it counts its own step")
+
+
+def _there(table, names):
+    return [name for name in names if name in table]
 
 
 def _imported(log) -> np.ndarray:
@@ -208,65 +349,81 @@ def _imported(log) -> np.ndarray:
     return log.trials["id"][np.array([known[text] for text in sources.tolist()], bool)]
 
 
-def _refuse(log, table, name, wrong, what, where=None):
-    if wrong.any():
-        where = where or table.name
-        row = int(wrong.argmax())
-        trial = table["id" if where == "trials" else "trial"][row]
-        raise LogError(f"{log.path}: trial {trial}: {where}/{name} is {table[name][row]} at row {row}, and must {what}")
-
-
-def _time_order(log):
+def _order(table):
     """Within each trial steps increase from row to row, and seconds and examples do not fall."""
-    for table, name, strict in ((log.evaluations, "step", True), (log.steps, "step", True),
-                                (log.evaluations, "train_seconds", False), (log.evaluations, "examples", False)):
-        order = np.argsort(table["trial"], kind="stable")
-        trial, values = table["trial"][order], table[name][order]
-        same = trial[1:] == trial[:-1]
-        wrong = same & (values[1:] <= values[:-1] if strict else values[1:] < values[:-1])
-        if wrong.any():
-            at = int(np.flatnonzero(wrong)[order[1:][wrong].argmin()])
-            raise LogError(f"{log.path}: trial {trial[at]}: {table.name}/{name} goes from {values[at]} to "
-                           f"{values[at + 1]} at row {order[at + 1]}; two runs may have been given one trial id")
+    for where, name, strict in ORDERED:
+        rows = disordered(table, name, strict) if where == table.name and name in table else ()
+        if len(rows):
+            yield Fault(table, where, np.sort(rows), lambda row, at, name=name: (
+                f": {where}/{name} goes from {_before(table, name, row)} to {table[name][row]}{at}; two runs may have "
+                "been given one trial id"))
+
+
+def _before(table, name, row):
+    """The value in the trial's row before."""
+    return table[name][np.flatnonzero(table["trial"][:row] == table["trial"][row])[-1]]
+
+
+def disordered(table, name: str, strict: bool) -> np.ndarray:
+    """Rows before which the column falls, within a trial; if ``strict``, also those before which it stays the same."""
+    order = np.argsort(table["trial"], kind="stable")
+    trial, values = table["trial"][order], table[name][order]
+    falls = values[1:] <= values[:-1] if strict else values[1:] < values[:-1]
+    return order[1:][(trial[1:] == trial[:-1]) & falls]
 
 
 def _examples(log):
     """No evaluation has seen more examples than its steps hold."""
     table, trials = log.evaluations, log.trials
+    known = np.flatnonzero(np.isin(table["trial"], trials["id"]))
+    if not len(known) or "examples" not in table:
+        return
     order = np.argsort(trials["id"])
-    batch = trials["global_batch"][order][np.searchsorted(trials["id"][order], table["trial"])] if table.rows else 0
+    batch = np.zeros(table.rows, np.int64)
+    batch[known] = trials["global_batch"][order][np.searchsorted(trials["id"][order], table["trial"][known])]
     wrong = table["examples"] > table["step"] * batch
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise LogError(f"{log.path}: trial {table['trial'][row]}: evaluations/examples is {table['examples'][row]} at "
-                       f"row {row}, more than {table['step'][row]} steps of {batch[row]} hold")
+    yield from _fault(table, wrong & (batch > 0), lambda row, at: (
+        f": evaluations/examples is {table['examples'][row]}{at}, more than {table['step'][row]} steps of {batch[row]} "
+        "hold"))
 
 
-def _plans(log):
+def _plans(trials):
     """Each plan is JSON and says what the columns say."""
-    trials = log.trials
     columns = {name: trials[name] for name in IN_PLAN if name in trials}
-    for row, text in enumerate(trials["plan"]):
-        where = f"{log.path}: trial {trials['id'][row]}"
-        plan = _parse(where, text)
-        for name, values in columns.items():
-            part, key = IN_PLAN[name]
-            planned = plan[part].get(key) if isinstance(plan.get(part), dict) else None
-            if planned is not None and not _agree(values[row], planned):
-                raise LogError(f"{where}: trials/{name} is {values[row]}, but its plan says {planned!r} ({part}.{key})")
+    wrong = {row: what for row, text in enumerate(trials["plan"]) if (what := _plan_fault(text, row, columns))}
+    if wrong:
+        yield Fault(trials, "trials", np.array(list(wrong)), lambda row, at: f": {wrong[row]}")
 
 
-def _parse(where, text) -> dict:
+def _plan_fault(text, row, columns) -> str:
+    """What is wrong with a trial's plan; "" if nothing is."""
+    try:
+        plan = parse_plan(text)
+    except LogError as error:
+        return str(error)
+    for name, planned in contradictions({name: columns[name][row] for name in columns}, plan):
+        return f"trials/{name} is {columns[name][row]}, but its plan says {planned!r} ({'.'.join(IN_PLAN[name])})"
+    return ""
+
+
+def contradictions(values: Mapping, plan: Mapping) -> Iterator[tuple[str, object]]:
+    """The columns among a trial's ``values`` that its plan contradicts, each with what the plan says."""
+    for name, value in values.items():
+        part, key = IN_PLAN[name]
+        planned = plan[part].get(key) if isinstance(plan.get(part), dict) else None
+        if planned is not None and not _agree(value, planned):
+            yield name, planned
+
+
+def parse_plan(text: str) -> dict:
+    """A plan, which must be JSON of the entries that plans have; LogError if it is not."""
     try:
         plan = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise LogError(f"{where}: plan is not JSON: {first_line(error)}") from error
+        raise LogError(f"plan is not JSON: {first_line(error)}") from error
     if not isinstance(plan, dict):
-        raise LogError(f"{where}: plan is JSON, but no object: {text[:40]!r}")
-    try:
-        return read_plan(text)
-    except LogError as error:
-        raise LogError(f"{where}: {error}") from error
+        raise LogError(f"plan is JSON, but no object: {text[:40]!r}")
+    return read_plan(text)
 
 
 def _agree(column, planned) -> bool:

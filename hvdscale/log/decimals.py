@@ -198,6 +198,11 @@ def _shortest(digits, shift, values):
     return near
 
 
+def is_missing(text: str) -> bool:
+    """Whether a cell is empty or says NaN: nothing was measured, or the trial diverged."""
+    return text.strip().lower().lstrip("+-") in ("", "nan")
+
+
 def _number(text: str) -> float:
     try:
         return float(text) if "_" not in text else np.nan

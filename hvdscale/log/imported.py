@@ -8,7 +8,9 @@ What nothing is known of reads so: times are NaN, the ghost batch is 0, there wa
 """
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -21,6 +23,7 @@ PUBLISHED = (
     Column("layout", "text", "1", "JSON: how the text of its measurements.csv differs from the values", optional=True),
 )
 UNSHARED = ("metadata",)
+MOST_SAID, LONGEST_SAID = 100, 30_000       # messages in an attribute, and their bytes; HDF5 has room for twice that
 
 
 class ImportedLog(BulkLog):
@@ -31,6 +34,7 @@ class ImportedLog(BulkLog):
         spec["trials"] += SOURCE + PUBLISHED
         super().__init__(path, spec, {"imported": dict(imported)}, **how)
         self.count = 0
+        self.errors: dict[str, tuple[float, float]] = {}        # see widen
         self._points: dict[str, None] = {}
         self._metrics = dict.fromkeys(metrics)
 
@@ -63,6 +67,7 @@ class ImportedLog(BulkLog):
     def evaluations(self, ids: np.ndarray, rows: Sequence[int], step: np.ndarray, examples: np.ndarray,
                     values: Mapping[str, np.ndarray]):
         """Adds the evaluations of trials, laid end to end; ``rows``: how many each of them has."""
+        widen(self.errors, values)
         before = self.rows("evaluations", "trial")
         self.add("evaluations", "trial", np.repeat(ids, rows))
         self.add("evaluations", "step", step)
@@ -74,6 +79,27 @@ class ImportedLog(BulkLog):
                 self._metrics[name] = None
         for name in self._metrics:
             self.add("evaluations", name, values[name] if name in values else np.full(len(step), np.nan))
+
+
+def skipped_note(wrong: Sequence[str]) -> dict:
+    """The root attribute ``skipped``: how many trials or lines an import left out, and the first of its messages."""
+    first = list(wrong[:MOST_SAID])
+    sizes = accumulate(len(json.dumps(message)) + 2 for message in first)
+    return {"count": len(wrong), "first": first[:sum(size <= LONGEST_SAID for size in sizes)]}
+
+
+def widen(ranges: dict[str, tuple[float, float]], columns: Mapping[str, np.ndarray]):
+    """Takes more values of errors into their least and largest, by column."""
+    for name, values in columns.items():
+        if name.endswith("/error"):
+            low, high = ranges.get(name, (np.inf, -np.inf))
+            ranges[name] = float(np.fmin.reduce(values, initial=low)), float(np.fmax.reduce(values, initial=high))
+
+
+def beyond_errors(ranges: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Notes about errors that are no share of all examples."""
+    return [f"{name} has values from {low:g} to {high:g}; the share of wrong answers lies between 0 and 1. Is it in "
+            "percent, or another metric?" for name, (low, high) in ranges.items() if low < 0 or high > 1]
 
 
 def better(column: str) -> str:

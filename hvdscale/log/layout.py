@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import LogError
 from .files import refuse_elsewhere
-from .schema import Column, columns, metaparameter_column, metric_column
+from .schema import Column, columns, known_column
 
 KINDS = {"int": "iu", "float": "f", "status": "iu", "text": "iu"}
 DENSEST = 1100              # bytes that one byte of gzip may stand for (1,032), and some more
@@ -21,18 +21,14 @@ SMALL_BYTES = 1 << 20       # columns up to this size are not held against their
 def refuse_wrong_layout(path: str, table: str, group: h5py.Group, specs: dict[str, Column], rows: int):
     """LogError where a column of the schema is missing, where one holds what does not belong there or says another unit
     than the schema's, and where there is less in the file than the rows it claims."""
-    schema = {column.name: column for column in columns()[table]}
-    for column in schema.values():
+    for column in columns()[table]:
         if column.name not in specs:
             raise LogError(f"{path}: {table} has no column {column.name}; is it a log of another program?")
     for name, found in specs.items():
         dataset = group[name]
         refuse_elsewhere(path, dataset)
-        shape = (len(dataset), 2) if found.type == "text" and dataset.ndim else (dataset.size,)
-        if dataset.dtype.kind not in KINDS[found.type] or dataset.shape != shape:
-            raise LogError(f"{path}: {table}/{name} holds {dataset.dtype} entries in the shape {dataset.shape}, as no "
-                           "column of a log does")
-        wanted = schema.get(name) or _made(table, name)
+        refuse_wrong_type(path, f"{table}/{name}", dataset, found.type)
+        wanted = known_column(table, name)
         if wanted and found.type != wanted.type:
             raise LogError(f"{path}: {table}/{name} holds {found.type} entries ({dataset.dtype}) where {wanted.type} "
                            "belongs")
@@ -42,13 +38,12 @@ def refuse_wrong_layout(path: str, table: str, group: h5py.Group, specs: dict[st
         refuse_hollow(path, f"{table}/{name}", dataset, rows)
 
 
-def _made(table, name):
-    """The schema's column for one whose name is the log's own, and None for a column of its own making."""
-    if "/" not in name:
-        return None
-    if table == "trials" and name.startswith("metaparameters/"):
-        return metaparameter_column(name.split("/", 1)[1])
-    return metric_column(name) if table == "evaluations" else None
+def refuse_wrong_type(path, what, dataset, kind):
+    """LogError where a dataset cannot be a column of this type."""
+    shape = (len(dataset), 2) if kind == "text" and dataset.ndim else (dataset.size,)
+    if dataset.dtype.kind not in KINDS[kind] or dataset.shape != shape:
+        raise LogError(f"{path}: {what} holds {dataset.dtype} entries in the shape {dataset.shape}, as no column of a "
+                       "log does")
 
 
 def refuse_hollow(path, what, dataset, rows):

@@ -15,18 +15,21 @@ import errno
 import functools
 import io
 import json
+import math
 import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import LogError
 from ..target import ALIASES, SPLITS
-from .decimals import Block, CellsError
+from .check import Ends, Rows, faults_of_rows, unfinished
+from .decimals import Block, CellsError, is_missing
 from .plan_text import MOST, is_deeper
 from .schema import Status
 
@@ -34,6 +37,8 @@ BLOCK_BYTES = 1 << 19               # of files read together: small enough for a
 LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}
 # metaparameters by the archive's names -> this project's
 RENAMED = {"end_learning_rate_factor": "end_lr_factor", "learning_rate_decay_steps": "decay_steps"}
+# parameters, by the archive's names, that are always numbers
+NUMBERS = ("learning_rate", "momentum", "label_smoothing", *RENAMED)
 BETTER = {"error": "smaller", "cross_entropy": "smaller", "perplexity": "smaller", "loss": "smaller",
           "accuracy": "larger", "average_precision": "larger", "bleu": "larger"}
 OTHER = "archive/"                  # before the names of columns that are no split/metric
@@ -83,8 +88,11 @@ class WrongFile(LogError):
     """A file of an archive that is not what its name says."""
 
 
-def read_trials(trials: Sequence[TrialFiles]) -> Batch:
-    """The trials whose files are right, in the order given, and what is wrong with the others."""
+def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> Batch:
+    """The trials whose files are right, in the order given, and what is wrong with the others.
+
+    budget_steps  that a COMPLETE trial has trained; 0: not known
+    """
     batch, tables = Batch(), []
     for trial in trials:
         try:
@@ -96,6 +104,7 @@ def read_trials(trials: Sequence[TrialFiles]) -> Batch:
         tables.append((table, metadata))
     for group in _alike([table for table, _ in tables]):
         _parse(group)
+    _apply_rules([pair for pair in tables if not pair[0].wrong], budget_steps)
     good = []
     for table, metadata in tables:
         if table.wrong:
@@ -204,6 +213,8 @@ class _Metadata:
         for key, value in parameters.items():
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 self.point[parameter_name(key, name)] = _float(value, name, key)
+            elif key in NUMBERS:
+                raise WrongFile(f"{name}: {key} is {_short(value)}, not a finite number")
 
 
 def parameter_name(key: str, file: str) -> str:
@@ -215,9 +226,11 @@ def parameter_name(key: str, file: str) -> str:
 
 def _float(value, name, key) -> float:
     try:
-        return float(value)
+        if math.isfinite(number := float(value)):
+            return number
     except OverflowError:
         raise WrongFile(f"{name}: {key} does not fit a float") from None
+    raise WrongFile(f"{name}: {key} is {_short(value)}, not a finite number")
 
 
 @functools.lru_cache(64)
@@ -265,6 +278,9 @@ class _Table:
             raise WrongFile(f"{self.name}: is empty, without even a header")
         if not data.isascii():
             _refuse_other_text(data, self.name)
+        if not data.endswith(b"\n"):
+            before, _, last = data.rpartition(b"\n")
+            raise WrongFile(cut_off(self.name, 1 + len(before.splitlines()), last.decode("utf-8", "replace")))
         if b'"' in data:
             data = self._unquoted(data)
         if b"\r" in data:
@@ -272,9 +288,6 @@ class _Table:
                 raise WrongFile(f"{self.name}: its lines do not all end alike")
             data = data.replace(b"\r\n", b"\n")
             self.layout["newline"] = "\r\n"
-        if not data.endswith(b"\n"):
-            data += b"\n"
-            self.layout["end"] = ""
         head, _, self.lines = data.partition(b"\n")
         self.header = tuple(head.decode().split(","))
         self.rows = self.lines.count(b"\n")
@@ -311,16 +324,9 @@ class _Table:
         if odd and "text" not in self.layout:
             self._keep(odd)
 
-    def look_at_steps(self, block: Block, first: int):
-        """Finds the first step that is none, or less than the one before."""
-        bad = np.flatnonzero(self.step < 0)
-        back = np.flatnonzero(np.diff(self.step) < 0) + 1
-        if len(bad):
-            text = block.cell(first + int(bad[0]), self.names.index("step"))
-            self.wrong = f"{self.name}:{bad[0] + 2}: step is {text[:40]!r}, not a number of steps"
-        elif len(back):
-            at = int(back[0])
-            self.wrong = f"{self.name}:{at + 2}: step goes from {self.step[at - 1]} to {self.step[at]}"
+    def refuse_cell(self, row: int, at: int, text: str, what: str):
+        """Notes that a cell is not what its column holds, unless another was noted."""
+        self.wrong = self.wrong or f"{self.name}:{row + 2}: {self.header[at]} is {text[:40]!r}, not {what}"
 
     def _keep(self, odd):
         """Cells that are not written as usual; where all gaps are written alike, how."""
@@ -335,6 +341,12 @@ class _Table:
     def _is_gap(self, row, at, text) -> bool:
         return self.names[at] != "step" and self.values[self.names[at]][row] != self.values[self.names[at]][row] \
             and _is_nan(text)
+
+
+def cut_off(name: str, line: int, text: str) -> str:
+    """The message about a file whose last line has no line end."""
+    return (f"{name}:{line}: the last line, {text[:40]!r}, has no line end, so it may be cut off; "
+            "complete it and end it with a line end")
 
 
 def _refuse_other_text(data, name):
@@ -382,19 +394,40 @@ def _parse(tables: list[_Table]):
     for at, name in enumerate(names):
         if name == "step":
             step, unusual = block.counts(at)
+            values, what = np.where(step < 0, np.nan, step), "a number of steps"
         else:
-            columns[name], unusual = block.floats(at), block.unusual(at)
+            values, unusual, what = block.floats(at), block.unusual(at), "a number, empty or NaN"
+            columns[name] = values
         for row, text in unusual.items():
             table = int(np.searchsorted(ends, row, "right"))
-            odd[table].append([row - int(ends[table]) + tables[table].rows, at, text])
-    wrong = np.diff(step, prepend=0) < 0
-    wrong[ends[ends < len(step)]] = False                               # a file's first row may be so
-    wrong |= step < 0
-    suspects = set(np.searchsorted(ends, np.flatnonzero(wrong), "right").tolist())
-    for at, (table, end, cells) in enumerate(zip(tables, ends.tolist(), odd)):
+            within = row - int(ends[table]) + tables[table].rows
+            odd[table].append([within, at, text])
+            if np.isnan(values[row]) and not name.startswith(OTHER) and (name == "step" or not is_missing(text)):
+                tables[table].refuse_cell(within, at, text, what)
+    for table, end, cells in zip(tables, ends.tolist(), odd):
         table.take(end - table.rows, step, columns, cells)
-        if at in suspects:
-            table.look_at_steps(block, end - table.rows)
+
+
+def _apply_rules(found: list[tuple[_Table, _Metadata]], budget_steps: int):
+    """Finds evaluations that break the rules of every log, and COMPLETE trials that were not evaluated to their end."""
+    ids = np.arange(len(found))
+    rows = np.array([table.rows for table, _ in found], int)
+    first = np.cumsum(rows) - rows
+    trials = Rows("trials", len(ids), {
+        "id": ids, "status": np.array([metadata.status for _, metadata in found], int), "plan": ["{}"] * len(ids),
+        "budget_steps": np.full(len(ids), budget_steps)})
+    evaluations = Rows("evaluations", int(rows.sum()), {
+        "trial": np.repeat(ids, rows), "step": np.concatenate([np.empty(0, int), *(table.step for table, _ in found)])})
+    for fault in faults_of_rows(SimpleNamespace(trials=trials, evaluations=evaluations), evaluations):
+        for row in fault.rows.tolist():
+            table = found[fault.trial(row)][0]
+            table.wrong = table.wrong or f"{table.name}:{row - first[fault.trial(row)] + 2}{fault.say(row, '')}"
+    ends = Ends(ids)
+    ends.add(evaluations["trial"], evaluations["step"])
+    for fault in unfinished(trials, ends, np.zeros(len(ids), bool), lambda row, column: np.nan):
+        for row in fault.rows.tolist():
+            table, metadata = found[row]
+            table.wrong = table.wrong or f"{table.name}: trial {metadata.id}{fault.say(row, '')}"
 
 
 def measurements_text(layout: Mapping, step: np.ndarray, columns: Mapping[str, np.ndarray]) -> str:

@@ -51,6 +51,7 @@ STEPS: Rule = lambda value: isinstance(value, list) and all(map(_whole, value)),
 GOAL: Rule = _target, "a target, such as val/error<0.01"
 GOALS: Rule = lambda value: isinstance(value, list) and all(map(_target, value)), "a list of targets"
 
+OF_SEARCH = ("sweep", "archive", "search")      # parts, any of which says that a trial is a draw of metaparameters
 PARTS = ("problem", "measurement", "execution", "asked", "sweep")
 ENTRIES: dict[str, dict[str, Rule]] = {
     "problem": {

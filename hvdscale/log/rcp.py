@@ -9,6 +9,7 @@ evaluation that meets it (val/converged = 1) and, before that, one that does not
 - unit: "samples to converge" are examples. "Epochs to converge" are examples, too, where the benchmark's largest is
   from 20,000 on (so it is for bert and later language models), else epochs; but sd of 3.1 counts steps (the same number
   of them at all seeds), and gpt3 tokens of 2,048 a sequence. ``unit`` overrules this.
+- all values of a benchmark are of one unit: less than one step is an error.
 - epochs become examples by TRAIN_EXAMPLES or ``train_examples``; without either it is an error.
 - steps are those that hold so many examples at the point's batch size, the last one rounded up.
 - the evaluation before is one spacing earlier. The spacing is the largest difference between neighbouring values of the
@@ -157,6 +158,10 @@ def _add(log, source, point, spacing, train_examples) -> int:
     count = len(point.values)
     size = train_examples or TRAIN_EXAMPLES.get(point.benchmark)
     factor = _examples_of(source, point, size)
+    if point.unit != "epochs" and min(point.values) * factor < point.batch:
+        raise LogError(f"{source}: {point.name}: has {float(min(point.values)):g} {point.unit} to converge, less than "
+                       f"one step of {point.batch} examples; all values must be of one unit: correct the file, or give "
+                       "the unit with --unit")
     spacing_steps = math.ceil(spacing * factor / point.batch) if spacing else 0
     steps = [math.ceil(value * factor / point.batch) for value in point.values]
     examples = [min(round(value * factor), step * point.batch) for value, step in zip(point.values, steps)]

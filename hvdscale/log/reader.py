@@ -105,13 +105,17 @@ def column_specs(group: h5py.Group) -> dict[str, Column]:
 
     def visit(name, item):
         if isinstance(item, h5py.Dataset) and name != "committed_rows":
-            unit, meaning, better = (str(read_attribute(item.attrs.get(key, "")))
-                                     for key in ("unit", "meaning", "better"))
-            found[name] = Column(name, column_type(item), unit, meaning, better=better)
+            found[name] = column_spec(name, item)
 
     group.visititems(visit)
     table = group.name.strip("/")
     return in_order(table, found)
+
+
+def column_spec(name: str, dataset: h5py.Dataset) -> Column:
+    """A column as its dataset says it is."""
+    unit, meaning, better = (str(read_attribute(dataset.attrs.get(key, ""))) for key in ("unit", "meaning", "better"))
+    return Column(name, column_type(dataset), unit, meaning, better=better)
 
 
 def in_order(table: str, specs: dict[str, Column]) -> dict[str, Column]:

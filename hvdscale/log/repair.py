@@ -1,24 +1,30 @@
 """A broken log made whole again: a copy of all that can be read, in its place; the broken files are kept beside.
 
-    repair("runs/w8.h5")     -> Repair(kept={"steps": 512, ...}, lost=["..."], originals=["runs/w8.h5.broken"])
+    repair("runs/w8.h5")     -> Repair(kept={"steps": 512, ...}, lost=["..."], restored=[],
+                                       originals=["runs/w8.h5.broken"])
 """
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import h5py
 import numpy as np
 
 from ..errors import LogError
 from . import segments
+from .check import check
 from .compact import merged_attributes, show, write_log
 from .files import TEMPORARY, open_file, part_of, read_attribute, reading, rows_within, superblock
+from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type
 from .lock import Lock
-from .reader import SCHEMA, Log, absent, begun_trials, column_specs, decode, read_log
-from .schema import SOURCE, TABLES, Status
+from .mend import LOST, LOST_TEXTS, lost_entries, mend
+from .reader import SCHEMA, Log, absent, begun_trials, column_spec, decode
+from .schema import SOURCE, TABLES, Column, Status, known_column
 
 BROKEN = ".broken"
 INTERRUPTED = "interrupted: the process that wrote the log ended without a word"
@@ -26,18 +32,20 @@ INTERRUPTED = "interrupted: the process that wrote the log ended without a word"
 
 @dataclass(frozen=True)
 class Repair:
-    """What came of a repair: rows kept per table, what was lost in words, and where the original files are."""
+    """What came of a repair: rows kept per table, in words what was lost and what was restored from other parts of the
+    log, and where the original files are."""
 
     kept: dict[str, int]
     lost: list[str]
+    restored: list[str]
     originals: list[str]
 
 
 def repair(path: str, take_over: bool = False) -> Repair | None:
     """Replaces the log by one clean file of all rows that can be read; None where it is one already.
 
-    A trial still RUNNING becomes INCOMPLETE: nobody writes it. Raises LogError where nothing can be read, and leaves
-    everything as it was.
+    A trial still RUNNING becomes INCOMPLETE: nobody writes it. What is written passes ``check``; raises LogError where
+    there is nothing of that kind, and leaves everything as it was.
     """
     lock = Lock.take(path, take_over)
     try:
@@ -47,17 +55,21 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
         parts = _salvage(names, lost)
         log = Log(path, parts)
         _end_running(log)
+        mended = mend(log)
+        lost += mended.lost
+        if lost and not mended.trials.rows:
+            raise LogError(_nothing_saved(path, lost))
         last = max(part.segment.number for part in parts)
         first = log.segments[0]
         attributes = {**merged_attributes(log), "segments": max(last + 1, first.stands_for)}
         if first.path != path:
             attributes["id"] = uuid.uuid4().hex      # the first file is lost: what lies beside it is not read again
-        write_log(path + TEMPORARY, log, attributes)
-        kept = {table.name: table.rows for table in log.tables}
+        _write(path, mended, attributes)
+        kept = {table.name: table.rows for table in mended.tables}
         log.close()
         originals = [_keep(name) for name in names]
         show(path + TEMPORARY, path, [name for name in names if name != path])
-        return Repair(kept, lost, originals)
+        return Repair(kept, lost, mended.restored, originals)
     except OSError as error:
         raise LogError(f"{path}: cannot be repaired: {error.strerror or error}") from error
     finally:
@@ -65,13 +77,24 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
 
 
 def _is_clean(path) -> bool:
-    """Whether the log is one closed file that reads well and says how its trials ended."""
+    """Whether the log is one closed file that passes ``check`` and says how its trials ended."""
     try:
-        with read_log(path) as log:
-            log.load()
+        with check(path) as log:
             return len(log.segments) == 1 and not superblock(path).flags and Status.RUNNING not in log.trials["status"]
     except LogError:
         return False
+
+
+def _write(path, mended, attributes):
+    """Writes the log under its temporary name; LogError, and no file, where it then does not pass ``check``."""
+    temporary = path + TEMPORARY
+    write_log(temporary, mended, attributes)
+    try:
+        check(temporary).close()
+    except LogError as error:
+        os.unlink(temporary)
+        raise LogError(f"{path}: nothing can be saved: what can be read of it contradicts itself "
+                       f"({str(error).removeprefix(f'{temporary}: ')})") from error
 
 
 def _files(path) -> tuple[list[str], list[str]]:
@@ -84,9 +107,14 @@ def _files(path) -> tuple[list[str], list[str]]:
             if segments.describe(name).number:
                 names.append(name)
         except LogError as error:
-            lost.append(f"{error}")
+            lost.append(_without_hint(error))
             names.append(name)
     return names, lost
+
+
+def _without_hint(error) -> str:
+    """What is wrong with a file, without the advice to repair it."""
+    return str(error).partition("; 'hvdscale-log repair")[0]
 
 
 def _salvage(names, lost) -> list[SalvagedPart]:
@@ -96,8 +124,8 @@ def _salvage(names, lost) -> list[SalvagedPart]:
         try:
             part = SalvagedPart(name)
         except LogError as error:
-            if str(error) not in lost:
-                lost.append(str(error))
+            if _without_hint(error) not in lost:
+                lost.append(_without_hint(error))
             continue
         if parts and part.segment.log_id != parts[0].segment.log_id:
             names.remove(name)
@@ -109,18 +137,25 @@ def _salvage(names, lost) -> list[SalvagedPart]:
         lost += part.lost
         parts.append(part)
     if not parts:
-        raise LogError("; ".join(lost) + "; nothing can be saved")
-    return sorted(parts, key=lambda part: part.segment.number)
+        raise LogError(_nothing_saved(names[0], lost))
+    parts.sort(key=lambda part: part.segment.number)
+    for earlier, later in itertools.pairwise(parts):
+        later.fill_trials(earlier)
+    return parts
 
 
-# columns of these, too, a row need not have
-MAY_MISS = ("metaparameters/", "layer_groups/")
+def _nothing_saved(path, lost) -> str:
+    return f"{path}: nothing can be saved: {'; '.join(line.removeprefix(f'{path}: ') for line in lost)}"
+
+
+MAY_MISS = ("metaparameters/", "layer_groups/")     # columns of these, too, a row need not have
 
 
 class SalvagedPart:
     """As reader.Part, but of a file that may be damaged anywhere: rows up to the first that cannot be read.
 
-    A row needs all its entries but those of optional columns and MAY_MISS, which become NaN, and of texts.
+    A row needs all its entries but those of optional columns and MAY_MISS, which become NaN, and of texts; one of
+    /trials needs none, as ``mend`` may know them from elsewhere.
     """
 
     def __init__(self, path: str):
@@ -129,15 +164,26 @@ class SalvagedPart:
         self._size = superblock(path).size
         with reading(path):
             self.segment = segments.of_file(path, self.file)
-            self.attributes = {name: read_attribute(value) for name, value in self.file.attrs.items()}
+            self.attributes = known_attributes(
+                {name: read_attribute(value) for name, value in self.file.attrs.items()})
         self.rows, self.columns, self._values = {}, {}, {}
         for table in TABLES:
             self._read_table(table)
+        self._restore_ids()
         self.rows["trials"] = begun_trials(self)
 
     def read(self, table: str, name: str) -> np.ndarray:
         """All whole rows of a column."""
         return self._values[table, name][:self.rows[table]]
+
+    def fill_trials(self, earlier: SalvagedPart):
+        """Takes entries of /trials that are lost from the rows that an earlier segment has of the same trials."""
+        known, ids = earlier.read("trials", "id"), self.read("trials", "id")
+        for column in SCHEMA["trials"]:
+            values, there = self.read("trials", column.name), earlier.read("trials", column.name)
+            lost = values == {"int": LOST, "text": LOST_TEXTS.get(column.name, "")}.get(column.type)
+            for row in np.flatnonzero(lost & np.isin(ids, known) & (column.name != "stop_reason")):
+                values[row] = there[np.flatnonzero(known == ids[row])[-1]]
 
     def close(self):
         """Lets the file go."""
@@ -145,22 +191,48 @@ class SalvagedPart:
 
     def _read_table(self, table):
         specs = {column.name: column for column in SCHEMA[table] if not column.optional}
-        with self._noting(table):
-            specs |= column_specs(part_of(self.path, self.file, table))
+        self._add_found_columns(table, specs)
         rows = self._committed(table, specs)
         values = {name: self._read_column(table, spec, rows) for name, spec in specs.items()}
         can_miss = {column.name for column in (*SCHEMA[table], *SOURCE) if column.optional}
         needed = [name for name in specs if name not in can_miss and not name.startswith(MAY_MISS)]
-        shortest = min(needed, key=lambda name: len(values[name]))
-        whole = len(values[shortest])
+        ending = (max if table == "trials" else min)(needed, key=lambda name: len(values[name]))
+        whole = len(values[ending])
         if whole < rows:
-            self.lost.append(f"{self.path}: {rows - whole} of {rows} rows of {table}, where {table}/{shortest} ends")
+            self.lost.append(f"{self.path}: {rows - whole} of {rows} rows of {table}, where {table}/{ending} ends")
         self.rows[table], self.columns[table] = whole, specs
         for name, column in values.items():
             if len(column) < whole:
                 self.lost.append(f"{self.path}: {whole - len(column)} of {whole} entries of {table}/{name}")
-                column = np.concatenate([column, absent(specs[name].type, whole - len(column))])
+                column = np.concatenate([column, lost_entries(specs[name], whole - len(column))])
             self._values[table, name] = column[:whole]
+
+    def _add_found_columns(self, table, specs):
+        """Adds the columns that the file has of a table; each group is opened once, as links may go in a circle."""
+        places, seen = [table], set()
+        for place in places:
+            names = []
+            with self._noting(place):
+                group = part_of(self.path, self.file, place)
+                address = h5py.h5o.get_info(group.id).addr
+                names = [] if address in seen or isinstance(group, h5py.Dataset) else list(group)
+                seen.add(address)
+            for name in (f"{place}/{name}" for name in names if name != "committed_rows"):
+                with self._noting(name):
+                    item = part_of(self.path, self.file, name)
+                    if isinstance(item, h5py.Dataset):
+                        column = name.removeprefix(f"{table}/")
+                        specs[column] = _sound(table, column_spec(column, item))
+                    else:
+                        places.append(name)
+
+    def _restore_ids(self):
+        """Ids of trials that cannot be read are those of /restarts, where each trial has its first row in turn."""
+        ids, started = self._values["trials", "id"], self._values["restarts", "trial"]
+        if LOST in ids:
+            in_turn = started[np.sort(np.unique(started, return_index=True)[1])]
+            if len(in_turn) == len(ids):
+                self._values["trials", "id"] = in_turn
 
     def _committed(self, table, specs) -> int:
         """Rows that were whole when written; of a closed file, whose columns have no more, also from their lengths."""
@@ -170,30 +242,36 @@ class SalvagedPart:
                 return int(dataset[0])
         if superblock(self.path).flags:
             return 0
-        with self._noting(table):
-            return min(len(part_of(self.path, self.file, f"{table}/{name}")) for name in specs)
-        return 0
+        lengths = []
+        for name in specs:
+            with contextlib.suppress(LogError), reading(self.path):
+                lengths.append(len(part_of(self.path, self.file, f"{table}/{name}")))
+        return min(lengths, default=0)
 
     def _read_column(self, table, spec, committed) -> np.ndarray:
         """As many of the committed rows as can be read."""
         with self._noting(f"{table}/{spec.name}"):
             dataset = part_of(self.path, self.file, f"{table}/{spec.name}")
+            refuse_wrong_type(self.path, f"{table}/{spec.name}", dataset, spec.type)
             rows = rows_within(dataset, min(committed, len(dataset)), self._size)
+            refuse_hollow(self.path, f"{table}/{spec.name}", dataset, rows)
             values = _read_up_to(dataset, rows)
-            return self._texts(values, "{}" if spec.name == "plan" else "") if spec.type == "text" else values
+            if spec.type == "text":
+                return self._texts(values, LOST_TEXTS.get(spec.name, ""))
+            return as_column(spec.type, values)
         return absent(spec.type, 0)
 
     def _texts(self, spans, lost_text) -> np.ndarray:
-        """The texts; where one is not whole, ``lost_text`` from there on."""
-        out, whole = np.full(len(spans), lost_text, dtype=object), 0
+        """The texts; ``lost_text`` for one that is not whole."""
+        out = np.full(len(spans), lost_text, dtype=object)
         with self._noting("text"):
             heap = part_of(self.path, self.file, "text")
             size = rows_within(heap, len(heap), self._size)
-            bad = (spans < 0).any(axis=1) | (spans.sum(axis=1) > size)
-            whole = int(bad.argmax()) if bad.any() else len(spans)
-            out[:whole] = decode(heap, spans[:whole])
-            if whole < len(spans):
-                self.lost.append(f"{self.path}: {len(spans) - whole} texts")
+            refuse_hollow(self.path, "text", heap, size)
+            whole = (spans >= 0).all(axis=1) & (spans <= size).all(axis=1) & (spans.sum(axis=1) <= size)
+            out[whole] = decode(heap, spans[whole])
+            if not whole.all():
+                self.lost.append(f"{self.path}: {(~whole).sum()} texts")
         return out
 
     @contextlib.contextmanager
@@ -203,8 +281,16 @@ class SalvagedPart:
             with reading(self.path):
                 yield
         except LogError as error:
-            said = str(error.__cause__ or error).removeprefix(f"{self.path}: ")
-            self.lost.append(f"{self.path}: {what}: {said}")
+            said = f"{self.path}: {what}: " + str(error.__cause__ or error).removeprefix(f"{self.path}: ")
+            self.lost += [said] * (said not in self.lost)
+
+
+def _sound(table, spec) -> Column:
+    """A column as the schema has it, where it has; else with a unit and a meaning, which each column needs."""
+    known = known_column(table, spec.name)
+    if known:
+        return replace(known, better=spec.better)
+    return replace(spec, unit=spec.unit or "1", meaning=spec.meaning or spec.name)
 
 
 def _read_up_to(dataset, rows) -> np.ndarray:

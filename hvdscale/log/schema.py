@@ -107,6 +107,14 @@ def metaparameter_column(name: str) -> Column:
     return Column(f"metaparameters/{name}", "float", "1", f"{name}, as the plan settled it")
 
 
+def known_column(table: str, name: str) -> Column | None:
+    """The schema's column of this name, be it optional, a metric, a metaparameter or of a part of the model; None for a
+    column of a log's own making."""
+    if "/" not in name:
+        return KNOWN[table].get(name)
+    return metaparameter_column(name.split("/", 1)[1]) if table == "trials" else metric_column(name)
+
+
 def layer_group_columns(group: str) -> tuple[Column, ...]:
     """The optional /steps columns of a part of the model, named ``layer_groups/<group>/<column>``."""
     return tuple(Column(f"layer_groups/{group}/{c.name}", c.type, c.unit, f"{c.meaning}; parameters of {group} alone",
@@ -127,3 +135,7 @@ def columns(metaparameters=(), metrics=(), optional_steps=(), layer_groups=()) -
         "steps": tuple(c for c in STEPS if not c.optional or c.name in optional_steps)
         + tuple(c for group in layer_groups for c in layer_group_columns(group)),
     }
+
+
+KNOWN = {table: {column.name: column for column in found}
+         for table, found in columns(optional_steps=[column.name for column in STEPS]).items()}

@@ -7,12 +7,14 @@ A row of a file is a row of the table. Numbers are written so that they are read
 measured is an empty cell, a status is its name. log.json has the root attributes and what each column is.
 
 Tables from elsewhere need no log.json: trials.csv with id, dataset, model, optimizer, global_batch and, as far as they
-are known, other columns of the schema and metaparameters/NAME; evaluations.csv with trial, step and split/metric.
+are known, other columns of the schema and metaparameters/NAME; evaluations.csv with trial, step and split/metric. Its
+column search says of each trial, yes or no, whether it is a draw of a search over metaparameters, rather than a repeat
+of one setting. Without it the trials of a workload and batch whose metaparameters vary are taken for a search.
 """
 from __future__ import annotations
 
+import contextlib
 import csv
-import io
 import itertools
 import json
 import os
@@ -24,12 +26,13 @@ from ..errors import LogError
 from ..printable import as_cell, of_cell
 from .bulk import BulkLog
 from .check import refuse_unsound_trials
-from .decimals import Block, CellsError
+from .decimals import Block, CellsError, is_missing
 from .export import new_folder
-from .imported import better
-from .measurements import LARGEST_INT, WrongFile, json_object
+from .imported import UNSHARED, better, beyond_errors, skipped_note, widen
+from .measurements import LARGEST_INT, WrongFile, cut_off, json_object
 from .reader import SCHEMA, Log, Table, read_log
 from .schema import SOURCE, TABLES, Column, Status, metaparameter_column, metric_column
+from .tables_rules import LeftOut, TableRules
 
 FORMAT = "hvdscale-csv"
 ROWS = 1 << 15                  # taken at a time
@@ -38,6 +41,8 @@ LONGEST_CELL = 1 << 28          # a plan can be long
 LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for two of that
 NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "evaluations": ("trial", "step")}
 STATUSES = {status.name: status for status in Status}
+SEARCH, SEARCH_CELLS = "search", {"yes": True, "no": False}
+WORKLOAD = ("dataset", "model", "optimizer", "global_batch")
 OF_FILE = ("format", "version", "segment", "segments")      # root attributes that the file itself gives
 
 
@@ -90,25 +95,55 @@ def is_tables(path) -> bool:
     return os.path.isfile(os.path.join(path, "trials.csv"))
 
 
-def import_tables(source, out, *, overwrite: bool = False, take_over: bool = False,
-                  progress: Callable[[float], None] = lambda share: None) -> dict[str, int]:
+def import_tables(source, out, *, left_out: list[str] | None = None, overwrite: bool = False, take_over: bool = False,
+                  progress: Callable[[float], None] = lambda share: None,
+                  note: Callable[[str], object] = lambda text: None) -> dict[str, int]:
     """Writes the tables in the folder ``source`` into the new log ``out``; rows of each.
 
-    Raises LogError, which names file and line, where something is wrong; then there is no ``out``.
+    left_out  takes messages about trials that break a rule, which are left out; None: the first raises LogError
+    note      is told of what is odd, and of what was guessed
+
+    Raises LogError, which names file and line, where something else is wrong; then there is no ``out``.
     """
-    source = os.fspath(source)
+    source, left = os.fspath(source), LeftOut(left_out)
     try:
-        files = [_Csv(source, table) for table in TABLES]
-        attributes, specs = _about(source, files)
-        with BulkLog(out, specs, attributes, overwrite=overwrite, take_over=take_over) as log:
-            _fill(log, source, files, specs, progress)
-            return {table: max(log.rows(table, column.name) for column in specs[table]) for table in TABLES}
+        while True:
+            known = len(left.trials)
+            with contextlib.suppress(_Again):
+                files = [_Csv(source, table, left) for table in TABLES]
+                attributes, specs = _about(source, files)
+                drawn = _Draws(files[0], attributes)
+                if drawn.said:
+                    attributes["imported"]["search"] = drawn.said
+                with BulkLog(out, specs, attributes, overwrite=overwrite, take_over=take_over) as log:
+                    errors = _fill(log, files, specs, drawn, left, progress)
+                    if len(left.trials) > known:
+                        raise _Again                            # what was written has rows of them
+                    if left.messages:
+                        _note(log, attributes, left.messages)
+                    for text in ([f"a search, {drawn.said}"] * bool(drawn.said) + [*beyond_errors(errors)]):
+                        note(text)
+                    return {table: max(log.rows(table, column.name) for column in specs[table]) for table in TABLES}
     except WrongFile as error:
         raise LogError(str(error)) from None
     except (csv.Error, UnicodeDecodeError) as error:
         raise LogError(f"{source}: its tables are no CSV in UTF-8: {error}") from error
     except OSError as error:
         raise LogError(f"{error.filename or source}: cannot be read: {error.strerror or error}") from error
+
+
+class _Again(Exception):
+    """More trials are to be left out than were known when the tables were read."""
+
+
+def _note(log, attributes, messages):
+    """Keeps in the log what was left out; before it became tables, too."""
+    if not log.rows("trials", "id"):
+        raise WrongFile(messages[0])
+    note, before = skipped_note(messages), attributes.get("skipped")
+    if isinstance(before, dict) and isinstance(before.get("count"), int):
+        note["count"] += before["count"]
+    log.note("skipped", note)
 
 
 def _about(source, files) -> tuple[dict, dict[str, tuple[Column, ...]]]:
@@ -177,75 +212,130 @@ def _guessed(file) -> tuple[Column, ...]:
     found = [column for column in known.values() if not column.optional or column.name in file.header]
     for name in file.header:
         prefix, _, rest = name.partition("/")
-        if name in known:
+        if name in known or name == SEARCH and file.table == "trials":
             continue
         if file.table == "trials" and prefix == "metaparameters" and rest and _is_path(name):
             found.append(metaparameter_column(rest))
         elif file.table == "evaluations" and prefix in ("train", "val", "test") and rest and _is_path(name):
             found.append(metric_column(name, better(name)))
         else:
-            more = {"trials": ", metaparameters/NAME", "evaluations": ", split/metric"}.get(file.table, "")
+            more = {"trials": f", {SEARCH}, metaparameters/NAME", "evaluations": ", split/metric"}.get(file.table, "")
             raise WrongFile(f"{file.path}:1: {file.table} have no column {name!r}; there are "
                             f"{', '.join(known)}{more}")
     _refuse_clash(file.header, f"{file.path}:1")
     return (*found, *SOURCE) if file.table == "trials" else tuple(found)
 
 
-def _fill(log, source, files, specs, progress):
+class _Draws:
+    """Which trials of a table from elsewhere are draws of a search.
+
+    said    what was guessed, for the log and the report; empty where nothing was
+    """
+
+    def __init__(self, file, attributes):
+        self._file, self._varied, self.said = file, frozenset(), ""
+        if "imported" not in attributes or "plan" in file.header:
+            if SEARCH in file.header:
+                raise WrongFile(f"{file.path}:1: has the columns plan and {SEARCH}; write \"{SEARCH}\": true in the "
+                                "plans instead")
+            return
+        self._varied = frozenset(() if SEARCH in file.header else self._find_varied())
+        if self._varied:
+            self.said = (f"guessed: metaparameters vary within {len(self._varied):,} of its batches, whose trials are "
+                         f"taken for a search; a column {SEARCH} (yes or no) in trials.csv says otherwise")
+
+    def _find_varied(self):
+        """The workloads and batches whose trials differ in a metaparameter."""
+        tried = [name for name in self._file.header if name.startswith("metaparameters/")]
+        first: dict[tuple, tuple] = {}
+        for values, _ in self._file.read(self._types() if tried else {}) if tried else ():
+            for key, point in zip(self._keys(values), zip(*(values[name].tolist() for name in tried))):
+                if repr(first.setdefault(key, point)) != repr(point):       # NaN is equal to NaN there
+                    yield key
+        self._file.done = 0
+
+    def _types(self):
+        types = {column.name: column.type for column in SCHEMA["trials"]}
+        return {name: types.get(name, "float") for name in self._file.header}
+
+    @staticmethod
+    def _keys(values):
+        return zip(*(values[name] if isinstance(values[name], list) else values[name].tolist() for name in WORKLOAD))
+
+    def plans(self, values, lines) -> list[str]:
+        """The plan of each trial of a piece, which are in these lines of the file."""
+        if SEARCH in values:
+            drawn = [self._cell(text, line) for text, line in zip(values[SEARCH], lines)]
+        else:
+            drawn = [key in self._varied for key in self._keys(values)]
+        return [json.dumps({SEARCH: True} if one else {}) for one in drawn]
+
+    def _cell(self, text, line):
+        if text.strip().lower() not in SEARCH_CELLS:
+            raise WrongFile(f"{self._file.path}:{line}: {SEARCH} is {text[:40]!r}, not yes or no")
+        return SEARCH_CELLS[text.strip().lower()]
+
+
+def _fill(log, files, specs, drawn, left, progress) -> dict[str, tuple[float, float]]:
+    """Reads the files into the log; the least and largest of each error."""
     total = max(1, sum(file.size for file in files))
-    ids, batches = np.empty(0, np.int64), np.empty(0, np.int64)
+    rules, paths = TableRules(left), {file.table: file.path for file in files}
+    errors: dict[str, tuple[float, float]] = {}
     for file in files:
         types = {column.name: column.type for column in specs[file.table]}
-        for values, rows in file.read(types):
+        whole: list[dict] = []
+        for values, lines in file.read({SEARCH: "text", **types}):
+            values, lines = _without(file, values, lines, rules.trials, left)
             if file.table == "trials":
-                first = len(ids)
-                ids, batches = (np.concatenate([old, values[name]]) for old, name in
-                                ((ids, "id"), (batches, "global_batch")))
-                _refuse_twice(file, ids, first)
-                _refuse_small(file, values, first)
-            else:
-                _refuse_unknown(file, values["trial"], ids)
-            for name in types:
-                given = values[name] if name in values else _absent(file, name, values, rows, (ids, batches))
+                values.setdefault("plan", drawn.plans(values, lines))
+            if "plan" in values:
+                values["plan"] = [text or "{}" for text in values["plan"]]          # none is known
+            columns = {name: values[name] if name in values else _absent(file, name, values, lines, rules.trials, left)
+                       for name in types}
+            for name, given in columns.items():
                 log.add(file.table, name, given)
+            ruled = {name: np.array(given, object) if types[name] == "text" else given
+                     for name, given in columns.items() if name not in UNSHARED}
+            if file.table == "trials":
+                whole.append({**ruled, "line": lines})
+            elif len(lines):
+                widen(errors, ruled)
+                rules.take(file.table, file.path, {n: v for n, v in ruled.items() if types[n] != "text"}, lines)
             progress(sum(other.done for other in files) / total)
-    restarts = files[TABLES.index("restarts")]
+        if file.table == "trials":
+            columns = {name: np.concatenate([piece[name] for piece in whole]) for name in whole[0]} if whole else {
+                name: np.empty(0, int) for name in ("line", *types)}
+            columns.setdefault("source", np.full(len(columns["line"]), "", object))
+            rules.take_trials(file.path, columns, columns["line"])
+    restarts, ids = files[TABLES.index("restarts")], rules.trials["id"]
+    rules.end(paths["evaluations"], restarts.exists)
     if not restarts.exists:
         for name in (column.name for column in specs["restarts"]):
-            log.add("restarts", name, ids if name == "trial" else _absent(restarts, name, {}, len(ids), (ids,)))
+            log.add("restarts", name, ids if name == "trial" else _absent(restarts, name, {}, ids, rules.trials, left))
+    return errors
 
 
-def _refuse_twice(file, ids, first):
-    _, at, counts = np.unique(ids, return_index=True, return_counts=True)
-    if (counts > 1).any():
-        trial = ids[at[counts > 1][0]]
-        row = int(np.flatnonzero(ids == trial)[1])
-        raise WrongFile(f"{file.path}: trial {trial} is there twice, the second time in row {row + 1}")
+def _without(file, values, lines, trials, left):
+    """A piece of a table without the rows of trials that are left out, or that are unknown."""
+    of = np.asarray(values["id" if file.table == "trials" else "trial"], np.int64)
+    keep = ~np.isin(of, list(left.trials)) if left.trials else np.ones(len(of), bool)
+    if file.table != "trials":
+        for row in np.flatnonzero(keep & ~np.isin(of, trials["id"])).tolist():
+            left.add(int(of[row]), f"{file.path}:{lines[row]}: trial {of[row]} is not in trials.csv")
+            keep[row] = False
+    if keep.all():
+        return values, lines
+    return {name: [text for text, kept in zip(given, keep) if kept] if isinstance(given, list) else given[keep]
+            for name, given in values.items()}, lines[keep]
 
 
-def _refuse_small(file, values, first):
-    for name in ("global_batch", "workers"):
-        if name in values and (values[name] < 1).any():
-            row = int((values[name] < 1).argmax())
-            raise WrongFile(f"{file.path}: {name} is {values[name][row]} in row {first + row + 1}, not 1 or more")
-
-
-def _refuse_unknown(file, trial, ids):
-    unknown = ~np.isin(trial, ids)
-    if unknown.any():
-        raise WrongFile(f"{file.path}: trial {trial[unknown][0]} is not in trials.csv")
-
-
-def _absent(file, name, values, rows, known):
+def _absent(file, name, values, lines, trials, left):
     """What a column is taken to say that a table from elsewhere has not."""
+    rows = len(lines)
     if name == "examples":
-        order = np.argsort(known[0])
-        batch = known[1][order][np.searchsorted(known[0][order], values["trial"])]
-        if rows and int(values["step"].max()) > LARGEST_INT // max(1, int(batch.max())):
-            raise WrongFile(f"{file.path}: step {values['step'].max()} is more than 64 bits can count examples of")
-        return values["step"] * batch
+        return _examples(file, values, lines, trials, left)
     said = {"local_batch": lambda: values["global_batch"], "seed": lambda: values["id"],
-            "status": lambda: np.full(rows, Status.COMPLETE, np.int8), "plan": lambda: ["{}"] * rows,
+            "status": lambda: np.full(rows, Status.COMPLETE, np.int8),
             "source": lambda: [json.dumps({"path": "trials.csv", "imported": "csv"})] * rows,
             "source_trial": lambda: values["id"],
             "stop_reason": lambda: ["the tables say no more"] * rows,
@@ -256,10 +346,21 @@ def _absent(file, name, values, rows, known):
     return {"text": [""] * rows, "float": np.full(rows, np.nan), "int": np.zeros(rows, np.int64)}[kind]
 
 
+def _examples(file, values, lines, trials, left):
+    """Of evaluations: their steps, each of the global batch."""
+    order = np.argsort(trials["id"])
+    batch = trials["global_batch"][order][np.searchsorted(trials["id"][order], values["trial"])]
+    for row in np.flatnonzero(values["step"] > LARGEST_INT // np.maximum(batch, 1)).tolist():
+        left.add(int(values["trial"][row]), f"{file.path}:{lines[row]}: step {values['step'][row]} is more than 64 "
+                 "bits can count examples of")
+    return values["step"] * batch
+
+
 class _Csv:
     """One table's file; empty where there is none."""
 
-    def __init__(self, source: str, table: str):
+    def __init__(self, source: str, table: str, left: LeftOut):
+        self._left, self._trial = left, None                # of the last row read
         self.table, self.path = table, os.path.join(source, f"{table}.csv")
         self.exists = os.path.lexists(self.path)
         self.size = os.path.getsize(self.path) if self.exists else 0
@@ -282,13 +383,13 @@ class _Csv:
             differ = sorted(set(names) ^ set(self.header))[0]
             raise WrongFile(f"{self.path}:1: {differ!r} is not both a column here and in log.json")
 
-    def read(self, types: Mapping[str, str]) -> Iterator[tuple[dict, int]]:
-        """Pieces of its rows: {column: array, or list of str} and how many."""
+    def read(self, types: Mapping[str, str]) -> Iterator[tuple[dict, np.ndarray]]:
+        """Pieces of its rows: {column: array, or list of str} and the line of each row."""
         if not self.exists:
             return
         kinds = [types[name] for name in self.header]
         plain = all(kind in ("int", "float") for kind in kinds) and not self._has_quotes()
-        yield from self._blocks(kinds) if plain else self._rows(kinds)
+        yield from self._blocks(kinds) if plain and not self._left.is_allowed else self._rows(kinds)
 
     def _open(self):
         return open(self.path, encoding="utf-8", newline="", errors="strict")
@@ -303,7 +404,9 @@ class _Csv:
             file.readline()
             first = 2
             while lines := file.read(LINES) + file.readline():
-                lines += b"" if lines.endswith(b"\n") else b"\n"
+                if not lines.endswith(b"\n"):
+                    last = lines.rpartition(b"\n")[2].decode("utf-8", "replace")
+                    self._left.add(None, cut_off(self.path, first + lines.count(b"\n"), last))
                 try:
                     block = Block(lines, len(kinds))
                 except CellsError as error:
@@ -311,14 +414,14 @@ class _Csv:
                 values = {name: self._column(block, at, kind, first)
                           for at, (name, kind) in enumerate(zip(self.header, kinds))}
                 self.done = file.tell()
-                yield values, block.rows
+                yield values, np.arange(first, first + block.rows)
                 first += block.rows
 
     def _column(self, block, at, kind, first):
         if kind == "float":
             values, odd = block.floats(at), block.unusual(at)
             for row, text in odd.items():
-                if values[row] != values[row] and text.strip().lower().lstrip("+-") not in ("", "nan"):
+                if values[row] != values[row] and not is_missing(text):
                     raise self._wrong(first + row, at, text, "number")
             return values
         values, odd = block.counts(at)
@@ -330,21 +433,53 @@ class _Csv:
         """Any table."""
         csv.field_size_limit(LONGEST_CELL)
         with self._open() as file:
-            reader = csv.reader(_counted(file, self), strict=True)
+            reader = csv.reader(self._lines(file), strict=True)
             next(reader, None)
-            while rows := list(itertools.islice(self._checked(reader, len(kinds)), ROWS)):
+            while rows := list(itertools.islice(self._checked(reader, kinds), ROWS)):
                 yield {name: self._values(kind, at, rows) for at, (name, kind) in enumerate(zip(self.header, kinds))}, \
-                    len(rows)
+                    np.array([line for line, _ in rows])
 
-    def _checked(self, reader, columns):
+    def _lines(self, file):
+        """The file's lines; notes how far it was read, and leaves out the last one if it is cut off."""
+        for number, line in enumerate(file, 1):
+            self.done += len(line)
+            if line.endswith(("\n", "\r")):
+                yield line
+            else:
+                whole = next(csv.reader([line]), [])[:-1]           # the last cell may be a part of one
+                self._left.add(self._trial_of(whole, self._trial), cut_off(self.path, number, line))
+
+    def _trial_of(self, row, otherwise=None) -> int | None:
+        """The trial that a row is about, as far as it says one."""
         try:
-            for row in reader:
-                if len(row) != columns:
+            trial = int(row[self.header.index("id" if self.table == "trials" else "trial")])
+        except (IndexError, ValueError):
+            return otherwise
+        return trial if abs(trial) <= LARGEST_INT else None
+
+    def _checked(self, reader, kinds):
+        """Rows with their lines; those that are wrong are left out."""
+        while True:
+            row = ()
+            try:
+                row = next(reader, None)
+                if row is None:
+                    return
+                if len(row) != len(kinds):
                     raise WrongFile(f"{self.path}:{reader.line_num}: has {len(row)} cells where the header has "
-                                    f"{columns}")
+                                    f"{len(kinds)}")
+                self._trial = self._trial_of(row)
+                if self._left.is_allowed:
+                    for at, kind in enumerate(kinds):
+                        self._values(kind, at, [(reader.line_num, row)])
+            except csv.Error as error:
+                self._left.add(None, f"{self.path}:{reader.line_num}: is not CSV: {error}")
+            except UnicodeDecodeError as error:
+                raise WrongFile(f"{self.path}:{reader.line_num}: is not CSV: {error}") from None
+            except WrongFile as error:
+                self._left.add(self._trial_of(row), str(error))
+            else:
                 yield reader.line_num, row
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise WrongFile(f"{self.path}:{reader.line_num}: is not CSV: {error}") from None
 
     def _values(self, kind, at, rows):
         if kind == "text":
@@ -355,7 +490,7 @@ class _Csv:
 
     def _integer(self, text, line, at) -> int:
         try:
-            value = int(text)
+            value = int(_without_marks(text))
         except ValueError:
             raise self._wrong(line, at, text, "integer") from None
         if not -LARGEST_INT - 1 <= value <= LARGEST_INT:
@@ -363,8 +498,10 @@ class _Csv:
         return value
 
     def _float(self, text, line, at) -> float:
+        if text.lower() == "nan" and self.header[at].startswith("metaparameters/"):
+            raise self._wrong(line, at, text, "number; a cell is empty where it is not known")
         try:
-            return float(text) if text else np.nan
+            return float(_without_marks(text)) if text else np.nan
         except ValueError:
             raise self._wrong(line, at, text, "number") from None
 
@@ -378,8 +515,8 @@ class _Csv:
         return WrongFile(f"{self.path}:{line}: {self.header[at]} is {text[:40]!r}, not {article} {kind}")
 
 
-def _counted(file: io.TextIOBase, of: _Csv):
-    """The file's lines; notes how far it was read."""
-    for line in file:
-        of.done += len(line)
-        yield line
+def _without_marks(text: str) -> str:
+    """The text of a number; ValueError where it has the marks between digits that only Python reads."""
+    if "_" in text:
+        raise ValueError
+    return text

@@ -110,8 +110,7 @@ class Study:
         self.dataset, self.model, self.optimizer, self.batch = dataset, model, optimizer, batch
         per_trial = max(1, round(evaluations / trials / 0.86)) if trials else 1      # some trials end early
         self.every = int(max(1, 2 ** np.round(np.log2(20 * (1 + 300 / batch)))))
-        self.train_steps = self.every * (per_trial - 1)
-        self.space = space_of(optimizer, dataset, max(2, self.train_steps))
+        self.space = space_of(optimizer, dataset, max(2, self.every * (per_trial - 1)))
         self.ids = np.arange(1, trials + 1) + np.cumsum(random.random(trials) < 0.02)      # some are left out
         self.points = drawn(random, self.space, trials)
         rate = self.points["learning_rate"] / (1 - self.points.get("momentum", 0.0))
@@ -122,6 +121,7 @@ class Study:
         short = self.status != Status.COMPLETE
         counts[short] = np.maximum(1, per_trial * random.random(short.sum())).astype(int)
         counts = _summing_to(counts, max(evaluations, trials))
+        self.train_steps = self.every * (counts[~short].min(initial=per_trial) - 1).item()
         self.first = np.concatenate([[0], np.cumsum(counts)])
         within = np.arange(self.first[-1]) - np.repeat(self.first[:-1], counts)
         self.step = within * self.every

@@ -23,6 +23,11 @@ class MadeTable(dict):
     def rows(self):
         return len(next(iter(self.values()), ()))
 
+    @property
+    def name(self):
+        return next((name for column, name in (("id", "trials"), ("examples", "evaluations"), ("lr", "steps"))
+                     if column in self), "restarts")
+
     def read_rows(self, name, first, stop):
         return self[name][first:stop]
 

@@ -14,6 +14,7 @@ import sys
 import tarfile
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def small(root, trials=(1, 2, 10), study=STUDY, place=PLACE, measured=MEASURED):
 
 
 def files_of(root):
-    return {os.path.relpath(os.path.join(place, name), root): open(os.path.join(place, name), "rb").read()
+    return {os.path.relpath(os.path.join(place, name), root): Path(place, name).read_bytes()
             for place, _, names in os.walk(root) for name in names}
 
 
@@ -80,11 +81,11 @@ def read_slowly(root):
     found = {}
     for place, _, names in os.walk(root):
         if "metadata.json" in names:
-            rows = list(csv.reader(open(os.path.join(place, "measurements.csv"))))
+            rows = list(csv.reader(Path(place, "measurements.csv").read_text().splitlines()))
             step = [int(row[0]) for row in rows[1:]]
             values = {name: [float(row[at]) if row[at] else np.nan for row in rows[1:]]
                       for at, name in enumerate(rows[0]) if at}
-            found[os.path.relpath(place, root)] = json.load(open(os.path.join(place, "metadata.json"))), step, values
+            found[os.path.relpath(place, root)] = json.loads(Path(place, "metadata.json").read_text()), step, values
     return found
 
 
@@ -128,7 +129,7 @@ def test_evaluations_of_a_study_lie_together_in_the_published_order(tmp_path):
 def test_names_are_this_projects(tmp_path):
     parameters = {"learning_rate": 0.5, "end_learning_rate_factor": 0.01, "learning_rate_decay_steps": 70, "dropout": 1}
     folder = small(tmp_path / "archive", (1,), measured="step,val/cross_entropy_error,val/average_precision,loss,a/b\n"
-                                                        "0,1.5,0.25,3.0,7.0\n")
+                                                        "100,1.5,0.25,3.0,7.0\n")
     write_text(folder / "1" / "metadata.json", json.dumps(metadata(1, parameters=parameters)))
     import_archive(tmp_path / "archive", tmp_path / "log.h5")
     with read_log(tmp_path / "log.h5") as log:
@@ -145,7 +146,7 @@ def test_names_are_this_projects(tmp_path):
 
 
 def test_a_metric_under_both_names_stays_two(tmp_path):
-    small(tmp_path / "archive", (1,), measured="step,val/error,val/classification_error\n0,0.5,0.25\n")
+    small(tmp_path / "archive", (1,), measured="step,val/error,val/classification_error\n100,0.5,0.25\n")
     before, after = back_and_forth(tmp_path / "archive", tmp_path)
     assert before == after
     with read_log(tmp_path / "log.h5") as log:
@@ -159,19 +160,19 @@ ODDLY_WRITTEN = {
     "infinite": "step,val/error\n0,inf\n1,-inf\n2,Infinity\n3,1e400\n",
     "steps": "step,val/error\n0,0.5\n1e2,0.5\n200.0,0.5\n0300,0.5\n",
     "lines": "step,val/error\r\n0,0.5\r\n10,0.25\r\n",
-    "no last line end": "step,val/error\n0,0.5\n10,0.25",
     "text": "step,note,val/error\n0,a good start,0.5\n1,,0.25\n2,ü,0.125\n",
     "quotes": 'step,note,val/error\n0,"a, b",0.5\n1,"c\nd ""e""",0.25\n',
     "order": "val/error,test/error,step,train/error\n0.5,0.25,0,0.125\n",
     "nothing measured": "step,val/error\n",
     "no metric": "step\n0\n10\n",
-    "equal steps": "step,val/error\n0,0.5\n10,0.5\n10,0.25\n",
 }
 
 
 @pytest.mark.parametrize("text", ODDLY_WRITTEN.values(), ids=ODDLY_WRITTEN)
 def test_what_is_written_otherwise_comes_back_as_it_was(text, tmp_path):
     folder = small(tmp_path / "archive", measured=text)
+    for trial in (1, 10):
+        write_text(folder / str(trial) / "metadata.json", json.dumps(metadata(trial, status="INCOMPLETE")))
     write_text(folder / "2" / "measurements.csv", MEASURED)
     write_text(folder / "2" / "metadata.json", published_json(metadata(2, note=["ü", None], trials=1e300)))
     write_text(folder / "study.json", published_json({**STUDY, "more": {"a": [1, 2.50]}}) + "\n\n")
@@ -451,12 +452,25 @@ WRONG = {      # file, its text (None: removed), the message
     "name of a column": ("2/measurements.csv", "step,val/../x y\n1,2\n", "measurements.csv:1: 'val/../x y' is no name"),
     "short line": ("2/measurements.csv", "step,a\n1,2\n3\n", "measurements.csv:3: has 1 cells where the header has 2"),
     "long line": ("2/measurements.csv", "step,a\n1,2\n3,4,5\n", "measurements.csv:3: has 3 cells where the header"),
-    "cut off": ("2/measurements.csv", "step,a,b\n1,2,3\n3,4", "measurements.csv:3: has 2 cells"),
+    "cut off": ("2/measurements.csv", "step,a,b\n1,2,3\n3,4", "csv:3: the last line, '3,4', has no line end"),
+    "cut within a cell": ("2/measurements.csv", MEASURED[:-2], "csv:4: the last line, '100,0.2', has no line end"),
+    "cut between lines": ("2/measurements.csv", "step,a\n0,2\n10,2\n",
+                          "trial 2 is COMPLETE and its budget is 100 steps, but its evaluations end at step 10"),
+    "no evaluation": ("2/measurements.csv", "step,a\n", "csv: trial 2 is COMPLETE, but has no evaluations"),
+    "equal steps": ("2/measurements.csv", "step,a\n50,2\n100,3\n100,3\n", "csv:4: evaluations/step goes from 100"),
+    "too many steps": ("2/measurements.csv", f"step,a\n{2**53 + 1},2\n", "must be no more than 9,007,199"),
+    "word": ("2/measurements.csv", "step,val/error\n0,2\n100,five\n", "csv:3: val/error is 'five', not a number"),
+    "other minus": ("2/measurements.csv", "step,val/error\n100,\u22125\n", "csv:2: val/error is '\u22125'"),
+    "NUL": ("2/measurements.csv", "step,val/error\n100,\0005\n", r"csv:2: val/error is '\x005', not a number"),
+    "text rate": ("2/metadata.json", json.dumps(metadata(2, parameters={"learning_rate": "0.5"})),
+                  'learning_rate is "0.5", not a finite number'),
+    "no rate": ("2/metadata.json", json.dumps(metadata(2, parameters={"learning_rate": None})), "learning_rate is nu"),
+    "NaN rate": ("2/metadata.json", json.dumps(metadata(2, parameters={"a": float("nan")})), "a is NaN, not"),
     "blank line": ("2/measurements.csv", "step,a\n1,2\n\n3,4\n", "measurements.csv:3: has 1 cells"),
-    "backwards": ("2/measurements.csv", "step,a\n5,2\n3,4\n", "measurements.csv:3: step goes from 5 to 3"),
+    "backwards": ("2/measurements.csv", "step,a\n5,2\n3,4\n", "measurements.csv:3: evaluations/step goes from 5 to 3"),
     "no number": ("2/measurements.csv", "step,a\nx,2\n", "measurements.csv:2: step is 'x', not a number of steps"),
     "half a step": ("2/measurements.csv", "step,a\n0,2\n1.5,2\n", "measurements.csv:3: step is '1.5'"),
-    "no such step": ("2/measurements.csv", "step,a\n0,2\n-1,2\n", "measurements.csv:3: step is '-1'"),
+    "no such step": ("2/measurements.csv", "step,a\n0,2\n-1,2\n", "measurements.csv:3: evaluations/step is -1"),
     "huge step": ("2/measurements.csv", "step,a\n0,2\n99999999999999999999,2\n", "measurements.csv:3: step is '9999"),
     "quote": ("2/measurements.csv", 'step,a\n0,"2\n', "2/measurements.csv: is not CSV"),
     "mixed lines": ("2/measurements.csv", "step,a\r\n0,2\n", "its lines do not all end alike"),
@@ -507,8 +521,9 @@ def test_a_folder_whose_name_could_not_be_exported_is_named(tmp_path):
 
 
 def test_steps_that_overflow_with_the_batch_are_an_error(tmp_path):
-    small(tmp_path / "archive", measured=f"step,val/error\n0,1.0\n{10**18},0.5\n")
-    with pytest.raises(LogError, match="1000000000000000000 steps of 32 examples are more than 64 bits can count"):
+    small(tmp_path / "archive", measured=f"step,val/error\n0,1.0\n{2**53},0.5\n",
+          study={**STUDY, "batch_size": 2048}, place=PLACE.replace("32", "2048"))
+    with pytest.raises(LogError, match=f"{2**53} steps of 2048 examples are more than 64 bits can count"):
         import_archive(tmp_path / "archive", tmp_path / "log.h5")
 
 

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from hvdscale.analysis.curves import curve_of
 from hvdscale.analysis.steps import run_of
+from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.exchange import Progress
 from hvdscale.cli.log import main
+from hvdscale.cli.report import main as report
 from hvdscale.errors import LogError, UsageError
 from hvdscale.log.archive import Seen
 from hvdscale.log.check import check
@@ -19,6 +22,8 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.log.tables_csv import export_tables, import_tables
 from hvdscale.log.writer import LogWriter
+from hvdscale.report.make import make
+from hvdscale.report.studies import are_searched
 from hvdscale.target import Target
 from tests.conftest import ROOT
 from tests.single.made_archives import write_archive, write_big_log
@@ -64,7 +69,7 @@ def odd_log(path):
 
 
 @pytest.mark.parametrize("make", [
-    lambda path: finished(path, 30, 3), odd_log, lambda path: write_big_log(path, 3, 60, 3000) or str(path),
+    lambda path: finished(path, 1000, 2), odd_log, lambda path: write_big_log(path, 3, 60, 3000) or str(path),
     lambda path: str(ROOT / "tests" / "golden" / "v1.h5"), lambda path: open_log(path).finish() or str(path)],
     ids=["finished", "odd", "imported", "golden", "empty"])
 def test_a_log_goes_to_csv_and_back_without_loss(make, tmp_path):
@@ -108,10 +113,50 @@ def test_tables_from_elsewhere_need_few_columns(tmp_path):
         assert run_of(read_trials(log)[1], Target.parse("val/error<0.3")).steps == 10
 
 
+SEARCHED = "id,dataset,model,optimizer,global_batch,metaparameters/lr{}\n"
+
+
+def searched_tables(folder, vary=True, column=()):
+    """Three batches of five trials, whose learning rates vary or not; ``column``: cells of a column search."""
+    rows = [f"{batch + at},d,m,sgd,{batch},{0.1 * (at + 1 if vary else 1):g}" + "".join(f",{cell}" for cell in column)
+            for batch in (64, 128, 256) for at in range(5)]
+    (folder / "trials.csv").write_text(SEARCHED.format(",search" * len(column)) + "\n".join(rows) + "\n")
+    (folder / "evaluations.csv").write_text("trial,step,val/error\n" + "".join(
+        f"{batch + at},{step},{error}\n" for batch in (64, 128, 256) for at in range(5)
+        for step, error in ((100, 0.9), (64000 // batch + 50 * at, 0.05))))
+    return folder
+
+
+@pytest.mark.parametrize("vary, column, searched, said", [
+    (True, (), True, "a search, guessed: metaparameters vary within 3 of its batches"),
+    (False, (), False, None), (False, ("yes",), True, None), (True, ("no",), False, None)])
+def test_tables_say_or_show_that_their_trials_are_a_search(vary, column, searched, said, tmp_path):
+    (tmp_path / "t").mkdir()
+    searched_tables(tmp_path / "t", vary, column)
+    out = str(tmp_path / "out.h5")
+    code, printed = call("import", str(tmp_path / "t"), out)
+    assert code == 0 and (said in printed if said else "a search," not in printed)
+    with read_log(out) as log:
+        assert are_searched(studies_of([log])) == searched
+        [curve] = [curve_of(studies_of([log]), Target.parse("val/error<0.1"))] if searched else [None]
+    done = CliRunner().invoke(report, [out, "--target", "val/error<0.1"])
+    shown = " ".join(done.output.split())
+    assert done.exit_code == 0 and (not said or said in shown)
+    assert ("median best of as many trials at each batch" in shown) == searched
+    if searched:
+        assert [(point.steps.runs, point.steps.value) for point in curve.points] == [(5, 1000), (5, 500), (5, 250)]
+
+
+def test_a_search_cell_that_is_neither_yes_nor_no_is_named(tmp_path):
+    (tmp_path / "t").mkdir()
+    code, printed = call("import", str(searched_tables(tmp_path / "t", True, ("maybe",))), str(tmp_path / "out.h5"))
+    assert code == 1 and "trials.csv:2: search is 'maybe', not yes or no" in printed
+
+
 @pytest.mark.parametrize("plan, budget", [("", "not known"), ('"{""measurement"": {""budget_seconds"": 90}}"', "90 s")])
 def test_the_budget_of_tables_from_elsewhere_is_shown_as_far_as_it_is_known(plan, budget, tmp_path):
     trials = f"id,dataset,model,optimizer,global_batch,plan\n7,mnist,cnn,sgd,32,{plan}\n"
-    call("import", tables(tmp_path / "mine", trials, "trial,step,val/error\n7,0,0.9\n"), tmp_path / "log.h5")
+    call("import", tables(tmp_path / "mine", trials, "trial,step,val/error\n7,0,0.9\n7,9,0.5\n"), tmp_path / "log.h5")
     assert f"budget     {budget}, target none" in call("show", tmp_path / "log.h5")[1]
 
 
@@ -124,28 +169,48 @@ def test_tables_may_be_quoted_and_end_lines_their_way(tmp_path):
         assert log.trials["dataset"].tolist() == ["mnist"] * 2
 
 
+BUDGET = "id,dataset,model,optimizer,global_batch,budget_steps\n7,mnist,cnn,sgd,32,40\n2,mnist,cnn,sgd,64,40\n"
+SECONDS = "trial,step,train_seconds,val/error\n7,0,{},1\n2,0,0,1\n"
+PLAN = 'id,dataset,model,optimizer,global_batch,plan\n7,mnist,cnn,sgd,32,"{}"\n2,mnist,cnn,sgd,64,{{}}\n'
 WRONG_TABLES = {
     "no evaluations": (dict(evaluations=None), "evaluations.csv: is missing"),
     "no id": (dict(trials=TRIALS.replace("id,", "name,")), "trials.csv:1: there is no column id"),
     "unknown column": (dict(trials=TRIALS.replace("metaparameters/learning_rate", "lr")), "have no column 'lr'"),
     "unknown metric": (dict(evaluations=EVALUATIONS.replace("val/", "dev/")), "no column 'dev/error'"),
     "twice": (dict(evaluations=EVALUATIONS.replace("val/error", "step")), "evaluations.csv:1: two columns are named"),
-    "trial twice": (dict(trials=TRIALS.replace("\n2,", "\n7,")), "trial 7 is there twice, the second time in row 2"),
+    "trial twice": (dict(trials=TRIALS.replace("\n2,", "\n7,")), "trials.csv:3: trial 7 stands in trials twice"),
     "no such trial": (dict(evaluations=EVALUATIONS.replace("\n2,", "\n3,")), "trial 3 is not in trials.csv"),
     "short": (dict(evaluations=EVALUATIONS.replace("7,10,0.25", "7,10")), "evaluations.csv:3: has 2 cells where"),
     "short text": (dict(trials=TRIALS.replace("7,mnist,", "7,")), "trials.csv:2: has 5 cells where the header has 6"),
     "no number": (dict(evaluations=EVALUATIONS.replace("0.25", "low")), "evaluations.csv:3: val/error is 'low'"),
+    "marks": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,1_0,")), "csv:3: step is '1_0', not an integer"),
+    "marks in a text": (dict(trials=TRIALS.replace("0.5", "1_0")), "csv:2: metaparameters/learning_rate is '1_0'"),
+    "unknown trial": (dict(evaluations=EVALUATIONS + f"{10**30},0,1\n"), "csv:5: trial is '1000"),
     "no integer": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,ten,")), "evaluations.csv:3: step is 'ten', not"),
     "huge": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,99999999999999999999,")), "not an integer of 64 bits"),
     "overflow": (dict(evaluations=EVALUATIONS.replace("7,10,", f"7,{10**18},")),
-                 f"evaluations.csv: step {10**18} is more than 64 bits can count"),
+                 f"csv:3: step {10**18} is more than 64 bits can"),
     "status": (dict(trials=TRIALS.replace("global_batch", "global_batch,status").replace(",32,", ",32,done,").replace(
         ",64,", ",64,COMPLETE,")), "trials.csv:2: status is 'done', not a status"),
     "bytes": (dict(trials=TRIALS.encode() + b"\xff"), "utf-8"),
     "quote": (dict(trials=TRIALS + '3,"x'), "trials.csv:"),
     "no worker": (dict(trials=TRIALS.replace("global_batch", "global_batch,workers").replace(",32,", ",32,2,").replace(
-        ",64,", ",64,0,")), "trials.csv: workers is 0 in row 2, not 1 or more"),
-    "no batch": (dict(trials=TRIALS.replace(",32,", ",-5,")), "trials.csv: global_batch is -5 in row 1"),
+        ",64,", ",64,0,")), "trials.csv:3: trial 2: trials/workers is 0, and must be at least 1"),
+    "no batch": (dict(trials=TRIALS.replace(",32,", ",-5,")), "trials.csv:2: trial 7: trials/global_batch is -5"),
+    "cut within a cell": (dict(evaluations=EVALUATIONS[:-1] + "0."), "csv:4: the last line, '2,0,0.', has no"),
+    "cut within a word": (dict(trials=TRIALS[:-1]), "csv:3: the last line, '2,mnist,cnn,sgd,64,', has"),
+    "cut between lines": (dict(evaluations=EVALUATIONS[:-5]), "trial 2 is COMPLETE, but has no evaluations"),
+    "cut before the budget": (dict(trials=BUDGET, evaluations="trial,step,val/error\n7,0,1\n7,9,1\n2,0,1\n2,40,1\n"),
+                              "trial 7 is COMPLETE and its budget is 40 steps, but its evaluations end at step 9"),
+    "same step": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,0,")), "csv:3: trial 7: evaluations/step goes"),
+    "negative step": (dict(evaluations=EVALUATIONS.replace("7,0,", "7,-1,")), "csv:2: trial 7: evaluations/step is -1"),
+    "no time": (dict(evaluations=SECONDS.format("-0.5")), "csv:2: trial 7: evaluations/train_seconds is -0.5"),
+    "endless": (dict(evaluations=SECONDS.format("inf")), "csv:2: trial 7: evaluations/train_seconds is inf"),
+    "plan": (dict(trials=PLAN.format('{""measurement"": {""budget_steps"": ""many""}}')),
+             "csv:2: trial 7: its plan has \"many\" as measurement.budget_steps, where a whole number"),
+    "list of a plan": (dict(trials=PLAN.format("[]")), "csv:2: trial 7: plan is JSON, but no object"),
+    "null rate": (dict(trials=TRIALS.replace("0.5", "null")), "csv:2: metaparameters/learning_rate is 'null'"),
+    "NaN rate": (dict(trials=TRIALS.replace("0.5", "NaN")), "csv:2: metaparameters/learning_rate is 'NaN'"),
     "no header": (dict(trials=""), "trials.csv:1: there is no column id"),
 }
 
@@ -156,6 +221,66 @@ def test_wrong_tables_are_named_and_leave_nothing(files, message, tmp_path):
     code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", "--kind", "csv")
     assert code == 1 and message in said and "Traceback" not in said
     assert os.listdir(tmp_path) == ["mine"]
+
+
+# what is left out with --skip-broken: the trials of the faulty lines
+SKIPPED = {**dict.fromkeys(("cut within a cell", "cut within a word", "cut between lines"), 2), **dict.fromkeys((
+    "cut before the budget", "same step", "negative step", "no time", "endless", "plan", "list of a plan", "null rate",
+    "NaN rate", "no batch", "no number", "no integer", "short", "marks", "marks in a text"), 7), "unknown trial": None}
+
+
+@pytest.mark.parametrize("name", SKIPPED)
+def test_faulty_trials_of_tables_are_left_out_and_named_in_log_and_report(name, tmp_path):
+    files, message = WRONG_TABLES[name]
+    tables(tmp_path / "mine", **files)
+    code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", "--skip-broken")
+    assert code == 0 and said.count("left out: ") == 1 and message in said and "1 trials or lines were wrong" in said
+    check(str(tmp_path / "log.h5"))
+    with read_log(tmp_path / "log.h5") as log:
+        assert set(log.trials["id"]) == {2, 7} - {SKIPPED[name]} == set(log.evaluations["trial"])
+        assert log.attributes["skipped"]["count"] == 1 and message in log.attributes["skipped"]["first"][0]
+    printed = []
+    make([tmp_path / "log.h5"], [Target.parse("val/error<0.3")], echo=printed.append)
+    assert sum("skipped: " in text and message in text for text in printed) == 1
+
+
+def test_a_trial_cut_off_is_left_out_of_every_table(tmp_path):
+    export_tables(finished(tmp_path / "log.h5", 1000, 3), tmp_path / "tables")
+    steps = tmp_path / "tables" / "steps.csv"
+    steps.write_text("".join(steps.read_text().splitlines(True)[:1500])[:-9])
+    code, said = call("import", tmp_path / "tables", tmp_path / "back.h5", "--skip-broken")
+    assert code == 0 and said.count("left out: ") == 1 and "steps.csv:1500: the last line" in said
+    with read_log(tmp_path / "back.h5") as log:
+        assert all(set(table["id" if table.name == "trials" else "trial"]) <= {0, 2} for table in log.tables)
+        assert set(log.trials["id"]) == {0, 2}
+
+
+def test_a_trial_that_stopped_at_its_target_or_after_its_seconds_is_whole(tmp_path):
+    plans = ('{""measurement"": {""target"": ""val/error<0.3""}}', '{""measurement"": {""budget_seconds"": 90}}')
+    rows = "".join(f'{at},mnist,cnn,sgd,32,1000,"{plan}"\n' for at, plan in enumerate(plans))
+    tables(tmp_path / "mine", f"id,dataset,model,optimizer,global_batch,budget_steps,plan\n{rows}",
+           "trial,step,val/error\n0,10,0.5\n0,20,0.25\n1,10,0.5\n")
+    assert call("import", tmp_path / "mine", tmp_path / "log.h5")[0] == 0
+    tables(tmp_path / "more", f"id,dataset,model,optimizer,global_batch,budget_steps,plan\n{rows}",
+           "trial,step,val/error\n0,10,0.5\n0,20,0.35\n1,10,0.5\n")
+    assert "trial 0 is COMPLETE and its budget is 1000" in call("import", tmp_path / "more", tmp_path / "more.h5")[1]
+
+
+def test_rows_of_a_trial_that_lie_far_apart_are_held_to_the_rules(tmp_path, monkeypatch):
+    monkeypatch.setattr("hvdscale.log.tables_csv.LINES", 8)
+    monkeypatch.setattr("hvdscale.log.tables_csv.ROWS", 1)
+    tables(tmp_path / "mine", evaluations="trial,step,val/error\n7,0,0.9\n2,0,1\n7,20,0.5\n2,10,1\n7,10,0.25\n")
+    for words in ((), ("--skip-broken",)):
+        code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", *words)
+        assert code == (not words) and "evaluations.csv:6: trial 7: evaluations/step goes from 20 to 10" in said
+    with read_log(tmp_path / "log.h5") as log:
+        assert log.evaluations["step"].tolist() == [0, 10] and log.trials["id"].tolist() == [2]
+
+
+def test_where_all_trials_of_tables_are_wrong_there_is_no_log(tmp_path):
+    tables(tmp_path / "mine", evaluations="trial,step,val/error\n")
+    code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", "--skip-broken")
+    assert code == 1 and "trial 7 is COMPLETE, but has no evaluations" in said and os.listdir(tmp_path) == ["mine"]
 
 
 @pytest.mark.parametrize("change, message", [
@@ -255,6 +380,33 @@ def test_wrong_reference_points_are_named(text, message, tmp_path):
     (tmp_path / "rcp.json").write_text(text)
     code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--unit", "epochs")
     assert code == 1 and "rcp.json: " in said and message in said and os.listdir(tmp_path) == ["rcp.json"]
+
+
+@pytest.mark.parametrize("points, words, message", [
+    (dict(a=point(256, [25600, 51200], "bert"), b=point(256, [0.5], "bert")), (), "b: has 0.5 examples to converge"),
+    (dict(a=point(64, [3, 250000], "rnnt")), (), "a: has 3 examples to converge, less than one step of 64 examples"),
+    (dict(a=point(64, [0.5])), ("--unit", "steps"), "a: has 0.5 steps to converge"),
+    (dict(a=point(64, [4, 2048000])), ("--unit", "tokens"), "a: has 4 tokens to converge")])
+def test_reference_points_of_mixed_units_are_named(points, words, message, tmp_path):
+    rcp(tmp_path / "rcp.json", **points)
+    code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5", *words)
+    assert code == 1 and message in said and "all values must be of one unit" in said
+    assert os.listdir(tmp_path) == ["rcp.json"]
+
+
+@pytest.mark.parametrize("error, named", [
+    ("5", "from 0.5 to 5"), ("-0.05", "from -0.05 to 0.5"), ("1", ""), ("nan", "")])
+def test_errors_that_are_no_share_are_named(error, named, tmp_path):
+    tables(tmp_path / "mine", evaluations=f"trial,step,val/error\n7,0,0.5\n2,0,{error}\n")
+    place = tmp_path / "archive" / "mnist" / "fc" / "sgd" / "8"
+    (place / "1").mkdir(parents=True)
+    (place / "study.json").write_text('{"batch_size": 8, "train_steps": 10}')
+    (place / "1" / "metadata.json").write_text('{"trial_id": 1, "status": "COMPLETE"}')
+    (place / "1" / "measurements.csv").write_text(f"step,val/classification_error\n0,0.5\n10,{error}\n")
+    for source in ("mine", "archive"):
+        done = invoke("import", tmp_path / source, tmp_path / f"{source}.h5")
+        assert done.exit_code == 0 and (f"note: val/error has values {named}" in done.stderr) == bool(named)
+        assert ("note: " in done.stderr) == bool(named)
 
 
 def test_what_a_source_is_is_told_from_what_is_there(tmp_path):

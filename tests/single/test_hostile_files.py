@@ -7,6 +7,7 @@ import json
 import lzma
 import shutil
 import tracemalloc
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -21,6 +22,7 @@ from hvdscale.log.bulk import SafeFile
 from hvdscale.log.lock import Lock, holder
 from hvdscale.log.merge import merge
 from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
 from hvdscale.log.repair import repair
 from hvdscale.log.tables_csv import export_tables, import_tables
 from hvdscale.printable import as_cell, of_cell, printable
@@ -115,7 +117,7 @@ def test_nothing_is_written_through_links_that_lie_beside_a_log(tmp_path):
     folder = tmp_path / "from a stranger"
     folder.mkdir()
     path = folder / "w8.h5"
-    path.write_bytes(open(GOOD, "rb").read()[:-200])
+    path.write_bytes(Path(GOOD).read_bytes()[:-200])
     for name in ("w8.h5.tmp", "new.h5.tmp", "report.html.tmp"):
         (folder / name).symlink_to(kept)
     assert repair(str(path)).kept["trials"] == 7 and not path.is_symlink()
@@ -182,7 +184,9 @@ def test_no_cell_of_a_table_is_a_formula_and_tables_are_read_as_they_were(tmp_pa
         assert as_cell(text) == of_cell(text) == text
     for text in FORMULAS:
         assert as_cell(text) == f"'{text}" and of_cell(as_cell(text)) == text
-    path = save(made_log(*(trial(at, dataset=text) for at, text in enumerate(FORMULAS))), tmp_path / "made.h5")
+    trials = [trial(at, dataset=text, status=Status.INCOMPLETE, stop_reason="so it was")
+              for at, text in enumerate(FORMULAS)]
+    path = save(made_log(*trials), tmp_path / "made.h5")
     export_tables(path, tmp_path / "tables")
     with open(tmp_path / "tables/trials.csv", encoding="utf-8", newline="") as file:
         assert all(cell[:1] not in ("=", "@", "+", "\t") for row in csv.reader(file) for cell in row)

@@ -1,0 +1,96 @@
+"""CSV tables held to the rules of ``check`` while they are read, piece by piece.
+
+    left_out = LeftOut(None)            the first fault is a LogError; LeftOut([]): faulty trials are named and left out
+    rules = TableRules(left_out)
+    rules.take_trials(path, columns, lines)
+    rules.take("evaluations", path, columns, lines)     each piece of the table
+    rules.end(path, has_restarts)                       evaluations that are missing at the end
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import numpy as np
+
+from .check import Ends, Rows, faults_of_rows, faults_of_trials, unfinished, unstarted
+from .measurements import WrongFile
+
+
+class LeftOut:
+    """Trials that an import leaves out, and the messages about them and about lines of no known trial.
+
+    messages  a list, which takes them; None: nothing may be left out, so the first is raised as WrongFile
+    """
+
+    def __init__(self, messages: list[str] | None):
+        self.trials: set[int] = set()
+        self.messages = messages
+        self._lines: set[str] = set()
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether something may be left out."""
+        return self.messages is not None
+
+    def add(self, trial: int | None, message: str):
+        """Leaves out a trial; None: no more than the line that the message names."""
+        if self.messages is None:
+            raise WrongFile(f"{message}; --skip-broken leaves out what is wrong")
+        if trial in self.trials or message in self._lines:
+            return
+        self.messages.append(message)
+        if trial is None:
+            self._lines.add(message)
+        else:
+            self.trials.add(trial)
+
+
+class TableRules:
+    """Holds the pieces of tables to the rules. trials: /trials, once they are read; arrays by column."""
+
+    def __init__(self, left_out: LeftOut):
+        self._left_out, self.trials = left_out, Rows("trials", 0, {})
+        self._last: dict[str, dict[str, np.ndarray]] = {}       # of each table: its trials' last rows so far
+        self._seen: dict[str, np.ndarray] = {}                  # of each table: which trials have rows
+
+    def take_trials(self, path: str, columns: Mapping[str, np.ndarray], lines: np.ndarray):
+        """All of /trials."""
+        self.trials = Rows("trials", len(lines), columns)
+        for fault in faults_of_trials(self.trials):
+            self._leave_out(path, lines, fault, fault.rows)
+        self._ends = Ends(self.trials["id"])
+
+    def take(self, name: str, path: str, columns: Mapping[str, np.ndarray], lines: np.ndarray):
+        """A piece of another table, all its trials known: its numbers, and the line of each row."""
+        places = self._ends.places(columns["trial"])
+        last = self._last.setdefault(name, {
+            column: np.zeros(self.trials.rows, values.dtype) for column, values in columns.items()})
+        seen = self._seen.setdefault(name, np.zeros(self.trials.rows, bool))
+        again = np.unique(places)
+        again = again[seen[again]]              # trials that began in a piece before: with their last rows from there
+        table = Rows(name, len(again) + len(lines), {
+            column: np.concatenate([last[column][again], values]) for column, values in columns.items()})
+        for fault in faults_of_rows(SimpleNamespace(trials=self.trials, evaluations=table), table):
+            self._leave_out(path, lines, fault, fault.rows[fault.rows >= len(again)], len(again))
+        if name == "evaluations":
+            self._ends.add(columns["trial"], columns["step"])
+        seen[places] = True
+        for column, values in columns.items():
+            last[column][places] = values       # of several the last one stays
+
+    def end(self, path: str, has_restarts: bool):
+        """What can be known once all tables were read; ``path``: of the evaluations."""
+        none = np.zeros(self.trials.rows, bool)
+        last = self._last.get("evaluations", {})
+        for fault in unfinished(self.trials, self._ends, self._seen.get("steps", none),
+                                lambda row, column: float(last[column][row]) if column in last else np.nan):
+            self._leave_out(path, None, fault, fault.rows)
+        started = self.trials["id"][self._seen.get("restarts", none)]
+        for fault in unstarted(self.trials, started) if has_restarts else ():
+            self._leave_out(path, None, fault, fault.rows)
+
+    def _leave_out(self, path, lines, fault, rows, before=0):
+        for row in rows.tolist():
+            line = f":{lines[row - before]}" if lines is not None else ""
+            self._left_out.add(fault.trial(row), f"{path}{line}: trial {fault.trial(row)}{fault.say(row, '')}")
