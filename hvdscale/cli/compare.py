@@ -44,8 +44,8 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
     """Whether CANDIDATE converges as well as BASELINE: each a log, or a directory of logs.
 
     Steps and time to target, throughput and the best metric are compared for each workload, worker count and global
-    batch that both have; of searches the best of all trials. A regression is an interval that lies wholly beyond the
-    tolerance, or a target that the candidate does not meet.
+    batch that both have; of searches the median best of as many trials as both have. A regression is an interval that
+    lies wholly beyond the tolerance, or a target that the candidate does not meet.
 
     \b
       hvdscale-report compare main.h5 branch.h5 --tolerance 10%

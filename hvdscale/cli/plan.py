@@ -13,7 +13,7 @@ from ..analysis.worker_plan import Request
 from ..errors import UsageError
 from ..report.plan import FORMATS, make_plan
 from ..target import Target
-from .common import Command, confidence_of, echo, formats_of
+from .common import Command, confidence_of, echo, formats_of, version_option
 
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 THOUSANDS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
@@ -47,16 +47,23 @@ MOST_WORKERS = 10_000_000
 @click.option("--noise-scale", type=float, metavar="EXAMPLES", help="Gradient noise scale, in place of the logs' own.")
 @click.option("--steps", metavar="S@B", help="Steps to target S known at global batch B, such as 860@32, where no log "
               "was held against a target.")
-@click.option("--confidence", type=float, default=CONFIDENCE, show_default=True, help="What the intervals claim.")
+@click.option("--trials", type=click.IntRange(min=1), metavar="N",
+              help="Take searches at the median best of N trials, and leave out batches with fewer. Without it N is "
+                   "the smallest number of trials of any batch.")
+@click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
+              help="Confidence level of the intervals.")
 @click.option("--out", metavar="DIR", help="Write plan.json, tables/ and figures/ there.")
 @click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
               help="What to write, of these.")
 @click.option("--skip-broken", is_flag=True, help="Go on without logs that cannot be read; they are named.")
-def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameters, noise_scale, steps, **asked):
+@version_option
+def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameters, noise_scale, steps, trials,
+         **asked):
     """Time and cost to a target by worker count, and how many workers to take, from LOGS: log files, or directories.
 
-    Worker counts and batches that were run are as measured, others by a model, and marked. Before any full run, logs of
-    hvdscale-scale --probe with the gradient noise scale give a prediction.
+    Worker counts and batches that were run are as measured, others by step-time laws, and marked. None is recommended
+    beyond 4 times the most workers timed (16 times where repeats time a step to 2 %, or the network is given). Before
+    any full run, logs of hvdscale-scale --probe with the gradient noise scale give a prediction.
 
     \b
       hvdscale-plan sweeps/mnist runs/*.h5 --price 2.5 --workers 1-1024
@@ -67,7 +74,7 @@ def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameter
     links = links_of(bandwidth, latency, parameters)
     make_plan(logs, [Target.parse(target) for target in targets], request, out=out,
               formats=formats_of(formats, FORMATS), skip_broken=skip_broken, links=links,
-              noise_scale=noise_scale, given=steps_of(steps) if steps else None, echo=echo)
+              noise_scale=noise_scale, trials=trials, given=steps_of(steps) if steps else None, echo=echo)
 
 
 def request_of(asked) -> Request:

@@ -18,7 +18,7 @@ from ..report.progress import Progress
 from ..report.studies import Asked
 from ..report.watch import EVERY, follow
 from ..target import Target
-from .common import Command, confidence_of, echo, formats_of, share_of
+from .common import Command, confidence_of, echo, formats_of, share_of, version_option
 
 
 class Report(Command):
@@ -58,14 +58,19 @@ class Report(Command):
                    "given several times.")
 @click.option("--rule-within", default=str(TOLERANCE), show_default=True, metavar="SHARE",
               help="A rule loses at a batch where it needs more than this share more steps than the tuned optimum.")
-@click.option("--confidence", type=float, default=CONFIDENCE, show_default=True, help="What the intervals claim.")
+@click.option("--trials", type=click.IntRange(min=1), metavar="N",
+              help="Compare searches at the median best of N trials at every batch, and leave out batches with fewer. "
+                   "Without it N is the smallest number of trials of any batch.")
+@click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
+              help="Confidence level of the intervals.")
 @click.option("--skip-broken", is_flag=True, help="Go on without logs that cannot be read; they are named and counted.")
 @click.option("--watch", is_flag=True, help="Follow running logs in the terminal, and those that will come in the "
               "directories, without disturbing who writes them; ends when all trials have. Best effort on network file "
               "systems such as NFS: rows may be seen late there. Other options but --every play no part.")
 @click.option("--every", type=float, default=EVERY, show_default=True, metavar="SECONDS", help="Between two looks.")
+@version_option
 def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, useful_within, rules, rule_within,
-         confidence, skip_broken, watch, every):
+         trials, confidence, skip_broken, watch, every):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them.
 
     \b
@@ -79,7 +84,7 @@ def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, u
     for name in compare:
         read_published(name)
     options = Options(share_of("--perfect-within", perfect_within), share_of("--useful-within", useful_within),
-                      confidence_of(confidence))
+                      confidence_of(confidence), trials)
     asked = Asked(_budgets(budgets), compare, paper, tuple(dict.fromkeys(map(Rule.parse, rules))),
                   share_of("--rule-within", rule_within))
     make(logs, [Target.parse(target) for target in targets], out, options=options, formats=formats_of(formats, FORMATS),

@@ -12,6 +12,7 @@ import numpy as np
 from ..analysis.base_rates import BaseRates, values_told
 from ..analysis.budgets import DIVERGED, SHORT, BestUnder
 from . import words
+from .budgets import best_ends, ends_said
 from .drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Figure, decimal_ticks, is_named,
                       is_positive, log2_axis, set_ticks, shade)
 from .numbers import capital, number
@@ -32,18 +33,27 @@ def best_under_figure(*found: BestUnder | None, title="", name="best-under-budge
     metrics = {words.metric_name(one.column) for one in found}
     title = title or f"Best {min(metrics)} under budgets\n{heading(found[0].workload)}"
 
+    short = any(point.best_is_short for one in found for row in one.rows for point in row)
+
     def draw(axes):
-        for one, record in zip(axes if len(found) > 1 else [axes], found):
+        axes = axes if len(found) > 1 else [axes]
+        if short:
+            axes[0].plot([], [], linestyle="", marker="o", color=MUTED, markersize=5.5, markerfacecolor="none",
+                         label="open: the best trial ended earlier")
+        for one, record in zip(axes, found):
             _draw_best_under(one, record, len(found) > 1)
+            alike = [other for other in found if other.column == record.column]         # have one scale
+            _metric_axis(one, [point.best.value for other in alike for row in other.rows for point in _valued(row)],
+                         PANEL_TICKS if len(found) > 1 else TICKS)
             if len(found) > 1:
                 one.set_title(plain(_heading(record, found)))
-    short = any(point.best_is_short for one in found for row in one.rows for point in row)
     said = [f"The best {' or '.join(sorted(metrics))} of the feasible trials within a budget, against the global "
             "batch: a line a budget, the larger the paler. Bars are "
             f"{found[0].confidence:.0%} intervals of the median best of searches of as many trials."]
     if short:
-        said.append("An open mark stands where the best trial ended before the budget was spent, at its target or "
-                    "stopped by its search: it might have bettered that.")
+        ends = ends_said(best_ends([point for one in found for row in one.rows for point in row]))
+        said.append(f"An open mark stands where the best trial ended before the budget was spent, {ends}: it might "
+                    "have bettered that.")
     keys = dict.fromkeys(key for one in found for row in one.rows for point in row for key in point.keys)
     return Figure(name, title, " ".join(said), "best of the evaluations within the budget, over trials",
                   f"{SHALLUE}, section 4.8", tuple(keys), draw, len(found))
@@ -64,7 +74,6 @@ def _draw_best_under(axes, record, paneled):
     rows = [(record.budgets[at], _valued(record.rows[at])) for at in order]
     batches = sorted({point.global_batch for _, row in rows for point in row})
     log2_axis(axes, "x", batches, most=PANEL_TICKS if paneled else TICKS)
-    _metric_axis(axes, [point.best.value for _, row in rows for point in row], PANEL_TICKS if paneled else TICKS)
     gap = min((after / before for before, after in zip(batches, batches[1:])), default=2) ** ASIDE
     for at, (budget, row) in enumerate(rows):
         color, marker = shade(at, len(rows)), MARKERS[at % len(MARKERS)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.budgets import SHORT
+from ..analysis.budgets import OWN_BUDGET, OWN_TARGET, PRUNED, SHORT
 from .numbers import capital, in_brackets, listed, number, span
 from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
 from .words import metric_name
@@ -74,9 +74,21 @@ def _said(found, budget, points):
             + (f"; {listed(ends)}." if ends else "."))
     short = [point.global_batch for point in known if point.best_is_short]
     if short:
-        said += (f" {capital(at_batches(short, points))} the best trial had not spent the budget when it ended, at "
-                 "its target or stopped by its search, and might have bettered it.")
+        said += (f" {capital(at_batches(short, points))} the best trial had not spent the budget when it ended, "
+                 f"{ends_said(best_ends(known))}, and might have bettered it.")
     return said
+
+
+def best_ends(points) -> set[str]:
+    """How the best trials of these points ended, of those that ended before the budget was spent."""
+    return set().union(*(point.held.ends([point.trial]) for point in points if point.best_is_short))
+
+
+def ends_said(ends, their="its") -> str:
+    """``at its target or stopped by its search``: see analysis.budgets.Held.ends."""
+    words = {OWN_TARGET: f"at {their} target", OWN_BUDGET: f"at the end of {their} own budget",
+             PRUNED: f"stopped by {their} search"}
+    return listed((said for end, said in words.items() if end in ends), "or")
 
 
 def at_batches(batches, points) -> str:
@@ -91,8 +103,9 @@ def notes(found) -> tuple[str, ...]:
     said = [f"Under a value: the {found.confidence:.0%} interval of the median best of so many trials: what another "
             "search of the same size would find."]
     if any(point.best_is_short for points in found.rows for point in points):
-        said.append(f"{MARK} of a trial that ended before the budget was spent, at its target or stopped by its "
-                    "search: with all of it, it might have been better.")
+        ends = ends_said(best_ends([point for points in found.rows for point in points]))
+        said.append(f"{MARK} of a trial that ended before the budget was spent, {ends}: with all of it, it might have "
+                    "been better.")
     fewest = min((point.feasible for points in found.rows for point in points), default=0)
     most = max((point.feasible for points in found.rows for point in points), default=0)
     if fewest < most:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from ..analysis.reference import (
     B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, NoMatch, PassMark, against, jobs_of, load,
     ordering_of)
-from .drawing import BLUE, ORANGE, Figure, fraction, log2_axis, mark_estimate, power_ticks
+from .drawing import BLUE, ORANGE, Figure, arrows_of, fraction, log2_axis, mark_estimate, power_ticks
+from .file_names import section_name
+from .noise_words import is_bounded, one_ended
 from .numbers import counted, exact, in_brackets, listed, number, percent, ratio, span, whole
 from .tables import Cell, Column, Row, Table
 
@@ -26,7 +28,7 @@ HERE = Column("steps_to_target", "steps to target", "steps", "S: steps done at t
 APART = Column("log2_apart", "apart, log2", "1", "log2 of steps to target over published steps")
 WITHIN = Column("within", f"within {WITHIN_LOG2:g}", "1", f"whether that lies within +-{WITHIN_LOG2:g}")
 COVERED = Column("covered", "interval covers", "1", "whether the interval of steps to target and what the published "
-                 "value may be off by have steps in common")
+                 "value may be off by have steps in common; no where the target was not met")
 MARK = Column("mark", "pass mark", "1")
 WANTED = Column("wanted", "asked for", "1")
 FOUND = Column("found", "found", "1", "share of the batch sizes that tell; B_crit here over B_crit fitted to the "
@@ -73,11 +75,11 @@ def published_views(curves: Sequence, name: str, noise_scales: Mapping | None = 
     if not said:
         has = listed(dict.fromkeys(one.label for one in (*reference.curves, *reference.jobs)))
         said.append(f"{reference.title}: nothing to compare with; it has {has}.")
-    tables = [table for at, one in enumerate(found) for table in _tables(one, reference, at, len(found))]
+    tables = [table for one in found for table in _tables(one, reference)]
     if orderings and not found:
         tables.append(_marks_table(f"published-{name}-marks", reference, [mark for _, mark in orderings], ()))
-    figures = [_figure(one, reference, at, len(found)) for at, one in enumerate(found)]
-    figures += [_shape_figure(one, reference, at, len(shapes)) for at, one in enumerate(shapes.values())]
+    figures = [*(_figure(one, reference) for one in found),
+               *(_shape_figure(one, reference) for one in shapes.values())]
     return Views(tuple(figures), tuple(tables), tuple(said))
 
 
@@ -90,9 +92,9 @@ def _would_do(one):
             f"alone, each over its own steps at batch {one.base:,}.")
 
 
-def _numbered(text, at, count):
-    """File names apart where there are several."""
-    return text if count < 2 else f"{text}-{at + 1}"
+def _named(kind, reference, curve):
+    """For files, of one curve beside a publication."""
+    return f"{kind}-{reference.name}-{section_name(curve.workload, curve.target)}"
 
 
 def _said(found, reference):
@@ -106,7 +108,7 @@ def _said(found, reference):
                 f"published ones at {within} of {counted(told, 'batch size')} ({percent(within / told)}; "
                 f"{percent(SHARE_WITHIN)} asked for)")
         if b_crit.passed is not None:
-            text += (f"; B_crit is {ratio(b_crit.found)} times the one fitted to them "
+            text += (f"; B_crit is {_found(b_crit)} times the one fitted to them "
                      f"({'within' if b_crit.passed else 'beyond'} a factor {B_CRIT_WITHIN:g})")
         covered, known = found.counted("covered")
         if known:
@@ -117,6 +119,10 @@ def _said(found, reference):
     if found.remarks:
         said.append(f"They differ otherwise, too: {'; '.join(found.remarks)}.")
     return said
+
+
+def _found(mark):
+    return f"{mark.bound} {ratio(mark.found)}".strip()
 
 
 def _verdict(marks):
@@ -148,9 +154,9 @@ def _jobs_said(curves, reference, noise_scales):
                     f"critical batch of {_range(job.b_crit)} and a noise scale of {_range(job.noise_scale)} {job.unit}")
             fit = getattr(curve.regimes, "fit", None)
             here = []
-            if job.unit == "examples" and fit is not None and math.isfinite(fit.b_crit.value):
-                here.append(f"B_crit {number(fit.b_crit.value)}{in_brackets(fit.b_crit.low, fit.b_crit.high)} to "
-                            f"{curve.target}")
+            if job.unit == "examples" and fit is not None and is_bounded(fit.b_crit):
+                ends = in_brackets(fit.b_crit.low, fit.b_crit.high)
+                here.append(f"B_crit {one_ended(fit.b_crit) or number(fit.b_crit.value) + ends} to {curve.target}")
             if job.unit == "examples" and noise_scales.get(curve.workload, math.nan) > 0:
                 here.append(f"a noise scale of {number(noise_scales[curve.workload])}")
             said.append(text + (f"; here {curve.workload.dataset}/{curve.workload.model} has {listed(here)}" if here
@@ -162,24 +168,24 @@ def _range(values):
     return " to ".join(map(exact, values))
 
 
-def _tables(found, reference, at, count):
+def _tables(found, reference):
     """The batch sizes one by one, and the pass marks."""
-    published, name = found.published, _numbered(f"published-{reference.name}", at, count)
+    published, name, target = found.published, _named("published", reference, found.curve), found.curve.target
     rows = tuple(Row((_batch(point), _there(point), _here(point), _apart(point), _yes(point.within),
                       _yes(point.covered)), keys_of_point(point.point), ()) for point in found.points)
     title = f"Beside the published curve: {published.label}, {published.target}"
-    return (Table(name, title, (BATCH, THERE, HERE, APART, WITHIN, COVERED), rows, _notes(found, reference)),
-            _marks_table(f"{name}-marks", reference, found.marks, found.remarks))
+    return (Table(name, title, (BATCH, THERE, HERE, APART, WITHIN, COVERED), rows, _notes(found, reference), target),
+            _marks_table(f"{name}-marks", reference, found.marks, found.remarks, target))
 
 
-def _marks_table(name, reference, marks, remarks):
+def _marks_table(name, reference, marks, remarks, target=None):
     rows = []
     for mark in marks:
         said, wanted, found = _mark_texts(mark)
         rows.append(Row((Cell(said, said), Cell(wanted, mark.wanted), Cell(found, mark.found), _yes(mark.passed)),
                         (), ()))
     notes = (f"They differ otherwise, too: {'; '.join(remarks)}.",) if remarks else ()
-    return Table(name, f"Fidelity to {reference.title}", (MARK, WANTED, FOUND, PASSED), tuple(rows), notes)
+    return Table(name, f"Fidelity to {reference.title}", (MARK, WANTED, FOUND, PASSED), tuple(rows), notes, target)
 
 
 def _mark_texts(mark: PassMark):
@@ -193,7 +199,7 @@ def _mark_texts(mark: PassMark):
                 percent(mark.found) if mark.passed is not None else untold)
     if mark.name == "b_crit":
         return ("B_crit over published", f"1/{mark.wanted:g} to {mark.wanted:g}",
-                ratio(mark.found) if mark.passed is not None else untold)
+                _found(mark) if mark.passed is not None else untold)
     return f"end of perfect scaling: {mark.name}", f"{mark.wanted:g} or more", ratio(mark.found)
 
 
@@ -205,6 +211,10 @@ def _notes(found, reference):
         notes.append(f"{INTERPOLATED} between two published batch sizes, on a straight line in logarithms.")
     if found.beyond:
         notes.append(f"Batch {listed(f'{batch:,}' for batch in found.beyond)}: outside the published ones.")
+    if any(point.within is not None and point.covered is None and math.isinf(point.measured.high)
+           for point in found.points):
+        notes.append("interval covers, n/a: the interval has no upper end, so it cannot show that it covers the "
+                     "published steps.")
     if any(point.within is None for point in found.points):
         notes.append("n/a: the target was not met, but nor was it run for as long as would tell.")
     fewer = {_trials(point.point) for point in found.points} - {None}
@@ -258,10 +268,10 @@ def keys_of_point(point) -> tuple[tuple[str, int], ...]:
     return tuple(run.trial.key for run in cell.runs) if cell is not None else ()
 
 
-def _figure(found, reference, at, count):
+def _figure(found, reference):
     published, curve = found.published, found.curve
     return Figure(
-        _numbered(f"published-{reference.name}", at, count),
+        _named("published", reference, curve),
         f"Steps to {curve.target} beside the published ones\n{published.label}",
         f"Steps to target against the global batch, measured and published, both axes in powers of 2. "
         f"{_band_said(curve, published)}",
@@ -269,13 +279,13 @@ def _figure(found, reference, at, count):
         lambda axes: _draw(axes, curve, published, 1.0, 1.0, "steps to target S"))
 
 
-def _shape_figure(one, reference, at, count):
+def _shape_figure(one, reference):
     """Two curves to different targets, each over its own steps at the smallest batch of both."""
     published, curve = one.published, one.curve
     here = next(point.steps.value for point in curve.points if point.global_batch == one.base)
     there, _, _ = published.at(one.base)
     return Figure(
-        _numbered(f"shape-{reference.name}", at, count),
+        _named("shape", reference, curve),
         f"Another target than published: shapes alone\n{published.label}",
         f"Steps to {curve.target} here and to {published.target} as published, each over its own steps at batch "
         f"{one.base:,}, against the global batch, both axes in powers of 2: shapes, no comparison of steps. "
@@ -307,7 +317,8 @@ def _draw(axes, curve, published, here, there, label):
     first, last = axes.get_xlim()
     power_ticks(axes.xaxis, max(first, 1), last)                # no batch is smaller
     log2_axis(axes, "y", [*low, *high, *(value for _, one in points for value in (one.value, one.beyond))],
-              [end for _, one in points for end in (one.low, one.high)])
+              [end for _, one in points for end in (one.low, one.high)],
+              arrows=[arrow for _, one in points for arrow in arrows_of(one)])
     if here != there:
         axes.yaxis.set_major_formatter(fraction)
     axes.fill_between(published.batches, low, high, color=ORANGE, alpha=0.25, linewidth=0,

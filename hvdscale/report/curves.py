@@ -1,4 +1,4 @@
-"""The table of a curve of searches: steps to the target by batch.
+"""The tables of a curve of steps to the target by batch: its points, and what was fitted to them.
 
     print(as_text(curve_table(curve)))
 """
@@ -6,36 +6,58 @@ from __future__ import annotations
 
 import math
 
+from ..analysis.critical_batch_fit import CriticalBatchFit
 from ..analysis.curves import Curve
-from .numbers import listed, number, whole
+from .numbers import listed, number, span, whole
+from .regimes import BIAS_NOTE
 from .search import best_of_each, best_of_interval
 from .tables import BATCH, EXAMPLES, PERFECT, SHALLUE, Cell, Column, Row, Table, interval_of
 
+ASYMPTOTES = "McCandlish et al. 2018, arXiv 1812.06162, section 2.3"
+CURVE = "S = S_min (1 + (B_crit / B)^p)^(1/p)"
+FITTED = (
+    Column("b_crit", "B_crit", "examples", f"E_min / S_min, where the asymptotes of {CURVE} cross", ASYMPTOTES),
+    Column("s_min", "S_min", "steps", f"of {CURVE}: its plateau", ASYMPTOTES),
+    Column("overhead_batch", "batch of 20% overhead", "examples", "where B S = 1.2 E_min, E_min = S_min B_crit",
+           "Zhang et al. 2024, arXiv 2410.21676"),
+    Column("half_efficient_batch", "batch of 50% efficiency", "examples", "where B S = 2 E_min", ASYMPTOTES),
+    Column("shape", "shape p", "1", f"of {CURVE}; 1: the hyperbola; fitted from 1/2 to 8"),
+    Column("rms_log2", "rms in log2", "1", "root mean square of log2(S / curve) over the batches fitted"),
+    Column("lack_of_fit", "lack of fit", "1", "p-value of the F test of the residuals against the points' intervals"),
+    Column("batches", "batches", "1", "that were fitted"),
+    Column("left_out", "left out", "1", "batches at which steps rise again"))
 MET = Column("met", "met", "1", "feasible trials that met the target / feasible trials; below: INFEASIBLE ones")
 STEPS = Column("steps_to_target", "steps to target", "steps", "S: steps done at the first evaluation that meets the "
-               "target, the fewest of the trials; below: the interval of the median best of as many", SHALLUE)
+               "target, the median best of n trials; below: its interval", SHALLUE)
+BEST_OF = Column("best_of", "best of", "trials", "n: trials of each search that batches are compared at")
 
 
 def curve_table(curve: Curve | None) -> Table | None:
     """Steps and examples to the target at each batch; None for None."""
     if curve is None:
         return None
-    rows = tuple(Row((Cell(f"{point.global_batch:,}", point.global_batch), _met(point),
+    rows = tuple(Row((Cell(f"{point.global_batch:,}", point.global_batch), _met(point), _best_of(point, curve.n),
                       _value(point, point.steps, whole), _value(point, point.steps.scaled(point.global_batch), number),
                       Cell(("yes" if perfect else "no") if point.steps.met else "not met")), _keys(point), ())
                  for point, perfect in zip(curve.points, curve.regimes.perfect))
     lost = [f"{point.global_batch:,} ({point.met_before_diverging:,})" for point in curve.points
             if point.met_before_diverging]
     notes = [f"Under a value: {best_of_interval(curve.confidence)}"]
+    if len(curve.points) > 2:
+        notes.append(BIAS_NOTE)
     if lost:
         notes.append(f"Trials that met the target and diverged later are in no estimate: batch {listed(lost)}.")
     return Table("curve", f"By global batch: {curve.target} ({best_of_each(curve.confidence)})",
-                 (BATCH, MET, STEPS, EXAMPLES, PERFECT), rows, tuple(notes))
+                 (BATCH, MET, BEST_OF, STEPS, EXAMPLES, PERFECT), rows, tuple(notes))
 
 
 def _met(point):
     return Cell(f"{point.met:,}/{point.trials:,}", point.met, below=f"{point.infeasible:,} div." if point.infeasible
                 else "")
+
+
+def _best_of(point, n):
+    return Cell(f"{n:,}", n) if point.trials else Cell("n/a", math.nan)
 
 
 def _value(point, estimate, write):
@@ -49,3 +71,17 @@ def _value(point, estimate, write):
 
 def _keys(point):
     return () if point.best is None else (point.study.key(point.best),)
+
+
+def fit_table(fit: CriticalBatchFit | None, target, trials=()) -> Table | None:
+    """All that was fitted, for files; None for None.
+
+    trials  (log, id) of those behind the points
+    """
+    if fit is None:
+        return None
+    estimates = (fit.b_crit, fit.s_min, fit.overhead, fit.half_efficient, fit.shape)
+    cells = [Cell(number(one.value), one.value, one.low, one.high, span(one.low, one.high)) for one in estimates]
+    cells += [Cell(number(value), value) for value in (fit.rms_log2, fit.lack_of_fit, fit.points)]
+    return Table("critical-batch", f"The curve fitted to steps by global batch: {target}", FITTED,
+                 (Row((*cells, Cell(listed(fit.left_out) or "none")), tuple(trials), ()),), ())

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 from ..plan import flat
 from .numbers import counted, listed
@@ -58,9 +59,9 @@ def _fields(setting):
 
 def _differing(settings):
     """Names of the fields that all have, and not all alike; an entry of a table may be missing."""
-    shared = dict.fromkeys(name for fields in settings for name in fields
-                           if "." in name or all(name in one for one in settings))
-    return [name for name in shared if len({json.dumps(one.get(name)) for one in settings}) > 1]
+    counts = Counter(name for fields in settings for name in fields)        # in order of where each is met first
+    return [name for name, count in counts.items() if ("." in name or count == len(settings))
+            and len({json.dumps(one.get(name)) for one in settings}) > 1]
 
 
 def _values(values):

@@ -1,7 +1,6 @@
 """A report as one record: what report.html, report.json and the screen are written from."""
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -20,7 +19,9 @@ from ..analysis.steps_curve import points_of, steps_curve
 from ..analysis.worker_plan import Request, plan_of
 from ..target import Target
 from . import words
+from .curves import fit_table
 from .drawing import Figure
+from .file_names import section_name, slug, unique
 from .figures import figures_of
 from .interactive import Explorer, explorer_of
 from .noise_words import noise_against_table, noise_said
@@ -92,16 +93,16 @@ class Document:
 
     pages: tuple[tuple[Group, tuple[Page, ...]], ...]
     logs: tuple[LogFacts, ...]
-    skipped: tuple[str, ...]        # messages about logs that could not be read
+    skipped: tuple[str, ...]        # messages about logs that could not be read, and trials that imports left out
     confidence: float
     chapters: tuple[Chapter, ...] = ()
     notes: tuple[str, ...] = ()     # on the whole of it
 
     @property
     def shown(self):
-        """(slug, what has its tables, details and figures) of every page and chapter."""
-        found = [(page.slug, page) for _, pages in self.pages for page in pages]
-        return found + [(chapter.slug, chapter.view) for chapter in self.chapters]
+        """(slug, target, what has its tables, details and figures) of every page and chapter."""
+        found = [(page.slug, page.target, page) for _, pages in self.pages for page in pages]
+        return found + [(chapter.slug, None, chapter.view) for chapter in self.chapters]
 
     @property
     def title(self):
@@ -136,7 +137,7 @@ def document_of(groups, logs=(), skipped=(), options=Options(), studies=(), aske
     known = {about.studies[0].workload for about in abouts}
     repeats = [section for group in groups for section in group.sections if section.workload not in known]
     return Document(pages, tuple(logs), tuple(skipped), options.confidence,
-                    _chapters(abouts, repeats, studies, asked, options, taken, tell))
+                    _chapters(abouts, repeats, studies, asked, options, taken, tell), _imported_said(logs))
 
 
 def document_of_studies(studies, targets=(), logs=(), skipped=(), options=Options(), asked=Asked(),
@@ -147,8 +148,9 @@ def document_of_studies(studies, targets=(), logs=(), skipped=(), options=Option
         own = _of_workload(studies, workload)
         held = [target for target in targets or own_targets(own) or paper_targets(asked.paper, workload)
                 if tells(own, target.column)]
+        known: dict = {}
         found = [About(own, target, options, asked, others=_others(target, held), ruled=ruled,
-                       first=_is_first(target, held)) for target in held]
+                       first=_is_first(target, held), known=known) for target in held]
         shown = tuple(_page_of_studies(about, taken, tell) for about in found)
         pages.append((Group(workload, (), ()), shown or _pages_without_target(own, targets, options, asked, taken)))
         abouts += found
@@ -158,7 +160,14 @@ def document_of_studies(studies, targets=(), logs=(), skipped=(), options=Option
             f"scales{rules} and curves of single runs are left out; a report "
             f"{'without --paper' if asked.paper else 'on fewer logs'} has them.")
     return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence,
-                    _chapters(abouts, (), studies, asked, options, taken, tell), (note,))
+                    _chapters(abouts, (), studies, asked, options, taken, tell),
+                    (note, *_imported_said(logs)))
+
+
+def _imported_said(logs):
+    """Which imported logs were taken for searches, and how that is known."""
+    found = [(facts.path, facts.attributes.get("imported", {}).get("search")) for facts in logs]
+    return tuple(f"{path}: a search, {said}." for path, said in found if said)
 
 
 def _of_workload(studies, workload):
@@ -176,7 +185,7 @@ def _is_first(target, targets):
 
 
 def _chapters(abouts, repeats, studies, asked, options, taken, tell):
-    return tuple(Chapter(_unique(title, taken), title, view)
+    return tuple(Chapter(unique(slug(title), title, taken), title, view)
                  for title, view in chapters_of(abouts, repeats, studies, asked, options, tell))
 
 
@@ -201,7 +210,7 @@ def _page_of_studies(about, taken, tell):
 
 
 def _pages(group, studies, asked, taken, abouts, tell):
-    explored = set()
+    explored, known = set(), {}
     for section in group.sections:
         column, about = section.target and section.target.column, None
         tell(_about(group.workload, section.target))
@@ -209,7 +218,7 @@ def _pages(group, studies, asked, taken, abouts, tell):
             noise = tuple((cell.global_batch, noise, keys_of(cell)) for cell, noise in section.noise)
             held = [one.target for one in group.sections]
             about = About(studies, section.target, section.options, asked, section.searches, noise,
-                          _others(section.target, held), first=_is_first(section.target, held))
+                          _others(section.target, held), first=_is_first(section.target, held), known=known)
             abouts.append(about)
         first = studies and column and column not in explored       # one slider serves all targets of a metric
         explored.add(column)
@@ -343,9 +352,9 @@ def _page(section, about, studies, asked, taken, explore):
     view = view_of(about) if about else _of_repeats(section, asked)
     if section.target is None and are_searched(studies):
         title, view = BEST, view_without_target(studies, section.options, asked)
-    said, tables = words.summary(section), (*tables_of(section), *tables_of_searches(section.searches))
-    if about and not section.searches:          # from elsewhere: what repeats of one setting would say does not hold
-        said, tables = (), ()
+    said, tables = (), ()
+    if section.searches or not about:       # studies from elsewhere: what repeats of one setting would say is untrue
+        said, tables = words.summary(section), (*tables_of(section), *tables_of_searches(section.searches))
     return Page(section, section.target, _slug(section.workload, section.target, taken), title,
                 (*_recommended(section), *said, *view.summary), words.left_out(section), (*tables, *view.tables),
                 view.details, partial(_figures, view, section), explore)
@@ -356,8 +365,9 @@ def _of_repeats(section, asked):
     fit = section.batches.regimes.fit if section.batches and section.batches.regimes else None
     noise = [(cell.global_batch, noise, keys_of(cell)) for cell, noise in section.noise] if fit else ()
     found = noise_against(section.workload, section.target, noise, fit and fit.b_crit)
+    fitted = fit_table(fit, section.target, [run.trial.key for cell in section.cells for run in cell.runs])
     return View((*noise_said(found), *([NO_BUDGETS] if asked.budgets else [])),
-                details=(noise_against_table(found),) if found else ())
+                details=tuple(table for table in (fitted, noise_against_table(found)) if table))
 
 
 def _figures(view, section):
@@ -368,16 +378,7 @@ def _figures(view, section):
 
 def _slug(workload, target, taken):
     """A name for files that no other section has."""
-    target = str(target).replace("<", "-below-").replace(">", "-above-") if target else "throughput"
-    return _unique(f"{workload.dataset}-{workload.model}-{workload.optimizer}-{target}", taken)
-
-
-def _unique(text, taken):
-    """A name for files and anchors that is not taken yet, and now is."""
-    text = re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")[:80]
-    slug = next(name for name in (text, *(f"{text}-{at}" for at in range(2, 9999))) if name not in taken)
-    taken.add(slug)
-    return slug
+    return unique(section_name(workload, target, "throughput"), (workload, target), taken)
 
 
 def _plain(value):

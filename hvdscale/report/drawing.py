@@ -4,7 +4,8 @@
     svg = render(figure, "svg")
 
 Marks: a disc stands on two runs or more, a diamond on one; an open triangle was not met and points to where the value
-lies. Colours are Okabe and Ito's (2008), viridis where there is an order, so that none is told by red against green.
+lies; any other hollow mark, and #, is of runs with more workers than cores on a host. Colours are Okabe and Ito's
+(2008), viridis where there is an order, so that none is told by red against green.
 Text is drawn as it stands: a name with dollar signs is no formula.
 """
 from __future__ import annotations
@@ -33,7 +34,9 @@ MOST_KEPT = 1000        # drawings, so that a page and a file of one figure are 
 MOST_NAMED = 8          # entries of a legend
 TICKS, PANEL_TICKS = 9, 5       # at most, along an axis; so many times LETTERS have room there
 LETTERS = 6.5
+CROWDED_LABEL = "more workers than cores"       # on a host
 LONG = 34               # letters from which on entries of a legend take twice the room
+ARROW, ARROW_SHARE = 20, 0.16   # points that an arrow is long, and the share of the height of axes that it is given
 ROOM, ENTRY = 4, 0.17   # rows of a legend that a figure has room for, and the height of one more in inches
 
 STYLE = {
@@ -148,8 +151,8 @@ def is_named(at, count):
     return at in {round(place * (count - 1) / max(1, min(MOST_NAMED, count) - 1)) for place in range(MOST_NAMED)}
 
 
-def mark_estimate(axes, x, estimate, color, marker, label):
-    """One point with its interval; see the module's text for the marks."""
+def mark_estimate(axes, x, estimate, color, marker, label, crowded=False):
+    """One point with its interval, hollow where its runs crowded their host; see the module's text for the marks."""
     value, low, high = estimate.value, estimate.low, estimate.high
     if is_known(estimate):
         if low == low and high == high and high > low:
@@ -161,17 +164,25 @@ def mark_estimate(axes, x, estimate, color, marker, label):
             if low == 0:
                 draw_arrow(axes, x, value, color, -1)
         one = estimate.runs < 2
+        hollow = {"markerfacecolor": "white", "markeredgewidth": 1.4} if crowded else {"markeredgewidth": 0}
         axes.plot([x], [value], linestyle="", marker="D" if one else marker, color=color,
-                  markersize=5 if one else 5.5, markeredgewidth=0, zorder=3)
+                  markersize=5 if one else 5.5, zorder=3, **hollow)
         if label:
             axes.plot([], [], linestyle="", marker=marker, color=color, markersize=5.5, markeredgewidth=0, label=label)
         if one:
             axes.plot([], [], linestyle="", marker="D", color=MUTED, markersize=5, markeredgewidth=0, label="one run")
+        if crowded:
+            axes.plot([], [], linestyle="", marker="o", color=MUTED, markersize=5.5, label=CROWDED_LABEL, **hollow)
         return
     if math.isfinite(estimate.beyond) and estimate.beyond > 0:      # above this
         mark_open(axes, x, estimate.beyond, color, "^", 1)
     elif math.isfinite(high) and high > 0:                          # below this
         mark_open(axes, x, high, color, "v", -1)
+
+
+def explain_crowded(axes):
+    """The entry of the legend for a # behind a worker count."""
+    axes.plot([], [], linestyle="", label=f"# {CROWDED_LABEL}")
 
 
 def mark_open(axes, x, y, color, marker, way):
@@ -185,7 +196,7 @@ def mark_open(axes, x, y, color, marker, way):
 def draw_arrow(axes, x, y, color, way, aside=0):
     """An arrow from a point upwards (way 1) or downwards (-1), and to the right (aside 1), cut off at the edge of the
     axes."""
-    arrow = axes.annotate("", xy=(x, y), xytext=(20 * aside, 20 * way), textcoords="offset points",
+    arrow = axes.annotate("", xy=(x, y), xytext=(ARROW * aside, ARROW * way), textcoords="offset points",
                           arrowprops={"arrowstyle": "<-", "color": color, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 4})
     arrow.arrow_patch.set_clip_on(True)
     arrow.arrow_patch.set_clip_box(axes.bbox)
@@ -206,7 +217,8 @@ def _legend(canvas, axes):
     handles = {}
     for one in axes:
         handles |= dict(zip(*reversed(one.get_legend_handles_labels())))
-    names = sorted(handles, key=lambda name: name.startswith(("one run", "not ")))       # what marks mean comes last
+    marks = ("one run", "not ", CROWDED_LABEL, "# ")
+    names = sorted(handles, key=lambda name: name.startswith(marks))         # what marks mean comes last
     if handles:
         columns = max(2, across(len(axes)))
         columns = columns if max(map(len, names)) <= LONG else max(1, columns // 2)
@@ -216,10 +228,11 @@ def _legend(canvas, axes):
         canvas.set_figheight(canvas.get_figheight() + ENTRY * max(0, rows - ROOM))
 
 
-def log2_axis(axes, which, values, ends=(), most=TICKS):
+def log2_axis(axes, which, values, ends=(), most=TICKS, arrows=()):
     """A base 2 axis that holds the positive values, with a margin, and ticks at powers of 2.
 
     Ends of intervals are held as far as they lie within a factor 4 of the values: two runs may leave them far away.
+    arrows  (value, 1 or -1) of each arrow that starts at a value and goes up or down: it is held whole
     """
     values = [value for value in values if math.isfinite(value) and value > 0] or [1]
     ends = [end for end in ends if math.isfinite(end) and end > 0]
@@ -227,11 +240,33 @@ def log2_axis(axes, which, values, ends=(), most=TICKS):
     high = max(values + [min(end, max(values) * 4) for end in ends])
     getattr(axes, f"set_{which}scale")("log", base=2)
     margin = 2 ** (0.06 * max(1.5, math.log2(high / low)) + 0.1)
-    getattr(axes, f"set_{which}lim")(low / margin, high * margin)
+    low, high = _with_room(low / margin, high * margin, arrows)
+    getattr(axes, f"set_{which}lim")(low, high)
     if which == "x":
         set_ticks(axes.xaxis, _apart(sorted(set(values)), most))
     else:
-        power_ticks(axes.yaxis, low / margin, high * margin, most)
+        power_ticks(axes.yaxis, low, high, most)
+
+
+def _with_room(low, high, arrows):
+    """The ends of a logarithmic axis, moved apart until it holds every arrow."""
+    low, high = math.log(low), math.log(high)
+    down, up = (min((-way * math.log(value) for value, one in arrows if one == way), default=math.inf)
+                for way in (-1, 1))
+    for _ in range(20):
+        length = ARROW_SHARE * (high - low)
+        low, high = min(low, down - length), max(high, length - up)
+    return math.exp(low), math.exp(high)
+
+
+def arrows_of(estimate) -> list[tuple[float, int]]:
+    """(where it starts, way) of each arrow that mark_estimate draws."""
+    value, low, high = estimate.value, estimate.low, estimate.high
+    if is_known(estimate):
+        return [(value, way) for way, is_open in ((1, math.isinf(high)), (-1, low == 0)) if is_open and high > low]
+    if is_positive(estimate.beyond):
+        return [(estimate.beyond, 1)]
+    return [(high, -1)] if is_positive(high) else []
 
 
 def _apart(values, most):
@@ -272,13 +307,21 @@ def fraction(value, _=None):
 def decimal_ticks(axis, ends, most=TICKS):
     """Ticks at 1, 2, 5 times powers of 10; at 1, 3 times, then at some powers, where there were more than most."""
     first, last = (math.floor(math.log10(end)) for end in ends)
-    for parts, every in (((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), math.ceil((last - first + 1) / most))):
+    for parts, every in (((1, 2, 5), 1), ((1, 3), 1), *(((1,), every) for every in range(1, last - first + 2))):
         ticks = [part * 10.0 ** power for power in range(first, last + 2, every) for part in parts]
-        if sum(0.99 * ends[0] <= tick <= 1.01 * ends[1] for tick in ticks) <= most:
+        if (sum(0.99 * ends[0] <= tick <= 1.01 * ends[1] for tick in ticks) <= most
+                and (axis.axis_name == "y" or _have_room([f"{tick:,g}" for tick in ticks], ticks, ends, most))):
             break
     axis.set_major_locator(_fixed(ticks))
     axis.set_minor_locator(_fixed([]))
     axis.set_major_formatter(lambda value, _: f"{value:,g}")
+
+
+def _have_room(names, ticks, ends, most):
+    """Whether names stand apart along a logarithmic axis from left to right: with two letters between them."""
+    wide = math.log(ends[1] / ends[0])
+    return all((len(name) + len(after)) / 2 + 2 <= LETTERS * most * math.log(later / tick) / wide
+               for name, after, tick, later in zip(names, names[1:], ticks, ticks[1:]))
 
 
 def _fixed(ticks):

@@ -9,8 +9,8 @@ import math
 
 from ..analysis.best_points import BestOfTrials
 from . import words
-from .drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Figure, decimal_ticks, draw_arrow, fraction, is_known, is_named,
-                      is_positive, log2_axis, mark_estimate, power_ticks, set_ticks, shade)
+from .drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Figure, decimal_ticks, draw_arrow, explain_crowded, fraction,
+                      is_known, is_named, is_positive, log2_axis, mark_estimate, power_ticks, set_ticks, shade)
 from .numbers import exact, percent
 from .search_figures import best_of_figure
 from .tables import MCCANDLISH, POLLUX, SHALLUE, keys_of
@@ -99,11 +99,13 @@ def _speedup_figure(section, series):
                               label="lost to statistics")
         axes.plot([p.workers for p in shown], system, color=ORANGE, linewidth=1)
         for point in shown:
-            mark_estimate(axes, point.workers, point.throughput_speedup, ORANGE, "s", "examples per second")
+            mark_estimate(axes, point.workers, point.throughput_speedup, ORANGE, "s", "examples per second",
+                          point.cell.oversubscribed)
         if section.target:
             axes.plot([p.workers for p in timed], [p.time_speedup.value for p in timed], color=BLUE, linewidth=1)
             for point in points:
-                mark_estimate(axes, point.workers, point.time_speedup, BLUE, "o", "time to target")
+                mark_estimate(axes, point.workers, point.time_speedup, BLUE, "o", "time to target",
+                              point.cell.oversubscribed)
         axes.set_xlabel("workers W")
         axes.set_ylabel(f"speedup over {series.points[0].workers} worker{'s' * (series.points[0].workers > 1)}")
     what = f"Speedup to {section.target}" if section.target else "Speedup in examples per second"
@@ -112,7 +114,7 @@ def _speedup_figure(section, series):
     return Figure(
         f"speedup-{words.series_name(series)}", f"{what}\n{words.series_kind(series)}",
         f"Speedup against workers, both axes in powers of 2; {words.series_kind(series)}. Bars are "
-        f"{section.options.confidence:.0%} intervals.{lost}",
+        f"{section.options.confidence:.0%} intervals.{lost}{crowded_said(point.cell for point in points)}",
         "T0 / T (time to target) and x / x0 (examples per second)", POLLUX,
         _keys(point.cell for point in points), draw)
 
@@ -136,7 +138,8 @@ def _efficiency_figure(section, series):
             for point in points:
                 ratio = getattr(point, name)
                 tops += [end for end in (ratio.value, ratio.high) if math.isfinite(end)]
-                mark_estimate(axes, point.workers * aside, ratio, color, marker, label)
+                mark_estimate(axes, point.workers * aside, ratio, color, marker, label,
+                              name != "statistical_efficiency" and point.cell.oversubscribed)
         values = [getattr(p, k[0]).value for p in points for k in kinds if is_known(getattr(p, k[0]))]
         if values and min(values) < SMALL:
             axes.set_yscale("log")
@@ -151,8 +154,15 @@ def _efficiency_figure(section, series):
     return Figure(
         f"efficiency-{words.series_name(series)}", f"{what}\n{words.series_kind(series)}",
         ("Statistical efficiency, system efficiency and their product" if section.target else "System efficiency")
-        + f" against workers; {words.series_kind(series)}. Bars are {section.options.confidence:.0%} intervals.",
+        + f" against workers; {words.series_kind(series)}. Bars are {section.options.confidence:.0%} intervals."
+        + crowded_said(point.cell for point in points),
         "(S0 B0) / (S B) and (x / x0) / (W / W0)", POLLUX, _keys(point.cell for point in points), draw)
+
+
+def crowded_said(cells):
+    """What a hollow mark means, where there is one."""
+    return (" Hollow marks: the host had more workers than cores, so these times do not transfer to a real cluster." *
+            any(cell.oversubscribed for cell in cells))
 
 
 def _parts_of(section, series):
@@ -175,7 +185,9 @@ def _parts_figure(series, parts):
             axes.annotate(percent(one.communication), (at, 1000 * one.seconds), xytext=(0, 2),
                           textcoords="offset points", ha="center", va="bottom", fontsize=8)
         set_ticks(axes.xaxis, range(len(parts)))
-        axes.xaxis.set_major_formatter(lambda at, _: f"{cells[round(at)].workers[0]}")
+        axes.xaxis.set_major_formatter(lambda at, _: words.workers_marked(cells[round(at)]))
+        if any(cell.oversubscribed for cell in cells):
+            explain_crowded(axes)
         axes.grid(False, axis="x")
         axes.set_ylim(0, 1.1 * max(bottoms))
         axes.set_xlabel("workers W")
@@ -244,10 +256,14 @@ def _curve_figure(section, metric, across):
         ends, values = [], []
         for at, cell in enumerate(cells):
             color = shade(at, len(cells))
+            crowded = across == "seconds" and cell.oversubscribed
+            if crowded:
+                explain_crowded(axes)
             for index, run in enumerate(drawn[id(cell)]):
                 x = _across(run, across)
                 axes.plot(x, run.trial.metrics[metric], color=color, linewidth=1, alpha=0.9,
-                          label=f"W = {words.listed_workers(cell)}, B = {cell.global_batch:,}"
+                          linestyle="--" if crowded else "-", label=f"W = {words.listed_workers(cell)}"
+                          f"{words.CROWDED * crowded}, B = {cell.global_batch:,}"
                           if index == 0 and is_named(at, len(cells)) else None)
                 ends.append(x[-1])
                 values += [value for value in run.trial.metrics[metric] if math.isfinite(value)]

@@ -269,7 +269,7 @@ def _provenance(document):
     logs = "".join(_log(log) for log in document.logs)
     skipped = "".join(f"<li>{escape(message)}</li>" for message in document.skipped)
     return (f"<h3>How the numbers come about</h3><dl>{method}</dl>"
-            + (f"<h3>Logs that could not be read</h3><ul>{skipped}</ul>" if skipped else "")
+            + (f"<h3>Skipped: unreadable logs and trials left out of imports</h3><ul>{skipped}</ul>" if skipped else "")
             + (f"<h3>Logs</h3>{logs}" if logs else ""))
 
 

@@ -13,9 +13,10 @@ import numpy as np
 from ..analysis.explore import Explored
 from ..log.schema import Status
 from .drawing import shade
+from .figures import crowded_said
 from .numbers import counted
 from .plan_figures import EAGER
-from .plan_words import ROLES, picks_said
+from .plan_words import CROWDED, ROLES, picks_said
 from .tables import POLLUX, SHALLUE, keys_of
 
 MOST_DOTS = 20_000      # trials in the scatter of one page; of more, each so-many-th beside those that ever lead
@@ -148,10 +149,11 @@ def _picks(plan):
 
 
 def _options(plan, counts):
-    """By worker count: global batch, seconds, cost, each a value with its ends, and how it is known."""
+    """By worker count: global batch, seconds, cost, each a value with its ends, how it is known, and whether its
+    runs crowded their host."""
     found = {option.workers: option for option in plan.options} if plan is not None else {}
-    return [[found[count].global_batch, _ends(found[count].seconds), _ends(found[count].cost), found[count].mark]
-            if count in found else None for count in counts]
+    return [[found[count].global_batch, _ends(found[count].seconds), _ends(found[count].cost), found[count].mark,
+             int(plan.is_crowded(found[count]))] if count in found else None for count in counts]
 
 
 def _roles(plan, counts):
@@ -200,7 +202,8 @@ def _times_figure(explored, confidence):
     return Live(
         "live-times", "Time to target",
         "Seconds to the target of the slider against workers, evaluation left out, as measured; along the dashed line "
-        f"the workers double and the time halves. Bars are {confidence:.0%} intervals.",
+        "the workers double and the time halves. "
+        f"Bars are {confidence:.0%} intervals.{crowded_said(cells)}",
         "T = S B / x: train_seconds at the first evaluation that meets the target, geometric mean over seeds; ideal: "
         "T1 W1 / W from the fewest workers that met it", "",
         tuple(dict.fromkeys(key for cell in cells for key in keys_of(cell))))
@@ -212,7 +215,7 @@ def _costs_figure(explored):
         "What each worker count costs, in worker-hours, for its time to the target of the slider, at the batch with "
         "the least time of those run with so many. A number is the worker "
         "count; named are the fastest, the cheapest, and the knee, which has the least cost times time. Worker counts "
-        "that crowded a host are no part of it.",
+        f"that crowded a host are left out, or marked {CROWDED} where too few others were timed.",
         f"cost = W T, T = S t: steps to target times seconds a step; knee: least cost x time, {EAGER}", POLLUX,
         tuple(dict.fromkeys(key for plan in explored.plans if plan is not None for option in plan.options
                             for key in option.trials)))

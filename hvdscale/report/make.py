@@ -23,6 +23,7 @@ from ..log.reader import read_log
 from ..log.segments import find_logs
 from ..target import Target
 from .document import MOST_EVALUATIONS, MOST_RULED, Document, as_json, document_of, document_of_studies, facts_of
+from .file_names import LONGEST_FILE, cut
 from .numbers import counted
 from .progress import quiet
 from .studies import Asked
@@ -89,6 +90,7 @@ def open_all(paths, skip_broken: bool, opened: ExitStack, tell=quiet) -> tuple[l
             (refuse_unsound if log.evaluations.rows <= MOST_EVALUATIONS else refuse_unsound_trials)(log)
             refuse_wrong_plans(log)
             logs.append(log)
+            skipped += left_out_of(log)
         except LogError as error:
             if not skip_broken:
                 rest = "\n--skip-broken goes on without logs that cannot be read" if len(names) > 1 else ""
@@ -100,6 +102,16 @@ def open_all(paths, skip_broken: bool, opened: ExitStack, tell=quiet) -> tuple[l
         raise LogError(f"{', '.join(names)}: no trial that can be read, so there is nothing to report yet"
                        + "".join(f"\n{message}" for message in skipped))
     return logs, skipped
+
+
+def left_out_of(log, most=10) -> list[str]:
+    """Messages about the trials that an import left out of a log."""
+    note = log.attributes.get("skipped")
+    if not isinstance(note, dict) or not isinstance(note.get("count"), int) or not isinstance(note.get("first"), list):
+        return []
+    said = [f"{log.path}: left out when it was imported: {message}" for message in note["first"][:most]]
+    rest = note["count"] - len(said)
+    return said + [f"{log.path}: left out when it was imported: {rest:,} more"] * (rest > 0)
 
 
 def _is_long(path, most=100 << 20):
@@ -168,9 +180,9 @@ def write(document: Document, out, formats=FORMATS, tell=quiet):
     """Write the files of a report, each whole or not at all; yields their paths as they are done, the page last."""
     out = os.fspath(out)
     figures = []
-    for slug, shown in document.shown:
+    for slug, _, shown in document.shown:
         tell(f"working out the figures of {slug}")
-        figures += [(f"{slug}-{figure.name}", figure) for figure in shown.figures]
+        figures += [(cut(f"{slug}-{figure.name}", LONGEST_FILE), figure) for figure in shown.figures]
     kinds = ["svg"] * ("svg" in formats or "html" in formats) + ["png"] * ("png" in formats)
     from .drawing import render
     for at, (name, figure) in enumerate(figures if kinds else (), 1):
@@ -179,9 +191,11 @@ def write(document: Document, out, formats=FORMATS, tell=quiet):
             drawn = render(figure, kind)            # the page takes it from there
             if kind in formats:
                 yield put_file(os.path.join(out, "figures", f"{name}.{kind}"), drawn)
-    for slug, shown in document.shown if "csv" in formats else ():
+    for slug, target, shown in document.shown if "csv" in formats else ():
+        tell(f"writing the tables of {slug}")
         for table in (*shown.tables, *shown.details):
-            yield put_file(os.path.join(out, "tables", f"{slug}-{table.name}.csv"), as_csv(table))
+            name = cut(f"{slug}-{table.name}", LONGEST_FILE)
+            yield put_file(os.path.join(out, "tables", f"{name}.csv"), as_csv(table, target))
     if "json" in formats:
         tell("writing report.json")
         short = sum(log.trials for log in document.logs) <= MOST_RULED          # what is huge is written fast

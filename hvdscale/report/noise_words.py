@@ -1,6 +1,6 @@
 """The gradient noise scale beside the measured critical batch, in sentences and a table.
 
-    print(*noise_said(noise_against(workload, target, measured, hyperbola.b_crit)), sep="\\n")
+    print(*noise_said(noise_against(workload, target, measured, fit.b_crit)), sep="\\n")
 """
 from __future__ import annotations
 
@@ -26,10 +26,26 @@ def noise_said(found) -> tuple[str, ...]:
                 "the critical batch. More measured steps (a smaller noise_every) would.",)
     scale = (f"The noise scale, {_with_ends(as_estimate(found.chosen.noise.whole))} examples at batch "
              f"{found.chosen.global_batch:,},")
-    if not math.isfinite(found.b_crit.value):
+    if not is_bounded(found.b_crit):
         return (f"{scale} is a guess at the critical batch, which the steps{_target(found)} do not tell. {CAUTION}",)
+    if one_ended(found.b_crit):
+        verdict = f": {_verdict(found.ratio)}" if found.ratio.low == found.ratio.low else ""
+        return (f"{scale} is a guess at the critical batch, which the steps{_target(found)} only show to be "
+                f"{one_ended(found.b_crit)}{verdict}. {CAUTION}",)
     return (f"{scale} is {_with_ends(found.ratio, ratio)} times the critical batch that the steps{_target(found)} "
             f"tell, {as_fitted(found.b_crit)}: {_verdict(found.ratio)}. {CAUTION}",)
+
+
+def is_bounded(b_crit) -> bool:
+    """Whether a critical batch has an end at all: NaN and the interval from 0 to inf have none."""
+    return b_crit.low > 0 or b_crit.high < math.inf
+
+
+def one_ended(b_crit) -> str:
+    """``at least 250``, ``at most 250`` of a critical batch whose interval has one end alone; empty of any other."""
+    if math.isinf(b_crit.high):
+        return f"at least {number(b_crit.low, 2)}"
+    return f"at most {number(b_crit.high, 2)}" if b_crit.low == 0 else ""
 
 
 def _verdict(found):
@@ -55,8 +71,8 @@ def noise_against_table(found) -> Table | None:
     if found is None:
         return None
     columns = (BATCH, NOISE, *QUARTERS,
-               Column("critical_batch", "measured B_crit", "examples", "of S = S_min (1 + B_crit / B) fitted to the "
-                      "steps to target", MCCANDLISH.replace(", appendix A.1", "")),
+               Column("critical_batch", "measured B_crit", "examples", "E_min / S_min of S = S_min (1 + "
+                      "(B_crit / B)^p)^(1/p) fitted to the steps to target", MCCANDLISH.replace(", appendix A.1", "")),
                Column("noise_over_critical", "noise scale / B_crit", "1", "their ratio; intervals added as squares of "
                       "logarithms"))
     b_crit = _cell(found.b_crit)

@@ -7,6 +7,7 @@
   const MINUS = "\u2212", HAIR = "\u2009";
   const STATUS = ["running", "complete", "stopped before its end", "diverged", "stopped by its search"];
   const DIVERGED = 3, PRUNED = 4;
+  const CROWDED = "<br>more workers than cores on the host";
   const FEW = 8;                      // values of a metaparameter, up to which it makes no axis of its own accord
   const COMPARE = {"<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b};
 
@@ -132,17 +133,22 @@
 
   const CONFIG = {responsive: true, displayModeBar: false};           // dragging zooms, a double click goes back
 
-  /* Points with their intervals; ends are [value, low, high, beyond]. */
-  function points(x, ends, texts, name, shade, symbol = "circle") {
+  /* Points with their intervals; ends are [value, low, high, beyond]. Hollow: of hosts with more workers than cores. */
+  function points(x, ends, texts, name, shade, symbol = "circle", hollow = []) {
     const met = x.map((_, at) => at).filter(at => known(ends[at][0]) && ends[at][0] > 0);
     const open = x.map((_, at) => at).filter(at => !known(ends[at][0]) && known(ends[at][3]) && ends[at][3] > 0);
     const up = at => known(ends[at][2]) ? ends[at][2] - ends[at][0] : 0;
     const down = at => known(ends[at][1]) ? ends[at][0] - ends[at][1] : 0;
     return [
       {x: met.map(at => x[at]), y: met.map(at => ends[at][0]), mode: "lines+markers", name, hoverinfo: "text",
-       hovertext: met.map(at => texts[at]), line: {color: shade, width: 1.2}, marker: {color: shade, size: 8, symbol},
+       hovertext: met.map(at => texts[at]), line: {color: shade, width: 1.2},
+       marker: {color: shade, size: 8, symbol: met.map(at => hollow[at] ? `${symbol}-open` : symbol),
+                line: {color: shade, width: 1.5}},
        error_y: {type: "data", symmetric: false, array: met.map(up), arrayminus: met.map(down), thickness: 1.5, width: 0,
                  color: shade, visible: met.some(at => up(at) || down(at))}},
+      {x: [null], y: [null], mode: "markers", name: "more workers than cores", hoverinfo: "skip",
+       showlegend: met.some(at => hollow[at]), marker: {color: shade, size: 8, symbol: `${symbol}-open`,
+                                                        line: {width: 1.5}}},
       {x: open.map(at => x[at]), y: open.map(at => ends[at][3]), mode: "markers", name: "not met: above",
        hoverinfo: "text", hovertext: open.map(at => texts[at]), showlegend: open.length > 0,
        marker: {color: shade, size: 10, symbol: "triangle-up-open", line: {width: 1.5}}},
@@ -255,33 +261,35 @@
       }));
     }
 
-    /* The worker counts that the plan has at this stop: [workers, batch, seconds, cost, how known, place]. */
+    /* The worker counts that the plan has at this stop: [workers, batch, seconds, cost, how known, crowded, place]. */
     options() {
       const {workers, options} = this.data.plan;
       return options[this.stop].map((one, at) => one && [workers[at], ...one, at]).filter(known);
     }
 
-    optionText([workers, batch, seconds, cost, mark]) {
+    optionText([workers, batch, seconds, cost, mark, crowded]) {
       return `<b>${number(workers)} worker${workers > 1 ? "s" : ""}</b>, global batch ${number(batch)}, ${plain(mark)}<br>` +
-        `time to target ${interval([...seconds, null], "s")}<br>cost ${interval([...cost, null], "worker-hours")}`;
+        `time to target ${interval([...seconds, null], "s")}<br>` +
+        `cost ${interval([...cost, null], "worker-hours")}${crowded ? CROWDED : ""}`;
     }
 
     times() {
       const {workers, batches, seconds, crowded} = this.data.times, row = seconds[this.stop];
       const texts = row.map((ends, at) => `${number(workers[at])} worker${workers[at] > 1 ? "s" : ""}, global batch ` +
-        `${number(batches[at])}: ${interval(ends, "s")}${crowded[at] ? "<br>more workers than cores on the host" : ""}`);
+        `${number(batches[at])}: ${interval(ends, "s")}${crowded[at] ? CROWDED : ""}`);
       const every = reach(seconds.flat());
       return [[halving(workers, row, "ideal"), ...points(workers, row, texts, "time to target", color("#d55e00"),
-                                                         "square")],
+                                                         "square", crowded)],
               layout(logAxis("workers", workers, 2, apart(workers)), logAxis("seconds to target", every, 10))];
     }
 
     costs() {
       const now = this.options(), roles = this.data.plan.roles[this.stop], hues = this.constructor.ROLES;
-      const named = now.map(one => Object.keys(hues).filter(name => roles[name] === one[5]));
+      const named = now.map(one => Object.keys(hues).filter(name => roles[name] === one[6]));
       const [x, y] = [now.map(one => one[2][0]), now.map(one => one[3][0])];
       const dots = {x, y, mode: "markers+text", cliponaxis: false, hoverinfo: "text", hovertext: now.map(this.optionText),
-                    text: now.map((one, at) => number(one[0]) + (named[at].length ? `: ${named[at].join(", ")}` : "")),
+                    text: now.map((one, at) => number(one[0]) + (one[5] ? "#" : "") +
+                      (named[at].length ? `: ${named[at].join(", ")}` : "")),
                     textposition: beside(x, y), textfont: {size: 12},
                     marker: {size: named.map(some => some.length ? 11 : 7), opacity: 1,
                              color: named.map(some => some.length ? color(hues[some[0]]) : style("--soft"))}};

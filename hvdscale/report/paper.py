@@ -22,10 +22,11 @@ from ..target import Target
 from . import shallue2019
 from .budget_figures import base_rate_figure, best_under_figure
 from .drawing import Figure
-from .numbers import listed, round_number
+from .file_names import section_name, slug
+from .numbers import counted, listed, round_number
 from .progress import quiet
 from .search_figures import best_figure, best_of_figure, best_panels, budgets_figure, scatter, second, trials_figure
-from .steps_figures import EXAMPLES, NORMALISED, STEPS, heading, plain, slug, steps_figure, steps_panels, targets_figure
+from .steps_figures import EXAMPLES, NORMALISED, STEPS, heading, plain, steps_figure, steps_panels, targets_figure
 
 PAPERS = {"shallue2019": shallue2019}
 ATTRIBUTES = {"model": "Models", "optimizer": "Optimizers", "dataset": "Data sets",
@@ -106,8 +107,8 @@ def family_figures(curves: Sequence) -> tuple[Figure, ...]:
             families.setdefault(_all_but(curve, attribute), []).append(curve)
         families = [family for family in families.values()
                     if len({getattr(curve.workload, attribute) for curve in family}) > 1]
-        for at, family in enumerate(families, 1):
-            name = f"{attribute.replace('_', '-')}s{f'-{at}' if len(families) > 1 else ''}"
+        for family in families:
+            name = f"{attribute.replace('_', '-')}s-{section_name(*_all_but(family[0], attribute))}"
             ordered = attribute == "train_examples"
             family = sorted(family, key=lambda curve: getattr(curve.workload, attribute))
             kinds = (NORMALISED, EXAMPLES) if attribute == "dataset" else (STEPS, NORMALISED)
@@ -143,6 +144,7 @@ class _Found:
         self.paper, self.options, self.tell = paper, options, tell
         self.studies = self._by_name(studies)
         self.missing: dict = {}         # of a figure, by its number: names
+        self.short: dict = {}           # of a workload, by its name: (trials compared, trials that the paper takes)
         self.empty: list = []           # numbers of figures whose workloads are there
         lines = {(panel_line.workload, panel_line.target) for sheet in paper.FIGURES for panel in sheet.panels
                  for panel_line in panel.lines if sheet.kind in (paper.STEPS, paper.NORMALISED, paper.BEST)}
@@ -167,12 +169,17 @@ class _Found:
         if not studies or any(target.column not in study.evaluations.columns for study in studies):
             return None
         self.tell(f"{name}: {target}, {which} for the figures of the paper")
-        return curve_of(studies, target, self.options)
+        curve, wanted = curve_of(studies, target, self.options), self._wanted(name)
+        if curve is not None and curve.n is not None and curve.n < wanted:
+            self.short[name] = curve.n, wanted
+        return curve
+
+    def _wanted(self, name):
+        return self.paper.TAKEN.get(name, self.paper.TRIALS_TAKEN)
 
     def taken(self, name):
         """The studies of a workload with as many trials as the paper takes."""
-        count = self.paper.TAKEN.get(name, self.paper.TRIALS_TAKEN)
-        return [first_feasible(study, count) for study in self.studies.get(name, ())]
+        return [first_feasible(study, self._wanted(name)) for study in self.studies.get(name, ())]
 
     def curve(self, sheet, line):
         """The curve of a line; None, and a note, where it is missing."""
@@ -201,7 +208,7 @@ class _Found:
         return [(number, figure) for number, figure in found if figure is not None]
 
     def _steps(self, sheet, panels):
-        panels = [(_with_target(panel, lines) if sheet.apart else panel.title, [curve for _, curve in lines],
+        panels = [(_with_target(panel, lines) if len(panels) == 1 else panel.title, [curve for _, curve in lines],
                    [line.label or str(curve.target) for line, curve in lines], panel.ordered)
                   for panel, lines in panels]
         kind = NORMALISED if sheet.kind == self.paper.NORMALISED else STEPS
@@ -242,6 +249,8 @@ class _Found:
         """In words what the studies do not have, by figure."""
         for number, names in self.missing.items():
             yield f"Figure {number}: no log has {listed(names)}, or not the metric of its goal."
+        for name, (n, wanted) in sorted(self.short.items()):
+            yield f"{name}: every batch is compared at {counted(n, 'trial')}, where the paper takes {wanted:,}."
         for number in self.empty:
             yield (f"Figure {number}: the trials of its workloads do not bear it: too few batches met its goal, or no "
                    "log says how many training examples an epoch has.")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from contextlib import ExitStack
 from dataclasses import dataclass
 from textwrap import fill
@@ -22,7 +21,9 @@ from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
 from ..analysis.worker_plan import NoPlan, WorkerPlan, plans_of
 from ..errors import LogError, UsageError
+from ..log.plan_text import OF_SEARCH
 from .drawing import Figure, render
+from .file_names import section_name, target_name
 from .make import put_file as put
 from .make import open_all, refuse_no_folder
 from .numbers import counted
@@ -47,7 +48,7 @@ class PlanPage:
 
 
 def make_plan(paths, targets, request, *, out=None, formats=FORMATS, skip_broken=False, links=None, given=None,
-              noise_scale=None, echo=print) -> tuple[WorkerPlan, ...]:
+              noise_scale=None, trials=None, echo=print) -> tuple[WorkerPlan, ...]:
     """Print the plans of these logs, one a workload and target, and write their files under ``out`` where it is given.
 
     Raises UsageError or LogError, with what would help, where nothing can be planned. See plans_of and make.make.
@@ -55,8 +56,9 @@ def make_plan(paths, targets, request, *, out=None, formats=FORMATS, skip_broken
     refuse_no_folder(out)
     with ExitStack() as opened:
         logs, skipped = open_all(paths, skip_broken, opened)
-        trials, studies = [trial for log in logs for trial in read_trials(log)], studies_of(logs)
-        found = [plan for group in analyse(trials, targets, Options(confidence=request.confidence))
+        options = Options(confidence=request.confidence, trials=trials)
+        read, studies = [trial for log in logs for trial in read_trials(log)], studies_of(logs)
+        found = [plan for group in analyse(read, targets, options)
                  for plan in plans_of(group, request, links=links, given=given, noise_scale=noise_scale,
                                       steps=lambda section: steps_of(section, studies))]
     plans = tuple(plan for plan in found if not isinstance(plan, NoPlan))
@@ -88,9 +90,10 @@ def _unused(plans, given, noise_scale):
 
 def steps_of(section, studies):
     """(StepsPoints, draws of their fit or None) of a section: of repeats, or where searched of the studies."""
-    if not any(trial.sweep for trial in section.trials):
+    searched = {trial.global_batch for trial in section.trials if any(map(trial.plan.get, OF_SEARCH))}
+    if not searched:
         return points_of(section)
-    own = [study for study in studies if study.workload == section.workload]
+    own = [study for study in studies if study.workload == section.workload and study.global_batch in searched]
     return points_of_both(section, curve_of(own, section.target, section.options))
 
 
@@ -113,7 +116,8 @@ def write(pages, out, formats=FORMATS):
         yield put(os.path.join(out, "plan.json"), json.dumps(values, indent=1, allow_nan=False) + "\n")
     for page in pages:
         if "csv" in formats:
-            yield put(os.path.join(out, "tables", f"{page.slug}-plan.csv"), as_csv(plan_table(page.plan, True)))
+            yield put(os.path.join(out, "tables", f"{page.slug}-plan.csv"),
+                      as_csv(plan_table(page.plan, True), page.plan.target))
         for kind in ("svg", "png"):
             for figure in page.figures if kind in formats else ():
                 yield put(os.path.join(out, "figures", f"{page.slug}-{figure.name}.{kind}"), render(figure, kind))
@@ -127,10 +131,8 @@ def plan_page(plan: WorkerPlan) -> PlanPage:
 
 def slug(plan) -> str:
     """A name for files: its workload and target."""
-    workload = plan.workload
-    target = str(plan.target or "").replace("<", "-below-").replace(">", "-above-")
-    names = [*((workload.dataset, workload.model, workload.optimizer) if workload else ()), target]
-    return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(filter(None, names))).strip("-.")[:80] or "plan"
+    names = section_name(plan.workload, plan.target) if plan.workload else plan.target and target_name(plan.target)
+    return names or "plan"
 
 
 def plan_values(plan: WorkerPlan) -> dict:
@@ -161,6 +163,9 @@ def plan_values(plan: WorkerPlan) -> dict:
         "chances_assumed": plan.assumed(),
         "step_times": {
             "machine": str(plan.times.timings.machine), "misses": finite(plan.times.model.misses),
+            "laws": [{"name": str(fit.law), "refuted": fit.refuted, "misses": finite(fit.misses)}
+                     for fit in plan.times.model.fits],
+            "reach": plan.times.model.reach,
             "timings": [{"workers": one.workers, "nodes": one.nodes, "global_batch": one.global_batch,
                          "accumulation": one.passes, "seconds": one.value, "runs": len(one.seconds),
                          "crowded": one.crowded, "trials": trial_list(one.trials)}

@@ -1,16 +1,17 @@
 """Figures of a plan of workers: time to target against workers, and what each worker count costs for its time.
 
 Marks: a filled disc was measured, an open one is interpolated, extrapolated or predicted, a diamond is at a batch
-beyond those that met the target; grey with an arrow is a lower bound.
+beyond those that met the target; one with an arrow has no upper end, and if it is grey it is a lower bound. # marks a
+time of a host with fewer cores than workers.
 """
 from __future__ import annotations
 
 import math
 
 from ..analysis.step_time import MEASURED
-from .drawing import BLUE, GREEN, MUTED, ORANGE, PURPLE, Figure, draw_arrow, log2_axis, set_ticks
+from .drawing import BLUE, GREEN, MUTED, ORANGE, PURPLE, Figure, draw_arrow, explain_crowded, log2_axis, set_ticks
 from .numbers import counted, duration, unit_of
-from .plan_words import ROLES
+from .plan_words import CROWDED, ROLES
 from .tables import POLLUX
 
 LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}
@@ -34,11 +35,16 @@ def _time_figure(plan):
         ends = [first.workers, options[-1].workers]
         axes.plot(ends, [values[0], values[0] * ends[0] / ends[1]], "--", color=MUTED, linewidth=1.2,
                   label="perfect scaling")
-        axes.plot([option.workers for option in options if not option.bounded],
-                  [option.seconds.value / size for option in options if not option.bounded], color=BLUE, linewidth=1)
+        known = [option for option in options if not (option.bounded or option.out_of_reach)]
+        axes.plot([option.workers for option in known], [option.seconds.value / size for option in known], color=BLUE,
+                  linewidth=1)
         for option in options:
             _bar(axes, option, lambda seconds, at=option.workers: (at, seconds / size))
             _disc(axes, option.workers, option.seconds.value / size, option)
+            if plan.is_crowded(option):
+                axes.annotate(CROWDED, (option.workers, option.seconds.value / size), xytext=(7, 4),
+                              textcoords="offset points", fontsize=7.5)
+        _explain(axes, plan)
         _roles(axes, plan, lambda option: (option.workers, option.seconds.value / size))
         if plan.request.deadline:
             axes.axhline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
@@ -50,8 +56,8 @@ def _time_figure(plan):
         "plan-time", f"Time to target by workers\n{_what(plan)}",
         f"Time to target against workers, both axes logarithmic, at the batch with the least time for each. Bars are "
         f"{plan.request.confidence:.0%} intervals. Filled: measured; open: by the model, or between batches; a "
-        "diamond: at a batch beyond those that met the target; grey with an arrow: a lower bound, the low end of its "
-        "interval.",
+        "diamond: at a batch beyond those that met the target; an arrow: no upper end, too many workers for the "
+        "step-time laws; grey with an arrow: a lower bound, the low end of its interval.",
         "T = S t", POLLUX, _trials(options), draw)
 
 
@@ -68,8 +74,10 @@ def _cost_figure(plan):
             price = option.cost.value / option.seconds.value
             _bar(axes, option, lambda seconds, price=price: (seconds / size, price * seconds))
             _disc(axes, option.seconds.value / size, option.cost.value, option, aside=1)
-            axes.annotate(f"{option.workers:,}", (option.seconds.value / size, option.cost.value), xytext=(0, 9),
-                          ha="center", textcoords="offset points", fontsize=7.5)
+            text = f"{option.workers:,}{CROWDED * plan.is_crowded(option)}"
+            axes.annotate(text, (option.seconds.value / size, option.cost.value), xytext=(0, 9), ha="center",
+                          textcoords="offset points", fontsize=7.5)
+        _explain(axes, plan)
         _roles(axes, plan, lambda option: (option.seconds.value / size, option.cost.value))
         if plan.request.deadline:
             axes.axvline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
@@ -98,21 +106,29 @@ def _what(plan):
 
 def _disc(axes, x, y, option, aside=0):
     known = option.mark == MEASURED
-    name = "lower bound" if option.bounded else "measured" if known else "not measured"
+    name = ("lower bound" if option.bounded else "no upper end" if option.out_of_reach else
+            "measured" if known else "not measured")
     color = MUTED if option.bounded else BLUE
     marker, size, rest = ("D", 5, ", beyond batches run") if option.steps.beyond else ("o", 5.5, "")
     axes.plot([x], [y], marker, markersize=size, markeredgecolor=color, markeredgewidth=1.2, zorder=3,
               markerfacecolor=color if known else "white", label=name + rest)
-    if option.bounded:
-        draw_arrow(axes, x, y, MUTED, 1, aside)
+    if option.bounded or option.out_of_reach:
+        draw_arrow(axes, x, y, color, 1, aside)
+
+
+def _explain(axes, plan):
+    """What # means, where there is one."""
+    if any(map(plan.is_crowded, plan.options)):
+        explain_crowded(axes)
 
 
 def _bar(axes, option, place):
     """The interval of its time, from ``place(T)`` to ``place(T)``."""
     value = option.seconds
-    if value.low < value.high < math.inf:
+    high = value.value if option.out_of_reach else value.high
+    if value.low < high < math.inf:
         low = max(value.low, value.value / 1000)        # 0: met at the first evaluation
-        axes.plot(*zip(place(low), place(value.high)), color=BLUE, linewidth=1.4, alpha=0.75)
+        axes.plot(*zip(place(low), place(high)), color=BLUE, linewidth=1.4, alpha=0.75)
 
 
 def _ends(options, name, size=1):

@@ -9,7 +9,7 @@ from .numbers import counted, duration, number, percent, ratio, span, unit_of, w
 from .plan_words import BEYOND, CROWDED, ROLES, chance, price_said, title
 from .tables import POLLUX, SHALLUE, Cell, Column, Row, Table
 
-RING = "Patarasuk and Yuan 2009; overlap: " + POLLUX
+LAWS_FROM = "ring: Patarasuk and Yuan 2009; tree: Thakur et al. 2005; overlap: " + POLLUX
 
 WORKERS = Column("workers", "workers", "1", "W; below: what it is best at")
 NODES = Column("nodes", "nodes", "1", "paid for: ceil(W / workers a node)")
@@ -20,8 +20,8 @@ BATCH = Column("global_batch", "batch", "examples", "B: with the least T among t
 STEPS = Column("steps_to_target", "steps", "steps", "S: measured, between two batches, or "
                "S_min (1 + B_crit / B) as fitted; interval: as measured, else quantiles of draws", SHALLUE)
 STEP_MS = Column("step_ms", "step, ms (mean)", "milliseconds", "t: measured, as a report's B / x of these workers and "
-                 "batch, or (k - 1) c + (c^p + s^p)^(1/p) of a pass c and the allreduce s; a bound: the low end of its "
-                 "interval", RING)
+                 "batch, or the median over the step-time laws that fit; a bound: the low end of its interval",
+                 LAWS_FROM)
 STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX, "stat. effic.")
 SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)", "", "system effic.")
 PRODUCT = Column("efficiency", "their product", "1", "(T0 / T) / (W / W0)", POLLUX)
@@ -34,6 +34,7 @@ KNOWN = Column("known", "known", "1", "as the worse known of S and t; below: sha
                "of leaving what was run")
 STEPS_KNOWN = Column("steps_known", "steps known", "1", "how S is known")
 STEP_KNOWN = Column("step_time_known", "step time known", "1", "how t is known")
+STEP_OPEN = Column("step_time_open", "step time open", "1", "too many workers for the laws of t: no upper end")
 PARETO = Column("pareto", "Pareto front", "1", "no other is better in time and cost")
 WITHIN = Column("chance_within", "chance", "1", "share of the draws that stay within deadline and budget; none where "
                 "it is assumed")
@@ -52,7 +53,7 @@ def plan_table(plan: WorkerPlan, all_columns=False) -> Table:
     columns = [WORKERS, *([NODES] if all_columns else []), BATCH,
                *([LOCAL, PASSES] if all_columns else []), STEPS, STEP_MS, STATISTICAL, SYSTEM,
                *([PRODUCT] if all_columns else []), SECONDS, COST,
-               *([OUTSIDE, STEPS_KNOWN, STEP_KNOWN, PARETO] if all_columns else [KNOWN]),
+               *([OUTSIDE, STEPS_KNOWN, STEP_KNOWN, STEP_OPEN, PARETO] if all_columns else [KNOWN]),
                *([WITHIN] if plan.request.deadline or plan.request.budget else [])]
     rows = tuple(Row(tuple(_cells(plan, option)[column.key] for column in columns), option.trials, ())
                  for option in plan.options)
@@ -96,7 +97,7 @@ def _cells(plan, option):
     time = f"{bound}{number(option.seconds.value)}" if plan.relative else f"{bound}{duration(option.seconds.value)}"
     size = 1 if plan.relative else unit_of(option.seconds.value)[0]
     return {
-        "workers": Cell(f"{option.workers:,}{CROWDED if _is_crowded(plan, option) else ''}", option.workers,
+        "workers": Cell(f"{option.workers:,}{CROWDED if plan.is_crowded(option) else ''}", option.workers,
                         below="+".join(_roles(plan, option))),
         "nodes": Cell(f"{option.nodes:,}", option.nodes),
         "local_batch": Cell(f"{option.local_batch:,}{f' x {option.passes}' if option.passes > 1 else ''}",
@@ -111,14 +112,16 @@ def _cells(plan, option):
         "system_efficiency": _bound(plan, option) if option.bounded else _efficiency(system),
         "efficiency": Cell("" if option.bounded else ratio(product), product),
         "seconds_to_target": Cell(time, option.seconds.value, option.seconds.low, option.seconds.high,
-                                  _below(option.seconds, size)),
+                                  _below(option.seconds, size, option.bounded)),
         "cost": Cell(f"{bound}{number(option.cost.value)}", option.cost.value, option.cost.low, option.cost.high,
                      counted(option.nodes, "node") if plan.request.per_node else ""),
         "extrapolated_share": Cell("all" if option.bounded else percent(option.extrapolated_share),
                                    option.extrapolated_share),
         "known": Cell(SHORT.get(option.mark, option.mark),
-                      below=percent(option.extrapolated_share) if 0 < option.extrapolated_share < 1 else ""),
+                      below="open above" if option.out_of_reach else
+                      percent(option.extrapolated_share) if 0 < option.extrapolated_share < 1 else ""),
         "steps_known": Cell(option.steps.mark), "step_time_known": Cell(option.step_time.mark),
+        "step_time_open": Cell("yes" if option.out_of_reach else "no"),
         "pareto": Cell("yes" if option in plan.front else "no"),
         "chance_within": _chance(plan, option),
     }
@@ -149,18 +152,13 @@ def _bound(plan, option):
     return _efficiency(value, "< ") if value.value < min([1.0, *known]) else Cell(NO_BOUND, math.nan)
 
 
-def _below(value, size):
-    return span(value.low / size, value.high / size) if value.low < value.high < math.inf else ""
+def _below(value, size, bounded):
+    return span(value.low / size, value.high / size) if value.low < value.high and not bounded else ""
 
 
 def _roles(plan, option):
     found = [SHORT.get(name, name) for name in ROLES if getattr(plan, name) is option]
     return [] if len(plan.eligible) < 2 else ["best"] if len(found) == len(ROLES) else found
-
-
-def _is_crowded(plan, option):
-    return any(one.crowded for one in plan.times.timings.found
-               if (one.workers, one.global_batch, one.passes) == (option.workers, option.global_batch, option.passes))
 
 
 def model_table(plan: WorkerPlan) -> Table:
@@ -170,11 +168,12 @@ def model_table(plan: WorkerPlan) -> Table:
                Column("told", "told by the logs"))
     rows = [_parameter_row(model, name, plan.request.confidence) for name in model.names]
     return Table("step-model", "The step-time model", columns, tuple(rows), (
-        "A step takes (k - 1) c + (c^p + s^p)^(1/p): a pass c = a + b e / k of e examples a worker in k passes, and "
-        "the allreduce s = ring(g; h, v) + ring(m; h', v') over the g workers of a node and m nodes, where ring(n; h, "
-        "v) = 2 (n - 1) (h + v / n). In milliseconds, but for p.",
-        f"Told: the interval spans less than a factor {TOLD_APART}, of p {OVERLAP_TOLD}. What is not told is drawn "
-        "from wide priors; the plan's intervals hold what hangs on it."))
+        "A pass c = a + b e of e examples a worker, k passes, and an allreduce s = f(g) + f(m) over the g workers of "
+        "a node and m nodes take (k - 1) c + (c^p + s^p)^(1/p); p = 1: no overlap, a large p: nearly full. Ring: "
+        "f(n) = 2 (n - 1) (h + v / n); tree: f(n) = 2 log2(n) h + 2 v (n - 1) / n; linear latency: f(n) = (n - 1) h. "
+        "In milliseconds, except p.",
+        f"Told: over all laws that fit, the interval spans less than a factor {TOLD_APART}, of p {OVERLAP_TOLD}. What "
+        "is not told is drawn from wide priors; the plan's intervals hold what hangs on it."))
 
 
 def _parameter_row(model, name, confidence):
@@ -183,5 +182,6 @@ def _parameter_row(model, name, confidence):
     if name != "overlap":
         ends = tuple(1000 * end for end in ends)
     given, told = model.is_given(name, confidence), model.is_told(name, confidence)
-    return Row((Cell(words), Cell(symbol), Cell(number(ends[0]), *ends, "" if given else span(*ends[1:])),
+    shown = number(ends[0]) if math.isfinite(ends[0]) else "full"
+    return Row((Cell(words), Cell(symbol), Cell(shown, *ends, "" if given else span(*ends[1:])),
                 Cell("given" if given else "yes" if told else "no")), (), ())

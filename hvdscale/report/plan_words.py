@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.step_time import BOUNDED, EXTRAPOLATED, MEASURED
+from ..analysis.step_laws import LAWS
+from ..analysis.step_time import EXTRAPOLATED, FAR, MEASURED, SURE_WITHIN
 from ..analysis.steps_curve import NOISE_WITHIN, PREDICTED
 from ..analysis.worker_plan import AT_ONCE, MODEL, NO_STEPS, NO_TIMES, ONE_RUN, NoPlan, WorkerPlan
 from .numbers import capital, counted, duration, in_brackets, listed, number, percent, ratio, unit_of
@@ -14,7 +15,6 @@ CROWDED = "#"           # marks times of hosts with fewer cores than workers
 ROLES = ("fastest", "cheapest", "knee")
 MOST_NAMED = 4          # worker counts that are named one by one
 TOO_LOW = 100           # a B_crit so many times smaller than the smallest batch is none
-MANY_NODES = 16         # from which on a ring's latency is far from a tree's
 ASSUMED = {
     ONE_RUN: "the steps of a batch are those of one run",
     PREDICTED: "the steps are a prediction by the gradient noise scale"}
@@ -40,8 +40,8 @@ def summary(plan: WorkerPlan) -> tuple[str, ...]:
     """What to take, then what it stands on."""
     if not plan.options:
         return (*picks_said(plan), *_left_out_said(plan))
-    return (*picks_said(plan), *_open_said(plan), *_limits_said(plan), *_efficiency_said(plan), *_bounded_said(plan),
-            *_steps_said(plan), *_times_said(plan), *_ring_said(plan), *_left_out_said(plan))
+    return (*picks_said(plan), *_open_said(plan), *_limits_said(plan), *_efficiency_said(plan), *_reach_said(plan),
+            *_bounded_said(plan), *_steps_said(plan), *_times_said(plan), *_laws_said(plan), *_left_out_said(plan))
 
 
 def picks_said(plan):
@@ -241,6 +241,19 @@ def _efficiency_said(plan):
             "added)."]
 
 
+def _reach_said(plan):
+    """That the step time has no upper end where there are too many workers, and which runs would change that."""
+    far = [option.workers for option in plan.options if option.out_of_reach]
+    if not far:
+        return []
+    model, most = plan.times.model, max(one.workers for one in plan.times.timings.found)
+    more = ("" if model.reach == FAR else
+            f", or repeats that bring the error of the times below {percent(SURE_WITHIN)}")
+    return [f"Step times at {_counts(far)} workers have no upper end, so none of these counts is recommended: they "
+            f"need more than {model.reach} times the workers or nodes that were timed (up to {counted(most, 'worker')})"
+            f". Runs at more workers would extend the range{more}."]
+
+
 def _bounded_said(plan):
     bounded = [option.workers for option in plan.options if option.bounded]
     if not bounded:
@@ -275,7 +288,7 @@ def _steps_said(plan):
     if EXTRAPOLATED in marks:
         batches = [point.global_batch for point in curve.met]
         run = f"{batches[0]:,} to {batches[-1]:,}" if len(batches) > 1 else f"{batches[0]:,}"
-        how = ("follow S_min (1 + B_crit / B) as fitted" if curve.critical is not None else
+        how = ("follow the curve fitted to the others" if curve.critical is not None else
                "may lie anywhere between perfect scaling and no gain"
                if len(batches) < 2 else "may fall by as much as between the outermost two, or less")
         said.append(f"Some batches lie outside those that met the target ({run}), and are marked {BEYOND}: steps there "
@@ -323,15 +336,15 @@ def crowded_said(timings):
             "workers. Their steps count."] if runs else []
 
 
-def _ring_said(plan):
-    """That many nodes may be faster than a ring."""
-    timings = plan.times.timings
-    per_node, timed = plan.request.per_node or timings.per_node, max(one.nodes for one in timings.found)
-    nodes = [-(-option.workers // per_node) for option in plan.options if option.step_time.mark != BOUNDED]
-    if max(nodes, default=0) < max(MANY_NODES, timed + 1):
+def _laws_said(plan):
+    """Which laws of the step time the timings leave standing."""
+    model = plan.times.model
+    if len(model.fits) < 2:
         return []
-    return ["The allreduce between nodes is taken for a ring, whose latency grows with their number; with trees, which "
-            "NCCL may use, that of many nodes is less."]
+    fitting, refuted = ([str(fit.law) for fit in sorted(model.fits, key=lambda fit: LAWS.index(fit.law))
+                         if fit.refuted == out] for out in (False, True))
+    return [f"Step-time laws that fit the timings: {listed(fitting)}. "
+            + (f"Refuted: {listed(refuted)}. " if refuted else "") + "Intervals cover all laws that fit."]
 
 
 def _left_out_said(plan):

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import math
 
+from ..analysis.budgets import OWN_BUDGET
 from ..analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED
-from .budgets import MARK, at_batches, best_cell, heading
+from .budgets import MARK, at_batches, best_cell, ends_said, heading
 from .numbers import capital, in_brackets, listed, number, percent
 from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
 from .words import metric_name
@@ -55,9 +56,12 @@ def _verdict(found):
 
 def _why(found):
     if found.why == STOPPED:
+        ends = set().union(*(point.held.ends(point.held.searched.nonzero()[0].tolist()) for point in found.points
+                             if point.global_batch in found.short))
+        cures = ["a search with keep_going and prune_keep off, or for the metric itself,"] * bool(ends - {OWN_BUDGET})
+        cures += ["a search with a larger budget"] * (OWN_BUDGET in ends)
         return (f"{at_batches(found.short, found.points)} the best trial, or most of them, ended before the budget "
-                "was spent, at their target or stopped by the search. A search with keep_going and prune_keep off, or "
-                "for the metric itself, would tell.")
+                f"was spent, {ends_said(ends, 'their')}. {capital(listed(cures, 'or'))} would tell.")
     if found.why == BATCHES:
         return (f"{len(found.batches)} batches have {LEAST_TRIALS} feasible trials or more, and the test needs "
                 f"{LEAST_BATCHES}.")

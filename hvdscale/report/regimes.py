@@ -5,21 +5,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..analysis.curves import Curve
-from ..analysis.hyperbola import Hyperbola
+from ..analysis.critical_batch_fit import CriticalBatchFit
 from ..analysis.intervals import Estimate
 from ..analysis.regimes import BatchEstimate, Regimes
-from .numbers import listed, number, percent, span, whole
+from .numbers import counted, listed, number, percent, span, spread, whole
 
-ROUGH = 0.3             # rms of log2(S / fit) from which on the fit is called rough
+BIAS_NOTE = ("On average the end of perfect scaling comes out a quarter to a half of a doubling low and the maximum "
+             "useful batch as much high: both compare with the smallest of several noisy values.")
+LACKING = 0.05          # p-value of the lack-of-fit test from which on down it is said
 
 
 def curve_said(curve: Curve) -> tuple[str, ...]:
     """The regimes of a curve of searches; nothing where fewer than two batches were run, or none met."""
-    return regimes_said(curve.regimes, curve.batches, [point.steps for point in curve.points],
-                        [point.met > 0 for point in curve.points])
+    counts = {point.global_batch: point.trials for point in curve.points if point.trials}
+    extrapolated = [point.global_batch for point in curve.points if point.steps.extrapolated]
+    return (*regimes_said(curve.regimes, curve.batches, [point.steps for point in curve.points],
+                          [point.met > 0 for point in curve.points]),
+            *trials_said(curve.n, counts, curve.left_out, extrapolated))
+
+
+def trials_said(n: int | None, counts: Mapping[int, int], left_out: Sequence[tuple[int, int]],
+                extrapolated: Sequence[int] = ()) -> tuple[str, ...]:
+    """At how many trials batches are compared, where their counts differ; which were left out, or extrapolated.
+
+    counts    feasible trials by global batch, of the batches that are compared
+    left_out  (batch, feasible trials) of those with fewer trials than were asked for
+    """
+    said = []
+    if counts and max(counts.values()) > n:
+        fewest = [f"{batch:,}" for batch, count in counts.items() if count == n]
+        why = f", as batch {listed(fewest)} has no more" if fewest and not left_out else ""
+        said.append(f"Every batch is compared at the median best of {counted(n, 'trial')}{why}; the searches have "
+                    f"{spread(counts.values())}. The best of more trials takes fewer steps.")
+        if fewest and not left_out and n < max(counts.values()) / 2:
+            said.append("--trials N compares at N trials and leaves out batches with fewer.")
+    if left_out:
+        named = listed(f"{batch:,} ({counted(count, 'trial')})" for batch, count in left_out)
+        said.append(f"Left out, with fewer than the {n:,} trials asked for: batch {named}.")
+    if extrapolated:
+        batches = listed(f"{batch:,}" for batch in extrapolated)
+        said.append(f"Pruning hid the median best of {counted(n, 'trial')} at batch {batches}: extrapolated from the "
+                    "trials that met the target sooner.")
+    return tuple(said)
 
 
 def regimes_said(regimes: Regimes | None, batches: Sequence[int], estimates: Sequence[Estimate],
@@ -87,6 +117,8 @@ def _useful_said(regimes, batches, estimates, any_met):
     met = [(one.value, batch) for batch, one in zip(batches, estimates) if one.met]
     fewest, where = min(met)
     said = f"Maximum useful batch: {batch_said(regimes.maximum_useful)}, "
+    if any((1 + regimes.useful_within) * fewest >= one.value for one in estimates[:at] if one.met):
+        return f"{said}the end of perfect scaling: steps still fall there."
     if where == batches[at]:
         return f"{said}which took the fewest steps ({whole(fewest)}); {_larger(at, batches, estimates, any_met)}."
     return (f"{said}whose {whole(estimates[at].value)} steps are within {percent(regimes.useful_within)} of the fewest "
@@ -103,19 +135,50 @@ def _larger(at, batches, estimates, any_met):
     return f"batch {listed(f'{batch:,}' for batch in batches[at + 1:])} did not meet the target{most}"
 
 
-def fit_said(fit: Hyperbola | None) -> tuple[str, ...]:
-    """S_min and B_crit with their intervals, as far as the points bound them; nothing where they bound neither end."""
+def fit_said(fit: CriticalBatchFit | None) -> tuple[str, ...]:
+    """The critical batch and S_min with their intervals, as far as the points bound them; nothing where they bound
+    neither. Then the shape, lack of fit, and which batches were left out."""
     if fit is None or fit.b_crit.low == 0 and math.isinf(fit.b_crit.high):
-        return ()
+        return _left_out_said(fit)
     s_min, b_crit = fit.s_min, fit.b_crit
     if math.isinf(b_crit.high):
-        return (f"Critical batch (B_crit in S = S_min (1 + B_crit / B)): at least {number(b_crit.low, 2)}; these "
-                "batches do not reach a plateau, and no fewest steps can be told.",)
+        return (f"Critical batch (E_min / S_min): at least {number(b_crit.low, 2)}. These batches do not reach a "
+                "plateau, so S_min cannot be estimated.", *_left_out_said(fit))
     if b_crit.low == 0:
-        return (f"Critical batch (B_crit in S = S_min (1 + B_crit / B)): at most {number(b_crit.high, 2)}; these "
-                f"batches do not reach perfect scaling. S_min: {as_fitted(s_min)} steps.",)
-    rough = f", a rough fit ({fit.rms_log2:.2f} rms in log2)" if fit.rms_log2 > ROUGH else ""
-    return (f"S = S_min (1 + B_crit / B){rough}: S_min {as_fitted(s_min)} steps, critical batch {as_fitted(b_crit)}.",)
+        return (f"Critical batch (E_min / S_min): at most {number(b_crit.high, 2)}. These batches do not reach perfect "
+                f"scaling. S_min: {as_fitted(s_min)} steps.", *_left_out_said(fit))
+    return (f"Critical batch (E_min / S_min): {as_fitted(b_crit)}; S_min: {as_fitted(s_min)} steps. 20% more examples "
+            f"than perfect scaling at batch {as_fitted(fit.overhead)}, twice as many at "
+            f"{as_fitted(fit.half_efficient)}.",
+            f"{_shape_said(fit)}{_lack_said(fit)}", *_left_out_said(fit))
+
+
+def _shape_said(fit):
+    """Which shape the points prefer: of S = S_min (1 + (B_crit / B)^p)^(1/p)."""
+    low, high = fit.shape.low, fit.shape.high
+    if fit.points < 4 or low <= 1 and high >= 4:
+        return "These batches do not show how sharply the curve bends."
+    shape = f"p = {number(fit.shape.value, 2)} ({number(low, 2)}-{number(high, 2)})"
+    if low > 1:
+        return f"The curve bends more sharply than McCandlish's hyperbola (p = 1): {shape}."
+    if high < 1:
+        return f"The curve bends more softly than McCandlish's hyperbola (p = 1): {shape}."
+    return f"The curve is consistent with McCandlish's hyperbola (p = 1): {shape}."
+
+
+def _lack_said(fit):
+    if not fit.lack_of_fit < LACKING:
+        return ""
+    return (f" The points scatter more than their intervals allow (lack of fit: p-value {number(fit.lack_of_fit, 2)}, "
+            f"{fit.rms_log2:.2f} rms in log2); the intervals of the fit include that.")
+
+
+def _left_out_said(fit):
+    if fit is None or not fit.left_out:
+        return ()
+    batches = [f"{batch:,}" for batch in fit.left_out]
+    return (f"Steps rise again at the largest batches: batch {listed(batches)} {'is' if len(batches) == 1 else 'are'} "
+            "left out of the fit.",)
 
 
 def as_fitted(estimate):

@@ -220,19 +220,19 @@ def tuned_at_each(searches, confidence) -> str:
     """What stands behind the rows of these studies in a table by batch or by workers."""
     names = dict.fromkeys(one.name for search in searches for one in search.space)
     return (f"Tuned at each batch: {listed(names)}, {spread([len(search.feasible) for search in searches])} feasible "
-            f"trials; met: how many of them did. The row is {_row_said(searches)}; under it "
-            f"{best_of_interval(confidence)}")
+            f"trials; met: how many of them did. Steps are the median best of as many trials as every batch has; the "
+            f"rest of the row is {_row_said(searches)}. Under it: {best_of_interval(confidence)}")
 
 
 def best_of_each(confidence) -> str:
     """What a table of such rows shows, for its title."""
-    return f"the best of each search, with the {confidence:.0%} interval of the best of as many trials"
+    return f"the median best of as many trials at each batch, with its {confidence:.0%} interval"
 
 
 def best_of_interval(confidence) -> str:
     """What stands under a value that is the best of a search."""
-    return (f"the {confidence:.0%} interval of the median best of as many trials, since other draws of the same space "
-            "would have found another best.")
+    return (f"the {confidence:.0%} interval of that median, since other draws of the same space would have found "
+            "another best.")
 
 
 def _row_said(searches):

@@ -14,10 +14,11 @@ import numpy as np
 from ..analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MOMENTUM, REACHED, STOPPED, BestOfTrials,
                                     best_points, searched, space_of)
 from ..analysis.regimes import USEFUL_WITHIN
-from .drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Figure, decimal_ticks, fraction,
-                      is_named, is_positive, log2_axis, mark_estimate, set_ticks, shade)
+from .drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Figure, arrows_of, decimal_ticks,
+                      fraction, is_named, is_positive, log2_axis, mark_estimate, set_ticks, shade)
+from .file_names import slug
 from .numbers import counted, exact, percent
-from .steps_figures import heading, labels_of, plain, slug, style_of
+from .steps_figures import heading, labels_of, plain, style_of
 from .tables import SHALLUE
 
 TITLES = {LEARNING_RATE: "learning rate", MOMENTUM: "momentum", EFFECTIVE: "effective learning rate"}
@@ -304,7 +305,8 @@ def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
         log2_axis(axes, "x", [one.n for trials in found for one in trials.curve])
         set_ticks(axes.xaxis, [2 ** at for at in range(max(one.n for t in found for one in t.curve).bit_length())])
         if min(values) > 0:
-            log2_axis(axes, "y", values, [end for one in ranged for end in (one.best.low, one.best.high)])
+            log2_axis(axes, "y", values, [end for one in ranged for end in (one.best.low, one.best.high)],
+                      arrows=[arrow for one in ranged for arrow in arrows_of(one.best)])
         for at, trials in enumerate(found):
             _draw_best_of(axes, trials, shade(at, len(found)),
                           f"B = {trials.global_batch:,}" if is_named(at, len(found)) else None)

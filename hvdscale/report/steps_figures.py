@@ -8,11 +8,10 @@ Records are analysis.curves.Curve. Several panels make one figure, as in the pap
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 
-from .drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Figure, fraction, is_named,
-                      is_positive, log2_axis, mark_estimate, shade)
+from .drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Figure, arrows_of, fraction,
+                      is_named, is_positive, log2_axis, mark_estimate, shade)
 from .numbers import listed, number
 from .tables import MCCANDLISH, SHALLUE
 
@@ -71,7 +70,8 @@ def steps_panels(panels: Sequence[tuple], *, kind=STEPS, title="", name="") -> F
         for one, (panel, curves, labels, ordered) in zip(axes if len(panels) > 1 else [axes], panels):
             _draw(one, curves, labels, kind, ordered, len(panels) > 1)
             if len(panels) > 1:
-                one.set_title(plain(panel))
+                targets = {str(curve.target) for curve in curves}
+                one.set_title("\n".join([plain(panel), *(map(plain, targets) if len(targets) == 1 else ())]))
     return _figure(panels, empty, kind, title or NAMES[kind], name or f"{kind}-batch-panels", draw)
 
 
@@ -97,11 +97,6 @@ def _parts(curve):
     args = "" if workload.model_args in ("", "{}") else workload.model_args
     size = f"{workload.train_examples:,} examples" if workload.train_examples else ""
     return (workload.dataset, workload.model, args.replace('"', ""), workload.optimizer, size, str(curve.target))
-
-
-def slug(text) -> str:
-    """A name for files and anchors."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")
 
 
 def plain(text, longest=LONGEST) -> str:
@@ -160,8 +155,8 @@ def _figure(panels, empty, kind, title, name, draw):
         said.append("Vertical lines are the end of perfect scaling and the maximum useful batch, their bands the "
                     "intervals.")
         if any(map(_has_fit, curves)):
-            said.append("The thin line is the hyperbola S_min (1 + B_crit / B), fitted midway between the evaluation "
-                        "that met the target and the one before.")
+            said.append("The thin line is the curve S_min (1 + (B_crit / B)^p)^(1/p), fitted midway between the "
+                        "evaluation that met the target and the one before.")
             source = f"{source}; {MCCANDLISH}"
     if len(panels) > 1 and not several:
         said.append(f"Targets: {listed(f'{title}: {found[0].target}' for title, found, *_ in panels)}.")
@@ -240,7 +235,8 @@ def _vertical_axis(axes, estimates, lines, kind):
     lowest = min(one.value for one in estimates if one.met) / 4
     seen = [one.value for one in estimates if one.met] + [one.beyond for one in estimates if not one.met]
     log2_axis(axes, "y", seen + [end for _, _, line in lines for end in line if end > lowest],
-              [end for one in estimates for end in (one.low, one.high)])
+              [end for one in estimates for end in (one.low, one.high)],
+              arrows=[arrow for one in estimates for arrow in arrows_of(one)])
     if kind != STEPS:
         axes.yaxis.set_major_formatter(fraction)
 
@@ -283,7 +279,7 @@ def _draw_line(axes, points, aside, color, **look):
 
 
 def _regimes(axes, curve, ends, paneled):
-    """The fitted hyperbola, the end of perfect scaling and the maximum useful batch, each with its interval."""
+    """The fitted curve, the end of perfect scaling and the maximum useful batch, each with its interval."""
     regimes = curve.regimes
     for color, where, what in ((INK, regimes.perfect_until, "end of perfect scaling"),
                                (GREEN, regimes.maximum_useful, "maximum useful batch")):
@@ -303,5 +299,5 @@ def _regimes(axes, curve, ends, paneled):
 
 
 def _has_fit(curve):
-    """Whether both ends of the hyperbola are seen, so that there is a curve to draw."""
+    """Whether both ends of the fitted curve are seen, so that there is a curve to draw."""
     return curve.regimes.fit is not None and is_positive(curve.regimes.fit.b_crit.value)

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial, wraps
 
 import numpy as np
 
@@ -24,11 +24,12 @@ from ..analysis.sections import Options, Section
 from ..analysis.studies import Study
 from ..analysis.trials import Workload
 from ..errors import UsageError
+from ..log.plan_text import OF_SEARCH
 from ..target import Target
 from .budgets import base_rates_table, budgets_said, budgets_table
 from .budgets import trials_table as budget_trials_table
 from .compare_published import published_views
-from .curves import curve_table
+from .curves import curve_table, fit_table
 from .drawing import Figure
 from .noise_words import noise_against_table, noise_said
 from .progress import quiet
@@ -70,11 +71,22 @@ class About:
     others: tuple[Target, ...] = ()     # of the same metric, which have pages of their own
     ruled: bool = True                  # whether to work out what learning-rate rules cost, seconds a study
     first: bool = True                  # of its metric: then its page has the figures that all its targets share
+    known: dict = field(default_factory=dict)   # what was worked out for any of the workload's targets
 
-    @cached_property
+    @property
     def curve(self) -> Curve:
         """Steps to the target by batch."""
-        return curve_of(self.studies, self.target, self.options)
+        return self.curve_to(self.target)
+
+    def curve_to(self, target) -> Curve:
+        """The same to another target."""
+        return self.once((curve_of, target), lambda: curve_of(self.studies, target, self.options))
+
+    def once(self, key, find: Callable):
+        """What ``find`` gives, worked out once for all targets of the workload."""
+        if key not in self.known:
+            self.known[key] = find()
+        return self.known[key]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +117,9 @@ def view_of(about: About) -> View:
 
 def _curve(about):
     """Regimes and steps by batch; of searches that hvdscale ran, the section's own words and table have them."""
-    return View() if about.searches else View(curve_said(about.curve), (curve_table(about.curve),))
+    curve = about.curve
+    fitted = (fit_table(curve.regimes.fit, curve.target, curve.keys),)
+    return View(details=fitted) if about.searches else View(curve_said(curve), (curve_table(curve),), fitted)
 
 
 def _rules(about):
@@ -123,12 +137,22 @@ def _results(about):
     return View(tables=tables_of_results(found))
 
 
+def _of_metric(view):
+    """A view that is the same for all targets of a metric, worked out once."""
+    @wraps(view)
+    def shared(about):
+        return about.once((view, about.target.column, about.target.minimizes), lambda: view(about))
+    return shared
+
+
+@_of_metric
 def _budgets(about):
     found = best_under(about.studies, about.target.column, about.target.minimizes, about.asked.budgets,
                        about.options.confidence)
     return View(budgets_said(found), (budgets_table(found),), details=(budget_trials_table(found),))
 
 
+@_of_metric
 def _quality(about):
     """Within the steps that every batch has run, where that tells; else as long as each trial was to run, else within
     the epochs that every batch has run. Then under the budgets that were asked for, their tables in files only."""
@@ -147,6 +171,7 @@ def _quality(about):
                 tuple(quality_table(one, apart=True) for one in asked))
 
 
+@_of_metric
 def _base_rates(about):
     return View(details=(base_rates_table(*both_readings(about.studies, about.target.column, about.target.minimizes)),))
 
@@ -160,7 +185,7 @@ def _noise(about):
 def _figures(about):
     """Every kind of figure of a workload."""
     from .paper import workload_figures
-    others = [curve_of(about.studies, target, about.options) for target in about.others if about.first]
+    others = [about.curve_to(target) for target in about.others if about.first]
     return workload_figures([about.curve, *others], about.options, about.first, about.asked.budgets)
 
 
@@ -221,7 +246,7 @@ def tells(studies: Sequence[Study], column: str) -> bool:
 
 def are_searched(studies: Sequence[Study]) -> bool:
     """Whether the trials are draws of metaparameters, rather than repeats of one setting."""
-    return any(study.plan(0).get("sweep") or study.plan(0).get("archive") for study in studies if len(study))
+    return any(study.plan(0).get(part) for study in studies if len(study) for part in OF_SEARCH)
 
 
 def paper_targets(paper: str | None, workload: Workload) -> tuple[Target, ...]:

@@ -62,8 +62,11 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
+    target: object = None           # of what is about another target than its page, or about one where that has none
 
 
+TOO_WIDE = 10           # ratio of its ends from which on an interval says nothing
+TARGET = "target"           # a column of every CSV
 SHALLUE = "Shallue et al. 2019, arXiv 1811.03600"
 POLLUX = "Qiao et al. 2021, arXiv 2008.12260"
 WORKERS = Column("workers", "workers", "1", "W: workers at the trial's start")
@@ -73,8 +76,8 @@ MET = Column("met", "met", "1", "seeds that met the target / seeds that ran; COM
              "met it / feasible trials")
 RUNS = Column("runs", "runs", "1", "seeds that ran; COMPLETE trials")
 STEPS = Column("steps_to_target", "steps to target", "steps", "S: steps done at the first evaluation that meets the "
-               "target, geometric mean over seeds, the median where a seed did not meet; of a search the fewest of its "
-               "trials", SHALLUE)
+               "target, geometric mean over seeds, the median where a seed did not meet; of a search the median best "
+               "of as many trials as every batch has", SHALLUE)
 SECONDS = Column("seconds_to_target", "seconds to target", "seconds",
                  "T = S B / x: train_seconds at that evaluation, evaluation left out, geometric mean over seeds")
 SPEED = Column("examples_per_second", "examples per second", "examples/second",
@@ -206,21 +209,26 @@ def _width(head, cells):
     return max(len(line) for lines in (head, *cells) for line in lines)
 
 
-def as_csv(table) -> str:
-    """The table as CSV at full precision; KEY_low and KEY_high beside a value with an interval, inf: not met."""
+def as_csv(table, target=None) -> str:
+    """The table as CSV at full precision; KEY_low and KEY_high beside a value with an interval, inf: not met.
+
+    target  of the page that the table is on; the last column has it, empty where there is none
+    """
+    apart = all(column.key != TARGET for column in table.columns)
     ranged = [any(row.cells[at].low is not None for row in table.rows) for at in range(len(table.columns))]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([name for column, wide in zip(table.columns, ranged)
                      for name in ((column.key, f"{column.key}_low", f"{column.key}_high") if wide else (column.key,))]
-                    + ["trials"])
+                    + ["trials", *[TARGET] * apart])
     for row in table.rows:
         values = []
         for cell, wide in zip(row.cells, ranged):
             value = cell.shown if cell.value is None else cell.value
             values.append(as_cell(value) if isinstance(value, str) else value)
             values += [math.nan if end is None else end for end in (cell.low, cell.high)] if wide else []
-        writer.writerow(values + [as_cell("; ".join(f"{log}:{trial}" for log, trial in row.trials))])
+        behind = as_cell("; ".join(f"{log}:{trial}" for log, trial in row.trials))
+        writer.writerow([*values, behind, *[as_cell(str(table.target or target or ""))] * apart])
     return out.getvalue()
 
 
@@ -359,7 +367,7 @@ def _speed_columns(cell):
 
 
 def _workers(cell):
-    return Cell(f"{cell.workers[0]}{words.CROWDED if cell.oversubscribed else ''}", cell.workers[0])
+    return Cell(words.workers_marked(cell), cell.workers[0])
 
 
 def _ran_at(cell):
@@ -405,9 +413,12 @@ def _estimate(estimate, cell, write=number):
 
 
 def interval_of(estimate, write=number) -> str:
-    """What stands under its value: that nothing is known of the spread, too."""
-    open_ = estimate.low == 0 and math.isinf(estimate.high)
-    return "no interval" if open_ else span(estimate.low, estimate.high, write)
+    """What stands under its value: its interval, or that so few trials or seeds give none worth the name."""
+    if estimate.low == 0 and math.isinf(estimate.high):
+        return "no interval"
+    if math.isfinite(estimate.high) and estimate.high > TOO_WIDE * estimate.low and estimate.runs > 1:
+        return f"{estimate.runs} are too few"
+    return span(estimate.low, estimate.high, write)
 
 
 def _speed(estimate):

@@ -13,10 +13,11 @@ from ..analysis.speedup import WEAK
 from ..analysis.steps import run_of
 from ..log.schema import Status
 from ..schedule import Schedule
+from ..target import Target
 from . import search as search_words
 from .differences import problems_of_points, settings_tried
 from .numbers import capital, counted, exact, in_brackets, listed, number, percent, ratio, spread, whole
-from .regimes import regimes_said
+from .regimes import BIAS_NOTE, regimes_said, trials_said
 
 ONE_RUN = "*"       # marks a point that stands on one run
 UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
@@ -45,6 +46,11 @@ def metric_name(metric) -> str:
 def listed_workers(cell) -> str:
     """``1`` or ``1, 2 and 4``."""
     return listed(cell.workers)
+
+
+def workers_marked(cell) -> str:
+    """Its worker count, ``4#`` where its runs crowded their host."""
+    return f"{cell.workers[0]}{CROWDED if cell.oversubscribed else ''}"
 
 
 def series_title(series, target) -> str:
@@ -187,8 +193,9 @@ def alone_notes(section) -> tuple[str, ...]:
 
 def batch_notes(section) -> tuple[str, ...]:
     """What must be known to read the table by batch."""
+    several = [BIAS_NOTE] * (len(section.batches.points) > 2)
     return ("Ratios are to the smallest batch. A seed that ran at several worker counts counts once: same updates.",
-            *_cell_notes(section, [point.cell for point in section.batches.points], times=False))
+            *several, *_cell_notes(section, [point.cell for point in section.batches.points], times=False))
 
 
 def batch_summary(section) -> tuple[str, ...]:
@@ -196,8 +203,12 @@ def batch_summary(section) -> tuple[str, ...]:
     if section.batches is None:
         return ()
     cells = [point.cell for point in section.batches.points]
-    return regimes_said(section.batches.regimes, [cell.global_batch for cell in cells], [cell.steps for cell in cells],
-                        [cell.met > 0 for cell in cells])
+    searched = [cell for cell in cells if cell.searched]
+    return (*regimes_said(section.batches.regimes, [cell.global_batch for cell in cells],
+                          [cell.steps for cell in cells], [cell.met > 0 for cell in cells]),
+            *trials_said(max((cell.best_of_n for cell in searched), default=None),
+                         {cell.global_batch: len(cell.draws) for cell in searched}, section.left_out,
+                         [cell.global_batch for cell in searched if cell.steps.extrapolated]))
 
 
 def summary(section) -> tuple[str, ...]:
@@ -206,8 +217,25 @@ def summary(section) -> tuple[str, ...]:
     for series in section.series:
         said += _series_summary(section, series) if section.target else _throughput_summary(series)
     said += [_alone_summary(section, cell) for cell in section.alone] if len(section.alone) <= 3 else []
-    return (*said, *batch_summary(section), *search_words.summary(section.searches), *_parts_summary(section),
-            *_noise_summary(section), *schedules(section))
+    return (*said, *_other_targets_said(section), *batch_summary(section), *search_words.summary(section.searches),
+            *_parts_summary(section), *_noise_summary(section), *schedules(section))
+
+
+def _other_targets_said(section):
+    """The fewest steps at each batch to the further targets of a sweep, a sentence each."""
+    others = {text: Target.parse(text) for trial in section.trials for text in trial.sweep.get("targets", ())}
+    others.pop(str(section.target), None)
+    return [f"{target}, also a target of the sweep: {_fewest_said(section, target)}; "
+            f"--target '{target}' has its tables." for target in others.values() if section.target]
+
+
+def _fewest_said(section, target):
+    fewest = {}
+    for trial in section.trials:
+        if trial.status != Status.INFEASIBLE and not trial.sweep.get("repeat"):
+            fewest.setdefault(trial.global_batch, []).append(run_of(trial, target).steps)
+    return listed(f"{f'{min(steps):,.0f} steps' if math.isfinite(min(steps)) else 'not met'} at batch {batch:,}"
+                  for batch, steps in sorted(fewest.items()))
 
 
 def schedules(section) -> tuple[str, ...]:
@@ -240,6 +268,7 @@ def left_out(section) -> tuple[str, ...]:
         said.append(f"Diverged: {_of_all(diverged, section)} INFEASIBLE ({_named(diverged)})"
                     + (f", {len(met)} of them after meeting the target ({_named(met)}): counted apart, in no estimate."
                        if met else ", in no estimate."))
+    said += _nans_said(section)
     said += _pruned_said(section)
     if section.parts_skipped:
         said.append(f"Where a step's time goes is left out of logs with more than {MOST_ROWS:,} steps.")
@@ -251,6 +280,17 @@ def left_out(section) -> tuple[str, ...]:
         said.append(f"Changed their worker count on the way: {_named(moved)}; their times and speeds are left out, "
                     "their steps are not.")
     return tuple(said)
+
+
+def _nans_said(section):
+    """The metrics that were NaN, each in a sentence; those of trials that diverged are no news."""
+    found = {}
+    for trial in section.trials:
+        for column, count in trial.nan_counts.items() if trial.status != Status.INFEASIBLE else ():
+            found.setdefault(column, []).append((trial, count))
+    return [f"{column} was NaN at {sum(count for _, count in those):,} of "
+            f"{counted(sum(len(trial.step) for trial, _ in those), 'evaluation')} of {_named([t for t, _ in those])}; "
+            "NaN never meets a target." for column, those in found.items()]
 
 
 def _of_all(trials, section):
@@ -365,12 +405,14 @@ def _time_notes(cells):
 
 
 def _crowded_notes(cells):
-    crowded = [cell for cell in cells if cell.oversubscribed]
+    crowded = [trial for cell in cells for trial in cell.considered if trial.crowded]
     if not crowded:
         return []
-    cores = {trial.execution.get("cores") for cell in crowded for trial in cell.considered}
-    return [f"{CROWDED} more workers than cores on the host ({listed(sorted(cores), 'or')}): times and speeds there do "
-            "not speak for a real cluster; steps do."]
+    counts = sorted({(trial.execution["local_workers"], trial.execution["cores"]) for trial in crowded})
+    shared = any(trial.workers < trial.execution["local_workers"] for trial in crowded)
+    others = ", other trials' workers included" * shared
+    return [f"{CROWDED} more workers than cores on the host ({listed([f'{n} on {cores}' for n, cores in counts])}"
+            f"{others}): times and speeds there do not transfer to a real cluster; step counts do."]
 
 
 def _series_summary(section, series):

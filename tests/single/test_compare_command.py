@@ -202,6 +202,19 @@ def test_searches_without_a_draw_in_common_are_held_against_each_other_by_their_
     assert "spacing of evaluations alone" not in text and max(map(len, text.splitlines())) <= 100
 
 
+def test_searches_of_unequal_numbers_of_trials_are_held_against_each_other_at_the_smaller_number():
+    """The candidate is the baseline's search with a quarter of its trials: its best alone looks twice as slow."""
+    steps = [1000, 2100, 2200, 2300, 2400, 2500, 2600, 2700]
+
+    def study(count, offset):
+        return read_trials(studied(*[drawn(at, steps[-1 - at] if count < 8 else steps[at], batch=256, point={
+            "lr": 0.01 * (at + 1) + offset, "momentum": 0.9}) for at in range(count)], path=f"{count}.h5"))
+    [found] = compare_trials(study(8, 0), study(2, 0.001), [Target.parse("val/error<0.1")])
+    before, after = found.cells[0].baseline, found.cells[0].candidate
+    assert (before.steps.value, after.steps.value) == (2200, 2600)      # the median best of 2 of 8: the third fewest
+    assert found.cells[0].tests[0].change.value == pytest.approx(2600 / 2200)
+
+
 def test_a_search_against_repeats_is_said_to_be_no_like_for_like():
     point = {"lr": 0.011, "momentum": 0.9}
     repeats = [drawn(at, 1100, point=point) for at in range(3)]

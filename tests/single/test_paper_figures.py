@@ -18,9 +18,10 @@ from hvdscale.analysis.trials import Workload
 from hvdscale.errors import UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
-from hvdscale.report import paper, shallue2019
+from hvdscale.report import drawing, paper, shallue2019
 from hvdscale.report.budget_figures import base_rate_figure, best_under_figure
 from hvdscale.report.drawing import HUES, MARKERS, MOST_NAMED, colors_on_dark, render
+from hvdscale.report.numbers import counted
 from hvdscale.report.numbers import number as written
 from hvdscale.report.search_figures import best_figure, best_of_figure, best_panels, budgets_figure, trials_figure
 from hvdscale.report.steps_figures import (EXAMPLES, NORMALISED, labels_of, plain, steps_figure, steps_panels, style_of,
@@ -135,7 +136,7 @@ def test_every_figure_of_the_paper_comes_from_its_archive_or_is_named(archive):
     numbers = [re.fullmatch(r"Figure (\w+)\. .*", figure.title.splitlines()[0])[1] for figure in found.figures]
     asked = [number for sheet in shallue2019.FIGURES for number in (
         [f"{sheet.number}{letter}" for letter, _ in zip("abcdef", sheet.panels)] if sheet.apart else [sheet.number])]
-    named = [re.match(r"Figure (\w+)", said)[1] for said in found.left_out]
+    named = [re.match(r"Figure (\w+)", said)[1] for said in found.left_out if said.startswith("Figure ")]
     assert [number for number in asked if number in numbers] == numbers
     assert set(asked) == set(numbers) | set(named)
     assert {"1", "2a", "3d", "4a", "5a", "6a", "8", "10", "11a"} <= set(numbers)
@@ -150,6 +151,13 @@ def test_each_kind_of_figure_of_the_paper_is_drawn(archive):
     assert render(found["Figure 10"], "svg").startswith(b"<?xml")
 
 
+def test_the_panels_of_figure_1_name_their_goals(archive):
+    [figure] = [one for one in paper.figures(archive).figures if one.title.startswith("Figure 1.")]
+    titles = [axes.get_title().splitlines() for axes in axes_of(figure)]
+    goals = {panel.title: panel.lines[0].target for panel in shallue2019.NINE}
+    assert len(titles) > 3 and all(goals[name] == goal for name, goal in titles)
+
+
 def test_workloads_that_an_archive_lacks_are_named_and_the_rest_is_shown(archive):
     some = [one for one in archive if (one.workload.dataset, one.workload.model) in (
         ("cifar_10", "resnet_8"), ("mnist", "simple_cnn_base"))]
@@ -158,6 +166,10 @@ def test_workloads_that_an_archive_lacks_are_named_and_the_rest_is_shown(archive
     [first] = [said for said in found.left_out if said.startswith("Figure 1:")]
     assert "imagenet/vgg_11/nesterov_momentum" in first and "cifar_10" not in first
     assert any(figure.title.startswith("Figure 4c") for figure in found.figures)
+    counts = [int(one.feasible.sum()) for one in some if one.workload.dataset == "cifar_10"
+              and one.workload.optimizer == "nesterov_momentum"]
+    assert (f"cifar_10/resnet_8/nesterov_momentum: every batch is compared at {counted(min(counts), 'trial')}, where "
+            "the paper takes 100.") in found.left_out
 
 
 def test_a_columns_rows_are_read_a_few_times_at_most_where_few_can_be_kept(archive, monkeypatch):
@@ -283,15 +295,47 @@ def test_of_35_workloads_in_a_figure_some_are_named():
     curves = [curve_of(sweep(replace(NET, dataset=f"data {at}"), BATCHES[:3], 3, seed=at), TARGET) for at in range(35)]
     [axes] = axes_of(steps_figure(curves, kind=NORMALISED))
     assert sum(label.startswith("data") for label in labels(axes)) == MOST_NAMED
-    assert {figure.name for figure in paper.family_figures(curves)} == {"datasets-normalised", "datasets-examples"}
+    assert {figure.name for figure in paper.family_figures(curves)} == {
+        "datasets-net-nesterov-normalised", "datasets-net-nesterov-examples"}
 
 
 def test_families_are_of_workloads_that_differ_in_one_thing():
     curves = [curve_of(sweep(replace(NET, model=model, optimizer=optimizer)), TARGET)
               for model, optimizer in (("a", "sgd"), ("b", "sgd"), ("a", "adam"))]
     names = [figure.name for figure in paper.family_figures(curves)]
-    assert names == ["models-steps", "models-normalised", "optimizers-steps", "optimizers-normalised"]
+    target = "1000-examples-val-error-below-0.1"
+    assert names == [f"models-made-sgd-{target}-steps", f"models-made-sgd-{target}-normalised",
+                     f"optimizers-made-a-{target}-steps", f"optimizers-made-a-{target}-normalised"]
     assert paper.family_figures(curves[1:]) == ()
+
+
+def boxes(parts, canvas):
+    """Where parts of a drawing lie, from left to right."""
+    return sorted((part.get_window_extent(canvas.canvas.get_renderer()) for part in parts), key=lambda box: box.x0)
+
+
+@pytest.mark.parametrize("panels", [1, 6])
+@pytest.mark.parametrize("kind", [{}, {"kind": NORMALISED}])
+def test_arrows_are_drawn_whole(panels, kind):
+    early = [study(batch, [{"met": max(1, 1280 // batch), "last": 2000, "every": 2000 // batch, "lr": 0.1 * at}
+                           for at in (1, 2, 3)]) for batch in (8, 16, 32)]
+    unmet = study(4, [{"met": np.inf, "last": 3000, "lr": 0.1 * at} for at in (1, 2, 3)])
+    curve = curve_of([unmet, *early], TARGET)
+    figure = steps_panels([(f"{at}", [curve], None, False) for at in range(panels)], **kind)
+    canvas = drawing._laid_out(figure)
+    for axes in canvas.axes:
+        assert len(axes.texts) > 1
+        for box in boxes(axes.texts, canvas):
+            assert axes.bbox.y0 <= box.y0 and box.y1 <= axes.bbox.y1
+
+
+def test_learning_rates_over_six_decades_have_labels_that_stand_apart():
+    trials = [{"lr": 10.0 ** power, "momentum": 0.9 + 0.01 * power, "met": 50} for power in np.linspace(-4.9, 0.9, 9)]
+    canvas = drawing._laid_out(trials_figure(curve_of([study(batch, trials) for batch in BATCHES[:4]], TARGET)))
+    for axes in canvas.axes:
+        labels = boxes([label for label in axes.xaxis.get_ticklabels() if axes.get_xlim()[0] <= label.get_position()[0]
+                        <= axes.get_xlim()[1]], canvas)
+        assert len(labels) > 1 and all(one.x1 + 14 < other.x0 for one, other in zip(labels, labels[1:]))
 
 
 # What a search found
@@ -432,6 +476,19 @@ def test_the_best_under_budgets_is_drawn_by_batch(nesterov):
     assert best_under_figure(None) is None
 
 
+def test_budgets_of_steps_and_of_epochs_have_one_scale_and_open_marks_are_named(nesterov):
+    made = [point.study for point in nesterov.points]
+    steps, epochs = (best_under(made, "val/error", True, budgets) for budgets in (
+        [Budget(10, "steps"), Budget(5000, "steps")], [Budget(50, "epochs"), Budget(500, "epochs")]))
+    figure = best_under_figure(steps, epochs)
+    first, second = axes_of(figure)
+    assert first.get_ylim() == second.get_ylim() and first.get_yscale() == second.get_yscale()
+    assert labels(first)[0] == "open: the best trial ended earlier" and "open mark" in figure.caption
+    assert "at the end of its own budget" in figure.caption and "at its target" not in figure.caption
+    assert not any(label.startswith("open") for label in labels(axes_of(best_under_figure(best_under(
+        made, "val/error", True, [Budget(10, "steps")])))[0]))
+
+
 def test_budgets_that_are_asked_for_are_drawn_and_else_round_ones_of_whole_steps(nesterov):
     def drawn(**given):
         found = {figure.name: figure for figure in paper.workload_figures([nesterov], **given)}
@@ -531,7 +588,9 @@ def test_every_kind_of_figure_of_a_workload_is_there(odd):
     assert len(set(names)) == len(names)
     assert names == ["steps-batch", "examples-batch", "steps-batch-targets", "steps-batch-label-smoothing",
                      "best-learning-rate", "best-momentum", "best-effective-lr", "trials", "trials-budgets",
-                     "best-of-n", "best-under-budgets", "base-rates", "optimizers-steps", "optimizers-normalised"]
+                     "best-of-n", "best-under-budgets", "base-rates",
+                     *(f"optimizers-script-alert-1-script-frac-1-2-1000-examples-i-u0000-val-error-below-0.1-{kind}"
+                       for kind in ("steps", "normalised"))]
 
 
 def test_every_colour_has_one_for_dark_pages(odd):

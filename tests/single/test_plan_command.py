@@ -134,11 +134,11 @@ def test_a_batch_some_of_whose_repeats_did_not_meet_the_target_is_warned_of(fold
 
 
 def test_a_choice_that_hangs_on_priors_is_said_to_be_assumed(short, tmp_path):
-    text = said(short, "--local-batch", 32, "--workers", "1-64", "--bandwidth", 10, "--latency", 20, "--parameters",
+    text = said(short, "--global-batch", 128, "--workers", "1-64", "--bandwidth", 10, "--latency", 20, "--parameters",
                 "25.6M", "--deadline", "10h", "--per-node", 4, "--out", tmp_path, "--format", "json")
     assert "How sure this choice is cannot be told, only assumed: of the 7 parameters of the step-time model" in text
     assert "how surely is assumed, not measured" in text and "sure to be" not in text
-    assert "a ring, whose latency grows with their number" in text
+    assert re.search("Step-time laws that fit the timings: .*ring.*tree.* Intervals cover all laws that fit", text)
     [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
     assert "model" in found["chances_assumed"]
     assert found["tables"][0]["rows"][-1]["cells"]["chance_within"] == {"shown": "assumed", "value": None}
@@ -257,9 +257,27 @@ def test_beyond_one_node_it_says_what_is_missing_and_takes_it_when_given(short):
     text = said(short, "--local-batch", 32, "--workers", "1-64")
     assert "At 8, 16, 32 and 64 workers a step needs links between nodes, which no log has timed" in text
     assert "--bandwidth, --latency and --parameters" in text and "Fastest: 4 workers" in text
-    text = said(short, "--local-batch", 32, "--workers", "1-64", "--bandwidth", 10, "--latency", 20, "--parameters",
+    text = said(short, "--global-batch", 128, "--workers", "1-64", "--bandwidth", 10, "--latency", 20, "--parameters",
                 "25.6M")
     assert "which no log has timed" not in text and "given" in text and "extrapol." in text
+
+
+def test_beyond_the_reach_of_the_laws_it_says_so_and_recommends_nothing_there(series, tmp_path):
+    text = said(series, "--workers", "1-4096", "--local-batch", 32, "--out", tmp_path)
+    assert ("Step times at 2,048 and 4,096 workers have no upper end, so none of these counts is recommended: they "
+            "need more than 16 times the workers or nodes that were timed (up to 64 workers)") in text
+    assert "open above" in text and "Step-time laws that fit the timings: " in text
+    [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+    laws = {law["name"]: law["refuted"] for law in found["step_times"]["laws"]}
+    assert {"ring", "tree", "linear latency"} < set(laws) and not all(laws.values())
+    assert found["step_times"]["reach"] == 16
+    for row in found["tables"][0]["rows"]:
+        cells = row["cells"]
+        is_open = cells["workers"]["value"] > 1024
+        assert (cells["step_time_open"]["shown"] == "yes") == is_open == (cells["seconds_to_target"]["high"] is None)
+        assert not is_open or cells["workers"]["value"] not in (found["fastest"], found["knee"], *found["pareto_front"])
+    [figure] = (tmp_path / "figures").glob("*-plan-time.svg")
+    assert b"no upper end" in figure.read_bytes()
 
 
 def test_what_is_given_and_not_needed_is_named(series):
@@ -320,6 +338,17 @@ def test_a_searched_batch_counts_with_the_best_of_its_trials_and_others_with_the
     steps = {point["global_batch"]: point for point in found["steps"]}
     assert steps[256]["value"] == 500 and steps[256]["low"] < 500 and len(steps[256]["trials"]) == 1
     assert steps[64]["value"] == pytest.approx((900 * 910) ** 0.5) and len(steps[64]["trials"]) == 2
+
+
+def test_searches_are_taken_at_the_common_number_of_trials_or_the_one_asked_for(folder, tmp_path):
+    draws = [drawn(number + batch, steps * 256 // batch, batch=batch, sweep={"draw": number})
+             for batch, count in ((256, 5), (512, 5), (1024, 2))
+             for number, steps in enumerate((1600, 1200, 400, 800, 2000)[:count])]
+    path = save(log(*draws), folder / "uneven.h5")
+    for options, expected in (((), {256: 800, 512: 400, 1024: 300}), (("--trials", 5), {256: 400, 512: 200})):
+        said(path, "--workers", "1,2", *options, "--out", tmp_path, "--format", "json")
+        [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+        assert {point["global_batch"]: point["value"] for point in found["steps"]} == expected
 
 
 def test_times_of_crowded_hosts_are_not_trusted(folder):

@@ -228,6 +228,8 @@ const say = name => tell(name, {
   batch: drawn("steps").x, steps: drawn("steps").y, hover: drawn("steps").hovertext[0], seconds: drawn("times").y,
   open: plot("steps").data.at(-1).x, paths: plot("steps").querySelectorAll(".point").length,
   line: plot("steps").data[0].y, said: !root.querySelector(".said").hidden, options: plot("costs").data[0].text,
+  marks: drawn("times").x.map((workers, at) => [workers, drawn("times").marker.symbol[at]]),
+  explained: plot("times").data.some(trace => trace.name === "more workers than cores" && trace.showlegend),
   seen: ["x", "y"].map(way => [plot("costs").layout[`${way}axis`].range, plot("costs").data[0][way].map(Math.log10)])});
 say("own");
 slider.value = 0;
@@ -325,6 +327,12 @@ def test_options_are_named_and_fill_their_axes_and_said_again_only_at_another_ta
     for (low, high), values in (*own["seen"], *easy["seen"]):
         assert low < min(values) and max(values) < high
         assert max(values) - min(values) > 0.6 * (high - low)
+
+
+def test_times_of_hosts_with_more_workers_than_cores_are_hollow_and_explained(shown):
+    own = shown["own"]
+    assert [workers for workers, symbol in own["marks"] if symbol == "square-open"] == [8] and own["explained"]
+    assert {symbol for workers, symbol in own["marks"] if workers != 8} == {"square"} and len(own["marks"]) > 2
 
 
 def test_a_table_sorts_by_its_heads(shown):

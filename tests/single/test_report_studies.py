@@ -9,6 +9,8 @@ from hvdscale.analysis.studies import studies_of
 from hvdscale.cli.report import main
 from hvdscale.errors import UsageError
 from hvdscale.log.reader import read_log
+from hvdscale.report import differences
+from hvdscale.report import studies as studies_module
 from hvdscale.report.document import as_json
 from hvdscale.report.html import _detail
 from hvdscale.report.make import on_screen, read
@@ -61,13 +63,13 @@ def test_a_target_met_before_the_first_step_is_said_and_the_rest_goes_on(target,
     assert "S_min" not in said and "Best point found" in said
     assert batches == "16" or "Widen the space" not in said, "nothing was searched where none had to train"
     assert ("Learning-rate rules from the best of batch 64" in said) == (batches == "16")
-    [(_, page)] = document.shown
+    [(*_, page)] = document.shown
     assert {"trials", "best-under-budgets"} <= {figure.name for figure in page.figures}
     json.dumps(as_json(document), allow_nan=False)
 
 
 def test_a_penalty_is_tested_for_under_every_budget_that_is_asked_for(swept):
-    [(_, page)] = swept.shown
+    [(*_, page)] = swept.shown
     for budget in ("500 steps", "2 epochs"):
         assert any(one.startswith(f"No sign of a large-batch penalty within {budget}:") for one in page.summary)
     assert {"quality-val-error-500-steps", "quality-val-error-2-epochs"} <= {table.name for table in page.details}
@@ -95,7 +97,7 @@ def test_workloads_are_shown_beside_each_other_and_beside_publications():
     document = read(logs, asked=Asked(compare=("shallue2019",)))
     beside, published = document.chapters
     assert beside.title == "Workloads beside each other" and {figure.name for figure in beside.view.figures} == {
-        "optimizers-steps", "optimizers-normalised"}
+        f"optimizers-made-net-1000-examples-val-error-below-0.1-{kind}" for kind in ("steps", "normalised")}
     assert published.view.summary and published.title in words(document)
     written = json.loads(json.dumps(as_json(document), allow_nan=False))["chapters"]
     assert [one["title"] for one in written] == [beside.title, published.title] and written[0]["figures"]
@@ -105,7 +107,8 @@ def test_repeats_of_one_setting_are_no_studies():
     logs = list(study().values())
     assert not are_searched(studies_of(logs)) and are_searched(studies_of(sweep()))
     [(_, [page])] = read(logs).pages
-    assert not page.details and page.summary[0].startswith("Fastest: ")
+    assert [table.name for table in page.details] == ["critical-batch"]      # of repeats, too
+    assert page.summary[0].startswith("Fastest: ")
 
 
 @pytest.fixture
@@ -145,7 +148,7 @@ def test_a_paper_s_figures_are_made_of_an_archive_held_against_its_targets(wide,
     result = CliRunner().invoke(main, [wide, "--paper", "shallue2019", "--out", str(tmp_path), "--format", "json"])
     assert result.exit_code == 0, result.exception
     assert result.stdout.startswith("As in the paper: this report is of the studies as a whole.")
-    assert "By global batch: val/error<0.3 (the best of each search, with the 95% interval of" in result.output
+    assert "By global batch: val/error<0.3 (the median best of as many trials at each batch, with its" in result.output
     chapters = json.loads((tmp_path / "report.json").read_text())["chapters"]
     [chapter] = [one for one in chapters if "2019" in one["title"]]
     assert any("figure-1" in figure["name"] for figure in chapter["figures"])
@@ -181,7 +184,7 @@ def test_the_rules_and_how_much_they_may_lose_are_the_user_s(monkeypatch):
     monkeypatch.setattr("hvdscale.cli.report.make", lambda *_, asked, **__: given.append(asked))
     words_given = ["x.h5", "--rule", "power:0.7", "--rule", "sqrt<=4", "--rule-within", "35%"]
     assert CliRunner().invoke(main, words_given, catch_exceptions=False).exit_code == 0
-    [(_, page)] = read(sweep(), asked=given[0]).shown
+    [(*_, page)] = read(sweep(), asked=given[0]).shown
     [table] = [table for table in page.tables if table.name == "lr-rules"]
     assert [column.key for column in table.columns[4:]] == ["loss_power_0p7", "loss_sqrt_max_4"]
     assert any("surely more than 35%;" in note for note in table.notes)
@@ -203,3 +206,46 @@ def test_compare_is_a_command_of_its_own(tmp_path):
     result = CliRunner().invoke(main, ["compare", path, path])
     assert result.exit_code == 0 and "Usage: " not in result.output, result.output
     assert "BASELINE" in CliRunner().invoke(main, ["compare", "--help"]).output
+
+
+def archived(trials):
+    """A log of so many trials of an archive, no two of one setting."""
+    return log(*(trial(at, (0, 100, 200), (0.9, 0.3, 0.01 * (1 + at % 7)), peak_lr=0.01 * at, batch=16 << at % 3,
+                       plan=json.dumps({"archive": {"path": "made"}, "problem": {"peak_lr": 0.01 * at}}))
+                 for at in range(1, trials + 1)))
+
+
+def test_what_holds_for_all_targets_of_a_metric_is_worked_out_once(monkeypatch):
+    calls = []
+    for name in ("quality_of", "both_readings", "best_under"):
+        found = getattr(studies_module, name)
+        monkeypatch.setattr(studies_module, name, lambda *given, name=name, found=found, **rest: (
+            calls.append(name), found(*given, **rest))[1])
+    counts = []
+    for values in ((0.3,), (0.3, 0.2, 0.1, 0.05)):
+        calls.clear()
+        document = read([archived(24)], [Target.parse(f"val/error<{value}") for value in values],
+                        asked=Asked((Budget(100, "steps"),)))
+        assert len(document.shown) == len(values)
+        counts.append(sorted(calls))
+    assert counts[0] == counts[1] and "quality_of" in counts[0]
+
+
+def test_fields_in_which_settings_differ_are_found_by_looking_at_each_setting_once():
+    class Looked(dict):
+        count = 0
+
+        def __contains__(self, name):
+            Looked.count += 1
+            return super().__contains__(name)
+
+    settings = [Looked(lr=at, optimizer="sgd", **{"schedule.at": 1} if at % 2 else {}) for at in range(300)]
+    assert differences._differing([*settings, Looked(lr=1)]) == ["lr", "schedule.at"]
+    assert Looked.count <= 3 * len(settings)
+
+
+def test_of_studies_from_elsewhere_no_tables_of_repeats_are_made(monkeypatch):
+    made = []
+    monkeypatch.setattr("hvdscale.report.document.tables_of", lambda section: made.append(section) or ())
+    [(*_, page)] = read([archived(24)], [Target.parse("val/error<0.3")]).shown
+    assert page.tables and not made

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.sections import Options, analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.plan import main as plan
@@ -22,7 +23,7 @@ from hvdscale.log.schema import Status
 from hvdscale.report.document import as_json, document_of
 from hvdscale.report.make import make, open_all
 from hvdscale.report.numbers import RANGE, number, percent, ratio, span, whole
-from hvdscale.report.tables import as_csv, as_text, tables_of
+from hvdscale.report.tables import as_csv, as_text, interval_of, tables_of
 from hvdscale.report.words import left_out, summary
 from hvdscale.schedule import Schedule
 from hvdscale.target import Target
@@ -56,6 +57,14 @@ def studied():
     (123456, "123k"), (4.56e6, "4.56M"), (7.1e9, "7.10G"), (5.87e-6, "5.87e-06"), (math.nan, "n/a"), (math.inf, "inf")])
 def test_numbers_are_rounded_to_three_digits(value, shown):
     assert number(value) == shown
+
+
+@pytest.mark.parametrize("estimate, shown", [
+    (Estimate(56, 2, 145, 8), "8 are too few"), (Estimate(56, 0, 145, 8), "8 are too few"),
+    (Estimate(56, 20, 145, 8), "20-145"), (Estimate(56, 0, math.inf, 3), "no interval"),
+    (Estimate(56, 40, math.inf, 3), "> 40")])
+def test_an_interval_without_content_is_not_shown(estimate, shown):
+    assert interval_of(estimate, whole) == shown
 
 
 def test_counts_ratios_and_spans():
@@ -197,7 +206,12 @@ def test_more_workers_than_cores_are_marked_and_explained():
     [section] = sections(log(*[trial(id=w, workers=w, batch=32 * w, cores=2) for w in (1, 2, 4)]))
     shown = text(section)
     assert " 4# " in shown and " 2# " not in shown
-    assert "# more workers than cores on the host (2)" in shown
+    assert "# more workers than cores on the host (4 on 2): " in shown
+
+
+def test_the_workers_of_a_sweeps_other_trials_are_said_to_be_among_those_that_share_the_cores():
+    [section] = sections(log(*[trial(id=n, workers=1, batch=32 * n, cores=2, local_workers=3) for n in (1, 2)]))
+    assert "# more workers than cores on the host (3 on 2, other trials' workers included): " in text(section)
 
 
 def test_warm_up_passes_left_out_are_counted():
@@ -484,9 +498,10 @@ def test_files_of_a_report(tmp_path):
     make(paths, [Target.parse("val/error<0.02")], tmp_path / "report", formats=("json", "csv"), echo=said.append)
     assert sorted(os.listdir(tmp_path / "report")) == ["report.json", "tables"]
     assert sorted(os.listdir(tmp_path / "report" / "tables")) == [
-        "mnist-simple-cnn-nesterov-val-error-below-0.02-batches.csv",
-        "mnist-simple-cnn-nesterov-val-error-below-0.02-weak-32.csv"]
-    assert said[-1].startswith("wrote 3 files: ")
+        "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-batches.csv",
+        "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-critical-batch.csv",
+        "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02-weak-32.csv"]
+    assert said[-1].startswith("wrote 4 files: ")
 
 
 def test_the_command_imports_no_trainer_and_no_plotting_before_the_tables(tmp_path):

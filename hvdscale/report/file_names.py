@@ -1,0 +1,51 @@
+"""Names of a report's files and anchors: one workload, target and figure have one name in every report.
+
+    section_name(workload, target)      -> "mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.01"
+"""
+from __future__ import annotations
+
+import hashlib
+import re
+
+COMPARED = {"<": "below", "<=": "at-most", ">": "above", ">=": "at-least"}
+LONGEST_WORKLOAD, LONGEST_TARGET, LONGEST_FILE = 80, 60, 200        # letters
+HASHED = 6                  # letters of the hash that stands for what was cut off
+
+
+def slug(text) -> str:
+    """Letters, digits, dots, and a dash for all else."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", str(text)).strip("-.")
+
+
+def cut(text: str, longest: int) -> str:
+    """A name of at most so many letters; what was cut off is told apart by a hash of the whole."""
+    return text if len(text) <= longest else f"{text[:longest - HASHED - 1]}-{_hash(text)}"
+
+
+def section_name(workload, target=None, rest="") -> str:
+    """The name of a workload held against a target, each told whole unless it is very long.
+
+    rest  what the name ends with where there is no target
+    """
+    size = f"{workload.train_examples}-examples" if workload.train_examples else ""
+    args = "" if workload.model_args in ("", "{}", "null") else workload.model_args
+    names = slug("-".join(filter(None, (workload.dataset, workload.model, workload.optimizer, size, args))))
+    return "-".join(filter(None, (cut(names, LONGEST_WORKLOAD), target_name(target) if target else rest)))
+
+
+def target_name(target) -> str:
+    """``val-error-below-0.01``; ``at-most`` of ``<=``, ``minus-1`` of ``-1``."""
+    value = str(target).removeprefix(f"{target.column}{target.comparison}")
+    value = re.sub("^-", "minus-", value)
+    return cut(slug(f"{target.column}-{COMPARED[target.comparison]}-{value}"), LONGEST_TARGET)
+
+
+def unique(name: str, of, taken: set) -> str:
+    """The name, which is then taken; where it is, one with a hash of ``of``: what it is the name of, in full."""
+    found = name if name not in taken else f"{name}-{_hash(str(of))}"
+    taken.add(found)
+    return found
+
+
+def _hash(text):
+    return hashlib.sha256(text.encode()).hexdigest()[:HASHED]
