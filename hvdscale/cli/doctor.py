@@ -10,20 +10,27 @@ from functools import partial
 import click
 
 from ..errors import RanksDifferError
+from ..launch import launched
 from ..report.progress import Progress, quiet
+from .common import version_option
 from .train import asked, carry_out_together, key_options
+
+
+WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite")         # keys of what a run leaves behind
 
 
 @click.command(context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @click.argument("workload", required=False)
-@key_options()
+@key_options(unlisted=WRITES)
 @click.option("--sample", type=click.IntRange(min=8), default=46, show_default=True,
               help="examples in the step that the model's checks take; fewer are faster, and need less memory")
+@version_option
 def command(workload, sample, **given):
     """Check that WORKLOAD is the same problem on any number of workers: alone, or under horovodrun, mpirun or srun.
 
-    What is checked is the very job that hvdscale-train would run with these options. Nothing is written, neither a log
-    nor a checkpoint.
+    WORKLOAD is dataset/model (`hvdscale-train --list` names them) or module:object, a hvdscale.workload.Workload of
+    your own. What is checked is the very job that hvdscale-train would run with these options. Nothing is written,
+    neither a log nor a checkpoint, so options such as --checkpoint are ignored.
 
     \b
       hvdscale-doctor digits/cnn
@@ -46,16 +53,22 @@ def _go_on(parsed, error, workers) -> int:
 
 def _examine(name: str, layers: list[dict], sample: int, workers) -> int:
     from ..display import on_terminal
-    from ..doctor.examine import examine, not_the_same
+    from ..doctor.children import Asked
+    from ..doctor.examine import examine
+    from ..doctor.played import play
+    from ..doctor.ranks import refused
     from ..doctor.report import render, render_findings
     from ..job import prepare
     started, terminal = time.monotonic(), workers.rank == 0 and on_terminal(sys.stdout)
     width = shutil.get_terminal_size((100, 0)).columns
+    if launched() is None:
+        play(0, 1)                      # as the others that run alone are played, so that the job may ask for its rank
     try:
         job = prepare(name, layers, workers)
     except RanksDifferError as error:
         if workers.rank == 0:
-            print(render_findings([not_the_same(error)], width, terminal))
+            found = refused(error, lambda: Asked(name, layers, sample).twice(workers.size))
+            print(render_findings([found], width, terminal))
         return 1
     examination = examine(job, layers, workers, sample, say_on(workers.rank, terminal))
     if workers.rank == 0:

@@ -1,8 +1,8 @@
-"""Child processes of the doctor's: the job as another rank would load and build it, and a job that stops on purpose.
+"""Child processes of the doctor's: the job as other ranks have it, and a job that stops on purpose.
 
 They run beside the other checks, which wait for them last. Run as a module it is such a child:
 
-    python -m hvdscale.doctor.children digest WORKLOAD      the layers of settings as JSON on stdin; a digest on stdout
+    python -m hvdscale.doctor.children digest WORKLOAD      which rank to play, on stdin; a digest on stdout, as JSON
     python -m hvdscale.doctor.children stop SECONDS         under a launcher: rank 1 stops, rank 0 waits for it
 """
 from __future__ import annotations
@@ -12,22 +12,21 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, replace
 
 from ..errors import HvdscaleError
 from ..launch import find_launcher, launch_command, launch_environment
-from .examples import same_on_ranks
 from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
+from .played import bare, environment, on_host, play
+from .ranks import COMPARED, RANK, WORKERS, Entry, broken, differing, digest, not_the_same, same_on_ranks
+from .ranks import why_not_the_same
+from .sample import Sample, make_sample
 
-# how launchers, and programs made for them, tell a process its rank, and the number of processes
-RANKS = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "RANK",
-         "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID")
-SIZES = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", "WORLD_SIZE",
-         "LOCAL_WORLD_SIZE")
-OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "HOROVOD_", "PRTE_", "ORTE_")
 PATIENCE = 60.0             # seconds that a child may take
 STALL_SECONDS = 3.0
 JOINED = "joined"
@@ -60,6 +59,11 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
+    def close(self) -> None:
+        """End it, and drop its output."""
+        self.kill()
+        self._output.close()
+
     @property
     def output(self) -> str:
         """All that it has printed."""
@@ -67,27 +71,60 @@ class Child:
         return self._output.read()
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What the children look at: the job as it was typed, and the examples in their step."""
+
+    name: str
+    layers: list[dict]
+    wanted: int
+
+    def played(self, rank: int, size: int) -> Child:
+        """A process that plays this rank of so many."""
+        command = [sys.executable, "-m", __name__, "digest", self.name]
+        return Child(command, environment(rank, size), json.dumps([rank, size, self.layers, self.wanted]))
+
+    def twice(self, size: int) -> list[dict[str, Entry]]:
+        """The digests of two processes that play rank 0 of so many."""
+        children = [self.played(0, size) for _ in range(2)]
+        try:
+            return [_digest_of(child) for child in children]
+        finally:
+            for child in children:
+                child.kill()
+
+
 class OtherRank:
-    """The job, loaded and built by processes that are told to be rank 0 and rank 1 of two."""
+    """The job in processes that play rank 0 and rank 1 of two, for a doctor that runs without a launcher."""
 
-    def __init__(self, name: str, layers: list[dict]):
-        command = [sys.executable, "-m", __name__, "digest", name]
-        self._children = [
-            Child(command, {**os.environ, **dict.fromkeys(RANKS, str(rank)), **dict.fromkeys(SIZES, "2")},
-                  json.dumps(layers)) for rank in range(2)]
+    def __init__(self, asked: Asked):
+        self._asked, self._children = asked, [asked.played(rank, 2) for rank in range(2)]
 
-    def finding(self) -> Finding:
-        """Whether the two have found the same."""
-        looked_at = "sizes, parameters and examples in two processes, told to be rank 0 and rank 1"
-        if not all([child.ended(PATIENCE) for child in self._children]):
+    def finding(self, sample: Sample, mine: dict[str, Entry]) -> Finding:
+        """Whether the two have the same, and this process, which plays the only worker, has it too."""
+        looked_at = (f"{COMPARED} in two processes, told to be rank 0 and rank 1 of 2, and in this one. Only a launch "
+                     "on several machines shows what differs between these, and only a launch runs code that "
+                     "communicates: mpirun -np 2 hvdscale-doctor")
+        ranks = [_digest_of(child) for child in self._children]
+        if TOO_LONG in ranks:
             return Finding("ranks", NOT_APPLICABLE, f"loading the job took longer than {PATIENCE:g} s; run under a "
                            "launcher the doctor compares the ranks themselves")
-        return same_on_ranks([_last_json(child.output) for child in self._children], looked_at)
+
+        def why(otherwise: str):
+            return lambda what, part: why_not_the_same(
+                sample, what, part, lambda: [ranks[0], _digest_of(self._asked.played(0, 2))], otherwise)
+        found = same_on_ranks(ranks, looked_at, sample.limit, why(RANK))
+        if found.verdict == PASSED:
+            comparable = {what: entry for what, entry in mine.items() if not ranks[0][what].error}
+            for what in differing(comparable, {what: ranks[0][what] for what in comparable}, sample.limit):
+                return not_the_same(f"{what} is not the same on two workers as on one", mine, ranks[0], what, looked_at,
+                                    why(WORKERS))
+        return found
 
     def kill(self) -> None:
         """End what still runs."""
         for child in self._children:
-            child.kill()
+            child.close()
 
 
 class Stop:
@@ -101,8 +138,7 @@ class Stop:
                 self._reason = "it takes horovodrun or mpirun, and neither is on PATH"
                 return
             command = [sys.executable, "-m", __name__, "stop", str(STALL_SECONDS)]
-            bare = {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
-            self._child = Child(launch_command(launcher, 2, command), launch_environment(bare))
+            self._child = Child(launch_command(launcher, 2, command), launch_environment(bare()))
         except (HvdscaleError, OSError) as error:
             self._reason = f"no two workers can be started here: {error}"
 
@@ -127,25 +163,38 @@ class Stop:
     def kill(self) -> None:
         """End what still runs."""
         if self._child is not None:
-            self._child.kill()
+            self._child.close()
 
 
-def _last_json(output: str) -> dict[str, str]:
-    lines = output.strip().splitlines() or ["nothing was said"]
+TOO_LONG = broken(f"it took longer than {PATIENCE:g} s")
+
+
+def _digest_of(child: Child) -> dict[str, Entry]:
+    if not child.ended(PATIENCE):
+        return TOO_LONG
+    last = (child.output.strip().splitlines() or ["nothing was said"])[-1]
     try:
-        return json.loads(lines[-1])
-    except ValueError:
-        return {"error": lines[-1]}
+        return {what: Entry(*entry) for what, entry in json.loads(last).items()}
+    except (ValueError, AttributeError, TypeError):
+        return broken(last)
 
 
 def _digest(name: str) -> None:
+    rank, size, layers, wanted = json.loads(sys.stdin.read())
+    play(rank, size)                        # before the job's modules are imported
     from ..job import prepare
+    from ..model import make_model
     from ..workers import Lone
-    from .examples import digest
     try:
-        print(json.dumps(digest(prepare(name, json.loads(sys.stdin.read()), Lone()))))
+        job = prepare(name, layers, Lone())
+        if rank:                            # of load nothing is asked under another name: it may find its files by it
+            on_host(f"{socket.gethostname()}-{rank}")
+            if not job.settings.init_from:
+                job = replace(job, model=make_model(job.workload, job.plan, job.device))
+        found = digest(make_sample(job, wanted, 1))
     except HvdscaleError as error:
-        print(json.dumps({"error": str(error)}))
+        found = broken(str(error))
+    print(json.dumps(found))
 
 
 def _stop(seconds: float) -> None:

@@ -1,17 +1,18 @@
 """All checks of a job, in order: those of its parts on rank 0, the others on all workers together."""
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..errors import RanksDifferError, WorkersError
 from ..job import Job
 from ..workers import Lone
-from .children import OtherRank, Stop
-from .examples import NO_RANK, RANK, digest, same_on_ranks, shards
-from .finding import FAILED, Finding, carried_out
+from .children import Asked, OtherRank, Stop
+from .examples import shards
+from .finding import ENDED, FAILED, Finding, carried_out
 from .notes import notes
+from .padding import padding
 from .passes import batch_norm, gradients, last_batch, losses, random_numbers
+from .ranks import COMPARED, RANK, digest, same_on_ranks, why_not_the_same
 from .sample import EXAMPLES, Sample, make_sample
 from .settings import decay, learning_rate
 from .state import checkpoint, evaluation
@@ -38,13 +39,19 @@ def examine(job: Job, layers: list[dict], workers: Lone, wanted: int = EXAMPLES,
 
     layers   the user's settings, as for ``prepare``;  wanted  examples in the step that the checks take
     """
-    children = [OtherRank(job.name, layers)] * (workers.size == 1) + [Stop()] if workers.rank == 0 else []
+    asked, alone = Asked(job.name, layers, wanted), workers.size == 1
+    ranks, stop = OtherRank(asked) if alone else None, Stop() if workers.rank == 0 else None
+    children = [child for child in (ranks, stop) if child]
     try:
         with workers.together("the sample"):
             sample = make_sample(job, wanted, workers.size)
-        findings = list(in_this_process(sample, workers, say))
+            mine = digest(sample)       # first, as what follows may leave something in generators of the job's own
+            sample.data
+        compared = [] if alone else [_compared(sample, mine, asked, workers)]
+        findings = in_this_process(sample, workers, say, *compared)
         say("stall")
-        findings += [child.finding() for child in children]
+        findings += [ranks.finding(sample, mine)] if ranks else []
+        findings += [stop.finding()] if stop else []
         workers.gather(None, "doctor/children")
     finally:
         for child in children:
@@ -52,52 +59,57 @@ def examine(job: Job, layers: list[dict], workers: Lone, wanted: int = EXAMPLES,
     return Examination(job, sample, tuple(sorted(findings, key=lambda f: ORDER.index(f.check))), notes(job, sample))
 
 
-def in_this_process(sample: Sample, workers: Lone, say: Callable[[str], None] = lambda name: None) -> Iterator[Finding]:
-    """The findings of the checks that need no other process; on ranks above 0 of those alone that all take part in."""
-    job, data = sample.job, sample.data
-    ranks = _ranks(job, workers) if workers.size > 1 else None
+def in_this_process(sample: Sample, workers: Lone, say: Callable[[str], None] = lambda name: None,
+                    ranks: Finding | None = None) -> list[Finding]:
+    """The findings of the checks that need no other process; on ranks above 0 of those alone that all take part in.
+
+    ranks  what was found of them under a launcher: among the findings, too
+    """
+    job, found = sample.job, [ranks] if ranks else []
     alone = {"losses": lambda: losses(sample), "random numbers": lambda: random_numbers(sample),
-             "batch-norm": lambda: batch_norm(sample), "last batch": lambda: last_batch(sample),
-             "shards": lambda: shards(job, workers), "examples": lambda: sample.data,
-             "checkpoint": lambda: checkpoint(sample), "weight decay": lambda: decay(sample),
-             "learning rate": lambda: learning_rate(job)}
+             "batch-norm": lambda: batch_norm(sample), "padding": lambda: padding(sample),
+             "last batch": lambda: last_batch(sample), "shards": lambda: shards(job, workers),
+             "examples": lambda: sample.data, "checkpoint": lambda: checkpoint(sample),
+             "weight decay": lambda: decay(sample), "learning rate": lambda: learning_rate(job)}
     together = {"gradients": lambda: gradients(sample, workers), "evaluation": lambda: evaluation(sample, workers)}
     for name in ORDER:
         if name in together or (name in alone and workers.rank == 0):
             say(name)
-            finding = carried_out(name, {**alone, **together}[name])
-            yield _traced(_traced(finding, ranks, together), data, OF_EXAMPLES)
+            found.append(carried_out(name, {**alone, **together}[name]))
         workers.gather(None, f"doctor/{name}")          # so that no rank waits longer than one check takes
-    if ranks:
-        yield ranks
+    return [_traced(finding, {source.check: source for source in found}) for finding in found]
 
 
-OF_EXAMPLES = ("gradients", "losses", "random numbers", "batch-norm", "last batch", "evaluation", "checkpoint")
+# where one of these checks fails, it explains why the others fail
+EXPLAINS = {
+    "examples": ("gradients", "losses", "random numbers", "batch-norm", "padding", "last batch", "evaluation",
+                 "checkpoint"),
+    "random numbers": ("gradients", "losses", "batch-norm", "padding", "last batch", "checkpoint"),
+    "ranks": ("gradients", "evaluation"),
+    "padding": ("gradients", "losses", "batch-norm", "last batch", "evaluation")}
 
 
-def _traced(finding: Finding, source: Finding | None, of: Container[str]) -> Finding:
-    """The finding of one of these checks, with the cause of another failure where that is one."""
-    if source and finding.verdict == source.verdict == FAILED and finding.check in of:
-        return replace(finding, cause=source.cause, remedy=f"see the check {source.check!r} first")
+def _traced(finding: Finding, found: dict[str, Finding]) -> Finding:
+    """The finding with the cause of the first failure among the others that explains its own."""
+    for check, explained in EXPLAINS.items():
+        source = found.get(check)
+        if source and finding.verdict == source.verdict == FAILED and finding.check in explained and (
+                source.looked_at != ENDED):
+            return replace(finding, cause=source.cause, remedy=f"see the check {check!r} first")
     return finding
 
 
-ORDER = ("gradients", "losses", "random numbers", "batch-norm", "last batch", "shards", "examples", "ranks",
-         "evaluation", "checkpoint", "weight decay", "learning rate", "stall")
+ORDER = ("gradients", "losses", "random numbers", "batch-norm", "padding", "last batch", "shards", "examples",
+         "ranks", "evaluation", "checkpoint", "weight decay", "learning rate", "stall")
 
 
-def _ranks(job: Job, workers: Lone) -> Finding:
-    try:
-        own = digest(job)
-    except WorkersError:
-        raise
-    except Exception as error:
-        own = {"error": f"{type(error).__name__}: {error}"}
-    return same_on_ranks(workers.gather(own, "doctor/digest"),
-                         f"sizes, parameters and examples as all {workers.size} ranks have them")
+def _compared(sample: Sample, mine: dict, asked: Asked, workers: Lone) -> Finding:
+    by_rank = workers.gather(mine, "doctor/digest")
 
-
-def not_the_same(error: RanksDifferError) -> Finding:
-    """The finding of a job that cannot be started, as its ranks do not agree; no other check can follow."""
-    return Finding("ranks", FAILED, "the job as each rank settles, loads and builds it; it cannot start, so nothing "
-                   "else can be checked", str(error), cause=RANK, remedy=NO_RANK)
+    def why(what: str, part: str) -> tuple[str, str]:
+        if workers.rank:
+            return "", ""               # rank 0 alone reports it
+        return why_not_the_same(sample, what, part, lambda: asked.twice(workers.size), RANK)
+    looked_at = (f"{COMPARED} as all {workers.size} ranks have them; without a launcher the doctor also compares two "
+                 "workers with one")
+    return same_on_ranks(by_rank, looked_at, sample.limit, why)

@@ -1,30 +1,24 @@
 """Checks of the data: which examples a step visits, and whether an example is the same whoever reads it."""
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..job import Job
 from ..shards import Visits
 from ..splits import tensors_of
 from ..workers import Lone
-from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
+from .finding import FAILED, PASSED, Finding
 
 WORKERS = (1, 2, 3, 4, 5)
 STEPS = 2000                # looked at, at most
 SOME = 24                   # examples read of each split
-DIGESTED = 8                # examples whose values the ranks compare
 NOT_DETERMINISTIC = ("the data set is not deterministic: it draws from a generator of its own, from the time, or from "
                      "what was read before")
 KEYED = ("draw augmentation from the Draws that Split's augment is given, or, in a MapSplit, from torch's, numpy's or "
          "Python's global generator, which are seeded for each example")
-RANK = "the rank, or what else differs between processes (time, process id, hash of a text), goes into a seed"
-NO_RANK = "seed by the run's seed alone: hvdscale gives each worker its share of one stream"
 
 
 def shards(job: Job, workers: Lone) -> Finding:
@@ -148,39 +142,3 @@ def _example(found: tuple[int, str, float], visits: Visits, how: str) -> str:
     row, name, _ = found
     which = f"example {visits.indices[row]}" if row < len(visits.indices) else "an example"
     return f"{name} of {which} is another when {how}"
-
-
-def digest(job: Job) -> dict[str, str]:
-    """Fingerprints of what must not depend on the rank: sizes, parameters as built, and some examples of each split."""
-    found = {f"the number of {name} examples": str(len(getattr(job.data, name))) for name in ("train", "val", "test")}
-    for name, values in job.model.state_dict().items():
-        found[f"the model's {name}, as built,"] = _hash([values])
-    for name in ("train", "val"):
-        data = getattr(job.data, name)
-        for index in range(min(len(data), DIGESTED)):
-            visits = Visits(np.array([index]), np.zeros(1, np.int64), job.plan.seed)
-            found[f"example {index} of {name}"] = _hash(_named(data.take(visits)).values())
-    return found
-
-
-def _hash(tensors) -> str:
-    whole = hashlib.sha256()
-    for values in tensors:
-        whole.update(str((values.dtype, tuple(values.shape))).encode())
-        whole.update(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return whole.hexdigest()
-
-
-def same_on_ranks(by_rank: list[dict[str, str]], looked_at: str) -> Finding:
-    """Whether all ranks' digests are those of rank 0; ``error`` stands for one that could not be made."""
-    if all("error" in found for found in by_rank):
-        return Finding("ranks", NOT_APPLICABLE, f"the job cannot be looked at: {by_rank[0]['error']}")
-    for rank, found in enumerate(by_rank):
-        for what in _differing(by_rank[0], found):
-            return Finding("ranks", FAILED, looked_at, f"{what} is another on rank {rank} than on rank 0"
-                           + (f": {found[what]}" if what == "error" else ""), cause=RANK, remedy=NO_RANK)
-    return Finding("ranks", PASSED, looked_at)
-
-
-def _differing(digest: dict[str, str], other: dict[str, str]) -> Iterator[str]:
-    return (what for what in {**digest, **other} if digest.get(what) != other.get(what))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ..errors import HvdscaleError, WorkersError
 
-PASSED, FAILED, NOT_APPLICABLE = "passed", "failed", "not applicable"
+PASSED, WARNED, FAILED, NOT_APPLICABLE = "passed", "warned", "failed", "not applicable"
+ENDED = "an error of the job's own code ended this check"
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,8 @@ class Finding:
     """One check's outcome.
 
     looked_at   what was compared and came out, in words; of a check that is not applicable, why
-    differs     of a failed check: what differs from what;  cause: what usually does it;  remedy: the next move
+    differs     of a check that failed or warns: what differs from what
+    cause       what usually does it;  remedy: the next move
     by, limit   how far apart, relative to the larger side, and how far is allowed; None: no number says it
     rows        lines that are printed whatever the outcome, as a table
     """
@@ -39,7 +41,7 @@ def carried_out(name: str, check: Callable[[], Finding]) -> Finding:
         raise
     except Exception as error:
         differs = str(error) if isinstance(error, HvdscaleError) else _said(error)
-        return Finding(name, FAILED, "an error of the job's own code ended this check", differs,
+        return Finding(name, FAILED, ENDED, differs,
                        cause="what the check asks of the job is what a run on another number of workers asks of it",
                        remedy="mend the error; `hvdscale-train WORKLOAD --steps 2` may show it, too")
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from ..job import Job
+from ..model import how_to_be_faster
 from .sample import Sample
 
 
@@ -22,8 +23,9 @@ def notes(job: Job, sample: Sample) -> tuple[str, ...]:
     if plan.last_batch == "drop":
         found.append("last_batch = drop leaves some examples out of each epoch: which, depends on the global batch")
     if plan.group_by_group:
+        faster = how_to_be_faster(job.bound_to_passes, job.model)
         found.append(f"the model has {job.bound_to_passes or 'group_by_group = always'}, so each ghost group goes "
-                     "through it alone: right at any worker count, but slower; hvdscale.modules are faster")
+                     f"through it alone: right at any worker count, but slower{faster and '; ' + faster}")
     if sample.note:
         found.append(f"the checks took sums as equal up to {sample.limit:g}: {sample.note}")
     return tuple(found)

@@ -5,10 +5,10 @@ import textwrap
 from collections.abc import Sequence
 
 from .examine import Examination
-from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
+from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding
 
-SHOWN = {PASSED: "passed", FAILED: "FAILED", NOT_APPLICABLE: "-"}
-COLOURS = {PASSED: "\x1b[32m", FAILED: "\x1b[1;31m", NOT_APPLICABLE: "\x1b[2m"}
+SHOWN = {PASSED: "passed", WARNED: "warned", FAILED: "FAILED", NOT_APPLICABLE: "-"}
+COLOURS = {PASSED: "\x1b[32m", WARNED: "\x1b[33m", FAILED: "\x1b[1;31m", NOT_APPLICABLE: "\x1b[2m"}
 PLAIN = "\x1b[0m"
 NARROWEST, WIDEST = 50, 120
 NAME, VERDICT = 14, 6
@@ -34,10 +34,10 @@ def render(examination: Examination, seconds: float, width: int, colour: bool) -
 
 
 def render_findings(findings: Sequence[Finding], width: int, colour: bool) -> str:
-    """A line a check, then what is known of each failure."""
+    """A line a check, then what is known of each that failed or warns."""
     width = _bounded(width)
     lines = "\n".join(_line(finding, width, colour) for finding in findings)
-    failures = [_failure(finding, width, colour) for finding in findings if finding.verdict == FAILED]
+    failures = [_failure(finding, width, colour) for finding in findings if finding.verdict in (FAILED, WARNED)]
     return "\n\n".join([lines, *failures])
 
 
@@ -58,7 +58,7 @@ def _line(finding: Finding, width: int, colour: bool) -> str:
 def _failure(finding: Finding, width: int, colour: bool) -> str:
     rows = [("what differs", finding.differs), ("by how much", _by(finding)), ("usual cause", finding.cause),
             ("next move", finding.remedy)]
-    heading = f"{_coloured(SHOWN[FAILED], FAILED, colour)}: {finding.check}"
+    heading = f"{_coloured(SHOWN[finding.verdict], finding.verdict, colour)}: {finding.check}"
     return "\n".join([heading, *(_hung(f"  {name:12}  ", text, width) for name, text in rows if text)])
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -44,16 +45,20 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """A job's plan cut to ``plan.global_batch`` examples a step, what is known of its data, and how exact it is.
+    """A job's plan cut to ``plan.global_batch`` examples a step, and how exact it is.
 
     limit   how far apart sums taken in another order may be;  note: why not in fp64, where it is not
     """
 
     job: Job
     plan: Plan
-    data: Finding
     limit: float
     note: str = ""
+
+    @cached_property
+    def data(self) -> Finding:
+        """What the check of the job's examples found."""
+        return carried_out("examples", lambda: examples(self.job))
 
     @property
     def whole(self) -> list[int]:
@@ -86,7 +91,7 @@ def make_sample(job: Job, wanted: int, workers: int) -> Sample:
         job.plan, global_batch=batch, ghost_batch=max(2, min(job.plan.ghost_batch, batch // max(PASSES, 2 * most))),
         precision="fp64", compression="none", loss_scale=1.0, clip_norm=None, workers=1, accumulate=1,
         local_batch=batch, loader_workers=0, noise_every=0)
-    sample = Sample(job, plan, carried_out("examples", lambda: examples(job)), CLOSE)
+    sample = Sample(job, plan, CLOSE)
     try:
         dtype = _loss_type(sample)
     except HvdscaleError:

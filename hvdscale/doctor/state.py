@@ -20,7 +20,7 @@ from ..step import DataParallelStep
 from ..workers import Lone
 from ..workload import measured
 from .crew import on_each
-from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
+from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding
 from .sample import Sample
 
 BEFORE = 2                  # steps before the checkpoint
@@ -81,6 +81,12 @@ def evaluation(sample: Sample, workers: Lone) -> Finding:
     name, job, model = "evaluation", sample.job, sample.model()
     splits = {split: data.first(min(len(data), MEASURED)) for split, data in job.data.evaluated(
         job.plan.train_eval_examples).items() if len(data)}
+    target = job.plan.stop_target
+    if target and target.split not in splits:
+        return Finding(name, FAILED, "the splits that are evaluated", f"the target {target} names the {target.split} "
+                       f"split, which has no examples: {target.column} is always NaN, and never meets it",
+                       cause=f"load gives no {target.split} split, or an empty one", remedy="give load's Data examples "
+                       f"of {target.split}, or set a target on {' or '.join(splits) or 'another split'} (--target)")
     if not splits:
         return Finding(name, NOT_APPLICABLE, "no split has an example")
 
@@ -97,6 +103,14 @@ def evaluation(sample: Sample, workers: Lone) -> Finding:
         counted = {chunk: _counts(sample, model, splits, chunk) for chunk in CHUNKS}
     looked_at = (f"{', '.join(f'{len(data)} of {split}' for split, data in splits.items())} in chunks of {CHUNKS[0]} "
                  f"and {CHUNKS[1]}, on {', '.join(map(str, (1, *counts)))} workers")
+    undefined = [column for column, value in alone[CHUNKS[0]].items() if value != value]
+    broken = [column for column in undefined if counted[CHUNKS[0]].get(column)]
+    if broken:
+        return Finding(name, FAILED, looked_at, f"{_are_nan(broken)}, though the data are finite",
+                       cause="measure divides zero by zero, or takes the logarithm or root of a negative number; the "
+                       "NaN of one example makes the mean of its whole split NaN, which never meets a target",
+                       remedy="find the example, as by torch.isnan in measure, and leave out of sum and count what has "
+                       "no value")
     for column, values in counted[CHUNKS[0]].items():
         other = counted[CHUNKS[1]][column]
         if values != other:
@@ -122,7 +136,22 @@ def evaluation(sample: Sample, workers: Lone) -> Finding:
              if count != len(splits[column.split("/")[0]])}
     per = "the counts that measure gives add up alike" if whole else "each example counts once"
     apart = max((_apart(value, alone[CHUNKS[1]][column]) for column, value in alone[CHUNKS[0]].items()), default=0.0)
+    if undefined:
+        per += f"; {_are_nan(undefined)}"
+    valued = {column.partition("/")[2] for column, value in alone[CHUNKS[0]].items() if value == value}
+    needed = [column for column in undefined if column.partition("/")[2] not in valued or (
+        target and column == target.column)]            # else its workload measures it on some splits alone
+    if needed:
+        return Finding(name, WARNED, f"{looked_at}; {per}", f"{_are_nan(needed)} before the first step",
+                       cause="its count is 0 in these examples, as of a metric over predictions that an untrained "
+                       "model does not make; or summarize gives NaN",
+                       remedy="see whether it has a value after some steps (hvdscale-train --steps 20); while it is "
+                       "NaN, it meets no target")
     return Finding(name, PASSED, f"{looked_at}; {per}", by=apart, limit=sample.limit)
+
+
+def _are_nan(columns: list[str]) -> str:
+    return f"{', '.join(columns)} {'are' if len(columns) > 1 else 'is'} NaN"
 
 
 def _apart(a: float, b: float) -> float:

@@ -1,12 +1,14 @@
 """Jobs of users' own, as tests need them: each is a workload that hvdscale-train can be given by module:object."""
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from hvdscale.modules import Dropout
 from hvdscale.workload import Data, Draws, MapSplit, Split, Workload
 
 COMMON = dict(lr=0.05, global_batch=12, base_batch=12, steps=6, eval_every=3, eval_batch=5, ghost_batch=4,
@@ -61,6 +63,16 @@ class Tokens(Workload):
     def measure(self, model, batch):
         losses = self.losses(model, batch)
         return {"nats": (losses.sum(), len(losses)), "odd": ((batch["words"] % 2).sum(), batch["is_word"].sum())}
+
+
+class Dropped(Tokens):
+    """Tokens with our dropout, a local batch and no ghost batch of its own."""
+
+    defaults = {**{key: value for key, value in COMMON.items() if key not in ("ghost_batch", "global_batch")},
+                "local_batch": 16}
+
+    def build(self, width=8):
+        return nn.Sequential(nn.Embedding(11, width), Dropout(0.3), nn.Linear(width, 3))
 
 
 class Some(Tokens):
@@ -125,13 +137,65 @@ class TwoTerms(Workload):
                 "accuracy": ((logits.argmax(1) == labels).sum(), n)}
 
 
+class NeverF1(TwoTerms):
+    """Beside the means a metric that is made of a part, and is NaN always."""
+
+    metrics = {**TwoTerms.metrics, "macro_f1": "max"}
+    summarized, parts = ("macro_f1",), {"calls": 1}
+
+    def measure(self, model, batch):
+        return {**super().measure(model, batch), "calls": torch.ones(1)}
+
+    def summarize(self, means, parts):
+        return {"macro_f1": np.nan}
+
+
+class Mistaken(NeverF1):
+    """With the mistake that MISTAKE names: a method that raises, or what it gives."""
+
+    def load(self, data_dir):
+        return super().load(self.raises("load"))
+
+    def loss(self, model, batch):
+        self.raises("loss")
+        return super().loss(model, batch)
+
+    def measure(self, model, batch):
+        self.raises("measure")
+        return {**super().measure(model, batch), "calls": torch.ones(3 if os.environ["MISTAKE"] == "length" else 1)}
+
+    def summarize(self, means, parts):
+        self.raises("summarize")
+        given = {"name": {"f1": 0.5}, "two": {"macro_f1": [1, 2]}}.get(os.environ["MISTAKE"])
+        return given or {"macro_f1": 1 / (parts["calls"].item() - 1)}
+
+    @staticmethod
+    def raises(method):
+        if os.environ["MISTAKE"] == method:
+            raise ValueError("mistaken")
+
+
+class Empty(TwoTerms):
+    """Without examples in the splits that it is told."""
+
+    def __init__(self, *empty):
+        self.empty = empty
+
+    def load(self, data_dir):
+        data = super().load(data_dir)
+        return replace(data, **{name: getattr(data, name).first(0) for name in self.empty})
+
+
 class Bare(Workload):
     """What a workload must not be."""
 
     dataset, metrics, defaults = 7, ("error",), None
 
 
-TOKENS, HALF, NONE, TWO_TERMS, BARE = Tokens(), Some(2), Some(0), TwoTerms(), Bare()
+TOKENS, DROPPED, HALF, NONE, TWO_TERMS, BARE = Tokens(), Dropped(), Some(2), Some(0), TwoTerms(), Bare()
+
+MISTAKEN = Mistaken()
+NEVER_F1, NO_VAL, NO_TEST, NO_VAL_NOR_TEST = NeverF1(), Empty("val"), Empty("test"), Empty("val", "test")
 
 
 class Halved(torch.optim.Optimizer):

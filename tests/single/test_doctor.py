@@ -11,16 +11,21 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from hvdscale.cli.doctor import say_on
+from click.testing import CliRunner
+
+from hvdscale.cli.doctor import command, say_on
 from hvdscale.doctor.crew import on_each
 from hvdscale.doctor.examine import Examination, in_this_process
-from hvdscale.doctor.examples import digest, same_on_ranks, shards
-from hvdscale.doctor.finding import FAILED, NOT_APPLICABLE, PASSED, Finding, carried_out
+from hvdscale.doctor.examples import shards
+from hvdscale.doctor.finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding, carried_out
+from hvdscale.doctor.notes import notes
+from hvdscale.doctor.padding import padding
 from hvdscale.doctor.passes import gradients, last_batch, losses
+from hvdscale.doctor.ranks import PROCESS, RANK, broken, digest, same_on_ranks, why_not_the_same
 from hvdscale.doctor.report import render, render_findings
 from hvdscale.doctor.sample import make_sample
 from hvdscale.doctor.settings import decay, learning_rate
-from hvdscale.doctor.state import checkpoint
+from hvdscale.doctor.state import checkpoint, evaluation
 from hvdscale.job import prepare
 from hvdscale.workers import Lone
 
@@ -44,7 +49,8 @@ def failures(name, **layer):
 @pytest.mark.parametrize("name, layer", [
     ("sound", {}), ("torchs_own", {}), ("digits/fc", {}), ("sound", dict(last_batch="short", ghost_batch="global")),
     ("sound", dict(precision="bf16", optimizer="lamb", decay="cosine", accumulate=2)),
-    ("pairs", dict(group_by_group="always")),
+    ("pairs", dict(group_by_group="always")), ("packed", {}), ("masked_attention", {}), ("masked_mean", {}),
+    ("masked_convolution", {}), ("even_gru", {}), ("by_global_generator", {}),
     ("torchs_own", dict(last_batch="short", optimizer="adamw", train_subset=30))])
 def test_a_sound_job_passes_every_check(name, layer):
     assert failures(name, **layer) == {}
@@ -69,6 +75,20 @@ def test_a_sound_job_passes_every_check(name, layer):
     ("metric_mean", {}, "evaluation", "train/error between the two ways to cut", "a mean where a sum is asked for"),
     ("own_generator", {}, "random numbers", r"layers.4 \(OwnGenerator\)", "of its own.*layers.4 holds a Generator"),
     ("own_generator", {}, "gradients", "the mean gradient of", "generator of its own"),
+    ("mean_loss_with_noise", {}, "losses", "the loss of the whole batch", "a mean where a sum is asked for"),
+    ("unseeded", {}, "random numbers", "their gradients", "without a seed"),
+    ("unseeded", {}, "losses", "the loss of the whole batch", "without a seed"),
+    ("by_second", {}, "random numbers", "their gradients", "seeded by the time"),
+    ("padding_in_gru", {}, "padding", r"the loss is .*; it enters in gru \(GRU\)", "how far a batch is padded"),
+    ("padding_in_gru", {}, "losses", "the loss of the whole batch is", "how far a batch is padded"),
+    ("padding_in_gru", {}, "evaluation", "train/cross_entropy between", "how far a batch is padded"),
+    ("padding_in_gru", dict(group_by_group="never"), "padding", "the loss is", "how far a batch is padded"),
+    ("padding_in_attention", {}, "padding", r"in attention \(MultiheadAttention\)", "how far a batch is padded"),
+    ("padding_in_mean", {}, "padding", r"before drop \(Dropout\), or in it", "how far a batch is padded"),
+    ("padding_in_convolution", {}, "padding", r"convolutions.2 \(Conv1d\)", "how far a batch is padded"),
+    ("padding_in_measure", {}, "padding", r"the count of error is \d+ and \d+", "how far a batch is padded"),
+    ("padding_in_measure", {}, "evaluation", "the count of train/error is", "how far a batch is padded"),
+    ("not_a_number", {}, "evaluation", "^train/error is NaN", "the NaN of one example"),
     ("sound", dict(optimizer=f"{MADE}:Decaying"), "weight decay", "layers.0.bias, layers.1.weight.* decay unasked",
      "the optimizer decays by itself"),
     ("sound", dict(optimizer=f"{MADE}:Pickled"), "checkpoint", "state/0/counted is a Counted", "pickling"),
@@ -153,12 +173,100 @@ def test_the_learning_rate_is_shown_where_it_turns():
         ("step 30", 5e-4), ("step 39", 5e-4)]
 
 
+@pytest.mark.parametrize("name", ["padding_in_gru", "padding_in_attention", "padding_in_mean"])
+def test_padding_is_not_blamed_on_a_layer_that_takes_each_example_alone(name):
+    for finding in failures(name).values():
+        assert "group_by_group" not in finding.remedy and "joins the examples" not in finding.cause
+    assert re.search("pack the sequences.*mask", failures(name)["padding"].remedy)
+
+
+def test_padding_in_statistics_of_batch_norm_is_a_warning_where_the_worker_count_does_not_show():
+    by_group, whole = (padding(sample("padding_in_norm", group_by_group=said)) for said in ("auto", "never"))
+    assert by_group.verdict == WARNED and "in training, the loss is" in by_group.differs
+    assert "any number of workers" in by_group.cause and "batch-norm" in by_group.remedy
+    assert whole.verdict == FAILED and "any number of workers" not in whole.cause
+
+
+def test_what_never_pads_has_no_padding_to_check():
+    for name in ("sound", "even_gru"):
+        assert padding(sample(name)).verdict == NOT_APPLICABLE
+    assert re.search(r"examples of train, the batch\['sequence'\] padded to \d and to \d.*: the same results",
+                     padding(sample("packed")).looked_at)
+
+
+def test_a_metric_that_counts_nothing_yet_is_a_warning_that_names_it():
+    found = evaluation(sample("nothing_counted"), Lone())
+    assert found.verdict == WARNED
+    assert found.differs == "train/error, val/error, test/error are NaN before the first step"
+    assert "FAILED" not in render_findings([found], 80, False)
+    assert "warned: evaluation" in render_findings([found], 80, False)
+
+
+def test_a_metric_that_has_a_value_on_another_split_is_a_warning_only_where_the_target_names_it():
+    for target, verdict, differs in (("none", PASSED, ""), ("train/error<0.1", PASSED, ""),
+                                     ("val/error<0.1", WARNED, "val/error is NaN before the first step")):
+        found = evaluation(sample("some_counted", target=target, train_eval_examples=61), Lone())
+        assert (found.verdict, found.differs) == (verdict, differs)
+        assert "val/error, test/error are NaN" in found.looked_at
+
+
+def test_an_empty_split_that_no_target_names_is_no_fault():
+    assert evaluation(sample("no_test", target="val/error<0.1"), Lone()).verdict == PASSED
+
+
+def nothing_known(what, part):
+    return part, "a remedy"
+
+
 def test_ranks_that_have_other_data_are_named():
-    whole = digest(job("sound"))
-    assert same_on_ranks([whole, dict(whole)], "two").verdict == PASSED
-    other = same_on_ranks([whole, whole, {**whole, "example 3 of val": "another"}], "three")
-    assert other.verdict == FAILED and other.differs == "example 3 of val is another on rank 2 than on rank 0"
-    assert same_on_ranks([{"error": "no file"}] * 2, "two").verdict == NOT_APPLICABLE
+    whole = digest(sample("sound"))
+    assert same_on_ranks([whole, dict(whole)], "two", 1e-9, nothing_known).verdict == PASSED
+    changed = {**whole, "example 3 of val": whole["example 3 of val"]._replace(value="another")}
+    other = same_on_ranks([whole, whole, changed], "three", 1e-9, nothing_known)
+    assert other.verdict == FAILED and other.differs == "example 3 of val is not the same on rank 2 as on rank 0"
+    assert same_on_ranks([broken("no file")] * 2, "two", 1e-9, nothing_known).verdict == NOT_APPLICABLE
+    one = same_on_ranks([whole, broken("no file")], "two", 1e-9, nothing_known)
+    assert one.verdict == FAILED and one.differs.endswith("on rank 1 as on rank 0: no file")
+
+
+@pytest.mark.parametrize("part, differs", [
+    ("load", "example 0 of train"), ("build", "the model's layers.5.bias, as built,"), ("read", "example 0 of train"),
+    ("collate", "example 0 of train"), ("loss", "the gradient of the loss of the same 46 examples under the same seed"),
+    ("measure", "train/cross_entropy of the same examples by the same model")])
+@pytest.mark.parametrize("variable", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
+def test_a_rank_in_any_part_of_the_job_is_seen_on_the_same_examples_under_the_same_seed(
+        monkeypatch, variable, part, differs):
+    by_rank = []
+    for number in range(2):
+        monkeypatch.setenv(variable, str(number))
+        by_rank.append(digest(sample(f"{part}_by_{variable}")))
+    found = same_on_ranks(by_rank, "two", 1e-9, nothing_known)
+    assert found.differs == f"{differs} is not the same on rank 1 as on rank 0"
+    assert found.cause == ("read" if part in ("load", "collate") else part)
+
+
+def test_numbers_are_the_same_up_to_the_limit_and_where_both_are_nan():
+    what = "train/error of the same examples by the same model"
+    measured = digest(sample("sound"))[what]
+    [value] = measured.value
+    for one, other, verdict in ((value, value * (1 + 1e-12), PASSED), (value, value * 1.01, FAILED),
+                                (value, math.nan, FAILED), (math.nan, math.nan, PASSED)):
+        pair = [{what: measured._replace(value=[number])} for number in (one, other)]
+        assert value > 0 and same_on_ranks(pair, "two", 1e-9, nothing_known).verdict == verdict
+
+
+def test_two_processes_of_one_rank_tell_a_rank_from_what_changes_with_the_process():
+    cut, what = sample("sound"), "example 0 of train"
+    one = digest(cut)
+    another = {**one, what: one[what]._replace(value="another")}
+    assert why_not_the_same(cut, what, "load", lambda: [one, one], RANK)[0] == RANK
+    assert why_not_the_same(cut, what, "load", lambda: [one, another], RANK)[0] == PROCESS
+
+
+def test_a_loss_that_is_never_the_same_is_not_called_a_matter_of_the_rank():
+    cut = sample("unseeded")
+    cause, remedy = why_not_the_same(cut, "the gradient", "loss", lambda: pytest.fail("is not asked"), RANK)
+    assert "without a seed" in cause and remedy == "see the check 'random numbers' first"
 
 
 def test_simulated_workers_sum_and_gather_in_rank_order():
@@ -231,6 +339,26 @@ def test_an_examination_is_sound_where_nothing_failed():
     assert some.sound and not replace(some, findings=tuple(FOUND)).sound
     said = render(some, 1.5, 80, False)
     assert "- a note" in said and said.endswith("1 passed, 1 -; 1.5 s".replace("1 -", "1 not applicable"))
+
+
+@pytest.mark.parametrize("name, said", [
+    ("torchs_own", "slower; the modules of hvdscale.modules are faster$"),
+    ("packed", "slower; where all are of one length, group_by_group=never is faster$"),
+    ("by_global_generator", "random numbers of its own, so .* but slower$")])
+def test_what_would_be_faster_is_said_where_something_would(name, said):
+    cut = sample(name)
+    [note] = [note for note in notes(cut.job, cut) if "each ghost group goes through it alone" in note]
+    assert re.search(said, note)
+
+
+def test_the_help_lists_what_the_doctor_heeds_and_takes_what_a_run_would_write():
+    done = CliRunner().invoke(command, ["--help"])
+    listed = re.findall(r"^  (--[\w-]+)", done.output, re.M)
+    assert {"--global-batch", "--init-from", "--sample"} <= set(listed)
+    assert not {"--checkpoint", "--resume", "--log", "--save-model", "--overwrite", "--list"} & set(listed)
+    assert re.findall(r"(\S+) --list", done.output) == ["(`hvdscale-train"]         # the workloads; presets are broken
+    taken = ["w", "--checkpoint", "kept", "--resume", "auto", "--log-file", "w.h5", "--save-model", "m.pt"]
+    assert CliRunner().invoke(command, taken, standalone_mode=False).return_value[0] == "w"
 
 
 def test_no_checkpoint_is_left_behind(tmp_path, monkeypatch):

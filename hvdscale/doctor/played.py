@@ -1,0 +1,64 @@
+"""A process plays one rank of several: variables, Horovod and torch answer as under a launcher, and so does its host.
+
+    environment(1, 2)               the variables of such a process
+    play(1, 2)                      Horovod's and torch's calls, before the job's code is imported
+    on_host("node1")                the name of its machine
+
+Nothing is joined: code that communicates fails, or waits in vain.
+"""
+from __future__ import annotations
+
+import os
+import platform
+import socket
+
+import torch
+
+# how launchers, and programs made for them, tell a process its rank, and the number of processes
+RANKS = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "PMI_RANK",
+         "RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID")
+SIZES = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", "PMI_SIZE",
+         "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS")
+MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}      # of torch.distributed
+OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "HOROVOD_", "PRTE_", "ORTE_")
+
+
+def bare() -> dict[str, str]:
+    """This process's variables without those of its launcher."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
+
+
+def environment(rank: int, size: int) -> dict[str, str]:
+    """The variables of a process that a launcher started as this rank of so many."""
+    return {**MEETING, **bare(), **dict.fromkeys(RANKS, str(rank)), **dict.fromkeys(SIZES, str(size))}
+
+
+def play(rank: int, size: int) -> None:
+    """Have Horovod and torch.distributed tell this process that it is this rank of so many.
+
+    As in a run, Horovod is there already where several workers are, and torch.distributed once the job asks for it.
+    """
+    ranks = {"rank": rank, "local_rank": rank, "cross_rank": 0, "size": size, "local_size": size, "cross_size": 1}
+    try:
+        from horovod.common.basics import HorovodBasics
+    except ImportError:
+        pass
+    else:
+        for name, value in {**ranks, "is_initialized": size > 1, "init": None, "shutdown": None}.items():
+            setattr(HorovodBasics, name, _answer(value))
+    begun = []
+    for name, value in {"get_rank": rank, "get_world_size": size, "get_node_local_rank": rank}.items():
+        setattr(torch.distributed, name, _answer(value))
+    torch.distributed.init_process_group = lambda *_, **__: begun.append(True)
+    torch.distributed.is_initialized = lambda: bool(begun)
+
+
+def on_host(name: str) -> None:
+    """Have the system's calls give this name for the machine."""
+    system = os.uname()
+    os.uname = _answer(os.uname_result((system.sysname, name, *system[2:])))
+    socket.gethostname = platform.node = _answer(name)
+
+
+def _answer(value):
+    return lambda *_, **__: value
