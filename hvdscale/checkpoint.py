@@ -76,6 +76,14 @@ def read(path: str) -> dict:
     return state
 
 
+def read_plan(path: str) -> dict | None:
+    """The plan in a checkpoint, without reading its tensors; None where ``read`` would say what is wrong."""
+    try:
+        return json.loads(torch.load(path, map_location="cpu", weights_only=True, mmap=True)["plan"])
+    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError):
+        return None
+
+
 def write(path: str, state: dict) -> None:
     """Write a checkpoint whole or not at all; raises CheckpointError."""
     temporary = path + TEMPORARY

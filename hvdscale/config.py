@@ -43,9 +43,9 @@ class Settings:
     accumulate: int = _key(1, "passes a worker adds up for one step", True, least=1)
     max_local_batch: int | None = _key(
         None, "the most examples that a worker's memory takes at once; sets accumulate", True, least=1)
-    ghost_batch: int = _key(
-        32, "examples that share batch-norm statistics and a dropout stream, at any worker count: a number, or global",
-        True, least=2, word="global")
+    ghost_batch: int | None = _key(
+        None, "examples that share batch-norm statistics and a dropout stream, at any worker count: a number, or "
+        "global; by default 32, or fewer where the model runs one ghost group at a time", True, least=2, word="global")
     group_by_group: str = _key(
         "auto", "one pass a ghost group: auto where the model has torch's own batch-norm or draws random numbers "
         "itself, always, never", choices=("auto", "always", "never"))

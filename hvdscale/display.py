@@ -5,12 +5,14 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 
 from .ends import Outcome, Start
 from .launch import launched
 from .plan import Plan
 from .printable import printable
+from .report.numbers import counted
 from .scaling import lr_factor
 
 LINE_SECONDS, BAR_SECONDS, WIDTH = 2.0, 0.1, 24
@@ -37,10 +39,15 @@ class Quiet:
 
 
 class Display(Quiet):
-    """Progress of a plan, with the metric that the target names (else the validation error or loss)."""
+    """Progress of a plan, with the metric that the target names (else the validation error or loss).
 
-    def __init__(self, plan: Plan, metrics: Iterable[str], out=sys.stdout, clock=time.monotonic):
-        self._plan, self._out, self._clock = plan, out, clock
+    empty  splits without examples, whose metrics are NaN and are not shown
+    """
+
+    def __init__(self, plan: Plan, metrics: Iterable[str], empty: Collection[str] = (), out=sys.stdout,
+                 clock=time.monotonic):
+        self._plan, self._out, self._clock, self._empty = plan, out, clock, empty
+        self._first, self._seen, self._nans = None, Counter(), Counter()       # evaluations, by what they measured
         self._bar = on_terminal(out)
         target = plan.stop_target
         self._column = target.column if target else f"val/{[*metrics][-1]}"
@@ -53,6 +60,7 @@ class Display(Quiet):
         print(printable(text), file=self._out, flush=True)
 
     def evaluation(self, step, measured):
+        self._note_nans(step, measured)
         self._value = f"{measured.get(self._column, float('nan')):.4g}"
         if step == 0 or step == self._plan.budget_steps:
             self._show(step)
@@ -68,13 +76,29 @@ class Display(Quiet):
     def measured(self, outcome):
         if outcome.measured:
             at = f"at step {outcome.evaluated}: " if outcome.evaluated != outcome.step else ""
-            found = {name: value for name, value in outcome.measured.items() if value == value} or outcome.measured
-            values = ", ".join(f"{name} {value:.4g}" for name, value in sorted(found.items()))
+            values = ", ".join(f"{name} {value:.4g}" for name, value in sorted(self._shown(outcome.measured).items()))
             self.say(f"  {at}{values}")
+        for name, count in self._nans.items():
+            since = f" since step {self._first}" if self._first else ""
+            self.say(f"  note: {name} was NaN at {count} of {counted(self._seen[name], 'evaluation')}{since}")
 
     def end(self):
         if self._shown_step >= 0:
             self._erase()
+
+    def _shown(self, measured):
+        """What was measured, but for splits without examples."""
+        return {name: value for name, value in measured.items() if name.partition("/")[0] not in self._empty}
+
+    def _note_nans(self, step, measured):
+        shown = self._shown(measured)
+        self._first = step if self._first is None else self._first
+        self._seen.update([*shown])
+        for name in [name for name, value in shown.items() if value != value]:
+            if name not in self._nans:
+                never = ", which never meets the target" if self._plan.target and name == self._column else ""
+                self.say(f"  note: {name} is NaN at step {step}{never}")
+            self._nans[name] += 1
 
     def _show(self, step):
         self._drawn, self._shown_step = self._clock(), step

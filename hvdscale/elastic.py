@@ -33,7 +33,7 @@ COST = 0.01         # share of the time that commits may take, where commit_ever
 class Memory:
     """One worker's; empty in one that has just been started.
 
-    batch       the job's global batch, and the most examples of a pass: keys of the settings
+    batch       the job's global batch, its ghost batch and the most examples of a pass: keys of the settings
     log         path of the log, once there is one
     sure        the last state that all ranks copied, whose rows are in the log whatever becomes of rank 0
     newest      a later one: others may not have copied it yet, and its rows be lost with the process that writes them
@@ -78,7 +78,7 @@ class Memory:
             if joins_examples(plan, model):         # fewer workers than share a ghost group now must take it whole
                 groups = group_bounds(plan.global_batch, plan.ghost_batch)
                 most = max(most, *(stop - start for start, stop in zip(groups, groups[1:])))
-            self.batch = {"global_batch": plan.global_batch, "max_local_batch": most}
+            self.batch = {"global_batch": plan.global_batch, "max_local_batch": most, "ghost_batch": plan.ghost_batch}
 
     def start(self, found: Start) -> Start:
         """Where the group starts: where the job was, or where it would start anew, in the same log."""

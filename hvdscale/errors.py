@@ -4,13 +4,20 @@ A message names the rule broken, the values met, what would be accepted and the 
 without a traceback and exit with ``exit_code``.
 """
 
+import os
+import sysconfig
 import traceback
 
+_LIBRARIES = tuple(os.path.join(folder, "") for folder in (
+    os.path.dirname(__file__), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))))
 
-def where_raised(error: Exception) -> str:
-    """File and line that raised an error of the user's own code."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{frame.filename}:{frame.lineno}"
+
+def describe_raised(error: Exception) -> str:
+    """An error of the user's own code in a line, with the innermost line of that code, or else of any, it came from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, "<"))]
+    frame = (own or frames)[-1]
+    return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
 
 
 class HvdscaleError(Exception):

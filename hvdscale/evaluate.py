@@ -6,18 +6,42 @@ means are taken from it in one order. So the result does not depend on the worke
 """
 from __future__ import annotations
 
+import contextlib
 import math
 
 import numpy as np
 import torch
 from torch import nn
 
+from .generators import OwnGenerators
 from .loading import Loader
 from .precision import PARAMETERS, autocast
 from .shards import Visits
-from .splits import refuse_not_finite
+from .splits import refuse_not_finite, to_device
+from .statistics import Buffers
 from .workers import Lone
 from .workload import Split, Workload, mean_metrics, measured, summarized
+
+
+TRIED = 2           # examples that are measured before there is a log
+
+
+@torch.no_grad()
+def try_measuring(workload: Workload, split: Split, model: nn.Module, precision: str, device: torch.device) -> None:
+    """Measure and summarize the split's first examples, and leave no trace; raises what the workload's code raises.
+
+    So a mistake in it is an error before there is a log. A number that so few examples do not have is none.
+    """
+    first = np.arange(min(TRIED, len(split)))
+    training = model.training
+    with OwnGenerators(device), Buffers(model).kept(), autocast(precision, device):
+        batch = to_device(split.take(Visits(first, np.zeros_like(first))), device, PARAMETERS[precision])
+        found = measured(workload, model.eval(), batch)
+    model.train(training)
+    if workload.summarized:
+        means = {metric: total / count if count else math.nan for metric, (total, count) in found.sums.items()}
+        with contextlib.suppress(ArithmeticError):
+            summarized(workload, means, {name: np.array(values) for name, values in found.parts.items()})
 
 
 class Evaluator:
@@ -60,8 +84,9 @@ class Evaluator:
         means = {split: self._means(sums[split]) for split in splits}
         self._look_at({split for split in splits if not all(map(math.isfinite, means[split].values()))}, chunks)
         if self.workload.summarized:
-            for split in set(owners.tolist()):
-                means[split] |= self._summary(means[split], sums[split])
+            with self.workers.together("the evaluation"):
+                for split in dict.fromkeys(owners.tolist()):
+                    means[split] |= self._summary(means[split], sums[split])
         return {f"{split}/{metric}": means[split].get(metric, math.nan)
                 for split in splits for metric in self.workload.metrics}
 

@@ -5,7 +5,7 @@ import importlib
 import os
 import sys
 
-from .errors import UsageError, where_raised
+from .errors import UsageError, describe_raised
 
 
 def import_object(name: str, what: str):
@@ -18,8 +18,7 @@ def import_object(name: str, what: str):
     except (ImportError, SyntaxError) as error:
         raise UsageError(f"{what} {name!r} cannot be imported: {error}") from None
     except Exception as error:                  # the module is the user's: anything
-        raise UsageError(f"{what} {name!r} cannot be imported: {type(error).__name__}: {error} "
-                         f"({where_raised(error)})") from None
+        raise UsageError(f"{what} {name!r} cannot be imported: {describe_raised(error)}") from None
     if not hasattr(found, attribute):
         there = [key for key, value in vars(found).items() if not key.startswith("_") and
                  getattr(value, "__module__", module) == module]

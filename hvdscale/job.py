@@ -13,20 +13,22 @@ import torch
 
 from . import workers as group
 from .checkpoint import Checkpoints, Folder, Kept
-from .config import Settings
+from .config import KEYS, Settings
 from .display import Display, Quiet, describe, regrouped
 from .elastic import Committed, Memory, refuse_commit_every
 from .ends import FAILED, Outcome, Start, Stop
 from .errors import HvdscaleError, PlanError, RanksDifferError, UsageError
+from .evaluate import try_measuring
 from .journal import TRIAL, Journal, Silent, open_log, parts_of_steps
-from .launch import usable_cores
 from .log.schema import Status
 from .noise import log_columns, why_not_measured
-from .model import PADDED, fit_to_groups, make_model, share_model
+from .model import fit_to_groups, how_to_be_faster, make_model, share_model
 from .optimizers import make_optimizer
 from .plan import Place, Plan, settle
 from .precision import set_arithmetic
+from .resume import known_ghost_batch
 from .snapshot import Progress
+from .target import SPLITS
 from .train import run
 from .weights import check_writable, load_weights, save_weights
 from .workers import Lone
@@ -97,10 +99,17 @@ def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None 
         device = group.device(settings.device, workers.local_rank)
     with workers.together("the data"):
         data = memory.data or read_data(workload, settings)
+    place = Place(workers.size, *_host_share(hosts, 0), device.type)
+
+    def plan_with(**by_default: int) -> Plan:
+        defaults, *typed = memory.settle(settings).layers
+        asked = Settings.build({**defaults, **by_default}, *typed)
+        plan = settle(asked, workload, len(data.train), len(data.val), place)
+        return with_data(plan, data.model_args, data.record)
+
     with workers.together("the plan"):
-        place = Place(workers.size, *_host_share(hosts, 0), device.type)
-        plan = settle(memory.settle(settings), workload, len(data.train), len(data.val), place)
-        plan = with_data(plan, data.model_args, data.record)
+        plan = plan_with()
+        refuse_empty_splits(plan, settings, data)
         refuse_commit_every(settings, workers)
         set_arithmetic(plan.precision, plan.deterministic, device)
         if device.type == "cpu":
@@ -118,9 +127,16 @@ def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None 
             check_writable(settings.save_model)
     agree_on(plan, data, workers)
     share_model(model, workers)
+    known = known_ghost_batch(settings, workers)
     with workers.together("the model"):
-        plan, reason = fit_to_groups(plan, settings.group_by_group, workload, data.train, model, device)
+        plan, reason = fit_to_groups(
+            plan, settings.group_by_group, workload, data.train, model, device,
+            None if settings.ghost_batch else lambda default: plan_with(ghost_batch=known or default))
         optimizer = make_optimizer(plan, model)
+        splits = data.evaluated(plan.train_eval_examples)
+        measurable = [splits[name] for name in plan.eval_splits if len(splits[name])]
+        if plan.eval_every and measurable:
+            try_measuring(workload, measurable[0], model, plan.precision, device)
     memory.keep(plan, data, model)
     return Job(name, plan, settings, workload, data, device, model, optimizer, reason)
 
@@ -139,6 +155,21 @@ def with_data(plan: Plan, model_args: Mapping, record: Mapping) -> Plan:
         raise UsageError(f"model_args.{name} = {plan.model_args[name]!r} cannot be set: the data says it "
                          f"({model_args[name]!r}); leave it out")
     return replace(plan, model_args={**model_args, **plan.model_args}, data={**plan.data, **record})
+
+
+def refuse_empty_splits(plan: Plan, settings: Settings, data: Data) -> None:
+    """Raise PlanError where the target, or the evaluations, are of a split without examples.
+
+    A test split may be left out of the data: it is wanted where the target or eval_splits names it.
+    """
+    target = plan.stop_target.split if plan.stop_target else None
+    optional = {"test"} if settings.eval_splits == KEYS["eval_splits"].default else set()
+    for split in plan.eval_splits if plan.eval_every else ():
+        if len(getattr(data, split)) == 0 and (split == target or split not in optional):
+            why = (f"the target {plan.target} is measured on it" if split == target else
+                   f"eval_splits = {settings.eval_splits!r} names it")
+            raise PlanError(f"the {split} split has no examples, but {why}, so every value would be NaN; give it "
+                            f"examples, or name other splits ({', '.join(SPLITS)})")
 
 
 def sketch(name: str, layers: list[dict], workers: Lone) -> str | None:
@@ -171,8 +202,8 @@ def settings_of(workload: Workload, layers: list[dict]) -> Settings:
 
 
 def _hosts(workers: Lone) -> list[tuple[str, frozenset, int]]:
-    """Of each rank its host, the cores that it may use there, and the workers there, those of other groups included."""
-    return workers.gather((socket.gethostname(), usable_cores(), workers.local_size), "hosts")
+    """Of each rank its host, the cores that workers have there, and their number, those of other groups included."""
+    return workers.gather((socket.gethostname(), workers.cores(), workers.local_size), "hosts")
 
 
 def _host_share(hosts: list[tuple[str, frozenset, int]], rank: int) -> tuple[int, int]:
@@ -259,7 +290,8 @@ def open_display(job: Job, log: str, workers: Lone, start: Start = Start()) -> Q
     """Rank 0's display, the others' quiet one."""
     if workers.rank:
         return Quiet()
-    display = Display(job.plan, job.workload.metrics)
+    empty = tuple(split for split in SPLITS if not len(getattr(job.data, split)))
+    display = Display(job.plan, job.workload.metrics, empty)
     if start.regrouped:
         display.say(regrouped(job.plan, start))
         return display
@@ -267,11 +299,12 @@ def open_display(job: Job, log: str, workers: Lone, start: Start = Start()) -> Q
     for note in (*job.data.notes, *start.notes):
         display.say(f"  note: {note}")
     if job.plan.group_by_group:
-        reason = job.bound_to_passes or "group_by_group = always"
-        faster = "; the modules of hvdscale.modules are faster"
-        if reason == PADDED:
-            faster = "; where all are of one length, group_by_group=never is faster"
-        display.say(f"  note: the model has {reason}, so each ghost group goes through it alone{faster}")
+        reason, faster = job.bound_to_passes, how_to_be_faster(job.bound_to_passes, job.model)
+        display.say(f"  note: the model has {reason or 'group_by_group = always'}, so each ghost group goes through it "
+                    f"alone{faster and '; ' + faster}")
+        if job.settings.ghost_batch is None:
+            display.say(f"  note: ghost batch {job.plan.ghost_batch}, by default and at any worker count: workers run "
+                        "whole groups, so each worker's share must hold at least one; --ghost-batch sets another")
     elif job.bound_to_passes:
         display.say(f"  note: the model has {job.bound_to_passes}, and group_by_group is never: updates depend on the "
                     "worker count")

@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import socket
-import subprocess
 import time
 from collections.abc import Iterable, Mapping
 
@@ -20,6 +19,7 @@ from .log.writer import LogWriter
 from .plan import Plan
 from .step import StepResult
 from .target import SPLITS
+from .version import commit_of
 
 TRIAL = 0       # a training run's log holds one trial
 BETTER = {"min": "smaller", "max": "larger"}
@@ -144,9 +144,5 @@ def versions() -> dict[str, str]:
 
 def commit() -> dict[str, str]:
     """The commit of the repository that the job is started in, with + where files differ from it; nothing elsewhere."""
-    try:
-        said = subprocess.run(["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"], text=True,
-                              capture_output=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return {"commit": said.stdout.strip()} if said.returncode == 0 else {}
+    found = commit_of(".")
+    return {"commit": found} if found else {}

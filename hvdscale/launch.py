@@ -5,13 +5,17 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from .errors import UsageError, WorkersError
 
+MOST_PER_CORE = 16      # workers that one machine is asked to start: each loads torch, in seconds of a core
 LAUNCHERS = ("horovodrun", "horovodrun-gloo", "mpirun", "srun")
 # what each launcher tells a process of the number of processes it started
 LAUNCHED = {"HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "srun",
@@ -29,6 +33,8 @@ TOLD = {
     "PMI_SIZE": ("PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ()),
 }
 
+SEEN_SECONDS = 5        # by then the processes that a launcher starts on one host have all begun
+
 
 def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.environ) -> str | None:
     """The launcher to use; None where there is none.
@@ -44,6 +50,35 @@ def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.envi
     if shutil.which(wanted.split("-")[0], path=environment.get("PATH")) is None:
         raise UsageError(f"--launcher {wanted}: there is no {wanted.split('-')[0]} on PATH")
     return wanted
+
+
+def refuse_too_many(workers: int, launcher: str | None, hosts: str | None,
+                    environment: Mapping[str, str] = os.environ) -> None:
+    """Raise UsageError, before anything is started, for more workers than there is room for.
+
+    Launchers do not say it well: horovodrun is silent for minutes, or shows a traceback. Without ``hosts`` in a Slurm
+    allocation, this is for Slurm to judge.
+    """
+    if hosts:
+        slots = sum(_slots(host) for host in hosts.split(","))
+        if workers > slots:
+            raise UsageError(f"--workers {workers}: --hosts {hosts} has room for {slots}; name more hosts, raise the "
+                             "numbers behind them, or start fewer workers")
+    elif launcher is not None and "SLURM_JOB_ID" not in environment:
+        cores = len(usable_cores())
+        if workers > MOST_PER_CORE * cores:
+            raise UsageError(f"--workers {workers}: this machine has {cores} core{'s' * (cores > 1)}, and at most "
+                             f"{MOST_PER_CORE * cores} workers are started on it ({MOST_PER_CORE} a core), as each "
+                             "loads PyTorch by itself. Start fewer, or name more machines by --hosts A:4,B:4; "
+                             "--accumulate makes the same updates with fewer workers")
+
+
+def _slots(host: str) -> int:
+    """The number behind a host's name, or 1; raises UsageError."""
+    name, colon, slots = host.partition(":")
+    if not name or colon and not (slots.isdecimal() and int(slots)):
+        raise UsageError(f"--hosts: {host!r} is no host and its number of workers, such as A:4")
+    return int(slots or 1)
 
 
 def launch_command(launcher: str | None, workers: int, command: list[str], hosts: str | None = None) -> list[str]:
@@ -112,17 +147,22 @@ def place() -> Process:
     Raises WorkersError where the launcher does not tell one of several processes its rank or local rank.
     """
     counted = _counted()
-    host = socket.gethostname()
     if counted is None:
-        return Process(None, 0, 1, 0, 1, f"{host}:{os.getpid()}")
+        return Process(None, 0, 1, 0, 1, f"{socket.gethostname()}:{os.getpid()}")
     launcher, size = LAUNCHED[counted], int(os.environ[counted])
-    rank, local_rank, local_size, job = TOLD[counted]
-    said = [os.environ[name] for name in job if os.environ.get(name)] or [f"{host}:{os.getppid()}"]
-    job = ":".join([launcher, *said])
+    rank, local_rank, local_size, _ = TOLD[counted]
+    job = _job(counted, os.environ, os.getppid())
     if size == 1:
         return Process(launcher, 0, 1, 0, 1, job)
     return Process(launcher, _told(launcher, size, rank), size, _told(launcher, size, local_rank),
                    _told(launcher, size, local_size), job)
+
+
+def _job(counted: str, environment: Mapping[str, str], parent: int) -> str:
+    """The name of the launch of a process with that environment and parent."""
+    names = TOLD[counted][3]
+    said = [environment[name] for name in names if environment.get(name)] or [f"{socket.gethostname()}:{parent}"]
+    return ":".join([LAUNCHED[counted], *said])
 
 
 def _told(launcher: str, size: int, name: str) -> int:
@@ -138,6 +178,54 @@ def _tasks_of_nodes(said: str) -> list[int]:
     return [int(tasks) for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", said) for _ in range(int(times or 1))]
 
 
+def killed_process(said: str) -> str:
+    """The process whose death ended a job, by what mpirun or horovodrun said: ``process 0 was killed by signal 9
+    (SIGKILL)``; "" where none was killed. The launcher may end the other processes before they can say anything."""
+    found = (re.search(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)", said)
+             or re.search(r"^Process (?:name: )?(\d+)(?: exit with status code |\nExit code: )(-\d+|1[3-9]\d)\b",
+                          said, re.M))
+    if not found:
+        return ""
+    number = abs(int(found[2])) % 128                           # a shell adds 128, Python puts a minus before
+    name = {one.value: one.name for one in signal.Signals}.get(number, "unknown")
+    why = ", as the kernel does where memory runs out" if number == signal.SIGKILL else ""
+    return f"process {found[1]} was killed by signal {number} ({name}){why}"
+
+
 def usable_cores() -> frozenset[int]:
     """The cores that this process may run on, by the system's numbers."""
     return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+
+
+def cores_of_launch(process: Process) -> frozenset[int]:
+    """The cores of this host that the processes of the launch may use between them.
+
+    A launcher may bind each process to cores of its own, and without MPI none can ask the others for theirs: the system
+    tells. Those that it does not show, as in a container of their own, are not counted.
+    """
+    end = time.monotonic() + SEEN_SECONDS
+    while True:
+        by_rank = {process.rank: usable_cores(), **_cores_by_rank(process)}
+        if len(by_rank) >= process.local_size or time.monotonic() > end:
+            return frozenset().union(*by_rank.values())
+        time.sleep(0.1)
+
+
+def _cores_by_rank(process: Process) -> dict[int, frozenset[int]]:
+    """Of each rank of the launch on this host that the system shows, the cores that it may use."""
+    found: dict[int, frozenset[int]] = {}
+    counted = _counted()
+    for place in Path("/proc").glob("[0-9]*") if counted else ():
+        with contextlib.suppress(OSError, ValueError):          # it has ended, or belongs to somebody else
+            variables = (entry.partition("=") for entry in os.fsdecode((place / "environ").read_bytes()).split("\0"))
+            environment = {name: value for name, _, value in variables}
+            rank = int(environment.get(TOLD[counted][0], ""))
+            if _job(counted, environment, _parent(place)) == process.job:
+                cores = frozenset(os.sched_getaffinity(int(place.name)))
+                found[rank] = min(found.get(rank, cores), cores, key=len)       # a script around it may be free to roam
+    return found
+
+
+def _parent(place: Path) -> int:
+    """The parent of the process of that folder of /proc."""
+    return int((place / "stat").read_text().rpartition(")")[2].split()[1])

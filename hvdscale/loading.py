@@ -25,7 +25,7 @@ from multiprocessing import forkserver, resource_tracker
 import torch
 from torch.utils.data import DataLoader
 
-from .errors import DataError, HvdscaleError, where_raised
+from .errors import DataError, HvdscaleError, describe_raised
 from .shards import Pass, Stream, Visits
 from .splits import MapSplit, Split, to_device
 
@@ -192,8 +192,7 @@ class _Taken:
         except HvdscaleError as error:
             return _Failure(str(error))
         except Exception as error:          # of an augmentation, or of a split of the user's own
-            return _Failure(f"a batch of the {name} split cannot be read: {type(error).__name__}: {error} "
-                            f"({where_raised(error)})")
+            return _Failure(f"a batch of the {name} split cannot be read: {describe_raised(error)}")
 
 
 def _as_taken(batch):

@@ -1,6 +1,7 @@
 """The model before its first step: made from the seed, the same on all workers, asked what it needs of a pass."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 from .errors import PlanError, RanksDifferError
 from .generators import OwnGenerators, seed_generators
 from .ghost import GhostGroups
-from .modules import BatchNorm, is_batch_norm
+from .modules import BatchNorm, is_batch_norm, is_replaced
 from .plan import Plan
 from .precision import PARAMETERS, autocast
 from .shards import Pass, group_bounds
@@ -19,6 +20,7 @@ from .workers import Lone
 from .workload import MapSplit, Split, Workload, bound_loss, build_model, to_device
 
 PADDED = "examples that a collate function may pad to the longest of a pass"
+RANDOM = "random numbers of its own"
 
 
 def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Module:
@@ -65,16 +67,31 @@ def _differ(values: torch.Tensor, others: torch.Tensor) -> bool:
     return bool(len(values) and (values - others).abs().max() > 1e-4 * others.abs().max())
 
 
-def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, model: nn.Module,
-                  device: torch.device) -> tuple[Plan, str]:
+def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, model: nn.Module, device: torch.device,
+                  plan_with: Callable[[int], Plan] | None = None) -> tuple[Plan, str]:
     """The plan with group_by_group settled (asked: auto, always or never), and why the model would need it.
 
+    plan_with  the plan with another ghost batch, given the default one for a model that runs group by group; None:
+               the user set the ghost batch
     Raises PlanError where the plan cuts ghost groups that the model needs whole, and what the workload's loss raises.
     """
     reason = bound_to_passes(plan, workload, train, model, device)
-    plan = replace(plan, group_by_group=asked == "always" or (asked == "auto" and bool(reason)))
+    group_by_group = asked == "always" or (asked == "auto" and bool(reason))
+    if group_by_group and plan_with is not None:
+        plan = plan_with(default_ghost_batch(reason, workload))
+    plan = replace(plan, group_by_group=group_by_group)
     check_groups(plan, model, reason)
     return plan, reason
+
+
+def default_ghost_batch(reason: str, workload: Workload) -> int:
+    """The ghost batch of a model that runs group by group, where each worker needs a group of its own: 16 examples, or
+    8 where they share nothing but their padding or a random stream; never more than the workload's own local batch.
+
+    The same at any worker count and global batch, so that the worker count changes no update.
+    """
+    most = 8 if reason in (PADDED, RANDOM) else 16
+    return max(2, min(most, workload.defaults.get("local_batch", most)))
 
 
 def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device) -> str:
@@ -96,7 +113,14 @@ def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Modu
         return f"torch's own {type(norms[0]).__name__}"
     if isinstance(train, MapSplit) and train.collate and any(hasattr(module, "ghosts") for module in model.modules()):
         return PADDED
-    return "random numbers of its own" if drawn else f"the buffer {moved[0]}, which it moves" if moved else ""
+    return RANDOM if drawn else f"the buffer {moved[0]}, which it moves" if moved else ""
+
+
+def how_to_be_faster(reason: str, model: nn.Module) -> str:
+    """How a model that runs group by group, for this reason, would run faster, in words; empty: no way is known."""
+    if reason == PADDED:
+        return "where all are of one length, group_by_group=never is faster"
+    return "the modules of hvdscale.modules are faster" if any(map(is_replaced, model.modules())) else ""
 
 
 def check_groups(plan: Plan, model: nn.Module, reason: str) -> None:

@@ -155,9 +155,9 @@ OF_TORCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 def convert(model: nn.Module) -> nn.Module:
     """The model with torch's BatchNorm and Dropout replaced by the ones above; names and values stay as they are."""
-    if type(model) is nn.Dropout and model.p < 1:
+    if is_replaced(model) and type(model) is nn.Dropout:
         return Dropout(model.p)
-    if type(model) in OF_TORCH:
+    if is_replaced(model):
         ours = BatchNorm(model.num_features, model.eps, model.momentum, model.affine, model.track_running_stats)
         ours.__dict__.update({name: value for name, value in model.__dict__.items() if name in (
             "_parameters", "_buffers", "training")})
@@ -165,6 +165,11 @@ def convert(model: nn.Module) -> nn.Module:
     for name, child in model.named_children():
         setattr(model, name, convert(child))
     return model
+
+
+def is_replaced(module: nn.Module) -> bool:
+    """Whether ``convert`` puts a module of this file in the place of this one."""
+    return type(module) in OF_TORCH or (type(module) is nn.Dropout and module.p < 1)
 
 
 def is_batch_norm(module: nn.Module) -> bool:

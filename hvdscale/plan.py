@@ -194,7 +194,7 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
     """
     global_batch, accumulate = settle_batch(settings, place.workers, train_examples)
     settings = settle_tuned(settings, workload.name, global_batch)
-    ghost_batch = global_batch if settings.ghost_batch == GLOBAL else settings.ghost_batch
+    ghost_batch = {None: GHOST_BATCH, GLOBAL: global_batch}.get(settings.ghost_batch, settings.ghost_batch)
     accumulate = settle_accumulate(settings, global_batch, ghost_batch, place.workers, accumulate)
     optimizer = settle_optimizer(settings)
     refuse_unused(settings)
@@ -217,7 +217,7 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
         keep_going=settings.keep_going, eval_every=settle_eval_every(settings, stream),
         noise_every=settings.noise_every, noise_groups=settings.noise_groups,
         eval_batch=settings.eval_batch, eval_splits=settle_splits(settings, target),
-        train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples),
+        train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
         workers=place.workers, local_workers=place.local_workers, cores=place.cores,
         local_batch=largest_pass(global_batch, ghost_batch, place.workers, accumulate), accumulate=accumulate,
         device=place.device, deterministic=settings.deterministic,
@@ -253,7 +253,7 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
     return batch, accumulate
 
 
-GLOBAL = "global"
+GLOBAL, GHOST_BATCH = "global", 32
 
 
 def largest_pass(global_batch: int, ghost_batch: int, workers: int, accumulate: int) -> int:

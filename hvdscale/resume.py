@@ -5,7 +5,7 @@ import json
 import os
 from dataclasses import replace
 
-from .checkpoint import listed, read
+from .checkpoint import listed, read, read_plan
 from .config import Settings
 from .ends import DIVERGED, DONE, Start, Stop
 from .errors import CheckpointError, LogError, PlanError
@@ -32,6 +32,19 @@ def find_start(settings: Settings, plan: Plan, workers: Lone) -> Start:
     return shared(found, workers)
 
 
+def known_ghost_batch(settings: Settings, workers: Lone) -> int | None:
+    """The ghost batch of the checkpoint that a run resumes from, where the user set none; a collective.
+
+    None where there is no such checkpoint, or none that can be read: find_start says what is wrong with it.
+    """
+    known = None
+    with workers.together("what to go on from"):
+        if workers.rank == 0 and settings.checkpoint is not None and settings.ghost_batch is None:
+            plans = map(read_plan, _candidates(settings))
+            known = next((plan["problem"]["ghost_batch"] for plan in plans if plan is not None), None)
+    return workers.gather(known, "ghost batch")[0]
+
+
 def shared(found: Start, workers: Lone) -> Start:
     """Rank 0's start, on all ranks; a collective."""
     start = workers.gather(replace(found, state=None), "start")[0]
@@ -49,7 +62,7 @@ def _find(settings: Settings, plan: Plan) -> Start:
             raise CheckpointError(f"{folder} has checkpoints, the newest of step {there[0][0]}: --resume auto goes on "
                                   "from it, --overwrite starts anew and removes them")
         return Start()
-    paths = [path for _, path in there] if settings.resume == "auto" else _named(settings.resume)
+    paths = _candidates(settings)
     if not paths:
         return _without_checkpoint(settings, plan)
     start = _newest(paths, settings, plan)
@@ -58,6 +71,13 @@ def _find(settings: Settings, plan: Plan) -> Start:
         raise CheckpointError(f"{folder} has checkpoints of its own, beside {start.checkpoint}: choose another "
                               "--checkpoint folder, or --overwrite them")
     return replace(start, in_folder=in_folder)
+
+
+def _candidates(settings: Settings) -> list[str]:
+    """The checkpoints that the run may resume from, the newest first."""
+    if settings.resume == "none":
+        return []
+    return [path for _, path in listed(settings.checkpoint)] if settings.resume == "auto" else _named(settings.resume)
 
 
 def _named(path: str) -> list[str]:

@@ -6,18 +6,19 @@ A run whose log is there and ended is not run again, so a series goes on where i
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .config import Settings
 from .errors import HvdscaleError, LogError, UsageError
-from .launch import launch_command, launch_environment
+from .launch import killed_process, launch_command, launch_environment
 from .log.reader import read_log
 from .log.schema import Status
 
@@ -82,8 +83,10 @@ def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, 
     given = [word for key, value in keys.items() for word in ("--set", f"{key}={toml(value)}")]
     command = [sys.executable, "-m", "hvdscale.cli.train", workload, *given]
     command = launch_command(launcher, run.workers, command, hosts)
-    os.makedirs(os.path.dirname(run.output) or ".", exist_ok=True)
-    with open(run.output, "w", encoding="utf-8") as output:
+    with _writing(run.output):
+        os.makedirs(os.path.dirname(run.output) or ".", exist_ok=True)
+        output = open(run.output, "w", encoding="utf-8")
+    with _writing(run.output), output:
         output.write(shlex.join(command) + "\n")
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                    text=True, errors="replace", env=launch_environment())
@@ -97,13 +100,25 @@ def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, 
             raise
         finally:
             process.wait()
+            process.stdout.close()
     if not ended(run, workload):
         with open(run.output, encoding="utf-8") as output:
-            last = "".join(output.readlines()[-15:])
+            lines = output.readlines()
+        killed = killed_process("".join(lines))
         raise HvdscaleError(f"the run at {run.workers} workers ended without a finished log (exit code "
-                            f"{process.returncode}). The same command goes on with it. Its last lines, from "
-                            f"{run.output}:\n"
-                            f"{last}")
+                            f"{process.returncode}{killed and f': {killed}'}). The same command goes on with it. Its "
+                            f"last lines, from {run.output}:\n"
+                            f"{''.join(lines[-15:])}")
+
+
+@contextlib.contextmanager
+def _writing(path: str) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:         # of what reads our own output
+        raise
+    except OSError as error:
+        raise HvdscaleError(f"{path}: cannot be written: {error.strerror}; choose another --out") from None
 
 
 def toml(value) -> str:

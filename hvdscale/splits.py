@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
-from .errors import DataError, HvdscaleError, where_raised
+from .errors import DataError, HvdscaleError, describe_raised
 from .generators import OwnGenerators, seed_generators
 from .shards import Visits
 from .streams import stream_key
@@ -138,7 +138,7 @@ class MapSplit:
             except Exception as error:
                 hint = "" if self.collate else "; where examples differ in length, give MapSplit a collate function"
                 raise DataError(f"examples {_some(visits.indices)} of {type(self.dataset).__name__} do not make a "
-                                f"batch: {_said(error)}{hint}") from None
+                                f"batch: {describe_raised(error)}{hint}") from None
 
     def first(self, examples: int) -> MapSplit:
         """The first examples alone."""
@@ -156,12 +156,7 @@ class MapSplit:
             raise
         except Exception as error:
             what = f"example {index} of {type(self.dataset).__name__}"
-            raise DataError(f"{what} cannot be read: {_said(error)}") from None
-
-
-def _said(error: Exception) -> str:
-    """The error in a line, and where it was raised."""
-    return f"{type(error).__name__}: {error} ({where_raised(error)})"
+            raise DataError(f"{what} cannot be read: {describe_raised(error)}") from None
 
 
 def _some(indices: np.ndarray) -> str:

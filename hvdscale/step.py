@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from .errors import FaultError, WorkloadError
+from .errors import FaultError, WorkloadError, describe_raised
 from .generators import OwnGenerators
 from .ghost import GhostGroups
 from .gradients import GradientBuffer
@@ -145,7 +145,7 @@ class DataParallelStep:
         except Exception as error:
             if any(part.shared for part in parts) and self.workers.size > 1:
                 raise FaultError(f"rank {self.workers.rank} of {self.workers.size}: step {step}: "
-                                 f"{type(error).__name__}: {error}") from error
+                                 f"{describe_raised(error)}") from error
             fault = error
         else:
             fault = self._unused(step)

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 from .deadline import Deadline
-from .errors import HvdscaleError, WorkerLostError, WorkersError
-from .launch import launched
+from .errors import HvdscaleError, WorkerLostError, WorkersError, describe_raised
+from .launch import launched, usable_cores
 from .rendezvous import Rendezvous
 
 APART = 5       # so many stall times workers may start apart, by imports from a slow file system
@@ -33,6 +33,10 @@ class Lone:
     rank, size, local_rank, local_size = 0, 1, 0, 1
     elastic = False             # whether ``reform`` can follow a WorkerLostError
     hosts_changed = False       # whether horovodrun said so, to an elastic job's rank 0
+
+    def cores(self) -> frozenset[int]:
+        """This host's cores that this worker may use; in a sweep's group, that the ``local_size`` workers may use."""
+        return usable_cores()
 
     def sum_(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         """The sum over workers, in place."""
@@ -78,16 +82,20 @@ class Lone:
 
     @contextlib.contextmanager
     def together(self, doing: str) -> Iterator[None]:
-        """An error that any rank raises inside is raised on all, naming the ranks; a collective."""
-        error = None
+        """An error that any rank raises inside is raised on all, naming the ranks; a collective.
+
+        Of an error that is not hvdscale's own, one rank of those that have it prints the traceback.
+        """
+        error, trace = None, ""
         try:
             yield
         except HvdscaleError as raised:
             error = raised
         except Exception as raised:
-            traceback.print_exc()
-            error = HvdscaleError(f"{doing}: {type(raised).__name__}: {raised}")
+            error, trace = HvdscaleError(f"{doing}: {describe_raised(raised)}"), traceback.format_exc()
         errors = self.gather(error and (type(error), str(error)), f"errors/{doing}")
+        if trace and str(error) not in [other[1] for other in errors[:self.rank] if other]:
+            print(trace, end="", file=sys.stderr, flush=True)
         if any(errors):
             raise _joined(errors)
 

@@ -255,7 +255,8 @@ def summarized(workload: Workload, means: dict[str, float], parts: dict[str, np.
     """The summarized metrics of a split; raises WorkloadError."""
     given = workload.summarize(means, parts)
     if not isinstance(given, Mapping) or set(given) != set(workload.summarized):
-        raise WorkloadError(f"summarize gave {_kind(given)}; it returns {{metric: number}} with each of "
+        names = ", ".join(map(str, given)) or "nothing" if isinstance(given, Mapping) else _kind(given)
+        raise WorkloadError(f"summarize gave {names}; it returns {{metric: number}} with each of "
                             f"{', '.join(workload.summarized)}")
     try:
         return {name: float(value) for name, value in given.items()}

@@ -25,10 +25,12 @@ LAUNCHERS = {
 
 
 def command_environment():
-    """The environment of a command started by a test: our package and commands first, root allowed for Open MPI."""
+    """The environment of a command started by a test: our package and commands first, root allowed for Open MPI, and
+    warnings as errors."""
     return {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1",
-            "OMPI_MCA_btl": "^tcp"}             # else each rank listens on all addresses
+            "OMPI_MCA_btl": "^tcp",             # else each rank listens on all addresses
+            "PYTHONWARNINGS": "error"}
 
 
 def heed_ctrl_c():

@@ -6,15 +6,18 @@ hvdscale-train, which ends on many ranks at once, has its own way.
 """
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
 from ..errors import HvdscaleError, StoppedError, UsageError
 from ..printable import printable
 from ..report.numbers import counted
+from ..version import version_line
 
 INTERRUPTED, BROKEN_PIPE = 130, 141      # as a shell reports SIGINT and SIGPIPE
 
@@ -47,6 +50,17 @@ class Group(_Ending, click.Group):
     """A click group whose commands end as described above."""
 
 
+def _print_version(ctx, _, asked):
+    if asked:
+        echo(version_line())
+        ctx.exit()
+
+
+# of every command; cli.start answers it before the command is imported, where it comes first
+version_option = click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+                              help="Print the versions of hvdscale, Horovod, MPI and torch, and stop.")
+
+
 def parse(command: click.Command):
     """What the command line says (or an exit code), and the error in it, which all ranks then raise together."""
     try:
@@ -55,6 +69,21 @@ def parse(command: click.Command):
         return None, UsageError(raised.format_message())
     except HvdscaleError as raised:
         return None, raised
+    except click.Abort:                 # what click makes of Ctrl-C
+        exit_now(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def ended_by_ctrl_c() -> Iterator[None]:
+    """Ctrl-C ends the process at once; for imports, which would print a traceback, or drop the KeyboardInterrupt."""
+    ignored = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    if not ignored:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    try:
+        yield
+    finally:
+        if not ignored:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def confidence_of(value: float) -> float:

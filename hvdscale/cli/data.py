@@ -12,12 +12,13 @@ from ..download import mebibytes
 from ..fetch import fetch, find
 from ..printable import printable
 from ..published import BY_HAND, DATA_SETS
-from .common import Group
+from .common import Group, version_option
 
 BAR_SECONDS, LINE_SECONDS, WIDTH = 0.1, 5.0, 24
 
 
 @click.group(cls=Group, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@version_option
 def main():
     """Bring data sets to disk. A job that trains never fetches anything."""
 

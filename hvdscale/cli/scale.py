@@ -7,10 +7,10 @@ import click
 
 from ..config import Settings
 from ..errors import UsageError
-from ..launch import LAUNCHERS, find_launcher, usable_cores
-from ..report.make import make
+from ..launch import LAUNCHERS, find_launcher, refuse_too_many, usable_cores
+from ..report.make import make, refuse_no_folder
 from ..series import PLACES, PROBE, carry_out, ended, runs_of
-from .common import Command, echo
+from .common import Command, echo, version_option
 from .train import asked, key_options
 
 
@@ -25,6 +25,7 @@ from .train import asked, key_options
 @click.option("--hosts", metavar="A:4,B:4", help="hosts and their workers; by default this machine")
 @click.option("--overwrite", is_flag=True, help="run all again, replacing the logs")
 @key_options(without=PLACES)
+@version_option
 def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **given):
     """Run WORKLOAD at several worker counts and report what they buy.
 
@@ -35,6 +36,7 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
       hvdscale-scale digits/fc --workers 1,2,4 --repeats 3 --out runs/digits
     """
     counts = parse_counts(counts)
+    refuse_no_folder(out)
     workload, layers = asked(workload, **given)
     keys = Settings.build({}, *layers).asked()
     for name, instead in (("log", "--out says where logs go"), ("overwrite", "--overwrite is an option of its own"),
@@ -52,6 +54,7 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
     launcher = find_launcher(launcher)
     if hosts and launcher == "srun":
         raise UsageError("--hosts and --launcher srun: Slurm's allocation says which hosts; leave --hosts out")
+    refuse_too_many(max(counts), launcher, hosts)
     runs = runs_of(counts, repeats, probe, keys, out)
     todo = [run for run in runs if overwrite or not ended(run, workload)]
     if len(todo) < len(runs):

@@ -1,6 +1,8 @@
-"""Where the commands start: Ctrl-C ends one that is still being imported at once, without a traceback."""
+"""Where the commands start: Ctrl-C ends one that is still being imported at once, without a traceback, and --version is
+answered without importing any."""
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
 
@@ -10,6 +12,9 @@ def _command(name):
         ignored = getsignal(SIGINT) is not default_int_handler      # as a shell has it for what runs in the background
         if not ignored:
             signal(SIGINT, SIG_DFL)
+        if sys.argv[1:2] == ["--version"]:
+            from ..version import version_line
+            return print(version_line())
         main = import_module(f"hvdscale.cli.{name}").main
         if not ignored:
             signal(SIGINT, default_int_handler)

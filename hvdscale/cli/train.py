@@ -12,10 +12,12 @@ from dataclasses import MISSING
 import click
 
 from ..config import KEYS, Settings, key_type, parse_assignments
+from ..ends import PREEMPTED
 from ..errors import (DataError, FaultError, HostsChangedError, HvdscaleError, LogError, StoppedError, UsageError,
                       WorkerLostError, WorkersError)
 from ..presets import read_config
-from .common import BROKEN_PIPE, INTERRUPTED, echo, exit_now, parse, say_error, stop_before_the_steps
+from .common import (BROKEN_PIPE, INTERRUPTED, echo, ended_by_ctrl_c, exit_now, parse, say_error,
+                     stop_before_the_steps, version_option)
 
 
 # horovodrun takes --log for an ambiguous abbreviation of its own options, wherever it stands
@@ -24,21 +26,24 @@ ALSO = {"log": ("--log-file",)}
 ARGUMENTS = {"--model-arg": "model_args", "--data-arg": "data_args"}
 
 
-def key_options(without=frozenset()):
-    """A decorator that adds --config, --set, and an option for every key that has a flag of its own."""
+def key_options(without=frozenset(), unlisted=frozenset()):
+    """A decorator that adds --config, --set, and an option for every key that has a flag of its own.
+
+    unlisted  keys whose options are taken, as they stand in a command line of hvdscale-train, and act on nothing
+    """
     def add(command):
         command = click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set any key")(command)
         for option, table in ARGUMENTS.items():
             command = click.option(option, table, multiple=True, metavar="NAME=VALUE",
                                    help=f"one of the {KEYS[table].metadata['help'].partition(',')[0]}")(command)
         command = click.option("--config", metavar="FILE|PRESET",
-                               help="TOML file of keys, or a preset (--list names them); options and --set win over "
-                               "it")(command)
+                               help="TOML file of keys, or a preset (`hvdscale-train --list` names them); options "
+                               "and --set win over it")(command)
         for name, key in reversed(list(KEYS.items())):
             if key.metadata["flag"] and name not in without:
                 kind = dict(is_flag=True, default=None) if key_type(name) is bool else dict(type=_option_type(name))
                 spellings = [f"--{name.replace('_', '-')}", *ALSO.get(name, ())]
-                command = click.option(*spellings, name, help=_help(key), **kind)(command)
+                command = click.option(*spellings, name, help=_help(key), hidden=name in unlisted, **kind)(command)
         return command
     return add
 
@@ -117,6 +122,7 @@ class _Command(click.Command):
 @key_options()
 @click.option("--dry-run", is_flag=True, help="print the plan and stop")
 @click.option("--list", "list_workloads", is_flag=True, help="list the built-in workloads and stop")
+@version_option
 def command(workload, dry_run, list_workloads, **given):
     """Train WORKLOAD, alone or under horovodrun, mpirun or srun; the worker count sets the global batch.
 
@@ -152,9 +158,10 @@ def carry_out_together(command: click.Command, go_on) -> None:
     if isinstance(parsed, int):
         sys.exit(parsed)
     try:
-        from .. import job      # noqa: F401  imports may take long, so they come before the watch begins
-        from ..workers import form
-        workers = form(_stall_seconds(parsed))
+        with ended_by_ctrl_c():
+            from .. import job  # noqa: F401  imports may take long, so they come before the watch begins
+            from ..workers import form
+            workers = form(_stall_seconds(parsed))
     except ModuleNotFoundError as missing:
         say_error(WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs it, Open "
                                "MPI and Horovod"))
@@ -285,8 +292,19 @@ def _train(job, start, folder, workers, memory) -> int:
     job.save_model(outcome, display, workers)
     if journal.failure is not None:
         raise LogError(f"{journal.failure}. What it holds can be read: hvdscale-log show {shlex.quote(journal.path)}")
-    display.say(f"log: {journal.path}\nnext: hvdscale-report {shlex.quote(journal.path)}")
+    display.say(f"log: {journal.path}\nnext: {_next(job, outcome, journal.path)}")
     return outcome.stop.exit_code
+
+
+def _next(job, outcome, log: str) -> str:
+    """What to type after a run; after one that was stopped, how to resume it."""
+    if outcome.stop.exit_code != PREEMPTED:
+        return f"hvdscale-report {shlex.quote(log)}"
+    if job.settings.checkpoint is None:
+        return (f"the same command starts again at step 0, as the work of {outcome.step} steps was not kept; with "
+                "--checkpoint DIR a stopped run can be resumed")
+    added = "" if job.settings.resume == "auto" else " with --resume auto"
+    return f"the same command{added} resumes at step {outcome.step}"
 
 
 if __name__ == "__main__":

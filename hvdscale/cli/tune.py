@@ -14,13 +14,14 @@ from ..config import Settings, checked, parse_assignments
 from ..display import on_terminal
 from ..ends import DONE
 from ..errors import HvdscaleError, TrialsError, UsageError, WorkersError
-from ..launch import place
+from ..launch import cores_of_launch, place
 from ..log.lock import this_process
 from ..sweep.file import Sweep, read_sweep
 from ..sweep.guard import guard
 from ..sweep.ledger import Ledger
 from ..sweep.settings import FREE_SETTINGS
-from .common import BROKEN_PIPE, INTERRUPTED, echo, exit_now, parse, say_error, stop_before_the_steps
+from .common import (BROKEN_PIPE, INTERRUPTED, echo, ended_by_ctrl_c, exit_now, parse, say_error,
+                     stop_before_the_steps, version_option)
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Asked:
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set a key of hvdscale-train that "
               "changes no update, such as threads or stall_seconds")
 @click.option("--take-over", is_flag=True, help="go on where the file system refuses locks")
+@version_option
 def command(sweep, out, mode, only, shard, data_dir, assignments, take_over):
     """Search metaparameters at each global batch size of SWEEP.toml, alone, or under mpirun, horovodrun or srun.
 
@@ -106,15 +108,17 @@ def main() -> None:
     try:
         if error:
             raise error
+        cores = cores_of_launch(here)       # while all are there: in a guard's later child some may have ended
         if asked.mode == "run" and asked.sweep.workers_per_trial == 1:
             again = guard(here, lambda pid: note_killed(asked, pid)) > 0
-        from ..sweep.run import SweepRun, report_status, take_back_failed   # imports take long: before the watch
+        with ended_by_ctrl_c():                                     # imports take long: before the watch
+            from ..sweep.groups import form_group, leave
+            from ..sweep.run import SweepRun, report_status, take_back_failed
         if asked.mode in ("status", "retry"):
             if here.rank == 0:
                 {"status": report_status, "retry": take_back_failed}[asked.mode](asked)
             exit_now(DONE)
-        from ..sweep.groups import form_group, leave
-        group, number = form_group(asked.sweep.workers_per_trial, stall_seconds(asked))
+        group, number = form_group(asked.sweep.workers_per_trial, stall_seconds(asked), cores)
         run = SweepRun(asked, group, number, here, Signals(), again)
         exit_now(leave(group, run.carry_out(), run.others_gone))
     except ModuleNotFoundError as missing:

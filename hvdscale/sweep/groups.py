@@ -1,6 +1,7 @@
 """The processes of one launch, split into groups that each carry out trials of their own.
 
-    group, number = form_group(workers_per_trial=2, stall_seconds=120)
+    cores = cores_of_launch(place())
+    group, number = form_group(workers_per_trial=2, stall_seconds=120, cores=cores)
     ...
     os._exit(leave(group, code, others_gone))
 
@@ -28,8 +29,11 @@ THREAD_MULTIPLE = 3             # of Open MPI, MPICH and what comes from it
 class Single(Lone):
     """A group of one process, which needs neither MPI nor Horovod, at its place among those of its launch."""
 
-    def __init__(self, process: Process):
-        self.local_rank, self.local_size = process.local_rank, process.local_size
+    def __init__(self, process: Process, cores: frozenset[int]):
+        self.local_rank, self.local_size, self._cores = process.local_rank, process.local_size, cores
+
+    def cores(self):
+        return self._cores
 
 
 class Group(Horovod):
@@ -38,8 +42,8 @@ class Group(Horovod):
     The processes of the launch must all be joined by ``mpi`` (mpi4py's MPI, begun here); each group is part of it.
     """
 
-    def __init__(self, hvd, mpi, stall_seconds: float, process: Process, size: int):
-        self._mpi, self._process = mpi, process
+    def __init__(self, hvd, mpi, stall_seconds: float, process: Process, size: int, cores: frozenset[int]):
+        self._mpi, self._process, self._cores = mpi, process, cores
         self._comm = mpi.COMM_WORLD.Split(process.rank // size, process.rank)
         self._neighbours = [pid for host, pid in self._comm.allgather((socket.gethostname(), os.getpid()))
                             if host == socket.gethostname() and pid != os.getpid()]
@@ -50,6 +54,9 @@ class Group(Horovod):
     def _take_place(self):
         super()._take_place()
         self.local_rank, self.local_size = self._process.local_rank, self._process.local_size
+
+    def cores(self):
+        return self._cores
 
     def reform(self):
         """Begin anew after an error of one rank alone, which broke off a collective of the others; all must call this.
@@ -83,16 +90,17 @@ class Group(Horovod):
         super()._end()
 
 
-def form_group(workers_per_trial: int, stall_seconds: float) -> tuple[Single | Group, int]:
+def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int]) -> tuple[Single | Group, int]:
     """This process's group, of consecutive ranks of the launch, and the group's number in it.
 
+    cores  of this host that the processes of the launch may use: see cores_of_launch
     Raises UsageError where the processes of the launch make no groups of that size, WorkersError where MPI is missing.
     """
     process = place()
     if process.size % workers_per_trial:
         raise UsageError(_uneven(process, workers_per_trial))
     if workers_per_trial == 1:
-        return Single(process), process.rank
+        return Single(process, cores), process.rank
     if process.launcher == "horovodrun":
         raise WorkersError(f"workers_per_trial = {workers_per_trial}: MPI splits processes into groups, and horovodrun "
                            f"--gloo starts them without; use mpirun -np {process.size}, or workers_per_trial = 1")
@@ -104,7 +112,7 @@ def form_group(workers_per_trial: int, stall_seconds: float) -> tuple[Single | G
     with starting(stall_seconds):
         mpi = _begin_mpi(hvd)
         check_joined(process.launcher, process.size, mpi.COMM_WORLD.Get_size())
-        group = Group(hvd, mpi, stall_seconds, process, workers_per_trial)
+        group = Group(hvd, mpi, stall_seconds, process, workers_per_trial, cores)
     check_joined(process.launcher, workers_per_trial, group.size)
     return group, process.rank // workers_per_trial
 

@@ -89,13 +89,20 @@ def _best(standing, settled, state) -> str:
 
 
 def overall(standing: Standing) -> str:
-    """How much of the sweep is done, and the time left as its trials have gone so far."""
-    expected, done, wanted, left, busy = standing.expected_seconds(), 0, 0, 0.0, 0
+    """How much of the sweep is done, and the time left as its trials have gone so far.
+
+    Repeats of winners are counted from the start; draws in place of others are not, before there is need of them.
+    """
+    expected, done, wanted, more, left, busy = standing.expected_seconds(), 0, 0, 0, 0.0, 0
     for name, settled in standing.studies.items():
-        results, numbers = standing.ledger.results(name), standing.wanted(settled)
+        results, numbers, state = standing.ledger.results(name), standing.wanted(settled), standing.state(settled)
         running = standing.ledger.running(name)
         ended = sum(number in results for number in numbers)
-        done, wanted, busy = done + ended, wanted + len(numbers), busy + len(running)
-        left += (len(numbers) - ended - len(running) / 2) * expected[name]
+        count = len(numbers) + (0 if state.done else settled.sweep.repeats)
+        done, wanted, busy = done + ended, wanted + count, busy + len(running)
+        more += 0 if state.done else settled.study.max_draws - state.limit
+        left += (count - ended - len(running) / 2) * expected[name]
     said = f"sweep: {done} of {wanted} trials done"
-    return f"{said}, about {duration(left / max(1, busy), rough=True)} left" if done and done < wanted else said
+    if done and done < wanted:
+        said += f", about {duration(left / max(1, busy), rough=True)} left"
+    return said + f"; up to {more} more in place of draws that diverge or fail" * (more > 0)

@@ -12,7 +12,7 @@ def two_nodes(**options):
     """A cluster of two nodes with two cores each, to be entered; options as MiniSlurm has them."""
     if missing():
         lacks("slurm", f"needs {', '.join(missing())} (Debian: apt install slurmctld slurmd slurm-client munge)")
-    return MiniSlurm(nodes=2, cpus=2, environment=command_environment(), **options)
+    return MiniSlurm(**{"nodes": 2, "cpus": 2, "environment": command_environment(), **options})
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from hvdscale.errors import WorkerLostError
-from hvdscale.launch import place
+from hvdscale.launch import cores_of_launch, place
 from hvdscale.sweep.groups import form_group, leave
 
 LIMIT = 60
@@ -26,7 +26,8 @@ class Member:
         self.note(f"pid{self.process.rank}", os.getpid())
         if given["act"] == "stopped" and self.process.rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
-        self.group, self.number = form_group(given["workers_per_trial"], given["stall_seconds"])
+        cores = cores_of_launch(self.process)
+        self.group, self.number = form_group(given["workers_per_trial"], given["stall_seconds"], cores)
 
     def note(self, name, value):
         (self.folder / f"{name}.new").write_text(json.dumps(value))
@@ -96,7 +97,8 @@ def main(folder):
     member = Member(folder, given)
     group, process = member.group, member.process
     saw = {"number": member.number, "rank": group.rank, "size": group.size, "local_rank": group.local_rank,
-           "local_size": group.local_size, "job": process.job, **globals()[given["act"]](member)}
+           "local_size": group.local_size, "cores": sorted(group.cores()), "job": process.job,
+           **globals()[given["act"]](member)}
     member.note(f"rank{process.rank}.json", saw)
     others = [rank for rank in range(process.size) if rank != process.rank]
     os._exit(leave(group, given["code"], lambda: member.await_end(others) or True))

@@ -63,6 +63,12 @@ def start(sweep, out, *options):
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
 
 
+def exit_code(process):
+    """Its exit code, once it has ended; what it printed is dropped."""
+    process.communicate()
+    return process.returncode
+
+
 def kill_after(process, seconds):
     """Kill it, and by that its child, after the seconds, unless it has ended."""
     try:

@@ -28,7 +28,7 @@ JOB = ["toy/net", "--steps", str(STEPS), "--eval-every", "8", "--precision", "fp
 @pytest.fixture
 def elastic(tmp_path):
     """Run the toy job under horovodrun's elastic mode in tmp_path; gives exit code and output."""
-    def elastic(np, *options, hosts=THREE, then=MORE, at_least=1, at_most=3, timeout=150, more=(), **environment):
+    def elastic(np, *options, hosts=THREE, then=MORE, at_least=1, at_most=3, timeout=300, more=(), **environment):
         launcher_command("gloo", np)
         (tmp_path / "hosts.txt").write_text(hosts)
         (tmp_path / "hosts.next").write_text(then)

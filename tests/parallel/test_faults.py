@@ -5,21 +5,24 @@ import time
 
 import pytest
 
+from hvdscale.launch import killed_process
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from tests.conftest import launcher_command
 
 STALL = 8
+PATIENT = 60        # the stall time where none is to be met, be the machine as busy as it may
 
 
 @pytest.fixture
 def train(run, tmp_path):
     """Train the toy workload on np workers; gives exit code, output and the log's status and reason (None: no log)."""
-    def train(np, *options, launcher="mpirun", fault="", timeout=90):
+    def train(np, *options, launcher="mpirun", fault=""):
+        stall = STALL if fault.startswith("stop") else PATIENT
         command = [*launcher_command(launcher, np), sys.executable, "-m", "tests.parallel.toy_command", "toy/net",
-                   "--set", "log=w.h5", "--steps", "200", "--eval-every", "5", "--set", f"stall_seconds={STALL}",
+                   "--set", "log=w.h5", "--steps", "200", "--eval-every", "5", "--set", f"stall_seconds={stall}",
                    *options]
-        done = run(*command, check=False, timeout=timeout, FAULT=fault)
+        done = run(*command, check=False, FAULT=fault)
         output = done.stdout + done.stderr
         ours = output if launcher == "mpirun" else "".join(re.findall(r"^\[\d\]<std(?:out|err)>:(.*\n)", output, re.M))
         assert "Traceback" not in ours or "planted" in ours, output        # horovodrun --gloo ends with one of its own
@@ -37,9 +40,11 @@ def test_a_killed_rank_ends_the_job_within_the_stall_time(train, launcher, rank)
     started = time.monotonic()
     code, output, status, _ = train(2, launcher=launcher, fault=f"kill:{rank}:30")
     assert code != 0
-    assert time.monotonic() - started < STALL + 60            # start-up included, on a busy machine
+    assert time.monotonic() - started < PATIENT + 120         # start-up included, on a busy machine
     assert status in (Status.RUNNING, Status.INCOMPLETE)      # readable; RUNNING where rank 0 had no time to say
-    assert re.search(r"signal 9|SIGKILL|a worker was lost|exit code -9|exit code 137", output)
+    # whichever is first: the launcher, which then ends the other rank, or the other rank
+    killed = killed_process(output).startswith(f"process {rank} was killed by signal 9 (SIGKILL)")
+    assert killed or f"rank {1 - rank} of 2: a worker was lost during" in output, output
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", pytest.param("gloo", marks=pytest.mark.slow)])
@@ -60,7 +65,7 @@ def test_a_rank_that_stops_before_the_first_step_ends_the_job_too(train, launche
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["mpirun", "gloo"])
 def test_a_rank_that_never_starts_ends_the_job_after_five_stall_times(train, launcher):
-    code, output, status, _ = train(2, launcher=launcher, fault="stop-starting:1:0", timeout=150)
+    code, output, status, _ = train(2, launcher=launcher, fault="stop-starting:1:0")
     assert code != 0 and status is None
     assert f"has waited {5 * STALL} s for the others to start" in output or launcher == "gloo"
 

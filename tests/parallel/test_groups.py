@@ -16,7 +16,7 @@ def grouped(run, tmp_path):
         given = {"act": act, "workers_per_trial": workers_per_trial, "stall_seconds": STALL, "code": code}
         (tmp_path / "given.json").write_text(json.dumps(given))
         command = [*launcher_command("mpirun", 4), sys.executable, "-m", "tests.parallel.grouped", tmp_path]
-        done = run(*command, check=False, timeout=90, **environment)
+        done = run(*command, check=False, **environment)
         told = [tmp_path / f"rank{rank}.json" for rank in range(4)]
         return done.returncode, [json.loads(path.read_text()) if path.exists() else None for path in told], done.stderr
     return grouped

@@ -12,15 +12,16 @@ from tests.parallel.launched_job import Job
 # a moment lies at most so many seconds after this: the job's start, its first step, its last
 MOMENTS = {"start": 4.0, "steps": 4.0, "end": 0.3}
 STEPS = {"start": 10**6, "steps": 10**6, "end": 60}
-GONE_SECONDS = 10               # after which no process of the job is left
+STARTED_SECONDS = 240           # by which a job has taken its few steps, on a busy machine
+GONE_SECONDS = 60               # after which no process of the job is left: half the stall time, on a busy machine
 
 
 def kill_one_process(job, moment, draw):
     """Kill mpirun or a rank, and wait until none is left; gives the second of the kill."""
     if moment == "steps":
-        job.wait(job.noted, 60)
+        job.wait(job.noted, STARTED_SECONDS)
     if moment == "end":
-        job.wait(lambda: job.noted()[-1:] and job.noted()[-1][0] == "end", 60)
+        job.wait(lambda: job.noted()[-1:] and job.noted()[-1][0] == "end", STARTED_SECONDS)
     time.sleep(draw.uniform(0, MOMENTS[moment]))
     killed = time.monotonic()
     with contextlib.suppress(ProcessLookupError, IndexError):       # a job that has ended

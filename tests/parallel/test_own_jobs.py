@@ -40,6 +40,26 @@ def test_any_worker_count_trains_and_measures_the_same(launch, alone, np_):
     assert ranks[0][0] == ranks[0][1]                                   # whoever reads the examples
 
 
+@pytest.mark.parametrize("np_, keys", [(2, {}), (3, dict(global_batch=32))])
+def test_a_padded_job_starts_on_any_number_of_workers_without_a_ghost_batch(launch, np_, keys):
+    """Local batch 16 on 2 workers is one ghost group of 32; and 3 workers make the updates that one makes of 32."""
+    threads = torch.get_num_threads()
+    wanted, _ = trained(Lone(), "DROPPED", global_batch=32)
+    torch.set_num_threads(threads)
+    for rank in launch("own_jobs", np_, [dict(name="DROPPED", **keys)]):
+        assert np.linalg.norm(np.subtract(rank[0][0], wanted)) <= 1e-10 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("method", ["load", "summarize"])
+def test_an_error_in_a_users_method_has_one_traceback_and_one_line_on_two_workers(run, tmp_path, method):
+    done = run(*launcher_command("mpirun", 2), sys.executable, "-m", "hvdscale.cli.train", f"{JOBS}:MISTAKEN", "--log",
+               "w.h5", check=False, MISTAKE=method)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1 and not (tmp_path / "w.h5").exists()
+    assert said.count("Traceback") == said.count("Error: the ") == said.count("\nValueError: mistaken\n") == 1
+    assert "ValueError: mistaken (" in said
+
+
 def test_the_gradient_is_that_of_the_mean_over_all_words_of_the_batch(alone):
     """Not the mean of each sentence's, worker's or pass's own mean: all losses by all words, in plain torch."""
     job = prepare(f"{JOBS}:TOKENS", [{**PLAIN, "precision": "fp64", "threads": 1}], Lone())
@@ -78,7 +98,7 @@ def test_a_batch_without_a_count_has_no_mean_and_a_pass_without_one_adds_nothing
     ("val:raise", "example 5 of Faulty cannot be read: OSError: no such sentence (")])
 def test_what_one_ranks_loader_worker_meets_is_one_error_of_all(run, tmp_path, fault, said):
     done = run(*launcher_command("mpirun", 2), sys.executable, "-m", "hvdscale.cli.train", f"{JOBS}:FAULTY", "--set",
-               "loader_workers=1", "--log", "w.h5", "--steps", "20", FAULT=fault, check=False, timeout=60)
+               "loader_workers=1", "--log", "w.h5", "--steps", "20", FAULT=fault, check=False)
     output = done.stdout + done.stderr
     assert done.returncode == 1 and output.count("Error:") - output.count("OSError:") == 1, output
     assert said in output and "Traceback" not in output and "leaked" not in output, output

@@ -22,6 +22,7 @@ ELSEWHERE = {
     "salloc -N2 --ntasks-per-node=8": "test_inside_an_allocation_a_series_runs_on_its_nodes",
     "horovodrun -np 4 --min-np 2 --max-np 8 --host-discovery-script ./hosts hvdscale-train digits/fc --checkpoint kept":
         "test_the_elastic_command_for_a_cluster_runs",
+    "tools/coverage": "test_the_coverage_of_intervals_is_printed_as_tables",
     "tools/bench_step": "test_a_step_is_timed_against_torchs_own",
     "tools/bench_analysis": "test_the_tables_are_timed_and_those_of_pandas_are_the_same",
     "hvdscale-log import batch_science_data.tar.bz2 archive.h5":
@@ -127,7 +128,8 @@ def test_the_example_of_an_own_job_is_short_and_the_pictures_exist():
 
 def test_the_readme_is_valid_restructured_text(tmp_path):
     docutils = pytest.importorskip("docutils.core")
-    shown = docutils.publish_string(README, writer_name="html", settings_overrides={
+    from docutils.writers import get_writer_class
+    shown = docutils.publish_string(README, writer=get_writer_class("html")(), settings_overrides={
         "report_level": 2, "halt_level": 2, "embed_stylesheet": False, "syntax_highlight": "none"})
     assert b"hvdscale" in shown
 

@@ -32,7 +32,7 @@ class Runs:
                    "--set", "log=w.h5", "--checkpoint", "ck", *options]
         folder.mkdir(exist_ok=True)
         done = subprocess.run(command, cwd=folder, env={**command_environment(), "KILL": kill}, capture_output=True,
-                              text=True, timeout=120, stdin=subprocess.DEVNULL)
+                              text=True, timeout=300, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout + done.stderr
 
     def whole(self, np_, *options):

@@ -7,7 +7,8 @@ import pytest
 
 from hvdscale.config import read_toml
 from hvdscale.log.reader import read_log
-from tests.parallel.sweeps import TUNE, assert_same_sweep, here, kill_after, search_in, start, sweep_file, tune, until
+from tests.parallel.sweeps import (TUNE, assert_same_sweep, exit_code, here, kill_after, search_in, start, sweep_file,
+                                   tune, until)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def test_the_printed_lines_tell_plan_progress_and_what_was_found(alone):
 def sweep_with_kills(tmp_path, kills, chosen):
     sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.004}", high="0.4", repeats=1)
     whole, out = tmp_path / "whole", tmp_path / "out"
-    assert start(sweep, whole).wait() == 0
+    assert exit_code(start(sweep, whole)) == 0
     for _ in range(kills):
         kill_after(start(sweep, out), chosen.uniform(2.5, 8))
     last = start(sweep, out)
@@ -105,7 +106,7 @@ def test_a_signal_stops_the_trial_and_the_command_goes_on_with_it(tmp_path):
     assert first.returncode == 75 and "the same command goes on" in printed, printed
     assert not list(out.glob("owners/*")) and list(out.glob("trials/*/*.released-1"))
     assert list(out.glob("checkpoints/sgd-b64-*/step-*.pt"))
-    assert [start(sweep, out).wait(), other.wait()] == [0, 0]
+    assert [exit_code(start(sweep, out)), exit_code(other)] == [0, 0]
     assert_same_sweep(out, whole, ("restarts/*",))
     assert not list(out.glob("checkpoints/*"))
     with read_log(out / "sgd-b64.h5") as log:

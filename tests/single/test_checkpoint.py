@@ -226,6 +226,19 @@ def test_a_checkpoint_of_another_problem_is_an_error_that_names_the_fields(train
     assert train(global_batch=8) == 0
 
 
+def test_a_resumed_run_keeps_the_ghost_batch_of_its_checkpoint(train):
+    """Such as the one that was the default when it was written."""
+    defaults = {name: value for name, value in toy.DEFAULTS.items() if name != "ghost_batch"}
+    keys = dict(workload=replace(WORKLOAD, defaults=defaults), model_args={"norm": "torch"}, global_batch=40)
+    train(checkpoint="whole", log="whole.h5", **keys, ghost_batch=32)
+    train(signal_at=5, **keys, ghost_batch=32)
+    assert train(dry_run=True, **keys) == 0 and train(**keys) == 0
+    assert "ghost batch 32" in train.said()
+    assert_same_columns("w.h5", "whole.h5")
+    with pytest.raises(PlanError, match="ghost_batch was 32, is now 8"):
+        train(**keys, ghost_batch=8)
+
+
 def test_a_longer_budget_goes_on_as_if_it_had_been_the_budget_from_the_start(train):
     train(checkpoint="whole", log="whole.h5", steps=50)
     assert train() == 0

@@ -26,7 +26,7 @@ def no_launcher(monkeypatch):
 def shown(out, plan, step_seconds, steps=100, every=10):
     """What is printed of a run whose steps take so long and are evaluated every so many."""
     now = [0.0]
-    display = Display(plan, METRICS, out, clock=lambda: now[0])
+    display = Display(plan, METRICS, out=out, clock=lambda: now[0])
     for step in range(steps + 1):
         if step % every == 0:
             display.evaluation(step, {"val/error": 1 / (1 + step), "val/cross_entropy": 2.0})

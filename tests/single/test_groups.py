@@ -20,6 +20,7 @@ SRUN = dict(SLURM_STEP_NUM_TASKS="8", SLURM_PROCID="6", SLURM_LOCALID="1", SLURM
 GLOO = dict(HOROVOD_SIZE="4", HOROVOD_RANK="2", HOROVOD_LOCAL_RANK="0", HOROVOD_LOCAL_SIZE="3",
             HOROVOD_GLOO_RENDEZVOUS_ADDR="192.0.2.7", HOROVOD_GLOO_RENDEZVOUS_PORT="18485")
 HYDRA = dict(PMI_SIZE="3", PMI_RANK="2", MPI_LOCALRANKID="2", MPI_LOCALNRANKS="3")
+CORES = frozenset({3, 5})
 # an mpirun inside an allocation: Slurm's variables are those of mpirun's own helper on the host
 OPEN_MPI_IN_SLURM = {**SRUN, **OPEN_MPI}
 
@@ -91,10 +92,11 @@ def test_a_launcher_that_does_not_tell_a_rank_is_named_unless_it_started_one_pro
 def test_a_group_of_one_has_its_place_on_the_host_and_no_partners(environment, told):
     environment(**told)
     process = place()
-    group, number = form_group(1, 60)
+    group, number = form_group(1, 60, CORES)
     assert isinstance(group, Lone) and number == process.rank
     assert (group.rank, group.size) == (0, 1)
     assert (group.local_rank, group.local_size) == (process.local_rank, process.local_size)
+    assert group.cores() == CORES
 
 
 @pytest.mark.parametrize("told, workers, said", [
@@ -106,7 +108,7 @@ def test_a_group_of_one_has_its_place_on_the_host_and_no_partners(environment, t
 def test_processes_that_make_no_groups_of_that_size_are_told_what_would(environment, told, workers, said):
     environment(**told)
     with pytest.raises(WorkersError if told == GLOO else UsageError, match=said):
-        form_group(workers, 60)
+        form_group(workers, 60, CORES)
 
 
 @pytest.fixture
@@ -134,7 +136,7 @@ def test_processes_that_mpi_does_not_join_are_an_error_not_lone_groups(environme
     monkeypatch.setattr("hvdscale.sweep.groups.load_horovod", lambda *given: Unjoined())
     monkeypatch.setattr("hvdscale.sweep.groups._begin_mpi", lambda hvd: Unjoined())
     with pytest.raises(WorkersError, match="mpirun started 4 processes, but Horovod joins 1: .* do not use one MPI"):
-        form_group(2, 60)
+        form_group(2, 60, CORES)
 
 
 @pytest.mark.parametrize("missing, said", [("horovod", "Horovod cannot be imported"), ("mpi4py", "pip install mpi4py")])
@@ -146,13 +148,13 @@ def test_groups_of_several_need_horovod_and_mpi4py(environment, variables_kept, 
     else:
         monkeypatch.setattr("hvdscale.sweep.groups.load_horovod", lambda *given: Unjoined())
     with pytest.raises(WorkersError, match=said):
-        form_group(2, 60)
+        form_group(2, 60, CORES)
 
 
 def test_the_first_process_gives_the_exit_code_once_the_others_are_gone(environment, monkeypatch):
     monkeypatch.setattr("hvdscale.sweep.groups.POLL_SECONDS", 0)
     answers = [True, False, False]
     environment(**{**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0"})
-    assert leave(form_group(1, 60)[0], 75, answers.pop) == 75 and not answers
+    assert leave(form_group(1, 60, CORES)[0], 75, answers.pop) == 75 and not answers
     environment(**OPEN_MPI)
-    assert leave(form_group(1, 60)[0], 75, lambda: False) == 0
+    assert leave(form_group(1, 60, CORES)[0], 75, lambda: False) == 0

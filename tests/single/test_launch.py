@@ -2,7 +2,8 @@
 import pytest
 
 from hvdscale.errors import UsageError, WorkersError
-from hvdscale.launch import (LAUNCHED, find_launcher, launch_command, launch_environment, launched, usable_cores)
+from hvdscale.launch import (LAUNCHED, find_launcher, killed_process, launch_command, launch_environment, launched,
+                             refuse_too_many, usable_cores)
 from hvdscale.workers import Lone, form
 
 COMMAND = ["python", "-m", "job"]
@@ -42,6 +43,24 @@ def test_a_launcher_that_is_asked_for_must_be_there(path_with, name, program):
 def test_a_launcher_that_is_none_is_named():
     with pytest.raises(UsageError, match="--launcher mpiexec is none of auto, horovodrun, .*mpirun, srun"):
         find_launcher("mpiexec")
+
+
+@pytest.mark.parametrize("workers, hosts, said", [
+    (5, "a:2,b:2", "--workers 5: --hosts a:2,b:2 has room for 4; name more hosts"), (3, "a,b", "has room for 2"),
+    (1, "a:x", "--hosts: 'a:x' is no host and its number of workers, such as A:4"), (1, "a:2,", "'' is no host"),
+    (1, "a:0", "'a:0' is no host"), (1, ":2", "':2' is no host"),
+    (33, None, r"--workers 33: this machine has 2 cores, and at most 32 .* \(16 a core\), .*--accumulate")])
+def test_more_workers_than_there_is_room_for_are_refused(monkeypatch, workers, hosts, said):
+    monkeypatch.setattr("hvdscale.launch.usable_cores", lambda: frozenset({0, 4}))
+    with pytest.raises(UsageError, match=said):
+        refuse_too_many(workers, "horovodrun", hosts, {})
+
+
+@pytest.mark.parametrize("workers, hosts, environment", [
+    (4, "a:2,b:2", {}), (2, "a,b", {}), (32, None, {}), (99, None, {"SLURM_JOB_ID": "7"})])
+def test_workers_that_there_is_room_for_are_not_refused(monkeypatch, workers, hosts, environment):
+    monkeypatch.setattr("hvdscale.launch.usable_cores", lambda: frozenset({0, 4}))
+    refuse_too_many(workers, "horovodrun", hosts, environment)
 
 
 @pytest.mark.parametrize("launcher, hosts, command", [
@@ -116,3 +135,16 @@ def test_a_single_process_under_a_launcher_needs_no_horovod(alone, no_horovod, m
 
 def test_the_usable_cores_are_some():
     assert len(usable_cores()) >= 1
+
+
+@pytest.mark.parametrize("said, killed", [
+    ("Process 1 exit with status code 137.\nTerminating remaining workers after failure of Process 1.\n"
+     "Process 0 exit with status code 143.\n",
+     "process 1 was killed by signal 9 (SIGKILL), as the kernel does where memory runs out"),
+    ("The first process to do so was:\nProcess name: 0\nExit code: 137\n", "process 0 was killed by signal 9 (SIGKI"),
+    ("Process name: 3\nExit code: -11\n", "process 3 was killed by signal 11 (SIGSEGV)"),
+    ("mpirun noticed that process rank 2 with PID 0 on node a7 exited on signal 6 (Aborted).",
+     "process 2 was killed by signal 6 (SIGABRT)"),
+    ("Process 1 exit with status code 1.\nProcess name: 1\nExit code: 1\n", ""), ("Exit code: 137", "")])
+def test_the_process_that_was_killed_is_named_by_what_its_launcher_said(said, killed):
+    assert killed_process(said).startswith(killed) and bool(killed_process(said)) == bool(killed)

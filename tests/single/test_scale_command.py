@@ -174,6 +174,32 @@ def test_a_run_that_leaves_no_log_is_an_error_with_its_last_lines(tmp_path):
     assert "hvdscale.cli.train digits/none --set steps=5" in (tmp_path / "out" / "w1-r1.out").read_text()
 
 
+@pytest.mark.parametrize("out, said", [
+    ("file", "is no directory; give another place"), ("file/more", "is no directory; give another place"),
+    ("/proc/none/of/it", "w1-r1.out: cannot be written: No such file or directory; choose another --out")])
+def test_a_place_that_cannot_be_written_is_an_error_before_anything_runs(tmp_path, out, said):
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(scale.main, ["digits/fc", "--workers", "1", "--out", str(tmp_path / out)])
+    assert isinstance(result.exception, SystemExit) and result.exit_code in (1, 2)
+    assert said in result.output and (tmp_path / "file").read_text() == ""
+
+
+def test_too_many_workers_are_refused_before_the_smaller_counts_run(scaled, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    output, carried, _ = scaled("--workers", "1,2,100000", exit_code=2)
+    assert "--workers 100000: this machine has" in output and carried == []
+    assert scaled("--workers", "1,3", "--hosts", "a:1,b:1", exit_code=2)[1] == []
+
+
+def test_a_run_whose_process_was_killed_says_which_of_what(tmp_path, monkeypatch):
+    launcher = tmp_path / "horovodrun"          # ends the other process before that has said anything
+    launcher.write_text("#!/bin/sh\necho 'Process name: 1'; echo 'Exit code: 137'; exit 1\n")
+    launcher.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(HvdscaleError, match=r"\(exit code 1: process 1 was killed by signal 9 \(SIGKILL\), as the "):
+        carry_out(Run(2, str(tmp_path / "w2.h5"), {}), "digits/fc", "horovodrun", None, print)
+
+
 @pytest.mark.parametrize("words, said", [
     (["--set", "log=a.h5"], "--out says where logs go"),
     (["--set", "overwrite=true"], "--overwrite is an option of its own"),

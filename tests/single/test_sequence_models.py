@@ -26,9 +26,6 @@ each_language_model = pytest.mark.parametrize("build", LANGUAGE_MODELS.values(),
 each_tying = pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-
-
 def seeded(build, seed=0, **more):
     torch.manual_seed(seed)
     return build(**more).double()

@@ -19,8 +19,6 @@ from hvdscale.workloads.models.transformer import TransformerLM
 from hvdscale.workloads.models.translation import TranslationTransformer
 from tests.single.made_workers import on_each
 
-pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-
 V, LONGEST, EXAMPLES, STEPS, CPU = 13, 7, 31, 20, torch.device("cpu")
 SMALL = dict(layers=1, width=8, hidden=12, heads=2, dropout=0.3)
 DEFAULTS = dict(lr=0.1, base_batch=12, global_batch=12, ghost_batch=4, optimizer="nesterov", momentum=0.9, steps=STEPS,

@@ -3,6 +3,7 @@ import json
 import re
 import shlex
 import signal
+import subprocess
 import sys
 
 import click
@@ -15,6 +16,7 @@ from hvdscale.errors import UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.workloads import names
+from tests.conftest import command_environment, heed_ctrl_c
 
 TRAIN = (sys.executable, "-m", "hvdscale.cli.train")
 
@@ -117,6 +119,24 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(run, tmp_path):
     assert re.search(r"^  learning rate  \S+ = \S+ x 2; linear from batch 16; gradual warmup of 38", done.stdout, re.M)
     assert re.search(r"^  log            none: a dry run$", done.stdout, re.M)
     assert done.stderr == "" and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options, following", [
+    ([], r"next: the same command starts again at step 0, as the work of \d+ steps was not kept; with --checkpoint .*"),
+    (["--checkpoint", "ck"], r"next: the same command with --resume auto resumes at step \d+"),
+    (["--checkpoint", "ck", "--resume", "auto"], r"next: the same command resumes at step \d+")])
+def test_a_run_that_ctrl_c_stopped_says_whether_it_can_be_resumed_and_how(tmp_path, options, following):
+    pytest.importorskip("sklearn")
+    command = [*TRAIN, "digits/fc", "--steps", "1000000", "--target", "none", "--eval-every", "0", *options]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=command_environment(),
+                          preexec_fn=heed_ctrl_c) as run:
+        while not run.stdout.readline().startswith("step"):
+            assert run.poll() is None
+        run.send_signal(signal.SIGINT)
+        said = run.stdout.read().splitlines()
+    assert run.returncode == 75 and said[-3].startswith("INCOMPLETE: stopped by a signal after step"), said
+    assert re.fullmatch(following, said[-1]), said
+    assert re.search(r"\d+", said[-1].replace("step 0,", "")).group() in said[-3]
 
 
 def test_misuse_is_one_line_and_exit_code_2(run, tmp_path):

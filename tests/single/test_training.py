@@ -1,7 +1,9 @@
 """Runs of one worker, from settings to log: how they end, and what the log then says."""
 import json
 import os
+import re
 import signal
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +27,7 @@ from hvdscale.train import DIVERGED, DONE, FAILED, PREEMPTED
 from hvdscale.workers import Lone
 from hvdscale.workload import MapSplit
 from tests.parallel import toy
+from tests.single import made_jobs
 
 
 @pytest.fixture
@@ -339,6 +342,99 @@ def test_ghost_groups_that_the_plan_cuts_and_the_model_needs_whole_are_an_error(
     check_groups(plan, toy.Net(), "")
     with pytest.raises(PlanError, match="group of 24 .* as 3 passes .accumulate. would .* Use --ghost-batch 8 or less"):
         check_groups(plan, toy.Net(norm="ours"), "")
+
+
+@pytest.mark.parametrize("model_args, local_batch, ghost_batch", [
+    (dict(norm="torch"), 48, 16), (dict(dropout=0.5, drop="torch"), 48, 8), (dict(dropout=0.5, drop="torch"), 4, 4),
+    (dict(norm="torch"), 2, 2), (dict(norm="ours"), 48, 32)])
+def test_a_model_run_group_by_group_has_small_groups_by_default(tmp_path, monkeypatch, model_args, local_batch,
+                                                                ghost_batch):
+    """No larger than the job's own local batch, so that each of any number of workers has a whole one."""
+    defaults = {**{name: value for name, value in toy.DEFAULTS.items() if name != "ghost_batch"},
+                "local_batch": local_batch, "model_args": model_args}
+    workload = replace(toy.WORKLOAD, defaults=defaults)
+
+    monkeypatch.setattr("hvdscale.job.find", lambda name: workload)
+
+    def plan(**typed):
+        return prepare("toy/net", [{"threads": 1, **typed}], Lone()).plan
+    assert {plan(global_batch=batch).ghost_batch for batch in (4, 16, 53)} == {ghost_batch}
+    assert plan(ghost_batch=5).ghost_batch == 5 and plan(ghost_batch="global", local_batch=8).ghost_batch == 8
+    path = tmp_path / "tuned.toml"
+    path.write_text("[global_batch.16]\nlr = 0.1\nghost_batch = 6\n")
+    assert plan(global_batch=16, lr_rule="tuned", metaparameters=str(path)).ghost_batch == 6
+
+
+@pytest.fixture
+def command(tmp_path, run):
+    """What hvdscale-train prints of a job of made_jobs, run in a process of its own; and its exit code."""
+    def command(job, *arguments, **environment):
+        done = run(sys.executable, "-m", "hvdscale.cli.train", f"tests.single.made_jobs:{job}", "--log", "w.h5",
+                   "--set", "threads=1", *arguments, check=False, **environment)
+        return done.stdout + done.stderr, done.returncode
+    return command
+
+
+def test_a_metric_that_is_nan_is_named_at_once_at_the_end_and_in_the_log(command, run, tmp_path):
+    said, code = command("NEVER_F1", "--target", "val/macro_f1>0.9", "--set", "eval_splits=val")
+    before, after = said.split("COMPLETE")
+    assert code == 0 and "note: val/macro_f1 is NaN at step 0, which never meets the target\n" in before
+    assert before.count("val/macro_f1 is NaN") == 1
+    assert "val/macro_f1 nan" in after and re.search(r"val/squares \d", after)
+    assert "note: val/macro_f1 was NaN at 3 of 3 evaluations\n" in after
+    assert "note: test/macro_f1 was NaN at 1 of 1 evaluation\n" in after
+    shown = run(sys.executable, "-m", "hvdscale.cli.log", "show", "w.h5").stdout
+    assert "NaN        val/macro_f1 at 3 of 3 evaluations" in shown and "squares at" not in shown
+    reported = " ".join(run(sys.executable, "-m", "hvdscale.cli.report", "w.h5").stdout.split())
+    assert "val/macro_f1 was NaN at 3 of 3 evaluations of w.h5:0; NaN never meets a target." in reported
+
+
+@pytest.mark.parametrize("method, doing", [("load", "the data"), ("loss", "the model"), ("measure", "the model"),
+                                           ("summarize", "the model")])
+def test_an_error_in_a_users_method_is_its_traceback_and_a_line_that_says_where(command, tmp_path, method, doing):
+    said, code = command("MISTAKEN", MISTAKE=method)
+    *_, raised, last = said.splitlines()
+    assert code == 1 and said.count("Traceback") == 1 and raised == "ValueError: mistaken"
+    assert re.fullmatch(rf"Error: {doing}: ValueError: mistaken \(.*made_jobs.py:\d+\)", last)
+    assert not (tmp_path / "w.h5").exists()
+
+
+@pytest.mark.parametrize("mistake, line", [
+    ("length", "measure gave a tensor of shape (3,) for calls, and parts declares a vector of 1 numbers"),
+    ("name", "summarize gave f1; it returns {metric: number} with each of macro_f1"),
+    ("two", "summarize gave {'macro_f1': [1, 2]} where each metric is one number")])
+def test_parts_and_summarize_that_do_not_fit_are_one_line_before_the_log(command, tmp_path, mistake, line):
+    assert command("MISTAKEN", MISTAKE=mistake) == (f"Error: {line}\n", 2)
+    assert not (tmp_path / "w.h5").exists()
+
+
+def test_a_number_that_the_first_examples_do_not_have_is_no_mistake(command):
+    """The parts of one batch alone divide by zero here, those of a whole split do not."""
+    assert command("MISTAKEN", MISTAKE="")[1] == 0
+
+
+def test_a_split_without_examples_is_no_metric_that_is_nan(command, run):
+    said, code = command("NO_TEST")
+    shown = run(sys.executable, "-m", "hvdscale.cli.log", "show", "w.h5").stdout
+    assert code == 0 and "NaN" not in said + shown and "test/" not in said
+
+
+@pytest.mark.parametrize("job, arguments, said", [
+    ("NO_VAL", [], "the val split has no examples, but the target val/accuracy>0.99 is measured on it"),
+    ("NO_VAL", ["--target", "none"], "the val split has no examples, but eval_splits = 'train,val,test' names it"),
+    ("NO_TEST", ["--set", "eval_splits=val,test"], "the test split has no examples, but eval_splits = 'val,test'"),
+    ("NO_TEST", ["--target", "test/accuracy>0.5"], "the test split has no examples, but the target test/accuracy>0.5")])
+def test_an_empty_split_that_is_to_be_measured_is_an_error_before_the_log(command, tmp_path, job, arguments, said):
+    output, code = command(job, *arguments)
+    assert code == 2 and said in output and not (tmp_path / "w.h5").exists()
+
+
+@pytest.mark.parametrize("keys", [dict(eval_splits="train"), dict(eval_every=0)])
+def test_a_job_without_validation_data_is_trained_where_nothing_asks_for_them(train, keys, monkeypatch):
+    monkeypatch.setattr("hvdscale.job.find", lambda name: made_jobs.NO_VAL_NOR_TEST)
+    outcome, log = train("values", target="none", steps=2, **keys)
+    assert outcome.stop.status == Status.COMPLETE
+    assert np.isfinite(log.evaluations["train/squares"]).all() and log.evaluations.rows == 2 * ("eval_splits" in keys)
 
 
 def test_parameters_that_end_not_finite_are_divergence_without_an_evaluation_too(train):

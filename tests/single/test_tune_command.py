@@ -16,7 +16,7 @@ from hvdscale.sweep.estimate import Estimate, table
 from hvdscale.sweep.farm import Farm, Shard, Standing
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.ledger import Ledger, Owner, Result
-from hvdscale.sweep.progress import Progress
+from hvdscale.sweep.progress import Progress, overall
 from hvdscale.sweep.run import wanted_studies
 from hvdscale.sweep.studies import Settled, settle_study
 from hvdscale.workers import Lone
@@ -115,7 +115,21 @@ def test_progress_is_a_line_for_each_study_that_changed(tmp_path):
     progress.step(2, 64, 0.1, 2.3)
     assert out.getvalue().splitlines()[3:] == [
         "sgd-b16  2 of 6 feasible, 1 pruned, 1 diverged, 1 failed; best 10 steps (trial 0)",
-        "sweep: 4 of 14 trials done, about 32 s left"]
+        "sweep: 4 of 16 trials done, about 38 s left; up to 22 more in place of draws that diverge or fail"]
+
+
+def test_the_number_of_trials_of_a_sweep_does_not_grow_while_no_draw_is_replaced(tmp_path):
+    """Repeats of the winner are counted before there is one; those of a study that has none never come."""
+    standing, said = standing_of(tmp_path, trials=2, max_draws=3, repeats=3), []
+    for name, kind in (("sgd-b16", "met"), ("sgd-b64", "budget")):
+        for number in range(2):
+            said.append(overall(standing))
+            standing.ledger.record(name, result(number, kind))
+    assert [line.partition(" trials")[0] for line in said] == [
+        "sweep: 0 of 10", "sweep: 1 of 10", "sweep: 2 of 10", "sweep: 3 of 10"]
+    assert [line.partition("; ")[2] for line in said] == [
+        f"up to {more} more in place of draws that diverge or fail" for more in (2, 2, 1, 1)]
+    assert overall(standing).startswith("sweep: 4 of 7 trials done, about ")
 
 
 def test_on_a_terminal_the_block_is_drawn_in_place_of_the_last_one(tmp_path, monkeypatch):
@@ -163,14 +177,15 @@ def test_a_signal_is_noted_and_a_second_interrupt_ends_at_once():
 
 GUARDED = """
 import os, signal, sys, time, types
+from pathlib import Path
 from hvdscale.launch import place
 from hvdscale.sweep import guard
 guard.time = types.SimpleNamespace(sleep=lambda seconds: None)
 tries = sys.argv[1]
-guard.guard(place(), lambda pid: "midst" in open(tries).read())
+guard.guard(place(), lambda pid: "midst" in Path(tries).read_text())
 with open(tries, "a") as file:
     file.write("x")
-number = len(open(tries).read())
+number = len(Path(tries).read_text())
 {}
 """
 

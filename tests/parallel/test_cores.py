@@ -1,0 +1,79 @@
+"""hvdscale-train and hvdscale-tune count the workers and the cores of a host alike, however the launcher binds them."""
+import json
+import re
+import shutil
+import sys
+
+import pytest
+
+from hvdscale.launch import usable_cores
+from hvdscale.log.reader import read_log
+from tests.conftest import LAUNCHERS, launcher_command
+from tests.parallel.conftest import two_nodes
+from tests.parallel.sweeps import TUNE, sweep_file
+
+TWO = pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores")
+LAUNCHES = {**{name: launcher(2) for name, launcher in LAUNCHERS.items()},
+            "mpirun, bound": ["mpirun", "--bind-to", "core", "-np", "2"],
+            "mpirun, as it is": ["mpirun", "-np", "2"],
+            "mpirun, one core": ["taskset", "-c", str(min(usable_cores())), "mpirun", "--bind-to", "none", "-np", "2"]}
+TRAIN = (sys.executable, "-m", "hvdscale.cli.train", "digits/fc", "--steps", "2", "--log-file", "out/train.h5")
+CORES = "import os; print(*os.sched_getaffinity(0), flush=True)"
+
+
+def executions(out):
+    """Of each trial in the folder's logs its workers, workers on the host, and cores there."""
+    found = []
+    for path in sorted(out.glob("*.h5")):
+        with read_log(path) as log:
+            found += [tuple(json.loads(plan)["execution"][name] for name in ("workers", "local_workers", "cores"))
+                      for plan in log.trials["plan"]]
+    return found
+
+
+@TWO
+@pytest.mark.parametrize("launch", ["mpirun, as it is", "mpirun, one core", "horovodrun", *(
+    pytest.param(launch, marks=pytest.mark.slow) for launch in ("mpirun", "mpirun, bound", "gloo"))])
+def test_two_workers_are_held_against_all_the_cores_that_they_have(run, tmp_path, launch):
+    launcher_command("horovodrun" if launch == "gloo" else launch.split(",")[0], 2)
+    if launch == "mpirun, one core" and shutil.which("taskset") is None:
+        pytest.skip("needs taskset")
+    command = LAUNCHES[launch]
+    cores = len(set(re.sub(r"\[[\d,]+\]<stdout>:", " ", run(*command, sys.executable, "-c", CORES).stdout).split()))
+    assert cores == 1 if launch == "mpirun, one core" else cores >= 2
+    run(*command, *TUNE, sweep_file(tmp_path, batch_sizes="[64]", trials=2, steps=4, evaluations=2), "--out", "out")
+    run(*command, *TRAIN)
+    assert set(executions(tmp_path / "out")) == {(1, 2, cores), (2, 2, cores)}
+    done = run(sys.executable, "-m", "hvdscale.cli.report", "out")
+    assert re.findall(r"(\d)# ", done.stdout) == (["2", "2", "1"] if cores == 1 else []), done.stdout
+
+
+@TWO
+def test_a_group_of_two_counts_the_cores_of_the_other_groups(run, tmp_path):
+    launcher_command("mpirun", 2)
+    bound = ["mpirun", "--oversubscribe", "--bind-to", "core:overload-allowed", "-np", "4"]
+    cores = len(set(run(*bound, sys.executable, "-c", CORES).stdout.split()))
+    sweep = sweep_file(tmp_path, batch_sizes="[64]", trials=2, steps=4, evaluations=2, workers_per_trial=2)
+    run(*bound, *TUNE, sweep, "--out", "out")
+    assert set(executions(tmp_path / "out")) == {(2, 4, cores)}
+
+
+@pytest.fixture(scope="module")
+def binding():
+    """A cluster whose one node binds tasks to cores."""
+    with two_nodes(nodes=1, settings="TaskPlugin=task/affinity\n") as cluster:
+        yield cluster
+
+
+@TWO
+@pytest.mark.parametrize("bind", ["cores", "none"])
+def test_tasks_of_srun_are_held_against_all_the_cores_that_they_have(binding, tmp_path, bind):
+    command = ["srun", "--mpi=pmix", f"--cpu-bind={bind}", "-n2", "-c1"]
+    tried = binding.run(*command, sys.executable, "-c", CORES, check=False)
+    cores = len(set(tried.stdout.split()))
+    if tried.returncode or len(tried.stdout.split()) != (2 if bind == "cores" else 2 * cores):
+        pytest.skip(f"this Slurm does not bind tasks so: {tried.stdout}{tried.stderr}")
+    sweep = sweep_file(tmp_path, batch_sizes="[64]", trials=2, steps=4, evaluations=2)
+    binding.run(*command, *TUNE, sweep, "--out", "out", cwd=tmp_path, timeout=120)
+    binding.run(*command, *TRAIN, cwd=tmp_path, timeout=120)
+    assert set(executions(tmp_path / "out")) == {(1, 2, cores), (2, 2, cores)}
