@@ -91,7 +91,7 @@ class Asked:
             return [_digest_of(child) for child in children]
         finally:
             for child in children:
-                child.kill()
+                child.close()
 
 
 class OtherRank:
@@ -170,9 +170,10 @@ TOO_LONG = broken(f"it took longer than {PATIENCE:g} s")
 
 
 def _digest_of(child: Child) -> dict[str, Entry]:
-    if not child.ended(PATIENCE):
-        return TOO_LONG
-    last = (child.output.strip().splitlines() or ["nothing was said"])[-1]
+    with contextlib.closing(child):
+        if not child.ended(PATIENCE):
+            return TOO_LONG
+        last = (child.output.strip().splitlines() or ["nothing was said"])[-1]
     try:
         return {what: Entry(*entry) for what, entry in json.loads(last).items()}
     except (ValueError, AttributeError, TypeError):

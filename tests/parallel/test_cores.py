@@ -18,7 +18,13 @@ LAUNCHES = {**{name: launcher(2) for name, launcher in LAUNCHERS.items()},
             "mpirun, as it is": ["mpirun", "-np", "2"],
             "mpirun, one core": ["taskset", "-c", str(min(usable_cores())), "mpirun", "--bind-to", "none", "-np", "2"]}
 TRAIN = (sys.executable, "-m", "hvdscale.cli.train", "digits/fc", "--steps", "2", "--log-file", "out/train.h5")
-CORES = "import os; print(*os.sched_getaffinity(0), flush=True)"
+# a mark on both sides, as a launcher may drop the end of a line between two processes
+CORES = "import os; print(*(f'<{core}>' for core in os.sched_getaffinity(0)), flush=True)"
+
+
+def cores_in(output):
+    """The cores that processes have printed, one entry a process and core."""
+    return re.findall(r"<(\d+)>", output)
 
 
 def executions(out):
@@ -39,7 +45,7 @@ def test_two_workers_are_held_against_all_the_cores_that_they_have(run, tmp_path
     if launch == "mpirun, one core" and shutil.which("taskset") is None:
         pytest.skip("needs taskset")
     command = LAUNCHES[launch]
-    cores = len(set(re.sub(r"\[[\d,]+\]<stdout>:", " ", run(*command, sys.executable, "-c", CORES).stdout).split()))
+    cores = len(set(cores_in(run(*command, sys.executable, "-c", CORES).stdout)))
     assert cores == 1 if launch == "mpirun, one core" else cores >= 2
     run(*command, *TUNE, sweep_file(tmp_path, batch_sizes="[64]", trials=2, steps=4, evaluations=2), "--out", "out")
     run(*command, *TRAIN)
@@ -52,7 +58,7 @@ def test_two_workers_are_held_against_all_the_cores_that_they_have(run, tmp_path
 def test_a_group_of_two_counts_the_cores_of_the_other_groups(run, tmp_path):
     launcher_command("mpirun", 2)
     bound = ["mpirun", "--oversubscribe", "--bind-to", "core:overload-allowed", "-np", "4"]
-    cores = len(set(run(*bound, sys.executable, "-c", CORES).stdout.split()))
+    cores = len(set(cores_in(run(*bound, sys.executable, "-c", CORES).stdout)))
     sweep = sweep_file(tmp_path, batch_sizes="[64]", trials=2, steps=4, evaluations=2, workers_per_trial=2)
     run(*bound, *TUNE, sweep, "--out", "out")
     assert set(executions(tmp_path / "out")) == {(2, 4, cores)}
@@ -70,8 +76,8 @@ def binding():
 def test_tasks_of_srun_are_held_against_all_the_cores_that_they_have(binding, tmp_path, bind):
     command = ["srun", "--mpi=pmix", f"--cpu-bind={bind}", "-n2", "-c1"]
     tried = binding.run(*command, sys.executable, "-c", CORES, check=False)
-    cores = len(set(tried.stdout.split()))
-    if tried.returncode or len(tried.stdout.split()) != (2 if bind == "cores" else 2 * cores):
+    cores = len(set(cores_in(tried.stdout)))
+    if tried.returncode or len(cores_in(tried.stdout)) != (2 if bind == "cores" else 2 * cores):
         pytest.skip(f"this Slurm does not bind tasks so: {tried.stdout}{tried.stderr}")
     sweep = sweep_file(tmp_path, batch_sizes="[64]", trials=2, steps=4, evaluations=2)
     binding.run(*command, *TUNE, sweep, "--out", "out", cwd=tmp_path, timeout=120)

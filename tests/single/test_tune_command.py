@@ -133,7 +133,7 @@ def test_the_number_of_trials_of_a_sweep_does_not_grow_while_no_draw_is_replaced
 
 
 def test_on_a_terminal_the_block_is_drawn_in_place_of_the_last_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 30)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((40, 30)))
     standing, out = standing_of(tmp_path), io.StringIO()
     progress = Progress(standing, True, out)
     progress.show()
