@@ -70,6 +70,13 @@ def launcher_command(launcher, np):
     return command
 
 
+def pytest_collection_modifyitems(items):
+    """A slow test may take as long as it does."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(0))
+
+
 def lacks(what, reason):
     """Skip the test, or fail it where HVDSCALE_REQUIRE names the program, or the data set, that it lacks."""
     if what in os.environ.get("HVDSCALE_REQUIRE", "").split():

@@ -20,27 +20,27 @@ trials, most of them censored, a best fit alone says little.
 """
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import log_expit
 
-from ..launch import usable_cores
 from .steps import Estimate
 
 LEAST_MET = 4               # trials that met the target, below which nothing is fitted
 INSIDE = 0.95               # share of the draws of the best rate that must lie between the rates tried
 DRAWS = 1000                # kept
-_PROPOSED, _ROUNDS, _FREEDOM = 2000, 6, 5
-_LEAST_EFFECTIVE = 80       # proposals that carry a round's weight, below which it is tempered
+_PROPOSED, _ROUNDS = 500, 20            # points of a round, and the most rounds, until
+_ENOUGH = 0.2                           # this share of them carries the weight; then there is a last round
+_LAST = 1000                            # of so many
+_LEAST_EFFECTIVE = 40       # points that carry the weight, below which it is tempered
+_FREEDOM = 5
 # mean and deviation of the logarithms of l, k, r and the noise's scale
 _PRIOR = np.array([[0.0, 0.5], [np.log(2), 0.8], [0.0, 0.8], [np.log(0.15), 0.8]])
 _LEAST_BETWEEN = 0.3        # deviation between batches that is taken for certain
 _BEYOND = np.log(4)         # how far outside the rates tried the best may lie
-_THREADS = 4                # at most: more of them wait for each other
-_BLOCK = 12_000             # points times trials that are looked at together
-_FLOOR = -50.0              # least log likelihood of a trial, so that one of them cannot forbid all
+_BLOCK = 24_000             # points times trials that are looked at together
+_FLOOR = np.float32(np.exp(-50.0))      # least likelihood of a trial, so that one of them cannot forbid all
+_STEEP = np.float32(60.0)   # an exponent beyond which that is reached
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,31 +96,23 @@ def landscapes_of(batches) -> list[Landscape | None]:
 
     batches  (log_rate, before, steps) of each, see landscape_of
     """
-    alone = _landscapes([(*batch, _PRIOR) for batch in batches])
+    alone = [landscape_of(*batch) for batch in batches]
     shapes = np.array([one.shape for one in alone if one is not None])
     if len(shapes) < 2:
         return alone
     means = shapes.mean(2)
     between = means.var(0, ddof=1) - shapes.var(2).mean(0)
     prior = np.stack([means.mean(0), np.sqrt(np.maximum(between, _LEAST_BETWEEN ** 2))], axis=1)
-    known = [at for at, one in enumerate(alone) if one is not None]
-    for at, one in zip(known, _landscapes([(*batches[at], prior) for at in known])):
-        alone[at] = one
-    return alone
+    return [one and landscape_of(*batch, prior, one) for batch, one in zip(batches, alone)]
 
 
-def _landscapes(batches):
-    """landscape_of each, several at a time: numpy lets other threads run while it works."""
-    with ThreadPoolExecutor(min(_THREADS, len(usable_cores()))) as pool:
-        return list(pool.map(landscape_of, *zip(*batches)))
-
-
-def landscape_of(log_rate, before, steps, prior=_PRIOR) -> Landscape | None:
+def landscape_of(log_rate, before, steps, prior=_PRIOR, start: Landscape | None = None) -> Landscape | None:
     """The landscape of the trials of one search; None where fewer than LEAST_MET met the target, or all at one rate.
 
     log_rate  shape (trials,)
     before    steps at the last evaluation known not to have met; 0: none
     steps     at the one that met; inf: none did
+    start     of the same trials under another prior, if any: where the first draws are made
     """
     met = np.isfinite(steps)
     if met.sum() < LEAST_MET or np.ptp(log_rate) == 0:
@@ -129,14 +121,18 @@ def landscape_of(log_rate, before, steps, prior=_PRIOR) -> Landscape | None:
     low = np.where(low < high, low, high - 1e-3)        # met at step 0, or as before: as close as can be told
     trials = _Trials(np.asarray(log_rate, float), low, high, prior)
     random = np.random.default_rng(0)
-    proposed = trials.started(random)
-    density = np.zeros(_PROPOSED)                       # of the proposals, beside the prior's, which they are from
-    likely = trials.likelihood(proposed)
+    if start is None:
+        points = trials.started(random)
+        likely = trials.likelihood(points)              # their density is the prior's
+    else:
+        points, likely = np.column_stack([start.best, start.steps, *start.shape]), np.zeros(DRAWS)
     for _ in range(_ROUNDS):
-        proposed, density = _around(proposed, _tempered(likely - density), random)
-        likely = trials.posterior(proposed)
-    weight = np.exp(likely - density - (likely - density).max())
-    best, fewest, *shape = proposed[random.choice(_PROPOSED, DRAWS, p=weight / weight.sum())].T
+        points, likely = trials.drawn_around(points, likely, _PROPOSED, random)
+        if _effective(likely) >= _ENOUGH * _PROPOSED:
+            break
+    points, likely = trials.drawn_around(points, likely, _LAST, random)
+    weight = np.exp(likely - likely.max())
+    best, fewest, *shape = points[random.choice(_LAST, DRAWS, p=weight / weight.sum())].T
     return Landscape(best, fewest, np.array(shape), float(np.min(log_rate)), float(np.max(log_rate)),
                      int(met.sum()), len(log_rate))
 
@@ -161,21 +157,19 @@ class _Trials:
         return np.column_stack([random.uniform(*self.box.T, (_PROPOSED, 2)),
                                 self.prior[:, 0] + self.prior[:, 1] * random.standard_normal((_PROPOSED, 4))])
 
+    def drawn_around(self, points, log_weight, count, random):
+        """So many new points from Student's t about the weighted ones, and the logarithms of their weights."""
+        points, density = _around(points, _tempered(log_weight), count, random)
+        return points, self.posterior(points) - density
+
     def likelihood(self, points):
         """Its logarithm, shape (points,); a block of points at a time, whose arrays stay in the processor's cache."""
+        met = np.isfinite(self.high)
+        trials = [np.concatenate([values[met], values[~met]])[:, None].astype(np.float32)
+                  for values in (self.log_rate, self.low, self.high)]
         block = max(1, _BLOCK // len(self.low))
-        return np.concatenate([self._likelihood(points[at:at + block]) for at in range(0, len(points) or 1, block)])
-
-    def _likelihood(self, points):
-        best, fewest, *shape = points.T                                     # arrays have a row a trial
-        *shape, scale = np.exp(shape)
-        middle = fewest + valley(self.log_rate[:, None] - best, *shape)
-        low, met = (self.low[:, None] - middle) / scale, np.isfinite(self.high)
-        share = log_expit(-low)                                             # all of it where no steps are too many
-        high, low = (self.high[met, None] - middle[met]) / scale, low[met]
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            share[met] = log_expit(high) + share[met] + np.log(-np.expm1(low - high))
-        return np.ascontiguousarray(np.where(share > _FLOOR, share, _FLOOR).T).sum(-1)
+        return np.concatenate([_likelihood(points[at:at + block], *trials, met.sum())
+                               for at in range(0, len(points) or 1, block)])
 
     def posterior(self, points):
         """The logarithm of likelihood times prior."""
@@ -187,23 +181,50 @@ class _Trials:
         return found
 
 
+def _likelihood(points, log_rate, low, high, met):
+    """The log likelihood of points, shape (points, 6), from trials, shape (trials, 1), of which the first met.
+
+    In single precision, with the fewest exponentials and logarithms: most of a report's time can pass here. With
+    E = exp((x - middle) / scale), the logistic distribution has 1 / (1 + E) above x. The valley is written as in
+    ``valley``, by the logarithm of 1 + exp(ratio), where the ratio is that of its two terms.
+    """
+    best, fewest, *shape = points.T
+    below, above, sharp, scale = np.exp(shape)
+    constant = fewest + (np.log(below) - np.log(below + above)) / sharp - above * best
+    ratio, slope, constant, above, inverse, scale = (values.astype(np.float32) for values in (
+        np.log(above) - np.log(below) + (below + above) * sharp * best, (below + above) * sharp, constant, above,
+        1 / sharp, 1 / scale))
+    ratio = ratio - slope * log_rate
+    middle = constant + above * log_rate + inverse * (np.maximum(ratio, 0) + np.log1p(np.exp(-np.abs(ratio))))
+    share_below = np.exp(np.minimum((low - middle) * scale, _STEEP))
+    likely = 1 / (1 + share_below)
+    share_above = np.exp(np.minimum((high[:met] - middle[:met]) * scale, _STEEP))
+    likely[:met] *= (share_above - share_below[:met]) / (1 + share_above)
+    return np.log(np.maximum(likely, _FLOOR)).sum(0, dtype=float)
+
+
 def _tempered(log_weight):
     """Weights that sum to 1, flattened until _LEAST_EFFECTIVE points carry them."""
     power = 1.0
-    while True:
-        weight = np.exp(power * (log_weight - log_weight.max()))
-        if weight.sum() ** 2 / (weight ** 2).sum() >= _LEAST_EFFECTIVE or power < 0.01:
-            return weight / weight.sum()
+    while _effective(power * log_weight) < _LEAST_EFFECTIVE and power >= 0.01:
         power *= 0.7
+    weight = np.exp(power * (log_weight - log_weight.max()))
+    return weight / weight.sum()
 
 
-def _around(points, weight, random):
+def _effective(log_weight):
+    """The effective number of weighted points (Kish 1965)."""
+    weight = np.exp(log_weight - log_weight.max())
+    return weight.sum() ** 2 / (weight ** 2).sum()
+
+
+def _around(points, weight, count, random):
     """New points from Student's t about the weighted ones, and the logarithm of its density there."""
     mean = weight @ points
     about = points - mean
     root = np.linalg.cholesky(1.2 * (about.T * weight @ about) + 1e-6 * np.eye(points.shape[1]))
-    drawn = random.standard_normal(points.shape) / np.sqrt(random.chisquare(_FREEDOM, len(points)) / _FREEDOM)[:, None]
-    return mean + drawn @ root.T, -(_FREEDOM + points.shape[1]) / 2 * np.log1p((drawn ** 2).sum(1) / _FREEDOM)
+    drawn = random.standard_normal((count, len(root))) / np.sqrt(random.chisquare(_FREEDOM, count) / _FREEDOM)[:, None]
+    return mean + drawn @ root.T, -(_FREEDOM + len(root)) / 2 * np.log1p((drawn ** 2).sum(1) / _FREEDOM)
 
 
 def _estimate(draws, confidence, trials):
