@@ -31,7 +31,7 @@ INSIDE = 0.95               # share of the draws of the best rate that must lie 
 DRAWS = 1000                # kept
 _PROPOSED, _ROUNDS = 500, 20            # points of a round, and the most rounds, until
 _ENOUGH = 0.2                           # this share of them carries the weight; then there is a last round
-_LAST = 1000                            # of so many
+_LAST, _LAST_ROUNDS = 2000, 3           # of so many, and others where fewer carry its weight
 _LEAST_EFFECTIVE = 40       # points that carry the weight, below which it is tempered
 _FREEDOM = 5
 # mean and deviation of the logarithms of l, k, r and the noise's scale
@@ -96,23 +96,24 @@ def landscapes_of(batches) -> list[Landscape | None]:
 
     batches  (log_rate, before, steps) of each, see landscape_of
     """
-    alone = [landscape_of(*batch) for batch in batches]
-    shapes = np.array([one.shape for one in alone if one is not None])
-    if len(shapes) < 2:
-        return alone
-    means = shapes.mean(2)
-    between = means.var(0, ddof=1) - shapes.var(2).mean(0)
-    prior = np.stack([means.mean(0), np.sqrt(np.maximum(between, _LEAST_BETWEEN ** 2))], axis=1)
+    alone = [landscape_of(*batch, rough=True) for batch in batches]
+    shapes, prior = np.array([one.shape for one in alone if one is not None]), _PRIOR
+    if len(shapes) > 1:
+        means = shapes.mean(2)
+        between = means.var(0, ddof=1) - shapes.var(2).mean(0)
+        prior = np.stack([means.mean(0), np.sqrt(np.maximum(between, _LEAST_BETWEEN ** 2))], axis=1)
     return [one and landscape_of(*batch, prior, one) for batch, one in zip(batches, alone)]
 
 
-def landscape_of(log_rate, before, steps, prior=_PRIOR, start: Landscape | None = None) -> Landscape | None:
+def landscape_of(log_rate, before, steps, prior=_PRIOR, start: Landscape | None = None, rough=False
+                 ) -> Landscape | None:
     """The landscape of the trials of one search; None where fewer than LEAST_MET met the target, or all at one rate.
 
     log_rate  shape (trials,)
     before    steps at the last evaluation known not to have met; 0: none
     steps     at the one that met; inf: none did
     start     of the same trials under another prior, if any: where the first draws are made
+    rough     whether means and deviations are all that is asked for, not the ends of intervals
     """
     met = np.isfinite(steps)
     if met.sum() < LEAST_MET or np.ptp(log_rate) == 0:
@@ -130,9 +131,12 @@ def landscape_of(log_rate, before, steps, prior=_PRIOR, start: Landscape | None 
         points, likely = trials.drawn_around(points, likely, _PROPOSED, random)
         if _effective(likely) >= _ENOUGH * _PROPOSED:
             break
-    points, likely = trials.drawn_around(points, likely, _LAST, random)
+    for _ in range(0 if rough else _LAST_ROUNDS):
+        points, likely = trials.drawn_around(points, likely, _LAST, random)
+        if _effective(likely) >= _ENOUGH * _PROPOSED:
+            break
     weight = np.exp(likely - likely.max())
-    best, fewest, *shape = points[random.choice(_LAST, DRAWS, p=weight / weight.sum())].T
+    best, fewest, *shape = points[random.choice(len(points), DRAWS, p=weight / weight.sum())].T
     return Landscape(best, fewest, np.array(shape), float(np.min(log_rate)), float(np.max(log_rate)),
                      int(met.sum()), len(log_rate))
 

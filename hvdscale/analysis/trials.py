@@ -103,7 +103,7 @@ class Trial:
     def measurement(self):
         return self.plan.get("measurement") or {}
 
-    @property
+    @cached_property
     def nan_counts(self) -> dict[str, int]:
         """At how many of its evaluations a metric that was measured was NaN, by ``split/metric``."""
         return count_nans(self.metrics, self.measurement)

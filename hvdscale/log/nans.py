@@ -15,10 +15,13 @@ def count_nans(metrics: Mapping[str, np.ndarray], measurement: Mapping) -> dict[
     measurement  that part of its plan: eval_splits says which splits each evaluation measures. A test split without
                  examples shows as one without a finite value; a target is never measured on such a one
     """
+    named = measurement.get("eval_splits")
+    if not named:
+        return {}
     target = measurement.get("target")
     known = {"train", "val", *([Target.parse(target).split] if target else [])}
     known |= {_split(name) for name, values in metrics.items() if np.isfinite(values).any()}
-    evaluated = known.intersection(measurement.get("eval_splits") or ())
+    evaluated = known.intersection(named)
     counts = {name: int(np.isnan(values).sum()) for name, values in metrics.items() if _split(name) in evaluated}
     return {name: count for name, count in counts.items() if count}
 

@@ -277,8 +277,11 @@ def _planner(section, held):
     return plan_at
 
 
-def as_json(document: Document) -> dict:
-    """The report for report.json: every number with its interval, its trials and its formula."""
+def as_json(document: Document, figures: bool = True) -> dict:
+    """The report for report.json: every number with its interval, its trials and its formula.
+
+    figures  whether to list those of each workload, which have to be worked out for that
+    """
     return {
         "format": "hvdscale-report", "version": 1, "creator": f"hvdscale {__version__}",
         "confidence": document.confidence,
@@ -289,16 +292,16 @@ def as_json(document: Document) -> dict:
         "workloads": [{
             "dataset": group.workload.dataset, "model": group.workload.model, "model_args": group.workload.model_args,
             "optimizer": group.workload.optimizer, "train_examples": group.workload.train_examples,
-            "sections": [_section_values(page) for page in pages]} for group, pages in document.pages],
+            "sections": [_section_values(page, figures) for page in pages]} for group, pages in document.pages],
         "chapters": [{"title": one.title, "summary": one.view.summary, **_shown_values(one.slug, one.view)}
                      for one in document.chapters],
     }
 
 
-def _section_values(page):
+def _section_values(page, figures):
     values = {
         "target": str(page.target) if page.target else None, "summary": page.summary, "left_out": page.left_out,
-        **_shown_values(page.slug, page)}
+        **_shown_values(page.slug, page, figures)}
     if page.section:
         options, searches = page.section.options, [_search_values(search) for search in page.section.searches]
         values |= {
@@ -308,12 +311,12 @@ def _section_values(page):
     return values
 
 
-def _shown_values(slug, shown):
+def _shown_values(slug, shown, figures=True):
     return {
         "tables": [as_values(table) for table in (*shown.tables, *shown.details)],
         "figures": [{"name": f"{slug}-{figure.name}", "title": figure.title, "caption": figure.caption,
                      "formula": figure.formula, "source": figure.source, "trials": trial_list(figure.trials)}
-                    for figure in shown.figures]}
+                    for figure in (shown.figures if figures else ())]}
 
 
 def _search_values(search):

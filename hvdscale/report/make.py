@@ -179,13 +179,14 @@ def _titled(title):
 def write(document: Document, out, formats=FORMATS, tell=quiet):
     """Write the files of a report, each whole or not at all; yields their paths as they are done, the page last."""
     out = os.fspath(out)
+    kinds = ["svg"] * ("svg" in formats or "html" in formats) + ["png"] * ("png" in formats)
     figures = []
-    for slug, _, shown in document.shown:
+    if kinds:
+        from .drawing import render
+    for slug, _, shown in document.shown if kinds else ():
         tell(f"working out the figures of {slug}")
         figures += [(cut(f"{slug}-{figure.name}", LONGEST_FILE), figure) for figure in shown.figures]
-    kinds = ["svg"] * ("svg" in formats or "html" in formats) + ["png"] * ("png" in formats)
-    from .drawing import render
-    for at, (name, figure) in enumerate(figures if kinds else (), 1):
+    for at, (name, figure) in enumerate(figures, 1):
         tell(f"drawing figure {at} of {len(figures)}")
         for kind in kinds:
             drawn = render(figure, kind)            # the page takes it from there
@@ -199,7 +200,7 @@ def write(document: Document, out, formats=FORMATS, tell=quiet):
     if "json" in formats:
         tell("writing report.json")
         short = sum(log.trials for log in document.logs) <= MOST_RULED          # what is huge is written fast
-        values = json.dumps(as_json(document), indent=1 if short else None, allow_nan=False)
+        values = json.dumps(as_json(document, bool(kinds)), indent=1 if short else None, allow_nan=False)
         yield put_file(os.path.join(out, "report.json"), values + "\n")
     if "html" in formats:
         from .html import as_html
