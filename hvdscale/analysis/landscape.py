@@ -21,6 +21,7 @@ trials, most of them censored, a best fit alone says little.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -38,7 +39,7 @@ _FREEDOM = 5
 _PRIOR = np.array([[0.0, 0.5], [np.log(2), 0.8], [0.0, 0.8], [np.log(0.15), 0.8]])
 _LEAST_BETWEEN = 0.3        # deviation between batches that is taken for certain
 _BEYOND = np.log(4)         # how far outside the rates tried the best may lie
-_BLOCK = 24_000             # points times trials that are looked at together
+_BLOCK = 30_000             # points times trials that are looked at together
 _FLOOR = np.float32(np.exp(-50.0))      # least likelihood of a trial, so that one of them cannot forbid all
 _STEEP = np.float32(60.0)   # an exponent beyond which that is reached
 
@@ -127,12 +128,12 @@ def landscape_of(log_rate, before, steps, prior=_PRIOR, start: Landscape | None 
         likely = trials.likelihood(points)              # their density is the prior's
     else:
         points, likely = np.column_stack([start.best, start.steps, *start.shape]), np.zeros(DRAWS)
-    for _ in range(_ROUNDS):
-        points, likely = trials.drawn_around(points, likely, _PROPOSED, random)
+    for number in range(_ROUNDS):
+        points, likely = trials.drawn_around(points, likely, number, _PROPOSED)
         if _effective(likely) >= _ENOUGH * _PROPOSED:
             break
-    for _ in range(0 if rough else _LAST_ROUNDS):
-        points, likely = trials.drawn_around(points, likely, _LAST, random)
+    for number in range(0 if rough else _LAST_ROUNDS):
+        points, likely = trials.drawn_around(points, likely, number, _LAST)
         if _effective(likely) >= _ENOUGH * _PROPOSED:
             break
     weight = np.exp(likely - likely.max())
@@ -150,7 +151,7 @@ class _Trials:
     high: np.ndarray
     prior: np.ndarray
 
-    @property
+    @cached_property
     def box(self):
         """Where the best rate and its steps may lie."""
         fewest = self.high.min()
@@ -161,28 +162,28 @@ class _Trials:
         return np.column_stack([random.uniform(*self.box.T, (_PROPOSED, 2)),
                                 self.prior[:, 0] + self.prior[:, 1] * random.standard_normal((_PROPOSED, 4))])
 
-    def drawn_around(self, points, log_weight, count, random):
-        """So many new points from Student's t about the weighted ones, and the logarithms of their weights."""
-        points, density = _around(points, _tempered(log_weight), count, random)
+    def drawn_around(self, points, log_weight, number, count):
+        """So many new points about the weighted ones, and the logarithms of their weights; ``number`` of the round."""
+        points, density = _around(points, log_weight, number, count)
         return points, self.posterior(points) - density
 
-    def likelihood(self, points):
-        """Its logarithm, shape (points,); a block of points at a time, whose arrays stay in the processor's cache."""
+    @cached_property
+    def columns(self):
+        """Rates, ends of the intervals, and how many trials met: of shape (trials, 1), those that met first."""
         met = np.isfinite(self.high)
-        trials = [np.concatenate([values[met], values[~met]])[:, None].astype(np.float32)
-                  for values in (self.log_rate, self.low, self.high)]
-        block = max(1, _BLOCK // len(self.low))
-        return np.concatenate([_likelihood(points[at:at + block], *trials, met.sum())
-                               for at in range(0, len(points) or 1, block)])
+        return *(np.concatenate([values[met], values[~met]])[:, None].astype(np.float32)
+                 for values in (self.log_rate, self.low, self.high)), met.sum()
+
+    def likelihood(self, points):
+        """Its logarithm, shape (points,); some points at a time, whose arrays stay in the processor's cache."""
+        blocks = len(points) * len(self.low) // _BLOCK + 1
+        return np.concatenate([_likelihood(block, *self.columns) for block in np.array_split(points, blocks)])
 
     def posterior(self, points):
         """The logarithm of likelihood times prior."""
         inside = ((points[:, :2] >= self.box[:, 0]) & (points[:, :2] <= self.box[:, 1])).all(1)
-        found = np.full(len(points), -np.inf)
-        points = points[inside]
         prior = -0.5 * (((points[:, 2:] - self.prior[:, 0]) / self.prior[:, 1]) ** 2).sum(1)
-        found[inside] = self.likelihood(points) + prior
-        return found
+        return np.where(inside, self.likelihood(points) + prior, -np.inf)
 
 
 def _likelihood(points, log_rate, low, high, met):
@@ -199,19 +200,31 @@ def _likelihood(points, log_rate, low, high, met):
         np.log(above) - np.log(below) + (below + above) * sharp * best, (below + above) * sharp, constant, above,
         1 / sharp, 1 / scale))
     ratio = ratio - slope * log_rate
-    middle = constant + above * log_rate + inverse * (np.maximum(ratio, 0) + np.log1p(np.exp(-np.abs(ratio))))
-    share_below = np.exp(np.minimum((low - middle) * scale, _STEEP))
+    middle = np.abs(ratio)
+    np.log1p(np.exp(np.negative(middle, out=middle), out=middle), out=middle)
+    middle += np.maximum(ratio, 0, out=ratio)
+    middle *= inverse
+    middle += np.multiply(above, log_rate, out=ratio)
+    middle += constant
+    share_below = _share(low, middle, scale)
     likely = 1 / (1 + share_below)
-    share_above = np.exp(np.minimum((high[:met] - middle[:met]) * scale, _STEEP))
+    share_above = _share(high[:met], middle[:met], scale)
     likely[:met] *= (share_above - share_below[:met]) / (1 + share_above)
-    return np.log(np.maximum(likely, _FLOOR)).sum(0, dtype=float)
+    return np.log(np.maximum(likely, _FLOOR, out=likely), out=likely).sum(0, dtype=float)
+
+
+def _share(at, middle, scale):
+    """E at these."""
+    found = at - middle
+    found *= scale
+    return np.exp(np.minimum(found, _STEEP, out=found), out=found)
 
 
 def _tempered(log_weight):
     """Weights that sum to 1, flattened until _LEAST_EFFECTIVE points carry them."""
     power = 1.0
     while _effective(power * log_weight) < _LEAST_EFFECTIVE and power >= 0.01:
-        power *= 0.7
+        power *= 0.6
     weight = np.exp(power * (log_weight - log_weight.max()))
     return weight / weight.sum()
 
@@ -222,13 +235,24 @@ def _effective(log_weight):
     return weight.sum() ** 2 / (weight ** 2).sum()
 
 
-def _around(points, weight, count, random):
-    """New points from Student's t about the weighted ones, and the logarithm of its density there."""
+def _around(points, log_weight, number, count):
+    """So many new points from Student's t about the weighted ones, and the logarithm of its density there."""
+    weight = _tempered(log_weight)
     mean = weight @ points
     about = points - mean
     root = np.linalg.cholesky(1.2 * (about.T * weight @ about) + 1e-6 * np.eye(points.shape[1]))
-    drawn = random.standard_normal((count, len(root))) / np.sqrt(random.chisquare(_FREEDOM, count) / _FREEDOM)[:, None]
-    return mean + drawn @ root.T, -(_FREEDOM + len(root)) / 2 * np.log1p((drawn ** 2).sum(1) / _FREEDOM)
+    drawn, density = _students_t(number, count, len(root))
+    return mean + drawn @ root.T, density
+
+
+@lru_cache(maxsize=64)
+def _students_t(number, count, dimensions):
+    """The draws of a round, the same for every landscape: shape (count, dimensions), and the logarithm of the density,
+    shape (count,), without its constant."""
+    random = np.random.default_rng(number)
+    drawn = random.standard_normal((count, dimensions))
+    drawn /= np.sqrt(random.chisquare(_FREEDOM, count) / _FREEDOM)[:, None]
+    return drawn, -(_FREEDOM + dimensions) / 2 * np.log1p((drawn ** 2).sum(1) / _FREEDOM)
 
 
 def _estimate(draws, confidence, trials):
