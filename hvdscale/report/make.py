@@ -55,6 +55,7 @@ def make(paths: Iterable, targets: Sequence[Target] = (), out=None, *, options=O
             written = list(write(document, out, formats, tell))
             echo(f"wrote {counted(len(written), 'file')}: {written[-1]}"
                  + (f", and more beside it ({', '.join(formats)})" if len(written) > 1 else ""))
+    gc.unfreeze()
     return document
 
 
@@ -121,11 +122,13 @@ def _is_long(path, most=100 << 20):
 
 @contextmanager
 def _uncollected():
-    """Without passes of the garbage collector: over a log of 200,000 trials they take a third of the time."""
+    """Without passes of the garbage collector, nor later ones over what was made meanwhile: over a log of 200,000
+    trials they take a third of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
+        gc.freeze()
     finally:
         if was_on:
             gc.enable()
@@ -192,16 +195,17 @@ def write(document: Document, out, formats=FORMATS, tell=quiet):
             drawn = render(figure, kind)            # the page takes it from there
             if kind in formats:
                 yield put_file(os.path.join(out, "figures", f"{name}.{kind}"), drawn)
-    for slug, target, shown in document.shown if "csv" in formats else ():
-        tell(f"writing the tables of {slug}")
-        for table in (*shown.tables, *shown.details):
-            name = cut(f"{slug}-{table.name}", LONGEST_FILE)
-            yield put_file(os.path.join(out, "tables", f"{name}.csv"), as_csv(table, target))
-    if "json" in formats:
-        tell("writing report.json")
-        short = sum(log.trials for log in document.logs) <= MOST_RULED          # what is huge is written fast
-        values = json.dumps(as_json(document, bool(kinds)), indent=1 if short else None, allow_nan=False)
-        yield put_file(os.path.join(out, "report.json"), values + "\n")
+    with _uncollected():
+        for slug, target, shown in document.shown if "csv" in formats else ():
+            tell(f"writing the tables of {slug}")
+            for table in (*shown.tables, *shown.details):
+                name = cut(f"{slug}-{table.name}", LONGEST_FILE)
+                yield put_file(os.path.join(out, "tables", f"{name}.csv"), as_csv(table, target))
+        if "json" in formats:
+            tell("writing report.json")
+            short = sum(log.trials for log in document.logs) <= MOST_RULED          # what is huge is written fast
+            values = json.dumps(as_json(document, bool(kinds)), indent=1 if short else None, allow_nan=False)
+            yield put_file(os.path.join(out, "report.json"), values + "\n")
     if "html" in formats:
         from .html import as_html
         yield put_file(os.path.join(out, "report.html"), as_html(document, tell))
