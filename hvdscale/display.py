@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from .ends import Outcome, Start
+from .formatting.escaping import printable
+from .formatting.numbers import counted
 from .launch import launched
 from .plan import Plan
-from .printable import printable
-from .report.numbers import counted
 from .scaling import lr_factor
 
 LINE_SECONDS, BAR_SECONDS, WIDTH = 2.0, 0.1, 24

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from ..errors import HvdscaleError, StoppedError, UsageError
-from ..printable import printable
-from ..report.numbers import counted
+from ..formatting.escaping import printable
+from ..formatting.numbers import counted
 from ..version import version_line
 
 INTERRUPTED, BROKEN_PIPE = 130, 141      # as a shell reports SIGINT and SIGPIPE

@@ -10,7 +10,7 @@ import click
 
 from ..download import mebibytes
 from ..fetch import fetch, find
-from ..printable import printable
+from ..formatting.escaping import printable
 from ..published import BY_HAND, DATA_SETS
 from .common import Group, version_option
 

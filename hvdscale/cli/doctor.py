@@ -11,7 +11,7 @@ import click
 
 from ..errors import RanksDifferError
 from ..launch import launched
-from ..report.progress import Progress, quiet
+from ..formatting.progress import Progress, quiet
 from .common import version_option
 from .train import asked, carry_out_together, key_options
 

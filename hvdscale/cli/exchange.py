@@ -9,14 +9,14 @@ import time
 import click
 
 from ..errors import UsageError
+from ..formatting.escaping import printable
+from ..formatting.numbers import counted
 from ..log.archive import Seen, import_archive
 from ..log.export import export_archive
 from ..log.files import SIGNATURE
 from ..log.rcp import TARGET, UNITS, import_rcp
 from ..log.tables_csv import export_tables, import_tables, is_tables
 from ..log.unpacking import COMPRESSED
-from ..printable import printable
-from ..report.numbers import counted
 from .common import counts_said, echo, size_said
 
 KINDS = ("archive", "csv", "rcp")

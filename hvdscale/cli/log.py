@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from ..errors import HvdscaleError, LogError
+from ..formatting.numbers import counted
 from ..log.check import check as check_log
 from ..log.merge import merge as merge_logs
 from ..log.nans import count_nans
@@ -17,7 +18,6 @@ from ..log.reader import Log, read_log
 from ..log.repair import repair as repair_log
 from ..log.schema import Status
 from ..log.segments import find_logs
-from ..report.numbers import counted
 from ..target import Target
 from . import exchange
 from .common import Group, counts_said, echo, size_said, version_option

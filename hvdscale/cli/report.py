@@ -12,9 +12,9 @@ from ..analysis.regimes import PERFECT_WITHIN, USEFUL_WITHIN
 from ..analysis.rules import RULES, TOLERANCE, Rule
 from ..analysis.sections import Options
 from ..errors import UsageError
+from ..formatting.progress import Progress
 from ..reference import read as read_published
 from ..report.make import FORMATS, make
-from ..report.progress import Progress
 from ..report.studies import Asked
 from ..report.watch import EVERY, follow
 from ..target import Target

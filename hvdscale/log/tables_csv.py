@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from ..errors import LogError
-from ..printable import as_cell, of_cell
+from ..formatting.escaping import as_cell, of_cell
 from .bulk import BulkLog
 from .check import refuse_unsound_trials
 from .decimals import Block, CellsError, is_missing

@@ -11,11 +11,11 @@ import numpy as np
 
 from ..analysis.base_rates import BaseRates, values_told
 from ..analysis.budgets import DIVERGED, SHORT, BestUnder
+from ..formatting.numbers import capital, number
 from . import words
 from .budgets import best_ends, ends_said
 from .drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Figure, decimal_ticks, is_named,
                       is_positive, log2_axis, set_ticks, shade)
-from .numbers import capital, number
 from .steps_figures import ASIDE, heading, plain
 from .tables import SHALLUE
 

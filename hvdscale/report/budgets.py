@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from ..analysis.budgets import OWN_BUDGET, OWN_TARGET, PRUNED, SHORT
-from .numbers import capital, in_brackets, listed, number, span
+from ..formatting.numbers import capital, in_brackets, listed, number, span
 from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
 from .words import metric_name
 

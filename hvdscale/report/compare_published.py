@@ -15,7 +15,7 @@ from ..analysis.reference import (
 from .drawing import BLUE, ORANGE, Figure, arrows_of, fraction, log2_axis, mark_estimate, power_ticks
 from .file_names import section_name
 from .noise_words import is_bounded, one_ended
-from .numbers import counted, exact, in_brackets, listed, number, percent, ratio, span, whole
+from ..formatting.numbers import counted, exact, in_brackets, listed, number, percent, ratio, span, whole
 from .tables import Cell, Column, Row, Table
 
 INTERPOLATED = "~"      # marks a batch size between two published ones

@@ -8,7 +8,7 @@ import math
 
 from ..analysis.critical_batch_fit import CriticalBatchFit
 from ..analysis.curves import Curve
-from .numbers import listed, number, span, whole
+from ..formatting.numbers import listed, number, span, whole
 from .regimes import BIAS_NOTE
 from .search import best_of_each, best_of_interval
 from .tables import BATCH, EXAMPLES, PERFECT, SHALLUE, Cell, Column, Row, Table, interval_of

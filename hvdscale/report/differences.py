@@ -4,8 +4,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+from ..formatting.numbers import counted, listed
 from ..plan import flat
-from .numbers import counted, listed
 
 # of the problem: what follows from the global batch, or is chosen for it
 OF_BATCH = ("global_batch", "base_lr", "peak_lr", "start_lr", "learning_rate", "lr_factor", "warmup",

@@ -25,9 +25,9 @@ from .file_names import section_name, slug, unique
 from .figures import figures_of
 from .interactive import Explorer, explorer_of
 from .noise_words import noise_against_table, noise_said
-from .numbers import counted
+from ..formatting.numbers import counted
 from .plan_words import crowded_said, picks_said
-from .progress import quiet
+from ..formatting.progress import quiet
 from .search import lines
 from .search_tables import tables_of_searches
 from .studies import (About, Asked, View, are_searched, chapters_of, own_targets, paper_targets,

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .numbers import exact
+from ..formatting.numbers import exact
 
 INK, MUTED, GRID = "#222222", "#767676", "#dddddd"
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 
 from ..analysis.best_points import BestOfTrials
+from ..formatting.numbers import exact, percent
 from . import words
 from .drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Figure, decimal_ticks, draw_arrow, explain_crowded, fraction,
                       is_known, is_named, is_positive, log2_axis, mark_estimate, power_ticks, set_ticks, shade)
-from .numbers import exact, percent
 from .search_figures import best_of_figure
 from .tables import MCCANDLISH, POLLUX, SHALLUE, keys_of
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..analysis.explore import Explored
+from ..formatting.numbers import counted
 from ..log.schema import Status
 from .drawing import shade
 from .figures import crowded_said
-from .numbers import counted
 from .plan_figures import EAGER
 from .plan_words import CROWDED, ROLES, picks_said
 from .tables import POLLUX, SHALLUE, keys_of

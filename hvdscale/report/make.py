@@ -16,6 +16,8 @@ from ..analysis.sections import Options, analyse, refuse_unknown
 from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
 from ..errors import HvdscaleError, LogError, UsageError
+from ..formatting.numbers import counted
+from ..formatting.progress import quiet
 from ..log.check import refuse_unsound, refuse_unsound_trials
 from ..log.files import new_file
 from ..log.plan_text import refuse_wrong_plans
@@ -24,8 +26,6 @@ from ..log.segments import find_logs
 from ..target import Target
 from .document import MOST_EVALUATIONS, MOST_RULED, Document, as_json, document_of, document_of_studies, facts_of
 from .file_names import LONGEST_FILE, cut
-from .numbers import counted
-from .progress import quiet
 from .studies import Asked
 from .tables import WIDTH, as_csv, as_text
 

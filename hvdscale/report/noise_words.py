@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 from ..analysis.noise_against import as_estimate
-from .numbers import in_brackets, number, ratio, span
+from ..formatting.numbers import in_brackets, number, ratio, span
 from .regimes import as_fitted
 from .tables import BATCH, MCCANDLISH, NOISE, QUARTERS, Cell, Column, Row, Table
 

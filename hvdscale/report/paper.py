@@ -18,13 +18,13 @@ from ..analysis.budgets import Budget, best_under
 from ..analysis.curves import curve_of
 from ..analysis.sections import Options
 from ..errors import UsageError
+from ..formatting.numbers import counted, listed, round_number
+from ..formatting.progress import quiet
 from ..target import Target
 from . import shallue2019
 from .budget_figures import base_rate_figure, best_under_figure
 from .drawing import Figure
 from .file_names import section_name, slug
-from .numbers import counted, listed, round_number
-from .progress import quiet
 from .search_figures import best_figure, best_of_figure, best_panels, budgets_figure, scatter, second, trials_figure
 from .steps_figures import EXAMPLES, NORMALISED, STEPS, heading, plain, steps_figure, steps_panels, targets_figure
 

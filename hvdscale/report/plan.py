@@ -26,7 +26,7 @@ from .drawing import Figure, render
 from .file_names import section_name, target_name
 from .make import put_file as put
 from .make import open_all, refuse_no_folder
-from .numbers import counted
+from ..formatting.numbers import counted
 from .plan_figures import EAGER, figures_of_plan
 from .plan_tables import model_table, plan_table
 from .plan_words import no_plan_said, summary, title

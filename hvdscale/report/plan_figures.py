@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from ..analysis.step_time import MEASURED
+from ..formatting.numbers import counted, duration, unit_of
 from .drawing import BLUE, GREEN, MUTED, ORANGE, PURPLE, Figure, draw_arrow, explain_crowded, log2_axis, set_ticks
-from .numbers import counted, duration, unit_of
 from .plan_words import CROWDED, ROLES
 from .tables import POLLUX
 

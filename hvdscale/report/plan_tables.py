@@ -5,7 +5,7 @@ import math
 
 from ..analysis.step_time import EXTRAPOLATED, INTERPOLATED, OVERLAP_TOLD, TOLD_APART
 from ..analysis.worker_plan import LIKELY, WorkerPlan
-from .numbers import counted, duration, number, percent, ratio, span, unit_of, whole
+from ..formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
 from .plan_words import BEYOND, CROWDED, ROLES, chance, price_said, title
 from .tables import POLLUX, SHALLUE, Cell, Column, Row, Table
 

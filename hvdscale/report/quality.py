@@ -8,8 +8,8 @@ import math
 
 from ..analysis.budgets import OWN_BUDGET
 from ..analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED
+from ..formatting.numbers import capital, in_brackets, listed, number, percent
 from .budgets import MARK, at_batches, best_cell, ends_said, heading
-from .numbers import capital, in_brackets, listed, number, percent
 from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
 from .words import metric_name
 

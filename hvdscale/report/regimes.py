@@ -11,7 +11,7 @@ from ..analysis.curves import Curve
 from ..analysis.critical_batch_fit import CriticalBatchFit
 from ..analysis.intervals import Estimate
 from ..analysis.regimes import BatchEstimate, Regimes
-from .numbers import counted, listed, number, percent, span, spread, whole
+from ..formatting.numbers import counted, listed, number, percent, span, spread, whole
 
 BIAS_NOTE = ("On average the end of perfect scaling comes out a quarter to a half of a doubling low and the maximum "
              "useful batch as much high: both compare with the smallest of several noisy values.")

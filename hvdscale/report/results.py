@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from ..analysis.results import BestMeasurement, Results, StepsToResult
-from .numbers import counted, listed, number
+from ..formatting.numbers import counted, listed, number
 from .search import not_by
 from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
 

@@ -10,7 +10,7 @@ import shlex
 
 from ..analysis.rules import FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN
 from ..config import KEYS
-from .numbers import counted, in_brackets, listed, number, percent, ratio, span, whole
+from ..formatting.numbers import counted, in_brackets, listed, number, percent, ratio, span, whole
 from .search import best_of_interval
 from .tables import BATCH, SHALLUE, STEPS, Cell, Column, Row, Table, interval_of
 

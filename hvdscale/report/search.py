@@ -8,7 +8,7 @@ import math
 
 from ..analysis.search import DIVERGED, FAILED, IMPROVED, NEAR, STEPS
 from ..ends import PRUNED
-from .numbers import counted, exact, in_brackets, listed, number, percent, spread, whole
+from ..formatting.numbers import counted, exact, in_brackets, listed, number, percent, spread, whole
 
 MOST_LISTED = 6         # values of a discrete dimension, beyond which only the ends are named
 FLAG = "!"              # marks what the search should be asked next

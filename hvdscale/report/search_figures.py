@@ -14,10 +14,10 @@ import numpy as np
 from ..analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MOMENTUM, REACHED, STOPPED, BestOfTrials,
                                     best_points, searched, space_of)
 from ..analysis.regimes import USEFUL_WITHIN
+from ..formatting.numbers import counted, exact, percent
 from .drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Figure, arrows_of, decimal_ticks,
                       fraction, is_named, is_positive, log2_axis, mark_estimate, set_ticks, shade)
 from .file_names import slug
-from .numbers import counted, exact, percent
 from .steps_figures import heading, labels_of, plain, style_of
 from .tables import SHALLUE
 

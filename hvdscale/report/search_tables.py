@@ -10,8 +10,8 @@ import re
 
 from ..analysis.search import DIVERGED, FAILED, STEPS
 from ..ends import PRUNED
+from ..formatting.numbers import number, percent
 from . import search as words
-from .numbers import number, percent
 from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
 
 DRAWS = Column("draws", "draws", "1", "points drawn whose trials ended; below: those that failed")

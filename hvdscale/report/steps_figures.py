@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from .drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Figure, arrows_of, fraction,
                       is_named, is_positive, log2_axis, mark_estimate, shade)
-from .numbers import listed, number
+from ..formatting.numbers import listed, number
 from .tables import MCCANDLISH, SHALLUE
 
 STEPS, NORMALISED, EXAMPLES = "steps", "normalised", "examples"     # kinds of figures

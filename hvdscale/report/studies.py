@@ -24,6 +24,7 @@ from ..analysis.sections import Options, Section
 from ..analysis.studies import Study
 from ..analysis.trials import Workload
 from ..errors import UsageError
+from ..formatting.progress import quiet
 from ..log.plan_text import OF_SEARCH
 from ..target import Target
 from .budgets import base_rates_table, budgets_said, budgets_table
@@ -32,7 +33,6 @@ from .compare_published import published_views
 from .curves import curve_table, fit_table
 from .drawing import Figure
 from .noise_words import noise_against_table, noise_said
-from .progress import quiet
 from .quality import quality_said, quality_table
 from .regimes import curve_said
 from .results import tables_of_results

@@ -12,9 +12,9 @@ import textwrap
 from dataclasses import dataclass
 
 from ..analysis.parts import NAMES
-from ..printable import as_cell
+from ..formatting.escaping import as_cell
+from ..formatting.numbers import RANGE, listed, number, percent, ratio, span, spread, whole
 from . import words
-from .numbers import RANGE, listed, number, percent, ratio, span, spread, whole
 
 WIDTH = 100
 

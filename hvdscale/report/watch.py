@@ -21,12 +21,12 @@ import numpy as np
 
 from ..analysis.trials import parse_plan, tells_of_pruning
 from ..errors import LogError
+from ..formatting.escaping import printable
+from ..formatting.numbers import counted, duration, number
 from ..log import lock, segments
 from ..log.reader import read_log
 from ..log.schema import Status
-from ..printable import printable
 from ..target import Target
-from .numbers import counted, duration, number
 
 EVERY = 5.0             # seconds between looks
 GRACE = 3               # looks at which nothing ran, after something had, until it is over: another run may follow

@@ -11,12 +11,12 @@ from ..analysis.pools import SPEED, stand_out, updates
 from ..analysis.search import STEPS
 from ..analysis.speedup import WEAK
 from ..analysis.steps import run_of
+from ..formatting.numbers import capital, counted, exact, in_brackets, listed, number, percent, ratio, spread, whole
 from ..log.schema import Status
 from ..schedule import Schedule
 from ..target import Target
 from . import search as search_words
 from .differences import problems_of_points, settings_tried
-from .numbers import capital, counted, exact, in_brackets, listed, number, percent, ratio, spread, whole
 from .regimes import BIAS_NOTE, regimes_said, trials_said
 
 ONE_RUN = "*"       # marks a point that stands on one run

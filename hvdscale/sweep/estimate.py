@@ -9,8 +9,8 @@ from statistics import median
 
 from ..elastic import Memory
 from ..evaluate import Evaluator
+from ..formatting.numbers import duration
 from ..job import prepare
-from ..report.numbers import duration
 from ..step import DataParallelStep
 from ..workers import Lone
 from ..workload import Data

@@ -8,8 +8,8 @@ import time
 
 from ..display import Quiet
 from ..errors import LogError
-from ..printable import printable
-from ..report.numbers import duration
+from ..formatting.escaping import printable
+from ..formatting.numbers import duration
 from .farm import Standing
 from .rules import FAILED, REPLACED
 from .studies import Settled

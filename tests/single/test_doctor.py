@@ -302,8 +302,8 @@ def test_a_report_keeps_to_the_terminals_width_and_its_columns(width):
 
 
 def test_without_a_terminal_checks_that_take_a_while_are_told_on_stderr_by_rank_0(capsys, monkeypatch):
-    monkeypatch.setattr("hvdscale.report.progress.AFTER", 0.0)
-    monkeypatch.setattr("hvdscale.report.progress.EVERY", 0.0)
+    monkeypatch.setattr("hvdscale.formatting.progress.AFTER", 0.0)
+    monkeypatch.setattr("hvdscale.formatting.progress.EVERY", 0.0)
     for rank in (0, 1):
         say_on(rank, False)("losses")
     assert capsys.readouterr() == ("", "0 s: checking losses\n")

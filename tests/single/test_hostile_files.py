@@ -25,7 +25,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.log.repair import repair
 from hvdscale.log.tables_csv import export_tables, import_tables
-from hvdscale.printable import as_cell, of_cell, printable
+from hvdscale.formatting.escaping import as_cell, of_cell, printable
 from hvdscale.report.make import put_file
 from hvdscale.sweep.progress import Progress
 from tests.golden import make_v1

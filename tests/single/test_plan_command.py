@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hvdscale.cli.plan import main, seconds_of, workers_of
 from hvdscale.cli.report import main as report
 from hvdscale.errors import UsageError
-from hvdscale.report.numbers import duration
+from hvdscale.formatting.numbers import duration
 from tests.single.made_logs import log, save, trial
 from tests.single.made_studies import TARGETS, drawn
 from tests.single.test_worker_plan import COUNTS, noisy, probe, run

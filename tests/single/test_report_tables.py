@@ -19,10 +19,10 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.plan import main as plan
 from hvdscale.cli.report import main
 from hvdscale.errors import LogError
+from hvdscale.formatting.numbers import RANGE, number, percent, ratio, span, whole
 from hvdscale.log.schema import Status
 from hvdscale.report.document import as_json, document_of
 from hvdscale.report.make import make, open_all
-from hvdscale.report.numbers import RANGE, number, percent, ratio, span, whole
 from hvdscale.report.tables import as_csv, as_text, interval_of, tables_of
 from hvdscale.report.words import left_out, summary
 from hvdscale.schedule import Schedule

@@ -12,7 +12,7 @@ from hvdscale.analysis.rules import (FEW, KEPT, LOST, OPEN, OUTSIDE, RUNS, UNKNO
                                      exponent_of, rules_of)
 from hvdscale.analysis.steps import Estimate
 from hvdscale.errors import UsageError
-from hvdscale.report.numbers import ratio, whole
+from hvdscale.formatting.numbers import ratio, whole
 from hvdscale.report.rules import command_of, missing_table, points_table, rules_said, rules_table
 from hvdscale.report.tables import as_csv, as_text, as_values
 from tests.single.made_landscapes import curve_of, logged, run, searched

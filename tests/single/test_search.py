@@ -10,12 +10,12 @@ from hvdscale.analysis.search import MET, BestOf, best_of_n, bound_of, searches_
 from hvdscale.analysis.sections import analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.ends import PRUNED
+from hvdscale.formatting.numbers import RANGE
 from hvdscale.log.schema import Status
 from hvdscale.report.document import as_json, document_of
 from hvdscale.report.drawing import render
 from hvdscale.report.figures import figures_of
 from hvdscale.report.html import as_html
-from hvdscale.report.numbers import RANGE
 from hvdscale.report.search import lines
 from hvdscale.report.search_tables import tables_of_searches
 from hvdscale.report.tables import as_csv, as_text, tables_of

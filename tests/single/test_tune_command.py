@@ -10,8 +10,8 @@ import pytest
 
 from hvdscale.cli.tune import Signals, command, parse_only, parse_shard
 from hvdscale.errors import UsageError
+from hvdscale.formatting.numbers import duration
 from hvdscale.log.schema import Status
-from hvdscale.report.numbers import duration
 from hvdscale.sweep.estimate import Estimate, table
 from hvdscale.sweep.farm import Farm, Shard, Standing
 from hvdscale.sweep.file import read_sweep

@@ -1,0 +1,1 @@
+"""How numbers, names, columns and progress are written for people."""
