@@ -26,11 +26,11 @@ from .errors import CheckpointError, HvdscaleError, LogError
 from .generators import random_state
 from .journal import Silent
 from .log.files import new_file, sync_directory
-from .log.lock import Lock, describe, holder
 from .log.schema import Status
 from .plan import Plan
 from .snapshot import Progress, capture, restore
 from .step import DataParallelStep
+from .system.lock import Lock, describe, holder
 from .workers import Lone
 
 FORMAT = 1

@@ -18,8 +18,8 @@ from .log.schema import Status
 from .log.writer import LogWriter
 from .plan import Plan
 from .step import StepResult
+from .system.version import commit_of
 from .target import SPLITS
-from .version import commit_of
 
 TRIAL = 0       # a training run's log holds one trial
 BETTER = {"min": "smaller", "max": "larger"}

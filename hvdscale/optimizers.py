@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from .errors import UsageError
-from .importing import import_object
 from .plan import Plan
+from .system.importing import import_object
 from .updates import Lamb, Lars, RateInVelocity
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from .checksum import sha256_of
+from .system.checksum import sha256_of
 from .config import ACTS_ONLY_WITH, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .errors import PlanError, UsageError
 from .metaparameters import tuned_for

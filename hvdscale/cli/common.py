@@ -17,7 +17,7 @@ import click
 from ..errors import HvdscaleError, StoppedError, UsageError
 from ..formatting.escaping import printable
 from ..formatting.numbers import counted
-from ..version import version_line
+from ..system.version import version_line
 
 INTERRUPTED, BROKEN_PIPE = 130, 141      # as a shell reports SIGINT and SIGPIPE
 

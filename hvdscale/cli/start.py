@@ -13,7 +13,7 @@ def _command(name):
         if not ignored:
             signal(SIGINT, SIG_DFL)
         if sys.argv[1:2] == ["--version"]:
-            from ..version import version_line
+            from ..system.version import version_line
             return print(version_line())
         main = import_module(f"hvdscale.cli.{name}").main
         if not ignored:

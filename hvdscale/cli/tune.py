@@ -15,7 +15,7 @@ from ..display import on_terminal
 from ..ends import DONE
 from ..errors import HvdscaleError, TrialsError, UsageError, WorkersError
 from ..launch import cores_of_launch, place
-from ..log.lock import this_process
+from ..system.lock import this_process
 from ..sweep.file import Sweep, read_sweep
 from ..sweep.guard import guard
 from ..sweep.ledger import Ledger

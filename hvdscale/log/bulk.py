@@ -23,12 +23,12 @@ import numpy as np
 
 from ..errors import LogError
 from ..launch import usable_cores
+from ..system.lock import Lock
 from . import segments
 from .compact import CHUNK_ROWS, SMALL_BYTES, show
 from .deflate import pack
 from .files import (BOUNDS, TEMPORARY, TYPES, create_column, new_descriptor, sync_directory, write_attribute,
                     write_root_attributes)
-from .lock import Lock
 from .schema import TABLES, Column
 
 HEAP_CHUNK = 1 << 20                # bytes of /text

@@ -17,8 +17,9 @@ import h5py
 import numpy as np
 
 from ..errors import LogError
+from ..system import lock
 from ..target import SPLITS
-from . import lock, segments
+from . import segments
 from .files import open_file, part_of, read_attribute, reading, rows_within, superblock
 from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_layout
 from .schema import SOURCE, STEPS, TABLES, Column, Status, columns

@@ -23,9 +23,10 @@ from ..analysis.trials import parse_plan, tells_of_pruning
 from ..errors import LogError
 from ..formatting.escaping import printable
 from ..formatting.numbers import counted, duration, number
-from ..log import lock, segments
+from ..log import segments
 from ..log.reader import read_log
 from ..log.schema import Status
+from ..system import lock
 from ..target import Target
 
 EVERY = 5.0             # seconds between looks

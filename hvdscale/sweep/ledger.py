@@ -29,8 +29,8 @@ from dataclasses import dataclass, field
 
 from ..errors import LogError
 from ..log.files import TEMPORARY, first_line, sync_directory
-from ..log.lock import SUFFIX, Lock, holder, this_process
 from ..log.schema import Status
+from ..system.lock import SUFFIX, Lock, holder, this_process
 
 KILLED = 3                              # attempts at one draw whose process alone was killed; then it is lost
 ATTEMPTS = 10                           # that may die in any way, as when whole jobs are killed

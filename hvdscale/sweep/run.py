@@ -10,7 +10,7 @@ from ..ends import DONE, PREEMPTED
 from ..errors import LogError, UsageError
 from ..job import read_data
 from ..launch import Process
-from ..log.lock import describe
+from ..system.lock import describe
 from ..workers import Lone
 from ..workload import Data, Workload
 from ..workloads import find

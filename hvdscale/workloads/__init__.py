@@ -5,7 +5,7 @@ import difflib
 import os
 
 from ..errors import UsageError, WorkloadError
-from ..importing import import_object
+from ..system.importing import import_object
 from ..workload import Workload, problems
 from . import cifar, digits, imagenet, language, mnist, open_images, translation
 

@@ -12,9 +12,9 @@ import pytest
 from hvdscale.cli import train as cli
 from hvdscale.cli.common import stop_before_the_steps
 from hvdscale.errors import WorkerLostError
-from hvdscale.log.lock import Lock
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
+from hvdscale.system.lock import Lock
 from hvdscale.workers import Horovod, Lone
 
 LAYER = {"log": "w.h5", "checkpoint": "ck", "steps": 20, "eval_every": 20, "target": "none"}

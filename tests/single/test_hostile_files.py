@@ -19,7 +19,7 @@ from hvdscale.cli.data import Bar
 from hvdscale.errors import LogError
 from hvdscale.log import unpacking
 from hvdscale.log.bulk import SafeFile
-from hvdscale.log.lock import Lock, holder
+from hvdscale.system.lock import Lock, holder
 from hvdscale.log.merge import merge
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status

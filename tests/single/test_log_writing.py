@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from hvdscale.errors import LogError
-from hvdscale.log import lock
 from hvdscale.log.files import lookup3
 from hvdscale.log.reader import current_rows, latest_rows, read_log
 from hvdscale.log.schema import RESTARTS, STEPS, TRIALS, Status
 from hvdscale.log.segments import find_logs
+from hvdscale.system import lock
 from tests.single.made_log_files import begin, evaluation, finished, interrupted, open_log, plan, step, write
 
 
@@ -337,7 +337,7 @@ def test_the_lock_names_the_job(tmp_path, monkeypatch):
 
 def test_the_lock_of_a_dead_process_is_taken(tmp_path):
     path = str(tmp_path / "w.h5")
-    dead = subprocess.run([sys.executable, "-c", "import sys, os; from hvdscale.log.lock import Lock; "
+    dead = subprocess.run([sys.executable, "-c", "import sys, os; from hvdscale.system.lock import Lock; "
                            "Lock.take(sys.argv[1]); os._exit(9)", path], check=False)
     assert dead.returncode == 9 and os.path.exists(path + ".lock")
     assert lock.holder(path) is None

@@ -12,11 +12,11 @@ from hvdscale.cli.log import main as log_command
 from hvdscale.cli.report import main as report_command
 from hvdscale.errors import LogError
 from hvdscale.log.check import check
-from hvdscale.log.lock import Lock
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.sweep import collect as collecting
 from hvdscale.sweep.collect import Chosen, collect
+from hvdscale.system.lock import Lock
 from tests.single.made_sweeps import BUDGET, EVAL_EVERY, assert_same_study, error, group_log, loss
 
 STUDY = "sgd-b32"

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from hvdscale import __version__
 from hvdscale.journal import commit
-from hvdscale.version import version_line
+from hvdscale.system.version import version_line
 from tests.conftest import ROOT
 
 COMMANDS = ("train", "scale", "tune", "doctor", "report", "plan", "log", "data")

@@ -10,7 +10,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
-from . import __version__
+from .. import __version__
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 

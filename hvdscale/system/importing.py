@@ -5,7 +5,7 @@ import importlib
 import os
 import sys
 
-from .errors import UsageError, describe_raised
+from ..errors import UsageError, describe_raised
 
 
 def import_object(name: str, what: str):

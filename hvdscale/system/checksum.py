@@ -4,7 +4,7 @@ from __future__ import annotations
 import hashlib
 import os
 
-from .errors import DataError, HvdscaleError
+from ..errors import DataError, HvdscaleError
 
 
 def sha256_of(path: str | os.PathLike, refused: type[HvdscaleError] = DataError) -> str:

@@ -1,0 +1,1 @@
+"""What is asked of the machine: whole files, locks, usable cores, checksums, importing, versions."""
