@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .. import __version__
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def version_line() -> str:
