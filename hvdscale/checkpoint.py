@@ -31,7 +31,7 @@ from .plan import Plan
 from .snapshot import Progress, capture, restore
 from .step import DataParallelStep
 from .system.lock import Lock, describe, holder
-from .workers import Lone
+from .workers.group import Lone
 
 FORMAT = 1
 TEMPORARY = ".tmp"

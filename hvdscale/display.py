@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from .ends import Outcome, Start
 from .formatting.escaping import printable
 from .formatting.numbers import counted
-from .launch import launched
 from .plan import Plan
 from .scaling import lr_factor
+from .workers.launch import launched
 
 LINE_SECONDS, BAR_SECONDS, WIDTH = 2.0, 0.1, 24
 LONGEST = 40        # letters of a value; of a longer one, such as a hash, the first are shown

@@ -23,7 +23,7 @@ from .plan import Plan
 from .shards import group_bounds
 from .snapshot import Progress, capture, share
 from .step import DataParallelStep
-from .workers import Lone
+from .workers.group import Lone
 from .workload import Data
 
 COST = 0.01         # share of the time that commits may take, where commit_every is not set

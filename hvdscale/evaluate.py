@@ -19,7 +19,7 @@ from .precision import PARAMETERS, autocast
 from .shards import Visits
 from .splits import refuse_not_finite, to_device
 from .statistics import Buffers
-from .workers import Lone
+from .workers.group import Lone
 from .workload import Split, Workload, mean_metrics, measured, summarized
 
 

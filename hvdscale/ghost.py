@@ -17,7 +17,7 @@ from .errors import UsageError
 from .generators import seed_generators
 from .shards import Pass
 from .streams import stream_key
-from .workers import Lone
+from .workers.group import Lone
 
 
 class GhostGroups:

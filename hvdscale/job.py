@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from . import workers as group
+from .workers import group
 from .checkpoint import Checkpoints, Folder, Kept
 from .config import KEYS, Settings
 from .display import Display, Quiet, describe, regrouped
@@ -31,7 +31,7 @@ from .snapshot import Progress
 from .target import SPLITS
 from .train import run
 from .weights import check_writable, load_weights, save_weights
-from .workers import Lone
+from .workers.group import Lone
 from .workload import Data, Workload, build_model, load_data
 from .workloads import find
 

@@ -16,7 +16,7 @@ from .precision import PARAMETERS, autocast
 from .shards import Pass, group_bounds
 from .statistics import Buffers
 from .streams import stream_key
-from .workers import Lone
+from .workers.group import Lone
 from .workload import MapSplit, Split, Workload, bound_loss, build_model, to_device
 
 PADDED = "examples that a collate function may pad to the longest of a pass"

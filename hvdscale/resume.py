@@ -14,7 +14,7 @@ from .log.repair import INTERRUPTED
 from .log.schema import Status
 from .plan import Plan, flat
 from .snapshot import share
-from .workers import Lone
+from .workers.group import Lone
 
 # measurement fields that say when the run ends
 ENDS = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every")

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from .config import Settings
 from .errors import HvdscaleError, LogError, UsageError
-from .launch import killed_process, launch_command, launch_environment
 from .log.reader import read_log
 from .log.schema import Status
+from .workers.launch import killed_process, launch_command, launch_environment
 
 PROBE_STEPS = 50
 PROBE = {"steps": PROBE_STEPS, "eval_every": 0, "target": "none"}

@@ -19,7 +19,7 @@ from torch import nn
 from .errors import CheckpointError
 from .generators import random_state, set_random_state
 from .step import DataParallelStep
-from .workers import Lone
+from .workers.group import Lone
 
 BROADCAST_BYTES = 1 << 30       # at once: MPI counts in 32 bits
 PLAIN = (bool, int, float, str)

@@ -26,7 +26,7 @@ from .precision import PARAMETERS, LossScale, autocast
 from .shards import Pass, group_bounds
 from .splits import refuse_not_finite
 from .statistics import Buffers, Statistics
-from .workers import Lone, WorkerLostError
+from .workers.group import Lone, WorkerLostError
 from .workload import Split, Workload, bound_loss
 
 # what any rank may tell all at the end of a step: why to leave the loop, to keep a checkpoint or commit in memory, that

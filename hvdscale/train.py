@@ -23,7 +23,7 @@ from .plan import Plan
 from .snapshot import Progress
 from .step import DataParallelStep
 from .target import SPLITS
-from .workers import Lone
+from .workers.group import Lone
 from .workload import Data, Workload
 
 

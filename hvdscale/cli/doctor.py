@@ -10,7 +10,7 @@ from functools import partial
 import click
 
 from ..errors import RanksDifferError
-from ..launch import launched
+from ..workers.launch import launched
 from ..formatting.progress import Progress, quiet
 from .common import version_option
 from .train import asked, carry_out_together, key_options

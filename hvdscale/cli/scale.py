@@ -7,9 +7,9 @@ import click
 
 from ..config import Settings
 from ..errors import UsageError
-from ..launch import LAUNCHERS, find_launcher, refuse_too_many, usable_cores
 from ..report.make import make, refuse_no_folder
 from ..series import PLACES, PROBE, carry_out, ended, runs_of
+from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many, usable_cores
 from .common import Command, echo, version_option
 from .train import asked, key_options
 

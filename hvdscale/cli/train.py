@@ -160,7 +160,7 @@ def carry_out_together(command: click.Command, go_on) -> None:
     try:
         with ended_by_ctrl_c():
             from .. import job  # noqa: F401  imports may take long, so they come before the watch begins
-            from ..workers import form
+            from ..workers.group import form
             workers = form(_stall_seconds(parsed))
     except ModuleNotFoundError as missing:
         say_error(WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs it, Open "

@@ -14,7 +14,7 @@ from ..config import Settings, checked, parse_assignments
 from ..display import on_terminal
 from ..ends import DONE
 from ..errors import HvdscaleError, TrialsError, UsageError, WorkersError
-from ..launch import cores_of_launch, place
+from ..workers.launch import cores_of_launch, place
 from ..system.lock import this_process
 from ..sweep.file import Sweep, read_sweep
 from ..sweep.guard import guard

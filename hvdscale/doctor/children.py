@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass, replace
 
 from ..errors import HvdscaleError
-from ..launch import find_launcher, launch_command, launch_environment
+from ..workers.launch import find_launcher, launch_command, launch_environment
 from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
 from .played import bare, environment, on_host, play
 from .ranks import COMPARED, RANK, WORKERS, Entry, broken, differing, digest, not_the_same, same_on_ranks
@@ -185,7 +185,7 @@ def _digest(name: str) -> None:
     play(rank, size)                        # before the job's modules are imported
     from ..job import prepare
     from ..model import make_model
-    from ..workers import Lone
+    from ..workers.group import Lone
     try:
         job = prepare(name, layers, Lone())
         if rank:                            # of load nothing is asked under another name: it may find its files by it
@@ -202,7 +202,7 @@ def _stop(seconds: float) -> None:
     import torch
 
     from ..errors import WorkerLostError
-    from ..workers import form
+    from ..workers.group import form
     workers = form(seconds)
     try:
         workers.sum_(torch.ones(1), "first")

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from ..workers import Lone
+from ..workers.group import Lone
 
 
 class Member(Lone):

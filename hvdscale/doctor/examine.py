@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..job import Job
-from ..workers import Lone
+from ..workers.group import Lone
 from .children import Asked, OtherRank, Stop
 from .examples import shards
 from .finding import ENDED, FAILED, Finding, carried_out

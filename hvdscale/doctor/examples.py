@@ -9,7 +9,7 @@ from torch import Tensor
 from ..job import Job
 from ..shards import Visits
 from ..splits import tensors_of
-from ..workers import Lone
+from ..workers.group import Lone
 from .finding import FAILED, PASSED, Finding
 
 WORKERS = (1, 2, 3, 4, 5)

@@ -15,7 +15,7 @@ from ..generators import OwnGenerators
 from ..modules import BatchNorm, Dropout, is_batch_norm
 from ..plan import Plan
 from ..shards import Pass, group_bounds
-from ..workers import Lone
+from ..workers.group import Lone
 from ..workload import bound_loss
 from .crew import on_each
 from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding

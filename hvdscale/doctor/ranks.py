@@ -12,7 +12,7 @@ from ..errors import RanksDifferError, WorkersError
 from ..evaluate import Evaluator
 from ..shards import Visits
 from ..splits import tensors_of
-from ..workers import Lone
+from ..workers.group import Lone
 from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
 from .passes import random_numbers
 from .sample import Sample, distance, mean_gradient

@@ -25,7 +25,7 @@ from ..shards import Pass, Visits, even_bounds, group_bounds
 from ..splits import to_device
 from ..statistics import Buffers
 from ..step import DataParallelStep
-from ..workers import Lone
+from ..workers.group import Lone
 from ..workload import bound_loss
 from .examples import examples
 from .finding import Finding, carried_out

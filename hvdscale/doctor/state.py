@@ -17,7 +17,7 @@ from ..shards import Visits
 from ..snapshot import Progress, capture, restore
 from ..splits import to_device
 from ..step import DataParallelStep
-from ..workers import Lone
+from ..workers.group import Lone
 from ..workload import measured
 from .crew import on_each
 from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding

@@ -32,7 +32,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from ..errors import LogError, UsageError
-from ..launch import usable_cores
+from ..workers.launch import usable_cores
 from .imported import ImportedLog, beyond_errors, skipped_note
 from .measurements import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, file_bytes, json_object, read_trials,
                            refuse_deep, refuse_large, whole_number)

@@ -22,8 +22,8 @@ import h5py
 import numpy as np
 
 from ..errors import LogError
-from ..launch import usable_cores
 from ..system.lock import Lock
+from ..workers.launch import usable_cores
 from . import segments
 from .compact import CHUNK_ROWS, SMALL_BYTES, show
 from .deflate import pack

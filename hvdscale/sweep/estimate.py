@@ -12,7 +12,7 @@ from ..evaluate import Evaluator
 from ..formatting.numbers import duration
 from ..job import prepare
 from ..step import DataParallelStep
-from ..workers import Lone
+from ..workers.group import Lone
 from ..workload import Data
 from .studies import Settled
 

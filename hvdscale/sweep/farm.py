@@ -12,7 +12,7 @@ from statistics import fmean
 from ..display import Quiet
 from ..errors import FaultError, TrialsError, WorkerLostError
 from ..log.schema import Status
-from ..workers import Lone
+from ..workers.group import Lone
 from .ledger import Ledger, Owner, Result
 from .rules import FIRST_REPEAT, State, failed_alike, settle, threshold, winner
 from .studies import Settled

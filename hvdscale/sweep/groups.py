@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable
 
 from ..errors import UsageError, WorkerLostError, WorkersError
-from ..launch import Process, place
-from ..workers import Horovod, Lone, check_joined, load_horovod, starting
+from ..workers.group import Horovod, Lone, check_joined, load_horovod, starting
+from ..workers.launch import Process, place
 
 POLL_SECONDS = 0.1
 THREAD_MULTIPLE = 3             # of Open MPI, MPICH and what comes from it

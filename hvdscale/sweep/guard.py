@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from ..launch import Process
+from ..workers.launch import Process
 
 PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 MOST = 20                   # children that may be killed

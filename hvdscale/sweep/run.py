@@ -9,9 +9,9 @@ from ..display import Quiet
 from ..ends import DONE, PREEMPTED
 from ..errors import LogError, UsageError
 from ..job import read_data
-from ..launch import Process
 from ..system.lock import describe
-from ..workers import Lone
+from ..workers.group import Lone
+from ..workers.launch import Process
 from ..workload import Data, Workload
 from ..workloads import find
 from .estimate import estimates, table

@@ -26,7 +26,7 @@ from ..log.schema import Status
 from ..log.writer import LogWriter
 from ..resume import shared
 from ..snapshot import Progress
-from ..workers import Lone
+from ..workers.group import Lone
 from ..workload import Data
 from .ledger import Result
 from .studies import Settled

@@ -31,9 +31,9 @@ import numpy as np
 import torch
 
 from ..errors import DataError
-from ..launch import usable_cores
 from ..shards import Visits
 from ..splits import Batch
+from ..workers.launch import usable_cores
 from .cache import alone, cache_folder
 from .readers.text import Chunk, Text
 from .vocabulary import Vocabulary, is_learned, learn, parse, read

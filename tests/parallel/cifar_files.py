@@ -10,7 +10,7 @@ import torch
 from hvdscale.display import Quiet
 from hvdscale.job import prepare
 from hvdscale.journal import Silent
-from hvdscale.workers import form
+from hvdscale.workers.group import form
 from hvdscale.workloads import cifar
 
 RECORDS, VALIDATION = 12, 7

@@ -8,7 +8,7 @@ import torch
 
 from hvdscale.evaluate import Evaluator
 from hvdscale.model import make_model
-from hvdscale.workers import form
+from hvdscale.workers.group import form
 from tests.parallel import toy
 
 CHUNKS = (1, 4, 256)

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from hvdscale.errors import WorkerLostError
-from hvdscale.launch import cores_of_launch, place
 from hvdscale.sweep.groups import form_group, leave
+from hvdscale.workers.launch import cores_of_launch, place
 
 LIMIT = 60
 

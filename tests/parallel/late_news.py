@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from hvdscale.workers import form
+from hvdscale.workers.group import form
 from tests.parallel.grouped import until
 
 C = ctypes.CDLL(None)

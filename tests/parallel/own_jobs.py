@@ -8,7 +8,7 @@ import torch
 from hvdscale.display import Quiet
 from hvdscale.job import prepare
 from hvdscale.journal import Silent
-from hvdscale.workers import form
+from hvdscale.workers.group import form
 
 JOBS = "tests.single.made_jobs"
 

@@ -9,11 +9,11 @@ import time
 from hvdscale.analysis.search import searches_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.tune import Asked, Signals
-from hvdscale.launch import place
 from hvdscale.log.reader import read_log
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.run import SweepRun
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
+from hvdscale.workers.launch import place
 from tests.conftest import command_environment, launcher_command
 from tests.single.made_sweeps import assert_same_study
 

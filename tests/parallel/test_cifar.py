@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from hvdscale.workloads import cifar
 from tests.parallel.cifar_files import small, trained, write
 

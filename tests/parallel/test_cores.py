@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from hvdscale.launch import usable_cores
 from hvdscale.log.reader import read_log
+from hvdscale.workers.launch import usable_cores
 from tests.conftest import LAUNCHERS, launcher_command
 from tests.parallel.conftest import two_nodes
 from tests.parallel.sweeps import TUNE, sweep_file

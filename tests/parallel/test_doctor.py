@@ -10,7 +10,7 @@ from hvdscale.doctor.played import environment
 from hvdscale.doctor.ranks import PROCESS, RANK, WORKERS, digest
 from hvdscale.doctor.sample import make_sample
 from hvdscale.job import prepare
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.conftest import launcher_command
 
 MADE = "tests.single.made_faulty_jobs"

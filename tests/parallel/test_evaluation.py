@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.parallel.evaluations import CHUNKS, evaluations
 
 

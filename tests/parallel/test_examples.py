@@ -11,7 +11,7 @@ from hvdscale.evaluate import Evaluator
 from hvdscale.job import prepare
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.conftest import ROOT, launcher_command
 
 EXAMPLES = ROOT / "tools/examples"

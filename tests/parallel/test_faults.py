@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from hvdscale.launch import killed_process
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
+from hvdscale.workers.launch import killed_process
 from tests.conftest import launcher_command
 
 STALL = 8

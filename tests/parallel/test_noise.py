@@ -8,7 +8,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.model import make_model
 from hvdscale.optimizers import make_optimizer
 from hvdscale.step import DataParallelStep
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.conftest import launcher_command
 from tests.parallel import toy
 

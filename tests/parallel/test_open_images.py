@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.parallel.open_images_measures import measures
 from tests.single import made_open_images
 

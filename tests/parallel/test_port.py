@@ -10,7 +10,7 @@ import torch
 from hvdscale.job import prepare
 from hvdscale.log.reader import read_log
 from hvdscale.step import DataParallelStep
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.conftest import ROOT, launcher_command
 
 GUIDE = ROOT / "tools/port/README.rst"

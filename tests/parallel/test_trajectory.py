@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hvdscale.shards import epoch_order
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.parallel import toy
 
 STEPS = 20

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.conftest import LAUNCHERS, command_environment
 from tests.parallel import toy
 

@@ -8,7 +8,7 @@ import torch
 from hvdscale.display import Quiet
 from hvdscale.job import prepare
 from hvdscale.journal import Silent
-from hvdscale.workers import form
+from hvdscale.workers.group import form
 
 KEYS = dict(precision="fp64", threads=1, untimed_passes=1, steps=8, global_batch=10, ghost_batch=4, base_batch=10,
             lr=0.01, warmup_steps=0, eval_batch=5, eval_every=8, data_args=dict(vocabulary="word", longest=5),

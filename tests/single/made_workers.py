@@ -2,7 +2,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 
 
 class Member(Lone):

@@ -25,7 +25,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.snapshot import Progress, capture, mapped, restore
 from hvdscale.splits import Batch, Split
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.conftest import small_disk
 from tests.parallel import toy
 from tests.single.made_runs import (KEYS, WORKLOAD, Signalled, assert_same_columns, assert_same_state, columns_of,

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from hvdscale.display import BAR_SECONDS, LINE_SECONDS, Display, describe, on_terminal
-from hvdscale.launch import LAUNCHED
 from hvdscale.plan import Place
+from hvdscale.workers.launch import LAUNCHED
 from tests.single.made_plans import settled
 
 METRICS = ("cross_entropy", "error")

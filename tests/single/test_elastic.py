@@ -15,7 +15,7 @@ from hvdscale.journal import Silent
 from hvdscale.modules import BatchNorm
 from hvdscale.plan import Place, settle
 from hvdscale.snapshot import Progress
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.single import made_plans
 from tests.single.made_workers import on_each
 

@@ -15,7 +15,7 @@ from hvdscale.errors import WorkerLostError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.system.lock import Lock
-from hvdscale.workers import Horovod, Lone
+from hvdscale.workers.group import Horovod, Lone
 
 LAYER = {"log": "w.h5", "checkpoint": "ck", "steps": 20, "eval_every": 20, "target": "none"}
 

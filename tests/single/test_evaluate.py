@@ -9,7 +9,7 @@ from torch import nn
 
 from hvdscale.errors import DataError
 from hvdscale.evaluate import Evaluator
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from hvdscale.workload import Split, Workload
 from tests.parallel import toy
 from tests.single.made_workers import on_each

@@ -5,7 +5,7 @@ from torch import nn
 
 from hvdscale.gradients import GradientBuffer
 from hvdscale.shards import step_passes
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.single.made_workers import on_each
 
 BATCH, PARAMETERS = 23, 6

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from hvdscale.errors import UsageError, WorkersError
-from hvdscale.launch import Process, place
 from hvdscale.sweep.groups import form_group, leave
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
+from hvdscale.workers.launch import Process, place
 
 LAUNCHER = re.compile(r"(SLURM|PMI|PMIX|OMPI|HOROVOD|MPI)_")
 ADDRESS = "7.0;tcp://192.0.2.2:33627"

@@ -2,9 +2,9 @@
 import pytest
 
 from hvdscale.errors import UsageError, WorkersError
-from hvdscale.launch import (LAUNCHED, find_launcher, killed_process, launch_command, launch_environment, launched,
-                             refuse_too_many, usable_cores)
-from hvdscale.workers import Lone, form
+from hvdscale.workers.group import Lone, form
+from hvdscale.workers.launch import (LAUNCHED, find_launcher, killed_process, launch_command, launch_environment,
+                                     launched, refuse_too_many, usable_cores)
 
 COMMAND = ["python", "-m", "job"]
 
@@ -51,7 +51,7 @@ def test_a_launcher_that_is_none_is_named():
     (1, "a:0", "'a:0' is no host"), (1, ":2", "':2' is no host"),
     (33, None, r"--workers 33: this machine has 2 cores, and at most 32 .* \(16 a core\), .*--accumulate")])
 def test_more_workers_than_there_is_room_for_are_refused(monkeypatch, workers, hosts, said):
-    monkeypatch.setattr("hvdscale.launch.usable_cores", lambda: frozenset({0, 4}))
+    monkeypatch.setattr("hvdscale.workers.launch.usable_cores", lambda: frozenset({0, 4}))
     with pytest.raises(UsageError, match=said):
         refuse_too_many(workers, "horovodrun", hosts, {})
 
@@ -59,7 +59,7 @@ def test_more_workers_than_there_is_room_for_are_refused(monkeypatch, workers, h
 @pytest.mark.parametrize("workers, hosts, environment", [
     (4, "a:2,b:2", {}), (2, "a,b", {}), (32, None, {}), (99, None, {"SLURM_JOB_ID": "7"})])
 def test_workers_that_there_is_room_for_are_not_refused(monkeypatch, workers, hosts, environment):
-    monkeypatch.setattr("hvdscale.launch.usable_cores", lambda: frozenset({0, 4}))
+    monkeypatch.setattr("hvdscale.workers.launch.usable_cores", lambda: frozenset({0, 4}))
     refuse_too_many(workers, "horovodrun", hosts, environment)
 
 

@@ -13,7 +13,7 @@ from hvdscale.ghost import GhostGroups
 from hvdscale.modules import BatchNorm, Dropout, convert
 from hvdscale.shards import Pass, group_bounds, step_passes
 from hvdscale.streams import stream_key
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.single.made_workers import on_each
 
 CPU = torch.device("cpu")

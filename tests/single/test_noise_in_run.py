@@ -9,7 +9,7 @@ from hvdscale.model import fit_to_groups, make_model
 from hvdscale.noise import COLUMNS, log_columns, why_not_measured
 from hvdscale.optimizers import make_optimizer
 from hvdscale.step import DataParallelStep
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.parallel import toy
 from tests.single.made_workers import on_each
 

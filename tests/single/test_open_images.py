@@ -12,7 +12,7 @@ from torch import nn
 from hvdscale.errors import DataError, UsageError
 from hvdscale.evaluate import Evaluator
 from hvdscale.shards import Visits
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from hvdscale.workload import Batch, load_data
 from hvdscale.workloads import open_images
 from hvdscale.workloads.readers import open_images as reader

@@ -13,7 +13,7 @@ from hvdscale.model import make_model
 from hvdscale.optimizers import make_optimizer
 from hvdscale.precision import LossScale, set_arithmetic
 from hvdscale.step import DataParallelStep
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.parallel import toy
 from tests.single.made_workers import on_each
 

@@ -10,7 +10,7 @@ from hvdscale.errors import DataError, UsageError
 from hvdscale.job import sketch
 from hvdscale.plan import Place, settle
 from hvdscale.presets import load, names, read_config, title
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from hvdscale.workload import build_model
 from hvdscale.workloads import find
 from hvdscale.workloads.card import Card

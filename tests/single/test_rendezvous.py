@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from hvdscale import rendezvous
 from hvdscale.errors import WorkerRemovedError, WorkersError
-from hvdscale.rendezvous import PLACE, Rendezvous
+from hvdscale.workers import rendezvous
+from hvdscale.workers.rendezvous import PLACE, Rendezvous
 from tests.conftest import may_be_alone
 
 

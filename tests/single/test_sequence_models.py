@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hvdscale.ghost import GhostGroups
 from hvdscale.modules import Dropout
 from hvdscale.shards import Pass
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from hvdscale.workloads.models.lstm import LSTMLM
 from hvdscale.workloads.models.transformer import SIZES, TransformerLM, sinusoids
 from hvdscale.workloads.models.translation import TranslationTransformer

@@ -12,7 +12,7 @@ from hvdscale.job import make_optimizer
 from hvdscale.model import fit_to_groups, make_model
 from hvdscale.plan import Place, settle
 from hvdscale.step import DataParallelStep
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from hvdscale.workload import Data, Split, Workload
 from hvdscale.workloads.models.lstm import LSTMLM
 from hvdscale.workloads.models.transformer import TransformerLM

@@ -15,7 +15,6 @@ from hvdscale.display import Quiet
 from hvdscale.errors import DataError, LogError, PlanError, UsageError
 from hvdscale.job import open_journal, prepare
 from hvdscale.journal import Silent
-from hvdscale.launch import usable_cores
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.model import bound_to_passes, check_groups
@@ -24,7 +23,8 @@ from hvdscale.schedule import Schedule
 from hvdscale.step import DataParallelStep
 from hvdscale.target import Target
 from hvdscale.train import DIVERGED, DONE, FAILED, PREEMPTED
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
+from hvdscale.workers.launch import usable_cores
 from hvdscale.workload import MapSplit
 from tests.parallel import toy
 from tests.single import made_jobs

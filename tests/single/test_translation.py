@@ -14,7 +14,7 @@ from hvdscale.config import Settings
 from hvdscale.errors import DataError, UsageError
 from hvdscale.evaluate import Evaluator
 from hvdscale.shards import Visits
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from hvdscale.workload import bound_loss, build_model, measured, problems, to_device
 from hvdscale.workloads import translation
 from hvdscale.workloads.tokens import IGNORED

@@ -19,7 +19,7 @@ from hvdscale.sweep.ledger import Ledger, Owner, Result
 from hvdscale.sweep.progress import Progress, overall
 from hvdscale.sweep.run import wanted_studies
 from hvdscale.sweep.studies import Settled, settle_study
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.conftest import command_environment
 from tests.parallel.quadratic import workload
 from tests.parallel.sweeps import sweep_file
@@ -178,7 +178,7 @@ def test_a_signal_is_noted_and_a_second_interrupt_ends_at_once():
 GUARDED = """
 import os, signal, sys, time, types
 from pathlib import Path
-from hvdscale.launch import place
+from hvdscale.workers.launch import place
 from hvdscale.sweep import guard
 guard.time = types.SimpleNamespace(sleep=lambda seconds: None)
 tries = sys.argv[1]

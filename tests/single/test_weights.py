@@ -10,7 +10,7 @@ from hvdscale.errors import CheckpointError, UsageError
 from hvdscale.job import prepare
 from hvdscale.journal import Silent
 from hvdscale.weights import check_writable, load_weights, save_weights
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from tests.parallel import toy
 
 JOB = "tests.parallel.toy:WORKLOAD"

@@ -6,7 +6,7 @@ import pytest
 
 from hvdscale.errors import DataError, HvdscaleError, RanksDifferError, WorkersError
 from hvdscale.job import agree_on
-from hvdscale.workers import Lone, device
+from hvdscale.workers.group import Lone, device
 from tests.parallel import toy
 from tests.single.made_plans import settled
 from tests.single.made_workers import on_each

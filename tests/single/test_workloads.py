@@ -14,7 +14,7 @@ from hvdscale.errors import DataError, PlanError, UsageError, WorkloadError
 from hvdscale.job import prepare, with_data
 from hvdscale.plan import Place, settle
 from hvdscale.shards import Visits
-from hvdscale.workers import Lone
+from hvdscale.workers.group import Lone
 from hvdscale.workload import (
     Batch, Classification, Data, MapSplit, Split, bound_loss, build_model, load_data, measured, problems,
     smoothed_cross_entropy, summarized)

@@ -19,7 +19,7 @@ import socket
 import time
 from http.client import HTTPConnection, HTTPException
 
-from .errors import WorkerLostError, WorkerRemovedError
+from ..errors import WorkerLostError, WorkerRemovedError
 
 PLACE = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
          "HOROVOD_CROSS_SIZE")

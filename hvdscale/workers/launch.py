@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import UsageError, WorkersError
+from ..errors import UsageError, WorkersError
 
 MOST_PER_CORE = 16      # workers that one machine is asked to start: each loads torch, in seconds of a core
 LAUNCHERS = ("horovodrun", "horovodrun-gloo", "mpirun", "srun")

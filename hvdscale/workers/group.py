@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from .deadline import Deadline
-from .errors import HvdscaleError, WorkerLostError, WorkersError, describe_raised
+from ..errors import HvdscaleError, WorkerLostError, WorkersError, describe_raised
 from .launch import launched, usable_cores
 from .rendezvous import Rendezvous
 

@@ -1,0 +1,1 @@
+"""The worker group and what starts it."""
