@@ -27,7 +27,7 @@ from .generators import random_state
 from .journal import Silent
 from .log.files import new_file, sync_directory
 from .log.schema import Status
-from .plan import Plan
+from .plan.plan import Plan
 from .snapshot import Progress, capture, restore
 from .step import DataParallelStep
 from .system.lock import Lock, describe, holder

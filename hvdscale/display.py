@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from .ends import Outcome, Start
 from .formatting.escaping import printable
 from .formatting.numbers import counted
-from .plan import Plan
-from .scaling import lr_factor
+from .plan.plan import Plan
+from .plan.scaling import lr_factor
 from .workers.launch import launched
 
 LINE_SECONDS, BAR_SECONDS, WIDTH = 2.0, 0.1, 24

@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from .checkpoint import Checkpoints
-from .config import Settings
 from .ends import Start
 from .errors import HostsChangedError, PlanError
 from .journal import Silent
 from .noise import joins_examples
-from .plan import Plan
-from .shards import group_bounds
+from .plan.plan import Plan
+from .plan.settings import Settings
+from .plan.shards import group_bounds
 from .snapshot import Progress, capture, share
 from .step import DataParallelStep
 from .workers.group import Lone

@@ -16,7 +16,7 @@ from torch import nn
 from .generators import OwnGenerators
 from .loading import Loader
 from .precision import PARAMETERS, autocast
-from .shards import Visits
+from .plan.shards import Visits
 from .splits import refuse_not_finite, to_device
 from .statistics import Buffers
 from .workers.group import Lone

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .errors import UsageError
 from .generators import seed_generators
-from .shards import Pass
+from .plan.shards import Pass
 from .streams import stream_key
 from .workers.group import Lone
 

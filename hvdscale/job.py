@@ -13,7 +13,7 @@ import torch
 
 from .workers import group
 from .checkpoint import Checkpoints, Folder, Kept
-from .config import KEYS, Settings
+from .plan.settings import KEYS, Settings
 from .display import Display, Quiet, describe, regrouped
 from .elastic import Committed, Memory, refuse_commit_every
 from .ends import FAILED, Outcome, Start, Stop
@@ -24,7 +24,7 @@ from .log.schema import Status
 from .noise import log_columns, why_not_measured
 from .model import fit_to_groups, how_to_be_faster, make_model, share_model
 from .optimizers import make_optimizer
-from .plan import Place, Plan, settle
+from .plan.plan import Place, Plan, settle
 from .precision import set_arithmetic
 from .resume import known_ghost_batch
 from .snapshot import Progress

@@ -16,7 +16,7 @@ from .ends import Start
 from .errors import LogError
 from .log.schema import Status
 from .log.writer import LogWriter
-from .plan import Plan
+from .plan.plan import Plan
 from .step import StepResult
 from .system.version import commit_of
 from .target import SPLITS

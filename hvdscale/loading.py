@@ -26,7 +26,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from .errors import DataError, HvdscaleError, describe_raised
-from .shards import Pass, Stream, Visits
+from .plan.shards import Pass, Stream, Visits
 from .splits import MapSplit, Split, to_device
 
 AHEAD = 2           # batches that a loader worker reads ahead

@@ -11,9 +11,9 @@ from .errors import PlanError, RanksDifferError
 from .generators import OwnGenerators, seed_generators
 from .ghost import GhostGroups
 from .modules import BatchNorm, is_batch_norm, is_replaced
-from .plan import Plan
+from .plan.plan import Plan
+from .plan.shards import Pass, group_bounds
 from .precision import PARAMETERS, autocast
-from .shards import Pass, group_bounds
 from .statistics import Buffers
 from .streams import stream_key
 from .workers.group import Lone

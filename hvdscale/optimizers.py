@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from .errors import UsageError
-from .plan import Plan
+from .plan.plan import Plan
 from .system.importing import import_object
 from .updates import Lamb, Lars, RateInVelocity
 

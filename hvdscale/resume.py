@@ -6,13 +6,13 @@ import os
 from dataclasses import replace
 
 from .checkpoint import listed, read, read_plan
-from .config import Settings
 from .ends import DIVERGED, DONE, Start, Stop
 from .errors import CheckpointError, LogError, PlanError
 from .log.reader import Log, read_log
 from .log.repair import INTERRUPTED
 from .log.schema import Status
-from .plan import Plan, flat
+from .plan.plan import Plan, flat
+from .plan.settings import Settings
 from .snapshot import share
 from .workers.group import Lone
 

@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from .errors import DataError, HvdscaleError, describe_raised
 from .generators import OwnGenerators, seed_generators
-from .shards import Visits
+from .plan.shards import Visits
 from .streams import stream_key
 
 AUGMENTATION = "augmentation"       # the purpose of the random streams here

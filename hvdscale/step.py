@@ -21,9 +21,9 @@ from .gradients import GradientBuffer
 from .loading import Feed
 from .noise import GradientNoise
 from .optimizers import clip_
-from .plan import Plan
+from .plan.plan import Plan
+from .plan.shards import Pass, group_bounds
 from .precision import PARAMETERS, LossScale, autocast
-from .shards import Pass, group_bounds
 from .splits import refuse_not_finite
 from .statistics import Buffers, Statistics
 from .workers.group import Lone, WorkerLostError

@@ -19,7 +19,7 @@ from .ends import DIVERGED, DONE, FAILED, PREEMPTED, PRUNED, Outcome, Stop
 from .evaluate import Evaluator
 from .journal import Silent
 from .log.schema import Status
-from .plan import Plan
+from .plan.plan import Plan
 from .snapshot import Progress
 from .step import DataParallelStep
 from .target import SPLITS

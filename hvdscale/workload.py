@@ -38,7 +38,7 @@ class Workload:
 
     dataset, model  names, as they stand in logs and reports
     metrics         name -> "min" or "max": which way is better. All that ``measure`` gives, known before the log exists
-    defaults        keys of hvdscale.config, under which the job reaches its target
+    defaults        keys of hvdscale.plan.settings, under which the job reaches its target
     summarized      those of the metrics that are no mean over a split: ``summarize`` gives them
     parts           what ``measure`` gives for them: name -> the length of a vector that adds up over batches
     card            sizes of the published data, for plans without it; None: not known

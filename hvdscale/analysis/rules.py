@@ -24,9 +24,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.special import stdtrit
 
-from .. import scaling
 from ..errors import UsageError
-from ..sweep.space import layer_of
+from ..plan import scaling
+from ..plan.search_space import layer_of
 from .base_rates import rates_of
 from .intervals import CONFIDENCE
 from .landscape import Landscape, landscapes_of
@@ -46,7 +46,7 @@ FEW, OPEN, OUTSIDE = "few", "open", "outside"       # why it is not: few trials 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of hvdscale.scaling, its factor at most ``cap``."""
+    """A rule of hvdscale.plan.scaling, its factor at most ``cap``."""
 
     name: str
     cap: float | None = None
@@ -92,7 +92,7 @@ class Missing:
     """A run that would tell: the base's metaparameters at another batch, the rate scaled by the rule.
 
     rate    as scaled;  values  by metaparameter, learning_rate among them
-    asked   what such a run is to be asked, by key of hvdscale.config; empty where the logs do not say
+    asked   what such a run is to be asked, by key of hvdscale.plan.settings; empty where the logs do not say
     """
 
     rule: Rule

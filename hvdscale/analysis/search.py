@@ -16,10 +16,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ..config import KEYS
 from ..ends import PRUNED
 from ..log.schema import Status
-from ..sweep.space import Parameter, acts
+from ..plan.search_space import Parameter, acts
+from ..plan.settings import KEYS
 from ..target import Target
 from .intervals import CONFIDENCE
 from .minimum import middle_ranks

@@ -21,7 +21,7 @@ from ..log.check import refuse_unsound
 from ..log.nans import count_nans
 from ..log.plan_text import plan_at, read_plan
 from ..log.schema import Status
-from ..scaling import TUNED
+from ..plan.scaling import TUNED
 from .noise import NoiseSteps, read_noise
 from .parts import StepParts, read_parts
 

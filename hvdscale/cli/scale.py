@@ -5,8 +5,8 @@ import os
 
 import click
 
-from ..config import Settings
 from ..errors import UsageError
+from ..plan.settings import Settings
 from ..report.make import make, refuse_no_folder
 from ..series import PLACES, PROBE, carry_out, ended, runs_of
 from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many, usable_cores

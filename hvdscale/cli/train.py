@@ -11,11 +11,11 @@ from dataclasses import MISSING
 
 import click
 
-from ..config import KEYS, Settings, key_type, parse_assignments
+from ..plan.settings import KEYS, Settings, key_type, parse_assignments
 from ..ends import PREEMPTED
 from ..errors import (DataError, FaultError, HostsChangedError, HvdscaleError, LogError, StoppedError, UsageError,
                       WorkerLostError, WorkersError)
-from ..presets import read_config
+from ..plan.presets import read_config
 from .common import (BROKEN_PIPE, INTERRUPTED, echo, ended_by_ctrl_c, exit_now, parse, say_error,
                      stop_before_the_steps, version_option)
 

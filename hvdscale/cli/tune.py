@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ..config import Settings, checked, parse_assignments
+from ..plan.settings import Settings, checked, parse_assignments
 from ..display import on_terminal
 from ..ends import DONE
 from ..errors import HvdscaleError, TrialsError, UsageError, WorkersError

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from ..job import Job
-from ..shards import Visits
+from ..plan.shards import Visits
 from ..splits import tensors_of
 from ..workers.group import Lone
 from .finding import FAILED, PASSED, Finding

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from ..generators import OwnGenerators
 from ..modules import Dropout, is_batch_norm
+from ..plan.shards import Pass, Visits, group_bounds
 from ..precision import PARAMETERS
-from ..shards import Pass, Visits, group_bounds
 from ..splits import MapSplit, Split, tensors_of, to_device
 from ..workload import bound_loss, measured
 from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding

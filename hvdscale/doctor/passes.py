@@ -13,8 +13,8 @@ from torch import nn
 
 from ..generators import OwnGenerators
 from ..modules import BatchNorm, Dropout, is_batch_norm
-from ..plan import Plan
-from ..shards import Pass, group_bounds
+from ..plan.plan import Plan
+from ..plan.shards import Pass, group_bounds
 from ..workers.group import Lone
 from ..workload import bound_loss
 from .crew import on_each

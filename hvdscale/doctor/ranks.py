@@ -10,7 +10,7 @@ import torch
 
 from ..errors import RanksDifferError, WorkersError
 from ..evaluate import Evaluator
-from ..shards import Visits
+from ..plan.shards import Visits
 from ..splits import tensors_of
 from ..workers.group import Lone
 from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding

@@ -19,9 +19,9 @@ from ..generators import OwnGenerators, seed_generators
 from ..ghost import GhostGroups
 from ..job import Job
 from ..model import make_model
-from ..plan import Plan
+from ..plan.plan import Plan
+from ..plan.shards import Pass, Visits, even_bounds, group_bounds
 from ..precision import PARAMETERS
-from ..shards import Pass, Visits, even_bounds, group_bounds
 from ..splits import to_device
 from ..statistics import Buffers
 from ..step import DataParallelStep

@@ -8,7 +8,7 @@ import torch
 
 from ..job import Job
 from ..optimizers import make_optimizer, norms_and_biases
-from ..plan import Plan
+from ..plan.plan import Plan
 from .finding import FAILED, PASSED, Finding
 from .sample import Sample
 

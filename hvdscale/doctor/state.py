@@ -12,8 +12,8 @@ from ..errors import CheckpointError
 from ..evaluate import Evaluator
 from ..generators import OwnGenerators
 from ..optimizers import make_optimizer
+from ..plan.shards import Visits
 from ..precision import PARAMETERS
-from ..shards import Visits
 from ..snapshot import Progress, capture, restore
 from ..splits import to_device
 from ..step import DataParallelStep

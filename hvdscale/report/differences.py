@@ -5,7 +5,7 @@ import json
 from collections import Counter
 
 from ..formatting.numbers import counted, listed
-from ..plan import flat
+from ..plan.plan import flat
 
 # of the problem: what follows from the global batch, or is chosen for it
 OF_BATCH = ("global_batch", "base_lr", "peak_lr", "start_lr", "learning_rate", "lr_factor", "warmup",

@@ -9,8 +9,8 @@ import math
 import shlex
 
 from ..analysis.rules import FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN
-from ..config import KEYS
 from ..formatting.numbers import counted, in_brackets, listed, number, percent, ratio, span, whole
+from ..plan.settings import KEYS
 from .search import best_of_interval
 from .tables import BATCH, SHALLUE, STEPS, Cell, Column, Row, Table, interval_of
 

@@ -13,7 +13,7 @@ from ..analysis.speedup import WEAK
 from ..analysis.steps import run_of
 from ..formatting.numbers import capital, counted, exact, in_brackets, listed, number, percent, ratio, spread, whole
 from ..log.schema import Status
-from ..schedule import Schedule
+from ..plan.schedule import Schedule
 from ..target import Target
 from . import search as search_words
 from .differences import problems_of_points, settings_tried

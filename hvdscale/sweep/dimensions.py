@@ -4,7 +4,7 @@
     scale = "log"                   # linear, log or reverse_log
     min = 1e-4
     max = 10.0
-    scaled = "linear"               # the bounds times (B / base_batch), by a rule of hvdscale.scaling
+    scaled = "linear"               # the bounds times (B / base_batch), by a rule of hvdscale.plan.scaling
     base_batch = 256
     [space.decay_steps]
     min = 0.5
@@ -22,12 +22,12 @@ import math
 import sys
 from dataclasses import dataclass, replace
 
-from ..config import KEYS, check, key_type
 from ..errors import UsageError
-from ..metaparameters import TUNABLE
-from ..scaling import exponent, lr_factor
+from ..plan.metaparameters import TUNABLE
+from ..plan.scaling import exponent, lr_factor
+from ..plan.search_space import SCALES, TYPES, Parameter, discrete
+from ..plan.settings import KEYS, check, key_type
 from .located import Table
-from .space import SCALES, TYPES, Parameter, discrete
 
 TABLES = ("model_args", "optimizer_args")       # each entry of these, too
 SEARCHABLE = tuple(name for name in KEYS if name in TUNABLE - {"optimizer"}

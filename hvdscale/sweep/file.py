@@ -26,14 +26,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..config import KEYS, OPTIMIZERS, Settings
 from ..errors import UsageError
+from ..plan.search_space import Parameter
+from ..plan.settings import KEYS, OPTIMIZERS, Settings
 from ..target import Target
 from .dimensions import Dimension, Spec, parameter_tables, settle
 from .located import REQUIRED, Table, read_table
 from .rules import FIRST_REPEAT
 from .settings import BUDGETS, ELSEWHERE, OF_DATA, Keys, checked_key, read_settings, refuse_untaken, takes
-from .space import Parameter
 
 STEPS = "steps"         # the objective: fewest steps to the strictest target
 GRID = ("eval_every", "eval_every_epochs")

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ..config import read_toml, tomllib
 from ..errors import UsageError
+from ..plan.settings import read_toml, tomllib
 
 _BLANK = re.compile(r"(?:\s|#[^\n]*)*")
 _TEXT = re.compile("|".join((r'"""(?:\\.|[^\\])*?"""(?:"{0,2})', r"'''.*?'''(?:'{0,2})",

@@ -4,11 +4,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..config import Settings
 from ..display import Quiet
 from ..ends import DONE, PREEMPTED
 from ..errors import LogError, UsageError
 from ..job import read_data
+from ..plan.settings import Settings
 from ..system.lock import describe
 from ..workers.group import Lone
 from ..workers.launch import Process

@@ -4,12 +4,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from ..config import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, OPTIMIZER_KEYS, OPTIMIZERS, Settings, check
 from ..errors import UsageError
-from ..plan import EXECUTION
-from ..scaling import TUNED
+from ..plan.plan import EXECUTION
+from ..plan.scaling import TUNED
+from ..plan.search_space import Parameter
+from ..plan.settings import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, OPTIMIZER_KEYS, OPTIMIZERS, Settings, check
 from .located import Table
-from .space import Parameter
 
 BUDGETS = ("steps", "epochs", "examples", "seconds")
 # what is no setting of a sweep, and where its file says it

@@ -11,17 +11,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..config import Settings
 from ..errors import LogError, PlanError, UsageError
-from ..plan import Place, Plan, settle, settle_budget, settle_eval_every
-from ..shards import Stream
+from ..plan.plan import Place, Plan, settle, settle_budget, settle_eval_every
+from ..plan.search_space import Parameter, draws, layer_of
+from ..plan.settings import Settings
+from ..plan.shards import Stream
 from ..streams import stream_key
 from ..workload import Workload
 from .file import Study, Sweep
 from .ledger import kept, put
 from .rules import FIRST_REPEAT
 from .settings import FREE_SETTINGS
-from .space import Parameter, draws, layer_of
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..analysis.search import STEPS, Search
-from ..metaparameters import TUNABLE
+from ..plan.metaparameters import TUNABLE
 from .ledger import put
 
 # further keys that change updates; no table of tuned values may set them, as they are of the problem at every batch

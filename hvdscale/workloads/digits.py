@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
-from ..shards import epoch_order
+from ..plan.shards import epoch_order
 from ..workload import Batch, Classification, Data, Split
 from .card import Card
 from .models.cnn import TinyCNN

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, UsageError
-from ..shards import epoch_order
+from ..plan.shards import epoch_order
 from ..workload import Classification, Data, MapSplit
 from .card import Card
 from .models.resnet import ImageNetResNet

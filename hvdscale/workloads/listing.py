@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from .. import presets
+from ..plan import presets
 from ..workload import Workload, build_model
 from . import find, names
 

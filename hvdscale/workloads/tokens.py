@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from ..errors import DataError
-from ..shards import Visits
+from ..plan.shards import Visits
 from ..splits import Batch
 from ..workers.launch import usable_cores
 from .cache import alone, cache_folder

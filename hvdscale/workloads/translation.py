@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import DataError, UsageError
-from ..shards import Visits
+from ..plan.shards import Visits
 from ..workload import Data, Workload
 from .bleu import COUNTS, bleu, bleu_counts, signature
 from .card import Card

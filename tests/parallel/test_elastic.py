@@ -13,7 +13,7 @@ import torch
 
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
-from hvdscale.shards import Stream
+from hvdscale.plan.shards import Stream
 from tests.conftest import command_environment, launcher_command
 from tests.parallel import test_readme as readme
 from tests.parallel import toy

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hvdscale.shards import epoch_order
+from hvdscale.plan.shards import epoch_order
 from hvdscale.workers.group import Lone
 from tests.parallel import toy
 

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from hvdscale.config import read_toml
 from hvdscale.log.reader import read_log
+from hvdscale.plan.settings import read_toml
 from tests.parallel.sweeps import (TUNE, assert_same_sweep, exit_code, here, kill_after, search_in, start, sweep_file,
                                    tune, until)
 

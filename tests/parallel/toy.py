@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from hvdscale.config import Settings
+from hvdscale.plan.settings import Settings
 from hvdscale.modules import BatchNorm, Dropout
 from hvdscale.job import make_optimizer
-from hvdscale.plan import Place, settle
+from hvdscale.plan.plan import Place, settle
 from hvdscale.step import DataParallelStep
 from hvdscale.model import fit_to_groups, make_model, share_model
 from hvdscale.workload import Classification, Data, Split

@@ -2,7 +2,7 @@
 import math
 
 from hvdscale.log.schema import Status
-from hvdscale.sweep.space import Parameter, draws
+from hvdscale.plan.search_space import Parameter, draws
 from tests.single.made_logs import log, trial
 
 SPACE = (Parameter("lr", "double", "log", 0.001, 1.0), Parameter("momentum", "double", "reverse_log", 0.9, 0.999))

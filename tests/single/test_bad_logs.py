@@ -17,7 +17,7 @@ from hvdscale.cli.compare import REGRESSED
 from hvdscale.errors import LogError
 from hvdscale.log.plan_text import plan_at, read_plan
 from hvdscale.log.schema import Status
-from hvdscale.sweep.space import discrete
+from hvdscale.plan.search_space import discrete
 from tests.golden import make_v1
 from tests.single.made_bad_logs import break_log, generator
 from tests.single.made_logs import log as made_log

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from hvdscale.config import Settings
 from hvdscale.errors import DataError, UsageError
-from hvdscale.plan import Place, settle
-from hvdscale.shards import Visits
+from hvdscale.plan.plan import Place, settle
+from hvdscale.plan.settings import Settings
+from hvdscale.plan.shards import Visits
 from hvdscale.workload import load_data
 from hvdscale.workloads import cifar
 from hvdscale.workloads.readers.cifar import read_records

@@ -1,8 +1,8 @@
 """Settings: layers one over the other, keys that exclude one another, and messages that name key and value."""
 import pytest
 
-from hvdscale.config import ALTERNATIVES, BATCH, KEYS, Settings, check, key_type, parse_assignments, read_toml
 from hvdscale.errors import UsageError
+from hvdscale.plan.settings import ALTERNATIVES, BATCH, KEYS, Settings, check, key_type, parse_assignments, read_toml
 
 SAMPLES = {int: 3, float: 0.5, bool: True, str: "text", list: [3, 5], dict: {"a": 1}}
 

@@ -7,13 +7,13 @@ from torch import nn
 
 from hvdscale import elastic
 from hvdscale.checkpoint import Checkpoints
-from hvdscale.config import Settings
 from hvdscale.elastic import Committed, Memory, refuse_commit_every
 from hvdscale.ends import Start
 from hvdscale.errors import HostsChangedError, PlanError
 from hvdscale.journal import Silent
 from hvdscale.modules import BatchNorm
-from hvdscale.plan import Place, settle
+from hvdscale.plan.plan import Place, settle
+from hvdscale.plan.settings import Settings
 from hvdscale.snapshot import Progress
 from hvdscale.workers.group import Lone
 from tests.single import made_plans

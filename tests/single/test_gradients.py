@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from hvdscale.gradients import GradientBuffer
-from hvdscale.shards import step_passes
+from hvdscale.plan.shards import step_passes
 from hvdscale.workers.group import Lone
 from tests.single.made_workers import on_each
 

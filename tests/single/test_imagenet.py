@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from hvdscale.config import Settings
 from hvdscale.errors import DataError, UsageError
-from hvdscale.shards import Visits
+from hvdscale.plan.settings import Settings
+from hvdscale.plan.shards import Visits
 from hvdscale.workloads import imagenet
 from hvdscale.workloads.readers import damage, folders
 from hvdscale.workloads.readers.folders import class_folders, index_pictures

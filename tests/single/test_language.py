@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hvdscale.errors import DataError, UsageError
-from hvdscale.shards import Visits
+from hvdscale.plan.shards import Visits
 from hvdscale.workload import bound_loss, build_model, load_data, measured, problems
 from hvdscale.workloads import language
 from hvdscale.workloads.language import MODELS

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hvdscale import presets
+from hvdscale.plan import presets
 from hvdscale.workload import Batch, Classification, Data, Split, build_model
 from hvdscale.workloads import find, names
 from hvdscale.workloads.card import Card

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from hvdscale.errors import DataError
 from hvdscale.loading import Feed, Loader
-from hvdscale.shards import Pass, Stream, Visits
+from hvdscale.plan.shards import Pass, Stream, Visits
 from hvdscale.workload import Data, MapSplit, Split, to_device
 from tests.conftest import command_environment
 from tests.single.made_datasets import Broken, Noisy, Ragged, padded
@@ -260,7 +260,7 @@ def test_splits_that_cannot_be_are_named(make, said):
 CHILD = """
 import os, signal, sys, torch
 from hvdscale.loading import Feed
-from hvdscale.shards import Pass, Stream
+from hvdscale.plan.shards import Pass, Stream
 from hvdscale.workload import MapSplit
 from tests.single.made_datasets import Noisy
 

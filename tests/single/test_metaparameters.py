@@ -2,7 +2,7 @@
 import pytest
 
 from hvdscale.errors import PlanError, UsageError
-from hvdscale.metaparameters import tuned_for
+from hvdscale.plan.metaparameters import tuned_for
 from tests.single.made_plans import DEFAULTS, settled
 
 

@@ -11,7 +11,7 @@ from hvdscale.errors import UsageError
 from hvdscale.generators import OwnGenerators, seed_generators
 from hvdscale.ghost import GhostGroups
 from hvdscale.modules import BatchNorm, Dropout, convert
-from hvdscale.shards import Pass, group_bounds, step_passes
+from hvdscale.plan.shards import Pass, group_bounds, step_passes
 from hvdscale.streams import stream_key
 from hvdscale.workers.group import Lone
 from tests.single.made_workers import on_each

@@ -11,7 +11,7 @@ from torch import nn
 
 from hvdscale.errors import DataError, UsageError
 from hvdscale.evaluate import Evaluator
-from hvdscale.shards import Visits
+from hvdscale.plan.shards import Visits
 from hvdscale.workers.group import Lone
 from hvdscale.workload import Batch, load_data
 from hvdscale.workloads import open_images

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from hvdscale.shards import Visits
+from hvdscale.plan.shards import Visits
 from hvdscale.splits import Draws, Split
 from hvdscale.workloads.pixels import pad_crop_flip
 

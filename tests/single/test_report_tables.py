@@ -21,11 +21,11 @@ from hvdscale.cli.report import main
 from hvdscale.errors import LogError
 from hvdscale.formatting.numbers import RANGE, number, percent, ratio, span, whole
 from hvdscale.log.schema import Status
+from hvdscale.plan.schedule import Schedule
 from hvdscale.report.document import as_json, document_of
 from hvdscale.report.make import make, open_all
 from hvdscale.report.tables import as_csv, as_text, interval_of, tables_of
 from hvdscale.report.words import left_out, summary
-from hvdscale.schedule import Schedule
 from hvdscale.target import Target
 from tests.conftest import ROOT
 from tests.single.made_logs import log, save, study, trial

@@ -6,10 +6,10 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.cli import scale
-from hvdscale.config import Settings, parse_assignments
 from hvdscale.errors import HvdscaleError, UsageError
 from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
+from hvdscale.plan.settings import Settings, parse_assignments
 from hvdscale.series import PROBE_STEPS, Run, carry_out, ended, runs_of, toml
 
 

@@ -4,8 +4,8 @@ import math
 import pytest
 
 from hvdscale.errors import UsageError
-from hvdscale.scaling import lr_factor
-from hvdscale.schedule import Schedule
+from hvdscale.plan.scaling import lr_factor
+from hvdscale.plan.schedule import Schedule
 
 
 @pytest.mark.parametrize("rule, factor", [

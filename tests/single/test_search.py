@@ -12,6 +12,7 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.ends import PRUNED
 from hvdscale.formatting.numbers import RANGE
 from hvdscale.log.schema import Status
+from hvdscale.plan.search_space import Parameter, discrete
 from hvdscale.report.document import as_json, document_of
 from hvdscale.report.drawing import render
 from hvdscale.report.figures import figures_of
@@ -20,7 +21,6 @@ from hvdscale.report.search import lines
 from hvdscale.report.search_tables import tables_of_searches
 from hvdscale.report.tables import as_csv, as_text, tables_of
 from hvdscale.report.words import left_out, summary
-from hvdscale.sweep.space import Parameter, discrete
 from hvdscale.target import Target
 from tests.single.made_logs import log, trial
 from tests.single.made_studies import BUDGET, SPACE, drawn, realistic, studied

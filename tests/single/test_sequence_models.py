@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hvdscale.ghost import GhostGroups
 from hvdscale.modules import Dropout
-from hvdscale.shards import Pass
+from hvdscale.plan.shards import Pass
 from hvdscale.workers.group import Lone
 from hvdscale.workloads.models.lstm import LSTMLM
 from hvdscale.workloads.models.transformer import SIZES, TransformerLM, sinusoids

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hvdscale.config import Settings
 from hvdscale.job import make_optimizer
 from hvdscale.model import fit_to_groups, make_model
-from hvdscale.plan import Place, settle
+from hvdscale.plan.plan import Place, settle
+from hvdscale.plan.settings import Settings
 from hvdscale.step import DataParallelStep
 from hvdscale.workers.group import Lone
 from hvdscale.workload import Data, Split, Workload

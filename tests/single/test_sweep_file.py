@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from hvdscale.config import Settings, tomllib
+from hvdscale.plan.settings import Settings, tomllib
 from hvdscale.errors import UsageError
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.record import check_same
 from hvdscale.sweep.located import key_lines
-from hvdscale.sweep.space import draws
+from hvdscale.plan.search_space import draws
 
 WHOLE = """\
 workload = "mnist/simple_cnn"

@@ -7,10 +7,10 @@ import weakref
 
 import pytest
 
-from hvdscale.config import read_toml
 from hvdscale.errors import PlanError, TrialsError, UsageError
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
+from hvdscale.plan.settings import read_toml
 from hvdscale.sweep.ledger import Owner
 from hvdscale.sweep.run import take_back_failed
 from tests.parallel import quadratic

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from scipy.stats import qmc
 
-from hvdscale.sweep.space import BITS, Parameter, discrete, draws, layer_of, scrambled_sobol
+from hvdscale.plan.search_space import BITS, Parameter, discrete, draws, layer_of, scrambled_sobol
 
 ALMOST_1 = 1 - 2.0**-53
 LINEAR = Parameter("label_smoothing", "double", "linear", -0.5, 2.0)

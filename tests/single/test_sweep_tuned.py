@@ -8,11 +8,11 @@ import pytest
 
 from hvdscale.analysis.search import searches_of
 from hvdscale.analysis.trials import read_trials
-from hvdscale.config import Settings, read_toml, tomllib
 from hvdscale.errors import LogError, PlanError
-from hvdscale.metaparameters import tuned_for
-from hvdscale.plan import Place, settle
-from hvdscale.sweep.space import Parameter
+from hvdscale.plan.metaparameters import tuned_for
+from hvdscale.plan.plan import Place, settle
+from hvdscale.plan.search_space import Parameter
+from hvdscale.plan.settings import Settings, read_toml, tomllib
 from hvdscale.sweep.tuned import tuned_keys, tuned_toml, write_tuned
 from tests.single.made_plans import TRAIN, VAL, WORKLOAD
 from tests.single.made_studies import SPACE, drawn, studied

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hvdscale.errors import DataError, UsageError
-from hvdscale.shards import Visits
+from hvdscale.plan.shards import Visits
 from hvdscale.workloads import cache as caches, tokens
 from hvdscale.workloads.readers import text as reader
 from hvdscale.workloads.readers.text import Text

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.cli.train import asked, command
-from hvdscale.config import KEYS, Settings, key_type
 from hvdscale.errors import UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
+from hvdscale.plan.settings import KEYS, Settings, key_type
 from hvdscale.workloads import names
 from tests.conftest import command_environment, heed_ctrl_c
 

@@ -18,8 +18,8 @@ from hvdscale.journal import Silent
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.model import bound_to_passes, check_groups
-from hvdscale.plan import Plan
-from hvdscale.schedule import Schedule
+from hvdscale.plan.plan import Plan
+from hvdscale.plan.schedule import Schedule
 from hvdscale.step import DataParallelStep
 from hvdscale.target import Target
 from hvdscale.train import DIVERGED, DONE, FAILED, PREEMPTED

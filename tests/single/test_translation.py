@@ -10,10 +10,10 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hvdscale.config import Settings
+from hvdscale.plan.settings import Settings
 from hvdscale.errors import DataError, UsageError
 from hvdscale.evaluate import Evaluator
-from hvdscale.shards import Visits
+from hvdscale.plan.shards import Visits
 from hvdscale.workers.group import Lone
 from hvdscale.workload import bound_loss, build_model, measured, problems, to_device
 from hvdscale.workloads import translation

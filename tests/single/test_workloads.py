@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hvdscale.config import Settings
+from hvdscale.plan.settings import Settings
 from hvdscale.errors import DataError, PlanError, UsageError, WorkloadError
 from hvdscale.job import prepare, with_data
-from hvdscale.plan import Place, settle
-from hvdscale.shards import Visits
+from hvdscale.plan.plan import Place, settle
+from hvdscale.plan.shards import Visits
 from hvdscale.workers.group import Lone
 from hvdscale.workload import (
     Batch, Classification, Data, MapSplit, Split, bound_loss, build_model, load_data, measured, problems,

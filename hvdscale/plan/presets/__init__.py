@@ -1,4 +1,4 @@
-"""The recipes that ship with the package: TOML files of keys of hvdscale.config, beside this one.
+"""The recipes that ship with the package: TOML files of keys of hvdscale.plan.settings, beside this one.
 
     layer, workload = read_config("goyal2017-resnet50")         a preset's name, or the path of a file
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib.resources
 from pathlib import Path
 
-from ..config import read_toml
-from ..errors import UsageError
+from ..settings import read_toml
+from ...errors import UsageError
 
 FOLDER = importlib.resources.files(__name__)
 

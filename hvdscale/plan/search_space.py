@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..config import ACTS_ONLY_WITH
+from .settings import ACTS_ONLY_WITH
 
 TYPES = ("double", "integer", "discrete")
 SCALES = ("linear", "log", "reverse_log")
@@ -26,7 +26,7 @@ BITS = 30       # of a drawn coordinate: 2^30 points before a sequence repeats
 class Parameter:
     """One dimension of a space, its bounds settled for one study.
 
-    name    a key of hvdscale.config, or TABLE.key such as model_args.dropout
+    name    a key of hvdscale.plan.settings, or TABLE.key such as model_args.dropout
     type    double, integer or discrete
     scale   linear, log or reverse_log (of doubles alone); discrete: linear
     low     least and largest value of a double or an integer; NaN where discrete. They may be equal

@@ -9,19 +9,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from .system.checksum import sha256_of
-from .config import ACTS_ONLY_WITH, OPTIMIZER_KEYS, OPTIMIZERS, Settings
-from .errors import PlanError, UsageError
+from ..system.checksum import sha256_of
+from .settings import ACTS_ONLY_WITH, OPTIMIZER_KEYS, OPTIMIZERS, Settings
+from ..errors import PlanError, UsageError
 from .metaparameters import tuned_for
 from .scaling import TUNED, exponent, lr_factor
 from .schedule import Schedule
 from .shards import Pass, Stream, group_bounds, step_passes
-from .target import SPLITS, Target
+from ..target import SPLITS, Target
 
 
 @dataclass(frozen=True)
 class Plan:
-    """See hvdscale.config for what each key means; lengths are in steps here, whatever unit was typed."""
+    """See hvdscale.plan.settings for what each key means; lengths are in steps here, whatever unit was typed."""
 
     # problem
     workload: str

@@ -15,7 +15,7 @@ import typing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from .errors import UsageError
+from ..errors import UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -7,7 +7,7 @@ power:P   factor r**P
 """
 from __future__ import annotations
 
-from .errors import UsageError
+from ..errors import UsageError
 
 EXPONENTS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
 TUNED = "tuned"

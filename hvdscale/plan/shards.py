@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .streams import stream_key
+from ..streams import stream_key
 
 
 @lru_cache(maxsize=2)
