@@ -20,10 +20,10 @@ import zlib
 import torch
 from torch import nn
 
+from .data.generators import random_state
 from .display import Quiet
 from .ends import Start, Stop
 from .errors import CheckpointError, HvdscaleError, LogError
-from .generators import random_state
 from .journal import Silent
 from .log.files import new_file, sync_directory
 from .log.schema import Status

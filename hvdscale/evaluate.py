@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from .generators import OwnGenerators
-from .loading import Loader
+from .data.generators import OwnGenerators
+from .data.loading import Loader
 from .precision import PARAMETERS, autocast
 from .plan.shards import Visits
-from .splits import refuse_not_finite, to_device
+from .data.splits import refuse_not_finite, to_device
 from .statistics import Buffers
 from .workers.group import Lone
 from .workload import Split, Workload, mean_metrics, measured, summarized

@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from .data.generators import OwnGenerators, seed_generators
 from .errors import PlanError, RanksDifferError
-from .generators import OwnGenerators, seed_generators
 from .ghost import GhostGroups
 from .modules import BatchNorm, is_batch_norm, is_replaced
 from .plan.plan import Plan

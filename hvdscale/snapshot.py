@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from .data.generators import random_state, set_random_state
 from .errors import CheckpointError
-from .generators import random_state, set_random_state
 from .step import DataParallelStep
 from .workers.group import Lone
 

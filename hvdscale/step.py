@@ -14,17 +14,17 @@ from functools import lru_cache
 import torch
 from torch import nn
 
+from .data.generators import OwnGenerators
+from .data.loading import Feed
+from .data.splits import refuse_not_finite
 from .errors import FaultError, WorkloadError, describe_raised
-from .generators import OwnGenerators
 from .ghost import GhostGroups
 from .gradients import GradientBuffer
-from .loading import Feed
 from .noise import GradientNoise
 from .optimizers import clip_
 from .plan.plan import Plan
 from .plan.shards import Pass, group_bounds
 from .precision import PARAMETERS, LossScale, autocast
-from .splits import refuse_not_finite
 from .statistics import Buffers, Statistics
 from .workers.group import Lone, WorkerLostError
 from .workload import Split, Workload, bound_loss

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .errors import DataError, HvdscaleError, PlanError, UsageError, WorkloadError
-from .splits import Batch, Data, Draws, MapSplit, Split, tensors_of, to_device
+from .data.splits import Batch, Data, Draws, MapSplit, Split, tensors_of, to_device
 
 if TYPE_CHECKING:
     from .workloads.card import Card
@@ -162,7 +162,7 @@ def load_data(workload: Workload, data_dir: str | None, data_args: Mapping = {},
     try:
         data = workload.load(data_dir, **data_args, **{name: value for name, value in given.items() if name in taken})
     except DataError as error:
-        from .published import DATA_SETS        # not at every start: it brings all that downloads need
+        from .data.published import DATA_SETS        # not at every start: it brings all that downloads need
         if data_dir is None and workload.dataset in DATA_SETS:
             raise DataError(f"{error}. `hvdscale-data fetch {workload.dataset}` brings it") from None
         raise

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from ..download import mebibytes
-from ..fetch import fetch, find
+from ..data.download import mebibytes
+from ..data.fetch import fetch, find
+from ..data.published import BY_HAND, DATA_SETS
 from ..formatting.escaping import printable
-from ..published import BY_HAND, DATA_SETS
 from .common import Group, version_option
 
 BAR_SECONDS, LINE_SECONDS, WIDTH = 0.1, 5.0, 24

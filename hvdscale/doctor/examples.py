@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
+from ..data.splits import tensors_of
 from ..job import Job
 from ..plan.shards import Visits
-from ..splits import tensors_of
 from ..workers.group import Lone
 from .finding import FAILED, PASSED, Finding
 

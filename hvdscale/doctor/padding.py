@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..generators import OwnGenerators
+from ..data.generators import OwnGenerators
+from ..data.splits import MapSplit, Split, tensors_of, to_device
 from ..modules import Dropout, is_batch_norm
 from ..plan.shards import Pass, Visits, group_bounds
 from ..precision import PARAMETERS
-from ..splits import MapSplit, Split, tensors_of, to_device
 from ..workload import bound_loss, measured
 from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding
 from .sample import Sample, outputs, passing

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..generators import OwnGenerators
+from ..data.generators import OwnGenerators
 from ..modules import BatchNorm, Dropout, is_batch_norm
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..data.generators import OwnGenerators, seed_generators
+from ..data.splits import to_device
 from ..errors import HvdscaleError, WorkloadError
-from ..generators import OwnGenerators, seed_generators
 from ..ghost import GhostGroups
 from ..job import Job
 from ..model import make_model
 from ..plan.plan import Plan
 from ..plan.shards import Pass, Visits, even_bounds, group_bounds
 from ..precision import PARAMETERS
-from ..splits import to_device
 from ..statistics import Buffers
 from ..step import DataParallelStep
 from ..workers.group import Lone

@@ -8,14 +8,14 @@ from dataclasses import replace
 import torch
 
 from ..checkpoint import FORMAT, read, write
+from ..data.generators import OwnGenerators
+from ..data.splits import to_device
 from ..errors import CheckpointError
 from ..evaluate import Evaluator
-from ..generators import OwnGenerators
 from ..optimizers import make_optimizer
 from ..plan.shards import Visits
 from ..precision import PARAMETERS
 from ..snapshot import Progress, capture, restore
-from ..splits import to_device
 from ..step import DataParallelStep
 from ..workers.group import Lone
 from ..workload import measured

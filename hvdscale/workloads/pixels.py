@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..splits import Draws
+from ..data.splits import Draws
 
 
 def pad_crop_flip(images: Tensor, draws: Draws, pad: int = 4) -> Tensor:

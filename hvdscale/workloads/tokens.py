@@ -30,9 +30,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..data.splits import Batch
 from ..errors import DataError
 from ..plan.shards import Visits
-from ..splits import Batch
 from ..workers.launch import usable_cores
 from .cache import alone, cache_folder
 from .readers.text import Chunk, Text

@@ -23,7 +23,7 @@ def slow_workload(seconds):
 import os
 import time
 from dataclasses import replace
-from hvdscale.splits import Split
+from hvdscale.data.splits import Split
 from hvdscale.workloads import find
 
 

@@ -18,13 +18,13 @@ import torch
 
 from hvdscale.checkpoint import Folder, listed, read, write
 from hvdscale.cli.train import _run
+from hvdscale.data.splits import Batch, Split
 from hvdscale.display import Display
 from hvdscale.elastic import Memory
 from hvdscale.errors import CheckpointError, LogError, PlanError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.snapshot import Progress, capture, mapped, restore
-from hvdscale.splits import Batch, Split
 from hvdscale.workers.group import Lone
 from tests.conftest import small_disk
 from tests.parallel import toy

@@ -18,12 +18,12 @@ import zipfile
 import pytest
 from click.testing import CliRunner
 
-from hvdscale import download as transfer
-from hvdscale import fetch as bringing
 from hvdscale.cli.data import Bar, main
-from hvdscale.download import Published, download
+from hvdscale.data import download as transfer
+from hvdscale.data import fetch as bringing
+from hvdscale.data.download import Published, download
+from hvdscale.data.published import BY_HAND, DATA_SETS, Archive, DataSet
 from hvdscale.errors import DataError
-from hvdscale.published import BY_HAND, DATA_SETS, Archive, DataSet
 from tests.conftest import command_environment, heed_ctrl_c
 
 CONTENT = bytes(range(256)) * 40
@@ -499,8 +499,8 @@ def test_without_a_network_the_files_to_place_are_named_and_placing_them_complet
 def test_ctrl_c_keeps_what_came_and_the_next_attempt_goes_on(server, tmp_path):
     server.silent = threading.Event()
     file = server.file()
-    script = (f"import hvdscale.fetch as f, hvdscale.cli.data as c\n"
-              f"from hvdscale.download import Published\nfrom hvdscale.published import DataSet\n"
+    script = (f"import hvdscale.data.fetch as f, hvdscale.cli.data as c\n"
+              f"from hvdscale.data.download import Published\nfrom hvdscale.data.published import DataSet\n"
               f"f.DATA_SETS = {{'one': DataSet('', ({file!r},), '', '')}}\nc.main(['fetch', 'one', '--data-dir', 'd'])")
     process = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=command_environment(),
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heed_ctrl_c)

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
+from hvdscale.data.loading import Feed, Loader
 from hvdscale.errors import DataError
-from hvdscale.loading import Feed, Loader
 from hvdscale.plan.shards import Pass, Stream, Visits
 from hvdscale.workload import Data, MapSplit, Split, to_device
 from tests.conftest import command_environment
@@ -259,7 +259,7 @@ def test_splits_that_cannot_be_are_named(make, said):
 
 CHILD = """
 import os, signal, sys, torch
-from hvdscale.loading import Feed
+from hvdscale.data.loading import Feed
 from hvdscale.plan.shards import Pass, Stream
 from hvdscale.workload import MapSplit
 from tests.single.made_datasets import Noisy

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from hvdscale.data.generators import OwnGenerators, seed_generators
 from hvdscale.errors import UsageError
-from hvdscale.generators import OwnGenerators, seed_generators
 from hvdscale.ghost import GhostGroups
 from hvdscale.modules import BatchNorm, Dropout, convert
 from hvdscale.plan.shards import Pass, group_bounds, step_passes

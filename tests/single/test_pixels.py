@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
+from hvdscale.data.splits import Draws, Split
 from hvdscale.plan.shards import Visits
-from hvdscale.splits import Draws, Split
 from hvdscale.workloads.pixels import pad_crop_flip
 
 PICTURES = torch.from_numpy(np.random.default_rng(0).integers(1, 256, (7, 3, 6, 5), dtype=np.uint8))

@@ -18,7 +18,7 @@ from hvdscale.workers.group import Lone
 from hvdscale.workload import bound_loss, build_model, measured, problems, to_device
 from hvdscale.workloads import translation
 from hvdscale.workloads.tokens import IGNORED
-from hvdscale.splits import refuse_not_finite
+from hvdscale.data.splits import refuse_not_finite
 from tests.conftest import DATA, lacks
 from tests.single.made_translations import folder_of, load, model_of, sentences, write
 from tests.single.made_workers import on_each

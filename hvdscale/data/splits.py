@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
-from .errors import DataError, HvdscaleError, describe_raised
+from ..errors import DataError, HvdscaleError, describe_raised
+from ..plan.shards import Visits
+from ..streams import stream_key
 from .generators import OwnGenerators, seed_generators
-from .plan.shards import Visits
-from .streams import stream_key
 
 AUGMENTATION = "augmentation"       # the purpose of the random streams here
 

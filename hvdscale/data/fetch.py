@@ -21,10 +21,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO
 
+from ..errors import DataError, UsageError
+from ..system.checksum import sha256_of
 from .download import DownloadError, Progress, Published, download, mebibytes, writing
-from .errors import DataError, UsageError
 from .published import BY_HAND, DATA_SETS, Archive, DataSet
-from .system.checksum import sha256_of
 
 DAMAGED = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, ValueError)
 

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import DataError
-from .system.checksum import sha256_of
+from ..errors import DataError
+from ..system.checksum import sha256_of
 
 CHUNK = 2**18
 WAIT_SECONDS = 1.0              # before a broken connection is made again

@@ -25,8 +25,8 @@ from multiprocessing import forkserver, resource_tracker
 import torch
 from torch.utils.data import DataLoader
 
-from .errors import DataError, HvdscaleError, describe_raised
-from .plan.shards import Pass, Stream, Visits
+from ..errors import DataError, HvdscaleError, describe_raised
+from ..plan.shards import Pass, Stream, Visits
 from .splits import MapSplit, Split, to_device
 
 AHEAD = 2           # batches that a loader worker reads ahead

@@ -1,0 +1,1 @@
+"""Examples, from a published address to a batch on a device."""
