@@ -18,7 +18,7 @@ from .data.loading import Loader
 from .precision import PARAMETERS, autocast
 from .plan.shards import Visits
 from .data.splits import refuse_not_finite, to_device
-from .statistics import Buffers
+from .modules.running_statistics import Buffers
 from .workers.group import Lone
 from .workload import Split, Workload, mean_metrics, measured, summarized
 

@@ -9,12 +9,12 @@ from torch import nn
 
 from .data.generators import OwnGenerators, seed_generators
 from .errors import PlanError, RanksDifferError
-from .ghost import GhostGroups
-from .modules import BatchNorm, is_batch_norm, is_replaced
+from .modules.ghost_groups import GhostGroups
+from .modules.layers import BatchNorm, is_batch_norm, is_replaced
+from .modules.running_statistics import Buffers
 from .plan.plan import Plan
 from .plan.shards import Pass, group_bounds
 from .precision import PARAMETERS, autocast
-from .statistics import Buffers
 from .streams import stream_key
 from .workers.group import Lone
 from .workload import MapSplit, Split, Workload, bound_loss, build_model, to_device

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from .modules import is_batch_norm
+from .modules.layers import is_batch_norm
 from .plan.plan import Plan
 from .plan.shards import Pass, group_bounds
 

@@ -18,14 +18,14 @@ from .data.generators import OwnGenerators
 from .data.loading import Feed
 from .data.splits import refuse_not_finite
 from .errors import FaultError, WorkloadError, describe_raised
-from .ghost import GhostGroups
 from .gradients import GradientBuffer
+from .modules.ghost_groups import GhostGroups
+from .modules.running_statistics import Buffers, Statistics
 from .noise import GradientNoise
 from .optimizers import clip_
 from .plan.plan import Plan
 from .plan.shards import Pass, group_bounds
 from .precision import PARAMETERS, LossScale, autocast
-from .statistics import Buffers, Statistics
 from .workers.group import Lone, WorkerLostError
 from .workload import Split, Workload, bound_loss
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..data.generators import OwnGenerators
 from ..data.splits import MapSplit, Split, tensors_of, to_device
-from ..modules import Dropout, is_batch_norm
+from ..modules.layers import Dropout, is_batch_norm
 from ..plan.shards import Pass, Visits, group_bounds
 from ..precision import PARAMETERS
 from ..workload import bound_loss, measured

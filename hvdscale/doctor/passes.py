@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..data.generators import OwnGenerators
-from ..modules import BatchNorm, Dropout, is_batch_norm
+from ..modules.layers import BatchNorm, Dropout, is_batch_norm
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
 from ..workers.group import Lone

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from ..data.generators import OwnGenerators, seed_generators
 from ..data.splits import to_device
 from ..errors import HvdscaleError, WorkloadError
-from ..ghost import GhostGroups
 from ..job import Job
 from ..model import make_model
+from ..modules.ghost_groups import GhostGroups
+from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
 from ..plan.shards import Pass, Visits, even_bounds, group_bounds
 from ..precision import PARAMETERS
-from ..statistics import Buffers
 from ..step import DataParallelStep
 from ..workers.group import Lone
 from ..workload import bound_loss

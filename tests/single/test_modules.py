@@ -9,8 +9,8 @@ from torch import nn
 
 from hvdscale.data.generators import OwnGenerators, seed_generators
 from hvdscale.errors import UsageError
-from hvdscale.ghost import GhostGroups
 from hvdscale.modules import BatchNorm, Dropout, convert
+from hvdscale.modules.ghost_groups import GhostGroups
 from hvdscale.plan.shards import Pass, group_bounds, step_passes
 from hvdscale.streams import stream_key
 from hvdscale.workers.group import Lone

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from hvdscale.ghost import GhostGroups
 from hvdscale.modules import Dropout
+from hvdscale.modules.ghost_groups import GhostGroups
 from hvdscale.plan.shards import Pass
 from hvdscale.workers.group import Lone
 from hvdscale.workloads.models.lstm import LSTMLM

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from hvdscale.modules import BatchNorm
-from hvdscale.statistics import Statistics
+from hvdscale.modules.running_statistics import Statistics
 
 
 class Tracker(nn.Module):

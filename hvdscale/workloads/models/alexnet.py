@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ...modules import Dropout
+from ...modules.layers import Dropout
 from .layers import Conv, Hidden, Readout, channels_last, normed, one_of, widened
 
 KERNELS, FILTERS = (5, 3, 3, 3, 3), (16, 48, 96, 64, 64)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ...modules import Dropout
+from ...modules.layers import Dropout
 from .layers import channels_last, widened
 
 # filters of the two convolutions and units of the hidden layer

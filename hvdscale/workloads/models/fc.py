@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ...modules import Dropout
+from ...modules.layers import Dropout
 
 
 def parse_widths(name: str) -> tuple[int, ...] | None:

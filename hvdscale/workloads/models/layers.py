@@ -6,7 +6,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ...modules import BatchNorm
+from ...modules.layers import BatchNorm
 
 
 def one_of(name: str, value, choices: tuple):

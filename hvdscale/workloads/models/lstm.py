@@ -6,7 +6,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from ...modules import Dropout
+from ...modules.layers import Dropout
 from .transformer import require_whole
 
 # said of every such LSTM on the CPU; what it falls back on is right, and nobody can do anything about it

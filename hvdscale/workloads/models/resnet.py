@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ...modules import BatchNorm
+from ...modules.layers import BatchNorm
 from .layers import Conv, PaddedShortcut, Readout, channels_last, normed, one_of, widened
 
 # model names of the CIFAR workloads -> arguments; ResNet-8 is without batch-norm in Shallue et al. 2019

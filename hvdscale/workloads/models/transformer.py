@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...modules import Dropout
+from ...modules.layers import Dropout
 
 # Tensor2Tensor's transformer_base, _l2, _small and _big. Shallue et al. 2019 name their variants of the base so; the
 # appendix that gives their sizes could not be consulted

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ...modules import Dropout
+from ...modules.layers import Dropout
 from .transformer import Embedding, KeysValues, Layer, Past, require_whole
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...modules import Dropout
+from ...modules.layers import Dropout
 from .layers import Conv, Hidden, Readout, channels_last, normed, one_of, widened
 
 FILTERS = (64, 128, 256, 512, 512)                          # of each stage, which ends in 2x2 max-pooling

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from .data.generators import seed_generators
-from .errors import UsageError
-from .plan.shards import Pass
-from .streams import stream_key
-from .workers.group import Lone
+from ..data.generators import seed_generators
+from ..errors import UsageError
+from ..plan.shards import Pass
+from ..streams import stream_key
+from ..workers.group import Lone
 
 
 class GhostGroups:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .ghost import GhostGroups
+from .ghost_groups import GhostGroups
 
 
 class Dropout(nn.Module):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from .modules import BatchNorm
+from .layers import BatchNorm
 
 
 class Buffers:

@@ -1,0 +1,7 @@
+"""Batch-norm and dropout by ghost groups: what a model of one's own uses in place of torch's.
+
+    from hvdscale.modules import BatchNorm, Dropout, convert
+"""
+from .layers import OF_TORCH, BatchNorm, Dropout, convert, is_batch_norm, is_replaced
+
+__all__ = ["OF_TORCH", "BatchNorm", "Dropout", "convert", "is_batch_norm", "is_replaced"]
