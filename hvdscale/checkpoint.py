@@ -29,8 +29,8 @@ from .log.files import new_file, sync_directory
 from .log.schema import Status
 from .plan.plan import Plan
 from .snapshot import Progress, capture, restore
-from .step import DataParallelStep
 from .system.lock import Lock, describe, holder
+from .update.step import DataParallelStep
 from .workers.group import Lone
 
 FORMAT = 1

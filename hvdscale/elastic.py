@@ -17,12 +17,12 @@ from .checkpoint import Checkpoints
 from .ends import Start
 from .errors import HostsChangedError, PlanError
 from .journal import Silent
-from .noise import joins_examples
 from .plan.plan import Plan
 from .plan.settings import Settings
 from .plan.shards import group_bounds
 from .snapshot import Progress, capture, share
-from .step import DataParallelStep
+from .update.gradient_norms import joins_examples
+from .update.step import DataParallelStep
 from .workers.group import Lone
 from .workload import Data
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from .data.generators import OwnGenerators
 from .data.loading import Loader
-from .precision import PARAMETERS, autocast
+from .update.precision import PARAMETERS, autocast
 from .plan.shards import Visits
 from .data.splits import refuse_not_finite, to_device
 from .modules.running_statistics import Buffers

@@ -21,11 +21,11 @@ from .errors import HvdscaleError, PlanError, RanksDifferError, UsageError
 from .evaluate import try_measuring
 from .journal import TRIAL, Journal, Silent, open_log, parts_of_steps
 from .log.schema import Status
-from .noise import log_columns, why_not_measured
-from .model import fit_to_groups, how_to_be_faster, make_model, share_model
-from .optimizers import make_optimizer
+from .update.gradient_norms import log_columns, why_not_measured
+from .update.model import fit_to_groups, how_to_be_faster, make_model, share_model
+from .update.optimizers import make_optimizer
 from .plan.plan import Place, Plan, settle
-from .precision import set_arithmetic
+from .update.precision import set_arithmetic
 from .resume import known_ghost_batch
 from .snapshot import Progress
 from .target import SPLITS

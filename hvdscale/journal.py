@@ -17,9 +17,9 @@ from .errors import LogError
 from .log.schema import Status
 from .log.writer import LogWriter
 from .plan.plan import Plan
-from .step import StepResult
 from .system.version import commit_of
 from .target import SPLITS
+from .update.step import StepResult
 
 TRIAL = 0       # a training run's log holds one trial
 BETTER = {"min": "smaller", "max": "larger"}

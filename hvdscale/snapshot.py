@@ -18,7 +18,7 @@ from torch import nn
 
 from .data.generators import random_state, set_random_state
 from .errors import CheckpointError
-from .step import DataParallelStep
+from .update.step import DataParallelStep
 from .workers.group import Lone
 
 BROADCAST_BYTES = 1 << 30       # at once: MPI counts in 32 bits

@@ -21,7 +21,7 @@ from .journal import Silent
 from .log.schema import Status
 from .plan.plan import Plan
 from .snapshot import Progress
-from .step import DataParallelStep
+from .update.step import DataParallelStep
 from .target import SPLITS
 from .workers.group import Lone
 from .workload import Data, Workload

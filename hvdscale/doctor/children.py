@@ -184,7 +184,7 @@ def _digest(name: str) -> None:
     rank, size, layers, wanted = json.loads(sys.stdin.read())
     play(rank, size)                        # before the job's modules are imported
     from ..job import prepare
-    from ..model import make_model
+    from ..update.model import make_model
     from ..workers.group import Lone
     try:
         job = prepare(name, layers, Lone())

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from ..job import Job
-from ..model import how_to_be_faster
+from ..update.model import how_to_be_faster
 from .sample import Sample
 
 

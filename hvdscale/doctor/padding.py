@@ -17,7 +17,7 @@ from ..data.generators import OwnGenerators
 from ..data.splits import MapSplit, Split, tensors_of, to_device
 from ..modules.layers import Dropout, is_batch_norm
 from ..plan.shards import Pass, Visits, group_bounds
-from ..precision import PARAMETERS
+from ..update.precision import PARAMETERS
 from ..workload import bound_loss, measured
 from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding
 from .sample import Sample, outputs, passing

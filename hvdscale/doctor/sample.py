@@ -1,6 +1,6 @@
 """A small part of a job, on which the checks work: one step of some examples, in fp64 where the job's code bears it.
 
-What is computed here for reference is slow and obvious, and shares no code with hvdscale.step.
+What is computed here for reference is slow and obvious, and shares no code with hvdscale.update.step.
 """
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..data.generators import OwnGenerators, seed_generators
 from ..data.splits import to_device
 from ..errors import HvdscaleError, WorkloadError
 from ..job import Job
-from ..model import make_model
 from ..modules.ghost_groups import GhostGroups
 from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
 from ..plan.shards import Pass, Visits, even_bounds, group_bounds
-from ..precision import PARAMETERS
-from ..step import DataParallelStep
+from ..update.model import make_model
+from ..update.precision import PARAMETERS
+from ..update.step import DataParallelStep
 from ..workers.group import Lone
 from ..workload import bound_loss
 from .examples import examples

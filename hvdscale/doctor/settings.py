@@ -7,8 +7,8 @@ from collections import Counter
 import torch
 
 from ..job import Job
-from ..optimizers import make_optimizer, norms_and_biases
 from ..plan.plan import Plan
+from ..update.optimizers import make_optimizer, norms_and_biases
 from .finding import FAILED, PASSED, Finding
 from .sample import Sample
 

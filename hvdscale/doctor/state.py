@@ -12,11 +12,11 @@ from ..data.generators import OwnGenerators
 from ..data.splits import to_device
 from ..errors import CheckpointError
 from ..evaluate import Evaluator
-from ..optimizers import make_optimizer
 from ..plan.shards import Visits
-from ..precision import PARAMETERS
 from ..snapshot import Progress, capture, restore
-from ..step import DataParallelStep
+from ..update.optimizers import make_optimizer
+from ..update.precision import PARAMETERS
+from ..update.step import DataParallelStep
 from ..workers.group import Lone
 from ..workload import measured
 from .crew import on_each

@@ -11,7 +11,7 @@ from ..elastic import Memory
 from ..evaluate import Evaluator
 from ..formatting.numbers import duration
 from ..job import prepare
-from ..step import DataParallelStep
+from ..update.step import DataParallelStep
 from ..workers.group import Lone
 from ..workload import Data
 from .studies import Settled

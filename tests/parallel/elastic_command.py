@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import hvdscale.workloads
 from hvdscale.cli.train import main
-from hvdscale.step import DataParallelStep
+from hvdscale.update.step import DataParallelStep
 from tests.parallel import toy
 
 MODELS = ("net",)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from hvdscale.evaluate import Evaluator
-from hvdscale.model import make_model
+from hvdscale.update.model import make_model
 from hvdscale.workers.group import form
 from tests.parallel import toy
 

@@ -16,7 +16,7 @@ import torch
 import hvdscale.workloads
 from hvdscale import checkpoint
 from hvdscale.cli.train import main
-from hvdscale.step import DataParallelStep
+from hvdscale.update.step import DataParallelStep
 from tests.parallel import toy
 from tests.parallel.toy_command import my_rank
 

@@ -5,9 +5,9 @@ import torch
 
 from hvdscale.analysis.noise import read_noise, unbiased_pair
 from hvdscale.log.reader import read_log
-from hvdscale.model import make_model
-from hvdscale.optimizers import make_optimizer
-from hvdscale.step import DataParallelStep
+from hvdscale.update.model import make_model
+from hvdscale.update.optimizers import make_optimizer
+from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import Lone
 from tests.conftest import launcher_command
 from tests.parallel import toy

@@ -9,7 +9,7 @@ import torch
 
 from hvdscale.job import prepare
 from hvdscale.log.reader import read_log
-from hvdscale.step import DataParallelStep
+from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import Lone
 from tests.conftest import ROOT, launcher_command
 

@@ -10,8 +10,8 @@ from hvdscale.plan.settings import Settings
 from hvdscale.modules import BatchNorm, Dropout
 from hvdscale.job import make_optimizer
 from hvdscale.plan.plan import Place, settle
-from hvdscale.step import DataParallelStep
-from hvdscale.model import fit_to_groups, make_model, share_model
+from hvdscale.update.step import DataParallelStep
+from hvdscale.update.model import fit_to_groups, make_model, share_model
 from hvdscale.workload import Classification, Data, Split
 
 TRAIN, VAL, TEST, CLASSES, SIDE = 53, 31, 17, 5, 6

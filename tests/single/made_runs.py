@@ -8,7 +8,7 @@ import torch
 
 from hvdscale.checkpoint import listed, read
 from hvdscale.log.check import check
-from hvdscale.step import DataParallelStep
+from hvdscale.update.step import DataParallelStep
 from tests.parallel import toy
 
 WORKLOAD = replace(toy.WORKLOAD, load=toy.load_augmented)

@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch import nn
 
-from hvdscale.gradients import GradientBuffer
 from hvdscale.plan.shards import step_passes
+from hvdscale.update.gradients import GradientBuffer
 from hvdscale.workers.group import Lone
 from tests.single.made_workers import on_each
 

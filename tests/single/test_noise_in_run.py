@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from hvdscale.errors import PlanError
-from hvdscale.model import fit_to_groups, make_model
-from hvdscale.noise import COLUMNS, log_columns, why_not_measured
-from hvdscale.optimizers import make_optimizer
-from hvdscale.step import DataParallelStep
+from hvdscale.update.gradient_norms import COLUMNS, log_columns, why_not_measured
+from hvdscale.update.model import fit_to_groups, make_model
+from hvdscale.update.optimizers import make_optimizer
+from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import Lone
 from tests.parallel import toy
 from tests.single.made_workers import on_each

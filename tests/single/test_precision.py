@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from hvdscale.errors import PlanError
-from hvdscale.gradients import GradientBuffer
-from hvdscale.model import make_model
-from hvdscale.optimizers import make_optimizer
-from hvdscale.precision import LossScale, set_arithmetic
-from hvdscale.step import DataParallelStep
+from hvdscale.update.gradients import GradientBuffer
+from hvdscale.update.model import make_model
+from hvdscale.update.optimizers import make_optimizer
+from hvdscale.update.precision import LossScale, set_arithmetic
+from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import Lone
 from tests.parallel import toy
 from tests.single.made_workers import on_each

@@ -8,10 +8,10 @@ import torch
 from torch.nn import functional
 
 from hvdscale.job import make_optimizer
-from hvdscale.model import fit_to_groups, make_model
 from hvdscale.plan.plan import Place, settle
 from hvdscale.plan.settings import Settings
-from hvdscale.step import DataParallelStep
+from hvdscale.update.model import fit_to_groups, make_model
+from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import Lone
 from hvdscale.workload import Data, Split, Workload
 from hvdscale.workloads.models.lstm import LSTMLM

@@ -17,12 +17,12 @@ from hvdscale.job import open_journal, prepare
 from hvdscale.journal import Silent
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
-from hvdscale.model import bound_to_passes, check_groups
 from hvdscale.plan.plan import Plan
 from hvdscale.plan.schedule import Schedule
-from hvdscale.step import DataParallelStep
 from hvdscale.target import Target
 from hvdscale.train import DIVERGED, DONE, FAILED, PREEMPTED
+from hvdscale.update.model import bound_to_passes, check_groups
+from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import Lone
 from hvdscale.workers.launch import usable_cores
 from hvdscale.workload import MapSplit

@@ -14,20 +14,20 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from .data.generators import OwnGenerators
-from .data.loading import Feed
-from .data.splits import refuse_not_finite
-from .errors import FaultError, WorkloadError, describe_raised
+from ..data.generators import OwnGenerators
+from ..data.loading import Feed
+from ..data.splits import refuse_not_finite
+from ..errors import FaultError, WorkloadError, describe_raised
+from ..modules.ghost_groups import GhostGroups
+from ..modules.running_statistics import Buffers, Statistics
+from ..plan.plan import Plan
+from ..plan.shards import Pass, group_bounds
+from ..workers.group import Lone, WorkerLostError
+from ..workload import Split, Workload, bound_loss
+from .gradient_norms import GradientNoise
 from .gradients import GradientBuffer
-from .modules.ghost_groups import GhostGroups
-from .modules.running_statistics import Buffers, Statistics
-from .noise import GradientNoise
 from .optimizers import clip_
-from .plan.plan import Plan
-from .plan.shards import Pass, group_bounds
 from .precision import PARAMETERS, LossScale, autocast
-from .workers.group import Lone, WorkerLostError
-from .workload import Split, Workload, bound_loss
 
 # what any rank may tell all at the end of a step: why to leave the loop, to keep a checkpoint or commit in memory, that
 # hosts have changed, and what went wrong with its share

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from .workers.group import Lone
+from ..workers.group import Lone
 
 
 class _Bucket:

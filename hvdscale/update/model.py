@@ -7,17 +7,17 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from .data.generators import OwnGenerators, seed_generators
-from .errors import PlanError, RanksDifferError
-from .modules.ghost_groups import GhostGroups
-from .modules.layers import BatchNorm, is_batch_norm, is_replaced
-from .modules.running_statistics import Buffers
-from .plan.plan import Plan
-from .plan.shards import Pass, group_bounds
+from ..data.generators import OwnGenerators, seed_generators
+from ..errors import PlanError, RanksDifferError
+from ..modules.ghost_groups import GhostGroups
+from ..modules.layers import BatchNorm, is_batch_norm, is_replaced
+from ..modules.running_statistics import Buffers
+from ..plan.plan import Plan
+from ..plan.shards import Pass, group_bounds
+from ..streams import stream_key
+from ..workers.group import Lone
+from ..workload import MapSplit, Split, Workload, bound_loss, build_model, to_device
 from .precision import PARAMETERS, autocast
-from .streams import stream_key
-from .workers.group import Lone
-from .workload import MapSplit, Split, Workload, bound_loss, build_model, to_device
 
 PADDED = "examples that a collate function may pad to the longest of a pass"
 RANDOM = "random numbers of its own"

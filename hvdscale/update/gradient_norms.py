@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from .modules.layers import is_batch_norm
-from .plan.plan import Plan
-from .plan.shards import Pass, group_bounds
+from ..modules.layers import is_batch_norm
+from ..plan.plan import Plan
+from ..plan.shards import Pass, group_bounds
 
 SHARE = 8                   # at one worker, 1 / SHARE of the batch is computed once more
 COLUMNS = ("local_sqnorm", "reduced_sqnorm", "local_examples")

@@ -6,10 +6,10 @@ import re
 import torch
 from torch import nn
 
-from .errors import UsageError
-from .plan.plan import Plan
-from .system.importing import import_object
-from .updates import Lamb, Lars, RateInVelocity
+from ..errors import UsageError
+from ..plan.plan import Plan
+from ..system.importing import import_object
+from .lars_lamb import Lamb, Lars, RateInVelocity
 
 
 def make_optimizer(plan: Plan, model: nn.Module) -> torch.optim.Optimizer:

@@ -1,0 +1,1 @@
+"""One optimizer update from the exact mean gradient of the global batch."""
