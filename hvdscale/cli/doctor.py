@@ -52,13 +52,13 @@ def _go_on(parsed, error, workers) -> int:
 
 
 def _examine(name: str, layers: list[dict], sample: int, workers) -> int:
-    from ..display import on_terminal
+    from ..training.display import on_terminal
     from ..doctor.children import Asked
     from ..doctor.examine import examine
     from ..doctor.played import play
     from ..doctor.ranks import refused
     from ..doctor.report import render, render_findings
-    from ..job import prepare
+    from ..training.job import prepare
     started, terminal = time.monotonic(), workers.rank == 0 and on_terminal(sys.stdout)
     width = shutil.get_terminal_size((100, 0)).columns
     if launched() is None:

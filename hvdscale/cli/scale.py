@@ -8,7 +8,7 @@ import click
 from ..errors import UsageError
 from ..plan.settings import Settings
 from ..report.make import make, refuse_no_folder
-from ..series import PLACES, PROBE, carry_out, ended, runs_of
+from ..training.series import PLACES, PROBE, carry_out, ended, runs_of
 from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many, usable_cores
 from .common import Command, echo, version_option
 from .train import asked, key_options

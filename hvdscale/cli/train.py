@@ -12,7 +12,7 @@ from dataclasses import MISSING
 import click
 
 from ..plan.settings import KEYS, Settings, key_type, parse_assignments
-from ..ends import PREEMPTED
+from ..training.outcome import PREEMPTED
 from ..errors import (DataError, FaultError, HostsChangedError, HvdscaleError, LogError, StoppedError, UsageError,
                       WorkerLostError, WorkersError)
 from ..plan.presets import read_config
@@ -159,7 +159,7 @@ def carry_out_together(command: click.Command, go_on) -> None:
         sys.exit(parsed)
     try:
         with ended_by_ctrl_c():
-            from .. import job  # noqa: F401  imports may take long, so they come before the watch begins
+            from ..training import job  # noqa: F401  imports may take long, so they come before the watch begins
             from ..workers.group import form
             workers = form(_stall_seconds(parsed))
     except ModuleNotFoundError as missing:
@@ -188,7 +188,7 @@ def carry_out_together(command: click.Command, go_on) -> None:
 
 def _go_on(parsed, error: HvdscaleError | None, workers) -> int:
     """Run the command; in an elastic job also when workers are lost or hosts change, with those that are there then."""
-    from ..elastic import Memory
+    from ..training.elastic import Memory
     memory = Memory()
     while True:
         try:
@@ -224,8 +224,8 @@ def _leave(workers, code: int) -> None:
 
 def _run(name: str, layers: list[dict], dry_run: bool, workers, memory) -> int:
     """The job's exit code; its last lines say where the log is and what to type next."""
-    from ..job import open_display, open_folder, prepare, sketch
-    from ..resume import find_start
+    from ..training.job import open_display, open_folder, prepare, sketch
+    from ..training.resume import find_start
     if workers.elastic:
         memory.meet(workers)
     try:
@@ -259,7 +259,7 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, memory) -> int:
 
 def _note_stop(stopped: StoppedError, layers: list[dict]) -> None:
     """Write the outcome of a run that came no further than its data, for the script that queues it again."""
-    from ..checkpoint import Folder
+    from ..training.checkpoint import Folder
     settings = Settings.build({}, *layers)
     if settings.checkpoint is not None:
         with contextlib.suppress(HvdscaleError):
@@ -269,7 +269,7 @@ def _note_stop(stopped: StoppedError, layers: list[dict]) -> None:
 
 
 def _train(job, start, folder, workers, memory) -> int:
-    from ..job import open_checkpoints, open_display, open_journal
+    from ..training.job import open_checkpoints, open_display, open_journal
     if start.ended:
         if folder is not None:
             folder.note_outcome(start.ended, log=start.log)

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from ..plan.settings import Settings, checked, parse_assignments
-from ..display import on_terminal
-from ..ends import DONE
+from ..training.display import on_terminal
+from ..training.outcome import DONE
 from ..errors import HvdscaleError, TrialsError, UsageError, WorkersError
 from ..workers.launch import cores_of_launch, place
 from ..system.lock import this_process

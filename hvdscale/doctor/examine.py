@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..job import Job
+from ..training.job import Job
 from ..workers.group import Lone
 from .children import Asked, OtherRank, Stop
 from .examples import shards

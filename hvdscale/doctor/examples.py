@@ -7,8 +7,8 @@ import numpy as np
 from torch import Tensor
 
 from ..data.splits import tensors_of
-from ..job import Job
 from ..plan.shards import Visits
+from ..training.job import Job
 from ..workers.group import Lone
 from .finding import FAILED, PASSED, Finding
 

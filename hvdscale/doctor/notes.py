@@ -1,7 +1,7 @@
 """What makes a trained model depend on the number of workers, or on the machine, and is no fault of the job."""
 from __future__ import annotations
 
-from ..job import Job
+from ..training.job import Job
 from ..update.model import how_to_be_faster
 from .sample import Sample
 

@@ -10,8 +10,8 @@ import torch
 
 from ..data.splits import tensors_of
 from ..errors import RanksDifferError, WorkersError
-from ..evaluate import Evaluator
 from ..plan.shards import Visits
+from ..training.evaluate import Evaluator
 from ..workers.group import Lone
 from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
 from .passes import random_numbers

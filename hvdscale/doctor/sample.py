@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from ..data.generators import OwnGenerators, seed_generators
 from ..data.splits import to_device
 from ..errors import HvdscaleError, WorkloadError
-from ..job import Job
 from ..modules.ghost_groups import GhostGroups
 from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
 from ..plan.shards import Pass, Visits, even_bounds, group_bounds
+from ..training.job import Job
 from ..update.model import make_model
 from ..update.precision import PARAMETERS
 from ..update.step import DataParallelStep

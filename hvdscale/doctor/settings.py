@@ -6,8 +6,8 @@ from collections import Counter
 
 import torch
 
-from ..job import Job
 from ..plan.plan import Plan
+from ..training.job import Job
 from ..update.optimizers import make_optimizer, norms_and_biases
 from .finding import FAILED, PASSED, Finding
 from .sample import Sample

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import torch
 
-from ..checkpoint import FORMAT, read, write
 from ..data.generators import OwnGenerators
 from ..data.splits import to_device
 from ..errors import CheckpointError
-from ..evaluate import Evaluator
 from ..plan.shards import Visits
-from ..snapshot import Progress, capture, restore
+from ..training.checkpoint import FORMAT, read, write
+from ..training.evaluate import Evaluator
+from ..training.snapshot import Progress, capture, restore
 from ..update.optimizers import make_optimizer
 from ..update.precision import PARAMETERS
 from ..update.step import DataParallelStep

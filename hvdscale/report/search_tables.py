@@ -9,8 +9,8 @@ import math
 import re
 
 from ..analysis.search import DIVERGED, FAILED, STEPS
-from ..ends import PRUNED
 from ..formatting.numbers import number, percent
+from ..training.outcome import PRUNED
 from . import search as words
 from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from ..elastic import Memory
-from ..evaluate import Evaluator
 from ..formatting.numbers import duration
-from ..job import prepare
+from ..training.elastic import Memory
+from ..training.evaluate import Evaluator
+from ..training.job import prepare
 from ..update.step import DataParallelStep
 from ..workers.group import Lone
 from ..workload import Data

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..display import Quiet
 from ..errors import FaultError, TrialsError, WorkerLostError
 from ..log.schema import Status
+from ..training.display import Quiet
 from ..workers.group import Lone
 from .ledger import Ledger, Owner, Result
 from .rules import FIRST_REPEAT, State, failed_alike, settle, threshold, winner

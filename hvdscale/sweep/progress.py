@@ -6,10 +6,10 @@ import shutil
 import sys
 import time
 
-from ..display import Quiet
 from ..errors import LogError
 from ..formatting.escaping import printable
 from ..formatting.numbers import duration
+from ..training.display import Quiet
 from .farm import Standing
 from .rules import FAILED, REPLACED
 from .studies import Settled

@@ -20,9 +20,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ..ends import PRUNED
 from ..errors import LogError
 from ..log.schema import Status
+from ..training.outcome import PRUNED
 from .ledger import Result
 
 FIRST_REPEAT = 100_000              # a study's numbers from here on are repeats of its winner: no rule looks at them

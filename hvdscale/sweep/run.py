@@ -4,12 +4,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..display import Quiet
-from ..ends import DONE, PREEMPTED
 from ..errors import LogError, UsageError
-from ..job import read_data
 from ..plan.settings import Settings
 from ..system.lock import describe
+from ..training.display import Quiet
+from ..training.job import read_data
+from ..training.outcome import DONE, PREEMPTED
 from ..workers.group import Lone
 from ..workers.launch import Process
 from ..workload import Data, Workload

@@ -14,18 +14,18 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..checkpoint import Folder, Kept, listed, read
-from ..display import Quiet
-from ..ends import PREEMPTED, PRUNED, Outcome, Start, Stop
+from ..training.checkpoint import Folder, Kept, listed, read
+from ..training.display import Quiet
+from ..training.outcome import PREEMPTED, PRUNED, Outcome, Start, Stop
 from ..errors import CheckpointError, FaultError, HvdscaleError, LogError, PlanError, WorkersError
-from ..job import Job, prepare
-from ..elastic import Memory
-from ..journal import Journal, Silent, open_log
+from ..training.job import Job, prepare
+from ..training.elastic import Memory
+from ..training.run_log import Journal, Silent, open_log
 from ..log.repair import INTERRUPTED
 from ..log.schema import Status
 from ..log.writer import LogWriter
-from ..resume import shared
-from ..snapshot import Progress
+from ..training.resume import shared
+from ..training.snapshot import Progress
 from ..workers.group import Lone
 from ..workload import Data
 from .ledger import Result

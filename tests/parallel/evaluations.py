@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from hvdscale.evaluate import Evaluator
+from hvdscale.training.evaluate import Evaluator
 from hvdscale.update.model import make_model
 from hvdscale.workers.group import form
 from tests.parallel import toy

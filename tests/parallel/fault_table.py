@@ -21,8 +21,8 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from hvdscale.checkpoint import listed
 from hvdscale.errors import HvdscaleError
+from hvdscale.training.checkpoint import listed
 from tests.conftest import small_disk
 from tests.parallel import node_faults
 from tests.parallel.launched_job import Job, held, reason

@@ -14,8 +14,8 @@ from dataclasses import replace
 import torch
 
 import hvdscale.workloads
-from hvdscale import checkpoint
 from hvdscale.cli.train import main
+from hvdscale.training import checkpoint
 from hvdscale.update.step import DataParallelStep
 from tests.parallel import toy
 from tests.parallel.toy_command import my_rank

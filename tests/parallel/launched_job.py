@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from hvdscale.checkpoint import listed, read
 from hvdscale.log.check import check
+from hvdscale.training.checkpoint import listed, read
 from tests.conftest import command_environment, launcher_command
 
 PROMISED_SECONDS = 1.0          # a row older than this is in the file

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from hvdscale.display import Quiet
-from hvdscale.job import prepare
-from hvdscale.journal import Silent
+from hvdscale.training.display import Quiet
+from hvdscale.training.job import prepare
+from hvdscale.training.run_log import Silent
 from hvdscale.workers.group import form
 
 JOBS = "tests.single.made_jobs"

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from hvdscale.errors import WorkloadError
-from hvdscale.job import prepare
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.plan.shards import Visits
+from hvdscale.training.job import prepare
 from hvdscale.workers.group import Lone
 from tests.conftest import launcher_command
 from tests.parallel.own_jobs import JOBS, trained

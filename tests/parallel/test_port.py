@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from hvdscale.job import prepare
 from hvdscale.log.reader import read_log
+from hvdscale.training.job import prepare
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import Lone
 from tests.conftest import ROOT, launcher_command

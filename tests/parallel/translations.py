@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from hvdscale.display import Quiet
-from hvdscale.job import prepare
-from hvdscale.journal import Silent
+from hvdscale.training.display import Quiet
+from hvdscale.training.job import prepare
+from hvdscale.training.run_log import Silent
 from hvdscale.workers.group import form
 
 KEYS = dict(precision="fp64", threads=1, untimed_passes=1, steps=8, global_batch=10, ghost_batch=4, base_batch=10,

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from hvdscale.checkpoint import listed, read
 from hvdscale.log.check import check
+from hvdscale.training.checkpoint import listed, read
 from hvdscale.update.step import DataParallelStep
 from tests.parallel import toy
 

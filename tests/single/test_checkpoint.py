@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 import torch
 
-from hvdscale.checkpoint import Folder, listed, read, write
 from hvdscale.cli.train import _run
 from hvdscale.data.splits import Batch, Split
-from hvdscale.display import Display
-from hvdscale.elastic import Memory
 from hvdscale.errors import CheckpointError, LogError, PlanError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
-from hvdscale.snapshot import Progress, capture, mapped, restore
+from hvdscale.training.checkpoint import Folder, listed, read, write
+from hvdscale.training.display import Display
+from hvdscale.training.elastic import Memory
+from hvdscale.training.snapshot import Progress, capture, mapped, restore
 from hvdscale.workers.group import Lone
 from tests.conftest import small_disk
 from tests.parallel import toy
@@ -37,14 +37,14 @@ def train(tmp_path, monkeypatch):
     """Train the toy workload in tmp_path under these keys, with a signal at a step; gives the exit code. What the last
     run displayed is ``train.said()``."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hvdscale.train.DataParallelStep", Signalled)
+    monkeypatch.setattr("hvdscale.training.loop.DataParallelStep", Signalled)
     threads = torch.get_num_threads()
 
     def train(signal_at=-1, workload=WORKLOAD, dry_run=False, **keys):
-        monkeypatch.setattr("hvdscale.job.find", lambda name: workload)
+        monkeypatch.setattr("hvdscale.training.job.find", lambda name: workload)
         monkeypatch.setattr(Signalled, "at", signal_at)
         said = StringIO()
-        monkeypatch.setattr("hvdscale.job.Display", partial(Display, out=said))
+        monkeypatch.setattr("hvdscale.training.job.Display", partial(Display, out=said))
         train.said = said.getvalue
         keys = {**KEYS, "checkpoint": "ck", "log": "w.h5", "resume": "auto", **keys}
         keys = {name: value for name, value in keys.items() if value is not None}
@@ -326,7 +326,7 @@ def test_an_error_before_training_is_the_outcome(train, monkeypatch):
     def fail(*_):
         raise LogError("planted")
     with monkeypatch.context() as patched:
-        patched.setattr("hvdscale.job.open_journal", fail)
+        patched.setattr("hvdscale.training.job.open_journal", fail)
         with pytest.raises(LogError, match="planted"):
             train(steps=31)
     assert (outcome()["status"], outcome()["reason"]) == ("ERROR", "planted")

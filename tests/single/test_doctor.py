@@ -26,7 +26,7 @@ from hvdscale.doctor.report import render, render_findings
 from hvdscale.doctor.sample import make_sample
 from hvdscale.doctor.settings import decay, learning_rate
 from hvdscale.doctor.state import checkpoint, evaluation
-from hvdscale.job import prepare
+from hvdscale.training.job import prepare
 from hvdscale.workers.group import Lone
 
 MADE = "tests.single.made_faulty_jobs"

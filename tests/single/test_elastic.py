@@ -5,16 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from hvdscale import elastic
-from hvdscale.checkpoint import Checkpoints
-from hvdscale.elastic import Committed, Memory, refuse_commit_every
-from hvdscale.ends import Start
 from hvdscale.errors import HostsChangedError, PlanError
-from hvdscale.journal import Silent
 from hvdscale.modules import BatchNorm
 from hvdscale.plan.plan import Place, settle
 from hvdscale.plan.settings import Settings
-from hvdscale.snapshot import Progress
+from hvdscale.training import elastic
+from hvdscale.training.checkpoint import Checkpoints
+from hvdscale.training.elastic import Committed, Memory, refuse_commit_every
+from hvdscale.training.outcome import Start
+from hvdscale.training.run_log import Silent
+from hvdscale.training.snapshot import Progress
 from hvdscale.workers.group import Lone
 from tests.single import made_plans
 from tests.single.made_workers import on_each

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hvdscale.errors import DataError
-from hvdscale.evaluate import Evaluator
+from hvdscale.training.evaluate import Evaluator
 from hvdscale.workers.group import Lone
 from hvdscale.workload import Split, Workload
 from tests.parallel import toy

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from hvdscale.errors import DataError, UsageError
-from hvdscale.evaluate import Evaluator
 from hvdscale.plan.shards import Visits
+from hvdscale.training.evaluate import Evaluator
 from hvdscale.workers.group import Lone
 from hvdscale.workload import Batch, load_data
 from hvdscale.workloads import open_images

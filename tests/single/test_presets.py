@@ -3,13 +3,13 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.cli import doctor, scale, train
-from hvdscale.elastic import Memory
 from hvdscale.errors import DataError, UsageError
-from hvdscale.job import sketch
 from hvdscale.plan import presets
 from hvdscale.plan.plan import Place, settle
 from hvdscale.plan.presets import load, names, read_config, title
 from hvdscale.plan.settings import Settings
+from hvdscale.training.elastic import Memory
+from hvdscale.training.job import sketch
 from hvdscale.workers.group import Lone
 from hvdscale.workload import build_model
 from hvdscale.workloads import find

@@ -10,7 +10,7 @@ from hvdscale.errors import HvdscaleError, UsageError
 from hvdscale.log.schema import Status
 from hvdscale.log.writer import LogWriter
 from hvdscale.plan.settings import Settings, parse_assignments
-from hvdscale.series import PROBE_STEPS, Run, carry_out, ended, runs_of, toml
+from hvdscale.training.series import PROBE_STEPS, Run, carry_out, ended, runs_of, toml
 
 
 @pytest.mark.parametrize("text, counts", [("1", [1]), ("1,2,4,8", [1, 2, 4, 8]), (" 3, 5 ", [3, 5]), ("8,1", [8, 1])])

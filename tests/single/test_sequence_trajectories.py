@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hvdscale.job import make_optimizer
 from hvdscale.plan.plan import Place, settle
 from hvdscale.plan.settings import Settings
+from hvdscale.training.job import make_optimizer
 from hvdscale.update.model import fit_to_groups, make_model
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import Lone

@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from hvdscale.display import Quiet
 from hvdscale.errors import DataError, LogError, PlanError, UsageError
-from hvdscale.job import open_journal, prepare
-from hvdscale.journal import Silent
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.plan.plan import Plan
 from hvdscale.plan.schedule import Schedule
 from hvdscale.target import Target
-from hvdscale.train import DIVERGED, DONE, FAILED, PREEMPTED
+from hvdscale.training.display import Quiet
+from hvdscale.training.job import open_journal, prepare
+from hvdscale.training.loop import DIVERGED, DONE, FAILED, PREEMPTED
+from hvdscale.training.run_log import Silent
 from hvdscale.update.model import bound_to_passes, check_groups
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import Lone
@@ -33,7 +33,7 @@ from tests.single import made_jobs
 @pytest.fixture
 def train(tmp_path, monkeypatch):
     """Train a workload under these keys; gives the outcome, and the log as it is read afterwards."""
-    monkeypatch.setattr("hvdscale.job.find", {"toy/net": toy.WORKLOAD, "digits/fc": digits()}.__getitem__)
+    monkeypatch.setattr("hvdscale.training.job.find", {"toy/net": toy.WORKLOAD, "digits/fc": digits()}.__getitem__)
     threads = torch.get_num_threads()
 
     def train(workload="toy/net", display=Quiet(), **keys):
@@ -354,7 +354,7 @@ def test_a_model_run_group_by_group_has_small_groups_by_default(tmp_path, monkey
                 "local_batch": local_batch, "model_args": model_args}
     workload = replace(toy.WORKLOAD, defaults=defaults)
 
-    monkeypatch.setattr("hvdscale.job.find", lambda name: workload)
+    monkeypatch.setattr("hvdscale.training.job.find", lambda name: workload)
 
     def plan(**typed):
         return prepare("toy/net", [{"threads": 1, **typed}], Lone()).plan
@@ -431,7 +431,7 @@ def test_an_empty_split_that_is_to_be_measured_is_an_error_before_the_log(comman
 
 @pytest.mark.parametrize("keys", [dict(eval_splits="train"), dict(eval_every=0)])
 def test_a_job_without_validation_data_is_trained_where_nothing_asks_for_them(train, keys, monkeypatch):
-    monkeypatch.setattr("hvdscale.job.find", lambda name: made_jobs.NO_VAL_NOR_TEST)
+    monkeypatch.setattr("hvdscale.training.job.find", lambda name: made_jobs.NO_VAL_NOR_TEST)
     outcome, log = train("values", target="none", steps=2, **keys)
     assert outcome.stop.status == Status.COMPLETE
     assert np.isfinite(log.evaluations["train/squares"]).all() and log.evaluations.rows == 2 * ("eval_splits" in keys)

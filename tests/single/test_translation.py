@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hvdscale.plan.settings import Settings
 from hvdscale.errors import DataError, UsageError
-from hvdscale.evaluate import Evaluator
+from hvdscale.training.evaluate import Evaluator
 from hvdscale.plan.shards import Visits
 from hvdscale.workers.group import Lone
 from hvdscale.workload import bound_loss, build_model, measured, problems, to_device

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale import __version__
-from hvdscale.journal import commit
 from hvdscale.system.version import version_line
+from hvdscale.training.run_log import commit
 from tests.conftest import ROOT
 
 COMMANDS = ("train", "scale", "tune", "doctor", "report", "plan", "log", "data")

@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from hvdscale.display import Quiet
 from hvdscale.errors import CheckpointError, UsageError
-from hvdscale.job import prepare
-from hvdscale.journal import Silent
-from hvdscale.weights import check_writable, load_weights, save_weights
+from hvdscale.training.display import Quiet
+from hvdscale.training.job import prepare
+from hvdscale.training.run_log import Silent
+from hvdscale.training.weights import check_writable, load_weights, save_weights
 from hvdscale.workers.group import Lone
 from tests.parallel import toy
 

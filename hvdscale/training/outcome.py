@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .log.schema import Status
+from ..log.schema import Status
 
 DONE, FAILED, DIVERGED, PREEMPTED = 0, 1, 3, 75     # exit codes
 PRUNED = "pruned"                                   # how the reason begins where a search has stopped a trial

@@ -11,15 +11,15 @@ import socket
 import time
 from collections.abc import Iterable, Mapping
 
-from . import __version__
-from .ends import Start
-from .errors import LogError
-from .log.schema import Status
-from .log.writer import LogWriter
-from .plan.plan import Plan
-from .system.version import commit_of
-from .target import SPLITS
-from .update.step import StepResult
+from .. import __version__
+from ..errors import LogError
+from ..log.schema import Status
+from ..log.writer import LogWriter
+from ..plan.plan import Plan
+from ..system.version import commit_of
+from ..target import SPLITS
+from ..update.step import StepResult
+from .outcome import Start
 
 TRIAL = 0       # a training run's log holds one trial
 BETTER = {"min": "smaller", "max": "larger"}

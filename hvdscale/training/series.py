@@ -16,11 +16,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .errors import HvdscaleError, LogError, UsageError
-from .log.reader import read_log
-from .log.schema import Status
-from .plan.settings import Settings
-from .workers.launch import killed_process, launch_command, launch_environment
+from ..errors import HvdscaleError, LogError, UsageError
+from ..log.reader import read_log
+from ..log.schema import Status
+from ..plan.settings import Settings
+from ..workers.launch import killed_process, launch_command, launch_environment
 
 PROBE_STEPS = 50
 PROBE = {"steps": PROBE_STEPS, "eval_every": 0, "target": "none"}

@@ -11,29 +11,29 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .workers import group
+from ..workers import group
 from .checkpoint import Checkpoints, Folder, Kept
-from .plan.settings import KEYS, Settings
+from ..plan.settings import KEYS, Settings
 from .display import Display, Quiet, describe, regrouped
 from .elastic import Committed, Memory, refuse_commit_every
-from .ends import FAILED, Outcome, Start, Stop
-from .errors import HvdscaleError, PlanError, RanksDifferError, UsageError
+from .outcome import FAILED, Outcome, Start, Stop
+from ..errors import HvdscaleError, PlanError, RanksDifferError, UsageError
 from .evaluate import try_measuring
-from .journal import TRIAL, Journal, Silent, open_log, parts_of_steps
-from .log.schema import Status
-from .update.gradient_norms import log_columns, why_not_measured
-from .update.model import fit_to_groups, how_to_be_faster, make_model, share_model
-from .update.optimizers import make_optimizer
-from .plan.plan import Place, Plan, settle
-from .update.precision import set_arithmetic
+from .run_log import TRIAL, Journal, Silent, open_log, parts_of_steps
+from ..log.schema import Status
+from ..update.gradient_norms import log_columns, why_not_measured
+from ..update.model import fit_to_groups, how_to_be_faster, make_model, share_model
+from ..update.optimizers import make_optimizer
+from ..plan.plan import Place, Plan, settle
+from ..update.precision import set_arithmetic
 from .resume import known_ghost_batch
 from .snapshot import Progress
-from .target import SPLITS
-from .train import run
+from ..target import SPLITS
+from .loop import run
 from .weights import check_writable, load_weights, save_weights
-from .workers.group import Lone
-from .workload import Data, Workload, build_model, load_data
-from .workloads import find
+from ..workers.group import Lone
+from ..workload import Data, Workload, build_model, load_data
+from ..workloads import find
 
 
 @dataclass

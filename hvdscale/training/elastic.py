@@ -13,18 +13,18 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ..errors import HostsChangedError, PlanError
+from ..plan.plan import Plan
+from ..plan.settings import Settings
+from ..plan.shards import group_bounds
+from ..update.gradient_norms import joins_examples
+from ..update.step import DataParallelStep
+from ..workers.group import Lone
+from ..workload import Data
 from .checkpoint import Checkpoints
-from .ends import Start
-from .errors import HostsChangedError, PlanError
-from .journal import Silent
-from .plan.plan import Plan
-from .plan.settings import Settings
-from .plan.shards import group_bounds
+from .outcome import Start
+from .run_log import Silent
 from .snapshot import Progress, capture, share
-from .update.gradient_norms import joins_examples
-from .update.step import DataParallelStep
-from .workers.group import Lone
-from .workload import Data
 
 COST = 0.01         # share of the time that commits may take, where commit_every is not set
 

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
+from ..log.schema import Status
+from ..plan.plan import Plan
+from ..target import SPLITS
+from ..update.step import DataParallelStep
+from ..workers.group import Lone
+from ..workload import Data, Workload
 from .checkpoint import Checkpoints
 from .display import Quiet
-from .ends import DIVERGED, DONE, FAILED, PREEMPTED, PRUNED, Outcome, Stop
 from .evaluate import Evaluator
-from .journal import Silent
-from .log.schema import Status
-from .plan.plan import Plan
+from .outcome import DIVERGED, DONE, FAILED, PREEMPTED, PRUNED, Outcome, Stop
+from .run_log import Silent
 from .snapshot import Progress
-from .update.step import DataParallelStep
-from .target import SPLITS
-from .workers.group import Lone
-from .workload import Data, Workload
 
 
 def run(plan: Plan, workload: Workload, data: Data, model: nn.Module, optimizer: torch.optim.Optimizer, workers: Lone,

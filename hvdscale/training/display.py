@@ -8,12 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from .ends import Outcome, Start
-from .formatting.escaping import printable
-from .formatting.numbers import counted
-from .plan.plan import Plan
-from .plan.scaling import lr_factor
-from .workers.launch import launched
+from ..formatting.escaping import printable
+from ..formatting.numbers import counted
+from ..plan.plan import Plan
+from ..plan.scaling import lr_factor
+from ..workers.launch import launched
+from .outcome import Outcome, Start
 
 LINE_SECONDS, BAR_SECONDS, WIDTH = 2.0, 0.1, 24
 LONGEST = 40        # letters of a value; of a longer one, such as a hash, the first are shown

@@ -5,16 +5,16 @@ import json
 import os
 from dataclasses import replace
 
+from ..errors import CheckpointError, LogError, PlanError
+from ..log.reader import Log, read_log
+from ..log.repair import INTERRUPTED
+from ..log.schema import Status
+from ..plan.plan import Plan, flat
+from ..plan.settings import Settings
+from ..workers.group import Lone
 from .checkpoint import listed, read, read_plan
-from .ends import DIVERGED, DONE, Start, Stop
-from .errors import CheckpointError, LogError, PlanError
-from .log.reader import Log, read_log
-from .log.repair import INTERRUPTED
-from .log.schema import Status
-from .plan.plan import Plan, flat
-from .plan.settings import Settings
+from .outcome import DIVERGED, DONE, Start, Stop
 from .snapshot import share
-from .workers.group import Lone
 
 # measurement fields that say when the run ends
 ENDS = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every")

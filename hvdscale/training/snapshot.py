@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from .data.generators import random_state, set_random_state
-from .errors import CheckpointError
-from .update.step import DataParallelStep
-from .workers.group import Lone
+from ..data.generators import random_state, set_random_state
+from ..errors import CheckpointError
+from ..update.step import DataParallelStep
+from ..workers.group import Lone
 
 BROADCAST_BYTES = 1 << 30       # at once: MPI counts in 32 bits
 PLAIN = (bool, int, float, str)

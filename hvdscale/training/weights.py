@@ -8,8 +8,8 @@ import pickle
 import torch
 from torch import Tensor, nn
 
+from ..errors import UsageError
 from .checkpoint import write
-from .errors import UsageError
 
 SHOWN = 8           # names that an error lists of each kind
 

@@ -20,18 +20,18 @@ import zlib
 import torch
 from torch import nn
 
-from .data.generators import random_state
+from ..data.generators import random_state
+from ..errors import CheckpointError, HvdscaleError, LogError
+from ..log.files import new_file, sync_directory
+from ..log.schema import Status
+from ..plan.plan import Plan
+from ..system.lock import Lock, describe, holder
+from ..update.step import DataParallelStep
+from ..workers.group import Lone
 from .display import Quiet
-from .ends import Start, Stop
-from .errors import CheckpointError, HvdscaleError, LogError
-from .journal import Silent
-from .log.files import new_file, sync_directory
-from .log.schema import Status
-from .plan.plan import Plan
+from .outcome import Start, Stop
+from .run_log import Silent
 from .snapshot import Progress, capture, restore
-from .system.lock import Lock, describe, holder
-from .update.step import DataParallelStep
-from .workers.group import Lone
 
 FORMAT = 1
 TEMPORARY = ".tmp"
