@@ -9,14 +9,14 @@ import time
 import click
 
 from ..errors import UsageError
+from ..exchange.archive import Seen, import_archive
+from ..exchange.archive_export import export_archive
+from ..exchange.csv_tables import export_tables, import_tables, is_tables
+from ..exchange.mlperf_rcp import TARGET, UNITS, import_rcp
+from ..exchange.unpacking import COMPRESSED
 from ..formatting.escaping import printable
 from ..formatting.numbers import counted
-from ..log.archive import Seen, import_archive
-from ..log.export import export_archive
 from ..log.files import SIGNATURE
-from ..log.rcp import TARGET, UNITS, import_rcp
-from ..log.tables_csv import export_tables, import_tables, is_tables
-from ..log.unpacking import COMPRESSED
 from .common import counts_said, echo, size_said
 
 KINDS = ("archive", "csv", "rcp")

@@ -21,11 +21,11 @@ import pytest
 
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import LogError
-from hvdscale.log import archive
-from hvdscale.log.archive import import_archive
-from hvdscale.log.bulk import BulkLog
+from hvdscale.exchange import archive
+from hvdscale.exchange.archive import import_archive
+from hvdscale.exchange.archive_export import export_archive
+from hvdscale.exchange.bulk_log import BulkLog
 from hvdscale.log.check import check
-from hvdscale.log.export import export_archive
 from hvdscale.log.merge import merge
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
@@ -303,7 +303,7 @@ def test_a_tar_file_is_read_without_unpacking_it(ending, how, tmp_path):
 def test_a_tar_file_packed_in_parts_is_read_to_its_end(pack, filler, tmp_path, monkeypatch):
     """As pbzip2 and pigz pack it; a part may end anywhere in what is read at once, and zeros fill up a tape."""
     whole = tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), *members(2)).read_bytes()
-    monkeypatch.setattr("hvdscale.log.unpacking.CHUNK", 7)
+    monkeypatch.setattr("hvdscale.exchange.unpacking.CHUNK", 7)
     (tmp_path / "b.tar").write_bytes(b"".join(pack(whole[at:at + 1000]) for at in range(0, len(whole), 1000)) + filler)
     assert import_archive(tmp_path / "b.tar", tmp_path / "log.h5").trials == 2
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from hvdscale.errors import LogError
-from hvdscale.log import bulk
-from hvdscale.log.bulk import BulkLog, SafeFile
-from hvdscale.log.deflate import pack
+from hvdscale.exchange import bulk_log as bulk
+from hvdscale.exchange.bulk_log import BulkLog, SafeFile
+from hvdscale.exchange.deflate import pack
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Column, Status, columns
 from tests.conftest import command_environment

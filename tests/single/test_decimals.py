@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from hvdscale.log import decimals
-from hvdscale.log.decimals import Block, CellsError
+from hvdscale.exchange import decimals
+from hvdscale.exchange.decimals import Block, CellsError
 
 ODD = ["1", "0", "1.", "-1.5", "1e5", "1e-05", "nan", "NaN", "", "inf", "-inf", ".5", "00.5", "1.50", "1.5", "0.0",
        "-0.0", "12345678.5", "123456789.5", "0.00001", "0.0001", "1_0", "abc", "1.2.3", "9007199254740993.0", "+1.0",

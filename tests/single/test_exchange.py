@@ -15,12 +15,12 @@ from hvdscale.cli.exchange import Progress
 from hvdscale.cli.log import main
 from hvdscale.cli.report import main as report
 from hvdscale.errors import LogError, UsageError
-from hvdscale.log.archive import Seen
+from hvdscale.exchange.archive import Seen
+from hvdscale.exchange.csv_tables import export_tables, import_tables
+from hvdscale.exchange.mlperf_rcp import TARGET, import_rcp, read_points
 from hvdscale.log.check import check
-from hvdscale.log.rcp import TARGET, import_rcp, read_points
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
-from hvdscale.log.tables_csv import export_tables, import_tables
 from hvdscale.log.writer import LogWriter
 from hvdscale.report.make import make
 from hvdscale.report.studies import are_searched
@@ -267,8 +267,8 @@ def test_a_trial_that_stopped_at_its_target_or_after_its_seconds_is_whole(tmp_pa
 
 
 def test_rows_of_a_trial_that_lie_far_apart_are_held_to_the_rules(tmp_path, monkeypatch):
-    monkeypatch.setattr("hvdscale.log.tables_csv.LINES", 8)
-    monkeypatch.setattr("hvdscale.log.tables_csv.ROWS", 1)
+    monkeypatch.setattr("hvdscale.exchange.csv_tables.LINES", 8)
+    monkeypatch.setattr("hvdscale.exchange.csv_tables.ROWS", 1)
     tables(tmp_path / "mine", evaluations="trial,step,val/error\n7,0,0.9\n2,0,1\n7,20,0.5\n2,10,1\n7,10,0.25\n")
     for words in ((), ("--skip-broken",)):
         code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", *words)

@@ -17,14 +17,14 @@ from click.testing import CliRunner
 from hvdscale.cli import log, report
 from hvdscale.cli.data import Bar
 from hvdscale.errors import LogError
-from hvdscale.log import unpacking
-from hvdscale.log.bulk import SafeFile
+from hvdscale.exchange import unpacking
+from hvdscale.exchange.bulk_log import SafeFile
 from hvdscale.system.lock import Lock, holder
 from hvdscale.log.merge import merge
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.log.repair import repair
-from hvdscale.log.tables_csv import export_tables, import_tables
+from hvdscale.exchange.csv_tables import export_tables, import_tables
 from hvdscale.formatting.escaping import as_cell, of_cell, printable
 from hvdscale.report.make import put_file
 from hvdscale.sweep.progress import Progress

@@ -32,11 +32,11 @@ from queue import SimpleQueue
 import numpy as np
 
 from ..errors import LogError, UsageError
+from ..log.schema import Status
 from ..workers.launch import usable_cores
+from .archive_files import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, file_bytes, json_object, read_trials,
+                            refuse_deep, refuse_large, whole_number)
 from .imported import ImportedLog, beyond_errors, skipped_note
-from .measurements import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, file_bytes, json_object, read_trials,
-                           refuse_deep, refuse_large, whole_number)
-from .schema import Status
 from .unpacking import unpacked
 
 TRIALS, BYTES = 48, 4 << 20             # of one piece of work

@@ -14,9 +14,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from .bulk import BulkLog
-from .measurements import BETTER
-from .schema import SOURCE, Column, columns, metaparameter_column, metric_column
+from ..log.schema import SOURCE, Column, columns, metaparameter_column, metric_column
+from .archive_files import BETTER
+from .bulk_log import BulkLog
 
 PUBLISHED = (
     Column("metadata", "text", "1", "metadata.json of the trial, as it was", optional=True),

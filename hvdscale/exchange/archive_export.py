@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import LogError
+from ..log.check import refuse_unsound_trials
+from ..log.plan_text import plan_at
+from ..log.reader import Log, read_log
+from ..log.schema import Status
 from ..target import ALIASES
 from .archive import is_folder
-from .check import refuse_unsound_trials
-from .measurements import LARGEST_INT, OTHER, RENAMED, STATUSES, column_names, measurements_text
-from .plan_text import plan_at
-from .reader import Log, read_log
-from .schema import Status
+from .archive_files import LARGEST_INT, OTHER, RENAMED, STATUSES, column_names, measurements_text
 
 PUBLISHED = {ours: theirs for theirs, ours in RENAMED.items()}      # names of metaparameters
 METRICS = {ours: theirs for theirs, ours in ALIASES.items()}

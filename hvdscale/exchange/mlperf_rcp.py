@@ -29,11 +29,10 @@ from fractions import Fraction
 import numpy as np
 
 from ..errors import LogError, UsageError
+from ..log.plan_text import MOST
+from ..log.schema import Status
+from .archive_files import LARGEST_INT, WrongFile, file_bytes, json_object, parameter_name, refuse_deep, whole_number
 from .imported import ImportedLog
-from .measurements import (LARGEST_INT, WrongFile, file_bytes, json_object, parameter_name, refuse_deep,
-                           whole_number)
-from .plan_text import MOST
-from .schema import Status
 
 TARGET = "val/converged>=1"
 UNITS = ("epochs", "examples", "steps", "tokens")

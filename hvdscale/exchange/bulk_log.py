@@ -22,14 +22,14 @@ import h5py
 import numpy as np
 
 from ..errors import LogError
+from ..log import segments
+from ..log.compact import CHUNK_ROWS, SMALL_BYTES, show
+from ..log.files import (BOUNDS, TEMPORARY, TYPES, create_column, new_descriptor, sync_directory, write_attribute,
+                         write_root_attributes)
+from ..log.schema import TABLES, Column
 from ..system.lock import Lock
 from ..workers.launch import usable_cores
-from . import segments
-from .compact import CHUNK_ROWS, SMALL_BYTES, show
 from .deflate import pack
-from .files import (BOUNDS, TEMPORARY, TYPES, create_column, new_descriptor, sync_directory, write_attribute,
-                    write_root_attributes)
-from .schema import TABLES, Column
 
 HEAP_CHUNK = 1 << 20                # bytes of /text
 SHARED_TEXTS, SHARED_BYTES = 4096, 1 << 25      # of texts that are remembered, so that a repeated one is stored once

@@ -27,11 +27,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import LogError
+from ..log.check import Ends, Rows, faults_of_rows, unfinished
+from ..log.plan_text import MOST, is_deeper
+from ..log.schema import Status
 from ..target import ALIASES, SPLITS
-from .check import Ends, Rows, faults_of_rows, unfinished
 from .decimals import Block, CellsError, is_missing
-from .plan_text import MOST, is_deeper
-from .schema import Status
 
 BLOCK_BYTES = 1 << 19               # of files read together: small enough for a core's cache
 LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}

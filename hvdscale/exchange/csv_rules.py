@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from .check import Ends, Rows, faults_of_rows, faults_of_trials, unfinished, unstarted
-from .measurements import WrongFile
+from ..log.check import Ends, Rows, faults_of_rows, faults_of_trials, unfinished, unstarted
+from .archive_files import WrongFile
 
 
 class LeftOut:

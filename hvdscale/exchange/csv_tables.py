@@ -24,15 +24,15 @@ import numpy as np
 
 from ..errors import LogError
 from ..formatting.escaping import as_cell, of_cell
-from .bulk import BulkLog
-from .check import refuse_unsound_trials
+from ..log.check import refuse_unsound_trials
+from ..log.reader import SCHEMA, Log, Table, read_log
+from ..log.schema import SOURCE, TABLES, Column, Status, metaparameter_column, metric_column
+from .archive_export import new_folder
+from .archive_files import LARGEST_INT, WrongFile, cut_off, json_object
+from .bulk_log import BulkLog
+from .csv_rules import LeftOut, TableRules
 from .decimals import Block, CellsError, is_missing
-from .export import new_folder
 from .imported import UNSHARED, better, beyond_errors, skipped_note, widen
-from .measurements import LARGEST_INT, WrongFile, cut_off, json_object
-from .reader import SCHEMA, Log, Table, read_log
-from .schema import SOURCE, TABLES, Column, Status, metaparameter_column, metric_column
-from .tables_rules import LeftOut, TableRules
 
 FORMAT = "hvdscale-csv"
 ROWS = 1 << 15                  # taken at a time
