@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from .. import reference as box
 from ..target import Target
+from . import published as box
 from .intervals import CONFIDENCE
 from .steps import Estimate
 

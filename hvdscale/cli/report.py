@@ -8,12 +8,12 @@ import click
 
 from ..analysis.budgets import Budget
 from ..analysis.intervals import CONFIDENCE
+from ..analysis.published import read as read_published
 from ..analysis.regimes import PERFECT_WITHIN, USEFUL_WITHIN
 from ..analysis.rules import RULES, TOLERANCE, Rule
 from ..analysis.sections import Options
 from ..errors import UsageError
 from ..formatting.progress import Progress
-from ..reference import read as read_published
 from ..report.make import FORMATS, make
 from ..report.studies import Asked
 from ..report.watch import EVERY, follow

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvdscale import reference as box
+from hvdscale.analysis import published as box
 from hvdscale.analysis.curves import measured_curve
 from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, ordering_of
 from hvdscale.analysis.sections import analyse
