@@ -16,11 +16,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ..log.schema import Status
+from ..log.schema import PRUNED, Status
 from ..plan.search_space import Parameter, acts
 from ..plan.settings import KEYS
 from ..target import Target
-from ..training.outcome import PRUNED
 from .intervals import CONFIDENCE
 from .minimum import middle_ranks
 from .steps import Estimate, estimate, run_of, samples_of

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..training.outcome import PRUNED
+from ..log.schema import PRUNED
 from ..log.check import refuse_unsound
 from ..log.nans import count_nans
 from ..log.plan_text import plan_at, read_plan

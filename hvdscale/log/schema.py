@@ -15,6 +15,7 @@ from enum import IntEnum
 FORMAT = "hvdscale-log"
 VERSION = 1
 TABLES = ("trials", "restarts", "evaluations", "steps")
+PRUNED = "pruned"           # how the reason of a trial that its search has stopped begins
 
 
 class Status(IntEnum):

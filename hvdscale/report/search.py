@@ -8,7 +8,7 @@ import math
 
 from ..analysis.search import DIVERGED, FAILED, IMPROVED, NEAR, STEPS
 from ..formatting.numbers import counted, exact, in_brackets, listed, number, percent, spread, whole
-from ..training.outcome import PRUNED
+from ..log.schema import PRUNED
 
 MOST_LISTED = 6         # values of a discrete dimension, beyond which only the ends are named
 FLAG = "!"              # marks what the search should be asked next

@@ -10,7 +10,7 @@ import re
 
 from ..analysis.search import DIVERGED, FAILED, STEPS
 from ..formatting.numbers import number, percent
-from ..training.outcome import PRUNED
+from ..log.schema import PRUNED
 from . import search as words
 from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
 

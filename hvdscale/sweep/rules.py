@@ -21,8 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..errors import LogError
-from ..log.schema import Status
-from ..training.outcome import PRUNED
+from ..log.schema import PRUNED, Status
 from .ledger import Result
 
 FIRST_REPEAT = 100_000              # a study's numbers from here on are repeats of its winner: no rule looks at them

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 
 from ..training.checkpoint import Folder, Kept, listed, read
 from ..training.display import Quiet
-from ..training.outcome import PREEMPTED, PRUNED, Outcome, Start, Stop
+from ..training.outcome import PREEMPTED, Outcome, Start, Stop
+from ..log.schema import PRUNED
 from ..errors import CheckpointError, FaultError, HvdscaleError, LogError, PlanError, WorkersError
 from ..training.job import Job, prepare
 from ..training.elastic import Memory

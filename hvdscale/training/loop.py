@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-from ..log.schema import Status
+from ..log.schema import PRUNED, Status
 from ..plan.plan import Plan
 from ..target import SPLITS
 from ..update.step import DataParallelStep
@@ -22,7 +22,7 @@ from ..workload import Data, Workload
 from .checkpoint import Checkpoints
 from .display import Quiet
 from .evaluate import Evaluator
-from .outcome import DIVERGED, DONE, FAILED, PREEMPTED, PRUNED, Outcome, Stop
+from .outcome import DIVERGED, DONE, FAILED, PREEMPTED, Outcome, Stop
 from .run_log import Silent
 from .snapshot import Progress
 

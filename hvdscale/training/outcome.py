@@ -7,7 +7,6 @@ from typing import NamedTuple
 from ..log.schema import Status
 
 DONE, FAILED, DIVERGED, PREEMPTED = 0, 1, 3, 75     # exit codes
-PRUNED = "pruned"                                   # how the reason begins where a search has stopped a trial
 
 
 class Stop(NamedTuple):

@@ -7,7 +7,7 @@ import pytest
 
 from hvdscale.analysis.budgets import (DIVERGED, LOST, MEASURED, SHORT, Budget, best_under, best_value_of, held_to)
 from hvdscale.analysis.studies import studies_of
-from hvdscale.training.outcome import PRUNED
+from hvdscale.log.schema import PRUNED
 from hvdscale.errors import UsageError
 from hvdscale.log.schema import Status
 from hvdscale.report.budgets import budgets_said, budgets_table, notes, trials_table

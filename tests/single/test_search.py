@@ -10,7 +10,7 @@ from hvdscale.analysis.search import MET, BestOf, best_of_n, bound_of, searches_
 from hvdscale.analysis.sections import analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.formatting.numbers import RANGE
-from hvdscale.log.schema import Status
+from hvdscale.log.schema import PRUNED, Status
 from hvdscale.plan.search_space import Parameter, discrete
 from hvdscale.report.document import as_json, document_of
 from hvdscale.report.drawing import render
@@ -21,7 +21,6 @@ from hvdscale.report.search_tables import tables_of_searches
 from hvdscale.report.tables import as_csv, as_text, tables_of
 from hvdscale.report.words import left_out, summary
 from hvdscale.target import Target
-from hvdscale.training.outcome import PRUNED
 from tests.single.made_logs import log, trial
 from tests.single.made_studies import BUDGET, SPACE, drawn, realistic, studied
 
