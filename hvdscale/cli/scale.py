@@ -8,8 +8,9 @@ import click
 from ..errors import UsageError
 from ..plan.settings import Settings
 from ..report.make import make, refuse_no_folder
+from ..system.cores import usable_cores
 from ..training.series import PLACES, PROBE, carry_out, ended, runs_of
-from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many, usable_cores
+from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many
 from .common import Command, echo, version_option
 from .train import asked, key_options
 

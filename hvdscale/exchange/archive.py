@@ -33,7 +33,7 @@ import numpy as np
 
 from ..errors import LogError, UsageError
 from ..log.schema import Status
-from ..workers.launch import usable_cores
+from ..system.cores import usable_cores
 from .archive_files import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, file_bytes, json_object, read_trials,
                             refuse_deep, refuse_large, whole_number)
 from .imported import ImportedLog, beyond_errors, skipped_note

@@ -27,8 +27,8 @@ from ..log.compact import CHUNK_ROWS, SMALL_BYTES, show
 from ..log.files import (BOUNDS, TEMPORARY, TYPES, create_column, new_descriptor, sync_directory, write_attribute,
                          write_root_attributes)
 from ..log.schema import TABLES, Column
+from ..system.cores import usable_cores
 from ..system.lock import Lock
-from ..workers.launch import usable_cores
 from .deflate import pack
 
 HEAP_CHUNK = 1 << 20                # bytes of /text

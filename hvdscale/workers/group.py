@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from .deadline import Deadline
 from ..errors import HvdscaleError, WorkerLostError, WorkersError, describe_raised
-from .launch import launched, usable_cores
+from ..system.cores import usable_cores
+from .deadline import Deadline
+from .launch import launched
 from .rendezvous import Rendezvous
 
 APART = 5       # so many stall times workers may start apart, by imports from a slow file system

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError, WorkersError
+from ..system.cores import usable_cores
 
 MOST_PER_CORE = 16      # workers that one machine is asked to start: each loads torch, in seconds of a core
 LAUNCHERS = ("horovodrun", "horovodrun-gloo", "mpirun", "srun")
@@ -190,11 +191,6 @@ def killed_process(said: str) -> str:
     name = {one.value: one.name for one in signal.Signals}.get(number, "unknown")
     why = ", as the kernel does where memory runs out" if number == signal.SIGKILL else ""
     return f"process {found[1]} was killed by signal {number} ({name}){why}"
-
-
-def usable_cores() -> frozenset[int]:
-    """The cores that this process may run on, by the system's numbers."""
-    return frozenset(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
 
 
 def cores_of_launch(process: Process) -> frozenset[int]:

@@ -33,7 +33,7 @@ import torch
 from ..data.splits import Batch
 from ..errors import DataError
 from ..plan.shards import Visits
-from ..workers.launch import usable_cores
+from ..system.cores import usable_cores
 from .cache import alone, cache_folder
 from .readers.text import Chunk, Text
 from .vocabulary import Vocabulary, is_learned, learn, parse, read

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hvdscale.log.reader import read_log
-from hvdscale.workers.launch import usable_cores
+from hvdscale.system.cores import usable_cores
 from tests.conftest import LAUNCHERS, launcher_command
 from tests.parallel.conftest import two_nodes
 from tests.parallel.sweeps import TUNE, sweep_file

@@ -2,9 +2,10 @@
 import pytest
 
 from hvdscale.errors import UsageError, WorkersError
+from hvdscale.system.cores import usable_cores
 from hvdscale.workers.group import Lone, form
 from hvdscale.workers.launch import (LAUNCHED, find_launcher, killed_process, launch_command, launch_environment,
-                                     launched, refuse_too_many, usable_cores)
+                                     launched, refuse_too_many)
 
 COMMAND = ["python", "-m", "job"]
 

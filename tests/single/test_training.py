@@ -16,6 +16,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.plan.plan import Plan
 from hvdscale.plan.schedule import Schedule
+from hvdscale.system.cores import usable_cores
 from hvdscale.target import Target
 from hvdscale.training.display import Quiet
 from hvdscale.training.job import open_journal, prepare
@@ -24,7 +25,6 @@ from hvdscale.training.run_log import Silent
 from hvdscale.update.model import bound_to_passes, check_groups
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import Lone
-from hvdscale.workers.launch import usable_cores
 from hvdscale.workload import MapSplit
 from tests.parallel import toy
 from tests.single import made_jobs

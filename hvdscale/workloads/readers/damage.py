@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from ...errors import DataError
-from ...workers.launch import usable_cores
+from ...system.cores import usable_cores
 from ..cache import alone, cache_folder
 from .folders import Pictures
 from .images import undecodable
