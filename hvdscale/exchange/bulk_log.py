@@ -24,10 +24,10 @@ import numpy as np
 from ..errors import LogError
 from ..log import segments
 from ..log.compact import CHUNK_ROWS, SMALL_BYTES, show
-from ..log.files import (BOUNDS, TEMPORARY, TYPES, create_column, new_descriptor, sync_directory, write_attribute,
-                         write_root_attributes)
+from ..log.files import BOUNDS, TYPES, create_column, write_attribute, write_root_attributes
 from ..log.schema import TABLES, Column
 from ..system.cores import usable_cores
+from ..system.files import TEMPORARY, new_descriptor, sync_directory
 from ..system.lock import Lock
 from .deflate import pack
 

@@ -10,8 +10,9 @@ import os
 
 import numpy as np
 
+from ..system.files import sync_directory
 from . import segments
-from .files import TYPES, create, create_column, save, sync_directory
+from .files import TYPES, create, create_column, save
 from .reader import Log, read_log
 from .schema import TABLES, Column
 

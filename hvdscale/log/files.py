@@ -22,11 +22,11 @@ import numpy as np
 
 from .. import __version__
 from ..errors import HvdscaleError, LogError
+from ..system.files import new_file
 from .schema import FORMAT, TABLES, VERSION, Column, Status
 
 MEMORY_BLOCK = 1 << 20
 NO_END = 1 << 60
-TEMPORARY = ".tmp"                        # a file is made under this ending and then renamed
 BOUNDS = ("v110", "v110")                # the oldest file layout that has SWMR: HDF5 1.10 and later read it
 STATUS_TYPE = h5py.enum_dtype({status.name: status.value for status in Status}, basetype="i1")
 TYPES = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "text": np.dtype("<i8"), "status": STATUS_TYPE}
@@ -87,19 +87,6 @@ def save(file: h5py.File, path: str, sync: bool):
         with contextlib.suppress(OSError):
             os.unlink(path)
         raise
-
-
-def new_file(path: str):
-    """A new file, open for writing bytes, in the place of what is there: a link goes, and where it leads nothing is
-    written, since folders of logs come from others, too."""
-    return open(new_descriptor(path), "wb")
-
-
-def new_descriptor(path: str) -> int:
-    """Likewise, open for reading and writing."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
 def library_versions() -> dict:
@@ -353,13 +340,3 @@ def rows_within(dataset: h5py.Dataset, rows: int, size: int) -> int:
         if chunk.byte_offset is None or chunk.byte_offset + chunk.size > size:
             return first
     return rows
-
-
-def sync_directory(path: str):
-    """Has the disk keep the name of a file that was made or renamed; a file system that cannot is let be."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

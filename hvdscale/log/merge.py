@@ -13,10 +13,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..errors import LogError
+from ..system.files import TEMPORARY
 from ..system.lock import Lock
 from . import segments
 from .compact import CompactFile, show
-from .files import TEMPORARY
 from .reader import Log, Table, absent, in_order, read_log
 from .schema import SOURCE, TABLES, Column
 

@@ -24,10 +24,11 @@ import h5py
 import numpy as np
 
 from ..errors import LogError
+from ..system.files import TEMPORARY, sync_directory
 from ..system.lock import Lock
 from . import segments
 from .compact import finish_segments
-from .files import BOUNDS, TEMPORARY, create, create_column, first_line, save, sync_directory
+from .files import BOUNDS, create, create_column, first_line, save
 from .schema import TABLES, Status, columns
 
 CHUNK_ROWS = {"trials": 128, "restarts": 32, "evaluations": 512, "steps": 1024}

@@ -19,10 +19,10 @@ from ..errors import HvdscaleError, LogError, UsageError
 from ..formatting.numbers import counted
 from ..formatting.progress import quiet
 from ..log.check import refuse_unsound, refuse_unsound_trials
-from ..log.files import new_file
 from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import read_log
 from ..log.segments import find_logs
+from ..system.files import new_file
 from ..target import Target
 from .document import MOST_EVALUATIONS, MOST_RULED, Document, as_json, document_of, document_of_studies, facts_of
 from .file_names import LONGEST_FILE, cut

@@ -16,10 +16,10 @@ import numpy as np
 
 from ..errors import LogError
 from ..log.compact import CompactFile, show
-from ..log.files import TEMPORARY
 from ..log.merge import joined, source_of
 from ..log.reader import Log, Table, absent, current_rows, read_log
 from ..log.schema import SOURCE, TABLES, Column, Status, columns
+from ..system.files import TEMPORARY
 from ..system.lock import WAIT_SECONDS, Lock
 
 LOGS = "logs"                                   # folder of the groups' logs in that of the sweep

@@ -28,8 +28,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import LogError
-from ..log.files import TEMPORARY, first_line, sync_directory
+from ..log.files import first_line
 from ..log.schema import Status
+from ..system.files import TEMPORARY, sync_directory
 from ..system.lock import SUFFIX, Lock, holder, this_process
 
 KILLED = 3                              # attempts at one draw whose process alone was killed; then it is lost

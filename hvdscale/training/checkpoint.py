@@ -22,9 +22,9 @@ from torch import nn
 
 from ..data.generators import random_state
 from ..errors import CheckpointError, HvdscaleError, LogError
-from ..log.files import new_file, sync_directory
 from ..log.schema import Status
 from ..plan.plan import Plan
+from ..system.files import new_file, sync_directory
 from ..system.lock import Lock, describe, holder
 from ..update.step import DataParallelStep
 from ..workers.group import Lone
