@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import LogError, PlanError, UsageError
-from ..plan.plan import Place, Plan, settle, settle_budget, settle_eval_every
+from ..plan.plan import Plan
 from ..plan.search_space import Parameter, draws, layer_of
 from ..plan.settings import Settings
+from ..plan.settle import Place, settle, settle_budget, settle_eval_every
 from ..plan.shards import Stream
 from ..streams import stream_key
 from ..workload import Workload

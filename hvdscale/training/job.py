@@ -24,7 +24,8 @@ from ..log.schema import Status
 from ..update.gradient_norms import log_columns, why_not_measured
 from ..update.model import fit_to_groups, how_to_be_faster, make_model, share_model
 from ..update.optimizers import make_optimizer
-from ..plan.plan import Place, Plan, settle
+from ..plan.settle import Place, settle
+from ..plan.plan import Plan
 from ..update.precision import set_arithmetic
 from .resume import known_ghost_batch
 from .snapshot import Progress

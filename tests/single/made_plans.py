@@ -1,8 +1,8 @@
 """Plans for tests: a workload of a name only, a thousand training examples, and the keys that a test is about."""
 from types import SimpleNamespace
 
-from hvdscale.plan.plan import Place, settle
 from hvdscale.plan.settings import Settings
+from hvdscale.plan.settle import Place, settle
 
 WORKLOAD = SimpleNamespace(name="made/net", dataset="made", model="net",
                            metrics={"cross_entropy": "min", "error": "min"})

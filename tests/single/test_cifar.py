@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from hvdscale.errors import DataError, UsageError
-from hvdscale.plan.plan import Place, settle
 from hvdscale.plan.settings import Settings
+from hvdscale.plan.settle import Place, settle
 from hvdscale.plan.shards import Visits
 from hvdscale.workload import load_data
 from hvdscale.workloads import cifar

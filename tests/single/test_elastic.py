@@ -7,8 +7,8 @@ from torch import nn
 
 from hvdscale.errors import HostsChangedError, PlanError
 from hvdscale.modules import BatchNorm
-from hvdscale.plan.plan import Place, settle
 from hvdscale.plan.settings import Settings
+from hvdscale.plan.settle import Place, settle
 from hvdscale.training import elastic
 from hvdscale.training.checkpoint import Checkpoints
 from hvdscale.training.elastic import Committed, Memory, refuse_commit_every

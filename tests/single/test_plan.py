@@ -8,7 +8,8 @@ from dataclasses import fields
 import pytest
 
 from hvdscale.errors import PlanError, UsageError
-from hvdscale.plan.plan import EXECUTION, MEASUREMENT, Place, Plan
+from hvdscale.plan.plan import EXECUTION, MEASUREMENT, Plan
+from hvdscale.plan.settle import Place
 from hvdscale.plan.schedule import Schedule
 from tests.single.made_plans import DEFAULTS, TRAIN, WORKLOAD, settled
 

@@ -5,9 +5,9 @@ from click.testing import CliRunner
 from hvdscale.cli import doctor, scale, train
 from hvdscale.errors import DataError, UsageError
 from hvdscale.plan import presets
-from hvdscale.plan.plan import Place, settle
 from hvdscale.plan.presets import load, names, read_config, title
 from hvdscale.plan.settings import Settings
+from hvdscale.plan.settle import Place, settle
 from hvdscale.training.elastic import Memory
 from hvdscale.training.job import sketch
 from hvdscale.workers.group import Lone

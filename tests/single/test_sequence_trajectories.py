@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hvdscale.plan.plan import Place, settle
 from hvdscale.plan.settings import Settings
+from hvdscale.plan.settle import Place, settle
 from hvdscale.training.job import make_optimizer
 from hvdscale.update.model import fit_to_groups, make_model
 from hvdscale.update.step import DataParallelStep

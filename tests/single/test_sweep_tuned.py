@@ -10,9 +10,9 @@ from hvdscale.analysis.search import searches_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import LogError, PlanError
 from hvdscale.plan.metaparameters import tuned_for
-from hvdscale.plan.plan import Place, settle
 from hvdscale.plan.search_space import Parameter
 from hvdscale.plan.settings import Settings, read_toml, tomllib
+from hvdscale.plan.settle import Place, settle
 from hvdscale.sweep.tuned import tuned_keys, tuned_toml, write_tuned
 from tests.single.made_plans import TRAIN, VAL, WORKLOAD
 from tests.single.made_studies import SPACE, drawn, studied

@@ -12,7 +12,7 @@ from torch.nn import functional
 from hvdscale.plan.settings import Settings
 from hvdscale.errors import DataError, PlanError, UsageError, WorkloadError
 from hvdscale.training.job import prepare, with_data
-from hvdscale.plan.plan import Place, settle
+from hvdscale.plan.settle import Place, settle
 from hvdscale.plan.shards import Visits
 from hvdscale.workers.group import Lone
 from hvdscale.workload import (

@@ -1,0 +1,330 @@
+"""Settling a plan: from what was asked, by the user and by default, to all that a run will do."""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import PlanError, UsageError
+from ..system.checksum import sha256_of
+from ..target import SPLITS, Target
+from .metaparameters import tuned_for
+from .plan import Plan
+from .scaling import TUNED, exponent, lr_factor
+from .settings import ACTS_ONLY_WITH, OPTIMIZER_KEYS, OPTIMIZERS, Settings
+from .shards import Stream, step_passes
+
+GLOBAL, GHOST_BATCH = "global", 32
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run takes place: worker counts, the host's cores for them, and the device of rank 0."""
+
+    workers: int = 1
+    local_workers: int = 1
+    cores: int = 1
+    device: str = "cpu"
+
+
+def settle(settings: Settings, workload, train_examples: int, val_examples: int, place: Place) -> Plan:
+    """The plan for these settings at this place; raises PlanError or UsageError for what cannot hold.
+
+    workload        its name, dataset and model name the problem
+    train_examples  training examples there are, after train_subset
+    """
+    global_batch, accumulate = settle_batch(settings, place.workers, train_examples)
+    settings = settle_tuned(settings, workload.name, global_batch)
+    ghost_batch = {None: GHOST_BATCH, GLOBAL: global_batch}.get(settings.ghost_batch, settings.ghost_batch)
+    accumulate = settle_accumulate(settings, global_batch, ghost_batch, place.workers, accumulate)
+    optimizer = settle_optimizer(settings)
+    refuse_unused(settings)
+    target = settle_target(settings, workload.metrics)
+    stream = Stream(train_examples, global_batch, settings.seed, settings.last_batch)
+    budget_steps = settle_budget(settings, stream)
+    return Plan(
+        workload=workload.name, dataset=workload.dataset, model=workload.model, model_args=settings.model_args,
+        data=settings.data_args,
+        init_from=settings.init_from and sha256_of(settings.init_from, UsageError),
+        train_examples=train_examples, global_batch=global_batch, ghost_batch=ghost_batch,
+        last_batch=settings.last_batch, seed=settings.seed,
+        precision=settings.precision, compression=settings.compression, loss_scale=settle_loss_scale(settings),
+        group_by_group=settings.group_by_group == "always", unused_parameters=settings.unused_parameters,
+        **optimizer, weight_decay=settings.weight_decay, decay_norm_and_bias=settings.decay_norm_and_bias,
+        clip_norm=settings.clip_norm,
+        label_smoothing=settings.label_smoothing,
+        **settle_schedule(settings, stream, budget_steps),
+        budget_steps=budget_steps, budget_seconds=settings.seconds, target=target and str(target),
+        keep_going=settings.keep_going, eval_every=settle_eval_every(settings, stream),
+        noise_every=settings.noise_every, noise_groups=settings.noise_groups,
+        eval_batch=settings.eval_batch, eval_splits=settle_splits(settings, target),
+        train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
+        workers=place.workers, local_workers=place.local_workers, cores=place.cores,
+        local_batch=largest_pass(global_batch, ghost_batch, place.workers, accumulate), accumulate=accumulate,
+        device=place.device, deterministic=settings.deterministic,
+        threads=settings.threads or max(1, place.cores // place.local_workers),
+        bucket_mib=settings.bucket_mib, loader_workers=settings.loader_workers,
+        untimed_passes=settings.untimed_passes, stall_seconds=settings.stall_seconds,
+        commit_every=settings.commit_every or 0,
+        **settle_checkpoints(settings, stream))
+
+
+def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple[int, int]:
+    """Global batch B and accumulation k, from B = W·b·k and what was typed of it."""
+    typed, accumulate = settings.typed, settings.accumulate
+    local, batch = settings.local_batch, settings.global_batch
+    if local is None and batch is None:
+        raise PlanError("no batch: give --local-batch or --global-batch")
+    if batch is None:
+        batch = workers * local * accumulate
+    elif local is not None and {"global_batch", "local_batch"} <= typed:
+        if "accumulate" not in typed:
+            accumulate = max(1, batch // (workers * local))
+        if workers * local * accumulate != batch:
+            raise PlanError(
+                f"--global-batch {batch} is not {workers} workers x --local-batch {local} x {accumulate} passes = "
+                f"{workers * local * accumulate}. What fits: {_fitting(settings, workers, train_examples)}")
+    if batch > train_examples:
+        raise PlanError(f"a global batch of {batch} ({_product(workers, batch, accumulate)}) is larger than the "
+                        f"training set of {train_examples} examples; use fewer workers or a smaller batch")
+    if batch < workers * accumulate:
+        fits = f"at most {batch // accumulate} workers" if batch >= accumulate else "fewer passes"
+        raise PlanError(f"a global batch of {batch} leaves some of {workers} workers x {accumulate} passes without an "
+                        f"example; use {fits}, or a larger batch")
+    return batch, accumulate
+
+
+def largest_pass(global_batch: int, ghost_batch: int, workers: int, accumulate: int) -> int:
+    """The most examples that a worker passes through the model at once."""
+    ranks = step_passes(global_batch, ghost_batch, workers, accumulate)
+    return max(part.stop - part.start for passes in ranks for part in passes)
+
+
+def settle_accumulate(settings: Settings, global_batch: int, ghost_batch: int, workers: int, accumulate: int) -> int:
+    """The accumulation as typed, or the least under which no pass is larger than max_local_batch."""
+    most = settings.max_local_batch
+    if most is None:
+        return accumulate
+    if "accumulate" in settings.typed:
+        largest = largest_pass(global_batch, ghost_batch, workers, accumulate)
+        if largest > most:
+            raise PlanError(f"--accumulate {accumulate} leaves passes of {largest} examples, more than "
+                            f"--max-local-batch {most}; leave one of them out")
+        return accumulate
+    least, share = max(1, global_batch // (workers * most)), -(-global_batch // workers)
+    return next(k for k in range(least, share + 1) if largest_pass(global_batch, ghost_batch, workers, k) <= most)
+
+
+def _fitting(settings: Settings, workers: int, train_examples: int) -> str:
+    """What of the global batch could stand beside the other numbers typed."""
+    batch, unit = settings.global_batch, workers * settings.local_batch
+    below = unit * max(1, batch // unit)
+    near = [unit * settings.accumulate] if "accumulate" in settings.typed else [below, below + unit]
+    near = [str(fits) for fits in near if fits <= train_examples]
+    said = [f"--global-batch {' or '.join(near)}"] if near else []
+    if workers * settings.accumulate <= batch <= train_examples:
+        said.append(f"--global-batch {batch} without --local-batch, in uneven shares")
+    return "; or ".join(said) or "fewer workers, or a smaller --local-batch"
+
+
+def _product(workers: int, batch: int, accumulate: int) -> str:
+    return f"{workers} workers x {batch / workers / accumulate:g} examples x {accumulate} passes"
+
+
+def settle_tuned(settings: Settings, workload: str, global_batch: int) -> Settings:
+    """The settings with the metaparameters tuned for this batch, under the rule ``tuned``; what the user typed wins.
+
+    Raises PlanError for another optimizer than they were tuned for: rates of one do not serve another.
+    """
+    if settings.lr_rule != TUNED:
+        exponent(settings.lr_rule)
+        return settings
+    if settings.metaparameters is None:
+        raise PlanError("--lr-rule tuned needs --metaparameters FILE.toml, with tables such as [global_batch.256]")
+    tuned = tuned_for(settings.metaparameters, workload, global_batch)
+    if "optimizer" in settings.typed and tuned.get("optimizer", settings.optimizer) != settings.optimizer:
+        raise PlanError(f"--optimizer {settings.optimizer}: what {settings.metaparameters} has for global batch "
+                        f"{global_batch} was tuned for {tuned['optimizer']}; leave --optimizer out, or give a file "
+                        f"tuned for {settings.optimizer}")
+    optimizer = tuned.get("optimizer", settings.optimizer)
+    if ":" in optimizer and optimizer != settings.optimizer and not optimizer.startswith("torch.optim:"):
+        raise PlanError(f"{settings.metaparameters}: names the optimizer {optimizer}, whose module would be imported, "
+                        f"and run; if you know that code, give --optimizer {optimizer}, too")
+    return settings.over(tuned)
+
+
+# keys that act only with a folder of checkpoints
+OF_CHECKPOINTS = ("resume", "checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds",
+                  "keep_checkpoints")
+CHECKPOINT_SECONDS = 300.0
+
+
+def refuse_unused(settings: Settings) -> None:
+    """Raise PlanError for a key that was typed and would do nothing."""
+    typed = settings.typed
+    if settings.noise_groups and settings.noise_every == 0:
+        raise PlanError("noise_groups acts only with noise_every above 0; give one of the two")
+    for name in OF_CHECKPOINTS:
+        if name in typed and settings.checkpoint is None:
+            raise PlanError(f"{name} acts only with a folder of checkpoints; give --checkpoint DIR")
+    for name, (other, values) in ACTS_ONLY_WITH.items():
+        if name in typed and getattr(settings, other) not in values:
+            raise PlanError(f"{name} acts only with {other} = {' or '.join(values)}, and {other} is "
+                            f"{getattr(settings, other)}; give one of the two")
+    if "optimizer_args" in typed and settings.optimizer in OPTIMIZERS:
+        raise PlanError(f"optimizer_args = {settings.optimizer_args} is for a module:Class such as torch.optim:SGD, "
+                        f"not for {settings.optimizer}")
+    if "momentum_correction" in typed and not (settings.lr_in_velocity or settings.optimizer == "lars"):
+        raise PlanError("momentum_correction acts only with lr_in_velocity = true or optimizer = lars: outside the "
+                        "velocity the rate may change without a correction; leave it out")
+    if "decay_norm_and_bias" in typed and not settings.weight_decay:
+        raise PlanError("decay_norm_and_bias acts only with a weight_decay above 0; give one")
+    if settings.lr_per_example is not None or settings.lr_rule == TUNED:
+        reason = "lr_rule = tuned" if settings.lr_per_example is None else "lr_per_example"
+        for name in ("base_batch", "max_lr_factor"):
+            if name in typed:
+                raise PlanError(f"{name} does nothing beside {reason}, which gives the rate itself; leave it out")
+
+
+def settle_loss_scale(settings: Settings) -> float:
+    """The first loss scale; 1 where nothing is fp16."""
+    if "fp16" in (settings.precision, settings.compression):
+        return settings.loss_scale
+    if "loss_scale" in settings.typed:
+        raise PlanError("loss_scale acts only with precision = fp16 or compression = fp16; leave it out")
+    return 1.0
+
+
+def settle_optimizer(settings: Settings) -> dict:
+    """The optimizer's fields of the plan, by name; raises UsageError for a name that is none.
+
+    LARS has the rate in its velocity, uncorrected, as its paper does.
+    """
+    name = settings.optimizer
+    if name not in OPTIMIZERS and ":" not in name:
+        raise UsageError(f"optimizer {name!r} is none of {', '.join(OPTIMIZERS)}, and not module:Class such as "
+                         "torch.optim:RMSprop")
+    settled = {key: getattr(settings, key) if key in OPTIMIZERS.get(name, ()) else None for key in OPTIMIZER_KEYS}
+    if "epsilon" in OPTIMIZERS.get(name, ()) and settings.epsilon is None:
+        settled["epsilon"] = 1e-6 if name == "lamb" else 1e-8
+    corrected, settled["momentum_correction"] = settings.momentum_correction, None
+    if name == "lars":
+        settled.update(lr_in_velocity=True, momentum_correction=corrected is True)
+    elif settled["lr_in_velocity"]:
+        settled["momentum_correction"] = corrected is not False
+    return dict(optimizer=name, optimizer_args={} if name in OPTIMIZERS else settings.optimizer_args, **settled)
+
+
+def settle_lr(settings: Settings, global_batch: int) -> tuple[str, float, int, float, float]:
+    """Rule, base learning rate, base batch, factor and peak learning rate.
+
+    With lr_per_example the peak is that rate times B (the base learning rate of Masters & Luschi 2018, section 2.1),
+    which is the linear rule from a base batch of 1.
+    """
+    if settings.lr_per_example is not None:
+        if "lr_rule" in settings.typed and settings.lr_rule != "linear":
+            raise PlanError(f"lr_per_example is a rate times the global batch, so --lr-rule {settings.lr_rule} "
+                            "cannot hold beside it")
+        return "linear", settings.lr_per_example, 1, float(global_batch), settings.lr_per_example * global_batch
+    if settings.lr is None:
+        raise PlanError("no learning rate: give --lr (with --base-batch, where it was tuned)")
+    if settings.lr_rule == TUNED:
+        return TUNED, settings.lr, global_batch, 1.0, settings.lr
+    base_batch = settings.base_batch or global_batch
+    factor = lr_factor(settings.lr_rule, global_batch / base_batch, settings.max_lr_factor)
+    return settings.lr_rule, settings.lr, base_batch, factor, settings.lr * factor
+
+
+def warmup_start(settings: Settings, rule: str, base_lr: float, peak_lr: float) -> float:
+    """Where the warmup starts: at the base rate (0 where a tuned rate has none), unless a share of the peak is set."""
+    if settings.warmup_start_factor is not None:
+        return settings.warmup_start_factor * peak_lr
+    return 0.0 if rule == TUNED else min(base_lr, peak_lr)
+
+
+def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> dict:
+    """The learning rate's fields of the plan, by name."""
+    steps = _in_steps(stream)
+    rule, base_lr, base_batch, factor, peak_lr = settle_lr(settings, stream.global_batch)
+    warmup_steps = steps(settings.warmup_steps, settings.warmup_epochs) or 0
+    start_lr = warmup_start(settings, rule, base_lr, peak_lr)
+    if settings.warmup == "none":
+        warmup_steps = 0
+    falls = settings.decay in ("linear", "cosine")
+    decay_steps = (steps(settings.decay_steps, settings.decay_epochs) or budget_steps) if falls else 0
+    if falls and decay_steps <= warmup_steps:
+        raise PlanError(f"{settings.decay} decay ends at step {decay_steps}, within the warmup of {warmup_steps} "
+                        "steps; give decay_steps or decay_epochs beyond it, or warmup=none" +
+                        ("" if decay_steps else " (a budget in seconds has no last step)"))
+    decay_at = tuple(settings.decay_at_steps or (steps(None, e) for e in settings.decay_at_epochs or ()))
+    if settings.decay == "step" and not decay_at:
+        raise PlanError("decay = 'step' needs decay_at_steps or decay_at_epochs, such as decay_at_epochs=[30, 60, 80]")
+    return dict(lr_rule=rule, base_lr=base_lr, base_batch=base_batch, lr_factor=factor, peak_lr=peak_lr,
+                start_lr=start_lr if warmup_steps else peak_lr, warmup=settings.warmup if warmup_steps else "none",
+                warmup_steps=warmup_steps, decay=settings.decay, decay_steps=decay_steps, decay_at=decay_at,
+                decay_factor=settings.decay_factor, end_lr_factor=settings.end_lr_factor)
+
+
+def settle_target(settings: Settings, metrics: Mapping[str, str]) -> Target | None:
+    """The target, whose metric the workload measures; none without evaluations."""
+    if settings.target in (None, "none"):
+        return None
+    if settings.eval_every == 0:
+        if "target" in settings.typed:
+            raise PlanError(f"--target {settings.target} is never held against anything under --eval-every 0; give one")
+        return None
+    target = Target.parse(settings.target)
+    if target.metric not in metrics:
+        raise PlanError(f"target {settings.target!r}: the workload measures {', '.join(metrics)}; {target.metric!r} is "
+                        "none of these")
+    if target.minimizes != (metrics[target.metric] == "min"):
+        better, sign = ("smaller", "<") if metrics[target.metric] == "min" else ("larger", ">")
+        raise PlanError(f"target {settings.target!r}: {better} values of {target.metric} are better, so its target is "
+                        f"{target.column}{sign}{target.value:g}")
+    return target
+
+
+def settle_splits(settings: Settings, target: Target | None) -> tuple[str, ...]:
+    """The splits of each evaluation, the target's among them."""
+    wanted = {name.strip() for name in settings.eval_splits.split(",")}
+    if wanted - set(SPLITS):
+        raise PlanError(f"eval_splits = {settings.eval_splits!r} is not a list of {', '.join(SPLITS)}")
+    wanted |= {target.split} if target else set()
+    return tuple(split for split in SPLITS if split in wanted)
+
+
+def settle_eval_every(settings: Settings, stream: Stream) -> int:
+    """Steps between evaluations, by default an epoch's; 0: never."""
+    if settings.eval_every is not None:
+        return settings.eval_every
+    return _in_steps(stream)(None, settings.eval_every_epochs or 1.0)
+
+
+def settle_budget(settings: Settings, stream: Stream) -> int:
+    """The budget in steps, the last one begun included; 0 where it is in seconds."""
+    if settings.examples is not None:
+        step = settings.examples // stream.global_batch
+        while stream.examples_before(step) < settings.examples:
+            step += 1
+        return step
+    if settings.steps is None and settings.epochs is None and settings.seconds is None:
+        raise PlanError("no budget: give --steps or --epochs (or the keys examples, seconds)")
+    return _in_steps(stream)(settings.steps, settings.epochs) or 0
+
+
+def settle_checkpoints(settings: Settings, stream: Stream) -> dict:
+    """The fields of the plan about checkpoints, by name: every so many steps or seconds; neither without a folder."""
+    if settings.checkpoint is None:
+        return dict(checkpoint_every=0, checkpoint_seconds=None, keep_checkpoints=0)
+    every = _in_steps(stream)(settings.checkpoint_every, settings.checkpoint_every_epochs) or 0
+    seconds = settings.checkpoint_every_seconds or (None if every else CHECKPOINT_SECONDS)
+    return dict(checkpoint_every=every, checkpoint_seconds=seconds, keep_checkpoints=settings.keep_checkpoints)
+
+
+def _in_steps(stream: Stream):
+    """A function of (steps, epochs), one of which is given or neither: the length in steps, at least 1, or None."""
+    def steps(steps, epochs):
+        if epochs is None:
+            return steps
+        return max(1, math.ceil(epochs * stream.steps_per_epoch - 1e-9)) if epochs else 0
+    return steps
