@@ -15,22 +15,33 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .errors import DataError, HvdscaleError, PlanError, UsageError, WorkloadError
 from .data.splits import Batch, Data, Draws, MapSplit, Split, tensors_of, to_device
+from .errors import DataError, HvdscaleError, PlanError, UsageError, WorkloadError
 
-if TYPE_CHECKING:
-    from .workloads.card import Card
-
-__all__ = ["Batch", "Classification", "Data", "Draws", "MapSplit", "Split", "Workload", "bound_loss", "build_model",
-           "load_data", "mean_metrics", "measured", "problems", "smoothed_cross_entropy", "summarized", "tensors_of",
+__all__ = ["Batch", "Card", "Classification", "Data", "Draws", "MapSplit", "Split", "Workload", "bound_loss",
+           "build_model", "load_data", "mean_metrics", "measured", "problems", "smoothed_cross_entropy", "summarized", "tensors_of",
            "to_device"]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known of a workload before its data is read: the published facts of a data set, as a workload loads it.
+
+    train_examples, val_examples   sizes of the train and of the validation split
+    batch                          gives a batch of one example on the meta device, as a split's ``take`` would
+    model_args                     the arguments of build that the published data determines, {"vocabulary": 32000}
+    """
+
+    train_examples: int
+    val_examples: int
+    batch: Callable[[], object]
+    model_args: dict = field(default_factory=dict)
 
 
 class Workload:
@@ -162,7 +173,7 @@ def load_data(workload: Workload, data_dir: str | None, data_args: Mapping = {},
     try:
         data = workload.load(data_dir, **data_args, **{name: value for name, value in given.items() if name in taken})
     except DataError as error:
-        from .data.published import DATA_SETS        # not at every start: it brings all that downloads need
+        from .data.published import DATA_SETS  # not at every start: it brings all that downloads need
         if data_dir is None and workload.dataset in DATA_SETS:
             raise DataError(f"{error}. `hvdscale-data fetch {workload.dataset}` brings it") from None
         raise

@@ -12,8 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from ..log.schema import Status
-from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, geometric_mean, geometric_median, mean_interval,
-                        quotient)
+from .intervals import CONFIDENCE, NONE, UNKNOWN, Estimate, geometric_mean, geometric_median, mean_interval, quotient
 from .minimum import best_of
 from .pools import Pools
 from .trials import Trial

@@ -16,15 +16,13 @@ from functools import cached_property
 
 import numpy as np
 
-from ..log.schema import PRUNED
 from ..log.check import refuse_unsound
 from ..log.nans import count_nans
 from ..log.plan_text import plan_at, read_plan
-from ..log.schema import Status
+from ..log.schema import PRUNED, Status
 from ..plan.scaling import TUNED
 from .noise import NoiseSteps, read_noise
 from .parts import StepParts, read_parts
-
 
 _ENCODER = json.JSONEncoder(sort_keys=True)
 _READ = ("id", "status", "stop_reason", "dataset", "model", "optimizer", "global_batch", "workers", "seed", "plan")

@@ -10,11 +10,10 @@ from functools import partial
 import click
 
 from ..errors import RanksDifferError
-from ..workers.launch import launched
 from ..formatting.progress import Progress, quiet
+from ..workers.launch import launched
 from .common import version_option
 from .train import asked, carry_out_together, key_options
-
 
 WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite")         # keys of what a run leaves behind
 
@@ -52,12 +51,12 @@ def _go_on(parsed, error, workers) -> int:
 
 
 def _examine(name: str, layers: list[dict], sample: int, workers) -> int:
-    from ..training.display import on_terminal
     from ..doctor.children import Asked
     from ..doctor.examine import examine
     from ..doctor.played import play
     from ..doctor.ranks import refused
     from ..doctor.report import render, render_findings
+    from ..training.display import on_terminal
     from ..training.job import prepare
     started, terminal = time.monotonic(), workers.rank == 0 and on_terminal(sys.stdout)
     width = shutil.get_terminal_size((100, 0)).columns

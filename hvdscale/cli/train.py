@@ -11,14 +11,13 @@ from dataclasses import MISSING
 
 import click
 
-from ..plan.settings import KEYS, Settings, key_type, parse_assignments
-from ..training.outcome import PREEMPTED
 from ..errors import (DataError, FaultError, HostsChangedError, HvdscaleError, LogError, StoppedError, UsageError,
                       WorkerLostError, WorkersError)
 from ..plan.presets import read_config
-from .common import (BROKEN_PIPE, INTERRUPTED, echo, ended_by_ctrl_c, exit_now, parse, say_error,
-                     stop_before_the_steps, version_option)
-
+from ..plan.settings import KEYS, Settings, key_type, parse_assignments
+from ..training.outcome import PREEMPTED
+from .common import (BROKEN_PIPE, INTERRUPTED, echo, ended_by_ctrl_c, exit_now, parse, say_error, stop_before_the_steps,
+                     version_option)
 
 # horovodrun takes --log for an ambiguous abbreviation of its own options, wherever it stands
 ALSO = {"log": ("--log-file",)}

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import click
 
-from ..plan.settings import Settings, checked, parse_assignments
-from ..training.display import on_terminal
-from ..training.outcome import DONE
 from ..errors import HvdscaleError, TrialsError, UsageError, WorkersError
-from ..workers.launch import cores_of_launch, place
-from ..system.lock import this_process
+from ..plan.settings import Settings, checked, parse_assignments
 from ..sweep.file import Sweep, read_sweep
 from ..sweep.guard import guard
 from ..sweep.ledger import Ledger
 from ..sweep.settings import FREE_SETTINGS
-from .common import (BROKEN_PIPE, INTERRUPTED, echo, ended_by_ctrl_c, exit_now, parse, say_error,
-                     stop_before_the_steps, version_option)
+from ..system.lock import this_process
+from ..training.display import on_terminal
+from ..training.outcome import DONE
+from ..workers.launch import cores_of_launch, place
+from .common import (BROKEN_PIPE, INTERRUPTED, echo, ended_by_ctrl_c, exit_now, parse, say_error, stop_before_the_steps,
+                     version_option)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from ..errors import DataError, HvdscaleError, describe_raised
-from ..plan.shards import Visits
-from ..streams import stream_key
+from ..plan.shards import Visits, stream_key
 from .generators import OwnGenerators, seed_generators
 
 AUGMENTATION = "augmentation"       # the purpose of the random streams here

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from ..data.generators import seed_generators
 from ..errors import UsageError
-from ..plan.shards import Pass
-from ..streams import stream_key
+from ..plan.shards import Pass, stream_key
 from ..workers.group import Lone
 
 

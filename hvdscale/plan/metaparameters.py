@@ -12,8 +12,8 @@ peak rate at that batch. What else stands in the file, such as the evidence that
 """
 from __future__ import annotations
 
-from .settings import Settings, checked, read_toml
 from ..errors import PlanError, UsageError
+from .settings import Settings, checked, read_toml
 
 TUNABLE = frozenset({"optimizer", "lr", "momentum", "lr_in_velocity", "momentum_correction", "beta1", "beta2",
                      "epsilon", "trust_coefficient", "weight_decay", "decay_norm_and_bias", "clip_norm",

@@ -119,7 +119,7 @@ def scrambled_sobol(dimensions: int, count: int, seed: int) -> np.ndarray:
     (Matousek 1998, J. of Complexity 14), as scipy's own; but from the raw stream of a bit generator, which is the same
     in every numpy release, while the methods that scipy draws by may change.
     """
-    from scipy.stats import qmc     # takes half a second, which reports of spaces need not wait
+    from scipy.stats import qmc  # takes half a second, which reports of spaces need not wait
     whole = qmc.Sobol(dimensions, scramble=False, bits=BITS).random_base2(max(0, count - 1).bit_length())[:count]
     digits = (whole * 2**BITS).astype(np.int64)[..., None] >> np.arange(BITS)[::-1] & 1    # most significant first
     raw = np.random.Philox(key=seed).random_raw(dimensions * BITS * (BITS + 1)).reshape(dimensions, BITS + 1, BITS)

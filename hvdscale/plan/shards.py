@@ -6,6 +6,7 @@ takes a run of them. So the worker count decides who computes, never what is com
 """
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..streams import stream_key
+
+def stream_key(seed: int, purpose: str, *where: int) -> int:
+    """The key of a random stream, 63 bits: the same for the same seed, purpose and place on every machine, whatever the
+    rank, so that a worker draws what any other would there."""
+    text = "/".join([str(seed), purpose, *map(str, where)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 @lru_cache(maxsize=2)

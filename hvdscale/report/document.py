@@ -17,21 +17,21 @@ from ..analysis.sections import Group, Options, Section, cells_of
 from ..analysis.step_time import StepTimes, timings_of
 from ..analysis.steps_curve import points_of, steps_curve
 from ..analysis.worker_plan import Request, plan_of
+from ..formatting.numbers import counted
+from ..formatting.progress import quiet
 from ..target import Target
 from . import words
 from .curves import fit_table
 from .drawing import Figure
-from .file_names import section_name, slug, unique
 from .figures import figures_of
+from .file_names import section_name, slug, unique
 from .interactive import Explorer, explorer_of
 from .noise_words import noise_against_table, noise_said
-from ..formatting.numbers import counted
 from .plan_words import crowded_said, picks_said
-from ..formatting.progress import quiet
 from .search import lines
 from .search_tables import tables_of_searches
-from .studies import (About, Asked, View, are_searched, chapters_of, own_targets, paper_targets,
-                      tells, view_of, view_without_target)
+from .studies import (About, Asked, View, are_searched, chapters_of, own_targets, paper_targets, tells, view_of,
+                      view_without_target)
 from .tables import Table, as_values, finite, keys_of, tables_of, trial_list
 
 PLANNED = "Costs are in worker-hours; hvdscale-plan holds other worker counts, batches and prices against these."

@@ -21,12 +21,13 @@ from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
 from ..analysis.worker_plan import NoPlan, WorkerPlan, plans_of
 from ..errors import LogError, UsageError
+from ..formatting.numbers import counted
 from ..log.plan_text import OF_SEARCH
 from .drawing import Figure, render
 from .file_names import section_name, target_name
+from .make import open_all
 from .make import put_file as put
-from .make import open_all, refuse_no_folder
-from ..formatting.numbers import counted
+from .make import refuse_no_folder
 from .plan_figures import EAGER, figures_of_plan
 from .plan_tables import model_table, plan_table
 from .plan_words import no_plan_said, summary, title

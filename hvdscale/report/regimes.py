@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ..analysis.curves import Curve
 from ..analysis.critical_batch_fit import CriticalBatchFit
+from ..analysis.curves import Curve
 from ..analysis.intervals import Estimate
 from ..analysis.regimes import BatchEstimate, Regimes
 from ..formatting.numbers import counted, listed, number, percent, span, spread, whole

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Figure, arrows_of, fraction,
-                      is_named, is_positive, log2_axis, mark_estimate, shade)
 from ..formatting.numbers import listed, number
+from .drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Figure, arrows_of, fraction, is_named,
+                      is_positive, log2_axis, mark_estimate, shade)
 from .tables import MCCANDLISH, SHALLUE
 
 STEPS, NORMALISED, EXAMPLES = "steps", "normalised", "examples"     # kinds of figures

@@ -16,8 +16,7 @@ from ..plan.plan import Plan
 from ..plan.search_space import Parameter, draws, layer_of
 from ..plan.settings import Settings
 from ..plan.settle import Place, settle, settle_budget, settle_eval_every
-from ..plan.shards import Stream
-from ..streams import stream_key
+from ..plan.shards import Stream, stream_key
 from ..workload import Workload
 from .file import Study, Sweep
 from .ledger import kept, put

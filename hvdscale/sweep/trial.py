@@ -14,18 +14,17 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..errors import CheckpointError, FaultError, HvdscaleError, LogError, PlanError, WorkersError
+from ..log.repair import INTERRUPTED
+from ..log.schema import PRUNED, Status
+from ..log.writer import LogWriter
 from ..training.checkpoint import Folder, Kept, listed, read
 from ..training.display import Quiet
-from ..training.outcome import PREEMPTED, Outcome, Start, Stop
-from ..log.schema import PRUNED
-from ..errors import CheckpointError, FaultError, HvdscaleError, LogError, PlanError, WorkersError
-from ..training.job import Job, prepare
 from ..training.elastic import Memory
-from ..training.run_log import Journal, Silent, open_log
-from ..log.repair import INTERRUPTED
-from ..log.schema import Status
-from ..log.writer import LogWriter
+from ..training.job import Job, prepare
+from ..training.outcome import PREEMPTED, Outcome, Start, Stop
 from ..training.resume import shared
+from ..training.run_log import Journal, Silent, open_log
 from ..training.snapshot import Progress
 from ..workers.group import Lone
 from ..workload import Data

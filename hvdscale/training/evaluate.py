@@ -15,13 +15,12 @@ from torch import nn
 
 from ..data.generators import OwnGenerators
 from ..data.loading import Loader
-from ..update.precision import PARAMETERS, autocast
-from ..plan.shards import Visits
 from ..data.splits import refuse_not_finite, to_device
 from ..modules.running_statistics import Buffers
+from ..plan.shards import Visits
+from ..update.precision import PARAMETERS, autocast
 from ..workers.group import Lone
 from ..workload import Split, Workload, mean_metrics, measured, summarized
-
 
 TRIED = 2           # examples that are measured before there is a log
 

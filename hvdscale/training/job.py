@@ -11,30 +11,30 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..workers import group
-from .checkpoint import Checkpoints, Folder, Kept
-from ..plan.settings import KEYS, Settings
-from .display import Display, Quiet, describe, regrouped
-from .elastic import Committed, Memory, refuse_commit_every
-from .outcome import FAILED, Outcome, Start, Stop
 from ..errors import HvdscaleError, PlanError, RanksDifferError, UsageError
-from .evaluate import try_measuring
-from .run_log import TRIAL, Journal, Silent, open_log, parts_of_steps
 from ..log.schema import Status
+from ..plan.plan import Plan
+from ..plan.settings import KEYS, Settings
+from ..plan.settle import Place, settle
+from ..target import SPLITS
 from ..update.gradient_norms import log_columns, why_not_measured
 from ..update.model import fit_to_groups, how_to_be_faster, make_model, share_model
 from ..update.optimizers import make_optimizer
-from ..plan.settle import Place, settle
-from ..plan.plan import Plan
 from ..update.precision import set_arithmetic
-from .resume import known_ghost_batch
-from .snapshot import Progress
-from ..target import SPLITS
-from .loop import run
-from .weights import check_writable, load_weights, save_weights
+from ..workers import group
 from ..workers.group import Lone
 from ..workload import Data, Workload, build_model, load_data
 from ..workloads import find
+from .checkpoint import Checkpoints, Folder, Kept
+from .display import Display, Quiet, describe, regrouped
+from .elastic import Committed, Memory, refuse_commit_every
+from .evaluate import try_measuring
+from .loop import run
+from .outcome import FAILED, Outcome, Start, Stop
+from .resume import known_ghost_batch
+from .run_log import TRIAL, Journal, Silent, open_log, parts_of_steps
+from .snapshot import Progress
+from .weights import check_writable, load_weights, save_weights
 
 
 @dataclass

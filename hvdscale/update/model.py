@@ -13,8 +13,7 @@ from ..modules.ghost_groups import GhostGroups
 from ..modules.layers import BatchNorm, is_batch_norm, is_replaced
 from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
-from ..plan.shards import Pass, group_bounds
-from ..streams import stream_key
+from ..plan.shards import Pass, group_bounds, stream_key
 from ..workers.group import Lone
 from ..workload import MapSplit, Split, Workload, bound_loss, build_model, to_device
 from .precision import PARAMETERS, autocast

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, UsageError
-from ..workload import Batch, Classification, Data, Split
-from .card import Card
+from ..workload import Batch, Card, Classification, Data, Split
 from .models.alexnet import AlexNet
 from .models.resnet import CIFAR_MODELS, CifarResNet
 from .pixels import pad_crop_flip, standardised

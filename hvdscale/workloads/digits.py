@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..plan.shards import epoch_order
-from ..workload import Batch, Classification, Data, Split
-from .card import Card
+from ..workload import Batch, Card, Classification, Data, Split
 from .models.cnn import TinyCNN
 from .models.fc import FullyConnected, parse_widths
 

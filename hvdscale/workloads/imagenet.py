@@ -32,8 +32,7 @@ from torch import Tensor
 
 from ..errors import DataError, UsageError
 from ..plan.shards import epoch_order
-from ..workload import Classification, Data, MapSplit
-from .card import Card
+from ..workload import Card, Classification, Data, MapSplit
 from .models.resnet import ImageNetResNet
 from .models.vgg import VGG
 from .pixels import standardised

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import DataError, UsageError
-from ..workload import Batch, Data, Workload
-from .card import Card
+from ..workload import Batch, Card, Data, Workload
 from .models.lstm import LSTMLM
 from .models.transformer import SIZES, TransformerLM
 from .readers.corpora import ASKED, PARTS, Files, find_lm1b, find_named, find_text, shown

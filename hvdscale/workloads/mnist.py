@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
-from ..workload import Batch, Classification, Data, Split
-from .card import Card
+from ..workload import Batch, Card, Classification, Data, Split
 from .models.cnn import WIDTHS, SimpleCNN
 from .models.fc import FullyConnected, parse_widths
 from .readers.files import Found, check_digests, collect, holding, said_of

@@ -39,9 +39,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import DataError, UsageError
-from ..workload import Data, MapSplit, Workload
+from ..workload import Card, Data, MapSplit, Workload
 from .average_precision import COUNTS, average_precision, score_counts
-from .card import Card
 from .imagenet import SIDE, prepare
 from .models.resnet import ImageNetResNet
 from .readers.images import centre_crop, pillow, random_crop

@@ -22,9 +22,8 @@ from torch import Tensor, nn
 
 from ..errors import DataError, UsageError
 from ..plan.shards import Visits
-from ..workload import Data, Workload
+from ..workload import Card, Data, Workload
 from .bleu import COUNTS, bleu, bleu_counts, signature
-from .card import Card
 from .models.translation import TranslationTransformer
 from .readers.parallel import ParallelText, find_parallel
 from .token_metrics import perplexity, token_loss, token_measures

@@ -13,8 +13,8 @@ import time
 jump, clock = [0.0], time.time
 time.time = lambda: clock() + jump[0]           # before anything is imported that may keep it
 
-from hvdscale.cli.train import main             # noqa: E402
-from hvdscale.training.run_log import Journal            # noqa: E402
+from hvdscale.cli.train import main  # noqa: E402
+from hvdscale.training.run_log import Journal  # noqa: E402
 
 take_step, take_end = Journal.step, Journal.end
 

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from hvdscale.plan.settings import Settings
 from hvdscale.modules import BatchNorm, Dropout
-from hvdscale.training.job import make_optimizer
+from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
-from hvdscale.update.step import DataParallelStep
+from hvdscale.training.job import make_optimizer
 from hvdscale.update.model import fit_to_groups, make_model, share_model
+from hvdscale.update.step import DataParallelStep
 from hvdscale.workload import Classification, Data, Split
 
 TRAIN, VAL, TEST, CLASSES, SIDE = 53, 31, 17, 5, 6

@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.budgets import (DIVERGED, LOST, MEASURED, SHORT, Budget, best_under, best_value_of, held_to)
+from hvdscale.analysis.budgets import DIVERGED, LOST, MEASURED, SHORT, Budget, best_under, best_value_of, held_to
 from hvdscale.analysis.studies import studies_of
-from hvdscale.log.schema import PRUNED
 from hvdscale.errors import UsageError
-from hvdscale.log.schema import Status
+from hvdscale.log.schema import PRUNED, Status
 from hvdscale.report.budgets import budgets_said, budgets_table, notes, trials_table
 from hvdscale.report.tables import as_csv, as_text, as_values
 from tests.single.made_logs import log, trial

@@ -10,7 +10,6 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-
 from click.testing import CliRunner
 
 from hvdscale.cli.doctor import command, say_on

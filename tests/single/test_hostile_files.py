@@ -19,15 +19,15 @@ from hvdscale.cli.data import Bar
 from hvdscale.errors import LogError
 from hvdscale.exchange import unpacking
 from hvdscale.exchange.bulk_log import SafeFile
-from hvdscale.system.lock import Lock, holder
-from hvdscale.log.merge import merge
-from hvdscale.log.reader import read_log
-from hvdscale.log.schema import Status
-from hvdscale.log.repair import repair
 from hvdscale.exchange.csv_tables import export_tables, import_tables
 from hvdscale.formatting.escaping import as_cell, of_cell, printable
+from hvdscale.log.merge import merge
+from hvdscale.log.reader import read_log
+from hvdscale.log.repair import repair
+from hvdscale.log.schema import Status
 from hvdscale.report.make import put_file
 from hvdscale.sweep.progress import Progress
+from hvdscale.system.lock import Lock, holder
 from tests.golden import make_v1
 from tests.single.made_logs import log as made_log
 from tests.single.made_logs import save, trial

@@ -4,9 +4,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from hvdscale.plan import presets
-from hvdscale.workload import Batch, Classification, Data, Split, build_model
+from hvdscale.workload import Batch, Card, Classification, Data, Split, build_model
 from hvdscale.workloads import find, names
-from hvdscale.workloads.card import Card
 from hvdscale.workloads.listing import HEADINGS, counts, example, listing, rounded, row, whole
 from hvdscale.workloads.models.cnn import WIDTHS
 

@@ -108,7 +108,7 @@ def test_drawn_numbers_stay_the_same_from_release_to_release():
         state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
         state = (state ^ state >> 27) * 0x94D049BB133111EB % 2**64
         return ((state ^ state >> 31) >> 11) / 2**53
-    from hvdscale.streams import stream_key
+    from hvdscale.plan.shards import stream_key
     split = Split(torch.zeros(9, 1), torch.zeros(9), augment=lambda inputs, draws: draws.uniform(2))
     got = split.take(visits([8, 1], [2, 3])).inputs.tolist()
     keys = [stream_key(3, "augmentation", epoch, 0) for epoch in (2, 3)]

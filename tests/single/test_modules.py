@@ -11,8 +11,7 @@ from hvdscale.data.generators import OwnGenerators, seed_generators
 from hvdscale.errors import UsageError
 from hvdscale.modules import BatchNorm, Dropout, convert
 from hvdscale.modules.ghost_groups import GhostGroups
-from hvdscale.plan.shards import Pass, group_bounds, step_passes
-from hvdscale.streams import stream_key
+from hvdscale.plan.shards import Pass, group_bounds, step_passes, stream_key
 from hvdscale.workers.group import Lone
 from tests.single.made_workers import on_each
 

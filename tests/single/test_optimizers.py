@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from hvdscale.errors import UsageError
+from hvdscale.update.model import make_model
 from hvdscale.update.optimizers import clip_, make_optimizer, parameter_groups
 from hvdscale.update.step import DataParallelStep
-from hvdscale.update.model import make_model
 from tests.parallel import toy
 from tests.single.made_plans import settled
 from tests.single.made_workers import on_each

@@ -9,10 +9,9 @@ import pytest
 
 from hvdscale.errors import PlanError, UsageError
 from hvdscale.plan.plan import EXECUTION, MEASUREMENT, Plan
-from hvdscale.plan.settle import Place
 from hvdscale.plan.schedule import Schedule
+from hvdscale.plan.settle import Place
 from tests.single.made_plans import DEFAULTS, TRAIN, WORKLOAD, settled
-
 
 # the batch
 

@@ -11,9 +11,8 @@ from hvdscale.plan.settle import Place, settle
 from hvdscale.training.elastic import Memory
 from hvdscale.training.job import sketch
 from hvdscale.workers.group import Lone
-from hvdscale.workload import build_model
+from hvdscale.workload import Card, build_model
 from hvdscale.workloads import find
-from hvdscale.workloads.card import Card
 
 from .test_train_command import TRAIN
 

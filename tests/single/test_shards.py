@@ -6,8 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from hvdscale.plan.shards import Stream, epoch_order, even_bounds, group_bounds, step_passes
-from hvdscale.streams import stream_key
+from hvdscale.plan.shards import Stream, epoch_order, even_bounds, group_bounds, step_passes, stream_key
 
 SIZES = [(1, 1), (2, 1), (7, 1), (7, 3), (7, 7), (53, 8), (53, 53), (60, 12), (60, 59), (101, 100)]     # (n, B)
 

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from hvdscale.plan.settings import Settings, tomllib
 from hvdscale.errors import UsageError
-from hvdscale.sweep.file import read_sweep
-from hvdscale.sweep.record import check_same
-from hvdscale.sweep.located import key_lines
 from hvdscale.plan.search_space import draws
+from hvdscale.plan.settings import Settings, tomllib
+from hvdscale.sweep.file import read_sweep
+from hvdscale.sweep.located import key_lines
+from hvdscale.sweep.record import check_same
 
 WHOLE = """\
 workload = "mnist/simple_cnn"

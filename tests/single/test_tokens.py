@@ -14,7 +14,8 @@ import pytest
 
 from hvdscale.errors import DataError, UsageError
 from hvdscale.plan.shards import Visits
-from hvdscale.workloads import cache as caches, tokens
+from hvdscale.workloads import cache as caches
+from hvdscale.workloads import tokens
 from hvdscale.workloads.readers import text as reader
 from hvdscale.workloads.readers.text import Text
 from hvdscale.workloads.tokens import IGNORED, Mapped, SentenceSplit, StreamSplit, open_cache

@@ -10,15 +10,15 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hvdscale.plan.settings import Settings
+from hvdscale.data.splits import refuse_not_finite
 from hvdscale.errors import DataError, UsageError
-from hvdscale.training.evaluate import Evaluator
+from hvdscale.plan.settings import Settings
 from hvdscale.plan.shards import Visits
+from hvdscale.training.evaluate import Evaluator
 from hvdscale.workers.group import Lone
 from hvdscale.workload import bound_loss, build_model, measured, problems, to_device
 from hvdscale.workloads import translation
 from hvdscale.workloads.tokens import IGNORED
-from hvdscale.data.splits import refuse_not_finite
 from tests.conftest import DATA, lacks
 from tests.single.made_translations import folder_of, load, model_of, sentences, write
 from tests.single.made_workers import on_each

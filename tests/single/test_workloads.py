@@ -9,15 +9,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hvdscale.plan.settings import Settings
 from hvdscale.errors import DataError, PlanError, UsageError, WorkloadError
-from hvdscale.training.job import prepare, with_data
+from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
 from hvdscale.plan.shards import Visits
+from hvdscale.training.job import prepare, with_data
 from hvdscale.workers.group import Lone
-from hvdscale.workload import (
-    Batch, Classification, Data, MapSplit, Split, bound_loss, build_model, load_data, measured, problems,
-    smoothed_cross_entropy, summarized)
+from hvdscale.workload import (Batch, Classification, Data, MapSplit, Split, bound_loss, build_model, load_data,
+                               measured, problems, smoothed_cross_entropy, summarized)
 from hvdscale.workloads import find, names
 from tests.parallel import toy
 from tests.single.made_jobs import Tokens

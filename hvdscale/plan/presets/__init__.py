@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib.resources
 from pathlib import Path
 
-from ..settings import read_toml
 from ...errors import UsageError
+from ..settings import read_toml
 
 FOLDER = importlib.resources.files(__name__)
 
