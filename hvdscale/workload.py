@@ -25,8 +25,8 @@ from .data.splits import Batch, Data, Draws, MapSplit, Split, tensors_of, to_dev
 from .errors import DataError, HvdscaleError, PlanError, UsageError, WorkloadError
 
 __all__ = ["Batch", "Card", "Classification", "Data", "Draws", "MapSplit", "Split", "Workload", "bound_loss",
-           "build_model", "load_data", "mean_metrics", "measured", "problems", "smoothed_cross_entropy", "summarized", "tensors_of",
-           "to_device"]
+           "build_model", "load_data", "mean_metrics", "measured", "problems", "smoothed_cross_entropy", "summarized",
+           "tensors_of", "to_device"]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from hvdscale.plan.schedule import Schedule
 from hvdscale.plan.settle import Place
 from tests.single.made_plans import DEFAULTS, TRAIN, WORKLOAD, settled
 
+
 # the batch
 
 @pytest.mark.parametrize("workers, local, accumulate", list(itertools.product([1, 2, 3, 8], [1, 5, 16], [1, 2, 4])))
