@@ -12,8 +12,8 @@ import numpy as np
 
 from ..log.schema import Status
 from .base_rates import rates_of, scales_with_momentum
+from .best_of_n import best_of
 from .intervals import CONFIDENCE, Estimate
-from .minimum import best_of
 from .regimes import USEFUL_WITHIN
 from .search import BestOf, best_of_n
 from .studies import Study, outcomes

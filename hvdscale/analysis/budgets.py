@@ -19,8 +19,8 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import UsageError
+from .best_of_n import smallest_interval
 from .intervals import CONFIDENCE
-from .minimum import smallest_interval
 from .search import BestOf, best_of_n
 from .steps import Estimate
 from .studies import Study, best_metric
@@ -256,7 +256,7 @@ def curve_of_n(values: np.ndarray, minimizes: bool) -> tuple[BestOf, ...]:
 
 
 def best_value_of(values: np.ndarray, minimizes: bool, confidence=CONFIDENCE) -> Estimate:
-    """The median best of as many trials as there are values, with its interval, see minimum.py: on a log scale where
+    """The median best of as many trials as there are values, with its interval, see best_of_n.py: on a log scale where
     all are above 0, else on a linear one."""
     value = float(values.min() if minimizes else values.max())
     if len(values) < 2:

@@ -29,7 +29,7 @@ from ..log.schema import Status
 from ..target import Target
 from .intervals import (CONFIDENCE, NONE, Estimate, geometric_mean, hull, mean_interval, paired_ratio_interval, pooled,
                         pooled_paired, quotient, ratio_interval)
-from .pools import SPEED
+from .pooled_variance import SPEED
 from .steps import Cell, cell_of, run_of
 from .trials import Trial, Workload, by_workload
 

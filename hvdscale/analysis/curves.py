@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..target import Target
+from .best_of_n import best_of, common_trials
 from .intervals import CONFIDENCE, Estimate
-from .minimum import best_of, common_trials
 from .regimes import BatchPoint, Regimes, regimes_of
+from .report_data import Options
 from .results import searched
-from .sections import Options
 from .studies import Study, outcomes
 from .trials import Workload
 

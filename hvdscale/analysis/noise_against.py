@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .interval_arithmetic import over
 from .noise import Noise, NoiseScale
-from .products import over
 from .steps import Estimate
 from .trials import Workload
 

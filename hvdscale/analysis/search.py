@@ -20,8 +20,8 @@ from ..log.schema import PRUNED, Status
 from ..plan.search_space import Parameter, acts
 from ..plan.settings import KEYS
 from ..target import Target
+from .best_of_n import middle_ranks
 from .intervals import CONFIDENCE
-from .minimum import middle_ranks
 from .steps import Estimate, estimate, run_of, samples_of
 from .trials import Trial, Workload
 

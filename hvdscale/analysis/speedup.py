@@ -19,7 +19,7 @@ from fractions import Fraction
 import numpy as np
 
 from .intervals import CONFIDENCE, NONE, Estimate, hull, paired_ratio_interval, quotient, ratio_interval
-from .pools import SPEED, updates
+from .pooled_variance import SPEED, updates
 from .steps import Cell, known
 
 WEAK = "weak"       # the same number of examples a worker: B grows with W

@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from ..log.schema import Status
+from .best_of_n import best_of
 from .intervals import CONFIDENCE, NONE, UNKNOWN, Estimate, geometric_mean, geometric_median, mean_interval, quotient
-from .minimum import best_of
-from .pools import Pools
+from .pooled_variance import Pools
 from .trials import Trial
 
 

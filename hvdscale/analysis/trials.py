@@ -22,7 +22,7 @@ from ..log.plan_text import plan_at, read_plan
 from ..log.schema import PRUNED, Status
 from ..plan.scaling import TUNED
 from .noise import NoiseSteps, read_noise
-from .parts import StepParts, read_parts
+from .step_breakdown import StepParts, read_parts
 
 _ENCODER = json.JSONEncoder(sort_keys=True)
 _READ = ("id", "status", "stop_reason", "dataset", "model", "optimizer", "global_batch", "workers", "seed", "plan")

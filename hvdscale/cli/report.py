@@ -10,8 +10,8 @@ from ..analysis.budgets import Budget
 from ..analysis.intervals import CONFIDENCE
 from ..analysis.published import read as read_published
 from ..analysis.regimes import PERFECT_WITHIN, USEFUL_WITHIN
+from ..analysis.report_data import Options
 from ..analysis.rules import RULES, TOLERANCE, Rule
-from ..analysis.sections import Options
 from ..errors import UsageError
 from ..formatting.progress import Progress
 from ..report.make import FORMATS, make

@@ -13,8 +13,8 @@ import click
 from ..errors import HvdscaleError, TrialsError, UsageError, WorkersError
 from ..plan.settings import Settings, checked, parse_assignments
 from ..sweep.file import Sweep, read_sweep
-from ..sweep.guard import guard
 from ..sweep.ledger import Ledger
+from ..sweep.respawn import guard
 from ..sweep.settings import FREE_SETTINGS
 from ..system.lock import this_process
 from ..training.display import on_terminal

@@ -23,9 +23,9 @@ from ..errors import HvdscaleError
 from ..workers.launch import find_launcher, launch_command, launch_environment
 from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
 from .played import bare, environment, on_host, play
+from .probe_step import Sample, make_sample
 from .ranks import (COMPARED, RANK, WORKERS, Entry, broken, differing, digest, not_the_same, same_on_ranks,
                     why_not_the_same)
-from .sample import Sample, make_sample
 
 PATIENCE = 60.0             # seconds that a child may take
 STALL_SECONDS = 3.0

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 from ..training.job import Job
 from ..workers.group import Lone
+from .caveats import notes
 from .children import Asked, OtherRank, Stop
 from .examples import shards
 from .finding import ENDED, FAILED, Finding, carried_out
-from .notes import notes
 from .padding import padding
 from .passes import batch_norm, gradients, last_batch, losses, random_numbers
+from .probe_step import EXAMPLES, Sample, make_sample
 from .ranks import COMPARED, RANK, digest, same_on_ranks, why_not_the_same
-from .sample import EXAMPLES, Sample, make_sample
 from .settings import decay, learning_rate
 from .state import checkpoint, evaluation
 

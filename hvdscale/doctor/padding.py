@@ -20,7 +20,7 @@ from ..plan.shards import Pass, Visits, group_bounds
 from ..update.precision import PARAMETERS
 from ..workload import bound_loss, measured
 from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding
-from .sample import Sample, outputs, passing
+from .probe_step import Sample, outputs, passing
 
 NAME = "padding"
 MEASURED = 16               # examples of an evaluated split, whose batches are looked at

@@ -17,9 +17,9 @@ from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
 from ..workers.group import Lone
 from ..workload import bound_loss
-from .crew import on_each
 from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
-from .sample import Difference, Sample, cuts, distance, first_difference, mean_gradient, passing, step_of
+from .probe_step import Difference, Sample, cuts, distance, first_difference, mean_gradient, passing, step_of
+from .simulated_workers import on_each
 
 OWN_GENERATOR = ("loss or model draws from a generator of its own, without a seed or seeded by the time, or keeps a "
                  "state from one pass to the next")

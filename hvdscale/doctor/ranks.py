@@ -15,7 +15,7 @@ from ..training.evaluate import Evaluator
 from ..workers.group import Lone
 from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
 from .passes import random_numbers
-from .sample import Sample, distance, mean_gradient
+from .probe_step import Sample, distance, mean_gradient
 
 NAME, JOB = "ranks", "the job, loaded and built,"
 DIGESTED = 8                # examples of a split whose values and metrics the ranks compare

@@ -10,7 +10,7 @@ from ..plan.plan import Plan
 from ..training.job import Job
 from ..update.optimizers import make_optimizer, norms_and_biases
 from .finding import FAILED, PASSED, Finding
-from .sample import Sample
+from .probe_step import Sample
 
 LOOKED_AT = 100_000         # steps whose rate is computed, at most
 

@@ -19,9 +19,9 @@ from ..update.precision import PARAMETERS
 from ..update.step import DataParallelStep
 from ..workers.group import Lone
 from ..workload import measured
-from .crew import on_each
 from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding
-from .sample import Sample
+from .probe_step import Sample
+from .simulated_workers import on_each
 
 BEFORE = 2                  # steps before the checkpoint
 MEASURED = 100              # examples of a split that are measured, at most

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..errors import LogError
 from ..log import segments
-from ..log.compact import CHUNK_ROWS, SMALL_BYTES, show
+from ..log.closed_file import CHUNK_ROWS, SMALL_BYTES, show
 from ..log.files import BOUNDS, TYPES, create_column, write_attribute, write_root_attributes
 from ..log.schema import TABLES, Column
 from ..system.cores import usable_cores

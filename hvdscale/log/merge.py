@@ -16,7 +16,7 @@ from ..errors import LogError
 from ..system.files import TEMPORARY
 from ..system.lock import Lock
 from . import segments
-from .compact import CompactFile, show
+from .closed_file import CompactFile, show
 from .reader import Log, Table, absent, in_order, read_log
 from .schema import SOURCE, TABLES, Column
 

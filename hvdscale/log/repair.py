@@ -20,7 +20,7 @@ from ..system.files import TEMPORARY
 from ..system.lock import Lock
 from . import segments
 from .check import check
-from .compact import merged_attributes, show, write_log
+from .closed_file import merged_attributes, show, write_log
 from .files import open_file, part_of, read_attribute, reading, rows_within, superblock
 from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type
 from .mend import LOST, LOST_TEXTS, lost_entries, mend

@@ -27,7 +27,7 @@ from ..errors import LogError
 from ..system.files import TEMPORARY, sync_directory
 from ..system.lock import Lock
 from . import segments
-from .compact import finish_segments
+from .closed_file import finish_segments
 from .files import BOUNDS, create, create_column, first_line, save
 from .schema import TABLES, Status, columns
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..analysis.compare import BEST, OK, REGRESSION, SECONDS, STEPS, UNTOLD, ComparedCell, Comparison, Test
-from ..analysis.pools import SPEED
+from ..analysis.pooled_variance import SPEED
 from ..formatting.numbers import NARROWEST, counted, listed, number, percent, ratio, span, whole
 from .differences import how_they_differ
 from .tables import WIDTH, Cell, Column, Row, Table, as_values, finite, keys_of

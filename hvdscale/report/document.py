@@ -9,13 +9,13 @@ import numpy as np
 
 from .. import __version__
 from ..analysis.curves import curve_of
-from ..analysis.explore import explore
 from ..analysis.intervals import OWN_FROM
 from ..analysis.noise_against import noise_against
 from ..analysis.regimes import batches_of
-from ..analysis.sections import Group, Options, Section, cells_of
+from ..analysis.report_data import Group, Options, Section, cells_of
 from ..analysis.step_time import StepTimes, timings_of
 from ..analysis.steps_curve import points_of, steps_curve
+from ..analysis.target_slider import explore
 from ..analysis.worker_plan import Request, plan_of
 from ..formatting.numbers import counted
 from ..formatting.progress import quiet

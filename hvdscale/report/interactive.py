@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..analysis.explore import Explored
+from ..analysis.target_slider import Explored
 from ..formatting.numbers import counted
 from ..log.schema import Status
 from .drawing import shade

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
 from textwrap import fill
 
-from ..analysis.direction import check_direction
-from ..analysis.sections import Options, analyse, refuse_unknown
+from ..analysis.metric_direction import check_direction
+from ..analysis.report_data import Options, analyse, refuse_unknown
 from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
 from ..errors import HvdscaleError, LogError, UsageError

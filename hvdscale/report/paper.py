@@ -16,7 +16,7 @@ from ..analysis.best_points import (EFFECTIVE, LEARNING_RATE, MOMENTUM, best_of_
                                     is_varied, split_by)
 from ..analysis.budgets import Budget, best_under
 from ..analysis.curves import curve_of
-from ..analysis.sections import Options
+from ..analysis.report_data import Options
 from ..errors import UsageError
 from ..formatting.numbers import counted, listed, round_number
 from ..formatting.progress import quiet

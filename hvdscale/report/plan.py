@@ -15,7 +15,7 @@ from textwrap import fill
 
 from .. import __version__
 from ..analysis.curves import curve_of
-from ..analysis.sections import Options, analyse
+from ..analysis.report_data import Options, analyse
 from ..analysis.steps_curve import points_of, points_of_both
 from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials

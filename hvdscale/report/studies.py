@@ -14,13 +14,13 @@ import numpy as np
 from ..analysis.base_rates import both_readings
 from ..analysis.budgets import Budget, best_under, common_budgets
 from ..analysis.curves import Curve, curve_of, measured_curve
-from ..analysis.direction import SMALLER, better
+from ..analysis.metric_direction import SMALLER, better
 from ..analysis.noise_against import best_known, noise_against
 from ..analysis.quality import quality_of
+from ..analysis.report_data import Options, Section
 from ..analysis.results import results_of
 from ..analysis.rules import RULES, TOLERANCE, Rule, rules_of
 from ..analysis.search import Search
-from ..analysis.sections import Options, Section
 from ..analysis.studies import Study
 from ..analysis.trials import Workload
 from ..errors import UsageError

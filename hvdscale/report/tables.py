@@ -11,7 +11,7 @@ import math
 import textwrap
 from dataclasses import dataclass
 
-from ..analysis.parts import NAMES
+from ..analysis.step_breakdown import NAMES
 from ..formatting.escaping import as_cell
 from ..formatting.numbers import RANGE, listed, number, percent, ratio, span, spread, whole
 from . import words

@@ -6,10 +6,10 @@ import math
 from ..analysis.intervals import OWN_FROM
 from ..analysis.noise import LEAST_STEPS
 from ..analysis.noise_against import best_known
-from ..analysis.parts import MOST_ROWS
-from ..analysis.pools import SPEED, stand_out, updates
+from ..analysis.pooled_variance import SPEED, stand_out, updates
 from ..analysis.search import STEPS
 from ..analysis.speedup import WEAK
+from ..analysis.step_breakdown import MOST_ROWS
 from ..analysis.steps import run_of
 from ..formatting.numbers import capital, counted, exact, in_brackets, listed, number, percent, ratio, spread, whole
 from ..log.schema import Status

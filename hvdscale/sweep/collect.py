@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import LogError
-from ..log.compact import CompactFile, show
+from ..log.closed_file import CompactFile, show
 from ..log.merge import joined, source_of
 from ..log.reader import Log, Table, absent, current_rows, read_log
 from ..log.schema import SOURCE, TABLES, Column, Status, columns

@@ -27,7 +27,7 @@ from ..plan.metaparameters import TUNABLE
 from ..plan.scaling import exponent, lr_factor
 from ..plan.search_space import SCALES, TYPES, Parameter, discrete
 from ..plan.settings import KEYS, check, key_type
-from .located import Table
+from .toml_errors import Table
 
 TABLES = ("model_args", "optimizer_args")       # each entry of these, too
 SEARCHABLE = tuple(name for name in KEYS if name in TUNABLE - {"optimizer"}

@@ -14,7 +14,7 @@ from ..log.schema import Status
 from ..training.display import Quiet
 from ..workers.group import Lone
 from .ledger import Ledger, Owner, Result
-from .rules import FIRST_REPEAT, State, failed_alike, settle, threshold, winner
+from .pruning import FIRST_REPEAT, State, failed_alike, settle, threshold, winner
 from .studies import Settled
 from .trial import Trials
 

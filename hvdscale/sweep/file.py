@@ -31,9 +31,9 @@ from ..plan.search_space import Parameter
 from ..plan.settings import KEYS, OPTIMIZERS, Settings
 from ..target import Target
 from .dimensions import Dimension, Spec, parameter_tables, settle
-from .located import REQUIRED, Table, read_table
-from .rules import FIRST_REPEAT
+from .pruning import FIRST_REPEAT
 from .settings import BUDGETS, ELSEWHERE, OF_DATA, Keys, checked_key, read_settings, refuse_untaken, takes
+from .toml_errors import REQUIRED, Table, read_table
 
 STEPS = "steps"         # the objective: fewest steps to the strictest target
 GRID = ("eval_every", "eval_every_epochs")

@@ -11,7 +11,7 @@ from ..formatting.escaping import printable
 from ..formatting.numbers import duration
 from ..training.display import Quiet
 from .farm import Standing
-from .rules import FAILED, REPLACED
+from .pruning import FAILED, REPLACED
 from .studies import Settled
 
 LINE_SECONDS, BLOCK_SECONDS = 10.0, 1.0

@@ -14,15 +14,15 @@ from ..workers.group import Lone
 from ..workers.launch import Process
 from ..workload import Data, Workload
 from ..workloads import find
+from .close_studies import Finisher
 from .estimate import estimates, table
 from .farm import Farm, Shard, Standing
 from .file import Study, Sweep
-from .finish import Finisher
 from .ledger import Ledger, Owner
 from .progress import Progress
-from .record import keep_record, refuse_other
-from .rules import FAILED
+from .pruning import FAILED
 from .studies import Settled, plan_of, settle_study
+from .sweep_identity import keep_record, refuse_other
 from .trial import Trials
 
 

@@ -9,7 +9,7 @@ from ..plan.plan import EXECUTION
 from ..plan.scaling import TUNED
 from ..plan.search_space import Parameter
 from ..plan.settings import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, OPTIMIZER_KEYS, OPTIMIZERS, Settings, check
-from .located import Table
+from .toml_errors import Table
 
 BUDGETS = ("steps", "epochs", "examples", "seconds")
 # what is no setting of a sweep, and where its file says it

@@ -20,7 +20,7 @@ from ..plan.shards import Stream, stream_key
 from ..workload import Workload
 from .file import Study, Sweep
 from .ledger import kept, put
-from .rules import FIRST_REPEAT
+from .pruning import FIRST_REPEAT
 from .settings import FREE_SETTINGS
 
 

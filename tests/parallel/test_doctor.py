@@ -7,8 +7,8 @@ import pytest
 from hvdscale.doctor.children import Asked, OtherRank
 from hvdscale.doctor.finding import FAILED, PASSED
 from hvdscale.doctor.played import environment
+from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import PROCESS, RANK, WORKERS, digest
-from hvdscale.doctor.sample import make_sample
 from hvdscale.training.job import prepare
 from hvdscale.workers.group import Lone
 from tests.conftest import launcher_command

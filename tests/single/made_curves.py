@@ -11,9 +11,9 @@ from functools import lru_cache
 import numpy as np
 from scipy.stats import binom, nct, norm, qmc
 
+from hvdscale.analysis.best_of_n import best_of
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, OVERHEAD, steps_at
 from hvdscale.analysis.intervals import pooled
-from hvdscale.analysis.minimum import best_of
 from hvdscale.analysis.regimes import PERFECT_WITHIN, USEFUL_WITHIN, regimes_of
 from hvdscale.analysis.steps import estimate
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from hvdscale.analysis.landscape import valley
-from hvdscale.analysis.minimum import best_of
+from hvdscale.analysis.best_of_n import best_of
+from hvdscale.analysis.lr_response import valley
 from hvdscale.analysis.studies import outcomes, studies_of
 from hvdscale.log.schema import Status
 from hvdscale.target import Target

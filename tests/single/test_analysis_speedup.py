@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.regimes import batches_of
-from hvdscale.analysis.sections import Options, analyse
+from hvdscale.analysis.report_data import Options, analyse
 from hvdscale.analysis.speedup import STRONG, WEAK
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from hvdscale.analysis.best_of_n import best_of
 from hvdscale.analysis.curves import curve_of, point_of
-from hvdscale.analysis.minimum import best_of
-from hvdscale.analysis.sections import Options, analyse
+from hvdscale.analysis.report_data import Options, analyse
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.schema import Status

@@ -13,17 +13,17 @@ import torch
 from click.testing import CliRunner
 
 from hvdscale.cli.doctor import command, say_on
-from hvdscale.doctor.crew import on_each
+from hvdscale.doctor.caveats import notes
 from hvdscale.doctor.examine import Examination, in_this_process
 from hvdscale.doctor.examples import shards
 from hvdscale.doctor.finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding, carried_out
-from hvdscale.doctor.notes import notes
 from hvdscale.doctor.padding import padding
 from hvdscale.doctor.passes import gradients, last_batch, losses
+from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import PROCESS, RANK, broken, digest, same_on_ranks, why_not_the_same
 from hvdscale.doctor.report import render, render_findings
-from hvdscale.doctor.sample import make_sample
 from hvdscale.doctor.settings import decay, learning_rate
+from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.doctor.state import checkpoint, evaluation
 from hvdscale.training.job import prepare
 from hvdscale.workers.group import Lone

@@ -2,8 +2,8 @@
 import numpy as np
 import pytest
 
-from hvdscale.analysis.explore import MOST_STOPS, easier, explore, stops_of
 from hvdscale.analysis.studies import outcomes, studies_of
+from hvdscale.analysis.target_slider import MOST_STOPS, easier, explore, stops_of
 from hvdscale.log.schema import Status
 from hvdscale.target import Target
 from tests.single.made_logs import log, trial

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from hvdscale.analysis.minimum import best_of, smallest_interval
+from hvdscale.analysis.best_of_n import best_of, smallest_interval
 from tests.single.made_curves import LANDSCAPES, by_bootstrap, searches_of
 
 NAN, INF = math.nan, math.inf

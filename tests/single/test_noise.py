@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.noise import NoiseSteps, fieller, noise_of, noise_scale, read_noise, unbiased_pair
-from hvdscale.analysis.sections import analyse
+from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log

@@ -5,9 +5,9 @@ import re
 import pytest
 from click.testing import CliRunner
 
+from hvdscale.analysis.interval_arithmetic import over, times
 from hvdscale.analysis.noise import Noise, NoiseScale
 from hvdscale.analysis.noise_against import noise_against
-from hvdscale.analysis.products import over, times
 from hvdscale.analysis.steps import Estimate
 from hvdscale.cli.report import main
 from hvdscale.report.noise_words import noise_against_table, noise_said

@@ -8,8 +8,8 @@ import pytest
 from hvdscale.analysis.budgets import Budget
 from hvdscale.analysis.quality import (BATCHES, STOPPED, UNFINISHED, detectable_rise, isotonic, quality_of,
                                        rise_p_value, rise_share, split)
+from hvdscale.analysis.report_data import Options
 from hvdscale.analysis.search import best_of_n
-from hvdscale.analysis.sections import Options
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
 from hvdscale.report.quality import quality_said, quality_table

@@ -9,7 +9,7 @@ import pytest
 from hvdscale.analysis import published as box
 from hvdscale.analysis.curves import measured_curve
 from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, ordering_of
-from hvdscale.analysis.sections import analyse
+from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.steps import Estimate
 from hvdscale.analysis.trials import Workload, read_trials
 from hvdscale.errors import UsageError

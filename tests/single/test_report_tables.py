@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.analysis.intervals import Estimate
-from hvdscale.analysis.sections import Options, analyse
+from hvdscale.analysis.report_data import Options, analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.plan import main as plan
 from hvdscale.cli.report import main
@@ -196,7 +196,7 @@ def test_several_targets_show_a_step_s_time_once():
 
 
 def test_a_log_of_too_many_steps_says_that_their_parts_are_left_out(monkeypatch):
-    monkeypatch.setattr("hvdscale.analysis.parts.MOST_ROWS", 3)
+    monkeypatch.setattr("hvdscale.analysis.step_breakdown.MOST_ROWS", 3)
     [section] = sections(log(parted(1)))
     assert "step-time" not in [table.name for table in tables_of(section)]
     assert left_out(section) == ("Where a step's time goes is left out of logs with more than 2,000,000 steps.",)

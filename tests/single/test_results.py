@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.budgets import Budget
-from hvdscale.analysis.direction import better, check_direction
+from hvdscale.analysis.metric_direction import better, check_direction
 from hvdscale.analysis.results import best_measurements, published, results_of, searched, steps_to_result
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import log_expit
 
-from hvdscale.analysis.landscape import _PRIOR, Landscape, _Trials, landscape_of, valley
+from hvdscale.analysis.lr_response import _PRIOR, Landscape, _Trials, landscape_of, valley
 from hvdscale.analysis.rules import (FEW, KEPT, LOST, OPEN, OUTSIDE, RUNS, UNKNOWN, BestRate, Rule, RuleCost,
                                      exponent_of, rules_of)
 from hvdscale.analysis.steps import Estimate
@@ -377,7 +377,7 @@ def test_an_exponent_needs_three_batches():
 @pytest.mark.slow
 @pytest.mark.parametrize("shape, noise, keep", [("valley", 0.25, 5), ("valley", 0.6, None), ("squares", 0.25, 5)])
 def test_intervals_of_the_loss_cover_the_truth_and_verdicts_are_seldom_wrong(shape, noise, keep, sweeps=60):
-    from hvdscale.analysis.landscape import landscapes_of
+    from hvdscale.analysis.lr_response import landscapes_of
     random = np.random.default_rng(0)
     inside = known = wrong = 0
     for _ in range(sweeps):

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
+from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.search import MET, BestOf, best_of_n, bound_of, searches_of, tells_of
-from hvdscale.analysis.sections import analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.formatting.numbers import RANGE
 from hvdscale.log.schema import PRUNED, Status

@@ -10,8 +10,8 @@ from hvdscale.errors import UsageError
 from hvdscale.plan.search_space import draws
 from hvdscale.plan.settings import Settings, tomllib
 from hvdscale.sweep.file import read_sweep
-from hvdscale.sweep.located import key_lines
-from hvdscale.sweep.record import check_same
+from hvdscale.sweep.sweep_identity import check_same
+from hvdscale.sweep.toml_errors import key_lines
 
 WHOLE = """\
 workload = "mnist/simple_cnn"

@@ -9,7 +9,7 @@ import pytest
 from hvdscale.errors import LogError
 from hvdscale.log.schema import Status
 from hvdscale.sweep.ledger import Result
-from hvdscale.sweep.rules import ALIKE, FIRST_REPEAT, Outcome, failed_alike, settle, threshold, winner
+from hvdscale.sweep.pruning import ALIKE, FIRST_REPEAT, Outcome, failed_alike, settle, threshold, winner
 
 TARGET, EVERY, BUDGET, MAX_DRAWS = "val/error<0.02", 5, 60, 40
 STATUS = {"met": Status.COMPLETE, "budget": Status.COMPLETE, "diverged": Status.INFEASIBLE}

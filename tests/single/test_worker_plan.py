@@ -4,14 +4,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hvdscale.analysis.sections import analyse
+from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.step_laws import PARTIAL_RING, Parameters
 from hvdscale.analysis.step_time import BOUNDED, EXTRAPOLATED, INTERPOLATED, MEASURED
 from hvdscale.analysis.steps import Estimate
 from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, points_of_curve, quantiles, steps_curve
 from hvdscale.analysis.trials import read_trials
-from hvdscale.analysis.worker_plan import (AT_ONCE, MODEL, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, NoPlan, Request,
-                                           hull, plan_of, plans_of)
+from hvdscale.analysis.worker_plan import (AT_ONCE, MODEL, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, NoPlan, Request, hull,
+                                           plan_of, plans_of)
 from hvdscale.target import Target
 from tests.single.made_logs import SQNORMS, log, trial
 

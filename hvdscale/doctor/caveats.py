@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from ..training.job import Job
 from ..update.model import how_to_be_faster
-from .sample import Sample
+from .probe_step import Sample
 
 
 def notes(job: Job, sample: Sample) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from ..system.lock import Lock
 from .collect import LOCK_ATTEMPTS, Chosen, collect
 from .farm import Standing
 from .file import Sweep
-from .rules import FAILED
+from .pruning import FAILED
 from .studies import Settled
 from .tuned import write_tuned
 
