@@ -11,7 +11,7 @@ from ..analysis.steps import Estimate
 from ..analysis.steps_curve import StepsPoint
 from ..analysis.worker_plan import Request
 from ..errors import UsageError
-from ..report.plan import FORMATS, make_plan
+from ..report.plan.make import FORMATS, make_plan
 from ..target import Target
 from .common import Command, confidence_of, echo, formats_of, version_option
 

@@ -25,9 +25,9 @@ from .curves import fit_table
 from .drawing import Figure
 from .figures import figures_of
 from .file_names import section_name, slug, unique
-from .interactive import Explorer, explorer_of
 from .noise_words import noise_against_table, noise_said
-from .plan_words import crowded_said, picks_said
+from .page.interactive import Explorer, explorer_of
+from .plan.words import crowded_said, picks_said
 from .search import lines
 from .search_tables import tables_of_searches
 from .studies import (About, Asked, View, are_searched, chapters_of, own_targets, paper_targets, tells, view_of,

@@ -207,7 +207,7 @@ def write(document: Document, out, formats=FORMATS, tell=quiet):
             values = json.dumps(as_json(document, bool(kinds)), indent=1 if short else None, allow_nan=False)
             yield put_file(os.path.join(out, "report.json"), values + "\n")
     if "html" in formats:
-        from .html import as_html
+        from .page.html import as_html
         yield put_file(os.path.join(out, "report.html"), as_html(document, tell))
 
 

@@ -29,10 +29,10 @@ from ..log.plan_text import OF_SEARCH
 from ..target import Target
 from .budgets import base_rates_table, budgets_said, budgets_table
 from .budgets import trials_table as budget_trials_table
-from .compare_published import published_views
 from .curves import curve_table, fit_table
 from .drawing import Figure
 from .noise_words import noise_against_table, noise_said
+from .published.compare import published_views
 from .quality import quality_said, quality_table
 from .regimes import curve_said
 from .results import tables_of_results
@@ -184,7 +184,7 @@ def _noise(about):
 
 def _figures(about):
     """Every kind of figure of a workload."""
-    from .paper import workload_figures
+    from .published.paper import workload_figures
     others = [about.curve_to(target) for target in about.others if about.first]
     return workload_figures([about.curve, *others], about.options, about.first, about.asked.budgets)
 
@@ -211,13 +211,13 @@ def chapters_of(abouts: Sequence[About], repeats: Sequence[Section], studies: Se
         found = published_views([*(about.curve for about in abouts), *measured], name, noise)
         yield f"Beside published results: {name}", View(found.said, found.tables, (), partial(tuple, found.figures))
     if asked.paper:
-        from .paper import figures
+        from .published.paper import figures
         found = figures(studies, paper=asked.paper, options=options, tell=tell)
         yield f"The figures of {asked.paper}", View(found.left_out, find=partial(tuple, found.figures))
 
 
 def _families(curves):
-    from .paper import family_figures
+    from .published.paper import family_figures
     return family_figures(curves)
 
 
@@ -253,7 +253,7 @@ def paper_targets(paper: str | None, workload: Workload) -> tuple[Target, ...]:
     """The first target that a paper has for a workload."""
     if paper is None:
         return ()
-    from .paper import PAPERS
+    from .published.paper import PAPERS
     if paper not in PAPERS:
         raise UsageError(f"--paper {paper}: there is no such paper; choose one of {', '.join(PAPERS)}")
     names, sheets = PAPERS[paper].names_of(workload), PAPERS[paper].FIGURES

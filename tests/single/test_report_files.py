@@ -6,10 +6,10 @@ import json
 import pytest
 
 from hvdscale.analysis.trials import Workload
-from hvdscale.report.compare_published import published_views
 from hvdscale.report.file_names import LONGEST_FILE, section_name, unique
 from hvdscale.report.make import make
-from hvdscale.report.paper import family_figures
+from hvdscale.report.published.compare import published_views
+from hvdscale.report.published.paper import family_figures
 from hvdscale.target import Target
 from tests.single.made_logs import log, save, trial
 from tests.single.test_paper_figures import NET, TARGET, curve_of, replace, sweep

@@ -12,8 +12,8 @@ from hvdscale.log.reader import read_log
 from hvdscale.report import differences
 from hvdscale.report import studies as studies_module
 from hvdscale.report.document import as_json
-from hvdscale.report.html import _detail
 from hvdscale.report.make import on_screen, read
+from hvdscale.report.page.html import _detail
 from hvdscale.report.studies import Asked, are_searched
 from hvdscale.target import Target
 from tests.single.made_archives import write_big_log

@@ -15,7 +15,7 @@ from hvdscale.plan.search_space import Parameter, discrete
 from hvdscale.report.document import as_json, document_of
 from hvdscale.report.drawing import render
 from hvdscale.report.figures import figures_of
-from hvdscale.report.html import as_html
+from hvdscale.report.page.html import as_html
 from hvdscale.report.search import lines
 from hvdscale.report.search_tables import tables_of_searches
 from hvdscale.report.tables import as_csv, as_text, tables_of

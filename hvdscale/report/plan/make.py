@@ -13,25 +13,25 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from textwrap import fill
 
-from .. import __version__
-from ..analysis.curves import curve_of
-from ..analysis.report_data import Options, analyse
-from ..analysis.steps_curve import points_of, points_of_both
-from ..analysis.studies import studies_of
-from ..analysis.trials import read_trials
-from ..analysis.worker_plan import NoPlan, WorkerPlan, plans_of
-from ..errors import LogError, UsageError
-from ..formatting.numbers import counted
-from ..log.plan_text import OF_SEARCH
-from .drawing import Figure, render
-from .file_names import section_name, target_name
-from .make import open_all
-from .make import put_file as put
-from .make import refuse_no_folder
-from .plan_figures import EAGER, figures_of_plan
-from .plan_tables import model_table, plan_table
-from .plan_words import no_plan_said, summary, title
-from .tables import WIDTH, Table, as_csv, as_text, as_values, finite, trial_list
+from ... import __version__
+from ...analysis.curves import curve_of
+from ...analysis.report_data import Options, analyse
+from ...analysis.steps_curve import points_of, points_of_both
+from ...analysis.studies import studies_of
+from ...analysis.trials import read_trials
+from ...analysis.worker_plan import NoPlan, WorkerPlan, plans_of
+from ...errors import LogError, UsageError
+from ...formatting.numbers import counted
+from ...log.plan_text import OF_SEARCH
+from ..drawing import Figure, render
+from ..file_names import section_name, target_name
+from ..make import open_all
+from ..make import put_file as put
+from ..make import refuse_no_folder
+from ..tables import WIDTH, Table, as_csv, as_text, as_values, finite, trial_list
+from .figures import EAGER, figures_of_plan
+from .tables import model_table, plan_table
+from .words import no_plan_said, summary, title
 
 FORMATS = ("json", "csv", "svg", "png")
 

@@ -10,10 +10,10 @@ import zlib
 from html import escape
 from importlib import resources
 
-from ..analysis.intervals import OWN_FROM
-from ..formatting.numbers import RANGE, counted, listed
-from ..formatting.progress import quiet
-from .drawing import BLUE, GREEN, ORANGE, colors_on_dark, render
+from ...analysis.intervals import OWN_FROM
+from ...formatting.numbers import RANGE, counted, listed
+from ...formatting.progress import quiet
+from ..drawing import BLUE, GREEN, ORANGE, colors_on_dark, render
 
 MOST_NAMED = 10             # trials under a figure that are named at once
 SHORTER = (                 # what a tag of an SVG on a page can do without

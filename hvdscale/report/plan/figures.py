@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.step_time import MEASURED
-from ..formatting.numbers import counted, duration, unit_of
-from .drawing import BLUE, GREEN, MUTED, ORANGE, PURPLE, Figure, draw_arrow, explain_crowded, log2_axis, set_ticks
-from .plan_words import CROWDED, ROLES
-from .tables import POLLUX
+from ...analysis.step_time import MEASURED
+from ...formatting.numbers import counted, duration, unit_of
+from ..drawing import BLUE, GREEN, MUTED, ORANGE, PURPLE, Figure, draw_arrow, explain_crowded, log2_axis, set_ticks
+from ..tables import POLLUX
+from .words import CROWDED, ROLES
 
 LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}
 EAGER = "Eager, Zahorjan and Lazowska 1989"

@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.step_time import EXTRAPOLATED, INTERPOLATED, OVERLAP_TOLD, TOLD_APART
-from ..analysis.worker_plan import LIKELY, WorkerPlan
-from ..formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
-from .plan_words import BEYOND, CROWDED, ROLES, chance, price_said, title
-from .tables import POLLUX, SHALLUE, Cell, Column, Row, Table
+from ...analysis.step_time import EXTRAPOLATED, INTERPOLATED, OVERLAP_TOLD, TOLD_APART
+from ...analysis.worker_plan import LIKELY, WorkerPlan
+from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
+from ..tables import POLLUX, SHALLUE, Cell, Column, Row, Table
+from .words import BEYOND, CROWDED, ROLES, chance, price_said, title
 
 LAWS_FROM = "ring: Patarasuk and Yuan 2009; tree: Thakur et al. 2005; overlap: " + POLLUX
 

@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..analysis.base_rates import both_readings
-from ..analysis.best_points import (EFFECTIVE, LEARNING_RATE, MOMENTUM, best_of_trials, choices, first_feasible,
-                                    is_varied, split_by)
-from ..analysis.budgets import Budget, best_under
-from ..analysis.curves import curve_of
-from ..analysis.report_data import Options
-from ..errors import UsageError
-from ..formatting.numbers import counted, listed, round_number
-from ..formatting.progress import quiet
-from ..target import Target
+from ...analysis.base_rates import both_readings
+from ...analysis.best_points import (EFFECTIVE, LEARNING_RATE, MOMENTUM, best_of_trials, choices, first_feasible,
+                                     is_varied, split_by)
+from ...analysis.budgets import Budget, best_under
+from ...analysis.curves import curve_of
+from ...analysis.report_data import Options
+from ...errors import UsageError
+from ...formatting.numbers import counted, listed, round_number
+from ...formatting.progress import quiet
+from ...target import Target
+from ..budget_figures import base_rate_figure, best_under_figure
+from ..drawing import Figure
+from ..file_names import section_name, slug
+from ..search_figures import best_figure, best_of_figure, best_panels, budgets_figure, scatter, second, trials_figure
+from ..steps_figures import EXAMPLES, NORMALISED, STEPS, heading, plain, steps_figure, steps_panels, targets_figure
 from . import shallue2019
-from .budget_figures import base_rate_figure, best_under_figure
-from .drawing import Figure
-from .file_names import section_name, slug
-from .search_figures import best_figure, best_of_figure, best_panels, budgets_figure, scatter, second, trials_figure
-from .steps_figures import EXAMPLES, NORMALISED, STEPS, heading, plain, steps_figure, steps_panels, targets_figure
 
 PAPERS = {"shallue2019": shallue2019}
 ATTRIBUTES = {"model": "Models", "optimizer": "Optimizers", "dataset": "Data sets",

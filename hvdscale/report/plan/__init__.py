@@ -1,0 +1,1 @@
+"""What hvdscale-plan shows."""

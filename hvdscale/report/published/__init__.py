@@ -1,0 +1,1 @@
+"""A report beside published curves, and as the figures of a paper."""
