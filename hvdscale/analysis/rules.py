@@ -10,11 +10,12 @@ What is scaled is the effective learning rate eta / (1 - momentum) where the mom
 
 Steps under a rule are known from runs that were made with it, where the logs have them (they start near the tuned
 optimum, and their repeats stand against those of the tuned point). Else the search's own trials tell: see
-lr_response.py. That compares the rule's rate with the best one at the same batch, the other metaparameters as the search drew them
-at both: a search of twenty trials in three dimensions has none that lies near a rule's point in all of them, while
-those near in the rate alone have another best of others than the optimum has. What takes more steps than the largest
-budget of the trials there was not seen: of such a loss only that is known, as a bound. Where the trials do not bracket
-the best rate, or the rule's lies outside those tried, its loss is not known, and the trial that would tell is named.
+lr_response.py. That compares the rule's rate with the best one at the same batch, the other metaparameters as the
+search drew them at both: a search of twenty trials in three dimensions has none that lies near a rule's point in all of
+them, while those near in the rate alone have another best of others than the optimum has. What takes more steps than
+the largest budget of the trials there was not seen: of such a loss only that is known, as a bound. Where the trials do
+not bracket the best rate, or the rule's lies outside those tried, its loss is not known, and the trial that would tell
+is named.
 """
 from __future__ import annotations
 
