@@ -8,13 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import UsageError
+from ..log.schema import BETTER, LARGER, SMALLER
 from ..target import Target
 
-SMALLER, LARGER = "smaller", "larger"
-KNOWN = {
-    **dict.fromkeys(("error", "cross_entropy", "loss", "perplexity", "top5_error"), SMALLER),
-    **dict.fromkeys(("accuracy", "average_precision", "bleu", "top5_accuracy"), LARGER),
-}
 OTHER_WAY = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
@@ -26,7 +22,7 @@ def better(column: str, logs: Sequence) -> str:
     said = {spec.better for log in logs for spec in [getattr(log.evaluations, "specs", {}).get(column)] if spec} - {""}
     if len(said) == 1:
         return said.pop()
-    return "" if said else KNOWN.get(column.partition("/")[2], "")
+    return "" if said else BETTER.get(column.partition("/")[2], "")
 
 
 def check_direction(target: Target, logs: Sequence) -> None:

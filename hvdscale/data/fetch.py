@@ -23,6 +23,7 @@ from typing import BinaryIO
 
 from ..errors import DataError, UsageError
 from ..system.checksum import sha256_of
+from ..system.files import new_file, write_whole
 from .download import DownloadError, Progress, Published, download, mebibytes, writing
 from .published import BY_HAND, DATA_SETS, Archive, DataSet
 
@@ -90,7 +91,7 @@ def _bring_archive(archive: Archive, folder: Path, progress: Progress, timeout: 
         download(archive.file, folder, progress, timeout)
     sizes = _unpack(archive, path, progress)
     with writing(receipt):
-        receipt.write_text(json.dumps(sizes, indent=1))
+        write_whole(receipt, json.dumps(sizes, indent=1), sync=True)     # before what it is of is removed
         path.unlink()
     return f"{path.name}: unpacked into {len(sizes)} files, {mebibytes(sum(sizes.values()))}, and removed"
 
@@ -170,7 +171,7 @@ def _write(streams: Iterable[BinaryIO], path: Path) -> int:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.part")
-        with open(part, "wb") as out:
+        with new_file(part) as out:
             for stream in streams:
                 shutil.copyfileobj(stream, out, 2**20)
             size = out.tell()

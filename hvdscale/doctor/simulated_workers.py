@@ -28,8 +28,8 @@ class Member(Lone):
         values = tensor.detach().clone()
         return lambda: tensor.copy_(sum(self.gather(values, name)))
 
-    def broadcast_(self, tensor, name):
-        return tensor.copy_(self.gather(tensor.clone(), name)[0])
+    def broadcast_(self, tensor, name, root=0):
+        return tensor.copy_(self.gather(tensor.clone(), name)[root])
 
     def gather(self, value, name):
         self._slots[self.rank] = value

@@ -39,8 +39,6 @@ LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 
 RENAMED = {"end_learning_rate_factor": "end_lr_factor", "learning_rate_decay_steps": "decay_steps"}
 # parameters, by the archive's names, that are always numbers
 NUMBERS = ("learning_rate", "momentum", "label_smoothing", *RENAMED)
-BETTER = {"error": "smaller", "cross_entropy": "smaller", "perplexity": "smaller", "loss": "smaller",
-          "accuracy": "larger", "average_precision": "larger", "bleu": "larger"}
 OTHER = "archive/"                  # before the names of columns that are no split/metric
 STATUSES = {status.name: status for status in Status if status != Status.RUNNING}
 LARGEST_INT = 2**63 - 1

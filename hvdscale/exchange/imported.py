@@ -14,8 +14,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from ..log.schema import SOURCE, Column, columns, metaparameter_column, metric_column
-from .archive_files import BETTER
+from ..log.schema import BETTER, SOURCE, Column, columns, metaparameter_column, metric_column
 from .bulk_log import BulkLog
 
 PUBLISHED = (

@@ -27,6 +27,12 @@ class Status(IntEnum):
     INFEASIBLE = 3
 
 
+SMALLER, LARGER = "smaller", "larger"
+# which way metrics of these names get better, where a log does not say
+BETTER = {**dict.fromkeys(("error", "cross_entropy", "loss", "perplexity", "top5_error"), SMALLER),
+          **dict.fromkeys(("accuracy", "average_precision", "bleu", "top5_accuracy"), LARGER)}
+
+
 @dataclass(frozen=True)
 class Column:
     """One column: its name in the table, its type (int, float, text or status), unit ("1": a pure number) and meaning.

@@ -22,7 +22,7 @@ from ..log.check import refuse_unsound, refuse_unsound_trials
 from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import read_log
 from ..log.segments import find_logs
-from ..system.files import new_file
+from ..system.files import write_whole
 from ..target import Target
 from .document import MOST_EVALUATIONS, MOST_RULED, Document, as_json, document_of, document_of_studies, facts_of
 from .file_names import LONGEST_FILE, cut
@@ -226,13 +226,9 @@ def refuse_no_folder(out):
 
 
 def put_file(path, content):
-    content = content.encode() if isinstance(content, str) else content
-    folder = os.path.dirname(path)
     try:
-        os.makedirs(folder or ".", exist_ok=True)
-        with new_file(f"{path}.tmp") as file:
-            file.write(content)
-        os.replace(f"{path}.tmp", path)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        write_whole(path, content)
     except OSError as error:
         raise HvdscaleError(f"{path}: cannot be written: {error.strerror}") from error
     return path

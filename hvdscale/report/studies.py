@@ -14,7 +14,7 @@ import numpy as np
 from ..analysis.base_rates import both_readings
 from ..analysis.budgets import Budget, best_under, common_budgets
 from ..analysis.curves import Curve, curve_of, measured_curve
-from ..analysis.metric_direction import SMALLER, better
+from ..analysis.metric_direction import better
 from ..analysis.noise_against import best_known, noise_against
 from ..analysis.quality import quality_of
 from ..analysis.report_data import Options, Section
@@ -26,6 +26,7 @@ from ..analysis.trials import Workload
 from ..errors import UsageError
 from ..formatting.progress import quiet
 from ..log.plan_text import OF_SEARCH
+from ..log.schema import SMALLER
 from ..target import Target
 from .budgets import base_rates_table, budgets_said, budgets_table
 from .budgets import trials_table as budget_trials_table

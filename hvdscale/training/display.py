@@ -137,8 +137,9 @@ def _remaining(plan: Plan, step: int, seconds: float) -> str:
     return f"{left // 60}:{left % 60:02d} left"
 
 
-def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start = Start()) -> str:
+def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start | None = None) -> str:
     """The plan in words and numbers, a line each; with the folder of checkpoints and where the run starts."""
+    start = start or Start()
     rows = [("workers", _workers(plan)), ("global batch", _batch(plan)), ("learning rate", _lr(plan)),
             ("optimizer", _optimizer(plan)), ("budget", _budget(plan)), ("evaluation", _evaluation(plan)),
             ("seed", f"{plan.seed}, {plan.precision}"), ("log", log)]

@@ -52,9 +52,11 @@ class Job:
     bound_to_passes: str    # why the model runs group by group, or would have to
 
     def train(self, journal: Silent, display: Quiet, workers: Lone,
-              checkpoints: Checkpoints = Checkpoints(Start()),
+              checkpoints: Checkpoints | None = None,
               wish: Callable[[Progress], set[str]] | None = None) -> Outcome:
         """Carry out the plan. An error ends the trial INCOMPLETE in the journal; WorkerLostError: a worker was lost."""
+        checkpoints = checkpoints or Checkpoints(Start())
+
         def broken_off(reason: str, exit_code: int = FAILED) -> None:
             journal.end(Status.INCOMPLETE, reason)
             checkpoints.end(Stop(Status.INCOMPLETE, reason, exit_code))
@@ -229,7 +231,7 @@ def agree_on(plan: Plan, data: Data, workers: Lone) -> None:
                                    "configuration file and kind of device")
 
 
-def open_journal(job: Job, workers: Lone, start: Start = Start(), memory: Memory | None = None) -> Silent:
+def open_journal(job: Job, workers: Lone, start: Start | None = None, memory: Memory | None = None) -> Silent:
     """Rank 0's journal of the job, the others' silent one; raises the same LogError on all ranks.
 
     memory  of an elastic job, which goes on in the log that it has begun
@@ -238,7 +240,7 @@ def open_journal(job: Job, workers: Lone, start: Start = Start(), memory: Memory
     try:
         with workers.together("the log"):
             if workers.rank == 0:
-                journal = _begun_journal(job, workers, start)
+                journal = _begun_journal(job, workers, start or Start())
                 if memory is not None:
                     memory.log = journal.path
     except HvdscaleError:
@@ -287,10 +289,11 @@ def open_checkpoints(job: Job, start: Start, folder: Folder | None, journal: Sil
     return Committed(kept, memory, job.plan, journal, workers) if workers.elastic else kept
 
 
-def open_display(job: Job, log: str, workers: Lone, start: Start = Start()) -> Quiet:
+def open_display(job: Job, log: str, workers: Lone, start: Start | None = None) -> Quiet:
     """Rank 0's display, the others' quiet one."""
     if workers.rank:
         return Quiet()
+    start = start or Start()
     empty = tuple(split for split in SPLITS if not len(getattr(job.data, split)))
     display = Display(job.plan, job.workload.metrics, empty)
     if start.regrouped:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from .. import __version__
 from ..errors import LogError
-from ..log.schema import Status
+from ..log.schema import LARGER, SMALLER, Status
 from ..log.writer import LogWriter
 from ..plan.plan import Plan
 from ..system.version import commit_of
@@ -22,7 +22,7 @@ from ..update.step import StepResult
 from .outcome import Start
 
 TRIAL = 0       # a training run's log holds one trial
-BETTER = {"min": "smaller", "max": "larger"}
+DIRECTIONS = {"min": SMALLER, "max": LARGER}
 PARTS = ("data_seconds", "compute_seconds", "communication_seconds")
 
 
@@ -63,7 +63,7 @@ def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str,
     group   versions of what joins the workers;  more  metaparameters beside the plan's
     how     overwrite, take_over, resume: see LogWriter
     """
-    columns = {f"{split}/{name}": BETTER[way] for split in SPLITS for name, way in metrics.items()}
+    columns = {f"{split}/{name}": DIRECTIONS[way] for split in SPLITS for name, way in metrics.items()}
     return LogWriter(path, metrics=columns, metaparameters=(*plan.metaparameters(), *more),
                      optional_steps=tuple(optional_steps), layer_groups=tuple(layer_groups),
                      attributes={"versions": {**versions(), **group}, **commit()}, **how)

@@ -248,7 +248,7 @@ def test_a_reading_process_that_is_lost_is_an_error(tmp_path, monkeypatch):
 
 INTERRUPTED = """
 import multiprocessing, time
-from hvdscale.log import archive
+from hvdscale.exchange import archive
 def waiting(seen):
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
     time.sleep(60)

@@ -369,3 +369,8 @@ def test_no_checkpoint_is_left_behind(tmp_path, monkeypatch):
 def test_few_examples_are_enough_for_a_sample_of_a_small_job():
     cut = make_sample(job("sound", train_subset=20, local_batch=4), 46, 1)
     assert cut.plan.global_batch == 20 and math.isclose(gradients(cut, Lone()).by, 0, abs_tol=1e-12)
+
+
+def test_simulated_workers_take_the_values_of_any_root():
+    found = on_each(3, lambda worker: worker.broadcast_(torch.tensor([float(worker.rank)]), "values", root=2).item())
+    assert found == [2.0] * 3

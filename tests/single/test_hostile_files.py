@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import shutil
 import tracemalloc
 from pathlib import Path
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 
 from hvdscale.cli import log, report
 from hvdscale.cli.data import Bar
+from hvdscale.data import fetch
 from hvdscale.errors import LogError
 from hvdscale.exchange import unpacking
 from hvdscale.exchange.bulk_log import SafeFile
@@ -27,6 +29,7 @@ from hvdscale.log.repair import repair
 from hvdscale.log.schema import Status
 from hvdscale.report.make import put_file
 from hvdscale.sweep.progress import Progress
+from hvdscale.system.files import write_whole
 from hvdscale.system.lock import Lock, holder
 from tests.golden import make_v1
 from tests.single.made_logs import log as made_log
@@ -129,6 +132,18 @@ def test_nothing_is_written_through_links_that_lie_beside_a_log(tmp_path):
     with pytest.raises(LogError, match="w8.h5: cannot be written here: .*w8.h5.lock: Too many levels of symbolic"):
         Lock.take(str(path))
     assert holder(str(path)) is None and kept.read_text() == "precious"
+
+
+def test_what_is_fetched_or_kept_of_data_sets_is_not_written_through_links(tmp_path):
+    kept = tmp_path / "kept"
+    kept.write_text("precious")
+    for name in ("t10k.part", "receipt"):
+        (tmp_path / name).symlink_to(kept)
+    fetch._write([io.BytesIO(b"images")], tmp_path / "t10k")
+    write_whole(tmp_path / "receipt", "{}")
+    assert (tmp_path / "t10k").read_text() == "images" and (tmp_path / "receipt").read_text() == "{}"
+    assert not (tmp_path / "receipt").is_symlink() and kept.read_text() == "precious"
+    assert sorted(os.listdir(tmp_path)) == ["kept", "receipt", "t10k"]
 
 
 @pytest.mark.parametrize("pack", [bz2.compress, gzip.compress, lzma.compress])

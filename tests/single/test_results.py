@@ -10,6 +10,7 @@ from hvdscale.analysis.results import best_measurements, published, results_of, 
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
+from hvdscale.exchange import imported
 from hvdscale.log.schema import Status, metric_column
 from hvdscale.report.results import best_table, steps_table, tables_of_results
 from hvdscale.report.tables import as_csv, as_text, as_values
@@ -202,3 +203,8 @@ def test_a_log_says_which_way_its_metric_gets_better():
     assert better("val/score", [made, log()]) == "larger"
     with pytest.raises(UsageError, match="a larger val/score is better, and this asks for a smaller one"):
         check_direction(Target.parse("val/score<1"), [made])
+
+
+@pytest.mark.parametrize("metric, way", [("top5_error", "smaller"), ("top5_accuracy", "larger"), ("bleu", "larger")])
+def test_a_metric_is_known_to_get_better_the_same_way_where_it_is_imported_and_where_it_is_judged(metric, way):
+    assert better(f"val/{metric}", []) == imported.better(f"val/{metric}") == way

@@ -179,10 +179,10 @@ GUARDED = """
 import os, signal, sys, time, types
 from pathlib import Path
 from hvdscale.workers.launch import place
-from hvdscale.sweep import guard
-guard.time = types.SimpleNamespace(sleep=lambda seconds: None)
+from hvdscale.sweep import respawn
+respawn.time = types.SimpleNamespace(sleep=lambda seconds: None)
 tries = sys.argv[1]
-guard.guard(place(), lambda pid: "midst" in Path(tries).read_text())
+respawn.guard(place(), lambda pid: "midst" in Path(tries).read_text())
 with open(tries, "a") as file:
     file.write("x")
 number = len(Path(tries).read_text())

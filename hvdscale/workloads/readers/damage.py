@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...errors import DataError
 from ...system.cores import usable_cores
+from ...system.files import write_whole
 from ..cache import alone, cache_folder
 from .folders import Pictures
 from .images import undecodable
@@ -40,9 +41,7 @@ def damaged(pictures: Pictures, cache_dir: str | None) -> tuple[dict[int, str], 
 
 def _write(path: Path, found: dict[int, str], pictures: Pictures) -> None:
     text = json.dumps([[i, pictures.name(i), why] for i, why in found.items()], indent=1)
-    temporary = path.with_suffix(f".{os.getpid()}")
-    temporary.write_text(text + "\n", encoding="ascii")
-    os.replace(temporary, path)
+    write_whole(path, text + "\n")
 
 
 def _read(path: Path, pictures: Pictures) -> dict[int, str]:
