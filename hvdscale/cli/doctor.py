@@ -13,12 +13,12 @@ from ..errors import RanksDifferError
 from ..formatting.progress import Progress, quiet
 from ..workers.launch import launched
 from .common import version_option
-from .train import asked, carry_out_together, key_options
+from .train import Grouped, asked, carry_out_together, key_options
 
 WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite")         # keys of what a run leaves behind
 
 
-@click.command(context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.command(cls=Grouped, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @click.argument("workload", required=False)
 @key_options(unlisted=WRITES)
 @click.option("--sample", type=click.IntRange(min=8), default=46, show_default=True,

@@ -12,10 +12,14 @@ from ..system.cores import usable_cores
 from ..training.series import PLACES, PROBE, carry_out, ended, runs_of
 from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many
 from .common import Command, echo, version_option
-from .train import asked, key_options
+from .train import Grouped, asked, key_options
 
 
-@click.command(cls=Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+class Scale(Grouped, Command):
+    """The command, with options under headings."""
+
+
+@click.command(cls=Scale, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @click.argument("workload", required=False)
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True,

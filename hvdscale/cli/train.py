@@ -14,7 +14,7 @@ import click
 from ..errors import (DataError, FaultError, HostsChangedError, HvdscaleError, LogError, StoppedError, UsageError,
                       WorkerLostError, WorkersError)
 from ..plan.presets import read_config
-from ..plan.settings import KEYS, Settings, key_type, parse_assignments
+from ..plan.settings import KEYS, Settings, key_type, keys_by_heading, parse_assignments
 from ..training.outcome import PREEMPTED
 from .common import (BROKEN_PIPE, INTERRUPTED, echo, ended_by_ctrl_c, exit_now, parse, say_error, stop_before_the_steps,
                      version_option)
@@ -103,12 +103,29 @@ def _help(key) -> str:
     return f"{said} [{key.default}]" if shown else said
 
 
-class _Command(click.Command):
+class Grouped(click.Command):
+    """A command that lists its options under headings of what they are about."""
+
+    def format_options(self, ctx, formatter):
+        records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)
+                   if isinstance(param, click.Option)}
+        groups = {"Options": [name for name in records if name not in KEYS], **keys_by_heading()}
+        for heading, names in groups.items():
+            rows = [records[name] for name in names if records.get(name)]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+
+class _Command(Grouped):
     """The command with every other key listed under its options."""
 
     def format_epilog(self, ctx, formatter):
         with formatter.section("Keys for --set and the configuration file, beside the options above"):
-            formatter.write_dl([(name, _help(key)) for name, key in KEYS.items() if not key.metadata["flag"]])
+            for heading, names in keys_by_heading().items():
+                rows = [(name, _help(KEYS[name])) for name in names if not KEYS[name].metadata["flag"]]
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
         formatter.write_paragraph()
         formatter.write_text("A workload's defaults win over values in brackets; --dry-run prints what holds.")
         formatter.write_paragraph()

@@ -250,10 +250,21 @@ def _laid(*layers: dict) -> dict:
 
 
 KEYS = {f.name: f for f in fields(Settings) if f.name != "layers"}
+# what the keys are about, each heading with the first key under it
+HEADINGS = {"Batch": "local_batch", "Learning rate": "lr", "Optimizer and loss": "optimizer",
+            "Budget, target and evaluation": "steps", "Data, model and precision": "data_dir",
+            "Execution": "device", "Checkpoints": "checkpoint", "Output": "log"}
 _TYPES = {name: [t for t in (typing.get_args(hint) or (hint,)) if t is not type(None)][0]
           for name, hint in typing.get_type_hints(Settings).items() if name != "layers"}
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list of numbers",
           dict: "a table"}
+
+
+def keys_by_heading() -> dict[str, list[str]]:
+    """Every key under its heading, in order."""
+    names = list(KEYS)
+    first = [*map(names.index, HEADINGS.values()), len(names)]
+    return {heading: names[start:stop] for heading, start, stop in zip(HEADINGS, first, first[1:])}
 
 
 def key_type(name: str) -> type:

@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from hvdscale.cli import doctor, scale, train
 from hvdscale.cli.train import asked, command
 from hvdscale.errors import UsageError
 from hvdscale.log.reader import read_log
@@ -106,7 +107,7 @@ def test_the_help_names_every_key_without_loading_torch(run):
     text = run(sys.executable, "-c", code).stdout
     assert "LOADED set()" in text
     for name, key in KEYS.items():
-        spelling = rf"--{name.replace('_', '-')}\b" if key.metadata["flag"] else rf"^  {name}\b"
+        spelling = rf"--{name.replace('_', '-')}\b" if key.metadata["flag"] else rf"^ +{name}\b"
         assert re.search(spelling, text, re.M), name
     assert "object at 0x" not in text and re.search(r"seed of every random stream\s+\[0\]", text)
     assert "Exit codes: 0 done, 1 error, 2 misuse, 3 diverged" in text
@@ -179,3 +180,15 @@ def test_a_signal_before_the_first_step_says_so_and_asks_to_be_queued_again(numb
     assert done.returncode == 75 and "Error: stopped by a signal, not in the steps" in done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads((tmp_path / "kept" / "outcome").read_text())["exit_code"] == 75
+
+
+@pytest.mark.parametrize("module, more", [(train, ["--dry-run"]), (doctor, ["--sample"]), (scale, ["--workers"])])
+def test_the_help_lists_options_under_headings(module, more):
+    command = getattr(module, "command", None) or module.main
+    output = CliRunner().invoke(command, ["--help"]).output
+    sections = dict(re.findall(r"^(\w[^\n]*):\n((?:  .*\n)+)", output, re.M))
+    for heading, option in {"Options": more[0], "Batch": "--local-batch", "Learning rate": "--warmup-epochs",
+                            "Budget, target and evaluation": "--target", "Execution": "--device"}.items():
+        assert option in sections[heading]
+    assert ("Checkpoints" in sections) == (module is train)
+    assert output.count("--seed ") == 1
