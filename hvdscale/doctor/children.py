@@ -185,9 +185,9 @@ def _digest(name: str) -> None:
     play(rank, size)                        # before the job's modules are imported
     from ..training.job import prepare
     from ..update.model import make_model
-    from ..workers.group import Lone
+    from ..workers.group import SingleWorker
     try:
-        job = prepare(name, layers, Lone())
+        job = prepare(name, layers, SingleWorker())
         if rank:                            # of load nothing is asked under another name: it may find its files by it
             on_host(f"{socket.gethostname()}-{rank}")
             if not job.settings.init_from:

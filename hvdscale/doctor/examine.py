@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..training.job import Job
-from ..workers.group import Lone
+from ..workers.group import Workers
 from .caveats import notes
 from .children import Asked, OtherRank, Stop
 from .examples import shards
@@ -33,7 +33,7 @@ class Examination:
         return all(finding.verdict != FAILED for finding in self.findings)
 
 
-def examine(job: Job, layers: list[dict], workers: Lone, wanted: int = EXAMPLES,
+def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPLES,
             say: Callable[[str], None] = lambda name: None) -> Examination:
     """Every check's finding, complete on rank 0; a collective. ``say`` is told of each check that begins.
 
@@ -59,7 +59,7 @@ def examine(job: Job, layers: list[dict], workers: Lone, wanted: int = EXAMPLES,
     return Examination(job, sample, tuple(sorted(findings, key=lambda f: ORDER.index(f.check))), notes(job, sample))
 
 
-def in_this_process(sample: Sample, workers: Lone, say: Callable[[str], None] = lambda name: None,
+def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None] = lambda name: None,
                     ranks: Finding | None = None) -> list[Finding]:
     """The findings of the checks that need no other process; on ranks above 0 of those alone that all take part in.
 
@@ -103,7 +103,7 @@ ORDER = ("gradients", "losses", "random numbers", "batch-norm", "padding", "last
          "ranks", "evaluation", "checkpoint", "weight decay", "learning rate", "stall")
 
 
-def _compared(sample: Sample, mine: dict, asked: Asked, workers: Lone) -> Finding:
+def _compared(sample: Sample, mine: dict, asked: Asked, workers: Workers) -> Finding:
     by_rank = workers.gather(mine, "doctor/digest")
 
     def why(what: str, part: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..data.splits import tensors_of
 from ..plan.shards import Visits
 from ..training.job import Job
-from ..workers.group import Lone
+from ..workers.group import Workers
 from .finding import FAILED, PASSED, Finding
 
 WORKERS = (1, 2, 3, 4, 5)
@@ -21,7 +21,7 @@ KEYED = ("draw augmentation from the Draws that Split's augment is given, or, in
          "Python's global generator, which are seeded for each example")
 
 
-def shards(job: Job, workers: Lone) -> Finding:
+def shards(job: Job, workers: Workers) -> Finding:
     """Whether each position of a step is computed once, and each example visited once an epoch, at any worker count."""
     name, plan, stream = "shards", job.plan, job.plan.stream
     counts = [n for n in sorted({*WORKERS, workers.size}) if n * plan.accumulate <= plan.global_batch]

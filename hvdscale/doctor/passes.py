@@ -15,7 +15,7 @@ from ..data.generators import OwnGenerators
 from ..modules.layers import BatchNorm, Dropout, is_batch_norm
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
-from ..workers.group import Lone
+from ..workers.group import Workers
 from ..workload import bound_loss
 from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
 from .probe_step import Difference, Sample, cuts, distance, first_difference, mean_gradient, passing, step_of
@@ -30,7 +30,7 @@ A_SUM = "the loss is a mean where a sum is asked for, so that it counts once for
 RETURN_SUM = "return losses.sum(), len(losses): the sum over the examples (or tokens), and how many they are"
 
 
-def gradients(sample: Sample, workers: Lone) -> Finding:
+def gradients(sample: Sample, workers: Workers) -> Finding:
     """Whether workers and accumulation leave the mean gradient, and the buffers, what autograd makes of the whole step.
 
     Under a launcher by its workers, a collective; alone by up to 4 simulated ones.

@@ -25,7 +25,7 @@ from ..training.job import Job
 from ..update.model import make_model
 from ..update.precision import PARAMETERS
 from ..update.step import DataParallelStep
-from ..workers.group import Lone
+from ..workers.group import SingleWorker, Workers
 from ..workload import bound_loss
 from .examples import examples
 from .finding import Finding, carried_out
@@ -122,7 +122,7 @@ def passing(sample: Sample, model: nn.Module, plan: Plan, step: int = 0) -> Iter
     Gives a function to call before each pass, which tells the modules where they stand and starts the generators: by
     its ghost group where the plan says group by group, else all passes alike, as those of several ranks would be.
     """
-    ghosts = GhostGroups(plan.seed, Lone(), sample.job.device)
+    ghosts = GhostGroups(plan.seed, SingleWorker(), sample.job.device)
     ghosts.attach(model)
     groups = group_bounds(plan.stream.size(step), plan.ghost_batch)
 
@@ -159,7 +159,7 @@ def mean_gradient(sample: Sample, model: nn.Module, plan: Plan, parts: Sequence 
     return _vector(sums) / counted
 
 
-def step_of(sample: Sample, plan: Plan, workers: Lone, step: int = 0) -> tuple[Tensor, Tensor]:
+def step_of(sample: Sample, plan: Plan, workers: Workers, step: int = 0) -> tuple[Tensor, Tensor]:
     """Mean gradient, and buffers after it, of a step that hvdscale takes on these workers; a collective."""
     model = sample.model(plan)
     job, optimizer = sample.job, torch.optim.SGD(trained(model), lr=0.0)

@@ -12,7 +12,7 @@ from ..data.splits import tensors_of
 from ..errors import RanksDifferError, WorkersError
 from ..plan.shards import Visits
 from ..training.evaluate import Evaluator
-from ..workers.group import Lone
+from ..workers.group import SingleWorker
 from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
 from .passes import random_numbers
 from .probe_step import Sample, distance, mean_gradient
@@ -94,7 +94,7 @@ def _gradient(sample: Sample) -> list[float]:
 
 def _measured(sample: Sample, splits: dict) -> dict[str, float]:
     job, some = sample.job, {split: data.first(min(len(data), DIGESTED)) for split, data in splits.items()}
-    return Evaluator(job.workload, some, DIGESTED, Lone(), job.device, sample.plan.precision)(
+    return Evaluator(job.workload, some, DIGESTED, SingleWorker(), job.device, sample.plan.precision)(
         sample.model(), tuple(some))
 
 

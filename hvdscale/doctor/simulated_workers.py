@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from ..workers.group import Lone
+from ..workers.group import Workers
 
 
-class Member(Lone):
+class Member(Workers):
     """One rank of a simulated group. Sums go over the ranks in their order."""
 
     def __init__(self, rank: int, size: int, turn: threading.Lock, barrier: threading.Barrier, slots: list):

@@ -17,7 +17,7 @@ from ..training.snapshot import Progress, capture, restore
 from ..update.optimizers import make_optimizer
 from ..update.precision import PARAMETERS
 from ..update.step import DataParallelStep
-from ..workers.group import Lone
+from ..workers.group import SingleWorker, Workers
 from ..workload import measured
 from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding
 from .probe_step import Sample
@@ -39,7 +39,7 @@ def checkpoint(sample: Sample) -> Finding:
     def parts():
         model = sample.model(plan)
         optimizer = make_optimizer(plan, model)
-        return model, optimizer, DataParallelStep(plan, job.workload, job.data.train, model, optimizer, Lone(),
+        return model, optimizer, DataParallelStep(plan, job.workload, job.data.train, model, optimizer, SingleWorker(),
                                                   job.device)
 
     with OwnGenerators(job.device), tempfile.TemporaryDirectory(prefix="hvdscale-doctor-") as folder:
@@ -73,7 +73,7 @@ def checkpoint(sample: Sample) -> Finding:
     return Finding(name, FAILED, looked_at, f"{differing[0]} after the next step", by, 0.0, cause, remedy)
 
 
-def evaluation(sample: Sample, workers: Lone) -> Finding:
+def evaluation(sample: Sample, workers: Workers) -> Finding:
     """Whether a metric is the same however a split is cut into chunks, to the last bit at any worker count.
 
     Under a launcher on its workers, a collective; alone on up to 3 simulated ones.
@@ -90,11 +90,11 @@ def evaluation(sample: Sample, workers: Lone) -> Finding:
     if not splits:
         return Finding(name, NOT_APPLICABLE, "no split has an example")
 
-    def by(worker: Lone, chunk: int) -> dict[str, float]:
+    def by(worker: Workers, chunk: int) -> dict[str, float]:
         return Evaluator(job.workload, splits, chunk, worker, job.device, sample.plan.precision)(model, tuple(splits))
 
     with OwnGenerators(job.device):
-        alone = {chunk: by(Lone(), chunk) for chunk in CHUNKS}
+        alone = {chunk: by(SingleWorker(), chunk) for chunk in CHUNKS}
         if workers.size > 1:
             counts, shared = (workers.size,), [by(workers, CHUNKS[0])]
         else:

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from ..data.generators import seed_generators
 from ..errors import UsageError
 from ..plan.shards import Pass, stream_key
-from ..workers.group import Lone
+from ..workers.group import Workers
 
 
 class GhostGroups:
     """The ghost groups of the pass that is being computed."""
 
-    def __init__(self, seed: int, workers: Lone, device: torch.device):
+    def __init__(self, seed: int, workers: Workers, device: torch.device):
         self.seed, self.workers, self.device = seed, workers, device
         self.generator = torch.Generator(device)
         self.step, self.groups, self.part = 0, [0], Pass(0, 0)

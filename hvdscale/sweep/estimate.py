@@ -12,7 +12,7 @@ from ..training.elastic import Memory
 from ..training.evaluate import Evaluator
 from ..training.job import prepare
 from ..update.step import DataParallelStep
-from ..workers.group import Lone
+from ..workers.group import Workers
 from ..workload import Data
 from .studies import Settled
 
@@ -48,14 +48,14 @@ class Estimate:
         return self.trials * self.trial_seconds
 
 
-def estimates(studies: list[Settled], workload: str, data: Data, group: Lone) -> Iterator[Estimate]:
+def estimates(studies: list[Settled], workload: str, data: Data, group: Workers) -> Iterator[Estimate]:
     """Measure each study's first draw for a few steps and an evaluation; a collective of the group."""
     for settled in studies:
         job = prepare(workload, settled.layers(0, "none"), group, Memory(data=data))
         yield Estimate(settled, *_measured(job, group))
 
 
-def _measured(job, group: Lone) -> tuple[float, float]:
+def _measured(job, group: Workers) -> tuple[float, float]:
     plan = job.plan
     take_step = DataParallelStep(plan, job.workload, job.data.train, job.model, job.optimizer, group, job.device)
     evaluate = Evaluator(job.workload, job.data.evaluated(plan.train_eval_examples), plan.eval_batch, group, job.device,

@@ -12,7 +12,7 @@ from statistics import fmean
 from ..errors import FaultError, TrialsError, WorkerLostError
 from ..log.schema import Status
 from ..training.display import Quiet
-from ..workers.group import Lone
+from ..workers.group import Workers
 from .ledger import Ledger, Owner, Result
 from .pruning import FIRST_REPEAT, State, failed_alike, settle, threshold, winner
 from .studies import Settled
@@ -106,7 +106,7 @@ class Farm:
     tick  called on rank 0 while the group waits, and between trials
     """
 
-    def __init__(self, standing: Standing, trials: Trials, group: Lone, owner: Owner | None, shard: Shard,
+    def __init__(self, standing: Standing, trials: Trials, group: Workers, owner: Owner | None, shard: Shard,
                  display: Quiet, tick: Callable[[], None], stopping: Callable[[], bool], poll=POLL_SECONDS):
         self.standing, self.trials, self.group, self.owner, self.shard = standing, trials, group, owner, shard
         self.display, self.tick, self.stopping, self.poll = display, tick, stopping, poll

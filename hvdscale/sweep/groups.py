@@ -19,14 +19,14 @@ import time
 from collections.abc import Callable
 
 from ..errors import UsageError, WorkerLostError, WorkersError
-from ..workers.group import Horovod, Lone, check_joined, load_horovod, starting
+from ..workers.group import HorovodWorkers, Workers, check_joined, load_horovod, starting
 from ..workers.launch import Process, place
 
 POLL_SECONDS = 0.1
 THREAD_MULTIPLE = 3             # of Open MPI, MPICH and what comes from it
 
 
-class Single(Lone):
+class Single(Workers):
     """A group of one process, which needs neither MPI nor Horovod, at its place among those of its launch."""
 
     def __init__(self, process: Process, cores: frozenset[int]):
@@ -36,7 +36,7 @@ class Single(Lone):
         return self._cores
 
 
-class Group(Horovod):
+class Group(HorovodWorkers):
     """A group of several processes of a launch: rank and size are those in the group, local ones those in the launch.
 
     The processes of the launch must all be joined by ``mpi`` (mpi4py's MPI, begun here); each group is part of it.

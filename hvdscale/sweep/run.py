@@ -10,7 +10,7 @@ from ..system.lock import describe
 from ..training.display import Quiet
 from ..training.job import read_data
 from ..training.outcome import DONE, PREEMPTED
-from ..workers.group import Lone
+from ..workers.group import Workers
 from ..workers.launch import Process
 from ..workload import Data, Workload
 from ..workloads import find
@@ -33,7 +33,7 @@ class SweepRun:
     signals  see cli.tune.Signals;  again  whether this process took the place of one that was killed
     """
 
-    def __init__(self, asked, group: Lone, number: int, here: Process, signals,
+    def __init__(self, asked, group: Workers, number: int, here: Process, signals,
                  again: bool = False):
         self.asked, self.sweep, self.group, self.number, self.here = asked, asked.sweep, group, number, here
         self.signals, self.groups = signals, here.size // group.size

@@ -18,7 +18,7 @@ from ..errors import CheckpointError, FaultError, HvdscaleError, LogError, PlanE
 from ..log.repair import INTERRUPTED
 from ..log.schema import PRUNED, Status
 from ..log.writer import LogWriter
-from ..training.checkpoint import Folder, Kept, listed, read
+from ..training.checkpoint import Folder, FolderCheckpoints, listed, read
 from ..training.display import Quiet
 from ..training.elastic import Memory
 from ..training.job import Job, prepare
@@ -26,7 +26,7 @@ from ..training.outcome import PREEMPTED, Outcome, Start, Stop
 from ..training.resume import shared
 from ..training.run_log import Journal, Silent, open_log
 from ..training.snapshot import Progress
-from ..workers.group import Lone
+from ..workers.group import Workers
 from ..workload import Data
 from .ledger import Result
 from .studies import Settled
@@ -85,7 +85,7 @@ class TrialJournal(Journal):
         self.flush(sync=True)                   # on the disk before its result is
 
 
-class TrialCheckpoints(Kept):
+class TrialCheckpoints(FolderCheckpoints):
     """A trial's checkpoints: by time, and where a signal stops it."""
 
     def __init__(self, start, *given):
@@ -105,7 +105,7 @@ class Trials:
     studies   whose trials may come
     """
 
-    def __init__(self, out: str, workload: str, data: Data, group: Lone, owner: str, stopping: Callable[[], bool],
+    def __init__(self, out: str, workload: str, data: Data, group: Workers, owner: str, stopping: Callable[[], bool],
                  studies: Sequence[Settled]):
         self.out, self.workload, self.data, self.group, self.owner = out, workload, data, group, owner
         self.stopping = stopping

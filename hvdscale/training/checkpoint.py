@@ -27,7 +27,7 @@ from ..plan.plan import Plan
 from ..system.files import new_file, sync_directory
 from ..system.lock import Lock, describe, holder
 from ..update.step import DataParallelStep
-from ..workers.group import Lone
+from ..workers.group import Workers
 from .display import Quiet
 from .outcome import Start, Stop
 from .run_log import Silent
@@ -198,10 +198,11 @@ class Checkpoints:
         """Note how the run ended."""
 
 
-class Kept(Checkpoints):
+class FolderCheckpoints(Checkpoints):
     """Checkpoints in a folder, which rank 0 alone has."""
 
-    def __init__(self, start: Start, plan: Plan, folder: Folder | None, journal: Silent, display: Quiet, workers: Lone):
+    def __init__(self, start: Start, plan: Plan, folder: Folder | None, journal: Silent, display: Quiet,
+                 workers: Workers):
         super().__init__(start)
         self.plan, self.folder, self.journal, self.display, self.workers = plan, folder, journal, display, workers
         self.failures: list[str] = []

@@ -19,7 +19,7 @@ from ..plan.settings import Settings
 from ..plan.shards import group_bounds
 from ..update.gradient_norms import joins_examples
 from ..update.step import DataParallelStep
-from ..workers.group import Lone
+from ..workers.group import Workers
 from ..workload import Data
 from .checkpoint import Checkpoints
 from .outcome import Start
@@ -50,7 +50,7 @@ class Memory:
     end: str = ""
     data: Data | None = None
 
-    def meet(self, workers: Lone) -> None:
+    def meet(self, workers: Workers) -> None:
         """Tell the others of the new group what the job has come to; a collective."""
         none_lost = any(workers.gather(self.writes and self.newest is not None, "memory/rows"))
         state = self.newest if none_lost and self.newest is not None else self.sure
@@ -94,10 +94,10 @@ def _steps(state: dict | None) -> int:
     return -1 if state is None else state["progress"]["steps"]
 
 
-class Committed(Checkpoints):
+class ElasticCheckpoints(Checkpoints):
     """A run's checkpoints, and the commits in memory between them."""
 
-    def __init__(self, kept: Checkpoints, memory: Memory, plan: Plan, journal: Silent, workers: Lone):
+    def __init__(self, kept: Checkpoints, memory: Memory, plan: Plan, journal: Silent, workers: Workers):
         self._kept, self._memory, self._plan, self._journal, self._workers = kept, memory, plan, journal, workers
         self._cost, self._last = 0.0, float("-inf")
 
@@ -141,7 +141,7 @@ class Committed(Checkpoints):
         self._kept.end(stop)
 
 
-def refuse_commit_every(settings: Settings, workers: Lone) -> None:
+def refuse_commit_every(settings: Settings, workers: Workers) -> None:
     """Raise PlanError where commit_every was typed and there are no commits."""
     if "commit_every" in settings.typed and not workers.elastic:
         raise PlanError("commit_every acts only under horovodrun --host-discovery-script; leave it out")

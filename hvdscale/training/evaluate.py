@@ -19,7 +19,7 @@ from ..data.splits import refuse_not_finite, to_device
 from ..modules.running_statistics import Buffers
 from ..plan.shards import Visits
 from ..update.precision import PARAMETERS, autocast
-from ..workers.group import Lone
+from ..workers.group import Workers
 from ..workload import Split, Workload, mean_metrics, measured, summarized
 
 TRIED = 2           # examples that are measured before there is a log
@@ -46,7 +46,7 @@ def try_measuring(workload: Workload, split: Split, model: nn.Module, precision:
 class Evaluator:
     """Measures a workload on its splits, by name; a call is a collective, and raises on all ranks what any met."""
 
-    def __init__(self, workload: Workload, splits: dict[str, Split], chunk: int, workers: Lone, device: torch.device,
+    def __init__(self, workload: Workload, splits: dict[str, Split], chunk: int, workers: Workers, device: torch.device,
                  precision: str = "fp32", loader_workers: int = 0):
         self.workload, self.splits, self.chunk, self.precision = workload, splits, chunk, precision
         self._metrics = mean_metrics(workload)

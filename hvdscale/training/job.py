@@ -22,12 +22,12 @@ from ..update.model import fit_to_groups, how_to_be_faster, make_model, share_mo
 from ..update.optimizers import make_optimizer
 from ..update.precision import set_arithmetic
 from ..workers import group
-from ..workers.group import Lone
+from ..workers.group import Workers
 from ..workload import Data, Workload, build_model, load_data
 from ..workloads import find
-from .checkpoint import Checkpoints, Folder, Kept
+from .checkpoint import Checkpoints, Folder, FolderCheckpoints
 from .display import Display, Quiet, describe, regrouped
-from .elastic import Committed, Memory, refuse_commit_every
+from .elastic import ElasticCheckpoints, Memory, refuse_commit_every
 from .evaluate import try_measuring
 from .loop import run
 from .outcome import FAILED, Outcome, Start, Stop
@@ -51,7 +51,7 @@ class Job:
     optimizer: torch.optim.Optimizer
     bound_to_passes: str    # why the model runs group by group, or would have to
 
-    def train(self, journal: Silent, display: Quiet, workers: Lone,
+    def train(self, journal: Silent, display: Quiet, workers: Workers,
               checkpoints: Checkpoints | None = None,
               wish: Callable[[Progress], set[str]] | None = None) -> Outcome:
         """Carry out the plan. An error ends the trial INCOMPLETE in the journal; WorkerLostError: a worker was lost."""
@@ -75,7 +75,7 @@ class Job:
             display.end()
             workers.watch(lambda reason: None)          # what ended stays as it was noted
 
-    def save_model(self, outcome: Outcome, display: Quiet, workers: Lone) -> None:
+    def save_model(self, outcome: Outcome, display: Quiet, workers: Workers) -> None:
         """Write the final model where that is asked for; a run that did not end has none."""
         path = self.settings.save_model
         if path is None:
@@ -89,7 +89,7 @@ class Job:
         display.say(f"model: {path}")
 
 
-def prepare(name: str, layers: list[dict], workers: Lone, memory: Memory | None = None) -> Job:
+def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | None = None) -> Job:
     """The job of the workload under the user's layers of settings; raises the same HvdscaleError on all ranks.
 
     memory  what an elastic job has come to
@@ -175,7 +175,7 @@ def refuse_empty_splits(plan: Plan, settings: Settings, data: Data) -> None:
                             f"examples, or name other splits ({', '.join(SPLITS)})")
 
 
-def sketch(name: str, layers: list[dict], workers: Lone) -> str | None:
+def sketch(name: str, layers: list[dict], workers: Workers) -> str | None:
     """The plan in words, by the published sizes of data that is not at hand; None where nothing is published of it.
 
     Nothing is read, and the model is made without its numbers. Raises the same HvdscaleError on all ranks.
@@ -204,7 +204,7 @@ def settings_of(workload: Workload, layers: list[dict]) -> Settings:
     return Settings.build({**workload.defaults, **threads}, *layers)
 
 
-def _hosts(workers: Lone) -> list[tuple[str, frozenset, int]]:
+def _hosts(workers: Workers) -> list[tuple[str, frozenset, int]]:
     """Of each rank its host, the cores that workers have there, and their number, those of other groups included."""
     return workers.gather((socket.gethostname(), workers.cores(), workers.local_size), "hosts")
 
@@ -215,7 +215,7 @@ def _host_share(hosts: list[tuple[str, frozenset, int]], rank: int) -> tuple[int
     return max(len(mine), hosts[rank][2]), len(frozenset().union(*mine))
 
 
-def agree_on(plan: Plan, data: Data, workers: Lone) -> None:
+def agree_on(plan: Plan, data: Data, workers: Workers) -> None:
     """Raise RanksDifferError on all ranks where some rank settled another plan or found other data."""
     settled = json.dumps(plan.as_record({}), sort_keys=True)
     found = f"{len(data.train)} training, {len(data.val)} validation and {len(data.test)} test examples"
@@ -231,7 +231,7 @@ def agree_on(plan: Plan, data: Data, workers: Lone) -> None:
                                    "configuration file and kind of device")
 
 
-def open_journal(job: Job, workers: Lone, start: Start | None = None, memory: Memory | None = None) -> Silent:
+def open_journal(job: Job, workers: Workers, start: Start | None = None, memory: Memory | None = None) -> Silent:
     """Rank 0's journal of the job, the others' silent one; raises the same LogError on all ranks.
 
     memory  of an elastic job, which goes on in the log that it has begun
@@ -249,7 +249,7 @@ def open_journal(job: Job, workers: Lone, start: Start | None = None, memory: Me
     return journal
 
 
-def _begun_journal(job: Job, workers: Lone, start: Start) -> Journal:
+def _begun_journal(job: Job, workers: Workers, start: Start) -> Journal:
     settings = job.settings
     asked = {"workload": job.name, **settings.asked()}
     columns = log_columns(job.plan, job.model)
@@ -266,7 +266,7 @@ def default_log(plan: Plan) -> str:
     return f"runs/{plan.workload.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}{job}.h5"
 
 
-def open_folder(job: Job, workers: Lone) -> Folder | None:
+def open_folder(job: Job, workers: Workers) -> Folder | None:
     """The folder of checkpoints, held by rank 0; None on the others and where none are kept."""
     folder = None
     try:
@@ -280,16 +280,16 @@ def open_folder(job: Job, workers: Lone) -> Folder | None:
     return folder
 
 
-def open_checkpoints(job: Job, start: Start, folder: Folder | None, journal: Silent, display: Quiet, workers: Lone,
+def open_checkpoints(job: Job, start: Start, folder: Folder | None, journal: Silent, display: Quiet, workers: Workers,
                      memory: Memory) -> Checkpoints:
     """What the loop asks for checkpoints, and an elastic job for commits."""
     kept = Checkpoints(start)
     if job.settings.checkpoint is not None:
-        kept = Kept(start, job.plan, folder, journal, display, workers)
-    return Committed(kept, memory, job.plan, journal, workers) if workers.elastic else kept
+        kept = FolderCheckpoints(start, job.plan, folder, journal, display, workers)
+    return ElasticCheckpoints(kept, memory, job.plan, journal, workers) if workers.elastic else kept
 
 
-def open_display(job: Job, log: str, workers: Lone, start: Start | None = None) -> Quiet:
+def open_display(job: Job, log: str, workers: Workers, start: Start | None = None) -> Quiet:
     """Rank 0's display, the others' quiet one."""
     if workers.rank:
         return Quiet()

@@ -17,7 +17,7 @@ from ..log.schema import PRUNED, Status
 from ..plan.plan import Plan
 from ..target import SPLITS
 from ..update.step import DataParallelStep
-from ..workers.group import Lone
+from ..workers.group import Workers
 from ..workload import Data, Workload
 from .checkpoint import Checkpoints
 from .display import Quiet
@@ -27,8 +27,8 @@ from .run_log import Silent
 from .snapshot import Progress
 
 
-def run(plan: Plan, workload: Workload, data: Data, model: nn.Module, optimizer: torch.optim.Optimizer, workers: Lone,
-        device: torch.device, journal: Silent, display: Quiet, checkpoints: Checkpoints,
+def run(plan: Plan, workload: Workload, data: Data, model: nn.Module, optimizer: torch.optim.Optimizer,
+        workers: Workers, device: torch.device, journal: Silent, display: Quiet, checkpoints: Checkpoints,
         wish: Callable[[Progress], set[str]] | None = None) -> Outcome:
     """Carry out the plan from where the checkpoints say; what was measured is in the journal when this returns.
 
@@ -80,7 +80,7 @@ def run(plan: Plan, workload: Workload, data: Data, model: nn.Module, optimizer:
     return Outcome(stop, done.steps, done.measured, done.evaluated)
 
 
-def _wishes(plan: Plan, workers: Lone, done: Progress, journal: Silent, checkpoints: Checkpoints) -> set[str]:
+def _wishes(plan: Plan, workers: Workers, done: Progress, journal: Silent, checkpoints: Checkpoints) -> set[str]:
     """What this rank votes for at this step."""
     wishes = checkpoints.wishes() | ({"log"} if journal.failure is not None else set())
     if plan.budget_seconds is not None and workers.rank == 0 and done.seconds >= plan.budget_seconds:
@@ -109,7 +109,7 @@ def _stop_by_step(step, result, plan) -> Stop | None:
     return None
 
 
-def _finite(model: nn.Module, workers: Lone) -> bool:
+def _finite(model: nn.Module, workers: Workers) -> bool:
     """Whether all parameters are finite on all ranks; a collective."""
     with torch.no_grad():
         bad = torch.tensor([float(sum(not p.isfinite().all() for p in model.parameters()))])

@@ -11,7 +11,7 @@ from ..log.repair import INTERRUPTED
 from ..log.schema import Status
 from ..plan.plan import Plan, flat
 from ..plan.settings import Settings
-from ..workers.group import Lone
+from ..workers.group import Workers
 from .checkpoint import listed, read, read_plan
 from .outcome import DIVERGED, DONE, Start, Stop
 from .snapshot import share
@@ -20,7 +20,7 @@ from .snapshot import share
 ENDS = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every")
 
 
-def find_start(settings: Settings, plan: Plan, workers: Lone) -> Start:
+def find_start(settings: Settings, plan: Plan, workers: Workers) -> Start:
     """Where the run starts: rank 0 looks, all ranks have what it found; a collective.
 
     Raises CheckpointError, PlanError or LogError on all ranks where checkpoint, plan and log do not belong together.
@@ -32,7 +32,7 @@ def find_start(settings: Settings, plan: Plan, workers: Lone) -> Start:
     return shared(found, workers)
 
 
-def known_ghost_batch(settings: Settings, workers: Lone) -> int | None:
+def known_ghost_batch(settings: Settings, workers: Workers) -> int | None:
     """The ghost batch of the checkpoint that a run resumes from, where the user set none; a collective.
 
     None where there is no such checkpoint, or none that can be read: find_start says what is wrong with it.
@@ -45,7 +45,7 @@ def known_ghost_batch(settings: Settings, workers: Lone) -> int | None:
     return workers.gather(known, "ghost batch")[0]
 
 
-def shared(found: Start, workers: Lone) -> Start:
+def shared(found: Start, workers: Workers) -> Start:
     """Rank 0's start, on all ranks; a collective."""
     start = workers.gather(replace(found, state=None), "start")[0]
     start.state = share(found.state, workers)

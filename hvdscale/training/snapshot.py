@@ -19,7 +19,7 @@ from torch import nn
 from ..data.generators import random_state, set_random_state
 from ..errors import CheckpointError
 from ..update.step import DataParallelStep
-from ..workers.group import Lone
+from ..workers.group import Workers
 
 BROADCAST_BYTES = 1 << 30       # at once: MPI counts in 32 bits
 PLAIN = (bool, int, float, str)
@@ -57,7 +57,7 @@ def restore(state: dict, model: nn.Module, optimizer: torch.optim.Optimizer, tak
     return Progress(**state["progress"])
 
 
-def share(state: dict | None, workers: Lone, root: int = 0) -> dict | None:
+def share(state: dict | None, workers: Workers, root: int = 0) -> dict | None:
     """The root's state on all ranks, whatever the others give; a collective."""
     outline = state and mapped(state, lambda tensor: torch.empty_like(tensor, device="meta"))
     outline = workers.gather(outline if workers.rank == root else None, "state")[root]
@@ -68,7 +68,7 @@ def share(state: dict | None, workers: Lone, root: int = 0) -> dict | None:
     return mapped(state, lambda tensor: _broadcast(tensor, workers, root))
 
 
-def _broadcast(tensor: torch.Tensor, workers: Lone, root: int) -> torch.Tensor:
+def _broadcast(tensor: torch.Tensor, workers: Workers, root: int) -> torch.Tensor:
     # as bytes: Horovod does not know every type
     tensor = tensor.contiguous()
     for part in tensor.reshape(-1).view(torch.uint8).split(BROADCAST_BYTES):

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from ..workers.group import Lone
+from ..workers.group import Workers
 
 
 class _Bucket:
@@ -52,7 +52,7 @@ class GradientBuffer:
     wire          the type in which gradients travel; None: their own, with all else in the last bucket's allreduce
     """
 
-    def __init__(self, model: nn.Module, tail: int, workers: Lone, bucket_bytes: int = 0, statistics: int = 0,
+    def __init__(self, model: nn.Module, tail: int, workers: Workers, bucket_bytes: int = 0, statistics: int = 0,
                  wire: torch.dtype | None = None):
         parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
         size = sum(p.numel() for p in parameters)

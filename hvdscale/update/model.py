@@ -14,7 +14,7 @@ from ..modules.layers import BatchNorm, is_batch_norm, is_replaced
 from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds, stream_key
-from ..workers.group import Lone
+from ..workers.group import SingleWorker, Workers
 from ..workload import MapSplit, Split, Workload, bound_loss, build_model, to_device
 from .precision import PARAMETERS, autocast
 
@@ -30,7 +30,7 @@ def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Modul
     return model.to(device=device, dtype=PARAMETERS[plan.precision])
 
 
-def share_model(model: nn.Module, workers: Lone) -> None:
+def share_model(model: nn.Module, workers: Workers) -> None:
     """Give all ranks rank 0's parameters; processors of different kinds may draw different last bits.
 
     Raises RanksDifferError on all ranks where some rank's parameters have other names or shapes, or values that differ
@@ -102,7 +102,7 @@ def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Modu
     norms = [module for module in model.modules() if is_batch_norm(module) and not isinstance(module, BatchNorm)]
     groups = group_bounds(plan.stream.size(0), plan.ghost_batch)
     batch = to_device(train.take(plan.stream.visits(0, 0, groups[1])), device, PARAMETERS[plan.precision])
-    ghosts = GhostGroups(plan.seed, Lone(), device)
+    ghosts = GhostGroups(plan.seed, SingleWorker(), device)
     ghosts.attach(model)
     ghosts.at(0, groups, Pass(0, groups[1]))
     with OwnGenerators(device) as generators, Buffers(model).kept() as moved, autocast(plan.precision, device):

@@ -22,7 +22,7 @@ from ..modules.ghost_groups import GhostGroups
 from ..modules.running_statistics import Buffers, Statistics
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
-from ..workers.group import Lone, WorkerLostError
+from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload, bound_loss
 from .gradient_norms import GradientNoise
 from .gradients import GradientBuffer
@@ -54,7 +54,7 @@ class DataParallelStep:
     """Takes the plan's steps with a model and its optimizer; a call is a collective."""
 
     def __init__(self, plan: Plan, workload: Workload, train: Split, model: nn.Module, optimizer: torch.optim.Optimizer,
-                 workers: Lone, device: torch.device):
+                 workers: Workers, device: torch.device):
         self.plan, self.train, self.model, self.optimizer = plan, train, model, optimizer
         self.loss = bound_loss(workload, plan.label_smoothing)
         self.workers, self.device, self.stream = workers, device, plan.stream

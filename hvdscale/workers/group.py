@@ -28,8 +28,8 @@ from .rendezvous import Rendezvous
 APART = 5       # so many stall times workers may start apart, by imports from a slow file system
 
 
-class Lone:
-    """One worker without a launcher: the same operations, with nothing to do."""
+class Workers:
+    """The workers of a job, as one of them sees them: rank, size, and what they do together; as it stands, of one."""
 
     rank, size, local_rank, local_size = 0, 1, 0, 1
     elastic = False             # whether ``reform`` can follow a WorkerLostError
@@ -101,6 +101,10 @@ class Lone:
             raise _joined(errors)
 
 
+class SingleWorker(Workers):
+    """One worker without a launcher: the same operations, with nothing to do."""
+
+
 def _joined(errors: list) -> HvdscaleError:
     """One error for those of the ranks (None: no error), the same on all."""
     kind, first = next(e for e in errors if e)
@@ -111,7 +115,7 @@ def _joined(errors: list) -> HvdscaleError:
     return kind("\n".join([f"rank {', '.join(map(str, ranks))} of {len(errors)}: {first}", *others]))
 
 
-class Horovod(Lone):
+class HorovodWorkers(Workers):
     """The workers that a launcher started, joined by Horovod (MPI, Gloo or NCCL).
 
     A thread watches from the start: where a collective lasts longer than the stall time, it ends the process.
@@ -221,7 +225,7 @@ class Horovod(Lone):
                 f"workers in {waiting[0]!r}; one of them has stopped or is lost")
 
 
-class Elastic(Horovod):
+class ElasticWorkers(HorovodWorkers):
     """The workers of `horovodrun --host-discovery-script`: when some are lost, or hosts change, the others meet anew.
 
     horovodrun gives out new places when every worker has asked for one or ended, so none may linger. One that waits
@@ -319,7 +323,7 @@ def _shut(sockets: frozenset[tuple[int, str]]) -> None:
             copy.shutdown(socket.SHUT_RDWR)
 
 
-def form(stall_seconds: float) -> Lone:
+def form(stall_seconds: float) -> Workers:
     """The worker group of this process.
 
     Raises WorkersError under a launcher where Horovod cannot be imported or joins fewer processes than were started:
@@ -328,13 +332,13 @@ def form(stall_seconds: float) -> Lone:
     started = launched()
     hvd = started and load_horovod(*started, stall_seconds)
     if not hvd:
-        return Lone()
+        return SingleWorker()
     if os.environ.get("HOROVOD_ELASTIC") == "1":
-        return Elastic(hvd, stall_seconds)
+        return ElasticWorkers(hvd, stall_seconds)
     with starting(stall_seconds):
         hvd.init()
     check_joined(*started, hvd.size())
-    return Horovod(hvd, stall_seconds)
+    return HorovodWorkers(hvd, stall_seconds)
 
 
 @contextlib.contextmanager

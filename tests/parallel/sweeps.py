@@ -12,7 +12,7 @@ from hvdscale.cli.tune import Asked, Signals
 from hvdscale.log.reader import read_log
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.run import SweepRun
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workers.launch import place
 from tests.conftest import command_environment, launcher_command
 from tests.single.made_sweeps import assert_same_study
@@ -50,7 +50,7 @@ def here(sweep, out, **said):
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)}
     try:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            code = SweepRun(asked(sweep, out, **said), Lone(), 0, place(), Signals()).carry_out()
+            code = SweepRun(asked(sweep, out, **said), SingleWorker(), 0, place(), Signals()).carry_out()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

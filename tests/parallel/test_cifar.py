@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workloads import cifar
 from tests.parallel.cifar_files import small, trained, write
 
@@ -22,7 +22,7 @@ def test_any_worker_count_trains_the_same_on_the_files_that_there_are(launch, tm
     assert all(rank == ranks[0] for rank in ranks)
     threads = torch.get_num_threads()
     for job, (missing, parameters, measured) in zip(given, ranks[0]):
-        _, wanted, wanted_measured = trained(Lone(), **job)
+        _, wanted, wanted_measured = trained(SingleWorker(), **job)
         assert missing == ["data_batch_4.bin"]
         assert np.linalg.norm(np.subtract(parameters, wanted)) <= 1e-9 * np.linalg.norm(wanted), job
         assert measured == pytest.approx(wanted_measured, rel=1e-8, nan_ok=True)

@@ -10,7 +10,7 @@ from hvdscale.doctor.played import environment
 from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import PROCESS, RANK, WORKERS, digest
 from hvdscale.training.job import prepare
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.conftest import launcher_command
 
 MADE = "tests.single.made_faulty_jobs"
@@ -64,7 +64,7 @@ def alone(job):
     """What the processes that play several ranks find of the job, beside this one."""
     layers = [{}, {"threads": 1}]
     ranks = OtherRank(Asked(f"{MADE}:{job}", layers, 46))
-    sample = make_sample(prepare(f"{MADE}:{job}", layers, Lone()), 46, 1)
+    sample = make_sample(prepare(f"{MADE}:{job}", layers, SingleWorker()), 46, 1)
     found = ranks.finding(sample, digest(sample))
     ranks.kill()
     return found

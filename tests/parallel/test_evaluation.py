@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.parallel.evaluations import CHUNKS, evaluations
 
 
@@ -12,7 +12,7 @@ def alone():
     """What one worker without a launcher measures."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield [measured for measured, _ in evaluations(Lone())]
+    yield [measured for measured, _ in evaluations(SingleWorker())]
     torch.set_num_threads(threads)
 
 

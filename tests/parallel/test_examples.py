@@ -11,7 +11,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.training.evaluate import Evaluator
 from hvdscale.training.job import prepare
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.conftest import ROOT, launcher_command
 
 EXAMPLES = ROOT / "tools/examples"
@@ -50,11 +50,11 @@ def test_an_example_trains_on_two_workers_as_its_command_says(folder, run, name)
 
 def test_the_macro_f1_of_the_example_is_that_of_the_whole_split(folder):
     """At any size of its batches, as scikit-learn has it."""
-    job = prepare("macro_f1:workload", [{"threads": 1, "epochs": 1.0}], Lone())
+    job = prepare("macro_f1:workload", [{"threads": 1, "epochs": 1.0}], SingleWorker())
     guesses = job.model(job.data.val.inputs).argmax(1)
     wanted = f1_score(job.data.val.labels, guesses, labels=range(10), average="macro", zero_division=0)
     for chunk in (7, 300):
-        found = Evaluator(job.workload, {"val": job.data.val}, chunk, Lone(), job.device)(job.model, ("val",))
+        found = Evaluator(job.workload, {"val": job.data.val}, chunk, SingleWorker(), job.device)(job.model, ("val",))
         assert found["val/macro_f1"] == pytest.approx(wanted, abs=1e-12)
 
 

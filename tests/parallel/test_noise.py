@@ -8,7 +8,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.update.model import make_model
 from hvdscale.update.optimizers import make_optimizer
 from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.conftest import launcher_command
 from tests.parallel import toy
 
@@ -21,7 +21,7 @@ def slow(shares, accumulate):
     plan = toy.settled(1, precision="fp64", global_batch=BATCH, accumulate=accumulate, noise_every=0)
     device, train, found = torch.device("cpu"), toy.load().train, []
     model = make_model(toy.WORKLOAD, plan, device)
-    take_step = DataParallelStep(plan, toy.WORKLOAD, train, model, make_optimizer(plan, model), Lone(), device)
+    take_step = DataParallelStep(plan, toy.WORKLOAD, train, model, make_optimizer(plan, model), SingleWorker(), device)
     for step in range(STEPS):
         if step % EVERY == 0:
             local, whole = 0.0, 0.0

@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.parallel.open_images_measures import measures
 from tests.single import made_open_images
 
@@ -15,7 +15,7 @@ def test_average_precision_is_one_workers_to_the_last_bit(tmp_path, launch, np_)
     made_open_images.write(folder)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    alone = measures(Lone(), str(folder))
+    alone = measures(SingleWorker(), str(folder))
     torch.set_num_threads(threads)
     for measured in launch("open_images_measures", np_, str(folder)):
         assert measured == alone

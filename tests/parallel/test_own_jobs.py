@@ -10,7 +10,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.plan.shards import Visits
 from hvdscale.training.job import prepare
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.conftest import launcher_command
 from tests.parallel.own_jobs import JOBS, trained
 
@@ -24,7 +24,7 @@ GIVEN = [dict(name="TOKENS"), dict(name="TOKENS", loader_workers=0), dict(name="
 def alone():
     """What one process without a launcher makes of the jobs."""
     threads = torch.get_num_threads()
-    yield [trained(Lone(), **{**given, "accumulate": 1}) for given in GIVEN]
+    yield [trained(SingleWorker(), **{**given, "accumulate": 1}) for given in GIVEN]
     torch.set_num_threads(threads)
 
 
@@ -44,7 +44,7 @@ def test_any_worker_count_trains_and_measures_the_same(launch, alone, np_):
 def test_a_padded_job_starts_on_any_number_of_workers_without_a_ghost_batch(launch, np_, keys):
     """Local batch 16 on 2 workers is one ghost group of 32; and 3 workers make the updates that one makes of 32."""
     threads = torch.get_num_threads()
-    wanted, _ = trained(Lone(), "DROPPED", global_batch=32)
+    wanted, _ = trained(SingleWorker(), "DROPPED", global_batch=32)
     torch.set_num_threads(threads)
     for rank in launch("own_jobs", np_, [dict(name="DROPPED", **keys)]):
         assert np.linalg.norm(np.subtract(rank[0][0], wanted)) <= 1e-10 * np.linalg.norm(wanted)
@@ -62,7 +62,7 @@ def test_an_error_in_a_users_method_has_one_traceback_and_one_line_on_two_worker
 
 def test_the_gradient_is_that_of_the_mean_over_all_words_of_the_batch(alone):
     """Not the mean of each sentence's, worker's or pass's own mean: all losses by all words, in plain torch."""
-    job = prepare(f"{JOBS}:TOKENS", [{**PLAIN, "precision": "fp64", "threads": 1}], Lone())
+    job = prepare(f"{JOBS}:TOKENS", [{**PLAIN, "precision": "fp64", "threads": 1}], SingleWorker())
     indices = job.plan.stream.visits(0, 0, 12).indices
     batch = job.data.train.take(Visits(indices, np.zeros_like(indices), job.plan.seed))
     words = batch["words"].tolist()
@@ -78,7 +78,7 @@ def test_the_gradient_is_that_of_the_mean_over_all_words_of_the_batch(alone):
 def test_an_optimizer_of_ones_own_takes_the_steps(alone):
     """Half of twice the rate."""
     threads = torch.get_num_threads()
-    reference, _ = trained(Lone(), "TWO_TERMS", optimizer="sgd", lr_rule="none", lr=0.025)
+    reference, _ = trained(SingleWorker(), "TWO_TERMS", optimizer="sgd", lr_rule="none", lr=0.025)
     torch.set_num_threads(threads)
     np.testing.assert_allclose(alone[4][0], reference, rtol=1e-12)
 
@@ -86,10 +86,10 @@ def test_an_optimizer_of_ones_own_takes_the_steps(alone):
 def test_a_batch_without_a_count_has_no_mean_and_a_pass_without_one_adds_nothing():
     """As where padding alone is left of a worker's share."""
     with pytest.raises(WorkloadError, match="the counts that loss gave add up to 0 at step 0, so its batch has no"):
-        trained(Lone(), "NONE", steps=1)
+        trained(SingleWorker(), "NONE", steps=1)
     for noise_every in (0, 1):
-        half, _ = trained(Lone(), "HALF", **PLAIN, steps=3, accumulate=12, noise_every=noise_every)
-        whole, _ = trained(Lone(), "HALF", **PLAIN, steps=3, noise_every=noise_every)
+        half, _ = trained(SingleWorker(), "HALF", **PLAIN, steps=3, accumulate=12, noise_every=noise_every)
+        whole, _ = trained(SingleWorker(), "HALF", **PLAIN, steps=3, noise_every=noise_every)
         assert np.linalg.norm(np.subtract(half, whole)) <= 1e-12 * np.linalg.norm(whole)
 
 

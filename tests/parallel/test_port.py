@@ -10,7 +10,7 @@ import torch
 from hvdscale.log.reader import read_log
 from hvdscale.training.job import prepare
 from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.conftest import ROOT, launcher_command
 
 GUIDE = ROOT / "tools/port/README.rst"
@@ -38,12 +38,12 @@ def without_dropout(model):
 
 
 def test_the_job_takes_the_steps_of_the_script_on_the_same_examples(port):
-    job = prepare("job:workload", [{"precision": "fp64", "threads": 1, "global_batch": 32}], Lone())
+    job = prepare("job:workload", [{"precision": "fp64", "threads": 1, "global_batch": 32}], SingleWorker())
     model = without_dropout(port.Net().double())
     model.load_state_dict(job.model.state_dict())
     optimizer = torch.optim.SGD(model.parameters(), job.plan.peak_lr, momentum=0.9, weight_decay=1e-4)
     take_step = DataParallelStep(job.plan, job.workload, job.data.train, without_dropout(job.model), job.optimizer,
-                                 Lone(), job.device)
+                                 SingleWorker(), job.device)
     seen = []
     for number in range(45):                                            # into the second epoch
         visits = job.plan.stream.visits(number, 0, 32)

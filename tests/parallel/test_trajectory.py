@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hvdscale.plan.shards import epoch_order
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
 
 STEPS = 20
@@ -45,7 +45,7 @@ CONFIGURATIONS += [dict(steps=STEPS, precision="fp64", global_batch=24, last_bat
 @functools.cache
 def alone(configuration):
     """What one worker makes of the configuration (JSON) in one pass."""
-    return toy.trajectory(Lone(), **{**json.loads(configuration), "accumulate": 1, "compression": "none"})
+    return toy.trajectory(SingleWorker(), **{**json.loads(configuration), "accumulate": 1, "compression": "none"})
 
 
 def norm_of_difference(run, reference, what=1):

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.parallel.translations import trained
 from tests.single.made_translations import folder_of
 
@@ -15,8 +15,8 @@ pytest.importorskip("sacrebleu")
 def test_any_worker_count_trains_and_measures_the_same(launch, tmp_path, np_):
     given = dict(data_dir=str(folder_of(tmp_path)), cache_dir=str(tmp_path / "cache"))
     threads = torch.get_num_threads()
-    wanted, measured = trained(Lone(), **given)
-    passes, _ = trained(Lone(), **given, accumulate=4)
+    wanted, measured = trained(SingleWorker(), **given)
+    passes, _ = trained(SingleWorker(), **given, accumulate=4)
     torch.set_num_threads(threads)
     ranks = launch("translations", np_, given)
     assert all(str(rank) == str(ranks[0]) for rank in ranks)            # to the last bit, and NaN for NaN

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.conftest import LAUNCHERS, command_environment
 from tests.parallel import toy
 
@@ -41,7 +41,7 @@ def launched(workers, given):
 def main(counts):
     torch.set_num_threads(1)
     given = list(configurations())
-    references = [toy.trajectory(Lone(), **{**c, "accumulate": 1}) for c in given]
+    references = [toy.trajectory(SingleWorker(), **{**c, "accumulate": 1}) for c in given]
     names = [f"{c['precision']} ghost {c['ghost_batch']} k={c['accumulate']}" for c in given]
     runs = {workers: launched(workers, given) for workers in counts}
     print(f"{'':24}" + "".join(f"W={workers:<10}" for workers in counts) + "(parameters, then buffers)")

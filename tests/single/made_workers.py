@@ -2,10 +2,10 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import Workers
 
 
-class Member(Lone):
+class Member(Workers):
     """One rank of a group: sums go over the threads, in rank order, of the values there were when they were started."""
 
     def __init__(self, rank, size, barrier, slots):

@@ -25,7 +25,7 @@ from hvdscale.training.checkpoint import Folder, listed, read, write
 from hvdscale.training.display import Display
 from hvdscale.training.elastic import Memory
 from hvdscale.training.snapshot import Progress, capture, mapped, restore
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.conftest import small_disk
 from tests.parallel import toy
 from tests.single.made_runs import (KEYS, WORKLOAD, Signalled, assert_same_columns, assert_same_state, columns_of,
@@ -48,7 +48,7 @@ def train(tmp_path, monkeypatch):
         train.said = said.getvalue
         keys = {**KEYS, "checkpoint": "ck", "log": "w.h5", "resume": "auto", **keys}
         keys = {name: value for name, value in keys.items() if value is not None}
-        return _run("toy/net", [{}, keys], dry_run, Lone(), Memory())
+        return _run("toy/net", [{}, keys], dry_run, SingleWorker(), Memory())
     yield train
     torch.set_num_threads(threads)
 

@@ -26,13 +26,13 @@ from hvdscale.doctor.settings import decay, learning_rate
 from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.doctor.state import checkpoint, evaluation
 from hvdscale.training.job import prepare
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 
 MADE = "tests.single.made_faulty_jobs"
 
 
 def job(name, **layer):
-    return prepare(name if "/" in name else f"{MADE}:{name}", [dict(threads=1, **layer)], Lone())
+    return prepare(name if "/" in name else f"{MADE}:{name}", [dict(threads=1, **layer)], SingleWorker())
 
 
 def sample(name, **layer):
@@ -41,7 +41,7 @@ def sample(name, **layer):
 
 @functools.cache
 def failures(name, **layer):
-    found = in_this_process(sample(name, **layer), Lone())
+    found = in_this_process(sample(name, **layer), SingleWorker())
     return {finding.check: finding for finding in found if finding.verdict == FAILED}
 
 
@@ -119,14 +119,14 @@ def test_a_job_that_does_not_run_in_fp64_is_checked_in_fp32(monkeypatch):
     monkeypatch.setattr(type(made.model), "forward", lambda model, x: forward(model, x.float()))
     cut = make_sample(made, 46, 1)
     assert cut.plan.precision == "fp32" and "does not run in fp64" in cut.note
-    assert gradients(cut, Lone()).verdict == PASSED
+    assert gradients(cut, SingleWorker()).verdict == PASSED
 
 
 def test_checks_leave_parameters_buffers_and_generators_as_they_were():
     cut = sample("sound")
     before = [values.clone() for values in cut.job.model.state_dict().values()]
     state = torch.get_rng_state()
-    list(in_this_process(cut, Lone()))
+    list(in_this_process(cut, SingleWorker()))
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(a, b) for a, b in zip(before, cut.job.model.state_dict().values()))
 
@@ -194,7 +194,7 @@ def test_what_never_pads_has_no_padding_to_check():
 
 
 def test_a_metric_that_counts_nothing_yet_is_a_warning_that_names_it():
-    found = evaluation(sample("nothing_counted"), Lone())
+    found = evaluation(sample("nothing_counted"), SingleWorker())
     assert found.verdict == WARNED
     assert found.differs == "train/error, val/error, test/error are NaN before the first step"
     assert "FAILED" not in render_findings([found], 80, False)
@@ -204,13 +204,13 @@ def test_a_metric_that_counts_nothing_yet_is_a_warning_that_names_it():
 def test_a_metric_that_has_a_value_on_another_split_is_a_warning_only_where_the_target_names_it():
     for target, verdict, differs in (("none", PASSED, ""), ("train/error<0.1", PASSED, ""),
                                      ("val/error<0.1", WARNED, "val/error is NaN before the first step")):
-        found = evaluation(sample("some_counted", target=target, train_eval_examples=61), Lone())
+        found = evaluation(sample("some_counted", target=target, train_eval_examples=61), SingleWorker())
         assert (found.verdict, found.differs) == (verdict, differs)
         assert "val/error, test/error are NaN" in found.looked_at
 
 
 def test_an_empty_split_that_no_target_names_is_no_fault():
-    assert evaluation(sample("no_test", target="val/error<0.1"), Lone()).verdict == PASSED
+    assert evaluation(sample("no_test", target="val/error<0.1"), SingleWorker()).verdict == PASSED
 
 
 def nothing_known(what, part):
@@ -327,7 +327,7 @@ def test_the_excerpt_in_the_readme_is_what_is_printed_of_that_fault(monkeypatch)
     made = ModuleType("made")
     exec(textwrap.dedent(source).replace(whole, faulty + "\n"), vars(made))
     monkeypatch.setitem(sys.modules, "made", made)
-    cut = make_sample(prepare("made:workload", [dict(threads=1)], Lone()), 46, 1)
+    cut = make_sample(prepare("made:workload", [dict(threads=1)], SingleWorker()), 46, 1)
     printed = render_findings([losses(cut)], 100, False).split("\n\n")[1]
     assert textwrap.indent(printed, "    ") + "\n\n" in readme
 
@@ -368,7 +368,7 @@ def test_no_checkpoint_is_left_behind(tmp_path, monkeypatch):
 
 def test_few_examples_are_enough_for_a_sample_of_a_small_job():
     cut = make_sample(job("sound", train_subset=20, local_batch=4), 46, 1)
-    assert cut.plan.global_batch == 20 and math.isclose(gradients(cut, Lone()).by, 0, abs_tol=1e-12)
+    assert cut.plan.global_batch == 20 and math.isclose(gradients(cut, SingleWorker()).by, 0, abs_tol=1e-12)
 
 
 def test_simulated_workers_take_the_values_of_any_root():

@@ -11,11 +11,11 @@ from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
 from hvdscale.training import elastic
 from hvdscale.training.checkpoint import Checkpoints
-from hvdscale.training.elastic import Committed, Memory, refuse_commit_every
+from hvdscale.training.elastic import ElasticCheckpoints, Memory, refuse_commit_every
 from hvdscale.training.outcome import Start
 from hvdscale.training.run_log import Silent
 from hvdscale.training.snapshot import Progress
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.single import made_plans
 from tests.single.made_workers import on_each
 
@@ -99,8 +99,8 @@ def commits(monkeypatch, steps, step_seconds, commit_seconds, every=0, hosts_at=
         return state(done.steps, done.steps)
     monkeypatch.setattr(elastic, "time", clock)
     monkeypatch.setattr(elastic, "capture", capture)
-    workers = Lone()
-    kept = Committed(Checkpoints(Start()), Memory(), SimpleNamespace(commit_every=every), Silent(), workers)
+    workers = SingleWorker()
+    kept = ElasticCheckpoints(Checkpoints(Start()), Memory(), SimpleNamespace(commit_every=every), Silent(), workers)
     votes = ()
     for step in range(steps):
         workers.hosts_changed = step >= hosts_at >= 0
@@ -128,4 +128,4 @@ def test_a_change_of_hosts_is_committed_before_the_group_ends(monkeypatch):
 def test_commit_every_is_refused_where_nothing_is_committed():
     settings = Settings.build(made_plans.DEFAULTS, dict(commit_every=5))
     with pytest.raises(PlanError, match="commit_every acts only under horovodrun --host-discovery-script"):
-        refuse_commit_every(settings, Lone())
+        refuse_commit_every(settings, SingleWorker())

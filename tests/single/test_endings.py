@@ -15,7 +15,7 @@ from hvdscale.errors import WorkerLostError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.system.lock import Lock
-from hvdscale.workers.group import Horovod, Lone
+from hvdscale.workers.group import HorovodWorkers, Workers
 
 LAYER = {"log": "w.h5", "checkpoint": "ck", "steps": 20, "eval_every": 20, "target": "none"}
 
@@ -34,7 +34,7 @@ def go_on(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("where", ["errors/the log", "errors/the folder of checkpoints"])
 def test_a_worker_that_is_lost_as_rank_0_opens_a_file_does_not_lock_it_for_rank_0(go_on, where):
-    class Losing(Lone):
+    class Losing(Workers):
         elastic, lost = True, False
 
         def gather(self, value, name):
@@ -50,7 +50,7 @@ def test_a_worker_that_is_lost_as_rank_0_opens_a_file_does_not_lock_it_for_rank_
 
 
 def test_a_worker_that_is_lost_after_the_last_step_changes_no_outcome(go_on):
-    class Watched(Lone):
+    class Watched(Workers):
         def watch(self, lost):
             self.lost = lost
 
@@ -59,7 +59,7 @@ def test_a_worker_that_is_lost_after_the_last_step_changes_no_outcome(go_on):
 
 
 def test_a_collective_does_not_end_after_all_while_the_watch_gives_up():
-    workers, happened, began = object.__new__(Horovod), [], threading.Event()
+    workers, happened, began = object.__new__(HorovodWorkers), [], threading.Event()
     workers.rank, workers.size, workers._stall_seconds = 0, 2, 0.2
     workers._hvd = SimpleNamespace(HorovodInternalError=RuntimeError)
 
@@ -77,7 +77,7 @@ def test_a_collective_does_not_end_after_all_while_the_watch_gives_up():
 
 
 def test_a_watch_whose_message_fails_ends_the_process_nevertheless():
-    workers, ended = object.__new__(Horovod), []
+    workers, ended = object.__new__(HorovodWorkers), []
     workers._lost, workers._end = None, lambda: ended.append(True)
     with pytest.raises(TypeError):
         workers._give_up("waited")
@@ -85,7 +85,7 @@ def test_a_watch_whose_message_fails_ends_the_process_nevertheless():
 
 
 def test_a_signal_while_all_leave_changes_no_exit_code(monkeypatch):
-    class Warned(Lone):
+    class Warned(Workers):
         def leave(self):
             os.kill(os.getpid(), signal.SIGTERM)
 

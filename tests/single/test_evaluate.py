@@ -9,7 +9,7 @@ from torch import nn
 
 from hvdscale.errors import DataError
 from hvdscale.training.evaluate import Evaluator
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Split, Workload
 from tests.parallel import toy
 from tests.single.made_workers import on_each
@@ -94,7 +94,7 @@ def test_a_models_measures_are_those_of_a_loop_over_examples(chunk):
     torch.manual_seed(0)
     model = toy.Net().double()
     data = toy.load()
-    measured = Evaluator(toy.WORKLOAD, {"val": data.val}, chunk, Lone(), CPU, "fp64")(model, ("val",))
+    measured = Evaluator(toy.WORKLOAD, {"val": data.val}, chunk, SingleWorker(), CPU, "fp64")(model, ("val",))
     entropy, wrong = 0.0, 0
     for x, y in zip(data.val.inputs, data.val.labels.tolist()):
         logits = model(x[None])[0].tolist()
@@ -108,7 +108,7 @@ def test_a_models_measures_do_not_depend_on_the_worker_count_to_the_last_bit(wor
     torch.manual_seed(0)
     model, data = toy.Net(dropout=0.5).float().eval(), toy.load()
     splits = {"train": data.train, "val": data.val, "test": data.test}
-    alone = evaluated(toy.WORKLOAD, splits, 4, Lone(), model)
+    alone = evaluated(toy.WORKLOAD, splits, 4, SingleWorker(), model)
     ranks = on_each(workers, lambda member: evaluated(toy.WORKLOAD, splits, 4, member, model))
     assert ranks == [alone] * workers
 
@@ -120,25 +120,26 @@ def test_sums_beyond_the_whole_numbers_of_float32_are_exact():
         def measure(self, model, batch):
             return {"label": (batch.labels.sum(), len(batch))}
     split = Split(torch.zeros(4, 1), torch.tensor([2**24 + 1, 2**30 + 1, 3, 5]))
-    measured = Evaluator(Large(), {"val": split}, 1, Lone(), CPU)(nn.Linear(1, 1), ("val",))
+    measured = Evaluator(Large(), {"val": split}, 1, SingleWorker(), CPU)(nn.Linear(1, 1), ("val",))
     assert measured == {"val/label": (2**24 + 2**30 + 10) / 4}
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_in_its_mode(training):
     model = nn.Linear(1, 1).train(training)
-    Evaluator(Whole(), splits_of(SIZES), 7, Lone(), CPU)(model, ("val",))
+    Evaluator(Whole(), splits_of(SIZES), 7, SingleWorker(), CPU)(model, ("val",))
     assert model.training == training
 
 
 def test_an_empty_split_has_no_mean():
-    measured = Evaluator(Whole(), splits_of({"val": 3, "test": 0}), 2, Lone(), CPU)(nn.Linear(1, 1), ("val", "test"))
+    measure = Evaluator(Whole(), splits_of({"val": 3, "test": 0}), 2, SingleWorker(), CPU)
+    measured = measure(nn.Linear(1, 1), ("val", "test"))
     assert math.isnan(measured["test/label"]) and not math.isnan(measured["val/label"])
 
 
 def test_the_splits_that_are_asked_for_are_measured_and_no_others():
     splits = splits_of(SIZES)
-    measured = Evaluator(Whole(), splits, 7, Lone(), CPU)(nn.Linear(1, 1), ("test", "val"))
+    measured = Evaluator(Whole(), splits, 7, SingleWorker(), CPU)(nn.Linear(1, 1), ("test", "val"))
     assert set(measured) == {"test/label", "test/odd", "val/label", "val/odd"}
     assert not splits["train"].taken
 
@@ -199,5 +200,5 @@ def test_a_model_that_diverged_has_its_means_and_the_data_are_looked_at_once(wor
 
 def test_a_split_that_is_not_finite_where_no_measure_shows_it_is_left_alone():
     split = Split(torch.full((4, 1), math.nan), torch.arange(4))
-    measured = Evaluator(Whole(), {"val": split}, 2, Lone(), CPU)(nn.Linear(1, 1), ("val",))
+    measured = Evaluator(Whole(), {"val": split}, 2, SingleWorker(), CPU)(nn.Linear(1, 1), ("val",))
     assert measured == {"val/label": 1.5, "val/odd": 0.5}

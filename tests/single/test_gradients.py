@@ -5,7 +5,7 @@ from torch import nn
 
 from hvdscale.plan.shards import step_passes
 from hvdscale.update.gradients import GradientBuffer
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.single.made_workers import on_each
 
 BATCH, PARAMETERS = 23, 6
@@ -86,7 +86,7 @@ def test_no_bucket_sets_off_before_the_last_pass():
 
 def test_gradients_are_views_of_the_buffer_last_layer_first():
     model = model_of()
-    buffer = GradientBuffer(model, 3, Lone())
+    buffer = GradientBuffer(model, 3, SingleWorker())
     buffer.begin()
     buffer.backward(losses(model, INPUTS).mean(), last_pass=True)
     assert buffer.sum_([1.0, 2.0, 3.0]) == [1.0, 2.0, 3.0]

@@ -8,7 +8,7 @@ import pytest
 
 from hvdscale.errors import UsageError, WorkersError
 from hvdscale.sweep.groups import form_group, leave
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import Workers
 from hvdscale.workers.launch import Process, place
 
 LAUNCHER = re.compile(r"(SLURM|PMI|PMIX|OMPI|HOROVOD|MPI)_")
@@ -93,7 +93,7 @@ def test_a_group_of_one_has_its_place_on_the_host_and_no_partners(environment, t
     environment(**told)
     process = place()
     group, number = form_group(1, 60, CORES)
-    assert isinstance(group, Lone) and number == process.rank
+    assert isinstance(group, Workers) and number == process.rank
     assert (group.rank, group.size) == (0, 1)
     assert (group.local_rank, group.local_size) == (process.local_rank, process.local_size)
     assert group.cores() == CORES

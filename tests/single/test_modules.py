@@ -12,7 +12,7 @@ from hvdscale.errors import UsageError
 from hvdscale.modules import BatchNorm, Dropout, convert
 from hvdscale.modules.ghost_groups import GhostGroups
 from hvdscale.plan.shards import Pass, group_bounds, step_passes, stream_key
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.single.made_workers import on_each
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ SHAPE = torch.Size((3, 2))
 
 
 def ghosts_of(seed):
-    return GhostGroups(seed, Lone(), CPU)
+    return GhostGroups(seed, SingleWorker(), CPU)
 
 
 def whole_step(seed, step, groups, layer, shape=SHAPE, probability=0.7):

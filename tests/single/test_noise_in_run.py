@@ -9,7 +9,7 @@ from hvdscale.update.gradient_norms import COLUMNS, log_columns, why_not_measure
 from hvdscale.update.model import fit_to_groups, make_model
 from hvdscale.update.optimizers import make_optimizer
 from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
 from tests.single.made_workers import on_each
 
@@ -26,7 +26,7 @@ def together(size, steps=5, augmented=False, **keys):
     model = make_model(toy.WORKLOAD, plan, CPU)
     plan, _ = fit_to_groups(plan, "auto", toy.WORKLOAD, train, model, CPU)
     if size == 1:
-        return measured(Lone(), plan, model, train, steps)
+        return measured(SingleWorker(), plan, model, train, steps)
     models = [copy.deepcopy(model) for _ in range(size)]
     return on_each(size, lambda member: measured(member, plan, models[member.rank], train, steps))[0]
 

@@ -12,7 +12,7 @@ from torch import nn
 from hvdscale.errors import DataError, UsageError
 from hvdscale.plan.shards import Visits
 from hvdscale.training.evaluate import Evaluator
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Batch, load_data
 from hvdscale.workloads import open_images
 from hvdscale.workloads.readers import open_images as reader
@@ -425,15 +425,15 @@ def test_the_measures_of_a_split_are_those_of_a_slow_loop(published):
             if target >= 0:
                 scores.append(np.floor(logit * 256))
                 shown.append(target)
-    measured = Evaluator(JOB, {"val": data.val}, 2, Lone(), torch.device("cpu"))(model, ("val",))
+    measured = Evaluator(JOB, {"val": data.val}, 2, SingleWorker(), torch.device("cpu"))(model, ("val",))
     assert measured == {"val/cross_entropy": pytest.approx(np.mean(losses), rel=1e-6),
                         "val/average_precision": pytest.approx(average_precision_score(shown, scores), rel=1e-12)}
 
 
 def test_a_diverged_model_has_no_average_precision(published):
     data = load(published)
-    measured = Evaluator(JOB, {"val": data.val}, 2, Lone(), torch.device("cpu"))(Fixed(torch.full((1, 3), torch.nan)),
-                                                                                 ("val",))
+    measure = Evaluator(JOB, {"val": data.val}, 2, SingleWorker(), torch.device("cpu"))
+    measured = measure(Fixed(torch.full((1, 3), torch.nan)), ("val",))
     assert np.isnan(measured["val/average_precision"]) and np.isnan(measured["val/cross_entropy"])
 
 
@@ -441,7 +441,7 @@ def test_training_raises_the_average_precision_of_what_the_pictures_show(publish
     data = load(published)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 3))
-    evaluate = Evaluator(JOB, {"train": data.train_eval}, 4, Lone(), torch.device("cpu"))
+    evaluate = Evaluator(JOB, {"train": data.train_eval}, 4, SingleWorker(), torch.device("cpu"))
     before = evaluate(model, ("train",))
     optimizer, batch = torch.optim.SGD(model.parameters(), 0.02), taken(data.train_eval)
     for _ in range(40):

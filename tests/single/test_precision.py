@@ -13,7 +13,7 @@ from hvdscale.update.model import make_model
 from hvdscale.update.optimizers import make_optimizer
 from hvdscale.update.precision import LossScale, set_arithmetic
 from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
 from tests.single.made_workers import on_each
 
@@ -72,7 +72,8 @@ def test_the_loss_scale_is_halved_by_what_overflows_and_doubled_after_enough_goo
 def step_of(**layer):
     plan = toy.settled(1, **layer)
     model = make_model(toy.WORKLOAD, plan, CPU)
-    return DataParallelStep(plan, toy.WORKLOAD, toy.load().train, model, make_optimizer(plan, model), Lone(), CPU)
+    optimizer = make_optimizer(plan, model)
+    return DataParallelStep(plan, toy.WORKLOAD, toy.load().train, model, optimizer, SingleWorker(), CPU)
 
 
 @pytest.mark.parametrize("keys", [dict(precision="fp16"), dict(compression="fp16")])

@@ -10,7 +10,7 @@ from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
 from hvdscale.training.elastic import Memory
 from hvdscale.training.job import sketch
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Card, build_model
 from hvdscale.workloads import find
 
@@ -245,12 +245,12 @@ def test_a_dry_run_without_data_prints_the_plan_by_the_published_sizes(run, tmp_
 
 def test_a_dry_run_of_data_that_is_given_and_wrong_is_an_error(tmp_path):
     with pytest.raises(DataError, match="has no train-images-idx3-ubyte"):
-        train._run("mnist/simple_cnn", [{"data_dir": str(tmp_path)}], True, Lone(), Memory())
+        train._run("mnist/simple_cnn", [{"data_dir": str(tmp_path)}], True, SingleWorker(), Memory())
 
 
 def test_a_run_without_data_is_an_error_still():
     with pytest.raises(DataError, match="mnist needs --data-dir DIR"):
-        train._run("mnist/simple_cnn", [], False, Lone(), Memory())
+        train._run("mnist/simple_cnn", [], False, SingleWorker(), Memory())
 
 
 @pytest.mark.parametrize("typed, said", [
@@ -260,20 +260,20 @@ def test_a_run_without_data_is_an_error_still():
     ({"model_args": {"widht": 2}}, "'widht'. It takes .*width")])
 def test_a_plan_without_data_refuses_what_cannot_hold(typed, said):
     with pytest.raises(UsageError, match=said):
-        sketch("mnist/simple_cnn", [typed], Lone())
+        sketch("mnist/simple_cnn", [typed], SingleWorker())
 
 
 def test_a_plan_without_data_has_the_model_arguments_that_the_data_would_say():
-    assert sketch("cifar_100/resnet_8", [{}], Lone()).startswith("cifar_100/resnet_8 (classes=100)\n")
+    assert sketch("cifar_100/resnet_8", [{}], SingleWorker()).startswith("cifar_100/resnet_8 (classes=100)\n")
     with pytest.raises(UsageError, match="model_args.classes = 7 cannot be set: the data says it"):
-        sketch("cifar_100/resnet_8", [{"model_args": {"classes": 7}}], Lone())
+        sketch("cifar_100/resnet_8", [{"model_args": {"classes": 7}}], SingleWorker())
 
 
 def test_nothing_is_planned_where_nothing_is_published_or_data_is_given(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "job_without_card.py").write_text(OWN)
-    assert sketch("mnist/simple_cnn", [{"data_dir": str(tmp_path)}], Lone()) is None
-    assert sketch("job_without_card:workload", [{"lr": 1.0, "steps": 1, "local_batch": 1}], Lone()) is None
+    assert sketch("mnist/simple_cnn", [{"data_dir": str(tmp_path)}], SingleWorker()) is None
+    assert sketch("job_without_card:workload", [{"lr": 1.0, "steps": 1, "local_batch": 1}], SingleWorker()) is None
 
 
 def test_presets_are_shipped_as_data_of_the_package():

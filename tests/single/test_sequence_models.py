@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hvdscale.modules import Dropout
 from hvdscale.modules.ghost_groups import GhostGroups
 from hvdscale.plan.shards import Pass
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workloads.models.lstm import LSTMLM
 from hvdscale.workloads.models.transformer import SIZES, TransformerLM, sinusoids
 from hvdscale.workloads.models.translation import TranslationTransformer
@@ -296,7 +296,7 @@ def test_dropout_is_ours_and_masks_follow_an_example_from_pass_to_pass(build, ca
     kinds = [type(m) for m in model.modules() if "Dropout" in type(m).__name__]
     assert kinds and set(kinds) == {Dropout} and not any(getattr(m, "dropout", 0) for m in model.modules()
                                                          if isinstance(m, nn.LSTM))
-    ghosts = GhostGroups(0, Lone(), torch.device("cpu"))
+    ghosts = GhostGroups(0, SingleWorker(), torch.device("cpu"))
     ghosts.attach(model)
     given = [tokens(4, 5)] * (2 if hasattr(model, "encode") else 1)
 

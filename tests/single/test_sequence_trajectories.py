@@ -12,7 +12,7 @@ from hvdscale.plan.settle import Place, settle
 from hvdscale.training.job import make_optimizer
 from hvdscale.update.model import fit_to_groups, make_model
 from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import Data, Split, Workload
 from hvdscale.workloads.models.lstm import LSTMLM
 from hvdscale.workloads.models.transformer import TransformerLM
@@ -75,7 +75,7 @@ def parameters_after_training(workload, workers, accumulate):
         step = DataParallelStep(plan, workload, train, own, make_optimizer(plan, own), member, CPU)
         losses = [step(number, plan.schedule.lr_at(number), set()).loss for number in range(STEPS)]
         return torch.nn.utils.parameters_to_vector(own.parameters()).detach(), losses
-    return [trained(Lone())] if workers == 1 else on_each(workers, trained)
+    return [trained(SingleWorker())] if workers == 1 else on_each(workers, trained)
 
 
 @pytest.mark.parametrize("workload", TEXTS, ids=lambda workload: workload.model)

@@ -24,7 +24,7 @@ from hvdscale.training.loop import DIVERGED, DONE, FAILED, PREEMPTED
 from hvdscale.training.run_log import Silent
 from hvdscale.update.model import bound_to_passes, check_groups
 from hvdscale.update.step import DataParallelStep
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import MapSplit
 from tests.parallel import toy
 from tests.single import made_jobs
@@ -38,9 +38,9 @@ def train(tmp_path, monkeypatch):
 
     def train(workload="toy/net", display=Quiet(), **keys):
         keys = {"threads": 1, "log": str(tmp_path / f"{len(list(tmp_path.iterdir()))}.h5"), **keys}
-        job = prepare(workload, [keys], Lone())
-        journal = open_journal(job, Lone())
-        outcome = job.train(journal, display, Lone())
+        job = prepare(workload, [keys], SingleWorker())
+        journal = open_journal(job, SingleWorker())
+        outcome = job.train(journal, display, SingleWorker())
         journal.close()
         with read_log(keys["log"]) as log:
             log.load()
@@ -63,8 +63,8 @@ def test_omp_num_threads_says_the_threads_unless_they_are_typed(said, threads, m
     before = torch.get_num_threads()
     monkeypatch.setenv("OMP_NUM_THREADS", said)
     try:
-        assert prepare("digits/fc", [{"threads": 1}], Lone()).plan.threads == 1
-        assert prepare("digits/fc", [{}], Lone()).plan.threads == (threads or len(usable_cores()))
+        assert prepare("digits/fc", [{"threads": 1}], SingleWorker()).plan.threads == 1
+        assert prepare("digits/fc", [{}], SingleWorker()).plan.threads == (threads or len(usable_cores()))
     finally:
         torch.set_num_threads(before)
 
@@ -207,8 +207,8 @@ def test_a_log_that_cannot_be_written_stops_the_run(train):
     class Full(Silent):
         def step(self, step, lr, result):
             self.failure = LogError("w.h5: no space left") if step == 4 else self.failure
-    job = prepare("toy/net", [{"threads": 1}], Lone())
-    outcome = job.train(Full(), Quiet(), Lone())
+    job = prepare("toy/net", [{"threads": 1}], SingleWorker())
+    outcome = job.train(Full(), Quiet(), SingleWorker())
     assert (outcome.stop, outcome.step) == ((Status.INCOMPLETE, "the log could not be written", FAILED), 5)
 
 
@@ -275,7 +275,7 @@ def test_label_smoothing_that_hides_the_true_class_is_an_error_before_the_first_
 
 
 def test_a_model_is_drawn_alike_in_every_precision(train):
-    models = {precision: prepare("toy/net", [{"precision": precision, "threads": 1}], Lone()).model
+    models = {precision: prepare("toy/net", [{"precision": precision, "threads": 1}], SingleWorker()).model
               for precision in ("fp32", "fp64")}
     for narrow, wide in zip(models["fp32"].parameters(), models["fp64"].parameters()):
         assert (narrow.dtype, wide.dtype) == (torch.float32, torch.float64)
@@ -288,7 +288,7 @@ def test_passes_before_the_clock_leave_buffers_and_random_streams_alone():
     before = {name: value.clone() for name, value in model.state_dict().items()}
     stream = torch.get_rng_state()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    DataParallelStep(plan, toy.WORKLOAD, train_split, model, optimizer, Lone(), torch.device("cpu")).warm_up(3)
+    DataParallelStep(plan, toy.WORKLOAD, train_split, model, optimizer, SingleWorker(), torch.device("cpu")).warm_up(3)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), stream)
 
@@ -357,7 +357,7 @@ def test_a_model_run_group_by_group_has_small_groups_by_default(tmp_path, monkey
     monkeypatch.setattr("hvdscale.training.job.find", lambda name: workload)
 
     def plan(**typed):
-        return prepare("toy/net", [{"threads": 1, **typed}], Lone()).plan
+        return prepare("toy/net", [{"threads": 1, **typed}], SingleWorker()).plan
     assert {plan(global_batch=batch).ghost_batch for batch in (4, 16, 53)} == {ghost_batch}
     assert plan(ghost_batch=5).ghost_batch == 5 and plan(ghost_batch="global", local_batch=8).ghost_batch == 8
     path = tmp_path / "tuned.toml"

@@ -15,7 +15,7 @@ from hvdscale.errors import DataError, UsageError
 from hvdscale.plan.settings import Settings
 from hvdscale.plan.shards import Visits
 from hvdscale.training.evaluate import Evaluator
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import bound_loss, build_model, measured, problems, to_device
 from hvdscale.workloads import translation
 from hvdscale.workloads.tokens import IGNORED
@@ -251,7 +251,7 @@ def trained(tmp_path_factory):
     data = load(folder_of(tmp_path_factory.mktemp("larger"), train=400))
     model, drawn = model_of(data, width=32, hidden=64, dropout=0.0), np.random.default_rng(0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    before = evaluated(data, Lone(), 23, model)["val/bleu"]
+    before = evaluated(data, SingleWorker(), 23, model)["val/bleu"]
     for _ in range(150):
         total, count = JOB.loss(model, data.train.take(visits(*drawn.integers(0, 400, 32))))
         optimizer.zero_grad()
@@ -266,7 +266,7 @@ def evaluated(data, workers, chunk, model):
 
 def test_bleu_rises_with_training_and_is_sacrebleus_of_the_split(trained):
     data, model, before = trained
-    found = evaluated(data, Lone(), 23, model)
+    found = evaluated(data, SingleWorker(), 23, model)
     whole = sacrebleu.corpus_bleu(translation.translations(model, data.val.take(visits(*range(23)))),
                                   [[target for _, target in sentences(1, 23)]])
     assert found["val/bleu"] == whole.score > 30 > before
@@ -277,11 +277,11 @@ def test_bleu_rises_with_training_and_is_sacrebleus_of_the_split(trained):
 @pytest.mark.parametrize("chunk", [3, 10])
 def test_every_metric_is_the_same_at_any_worker_count(trained, chunk):
     data, model, _ = trained
-    alone = evaluated(data, Lone(), chunk, model)
+    alone = evaluated(data, SingleWorker(), chunk, model)
     for workers in (2, 3):
         for found in on_each(workers, lambda member: evaluated(data, member, chunk, model)):
             np.testing.assert_equal(found, alone)
-    assert alone["val/bleu"] == evaluated(data, Lone(), 23, model)["val/bleu"] > 30
+    assert alone["val/bleu"] == evaluated(data, SingleWorker(), 23, model)["val/bleu"] > 30
 
 
 # what is built in

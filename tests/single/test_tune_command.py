@@ -19,7 +19,7 @@ from hvdscale.sweep.ledger import Ledger, Owner, Result
 from hvdscale.sweep.progress import Progress, overall
 from hvdscale.sweep.run import wanted_studies
 from hvdscale.sweep.studies import Settled, settle_study
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.conftest import command_environment
 from tests.parallel.quadratic import workload
 from tests.parallel.sweeps import sweep_file
@@ -90,7 +90,8 @@ def test_the_next_trial_is_claimed_once_and_a_living_one_of_the_launch_is_waited
     owners = [Owner.take(str(tmp_path)) for _ in range(3)]
     for owner, job in zip(owners, ("a", "a", "b")):
         owner.job = job
-    farms = [Farm(standing, None, Lone(), owner, Shard(), None, lambda: None, lambda: False) for owner in owners]
+    farms = [Farm(standing, None, SingleWorker(), owner, Shard(), None, lambda: None, lambda: False)
+             for owner in owners]
     first, second = farms[0]._next(), farms[1]._next()
     assert (first.number, second.number) == (0, 1)
     assert farms[0]._next() == "wait" and farms[2]._next() == "none"

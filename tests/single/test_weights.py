@@ -10,16 +10,16 @@ from hvdscale.training.display import Quiet
 from hvdscale.training.job import prepare
 from hvdscale.training.run_log import Silent
 from hvdscale.training.weights import check_writable, load_weights, save_weights
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
 
 JOB = "tests.parallel.toy:WORKLOAD"
 
 
 def trained(**keys):
-    job = prepare(JOB, [{"threads": 1, "eval_every": 0, "noise_every": 0, **keys}], Lone())
-    outcome = job.train(Silent(), Quiet(), Lone())
-    job.save_model(outcome, Quiet(), Lone())
+    job = prepare(JOB, [{"threads": 1, "eval_every": 0, "noise_every": 0, **keys}], SingleWorker())
+    outcome = job.train(Silent(), Quiet(), SingleWorker())
+    job.save_model(outcome, Quiet(), SingleWorker())
     return job, outcome
 
 
@@ -29,7 +29,7 @@ def test_a_run_goes_on_from_the_model_that_another_saved(tmp_path):
     saved = torch.load(path, weights_only=True)
     assert saved.keys() == first.model.state_dict().keys()
     assert all(torch.equal(values, saved[name]) for name, values in first.model.state_dict().items())
-    second = prepare(JOB, [{"steps": 5, "threads": 1, "init_from": path, "seed": 7}], Lone())
+    second = prepare(JOB, [{"steps": 5, "threads": 1, "init_from": path, "seed": 7}], SingleWorker())
     assert all(torch.equal(values, saved[name]) for name, values in second.model.state_dict().items())
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.pt"]
 
@@ -39,7 +39,7 @@ def test_the_state_dict_started_from_is_part_of_the_problem_wherever_it_lies(tmp
         torch.manual_seed(seed)
         save_weights(toy.Net(), str(tmp_path / name))
     (tmp_path / "copy.pt").write_bytes((tmp_path / "a.pt").read_bytes())
-    plans = [prepare(JOB, [{"threads": 1, "init_from": str(tmp_path / name)}], Lone()).plan
+    plans = [prepare(JOB, [{"threads": 1, "init_from": str(tmp_path / name)}], SingleWorker()).plan
              for name in ("a.pt", "b.pt", "copy.pt")]
     assert plans[0].init_from == hashlib.sha256((tmp_path / "a.pt").read_bytes()).hexdigest()
     assert plans[0] == plans[2] != plans[1]
@@ -75,12 +75,12 @@ def test_a_file_that_is_no_plain_state_dict_is_not_loaded(tmp_path, content):
 
 def test_a_file_that_is_not_there_is_named():
     with pytest.raises(UsageError, match="/none/m.pt: cannot be read: No such file"):
-        prepare(JOB, [{"init_from": "/none/m.pt"}], Lone())
+        prepare(JOB, [{"init_from": "/none/m.pt"}], SingleWorker())
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_training(tmp_path):
     with pytest.raises(UsageError, match="--save-model /none/m.pt: /none is no folder that can be written to"):
-        prepare(JOB, [{"save_model": "/none/m.pt"}], Lone())
+        prepare(JOB, [{"save_model": "/none/m.pt"}], SingleWorker())
     with pytest.raises(UsageError, match="is a folder"):
         check_writable(str(tmp_path))
     with pytest.raises(CheckpointError, match="/none/m.pt: cannot be written"):

@@ -6,7 +6,7 @@ import pytest
 
 from hvdscale.errors import DataError, HvdscaleError, RanksDifferError, WorkersError
 from hvdscale.training.job import agree_on
-from hvdscale.workers.group import Lone, device
+from hvdscale.workers.group import SingleWorker, device
 from tests.parallel import toy
 from tests.single.made_plans import settled
 from tests.single.made_workers import on_each
@@ -63,9 +63,9 @@ def test_an_exception_of_all_ranks_has_one_traceback(capsys):
 
 def test_without_an_error_nothing_is_raised():
     on_each(3, failing([None] * 3))
-    failing([None])(Lone())
+    failing([None])(SingleWorker())
     with pytest.raises(DataError, match="^d: missing$"):
-        failing([DataError("d: missing")])(Lone())
+        failing([DataError("d: missing")])(SingleWorker())
 
 
 def test_a_rank_that_settled_another_plan_is_named():

@@ -14,7 +14,7 @@ from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
 from hvdscale.plan.shards import Visits
 from hvdscale.training.job import prepare, with_data
-from hvdscale.workers.group import Lone
+from hvdscale.workers.group import SingleWorker
 from hvdscale.workload import (Batch, Classification, Data, MapSplit, Split, bound_loss, build_model, load_data,
                                measured, problems, smoothed_cross_entropy, summarized)
 from hvdscale.workloads import find, names
@@ -406,7 +406,7 @@ def test_labels_that_are_no_class_are_named_at_load(labels, said):
 
 def test_loader_workers_for_data_in_memory_are_refused():
     with pytest.raises(PlanError, match="loader_workers acts only on map-style data sets .* of toy/net are in memory"):
-        prepare("tests.parallel.toy:WORKLOAD", [{"loader_workers": 2, "threads": 1}], Lone())
+        prepare("tests.parallel.toy:WORKLOAD", [{"loader_workers": 2, "threads": 1}], SingleWorker())
 
 
 def test_a_data_set_of_pairs_is_classified_too():
