@@ -3,7 +3,7 @@ import pytest
 
 from hvdscale.errors import UsageError, WorkersError
 from hvdscale.system.cores import usable_cores
-from hvdscale.workers.group import Workers, form
+from hvdscale.workers.group import SingleWorker, form
 from hvdscale.workers.launch import (LAUNCHED, find_launcher, killed_process, launch_command, launch_environment,
                                      launched, refuse_too_many)
 
@@ -102,7 +102,7 @@ def alone(monkeypatch):
 
 def test_a_process_without_a_launcher_is_a_group_of_one(alone):
     assert launched() is None
-    assert type(form(60)) is Workers
+    assert type(form(60)) is SingleWorker
 
 
 @pytest.mark.parametrize("variable, launcher", LAUNCHED.items())
@@ -131,7 +131,7 @@ def test_several_processes_without_horovod_are_an_error(alone, no_horovod, monke
 
 def test_a_single_process_under_a_launcher_needs_no_horovod(alone, no_horovod, monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
-    assert type(form(60)) is Workers
+    assert type(form(60)) is SingleWorker
 
 
 def test_the_usable_cores_are_some():
