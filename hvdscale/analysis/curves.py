@@ -25,7 +25,7 @@ from .trials import Workload
 class CurvePoint:
     """One global batch: the trials of its search, repeats of the winner apart.
 
-    steps                 the median best of the curve's n trials, see minimum.best_of; inf: not met; NaN: no trial
+    steps                 the median best of the curve's n trials, see best_of_n.best_of; inf: not met; NaN: no trial
     best                  index into the study of the trial with the fewest, the first of equals; None: none met
     trials                that are feasible: COMPLETE, or pruned
     met                   of those, that met the target
@@ -72,7 +72,7 @@ class Curve:
 def curve_of(studies: Sequence[Study], target: Target, options=Options()) -> Curve | None:
     """The curve of one workload's studies; None where no study has the target's metric.
 
-    The fewest steps fall with the number of trials: every batch is compared at the same n, see minimum.common_trials.
+    The fewest steps fall with the number of trials: every batch is compared at the same n, see best_of_n.common_trials.
 
     options  tolerances, confidence and the trials asked for
     """

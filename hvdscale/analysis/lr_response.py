@@ -128,14 +128,11 @@ def landscape_of(log_rate, before, steps, prior=_PRIOR, start: Landscape | None 
         likely = trials.likelihood(points)              # their density is the prior's
     else:
         points, likely = np.column_stack([start.best, start.steps, *start.shape]), np.zeros(DRAWS)
-    for number in range(_ROUNDS):
-        points, likely = trials.drawn_around(points, likely, number, _PROPOSED)
-        if _effective(likely) >= _ENOUGH * _PROPOSED:
-            break
-    for number in range(0 if rough else _LAST_ROUNDS):
-        points, likely = trials.drawn_around(points, likely, number, _LAST)
-        if _effective(likely) >= _ENOUGH * _PROPOSED:
-            break
+    for points_drawn, rounds in ((_PROPOSED, _ROUNDS), (_LAST, 0 if rough else _LAST_ROUNDS)):
+        for number in range(rounds):
+            points, likely = trials.drawn_around(points, likely, number, points_drawn)
+            if _effective(likely) >= _ENOUGH * _PROPOSED:
+                break
     weight = np.exp(likely - likely.max())
     best, fewest, *shape = points[random.choice(len(points), DRAWS, p=weight / weight.sum())].T
     return Landscape(best, fewest, np.array(shape), float(np.min(log_rate)), float(np.max(log_rate)),

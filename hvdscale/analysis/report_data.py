@@ -170,7 +170,7 @@ def _bears_on(trial, target):
 def cells_of(trials, target, options=Options()) -> tuple[list[Cell], list[Cell], Pools]:
     """Trials of one workload held against a target: the cells of one worker count and global batch each, those by
     global batch over all worker counts, and the spreads that they share. Searches are all compared at as many trials,
-    see minimum.common_trials."""
+    see best_of_n.common_trials."""
     runs = [run for run in (run_of(trial, target) for trial in trials if trial.status != Status.RUNNING)
             if _shows(run) or run.trial.pruned]
     cells, by_batch = _cells(runs, options)

@@ -165,7 +165,7 @@ class Cell:
 
     @cached_property
     def steps(self) -> Estimate:
-        """S: steps to target; of a search the median best of best_of_n of its trials, see minimum.best_of."""
+        """S: steps to target; of a search the median best of best_of_n of its trials, see best_of_n.best_of."""
         if self.searched:
             return best_of(*(np.array([getattr(run, name) for run in self.draws], float)
                              for name in ("steps", "steps_before", "last_step")),

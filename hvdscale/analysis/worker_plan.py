@@ -258,7 +258,7 @@ def plans_of(group, request: Request, *, links: Links | None = None, given: Step
              noise_scale: float | None = None, steps=points_of) -> tuple[WorkerPlan | NoPlan, ...]:
     """A plan for each target of a workload; where it has none, one that predicts.
 
-    group        sections.Group
+    group        report_data.Group
     links        the network between nodes, where the user knows it
     given        steps to target at one batch, where no run was held against a target
     noise_scale  in examples, in place of the logs' own
