@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from ..analysis.step_breakdown import NAMES
 from ..formatting.escaping import as_cell
-from ..formatting.numbers import RANGE, listed, number, percent, ratio, span, spread, whole
+from ..formatting.numbers import listed, number, percent, ratio, span, spread, whole
+from ..formatting.text_table import Heading, TextTable
 from . import words
 
 WIDTH = 100
@@ -139,74 +140,18 @@ def as_text(table) -> str:
     Where it is wider than WIDTH, headings are shortened, then intervals that follow from others left out, then the
     widest of the rest written on two lines, as far as it takes.
     """
-    drawn = _Drawn(table)
-    for narrow in (drawn.shorten, drawn.drop, *[drawn.split] * len(table.columns)):
-        if drawn.width > WIDTH:
-            narrow()
+    drawn = TextTable([Heading(column.title, column.short, column.scaled) for column in table.columns],
+                      [["\n".join(filter(None, (cell.shown, cell.below))) for cell in row.cells] for row in table.rows])
+    drawn.narrow(WIDTH)
     out = [*textwrap.wrap(table.title, WIDTH), "", *drawn.lines()]
-    for note in (*table.notes, *drawn.notes):
+    for note in (*table.notes, *_dropped_notes(drawn.dropped)):
         out += textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
     return "\n".join(out) + "\n"
 
 
-class _Drawn:
-    """A table's columns as lines of text: headings, and for each row a value above its interval."""
-
-    def __init__(self, table):
-        self.columns = table.columns
-        self.heads = [_wrapped(column.title) for column in table.columns]
-        self.cells = [[[row.cells[at].shown, row.cells[at].below] for row in table.rows]
-                      for at in range(len(table.columns))]
-        self.notes = []
-
-    def shorten(self):
-        """Short headings where there are."""
-        self.heads = [_wrapped(column.short or column.title) for column in self.columns]
-
-    def drop(self):
-        """Leaves out the intervals that are others', scaled."""
-        dropped = [at for at, column in enumerate(self.columns)
-                   if column.scaled and any(RANGE.search(below) for _, below in self.cells[at])]
-        for at in dropped:
-            self.cells[at] = [[shown, "" if RANGE.search(below) else below] for shown, below in self.cells[at]]
-        self.notes += [f"{listed(self.columns[at].title for at in dropped).capitalize()}: the interval, left out here, "
-                       "is that of the ratio beside times a known factor."] if dropped else []
-
-    def split(self):
-        """Writes the intervals of one column on two lines: of the one that this makes narrowest."""
-        tried = [[[shown, *RANGE.sub("-\n", "".join(below)).split("\n")] for shown, *below in cells]
-                 for cells in self.cells]
-        gains = [_width(self.heads[at], now) - _width(self.heads[at], then)
-                 for at, (now, then) in enumerate(zip(self.cells, tried))]
-        at = gains.index(max(gains))
-        if gains[at] > 0:
-            self.cells[at] = tried[at]
-
-    @property
-    def widths(self):
-        """Characters of each column."""
-        return [_width(head, cells) for head, cells in zip(self.heads, self.cells)]
-
-    @property
-    def width(self):
-        """Characters of the whole."""
-        return sum(self.widths) + 2 * (len(self.columns) - 1)
-
-    def lines(self):
-        """Headings, a rule and the rows."""
-        rows = [line for row in zip(*self.cells) for line in self._row(row)]
-        return [*self._row(self.heads, bottom=True), "-" * self.width, *rows]
-
-    def _row(self, cells, bottom=False):
-        deep = max(map(len, cells))
-        cells = [[""] * (deep - len(cell)) + cell if bottom else cell + [""] * (deep - len(cell)) for cell in cells]
-        widths = self.widths
-        return [line for at in range(deep)
-                if (line := "  ".join(cell[at].rjust(wide) for cell, wide in zip(cells, widths)).rstrip())]
-
-
-def _width(head, cells):
-    return max(len(line) for lines in (head, *cells) for line in lines)
+def _dropped_notes(headings):
+    return [f"{listed(heading.title for heading in headings).capitalize()}: the interval, left out here, is that of "
+            "the ratio beside times a known factor."] if headings else []
 
 
 def as_csv(table, target=None) -> str:
@@ -260,10 +205,6 @@ def _cell_values(cell):
 def finite(value):
     """JSON knows neither NaN nor infinity; ``shown`` says what is meant."""
     return None if value is None or isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _wrapped(title):
-    return textwrap.wrap(title, 11) or [""]
 
 
 def _series_table(section, series):

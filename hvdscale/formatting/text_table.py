@@ -1,0 +1,109 @@
+"""Tables as aligned lines of plain text, narrowed as far as it takes.
+
+    print("\\n".join(aligned([("study", "trials"), ("mnist-64", "100")], left=(0,))))
+
+    table = TextTable([Heading("examples per second", short="ex./s")], [["1,130\\n1,090-1,160"]])
+    table.narrow(100)
+    print("\\n".join(table.lines()))
+"""
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from .numbers import RANGE
+
+GAP = "  "
+HEADING_WIDTH = 11
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Over a column of a TextTable."""
+
+    title: str
+    short: str = ""             # where the full one is too wide
+    scaled: bool = False        # its intervals are another column's, times a known factor
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
+    """The rows as lines, each column as wide as its longest entry.
+
+    rows  of equal length; an entry may have several lines
+    left  indices of the columns that start at the left; the others end at the right
+    """
+    cells = [[entry.split("\n") for entry in row] for row in rows]
+    widths = [_width(column) for column in zip(*cells)]
+    return [line for row in cells for line in _lines(row, widths, left)]
+
+
+class TextTable:
+    """Headings, a rule, and rows of entries that end at the right; an interval may stand under its value.
+
+    headings  one a column
+    rows      of entries, one a heading; the lines after an entry's first are its interval
+    """
+
+    def __init__(self, headings: Sequence[Heading], rows: Sequence[Sequence[str]]):
+        self.headings = headings
+        self.heads = [_wrapped(heading.title) for heading in headings]
+        self.cells = [[row[at].split("\n") for row in rows] for at in range(len(headings))]
+        self.dropped: list[Heading] = []         # those whose intervals are left out
+
+    def narrow(self, width: int) -> None:
+        """Shorten headings, then leave out scaled intervals, then split the widest, until it is no wider than this."""
+        for make_narrower in (self._shorten, self._drop, *[self._split] * len(self.headings)):
+            if self.width > width:
+                make_narrower()
+
+    def lines(self) -> list[str]:
+        """The whole as text."""
+        widths = self._widths
+        rows = [line for row in zip(*self.cells) for line in _lines(row, widths)]
+        return [*_lines(self.heads, widths, bottom=True), "-" * self.width, *rows]
+
+    @property
+    def width(self) -> int:
+        """Characters of the widest line."""
+        return sum(self._widths) + len(GAP) * (len(self.headings) - 1)
+
+    @property
+    def _widths(self):
+        return [_width([head, *cells]) for head, cells in zip(self.heads, self.cells)]
+
+    def _shorten(self):
+        self.heads = [_wrapped(heading.short or heading.title) for heading in self.headings]
+
+    def _drop(self):
+        for at, heading in enumerate(self.headings):
+            if heading.scaled and any(RANGE.search("".join(below)) for _, *below in self.cells[at]):
+                self.cells[at] = [[shown, *(line for line in below if not RANGE.search(line))]
+                                  for shown, *below in self.cells[at]]
+                self.dropped.append(heading)
+
+    def _split(self):
+        """Writes the intervals of one column on two lines: of the one that this makes narrowest."""
+        tried = [[[shown, *RANGE.sub("-\n", "".join(below)).split("\n")] for shown, *below in cells]
+                 for cells in self.cells]
+        gains = [_width([head, *now]) - _width([head, *then]) for head, now, then in zip(self.heads, self.cells, tried)]
+        at = gains.index(max(gains))
+        if gains[at] > 0:
+            self.cells[at] = tried[at]
+
+
+def _wrapped(title):
+    return textwrap.wrap(title, HEADING_WIDTH) or [""]
+
+
+def _width(cells):
+    return max((len(line) for lines in cells for line in lines), default=0)
+
+
+def _lines(cells, widths, left=(), bottom=False):
+    """A row of entries, each a list of lines, as lines of text; ``bottom``: short entries end level."""
+    deep = max(map(len, cells))
+    padded = [[""] * (deep - len(cell)) + cell if bottom else cell + [""] * (deep - len(cell)) for cell in cells]
+    lines = [GAP.join(cell[row].ljust(wide) if at in left else cell[row].rjust(wide)
+                      for at, (cell, wide) in enumerate(zip(padded, widths))).rstrip() for row in range(deep)]
+    return [line for line in lines if line]
