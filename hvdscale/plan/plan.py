@@ -1,24 +1,25 @@
-"""The plan: all that a run will do, settled before its first step and stored whole in its log.
+"""The plan: everything a run will do, settled before its first step and stored whole in its log.
 
-Its fields stand in three parts. ``PROBLEM`` fields determine the sequence of updates, ``EXECUTION`` fields how it is
-carried out (changing them must change no update), the rest what is measured and when the run ends.
+A plan has three parts. The problem determines the sequence of updates. The execution says how they are computed:
+changing it must change no update. The measurement says what is recorded and when the run ends.
 """
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 
 from ..target import Target
 from .schedule import Schedule
 from .shards import Pass, Stream, group_bounds, step_passes
 
+# hvdscale.plan.settings says what each key means; here lengths are in steps, whatever unit the user typed
+
 
 @dataclass(frozen=True)
-class Plan:
-    """See hvdscale.plan.settings for what each key means; lengths are in steps here, whatever unit was typed."""
+class Problem:
+    """What determines the sequence of updates."""
 
-    # problem
     workload: str
     dataset: str
     model: str
@@ -61,7 +62,42 @@ class Plan:
     decay_at: tuple[int, ...]
     decay_factor: float
     end_lr_factor: float
-    # measurement
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.peak_lr, self.start_lr, self.warmup, self.warmup_steps, self.decay, self.decay_steps,
+                        self.decay_at, self.decay_factor, self.end_lr_factor)
+
+    @property
+    def stream(self) -> Stream:
+        return Stream(self.train_examples, self.global_batch, self.seed, self.last_batch)
+
+    @property
+    def ghost_groups(self) -> int:
+        """Ghost groups of a step of the whole global batch."""
+        return len(group_bounds(self.global_batch, self.ghost_batch)) - 1
+
+    @property
+    def scales_loss(self) -> bool:
+        """Whether gradients are, or travel, in a type in which small ones vanish."""
+        return "fp16" in (self.precision, self.compression)
+
+    def metaparameters(self) -> dict[str, float]:
+        """The metaparameters as numbers, by the log's names; NaN: does not apply."""
+        may_not_apply = {name: getattr(self, name) for name in (
+            "momentum", "beta1", "beta2", "epsilon", "trust_coefficient", "clip_norm")}
+        return {"learning_rate": self.peak_lr,
+                **{name: math.nan if value is None else value for name, value in may_not_apply.items()},
+                "weight_decay": self.weight_decay, "label_smoothing": self.label_smoothing,
+                "warmup_steps": float(self.warmup_steps),
+                "decay_steps": float(self.decay_steps) if self.decay in ("linear", "cosine") else math.nan,
+                "end_lr_factor": self.end_lr_factor if self.decay in ("linear", "cosine") else math.nan}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured, and when the run ends."""
+
     budget_steps: int           # 0: the budget is in seconds
     budget_seconds: float | None
     target: str | None
@@ -72,7 +108,20 @@ class Plan:
     eval_batch: int
     eval_splits: tuple[str, ...]
     train_eval_examples: int
-    # execution
+
+    @property
+    def stop_target(self) -> Target | None:
+        return Target.parse(self.target) if self.target else None
+
+    def evaluates_at(self, step: int) -> bool:
+        """Whether the model is evaluated after this many steps: on the grid, and at the end of the budget."""
+        return self.eval_every > 0 and (step % self.eval_every == 0 or step == self.budget_steps)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the updates are computed: workers, passes, device, checkpoints."""
+
     workers: int
     local_workers: int
     cores: int
@@ -90,18 +139,10 @@ class Plan:
     checkpoint_seconds: float | None    # None: by steps, or never
     keep_checkpoints: int
 
-    @property
-    def schedule(self) -> Schedule:
-        return Schedule(self.peak_lr, self.start_lr, self.warmup, self.warmup_steps, self.decay, self.decay_steps,
-                        self.decay_at, self.decay_factor, self.end_lr_factor)
 
-    @property
-    def stream(self) -> Stream:
-        return Stream(self.train_examples, self.global_batch, self.seed, self.last_batch)
-
-    @property
-    def stop_target(self) -> Target | None:
-        return Target.parse(self.target) if self.target else None
+@dataclass(frozen=True)
+class Plan(Execution, Measurement, Problem):
+    """A problem with its measurement and execution. Code that must not depend on the rest takes a Problem."""
 
     def passes(self, size: int, rank: int) -> list[Pass]:
         """The rank's passes over a step of ``size`` examples; a short step of few ghost groups has fewer passes."""
@@ -111,19 +152,9 @@ class Plan:
         return step_passes(size, self.ghost_batch, self.workers, accumulate)[rank]
 
     @property
-    def ghost_groups(self) -> int:
-        """Ghost groups of a step of the whole global batch."""
-        return len(group_bounds(self.global_batch, self.ghost_batch)) - 1
-
-    @property
     def cuts_groups(self) -> bool:
         """Whether a ghost group is cut over several passes of a worker."""
         return self.ghost_groups < self.accumulate
-
-    @property
-    def scales_loss(self) -> bool:
-        """Whether gradients are, or travel, in a type in which small ones vanish."""
-        return "fp16" in (self.precision, self.compression)
 
     @property
     def noise_steps(self) -> int:
@@ -133,27 +164,12 @@ class Plan:
             return self.noise_every
         return 10 if self.workers > 1 else 100
 
-    def evaluates_at(self, step: int) -> bool:
-        """Whether the model is evaluated after this many steps: on the grid, and at the end of the budget."""
-        return self.eval_every > 0 and (step % self.eval_every == 0 or step == self.budget_steps)
-
-    def metaparameters(self) -> dict[str, float]:
-        """The metaparameters as numbers, by the log's names; NaN: does not apply."""
-        may_not_apply = {name: getattr(self, name) for name in (
-            "momentum", "beta1", "beta2", "epsilon", "trust_coefficient", "clip_norm")}
-        return {"learning_rate": self.peak_lr,
-                **{name: math.nan if value is None else value for name, value in may_not_apply.items()},
-                "weight_decay": self.weight_decay, "label_smoothing": self.label_smoothing,
-                "warmup_steps": float(self.warmup_steps),
-                "decay_steps": float(self.decay_steps) if self.decay in ("linear", "cosine") else math.nan,
-                "end_lr_factor": self.end_lr_factor if self.decay in ("linear", "cosine") else math.nan}
-
     def as_record(self, asked: dict) -> dict:
         """The plan for the log: its three parts, and what the user asked."""
-        all_fields = asdict(self)
-        execution = {name: all_fields.pop(name) for name in EXECUTION}
-        measurement = {name: all_fields.pop(name) for name in MEASUREMENT}
-        return {"problem": all_fields, "measurement": measurement, "execution": execution, "asked": asked}
+        def part(kind):
+            return {field.name: getattr(self, field.name) for field in fields(kind)}
+        return {"problem": part(Problem), "measurement": part(Measurement), "execution": part(Execution),
+                "asked": asked}
 
 
 def flat(part: Mapping) -> dict:
@@ -161,11 +177,3 @@ def flat(part: Mapping) -> dict:
     return {name: value for key, entry in part.items() for name, value in (
         [(f"{key}.{inner}", value) for inner, value in entry.items()] if isinstance(entry, Mapping)
         else [(key, entry)])}
-
-
-MEASUREMENT = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every", "noise_every", "noise_groups",
-               "eval_batch", "eval_splits", "train_eval_examples")
-EXECUTION = ("workers", "local_workers", "cores", "local_batch", "accumulate", "device", "deterministic", "threads",
-             "bucket_mib",
-             "loader_workers", "untimed_passes", "stall_seconds", "commit_every", "checkpoint_every",
-             "checkpoint_seconds", "keep_checkpoints")

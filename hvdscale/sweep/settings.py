@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ..errors import UsageError
-from ..plan.plan import EXECUTION
+from ..plan.plan import Execution
 from ..plan.scaling import TUNED
 from ..plan.search_space import Parameter
 from ..plan.settings import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, OPTIMIZER_KEYS, OPTIMIZERS, Settings, check
@@ -34,7 +34,7 @@ ELSEWHERE = {
 }
 # settings that change no update, so that they may differ when a sweep is gone on with
 FREE_SETTINGS = frozenset({"data_dir", "cache_dir", "max_local_batch", "checkpoint_every_epochs",
-                           "checkpoint_every_seconds"} | (set(EXECUTION) & set(KEYS)))
+                           "checkpoint_every_seconds"} | ({field.name for field in fields(Execution)} & set(KEYS)))
 OF_DATA = ("data_dir", "data_args", "allow_missing", "cache_dir", "train_subset")       # read once for all studies
 OF_WARMUP = ("warmup", "warmup_steps", "warmup_epochs")
 

@@ -1,4 +1,4 @@
-"""The optimizer that a plan names, with weight decay kept off biases and normalisation parameters."""
+"""The optimizer that a problem names, with weight decay kept off biases and normalisation parameters."""
 from __future__ import annotations
 
 import re
@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from ..errors import UsageError
-from ..plan.plan import Plan
+from ..plan.plan import Problem
 from ..system.importing import import_object
 from .lars_lamb import Lamb, Lars, RateInVelocity
 
 
-def make_optimizer(plan: Plan, model: nn.Module) -> torch.optim.Optimizer:
-    """The plan's optimizer over the model's trainable parameters; raises UsageError for a class that is none.
+def make_optimizer(problem: Problem, model: nn.Module) -> torch.optim.Optimizer:
+    """The problem's optimizer over the model's trainable parameters; raises UsageError for a class that is none.
 
     Weight decay is added to the gradient, and so into velocity and moments; adamw and lamb add it beside the adaptive
     direction, so that it takes lr times the decay off a weight (Loshchilov & Hutter 2019, arXiv:1711.05101). Nothing
@@ -22,61 +22,64 @@ def make_optimizer(plan: Plan, model: nn.Module) -> torch.optim.Optimizer:
     momentum and nesterov are torch's form v <- m v + g, p <- p - lr v: the learning rate stands outside the velocity,
     so a change of it needs no momentum correction (Goyal et al. 2017, remark 2). lr_in_velocity is the other form.
     """
-    groups = parameter_groups(plan, model)
+    groups = parameter_groups(problem, model)
     if not groups:
-        raise UsageError(f"the model {plan.model} has no parameter to train: none has requires_grad")
-    if ":" in plan.optimizer:
-        return _of_class(plan, groups)
-    if plan.optimizer in ("sgd", "momentum", "nesterov") and not plan.lr_in_velocity:
-        return torch.optim.SGD(groups, plan.peak_lr, plan.momentum or 0.0, nesterov=plan.optimizer == "nesterov")
-    if plan.optimizer in ("momentum", "nesterov"):
-        return RateInVelocity(groups, plan.peak_lr, plan.momentum, plan.optimizer == "nesterov",
-                              plan.momentum_correction)
-    if plan.optimizer == "lars":
-        return Lars(groups, plan.peak_lr, plan.momentum, plan.trust_coefficient, plan.momentum_correction)
-    betas = plan.beta1, plan.beta2
-    if plan.optimizer == "lamb":
-        return Lamb(groups, plan.peak_lr, betas, plan.epsilon)
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[plan.optimizer]
-    return kind(groups, plan.peak_lr, betas, plan.epsilon)
+        raise UsageError(f"the model {problem.model} has no parameter to train: none has requires_grad")
+    if ":" in problem.optimizer:
+        return _of_class(problem, groups)
+    if problem.optimizer in ("sgd", "momentum", "nesterov") and not problem.lr_in_velocity:
+        return torch.optim.SGD(groups, problem.peak_lr, problem.momentum or 0.0,
+                               nesterov=problem.optimizer == "nesterov")
+    if problem.optimizer in ("momentum", "nesterov"):
+        return RateInVelocity(groups, problem.peak_lr, problem.momentum, problem.optimizer == "nesterov",
+                              problem.momentum_correction)
+    if problem.optimizer == "lars":
+        return Lars(groups, problem.peak_lr, problem.momentum, problem.trust_coefficient, problem.momentum_correction)
+    betas = problem.beta1, problem.beta2
+    if problem.optimizer == "lamb":
+        return Lamb(groups, problem.peak_lr, betas, problem.epsilon)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[problem.optimizer]
+    return kind(groups, problem.peak_lr, betas, problem.epsilon)
 
 
-def _of_class(plan: Plan, groups: list[dict]) -> torch.optim.Optimizer:
+def _of_class(problem: Problem, groups: list[dict]) -> torch.optim.Optimizer:
     """The module:Class optimizer, which has shown on a parameter apart that it steps from a gradient alone."""
-    if "weight_decay" in plan.optimizer_args:
+    if "weight_decay" in problem.optimizer_args:
         raise UsageError("optimizer_args has weight_decay, which is a key of its own: --set weight_decay=...")
-    factory = import_object(plan.optimizer, "optimizer")
+    factory = import_object(problem.optimizer, "optimizer")
     apart = nn.Parameter(groups[0]["params"][0].detach().new_ones(2, 2))
     apart.grad = torch.ones_like(apart)
     try:
-        optimizer = factory(groups, lr=plan.peak_lr, **plan.optimizer_args)
-        trial = factory([apart], lr=plan.peak_lr, **plan.optimizer_args)
+        optimizer = factory(groups, lr=problem.peak_lr, **problem.optimizer_args)
+        trial = factory([apart], lr=problem.peak_lr, **problem.optimizer_args)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"optimizer {plan.optimizer!r} does not take lr and optimizer_args = {plan.optimizer_args}: "
-                         f"{error}") from None
+        raise UsageError(f"optimizer {problem.optimizer!r} does not take lr and optimizer_args = "
+                         f"{problem.optimizer_args}: {error}") from None
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise UsageError(f"optimizer {plan.optimizer!r} is a {type(optimizer).__name__}, not a torch optimizer")
+        raise UsageError(f"optimizer {problem.optimizer!r} is a {type(optimizer).__name__}, not a torch optimizer")
     try:
         trial.step()
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        raise UsageError(f"optimizer {plan.optimizer!r} does not step from a dense gradient alone, without a closure "
-                         f"that computes the loss again: {error or type(error).__name__}. Choose another") from None
+        raise UsageError(f"optimizer {problem.optimizer!r} does not step from a dense gradient alone, without a "
+                         f"closure that computes the loss again: {error or type(error).__name__}. Choose another"
+                         ) from None
     return optimizer
 
 
-def parameter_groups(plan: Plan, model: nn.Module) -> list[dict]:
+def parameter_groups(problem: Problem, model: nn.Module) -> list[dict]:
     """Trainable parameters in the model's order, in two groups at most: weights, then biases and norms.
 
-    Only the first decays, unless the plan has decay_norm_and_bias, and has trust ratios. A parameter in several places
-    stands once.
+    Only the first group decays, unless the problem has decay_norm_and_bias, and has trust ratios. A shared parameter
+    appears once.
     """
     apart = norms_and_biases(model)
     groups = {True: [], False: []}
     for parameter in model.parameters():
         if parameter.requires_grad:
             groups[id(parameter) not in apart].append(parameter)
-    layerwise = plan.optimizer in ("lars", "lamb")
-    return [{"params": members, "weight_decay": plan.weight_decay if weights or plan.decay_norm_and_bias else 0.0,
+    layerwise = problem.optimizer in ("lars", "lamb")
+    return [{"params": members,
+             "weight_decay": problem.weight_decay if weights or problem.decay_norm_and_bias else 0.0,
              **({"layerwise": weights} if layerwise else {})} for weights, members in groups.items() if members]
 
 
