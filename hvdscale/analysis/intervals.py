@@ -2,34 +2,38 @@
 
 Steps, seconds and examples a second are positive and multiply (time = steps x seconds a step), so all is done on
 logarithms: Student's t (1908) for one sample, Welch's (1947) for the ratio of two, Student's paired t where both
-samples are the same updates under the same seeds. Two or three repeats hardly tell their own spread, so it is pooled
-over samples that may be taken to spread alike (see Spread). The steps at which a target is met are known only to lie
-between two evaluations, so intervals of steps and seconds are hulls: of the interval of what was read at the evaluation
-that met, and of what was read at the one before.
+samples are the same updates under the same seeds. Two or three repeats are too few to estimate a spread, so the spread
+is pooled over samples that can be assumed to share it (see Spread). A target is met somewhere between two evaluations.
+So an interval of steps or seconds is a hull: of the interval at the evaluation that met, and of that at the one before.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 OWN_FROM = 5                # repeats from which a sample's own spread is used
-NONE = (np.nan, np.nan)     # one run says nothing of its spread
+NONE = (np.nan, np.nan)     # the interval of one run, whose spread is unknown
+Ends = tuple[Any, Any]      # (low, high): numbers, or arrays where the values have leading axes
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A value over repeats with its interval, both inf-aware.
 
-    value  geometric mean; with unmet runs the median that counts them as inf; inf: most did not meet; NaN: not measured
-    low    ends of the interval; NaN where one run leaves nothing to say
-    high   inf where a run did not meet
-    runs   repeats that count as independent: seeds
-    beyond where not met: the value is above this, the least that an unmet run reached; else NaN
-    before what was read at the evaluation before, so that the target was met between the two; NaN: not known
-    extrapolated    pruning hid the value: it comes from the trials that met the target sooner
+    value  geometric mean; with unmet runs, the median that counts them as inf. inf: most did not meet; NaN: not
+           measured
+    low    lower end of the interval; NaN where there is only one run
+    high   upper end; inf where a run did not meet
+    runs   independent repeats: seeds
+    beyond a lower bound on a value that was not met: the least that an unmet run reached; else NaN
+    before the value at the evaluation before, so that the target was met between the two; NaN: unknown
+    extrapolated    pruning hid the value: it is extrapolated from the trials that met the target sooner
     """
 
     value: float
@@ -40,15 +44,20 @@ class Estimate:
     before: float = np.nan
     extrapolated: bool = False
 
+    @classmethod
+    def unknown(cls, runs: int = 0) -> Estimate:
+        """NaN, without an interval."""
+        return cls(np.nan, *NONE, runs)
+
     @property
-    def met(self):
+    def met(self) -> bool:
+        """Whether the value is finite."""
         return bool(np.isfinite(self.value))
 
-    def scaled(self, factor):
+    def scaled(self, factor: float) -> Estimate:
         """The estimate of ``factor`` times the quantity."""
-        ends = (end * factor for end in (self.low, self.high))
-        return Estimate(self.value * factor, *ends, self.runs, self.beyond * factor, self.before * factor,
-                        self.extrapolated)
+        return Estimate(self.value * factor, self.low * factor, self.high * factor, self.runs, self.beyond * factor,
+                        self.before * factor, self.extrapolated)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +65,10 @@ class Spread:
     """Variance of logarithms, a number or an array over the samples' leading axes, and its degrees of freedom."""
 
     variance: float | np.ndarray
-    freedom: int                # 0: not known
+    freedom: int                # 0: unknown
 
     @property
-    def deviation(self):
+    def deviation(self) -> float | np.ndarray:
         """The standard deviation of the logarithms."""
         return np.sqrt(self.variance)
 
@@ -67,116 +76,138 @@ class Spread:
 UNKNOWN = Spread(np.nan, 0)
 
 
-def pooled(samples) -> Spread:
+@dataclass(frozen=True)
+class Pools:
+    """Pooled spreads by the name of the measurement, a field of steps.Samples: of one cell, and of a ratio by seed."""
+
+    cell: Mapping[str, Spread] = field(default_factory=dict)
+    paired: Mapping[str, Spread] = field(default_factory=dict)
+
+    def of(self, name: str) -> Spread:
+        """The spread of a cell's repeats; UNKNOWN where no cell has two."""
+        return self.cell.get(name, UNKNOWN)
+
+    def of_paired(self, name: str) -> Spread:
+        """The spread of a ratio of two cells of the same updates."""
+        return self.paired.get(name, UNKNOWN)
+
+
+def pooled(samples: Iterable[ArrayLike]) -> Spread:
     """The spread within samples: their sums of squares over the sum of their (n - 1).
 
-    samples  arrays of shape (..., n); those of one repeat, or with a value that has no logarithm, are left out
+    samples  arrays of shape (..., n); one with a single repeat, or with a value that is not positive, is left out
     """
     with np.errstate(invalid="ignore"):
         return joined([(logs.var(-1) * logs.shape[-1], logs.shape[-1] - 1)
-                       for logs in map(_logs, samples) if logs.shape[-1] > 1])
+                       for logs in map(logarithms, samples) if logs.shape[-1] > 1])
 
 
-def pooled_paired(tables) -> Spread:
-    """The spread of the ratio of two samples of one table: twice what is left after means of samples and of seeds.
+def pooled_paired(tables: Iterable[ArrayLike]) -> Spread:
+    """The spread of the ratio of two samples of one table: twice the residual variance of a two-way layout.
 
-    tables  arrays of shape (..., samples, seeds): one seed a column. Sums of squares over those of
-            (samples - 1)(seeds - 1), the residual of a two-way layout; of two samples, the paired t's own variance.
+    tables  arrays of shape (..., samples, seeds): one seed per column. Sums of squares after removing the means of
+            samples and of seeds, over (samples - 1)(seeds - 1). For two samples it is the paired t's own variance.
     """
     parts = []
-    for logs in map(_logs, tables):
+    for logs in map(logarithms, tables):
         with np.errstate(invalid="ignore"):
             means = logs.mean(-1, keepdims=True) + logs.mean(-2, keepdims=True) - logs.mean((-2, -1), keepdims=True)
-            left = logs - means
-        parts.append((2 * (left ** 2).sum((-2, -1)), (logs.shape[-2] - 1) * (logs.shape[-1] - 1)))
+            residual = logs - means
+        parts.append((2 * (residual ** 2).sum((-2, -1)), (logs.shape[-2] - 1) * (logs.shape[-1] - 1)))
     return joined(parts)
 
 
-def joined(parts):
-    """The spread of sums of squares, given as pairs of a sum and its degrees of freedom."""
+def joined(parts: Iterable[tuple[float | np.ndarray, int]]) -> Spread:
+    """The spread from pairs of a sum of squares and its degrees of freedom."""
     parts = [(squares, freedom) for squares, freedom in parts if freedom and np.isfinite(squares).all()]
     freedom = sum(own for _, own in parts)
     return Spread(sum(squares for squares, _ in parts) / freedom, freedom) if freedom else UNKNOWN
 
 
-def geometric_mean(values):
+def geometric_mean(values: ArrayLike) -> np.ndarray:
     """exp(mean(log(values))) over the last axis; inf where a value is inf, 0 where one is 0."""
     with np.errstate(invalid="ignore"):
-        return np.exp(_logs(values).mean(-1))
+        return np.exp(logarithms(values).mean(-1))
 
 
-def geometric_median(values):
+def mean_ratio(above: ArrayLike, below: ArrayLike) -> float:
+    """The ratio of the geometric means of two samples, each of shape (n,)."""
+    return float(geometric_mean(above) / geometric_mean(below))
+
+
+def geometric_median(values: ArrayLike) -> float:
     """The median of values, shape (n,), halfway on a log scale where n is even; inf counts as the largest."""
     ordered = np.sort(np.asarray(values, float))
     return float(geometric_mean(ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]]))
 
 
-def mean_interval(values, pool=UNKNOWN, confidence=CONFIDENCE):
+def mean_interval(values: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE) -> Ends:
     """Ends (low, high) of the t interval of the geometric mean over the last axis; NaN for fewer than two values.
 
-    pool  the spread that stands in for the values' own where they are fewer than OWN_FROM
+    pool  the spread to use where there are fewer than OWN_FROM values
     """
-    logs = _logs(values)
+    logs = logarithms(values)
     if logs.shape[-1] < 2:
         return NONE
     spread = _spread_of(logs, pool)
     return _around(logs.mean(-1), spread.variance / logs.shape[-1], spread.freedom, confidence)
 
 
-def ratio_interval(above, below, pool=UNKNOWN, confidence=CONFIDENCE):
+def ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE) -> Ends:
     """Ends of the interval of geometric_mean(above) / geometric_mean(below), independent samples; NaN for single ones.
 
-    With one pooled spread on both sides Student's, of the pool's degrees of freedom; else Welch's.
+    Student's, with the pool's degrees of freedom, where both sides use the pooled spread; else Welch's.
     """
-    samples = _logs(above), _logs(below)
+    samples = logarithms(above), logarithms(below)
     if min(logs.shape[-1] for logs in samples) < 2:
         return NONE
     spreads = [_spread_of(logs, pool) for logs in samples]
     parts = [spread.variance / logs.shape[-1] for spread, logs in zip(spreads, samples)]
     variance = parts[0] + parts[1]
-    if spreads[0] is spreads[1]:
-        freedom = pool.freedom
-    else:
+    freedom: float | np.ndarray = pool.freedom
+    if spreads[0] is not spreads[1]:
         with np.errstate(invalid="ignore", divide="ignore"):        # Welch-Satterthwaite
             freedom = variance ** 2 / sum(part ** 2 / spread.freedom for part, spread in zip(parts, spreads))
         freedom = np.where(variance > 0, freedom, sum(spread.freedom for spread in spreads))
     return _around(samples[0].mean(-1) - samples[1].mean(-1), variance, freedom, confidence)
 
 
-def paired_ratio_interval(above, below, pool=UNKNOWN, confidence=CONFIDENCE):
+def paired_ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE
+                          ) -> Ends:
     """Ends of the t interval of the geometric mean of above / below, samples paired by position; see pooled_paired."""
     return mean_interval(np.asarray(above, float) / np.asarray(below, float), pool, confidence)
 
 
 def quotient(above: Estimate, below: Estimate) -> tuple[float, float]:
-    """Ends of the interval of a quotient of two estimates that are independent, 0 and inf where theirs are open.
+    """Ends of the interval of the quotient of two independent estimates; 0 and inf where theirs are open.
 
-    By the distances of each value from its own ends, on a log scale (MOVER: Zou & Donner 2008, Statist. Med. 27).
+    From the distances of each value to its own ends, on a log scale (MOVER: Zou & Donner 2008, Statist. Med. 27).
     """
-    (a, a_low, a_high), (b, b_low, b_high) = (_logs([one.value, one.low, one.high]) for one in (above, below))
+    (a, a_low, a_high), (b, b_low, b_high) = (logarithms([one.value, one.low, one.high]) for one in (above, below))
     return (float(np.exp(a - b - np.hypot(a - a_low, b_high - b))),
             float(np.exp(a - b + np.hypot(a_high - a, b - b_low))))
 
 
-def hull(*intervals):
-    """The smallest interval that holds all these, leaving out those that are not known."""
+def hull(*intervals: Ends) -> tuple[float, float]:
+    """The smallest interval that contains all of these; unknown ones are left out."""
     ends = np.array(intervals, float)
     if np.isnan(ends).all():
         return NONE
     return float(np.nanmin(ends[:, 0])), float(np.nanmax(ends[:, 1]))
 
 
-def _spread_of(logs, pool):
-    """What stands for the spread of a sample: the pool, or its own where it has repeats enough or there is no pool."""
+def _spread_of(logs: np.ndarray, pool: Spread) -> Spread:
+    """The spread of a sample: the pool's, or its own where it has enough repeats or there is no pool."""
     count = logs.shape[-1]
     return Spread(logs.var(-1, ddof=1), count - 1) if count >= OWN_FROM or not pool.freedom else pool
 
 
-def _logs(values):
+def logarithms(values: ArrayLike) -> np.ndarray:
+    """Natural logarithms; -inf of 0."""
     with np.errstate(divide="ignore"):
         return np.log(np.asarray(values, float))
 
 
-def _around(centre, variance, freedom, confidence):
+def _around(centre: np.ndarray, variance: np.ndarray, freedom: float | np.ndarray, confidence: float) -> Ends:
     half = stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(variance)
     return np.exp(centre - half), np.exp(centre + half)

@@ -8,25 +8,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import UsageError
+from ..log.reader import Log
 from ..log.schema import BETTER, LARGER, SMALLER
 from ..target import Target
 
 OTHER_WAY = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def better(column: str, logs: Sequence) -> str:
-    """SMALLER or LARGER, as the logs say of the column ``split/metric``, else as its name is known for; "": unknown.
-
-    logs  what log.reader.read_log gives
-    """
-    said = {spec.better for log in logs for spec in [getattr(log.evaluations, "specs", {}).get(column)] if spec} - {""}
-    if len(said) == 1:
-        return said.pop()
-    return "" if said else BETTER.get(column.partition("/")[2], "")
+def better(column: str, logs: Sequence[Log]) -> str:
+    """SMALLER or LARGER, as the logs declare for the column ``split/metric``, else by its name; "": unknown."""
+    specs = [getattr(log.evaluations, "specs", {}).get(column) for log in logs]
+    declared = {spec.better for spec in specs if spec} - {""}
+    if len(declared) == 1:
+        return declared.pop()
+    return "" if declared else BETTER.get(column.partition("/")[2], "")
 
 
-def check_direction(target: Target, logs: Sequence) -> None:
-    """Raise UsageError for a target that a metric meets by getting worse; of an unknown one nothing is said."""
+def check_direction(target: Target, logs: Sequence[Log]) -> None:
+    """Raise UsageError for a target that a metric meets by getting worse; unknown metrics pass."""
     way = better(target.column, logs)
     if way and target.minimizes != (way == SMALLER):
         meant = replace(target, comparison=OTHER_WAY[target.comparison])

@@ -1,4 +1,4 @@
-"""The gradient noise scale next to the critical batch that the steps to a target measure (McCandlish et al. 2018, arXiv
+"""The gradient noise scale against the critical batch size fitted to steps to a target (McCandlish et al. 2018, arXiv
 1812.06162, section 2.3: S = S_min (1 + B_crit / B), with the noise scale as the prediction of B_crit).
 
     found = noise_against(workload, target, [(cell.global_batch, noise, keys), ...], fit.b_crit)
@@ -6,20 +6,24 @@
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
+from ..target import Target
 from .interval_arithmetic import over
+from .intervals import Estimate
 from .noise import Noise, NoiseScale
-from .steps import Estimate
 from .trials import Workload
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class NoisePoint:
-    """The noise scale of the runs at one batch, and it over the critical batch (NaN: either is not known)."""
+    """The noise scale of the runs at one batch, and its ratio to the critical batch (NaN: either is unknown)."""
 
     global_batch: int
     noise: Noise
@@ -29,33 +33,34 @@ class NoisePoint:
 
 @dataclass(frozen=True, eq=False)
 class NoiseAgainst:
-    """The noise scale at each batch, beside one critical batch (NaN: the steps bound it on neither side).
+    """The noise scale at each batch, against one critical batch (NaN: the steps bound it on neither side).
 
-    chosen  the point that is known best
+    chosen  the point with the narrowest interval
     """
 
     workload: Workload
-    target: object
+    target: Target | None
     b_crit: Estimate
     points: tuple[NoisePoint, ...]
     chosen: NoisePoint | None       # None: no noise scale is finite
 
     @property
     def ratio(self) -> Estimate:
-        return self.chosen.ratio if self.chosen else Estimate(np.nan, np.nan, np.nan, 0)
+        return self.chosen.ratio if self.chosen else Estimate.unknown()
 
 
-def noise_against(workload, target, measured: Sequence[tuple[int, Noise, tuple]], b_crit: Estimate | None
+def noise_against(workload: Workload, target: Target | None,
+                  measured: Sequence[tuple[int, Noise, Sequence[tuple[str, int]]]], b_crit: Estimate | None
                   ) -> NoiseAgainst | None:
     """The points by batch; None where no noise scale was measured.
 
     measured  (global batch, noise of its runs, their (log, id)) of each cell, see noise.noise_of
-    b_crit    of the curve fitted to the steps; None: there is no fit. One that is open on both sides is not known
+    b_crit    of the curve fitted to the steps; None: there is no fit. Open on both sides counts as unknown
     """
     if not measured:
         return None
     if b_crit is None or b_crit.low == 0 and np.isinf(b_crit.high):
-        b_crit = Estimate(np.nan, np.nan, np.nan, 0)
+        b_crit = Estimate.unknown()
     points = tuple(NoisePoint(batch, noise, over(as_estimate(noise.whole), b_crit), tuple(keys))
                    for batch, noise, keys in sorted(measured, key=lambda one: one[0]))
     bounded = [point for point in points if np.isfinite(point.noise.whole.noise_scale)]
@@ -67,9 +72,10 @@ def as_estimate(scale: NoiseScale) -> Estimate:
     return Estimate(scale.noise_scale, scale.low, scale.high, scale.steps)
 
 
-def best_known(points: Sequence, noise_of):
-    """The point whose noise scale has the narrowest interval as a ratio, the last where all are open; None of none."""
-    def width(point):
+def best_known(points: Sequence[T], noise_of: Callable[[T], Noise]) -> T | None:
+    """The point whose noise scale has the narrowest interval, as a ratio; the last where all are open; None without
+    points."""
+    def width(point: T) -> float:
         whole = noise_of(point).whole
         return whole.high / whole.low if whole.low > 0 and np.isfinite(whole.high) else np.inf
     return min(reversed(points), key=width, default=None)

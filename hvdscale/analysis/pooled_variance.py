@@ -1,52 +1,40 @@
-"""The spread over repeats, pooled over the cells of a section: two or three repeats a cell hardly tell their own.
+"""The spread over repeats, pooled over the cells of a section, as two or three repeats per cell cannot estimate it.
 
-Steps, seconds and examples a second each have a pool. What is counted twice says nothing new: seeds of one setting that
-ran at several worker counts are the same updates, so steps are pooled over batches, and seconds, which hold them, have
-the degrees of freedom of one cell a setting. Ratios of such cells are paired by seed and have pools of their own.
+Steps, seconds and examples per second each have a pool. Seeds of one setting that ran at several worker counts are the
+same updates and must not count twice. So steps are pooled over batches; seconds, which depend on the steps, get the
+degrees of freedom of one cell per setting. Ratios of such cells are paired by seed and have pools of their own.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from scipy.special import fdtri
 
-from .intervals import OWN_FROM, UNKNOWN, Spread, joined, pooled, pooled_paired
+from .intervals import OWN_FROM, Pools, Spread, joined, pooled, pooled_paired
+from .steps import Cell
 
 STEPS = ("steps", "steps_before")
 SECONDS = ("seconds", "seconds_before")
 SPEED = "examples_per_second"
 
 
-@dataclass(frozen=True)
-class Pools:
-    """Pooled spreads by name of what was measured, a field of steps.Samples: of one cell, and of a ratio by seed."""
+def pools_of(cells: Sequence[Cell], by_batch: Sequence[Cell] = ()) -> Pools:
+    """The pools of a section.
 
-    cell: Mapping[str, Spread] = field(default_factory=dict)
-    paired: Mapping[str, Spread] = field(default_factory=dict)
-
-    def of(self, name) -> Spread:
-        """The spread of a cell's repeats; UNKNOWN where no cell has two."""
-        return self.cell.get(name, UNKNOWN)
-
-    def of_paired(self, name) -> Spread:
-        """The spread of a ratio of two cells of the same updates."""
-        return self.paired.get(name, UNKNOWN)
-
-
-def pools_of(cells, by_batch=()) -> Pools:
-    """The pools of a section: of its cells that have one worker count each, and of those by global batch over all."""
+    cells     of one worker count each
+    by_batch  cells by global batch, over all worker counts
+    """
     cell = {name: pooled(_measured(by_batch, name)) for name in STEPS}
     cell |= {name: _once_a_setting(cells, name) for name in SECONDS}
     cell[SPEED] = pooled(_measured(cells, SPEED))
-    groups = [group for group in _grouped(cells, updates).values() if len(group) > 1]
+    groups = [group for group in _group(cells, updates).values() if len(group) > 1]
     paired = {name: pooled_paired(_tables(groups, name)) for name in (*STEPS, *SECONDS, SPEED)}
     return Pools(cell, paired)
 
 
-def stand_out(cells, name, level=0.01) -> list:
-    """Cells whose own spread is too large to be that of the others (one-sided F test), and yet a pool stands for it."""
+def stand_out(cells: Sequence[Cell], name: str, level: float = 0.01) -> list[Cell]:
+    """Cells that use the pool although their own spread exceeds that of the others (one-sided F test)."""
     found = []
     for cell in cells:
         samples = _measured([cell], name)
@@ -57,14 +45,14 @@ def stand_out(cells, name, level=0.01) -> list:
     return found
 
 
-def updates(cell):
-    """Equal for cells that hold the same sequences of updates: one setting under the same seeds."""
+def updates(cell: Cell) -> tuple[str, tuple[int, ...]]:
+    """Equal for cells with the same sequences of updates: one setting under the same seeds."""
     return cell.setting, tuple(cell.samples.seeds)
 
 
-def _once_a_setting(cells, name):
+def _once_a_setting(cells: Sequence[Cell], name: str) -> Spread:
     parts = []
-    for group in _grouped(cells, lambda cell: cell.setting).values():
+    for group in _group(cells, lambda cell: cell.setting).values():
         samples = _measured(group, name)
         spread = pooled(samples)
         freedom = min(spread.freedom, max(map(len, samples)) - 1)
@@ -72,23 +60,23 @@ def _once_a_setting(cells, name):
     return joined(parts)
 
 
-def _tables(groups, name):
-    """A table a group, one cell a row and one seed a column: the seeds that all its cells measured."""
+def _tables(groups: Sequence[Sequence[Cell]], name: str) -> list[np.ndarray]:
+    """One table per group, a row per cell and a column per seed: the seeds that all its cells measured."""
     tables = [np.array(_by_seed(group, name)) for group in groups]
     whole = [table[:, ~np.isnan(table).any(0)] for table in tables]
     return [table for table in whole if table.size]
 
 
-def _measured(cells, name):
+def _measured(cells: Sequence[Cell], name: str) -> list[np.ndarray]:
     return [values[~np.isnan(values)] for values in _by_seed(cells, name)]
 
 
-def _by_seed(cells, name):
+def _by_seed(cells: Sequence[Cell], name: str) -> list[np.ndarray]:
     return [getattr(cell.samples, name) for cell in cells]
 
 
-def _grouped(cells, key):
-    groups = {}
+def _group(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> dict[Hashable, list[Cell]]:
+    groups: dict[Hashable, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(key(cell), []).append(cell)
     return groups

@@ -13,13 +13,14 @@ from ..errors import UsageError
 from ..log.schema import Status
 from ..target import Target
 from .best_of_n import common_trials
-from .intervals import CONFIDENCE
-from .noise import Noise, noise_of
-from .pooled_variance import Pools, pools_of
+from .cell_steps import noise_of, parts_of
+from .intervals import CONFIDENCE, Pools
+from .noise import Noise
+from .pooled_variance import pools_of
 from .regimes import PERFECT_WITHIN, USEFUL_WITHIN, Batches, batches_of
 from .search import STEPS, Search, searches_of, tells_of
 from .speedup import Series, outside, series_of
-from .step_breakdown import SKIPPED, StepParts, parts_of
+from .step_breakdown import SKIPPED, StepParts
 from .steps import Cell, cell_of, first_met, run_of
 from .trials import Trial, Workload, by_workload
 

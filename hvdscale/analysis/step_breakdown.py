@@ -1,8 +1,8 @@
 """Where a step's time goes: getting data, computing, and waiting for communication, as rank 0 measured them.
 
-Of a trial: the median step, and each part's share of a step, the mean over its steps; so one stall counts as one step
-however long it was. Of a cell: the geometric mean of its runs' medians, and the mean of their shares. The parts in
-seconds are share times step, and add up to it.
+For a trial: the median step, and each part's share of a step, averaged over its steps, so that a stall counts as one
+step however long it was. For a cell: the geometric mean of its runs' medians, and the mean of their shares. The parts
+in seconds are share times step; they add up to the step. parts_of in cell_steps.py summarizes a cell.
 """
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .intervals import geometric_mean
+from ..log.reader import Log
 
-MOST_ROWS = 2_000_000       # of /steps in one log: beyond, its steps are not read
+MOST_ROWS = 2_000_000       # of /steps in one log, above which its steps are not read
 NAMES = ("data", "compute", "communication")
 
 
@@ -27,13 +27,13 @@ class StepParts:
     communication: float
 
 
-SKIPPED = StepParts(0, *[np.nan] * 4)       # there were more steps than are read
+SKIPPED = StepParts(0, np.nan, np.nan, np.nan, np.nan)      # more steps than MOST_ROWS
 
 
-def read_parts(log) -> dict[int, StepParts]:
+def read_parts(log: Log) -> dict[int, StepParts]:
     """The parts of every trial of a log whose steps were timed in parts, by trial id; {} where none was.
 
-    Of a log with more than MOST_ROWS steps nothing is read: every trial is SKIPPED.
+    In a log with more than MOST_ROWS steps, every trial is SKIPPED and nothing is read.
     """
     table = log.steps
     if not table.rows or f"{NAMES[-1]}_seconds" not in table.columns:
@@ -52,12 +52,3 @@ def read_parts(log) -> dict[int, StepParts]:
     shares = [np.bincount(at, part / parts.sum(0), len(ids)) / count for part in parts]
     return {int(trial): StepParts(int(steps), float(median), *map(float, own))
             for trial, steps, median, *own in zip(ids, count, medians, *shares)}
-
-
-def parts_of(cell) -> StepParts | None:
-    """The parts of a cell's runs; None where no run has them."""
-    found = [run.trial.step_parts for run in cell.runs if run.trial.step_parts and run.trial.step_parts.steps]
-    if not found:
-        return None
-    return StepParts(sum(one.steps for one in found), float(geometric_mean([one.seconds for one in found])),
-                     *(float(np.mean([getattr(one, name) for one in found])) for name in NAMES))

@@ -1,16 +1,16 @@
-"""The laws that the seconds of a step may follow.
+"""Candidate laws for the seconds of a step.
 
 W workers, g of them on each of m nodes, pass e examples each through the model in k passes:
 
     pass        c = a + b e                                     a: fixed part, b: seconds an example
     allreduce   s = f(g; h, v) + f(m; h', v')                   within a node, and (primed) between nodes
-    step        t = (k - 1) c + (c^p + s^p)^(1/p)               p = 1: one after the other; large: the longer one
+    step        t = (k - 1) c + (c^p + s^p)^(1/p)               p = 1: in sequence; large p: fully overlapped
 
     ring        f(n; h, v) = 2 (n - 1) h + 2 (n - 1) / n v      Patarasuk and Yuan 2009
     tree        f(n; h, v) = 2 log2(n) h + 2 (n - 1) / n v      Thakur, Rabenseifner and Gropp 2005
-    linear      f(n; h, v) = (n - 1) h                          one message to or from each of the others, in turn
+    linear      f(n; h, v) = (n - 1) h                          one message to or from each of the others in turn
 
-h is the seconds of a hop, v those of all the gradient's bytes on one link. The overlap p is that of Qiao et al. 2021
+h is the seconds of a hop, v those of the whole gradient on one link. The overlap p is that of Qiao et al. 2021
 (Pollux, arXiv 2008.12260).
 """
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,24 +42,28 @@ WITHIN, BETWEEN = ("hop", "volume"), ("node_hop", "node_volume")
 
 @dataclass(frozen=True)
 class Law:
-    """Of an allreduce over n: how many hops it takes, how many times all bytes pass a link, and how far it overlaps
-    with the pass: not at all (p = 1), in part (p is a parameter), or fully (p infinite)."""
+    """How long an allreduce over n takes, and how it overlaps with the pass.
+
+    hops     the number of hops by n;  volumes  how many times the whole gradient passes a link
+    overlap  NONE (p = 1), PARTIAL (p is a parameter) or FULL (p infinite)
+    """
 
     name: str
-    hops: Callable
-    volumes: Callable
+    hops: Callable[[np.ndarray], np.ndarray]
+    volumes: Callable[[np.ndarray], np.ndarray]
     overlap: str = NONE
 
-    def seconds(self, parameters: Parameters, workers, per_node, examples, passes=1):
-        """t of the module's text; ``examples`` are a worker's in one pass. Broadcasts over all arguments."""
+    def seconds(self, parameters: Parameters, workers: ArrayLike, per_node: ArrayLike, examples: ArrayLike,
+                passes: ArrayLike = 1) -> np.ndarray:
+        """t of the module's docstring; ``examples`` are a worker's in one pass. Broadcasts over all arguments."""
         inside, nodes = np.minimum(workers, per_node), np.ceil(np.asarray(workers) / per_node)
         one_pass = parameters.fixed + parameters.example * examples
         allreduce = (self.hops(inside) * parameters.hop + self.volumes(inside) * parameters.volume
                      + self.hops(nodes) * parameters.node_hop + self.volumes(nodes) * parameters.node_volume)
-        return (passes - 1) * one_pass + self._both(one_pass, allreduce, parameters.overlap)
+        return (np.asarray(passes) - 1) * one_pass + self._both(one_pass, allreduce, parameters.overlap)
 
-    def _both(self, one_pass, allreduce, overlap):
-        """Seconds of a pass and the allreduce together."""
+    def _both(self, one_pass: np.ndarray, allreduce: np.ndarray, overlap: np.ndarray) -> np.ndarray:
+        """Seconds of a pass and the allreduce that overlaps with it."""
         if self.overlap == NONE:
             return one_pass + allreduce
         longer, shorter = np.maximum(one_pass, allreduce), np.minimum(one_pass, allreduce)
@@ -67,15 +72,15 @@ class Law:
         with np.errstate(under="ignore"):
             return longer * (1 + (shorter / longer) ** overlap) ** (1 / overlap)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.name if self.overlap == NONE else f"{self.name} with {self.overlap} overlap"
 
 
-def _twice_others(count):
+def _twice_others(count: np.ndarray) -> np.ndarray:
     return 2 * (count - 1)
 
 
-def _share_of_others(count):
+def _share_of_others(count: np.ndarray) -> np.ndarray:
     return 2 * (count - 1) / count
 
 

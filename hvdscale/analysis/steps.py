@@ -13,8 +13,8 @@ import numpy as np
 
 from ..log.schema import Status
 from .best_of_n import best_of
-from .intervals import CONFIDENCE, NONE, UNKNOWN, Estimate, geometric_mean, geometric_median, mean_interval, quotient
-from .pooled_variance import Pools
+from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, geometric_mean, geometric_median, mean_interval,
+                        quotient)
 from .trials import Trial
 
 

@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from hvdscale.analysis.step_breakdown import parts_of
+from hvdscale.analysis.cell_steps import parts_of
 from hvdscale.analysis.steps import cell_of, first_met, run_of
 from hvdscale.analysis.trials import by_workload, read_trials
 from hvdscale.log.schema import Status

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.noise import NoiseSteps, fieller, noise_of, noise_scale, read_noise, unbiased_pair
+from hvdscale.analysis.cell_steps import noise_of
+from hvdscale.analysis.noise import NoiseSteps, fieller, noise_scale, read_noise, unbiased_pair
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.check import check
