@@ -14,6 +14,7 @@ from ..errors import HvdscaleError, UsageError
 from ..report.compare import as_json, comparison_table, detail_table, verdict_of, verdict_text
 from ..report.make import open_all
 from ..report.tables import as_csv, as_text
+from ..system.files import write_whole, writing
 from ..target import Target
 from .common import Command, confidence_of, echo, share_of
 
@@ -82,11 +83,8 @@ def _read(path, skip_broken):
 def _write(out, comparisons, paths):
     text = (json.dumps(as_json(comparisons, paths), indent=1, allow_nan=False) + "\n" if out.endswith(".json") else
             as_csv(detail_table(comparisons)))
-    try:
-        with open(out, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise HvdscaleError(f"{out}: cannot be written: {error.strerror}") from error
+    with writing(out, HvdscaleError):
+        write_whole(out, text)
 
 
 def _optional(name, text):

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from ..errors import DataError
 from ..system.checksum import sha256_of
+from ..system.files import write_whole
 
 CHUNK = 2**18
 WAIT_SECONDS = 1.0              # before a broken connection is made again
@@ -118,7 +119,7 @@ class _Part:
         """Begin again, with a file of this version."""
         self.discard()
         with writing(self.path):
-            self._version_path.write_text(version)
+            write_whole(self._version_path, version)
 
     def append(self, chunk: bytes) -> None:
         """Write behind what there is."""

@@ -23,7 +23,7 @@ from typing import BinaryIO
 
 from ..errors import DataError, UsageError
 from ..system.checksum import sha256_of
-from ..system.files import new_file, write_whole
+from ..system.files import whole_file, write_whole
 from .download import DownloadError, Progress, Published, download, mebibytes, writing
 from .published import BY_HAND, DATA_SETS, Archive, DataSet
 
@@ -91,7 +91,7 @@ def _bring_archive(archive: Archive, folder: Path, progress: Progress, timeout: 
         download(archive.file, folder, progress, timeout)
     sizes = _unpack(archive, path, progress)
     with writing(receipt):
-        write_whole(receipt, json.dumps(sizes, indent=1), sync=True)     # before what it is of is removed
+        write_whole(receipt, json.dumps(sizes, indent=1))     # before what it is of is removed
         path.unlink()
     return f"{path.name}: unpacked into {len(sizes)} files, {mebibytes(sum(sizes.values()))}, and removed"
 
@@ -170,13 +170,10 @@ def _write(streams: Iterable[BinaryIO], path: Path) -> int:
     """Write what the streams hold, one after the other; gives how many bytes."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.part")
-        with new_file(part) as out:
+        with whole_file(path, path.with_name(f"{path.name}.part")) as out:
             for stream in streams:
                 shutil.copyfileobj(stream, out, 2**20)
-            size = out.tell()
-        os.replace(part, path)
-    return size
+            return out.tell()
 
 
 def _join(path: Path, parts: list[Path]) -> str:

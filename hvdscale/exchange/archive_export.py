@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -23,6 +21,7 @@ from ..log.check import refuse_unsound_trials
 from ..log.plan_text import plan_at
 from ..log.reader import Log, read_log
 from ..log.schema import Status
+from ..system.files import whole_folder, writing
 from ..target import ALIASES
 from .archive import is_folder
 from .archive_files import LARGEST_INT, OTHER, RENAMED, STATUSES, column_names, measurements_text
@@ -63,25 +62,10 @@ def new_folder(out: str):
     out = out.rstrip("/") or "/"
     if os.path.lexists(out):
         raise LogError(f"{out}: exists already; choose another name, or remove it")
-    above, name = os.path.split(out)
-    folder = None
-    try:
-        os.makedirs(above or ".", exist_ok=True)
-        folder = tempfile.mkdtemp(prefix=f".{name}.", dir=above or ".")
-        os.chmod(folder, 0o777 & ~_umask())             # mkdtemp lets its owner alone in
-        yield folder
-        os.rename(folder, out)
-    except OSError as error:
-        raise LogError(f"{out}: cannot be written: {error.strerror or error}") from error
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0o77)
-    os.umask(mask)
-    return mask
+    with writing(out):
+        os.makedirs(os.path.dirname(out) or ".", exist_ok=True)
+        with whole_folder(out) as folder:
+            yield folder
 
 
 def _export(log: Log, root: str, progress) -> Exported:

@@ -24,10 +24,10 @@ import numpy as np
 from ..errors import LogError
 from ..log import segments
 from ..log.closed_file import CHUNK_ROWS, SMALL_BYTES, show
-from ..log.files import BOUNDS, TYPES, create_column, write_attribute, write_root_attributes
+from ..log.files import BOUNDS, TYPES, create_column, make_directory, write_attribute, write_root_attributes
 from ..log.schema import TABLES, Column
 from ..system.cores import usable_cores
-from ..system.files import TEMPORARY, new_descriptor, sync_directory
+from ..system.files import TEMPORARY, new_descriptor, writing
 from ..system.lock import Lock
 from .deflate import pack
 
@@ -147,7 +147,7 @@ class BulkLog:
         self._spool, self._spooled = None, 0
         self._spans: dict[tuple[str, str], list[np.ndarray]] = {}
         self._waiting: deque[tuple[_Piecewise, int, Future]] = deque()
-        self._make_directory()
+        make_directory(self.path)
         self._lock = Lock.take(self.path, take_over)
         self._pool = ThreadPoolExecutor(self._threads)
         try:
@@ -210,9 +210,7 @@ class BulkLog:
         self._sink.close()
         self._raise_if_full()
         self._pool.shutdown()
-        later = _later(self.path)
-        show(self._temporary, self.path, later)
-        sync_directory(self.path)
+        show(self._temporary, self.path, segments.beside(self.path))
         self._lock.release()
 
     def __enter__(self) -> BulkLog:
@@ -223,18 +221,11 @@ class BulkLog:
             self._abandon()
             return
         try:
-            self.close()
-        except BaseException as error:
+            with writing(self.path):
+                self.close()
+        except BaseException:
             self._abandon()
-            if isinstance(error, OSError):
-                raise LogError(f"{self.path}: cannot be written: {error.strerror or error}") from error
             raise
-
-    def _make_directory(self):
-        try:
-            os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
-        except OSError as error:
-            raise LogError(f"{self.path}: its directory cannot be made: {error.strerror}") from error
 
     def _open(self, attributes):
         try:
@@ -392,11 +383,3 @@ class _Piecewise:
         if self.spec is HEAP:
             return self._group.create_dataset(HEAP.name, (rows,), "u1", **layout)
         return create_column(self._group, self.spec, rows, **layout)
-
-
-def _later(path) -> list[str]:
-    """Segments of a log that is overwritten; none where it cannot be read."""
-    try:
-        return [segment.path for segment in segments.later(segments.describe(path))]
-    except (LogError, FileNotFoundError):
-        return []

@@ -67,6 +67,14 @@ def write_root_attributes(file: h5py.File, attributes: Mapping):
         write_attribute(file, name, value)
 
 
+def make_directory(path: str):
+    """Makes the directory that a log is to lie in, where it is missing; LogError where it cannot be made."""
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    except OSError as error:
+        raise LogError(f"{path}: its directory cannot be made: {error.strerror}") from error
+
+
 def save(file: h5py.File, path: str, sync: bool):
     """Closes a file made by ``create`` and writes it to ``path``; OSError, and no file, where that fails.
 
@@ -76,17 +84,9 @@ def save(file: h5py.File, path: str, sync: bool):
     image = file.id.get_file_image()
     file.close()
     head = as_closed(image[:SUPERBLOCK.size])           # HDF5 1.12 forgets the checksum there
-    try:
-        with new_file(path) as out:
-            out.write(head)
-            out.write(memoryview(image)[len(head):])
-            out.flush()
-            if sync:
-                os.fsync(out.fileno())
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        raise
+    with new_file(path, sync) as out:
+        out.write(head)
+        out.write(memoryview(image)[len(head):])
 
 
 def library_versions() -> dict:

@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -13,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..errors import LogError
-from ..system.files import TEMPORARY
+from ..system.files import TEMPORARY, writing
 from ..system.lock import Lock
 from . import segments
 from .closed_file import CompactFile, show
@@ -28,23 +29,15 @@ def merge(paths, out: str, overwrite: bool = False, take_over: bool = False) -> 
     the next free one; ``source`` and ``source_trial`` keep where it came from. Raises LogError where ``out`` exists and
     is not to be overwritten, where one log is given twice, or where one cannot be read.
     """
-    lock = Lock.take(out, take_over)
-    try:
+    with Lock.take(out, take_over), writing(out):
         if os.path.lexists(out) and not overwrite:
             raise LogError(f"{out}: exists already; choose another name, or --overwrite it")
-        logs = [read_log(path) for path in paths]
-        try:
+        with contextlib.ExitStack() as opened:
+            logs = [opened.enter_context(read_log(path)) for path in paths]
             _refuse_copies(logs)
             numbers = renumbered([log.trials["id"] for log in logs])
             _write(logs, numbers, out + TEMPORARY)
-        finally:
-            for log in logs:
-                log.close()
-        show(out + TEMPORARY, out, _later(out))
-    except OSError as error:
-        raise LogError(f"{out}: cannot be written: {error.strerror}") from error
-    finally:
-        lock.release()
+        show(out + TEMPORARY, out, segments.beside(out))
     return [(log, int((log.trials["id"] != new).sum())) for log, new in zip(logs, numbers)]
 
 
@@ -70,14 +63,6 @@ def _refuse_copies(logs):
         if other != log.path:
             raise LogError(f"{log.path}: is a copy of {other} (both have the id {log.segments[0].log_id}); "
                            "give one of the two")
-
-
-def _later(path):
-    """Segments of a log that is to be overwritten; none where it cannot be read."""
-    try:
-        return [segment.path for segment in segments.later(segments.describe(path))]
-    except (LogError, FileNotFoundError):
-        return []
 
 
 def _write(logs, numbers, path):

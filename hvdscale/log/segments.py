@@ -67,6 +67,14 @@ def later(first: Segment) -> list[Segment]:
     return sorted((s for s in found if s.log_id == first.log_id and s.number > 0), key=lambda s: s.number)
 
 
+def beside(path: str) -> list[str]:
+    """The files of the later segments of a log that is to be overwritten; none where it cannot be read."""
+    try:
+        return [segment.path for segment in later(describe(path))]
+    except (LogError, FileNotFoundError):
+        return []
+
+
 def find(path: str) -> list[Segment]:
     """All files that hold the log's rows, in order; LogError if one is missing, FileNotFoundError if the first is."""
     first = describe(path)

@@ -28,7 +28,7 @@ from ..system.files import TEMPORARY, sync_directory
 from ..system.lock import Lock
 from . import segments
 from .closed_file import finish_segments
-from .files import BOUNDS, create, create_column, first_line, save
+from .files import BOUNDS, create, create_column, first_line, make_directory, save
 from .schema import TABLES, Status, columns
 
 CHUNK_ROWS = {"trials": 128, "restarts": 32, "evaluations": 512, "steps": 1024}
@@ -74,7 +74,7 @@ class LogWriter:
         self._dead = ""
         self._file, self._datasets = None, {}
         self._last_flush = self._last_append = clock()
-        self._make_directory()
+        make_directory(self.path)
         self._lock = Lock.take(self.path, take_over)
         try:
             self._open(attributes or {}, overwrite, resume)
@@ -168,12 +168,6 @@ class LogWriter:
                 self._file.close()
         with contextlib.suppress(OSError):
             self._lock.release()
-
-    def _make_directory(self):
-        try:
-            os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
-        except OSError as error:
-            raise LogError(f"{self.path}: its directory cannot be made: {error.strerror}") from error
 
     def _open(self, attributes, overwrite, resume):
         """Makes the segment's file and shows it; an old log goes only when the new one is there."""

@@ -228,7 +228,7 @@ def refuse_no_folder(out):
 def put_file(path, content):
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        write_whole(path, content)
+        write_whole(path, content, sync=False)
     except OSError as error:
         raise HvdscaleError(f"{path}: cannot be written: {error.strerror}") from error
     return path

@@ -100,8 +100,7 @@ def searches_in(path: str) -> tuple[Search, ...]:
 def write_best(out: str, sweep: Sweep) -> None:
     """Write tuned.toml of all studies that have a log, and with several optimizers a file of each; raises LogError."""
     tuned = os.path.join(out, "tuned.toml")
-    lock = Lock.take(tuned, attempts=LOCK_ATTEMPTS)
-    try:
+    with Lock.take(tuned, attempts=LOCK_ATTEMPTS):
         by_optimizer: dict[str, list[Search]] = {}
         for study in sweep.studies:
             path = os.path.join(out, f"{study.name}.h5")
@@ -110,5 +109,3 @@ def write_best(out: str, sweep: Sweep) -> None:
         write_tuned(tuned, [search for found in by_optimizer.values() for search in found])
         for optimizer, found in by_optimizer.items() if len(sweep.optimizers) > 1 else ():
             write_tuned(os.path.join(out, f"tuned-{optimizer}.toml"), found)
-    finally:
-        lock.release()

@@ -19,7 +19,7 @@ from ..log.closed_file import CompactFile, show
 from ..log.merge import joined, source_of
 from ..log.reader import Log, Table, absent, current_rows, read_log
 from ..log.schema import SOURCE, TABLES, Column, Status, columns
-from ..system.files import TEMPORARY
+from ..system.files import TEMPORARY, writing
 from ..system.lock import WAIT_SECONDS, Lock
 
 LOGS = "logs"                                   # folder of the groups' logs in that of the sweep
@@ -70,8 +70,7 @@ def collect(out: str, study: str, choose: Callable[[], Iterable[Chosen]], attrib
     has been writing OUT/STUDY.h5 for a minute.
     """
     path = os.path.join(out, f"{study}.h5")
-    lock = Lock.take(path, attempts=LOCK_ATTEMPTS)
-    try:
+    with Lock.take(path, attempts=LOCK_ATTEMPTS), writing(path):
         shares = _read_all(out, study, _pieces(choose()))
         for share in shares:
             share["trials"].values["plan"] = _with_wanted(share["trials"].values.get("plan", ()), wanted)
@@ -82,10 +81,6 @@ def collect(out: str, study: str, choose: Callable[[], Iterable[Chosen]], attrib
                 for spec in tables[name].specs:
                     file.add(name, spec, tables[name].values[spec.name][order])
         show(path + TEMPORARY, path, ())
-    except OSError as error:
-        raise LogError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        lock.release()
     return path
 
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from ..errors import LogError
 from ..log.files import first_line
 from ..log.schema import Status
-from ..system.files import TEMPORARY, sync_directory
+from ..system.files import new_file, sync_directory, temporary_name, write_whole, writing
 from ..system.lock import SUFFIX, Lock, holder, this_process
 
 KILLED = 3                              # attempts at one draw whose process alone was killed; then it is lost
@@ -324,25 +324,14 @@ class Ledger:
         return result
 
 
-@contextlib.contextmanager
-def writing(path: str):
-    """Turns what goes wrong while ``path`` is written into a LogError that names it."""
-    try:
-        yield
-    except OSError as error:
-        raise LogError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
 def _put_new(path: str, document: dict) -> bool:
     """Makes a file that was not there, whole from the first moment; False where it is there, or comes first."""
-    temporary = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{uuid.uuid4().hex}{TEMPORARY}")
+    temporary = temporary_name(path)
     with writing(path):
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(temporary, "x", encoding="utf-8") as file:
-                file.write(json.dumps(document, allow_nan=False) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            with new_file(temporary) as file:
+                file.write(json.dumps(document, allow_nan=False).encode() + b"\n")
             made = _name_it(temporary, path)
         finally:
             with contextlib.suppress(OSError):
@@ -398,15 +387,9 @@ def _shown(value: float) -> float | str:
 
 def put(path: str, text: str) -> None:
     """Writes a file in the place of what is there, whole or not at all; LogError where it cannot be written."""
-    temporary = f"{path}.{uuid.uuid4().hex}{TEMPORARY}"
     with writing(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(temporary, "x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    sync_directory(path)
+        write_whole(path, text)
 
 
 def kept(path: str) -> dict:

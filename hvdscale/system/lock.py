@@ -73,6 +73,12 @@ class Lock:
         os.close(self.descriptor)
         self.descriptor = -1
 
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *_):
+        self.release()
+
 
 def holder(log: str) -> dict | None:
     """Who holds the log's lock: host, pid, job, time; None if no living process does.

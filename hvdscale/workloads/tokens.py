@@ -19,7 +19,6 @@ import os
 import shutil
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ from ..data.splits import Batch
 from ..errors import DataError
 from ..plan.shards import Visits
 from ..system.cores import usable_cores
+from ..system.files import new_file, whole_folder, write_whole
 from .cache import alone, cache_folder
 from .readers.text import Chunk, Text
 from .vocabulary import Vocabulary, is_learned, learn, parse, read
@@ -307,37 +307,32 @@ class _Build:
         unfinished = f"{self.place.name}.{socket.gethostname()}."
         for left in [*self.place.parent.glob(f"{unfinished}*"), self.place]:       # by a killed process; damaged
             shutil.rmtree(left, ignore_errors=True)
-        folder = Path(tempfile.mkdtemp(prefix=unfinished, dir=self.place.parent))
         try:
-            if isinstance(vocabulary, str):
-                vocabulary = learn(vocabulary, self._lines(learn_from, f"vocabulary {vocabulary}"))
-            self._write(folder, vocabulary)
-            try:
-                os.rename(folder, self.place)
-            except OSError:
-                if _whole(self.place) is None:          # made on another host meanwhile, where locks do not reach
-                    raise
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            with whole_folder(self.place, unfinished) as folder:
+                if isinstance(vocabulary, str):
+                    vocabulary = learn(vocabulary, self._lines(learn_from, f"vocabulary {vocabulary}"))
+                self._write(Path(folder), vocabulary)
+        except OSError:
+            if _whole(self.place) is None:          # else made on another host meanwhile, where locks do not reach
+                raise
 
     def _write(self, folder: Path, vocabulary: Vocabulary) -> None:
-        folder.chmod(0o755)
         name = VOCABULARY + vocabulary.suffix
-        _write_whole(folder / name, vocabulary.content)
+        write_whole(folder / name, vocabulary.content)
         dtype = np.dtype("<u2" if len(vocabulary) <= 2**16 else "<u4")
         known = [self._encode(folder / str(number), part, vocabulary, dtype)
                  for number, part in enumerate(self.parts)]
         described = {"file": name, "sha256": vocabulary.sha256, "tokens": len(vocabulary)}
         manifest = {"vocabulary": described, "parts": known}
         manifest["sha256"] = _checksum(manifest)
-        _write_whole(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+        write_whole(folder / MANIFEST, json.dumps(manifest, indent=1))
 
     def _encode(self, stem: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype) -> dict:
         """Write one part's tokens and line starts; gives its entry in the manifest."""
         known = {"name": name, "dtype": dtype.str, "tokens": 0, "lines": 0, "unknown": 0}
         text = hashlib.sha256()
         threads = max(1, len(usable_cores()))           # the other ranks of the host wait meanwhile
-        with open(f"{stem}.tokens", "wb") as tokens, open(f"{stem}.starts", "wb") as starts:
+        with new_file(f"{stem}.tokens") as tokens, new_file(f"{stem}.starts") as starts:
             starts.write(np.zeros(1, STARTS).tobytes())
             for lines in self._lines([name], f"tokens of {name}"):
                 text.update("\n".join([*lines, ""]).encode())
@@ -352,9 +347,6 @@ class _Build:
                 known["tokens"] += len(ended)
                 known["lines"] += len(lines)
                 known["unknown"] += int((ids == vocabulary.unk).sum())
-            for file in (tokens, starts):
-                file.flush()
-                os.fsync(file.fileno())
         return {**known, "sha256": text.hexdigest()}
 
     def _lines(self, names: Sequence[str], doing: str) -> Iterator[list[str]]:
@@ -384,10 +376,3 @@ class _Progress:
             rate = self._done / (now - self._started)
             print(f"{self._doing}: {self._done / max(self._total, 1):.0%} of {self._total / 1e6:.0f} MB, "
                   f"{rate / 1e6:.1f} MB/s", file=sys.stderr, flush=True)
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

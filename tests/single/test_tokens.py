@@ -14,6 +14,7 @@ import pytest
 
 from hvdscale.errors import DataError, UsageError
 from hvdscale.plan.shards import Visits
+from hvdscale.system.files import new_file
 from hvdscale.workloads import cache as caches
 from hvdscale.workloads import tokens
 from hvdscale.workloads.readers import text as reader
@@ -325,8 +326,8 @@ class Full:
 
 
 def test_a_full_disk_is_a_clear_error_and_is_cleared(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(tokens, "open", lambda path, mode: Full() if "tokens" in os.path.basename(path) else
-                        open(path, mode), raising=False)
+    monkeypatch.setattr(tokens, "new_file", lambda path: Full() if "tokens" in os.path.basename(path) else
+                        new_file(path))
     with pytest.raises(DataError, match="do not fit there: No space left.*cache_dir=DIR"):
         made()
     assert left(tmp_path) == []
