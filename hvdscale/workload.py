@@ -237,6 +237,17 @@ def mean_metrics(workload: Workload) -> list[str]:
     return [name for name in workload.metrics if name not in workload.summarized]
 
 
+def _mismatch(given, workload: Workload) -> str:
+    """``: mae is missing, MAE is unknown``, for what ``measure`` gave by name."""
+    if not isinstance(given, Mapping):
+        return ""
+    wanted = [*mean_metrics(workload), *workload.parts]
+    said = [f"{name} is missing" for name in wanted if name not in given]
+    said += [f"{name} comes from summarize alone" if name in workload.summarized else f"{name} is unknown"
+             for name in given if name not in wanted]
+    return f": {', '.join(said)}"
+
+
 def measured(workload: Workload, model: nn.Module, batch) -> Measured:
     """What the workload measures of the batch, in the order that it declares; raises WorkloadError."""
     given, wanted = workload.measure(model, batch), mean_metrics(workload)
@@ -244,7 +255,7 @@ def measured(workload: Workload, model: nn.Module, batch) -> Measured:
         names = ", ".join(map(str, given)) if isinstance(given, Mapping) else _kind(given)
         parts = f"; parts, {', '.join(workload.parts)}" if workload.parts else ""
         raise WorkloadError(f"measure gave {names or 'nothing'}, and metrics declares {', '.join(wanted)}{parts}; it "
-                            "returns {metric: (sum, count)} with each of these")
+                            f"returns {{metric: (sum, count)}} with each of these{_mismatch(given, workload)}")
     sums = {}
     for name in wanted:
         try:

@@ -141,7 +141,7 @@ def echo(text: str = "", err: bool = False) -> None:
 
 def stop_before_the_steps(*_: object) -> None:
     """The handler of signals to a training command; during the steps they are votes."""
-    raise StoppedError("stopped by a signal, not in the steps")
+    raise StoppedError("stopped by a signal before training began, or after it ended")
 
 
 def exit_now(code: int) -> None:

@@ -43,7 +43,7 @@ def carried_out(name: str, check: Callable[[], Finding]) -> Finding:
         differs = str(error) if isinstance(error, HvdscaleError) else _said(error)
         return Finding(name, FAILED, ENDED, differs,
                        cause="what the check asks of the job is what a run on another number of workers asks of it",
-                       remedy="mend the error; `hvdscale-train WORKLOAD --steps 2` may show it, too")
+                       remedy="fix the error; `hvdscale-train WORKLOAD --steps 2` may show it, too")
 
 
 def _said(error: Exception) -> str:

@@ -147,7 +147,8 @@ def losses(sample: Sample) -> Finding:
         return Finding(name, PASSED, f"{looked_at}: they differ, but every ghost group has its own loss at any worker "
                        "count, as the job runs group by group", by=by, limit=sample.limit)
     return Finding(name, FAILED, looked_at, differs, by, sample.limit,
-                   "the loss of an example depends on the others that are in the batch",
+                   "the loss of an example depends on the others that are in the batch: it is a loss over pairs, or "
+                   "shapes (n, 1) and (n,) were broadcast to (n, n)",
                    f"{RETURN_SUM}; a loss over pairs needs group_by_group=always")
 
 

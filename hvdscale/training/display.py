@@ -224,7 +224,7 @@ def _optimizer(plan):
 
 def _budget(plan):
     epochs = plan.stream.examples_before(plan.budget_steps) / plan.train_examples
-    size = f"{plan.budget_steps} steps ({epochs:.3g} epochs of {plan.train_examples} examples)"
+    size = f"{plan.budget_steps} steps ({epochs:.3g} epoch{'s' * (epochs != 1)} of {plan.train_examples} examples)"
     if plan.budget_seconds:
         size = f"{plan.budget_seconds:g} s"
     if plan.target is None:

@@ -182,6 +182,14 @@ class Pairs(Job):
         return (logits - logits.mean(0)).square().sum(), len(labels)
 
 
+class Broadcast(Job):
+    """A regression whose outputs of shape (n, 1) meet targets of shape (n,)."""
+
+    def loss(self, model, batch):
+        inputs, labels = batch
+        return (model(inputs)[:, :1] - labels).square().sum(), len(labels)
+
+
 @dataclass(frozen=True)
 class Padded(Split):
     """Batches are filled up to a multiple of four with the first examples, as DistributedSampler fills shares."""
@@ -443,7 +451,7 @@ class Forgetful(torch.optim.SGD):
 
 sound, torchs_own, torchs_dropout = Job(), TorchsOwn(), TorchsDropout()
 mean_loss, count_of_one, pairs, padded, local_norm = MeanLoss(), CountOfOne(), Pairs(), PaddedSampler(), LocalNorm()
-non_deterministic, too_long = NonDeterministic(), TooLongDataset()
+non_deterministic, too_long, broadcast = NonDeterministic(), TooLongDataset(), Broadcast()
 metric_count, metric_mean, own_generator = MetricCount(), MetricMean(), OwnGeneratorModel()
 drawn = {f"{part}_by_{seed}": Drawn(part, seed) for part in ("load", "build", "read", "collate", "loss", "measure")
          for seed in (*SEEDS, "import")}

@@ -61,6 +61,7 @@ def test_a_sound_job_passes_every_check(name, layer):
     ("count_of_one", {}, "losses", "whole batch is 1, of its parts together 3", "of batches"),
     ("count_of_one", {}, "gradients", "the mean gradient of", "of batches"),
     ("pairs", {}, "gradients", "the mean gradient of", "depends on the others that are in the batch"),
+    ("broadcast", {}, "losses", "the loss of the whole batch is", r"shapes \(n, 1\) and \(n,\) were broadcast"),
     ("padded", {}, "examples", "train: take gives 8 examples for 5 visits", "pads, repeats or drops"),
     ("padded", {}, "evaluation", "is 32 in chunks of 32 and 36 in chunks of 7", "pads, repeats or drops"),
     ("local_norm", {}, "gradients", "the mean gradient of", "Standardised joins .*batch statistics per local"),

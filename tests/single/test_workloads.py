@@ -259,6 +259,7 @@ def test_a_count_may_be_a_tensor_or_zero_and_a_sum_have_a_dimension_of_one():
 @pytest.mark.parametrize("given, said", [
     ({}, "measure gave nothing, and metrics declares nats, odd"), ({"nats": (1, 1)}, "measure gave nats, and metrics"),
     ({"nats": (1, 1), "odd": (1, 1), "more": (1, 1)}, "measure gave nats, odd, more, and metrics declares nats, odd"),
+    ({"nats": (1, 1), "ODD": (1, 1)}, "with each of these: odd is missing, ODD is unknown"),
     ((1, 2), r"measure gave \(1, 2\), and"), ({"nats": (1, 1), "odd": 0.5}, "measure gave 0.5 for odd; .*sum over the"),
     ({"nats": (1, 1), "odd": (torch.ones(2), 2)}, "for odd"),
     ({"nats": (1, 1), "odd": (1, -2)}, "measure, odd, gave -2 for the count")])
@@ -279,6 +280,7 @@ NATS = {"nats": (1, 1), "odd": (1, 1)}
 
 @pytest.mark.parametrize("more, said", [
     ({"vector": torch.ones(3)}, "declares nats, odd; parts, vector, one; it returns"),
+    ({"vector": torch.ones(3), "first": (1, 1)}, ": one is missing, first comes from summarize alone"),
     ({"vector": torch.ones(2), "one": torch.ones(1)}, r"of shape \(2,\) for vector, and parts declares a vector of 3"),
     ({"vector": [1, 2, 3], "one": torch.ones(1)}, "a list for vector"),
     ({"vector": torch.ones(3), "one": torch.ones(())}, r"of shape \(\) \(1\) for one, and parts declares a vector")])
