@@ -20,9 +20,8 @@ import numpy as np
 
 from ..errors import UsageError
 from .best_of_n import smallest_interval
-from .intervals import CONFIDENCE
+from .intervals import CONFIDENCE, Estimate
 from .search import BestOf, best_of_n
-from .steps import Estimate
 from .studies import Study, best_metric
 from .trials import Workload
 

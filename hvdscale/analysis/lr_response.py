@@ -25,7 +25,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from .steps import Estimate
+from .intervals import Estimate
 
 LEAST_MET = 4               # trials that met the target, below which nothing is fitted
 INSIDE = 0.95               # share of the draws of the best rate that must lie between the rates tried

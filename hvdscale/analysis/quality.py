@@ -27,9 +27,8 @@ import numpy as np
 from scipy.special import stdtrit
 
 from .budgets import Budget, Point, best_under, held_to
-from .intervals import CONFIDENCE
+from .intervals import CONFIDENCE, Estimate
 from .search import best_of_n
-from .steps import Estimate
 from .studies import Study
 
 LEVEL = 0.05                # p-values at or below are a penalty

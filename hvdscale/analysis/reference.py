@@ -20,8 +20,7 @@ from scipy.special import stdtrit
 
 from ..target import Target
 from . import published as box
-from .intervals import CONFIDENCE
-from .steps import Estimate
+from .intervals import CONFIDENCE, Estimate
 
 WITHIN_LOG2 = 0.5           # of the published steps, at
 SHARE_WITHIN = 0.8          # of the batch sizes

@@ -30,9 +30,9 @@ from ..plan import scaling
 from ..plan.search_space import layer_of
 from .base_rates import rates_of
 from .interval_arithmetic import over, times
-from .intervals import CONFIDENCE
+from .intervals import CONFIDENCE, Estimate
 from .lr_response import Landscape, landscapes_of
-from .steps import Estimate, estimate
+from .steps import estimate
 from .studies import Outcomes, Study, outcomes
 
 TOLERANCE = 0.20            # a rule loses where it takes this share of steps more than the tuned optimum

@@ -21,8 +21,8 @@ from ..plan.search_space import Parameter, acts
 from ..plan.settings import KEYS
 from ..target import Target
 from .best_of_n import middle_ranks
-from .intervals import CONFIDENCE
-from .steps import Estimate, estimate, run_of, samples_of
+from .intervals import CONFIDENCE, Estimate
+from .steps import estimate, run_of, samples_of
 from .trials import Trial, Workload
 
 STEPS = "steps"                 # the objective of a study that seeks the fewest steps to its target

@@ -1,24 +1,27 @@
-"""Steps, time and throughput to a target: of a trial, and of the repeats in one cell of a table.
+"""Steps, time and throughput to a target, for a trial and for the repeats in one cell of a table.
 
 Steps to target (Shallue et al. 2019, section 4.1): steps done at the first evaluation that meets the target. Over
-repeats the geometric mean is taken of steps S, seconds T and examples a second x alike, because T = S B / x then holds
-for the means exactly, B being the global batch.
+repeats, steps S, seconds T and examples per second x are averaged by geometric means. T = S B / x, with the global
+batch B, then holds exactly for the means.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..log.schema import Status
+from ..target import Target
 from .best_of_n import best_of
-from .intervals import (CONFIDENCE, NONE, UNKNOWN, Estimate, Pools, geometric_mean, geometric_median, mean_interval,
+from .intervals import (CONFIDENCE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median, mean_interval,
                         quotient)
 from .trials import Trial
 
 
-def first_met(measured, target):
+def first_met(measured: ArrayLike, target: Target) -> int:
     """Index of the first evaluation that meets the target; -1 if none does.
 
     measured  float array, shape (evals,), in order of steps; NaN (a diverged evaluation) never meets
@@ -31,49 +34,52 @@ def first_met(measured, target):
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A trial held against a target, or against none: then it only shows how fast it went."""
+    """A trial measured against a target; without a target it only shows throughput."""
 
     trial: Trial
-    steps: float                # to target; inf (censored): not met in last_step; NaN: no target
-    steps_before: float         # at the evaluation before, which did not meet; 0 where it was the first
+    steps: float                # to target; inf (censored): not met by last_step; NaN: no target
+    steps_before: float         # at the evaluation before, which did not meet; 0: there was none
     seconds: float              # spent in those steps, evaluation left out
     seconds_before: float
     last_step: int
     last_seconds: float
-    examples_per_second: float  # over the steps to target; over all where it was not met
+    examples_per_second: float  # over the steps to target; over all steps where it was not met
 
     @property
-    def met(self):
+    def met(self) -> bool:
+        """Whether it met the target."""
         return bool(np.isfinite(self.steps))
 
     @property
-    def ended(self):
-        """Whether it went as far as it was to: to its budget or target; one that a search has stopped, to this target.
-        """
+    def ended(self) -> bool:
+        """Whether it reached its budget or its target; if its search pruned it, whether it had met this target."""
         return self.trial.status == Status.COMPLETE or self.trial.pruned and self.met
 
+    @property
+    def conclusive(self) -> bool:
+        """Whether it ended or diverged; another pruned trial only shows that it needs more steps."""
+        return self.ended or self.trial.status == Status.INFEASIBLE
 
-def run_of(trial: Trial, target=None) -> Run:
-    """How one trial fared against a target."""
+
+def run_of(trial: Trial, target: Target | None = None) -> Run:
+    """One trial measured against a target; None: no target."""
     last_seconds = float(trial.train_seconds[-1]) if len(trial.step) else np.nan
-    rest = trial.last_step, last_seconds, trial.examples_per_second
-    if target is None:
-        return Run(trial, *[np.nan] * 4, *rest)
-    at = first_met(trial.metrics[target.column], target)
+    at = -1 if target is None else first_met(trial.metrics[target.column], target)
     if at < 0:
-        return Run(trial, *[np.inf] * 4, *rest)
+        unmet = np.nan if target is None else np.inf
+        return Run(trial, unmet, unmet, unmet, unmet, trial.last_step, last_seconds, trial.examples_per_second)
     steps, seconds = float(trial.step[at]), float(trial.train_seconds[at])
     before = (float(trial.step[at - 1]), float(trial.train_seconds[at - 1])) if at else (0.0, 0.0)
     speed = trial.global_batch * steps / seconds if steps > 0 and seconds > 0 else trial.examples_per_second
-    return Run(trial, steps, before[0], seconds, before[1], *rest[:2], speed)
+    return Run(trial, steps, before[0], seconds, before[1], trial.last_step, last_seconds, speed)
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """What the repeats of a setting measured: arrays of shape (seeds,), in order of seed.
+    """The measurements of a setting's repeats: arrays of shape (seeds,), in order of seed.
 
-    Runs of one seed are the same updates and count once: each entry is their geometric mean, of seconds and speeds over
-    those that were timed; NaN where none was.
+    Runs of one seed are the same updates and count once: each entry is their geometric mean. Seconds and speeds are
+    averaged over the runs that were timed; NaN where none was.
     """
 
     seeds: np.ndarray
@@ -84,11 +90,11 @@ class Samples:
     examples_per_second: np.ndarray
 
 
-def samples_of(runs) -> Samples:
+def samples_of(runs: Sequence[Run]) -> Samples:
     """The samples of runs of one setting."""
     seeds, at = np.unique([run.trial.seed for run in runs], return_inverse=True)
 
-    def over_seeds(name):
+    def over_seeds(name: str) -> np.ndarray:
         values = np.array([getattr(run, name) for run in runs], float)
         if len(seeds) == len(runs):
             return values[np.argsort(at)]
@@ -97,23 +103,24 @@ def samples_of(runs) -> Samples:
     return Samples(seeds, *map(over_seeds, names))
 
 
-def known(values):
-    """Those that were measured."""
+def known(values: np.ndarray) -> np.ndarray:
+    """The values that are not NaN."""
     return values[~np.isnan(values)]
 
 
-def _mean_of_known(values):
+def _mean_of_known(values: ArrayLike) -> float:
     values = known(np.asarray(values, float))
-    return geometric_mean(values) if len(values) else np.nan
+    return float(geometric_mean(values)) if len(values) else np.nan
 
 
-def estimate(values, before, reached, pool=UNKNOWN, pool_before=UNKNOWN, confidence=CONFIDENCE) -> Estimate:
+def estimate(values: np.ndarray, before: np.ndarray, reached: Sequence[float] | np.ndarray, pool: Spread = UNKNOWN,
+             pool_before: Spread = UNKNOWN, confidence: float = CONFIDENCE) -> Estimate:
     """Estimate of steps (or seconds) to target from repeats.
 
     values   float array, shape (repeats,): at the evaluation that met; inf where none did
     before   float array, shape (repeats,): at the evaluation before
-    reached  where values is inf, how far that repeat went, as far as it is known; shape (up to unmet,)
-    pool     the Spread shared with other cells, and pool_before that of ``before``
+    reached  the last step (or second) of repeats that did not meet, where known; shape (up to unmet,)
+    pool     the Spread shared with other cells; pool_before that of ``before``
     """
     met = np.isfinite(values)
     if met.all():
@@ -124,13 +131,13 @@ def estimate(values, before, reached, pool=UNKNOWN, pool_before=UNKNOWN, confide
     return Estimate(geometric_median(values), float(np.min(before[met])), np.inf, len(values), beyond)
 
 
-def _all_met(values, before, pool, pool_before, confidence):
+def _all_met(values: np.ndarray, before: np.ndarray, pool: Spread, pool_before: Spread, confidence: float) -> Estimate:
     mean, mean_before = float(geometric_mean(values)), float(geometric_mean(before))
     if len(values) == 1:
-        # the evaluation grid is all that is known of the spread
+        # only the evaluation grid limits the value
         return Estimate(mean, mean_before, mean, 1, before=mean_before)
     if mean == 0:
-        return Estimate(0.0, 0.0, float(np.max(values)), len(values))       # no logarithm: all that was seen
+        return Estimate(0.0, 0.0, float(np.max(values)), len(values))       # no logarithm: the range of the values
     low, high = mean_interval(values, pool, confidence)
     low_before, _ = mean_interval(before, pool_before, confidence) if mean_before > 0 else (0.0, None)
     return Estimate(mean, float(min(low, low_before)), float(high), len(values), before=mean_before)
@@ -138,34 +145,34 @@ def _all_met(values, before, pool, pool_before, confidence):
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """Trials at one global batch, and at one worker count or at any: the setting that stands for them."""
+    """The trials at one global batch, at one worker count or over all: those of the best setting."""
 
     global_batch: int
-    workers: tuple[int, ...]        # one, or for a table by batch all that ran it
-    runs: tuple[Run, ...]           # that ended, of the setting that stands for the cell
+    workers: tuple[int, ...]        # one, or in a table by batch every count that ran it
+    runs: tuple[Run, ...]           # that ended, of the best setting
     diverged: tuple[Trial, ...]     # INFEASIBLE, of that setting
     settings: int                   # tried in this cell
-    considered: tuple[Trial, ...]   # every trial of the cell that ended
+    considered: tuple[Trial, ...]   # every trial of the cell that ended or diverged
     setting: str
     samples: Samples
     confidence: float
-    pools: Pools                    # the spreads that it shares with the other cells of its section
-    draws: tuple[Run, ...] = ()     # feasible trials of the search that the setting comes from, pruned ones too
-    best_of_n: int | None = None    # how many of them its steps are the best of; None: all
+    pools: Pools                    # the spreads shared with the other cells of its section
+    draws: tuple[Run, ...] = ()     # feasible trials of the search that drew the setting, pruned ones too
+    best_of_n: int | None = None    # the number of them that its steps are the best of; None: all
 
     @property
     def searched(self) -> bool:
-        """Whether its steps are the fewest of a search."""
+        """Whether its steps are the fewest of a search's trials."""
         return bool(self.draws) and not np.isnan(self.draws[0].steps)
 
     @property
-    def met(self):
-        """How many of the seeds met the target."""
+    def met(self) -> int:
+        """The number of seeds that met the target."""
         return int(np.isfinite(self.samples.steps).sum())
 
     @cached_property
     def steps(self) -> Estimate:
-        """S: steps to target; of a search the median best of best_of_n of its trials, see best_of_n.best_of."""
+        """S: steps to target; for a search the median best-of-n of its trials, see best_of_n.best_of."""
         if self.searched:
             return best_of(*(np.array([getattr(run, name) for run in self.draws], float)
                              for name in ("steps", "steps_before", "last_step")),
@@ -175,73 +182,71 @@ class Cell:
 
     @cached_property
     def seconds(self) -> Estimate:
-        """T: seconds to target; of a search its steps at the speed of the setting."""
+        """T: seconds to target; for a search, its steps at the speed of the best setting."""
         if self.searched:
             return self._at_speed()
         found = self._to_target("seconds", [run.last_seconds for run in self.runs if not run.met])
         all_met = self.met == len(self.samples.seeds)
         if not self.steps.met or all_met and self.all_timed or found.value == 0:
             return found
-        # the steps of all seeds at the mean speed, so that T = S B / x still holds
+        # steps of all seeds at the mean speed: T = S B / x still holds
         value = self.global_batch * self.steps.value / self.examples_per_second.value
-        if all_met:         # not all timed: the interval is that of those that were
+        if all_met:         # some seeds were not timed: the interval of the others, shifted
             return found.scaled(value / found.value)
         return Estimate(value, found.low, found.high, found.runs, found.beyond)
 
     @property
-    def all_timed(self):
+    def all_timed(self) -> bool:
         """Whether the seconds of every seed are known."""
         return not np.isnan(self.samples.seconds).any()
 
     @cached_property
     def examples_per_second(self) -> Estimate:
-        """x: over the steps to target."""
+        """x, over the steps to target."""
         values = known(self.samples.examples_per_second)
         if not len(values):
-            return Estimate(np.nan, *NONE, 0)
+            return Estimate.unknown()
         low, high = mean_interval(values, self.pools.of("examples_per_second"), self.confidence)
         return Estimate(float(geometric_mean(values)), float(low), float(high), len(values))
 
-    def _at_speed(self):
-        """S B / x, with the interval of S and of x; of S alone where the spread of x is not known."""
+    def _at_speed(self) -> Estimate:
+        """S B / x with the intervals of both; with that of S alone where the spread of x is unknown."""
         speed, steps = self.examples_per_second, self.steps.scaled(self.global_batch)
         if not speed.runs:
-            return Estimate(np.nan, *NONE, 0)
+            return Estimate.unknown()
         ends = quotient(steps, speed) if speed.low == speed.low else (steps.low / speed.value, steps.high / speed.value)
         return Estimate(steps.value / speed.value, *ends, steps.runs, steps.beyond / speed.value)
 
-    def _to_target(self, name, reached):
+    def _to_target(self, name: str, reached: Sequence[float]) -> Estimate:
         values, before = getattr(self.samples, name), getattr(self.samples, f"{name}_before")
         timed = ~np.isnan(values)
         if not timed.any():
-            return Estimate(np.nan, *NONE, 0)
-        values, before, reached = values[timed], before[timed], known(np.array(reached, float))
-        return estimate(values, before, reached, self.pools.of(name), self.pools.of(f"{name}_before"), self.confidence)
+            return Estimate.unknown()
+        return estimate(values[timed], before[timed], known(np.array(reached, float)), self.pools.of(name),
+                        self.pools.of(f"{name}_before"), self.confidence)
 
     @property
-    def step_seconds(self):
+    def step_seconds(self) -> Estimate:
         """Seconds a step at the mean speed: B / x."""
         speed = self.examples_per_second
-        return Estimate(*(self.global_batch / value if value else np.nan for value in
-                          (speed.value, speed.high, speed.low)), speed.runs)
+        value, low, high = (self.global_batch / one if one else np.nan for one in (speed.value, speed.high, speed.low))
+        return Estimate(value, low, high, speed.runs)
 
     @cached_property
-    def oversubscribed(self):
-        """Whether its trials ran with more workers on a host than it has cores: their times say little."""
+    def oversubscribed(self) -> bool:
+        """Whether a trial ran with more workers on a host than it has cores, which makes its times unreliable."""
         return any(trial.crowded for trial in self.considered)
 
 
-def cell_of(runs, confidence=CONFIDENCE, pools=Pools()) -> Cell:
-    """The cell of runs at one global batch, those that diverged included; unfinished ones take no part.
+def cell_of(runs: Sequence[Run], confidence: float = CONFIDENCE, pools: Pools = Pools()) -> Cell:
+    """The cell of runs at one global batch, including those that diverged; unfinished ones are ignored.
 
-    Several settings: the one with the fewest steps to target stands for the cell, or without a target the one with the
-    most examples a second; ties go to the first log and trial id. Of settings that were searched, it is the one of the
-    trial with the fewest steps: repeats of that trial do not speak against it. Trials that a search has pruned only say
-    that they need more steps.
+    Of several settings, the best one represents the cell: the fewest steps to target or, without a target, the most
+    examples per second. Ties go to the first log and trial id. In a search, the best setting is that of the single
+    trial with the fewest steps, whatever its repeats needed.
     """
-    ended = sorted((run for run in runs if run.ended or run.trial.status == Status.INFEASIBLE),
-                   key=lambda run: run.trial.key)
-    settings = {}
+    ended = sorted((run for run in runs if run.conclusive), key=lambda run: run.trial.key)
+    settings: dict[str, list[Run]] = {}
     for run in ended:
         settings.setdefault(run.trial.setting, []).append(run)
     setting = min(settings, key=lambda setting: _rank(settings[setting]))       # min keeps the first of equals
@@ -252,16 +257,16 @@ def cell_of(runs, confidence=CONFIDENCE, pools=Pools()) -> Cell:
                 _draws(runs, best))
 
 
-def _draws(runs, best):
-    """Of the search that drew the best setting, the trials that were finite up to their stop, one a draw, in order."""
+def _draws(runs: Sequence[Run], best: Sequence[Run]) -> tuple[Run, ...]:
+    """The feasible trials of the search that drew the best setting, one per draw, in order."""
     drawn = [run.trial.study for run in best if run.trial.sweep and not run.trial.sweep["repeat"]]
     found = {run.trial.sweep["draw"]: run for run in runs if drawn and run.trial.study == drawn[0]
              and not run.trial.sweep["repeat"] and (run.trial.status == Status.COMPLETE or run.trial.pruned)}
     return tuple(found[number] for number in sorted(found))
 
 
-def _rank(runs):
-    """What makes a setting stand for its cell: the smallest of these."""
+def _rank(runs: Sequence[Run]) -> tuple[float, float]:
+    """The sort key of a setting's runs; the smallest represents the cell."""
     runs = [run for run in runs if run.ended]
     if not runs:
         return np.inf, np.inf
@@ -269,11 +274,12 @@ def _rank(runs):
     if searched and not np.isnan(searched).any():
         return min(searched), 0 if np.isfinite(min(searched)) else min(run.last_step for run in runs)
     if len(runs) == 1:
-        value, met = runs[0].steps, runs[0].met
+        value, met = runs[0].steps, int(runs[0].met)
     else:
         samples = samples_of(runs)
         met = int(np.isfinite(samples.steps).sum())
-        value = geometric_mean(samples.steps) if met in (0, len(samples.steps)) else geometric_median(samples.steps)
+        all_alike = met in (0, len(samples.steps))
+        value = float(geometric_mean(samples.steps)) if all_alike else geometric_median(samples.steps)
     if np.isnan(value):         # no target
         value = -_mean_of_known([run.examples_per_second for run in runs])
     return (np.inf if np.isnan(value) else value), -met

@@ -17,9 +17,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from .critical_batch_fit import fit_critical_batch, steps_at
-from .intervals import CONFIDENCE
+from .intervals import CONFIDENCE, Estimate
 from .step_time import BOUNDED, DRAWS, EXTRAPOLATED, INTERPOLATED, MARKS, MEASURED, TOLD_APART, levels
-from .steps import Estimate
 
 PREDICTED = "predicted"         # by the gradient noise scale
 NOISE_WITHIN = 4.0              # factor that holds B_crit / noise scale, of most workloads (McCandlish et al. 2018)

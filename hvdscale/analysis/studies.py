@@ -19,9 +19,9 @@ import numpy as np
 
 from ..errors import LogError
 from ..log.check import refuse_unsound_trials
-from ..log.plan_text import plan_at
+from ..log.plan_text import plan_at, read_plan
 from ..log.schema import Status
-from .trials import Workload, parse_plan, tells_of_pruning, workload_of
+from .trials import Workload, is_pruning, workload_of
 
 BLOCK_ROWS = 1 << 19        # of /evaluations, looked at together for where trials begin
 GAP_ROWS = 1 << 16          # rows of others between two of a study's stretches that are read over rather than around
@@ -70,7 +70,7 @@ class Study:
 
     def plan(self, trial: int) -> Mapping:
         """All that was asked of a trial and settled before its first step; empty where its log does not say."""
-        return parse_plan(self.plan_texts[trial])
+        return read_plan(self.plan_texts[trial])
 
     def __len__(self):
         return len(self.id)
@@ -189,7 +189,7 @@ class _TrialRows:
         self.metaparameters = [name.removeprefix(METAPARAMETER) for name in table.columns
                                if name.startswith(METAPARAMETER)]
         at, reasons = _different(table["stop_reason"])
-        pruned = np.array([tells_of_pruning(*one) for one in reasons], bool)[at]
+        pruned = np.array([is_pruning(*one) for one in reasons], bool)[at]
         self.pruned = (self.status == Status.INCOMPLETE) & pruned
         at, rows = _different(*(table[name] for name in ("dataset", "model", "optimizer", "plan")))
         first = self.id[np.unique(at, return_index=True)[1]]

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..target import Target
-from .steps import Cell, Estimate
+from .intervals import Estimate
+from .steps import Cell
 from .studies import Best, Study, best_metric, envelope
 from .worker_plan import WorkerPlan
 

@@ -1,24 +1,26 @@
-"""Trials out of logs, and which of them may be compared.
+"""Trials read from logs, and which of them are comparable.
 
     trials = read_trials(read_log("runs/w8.h5"))
     by_workload(trials)   -> {Workload: (Trial, ...)}: mixed workloads are grouped, never mixed
 
-A *setting* is all that determines a trial's course but its seed, with the spacing of evaluations; trials of one setting
-that differ by seed alone are repeats. The worker count is no part of it: it does not change the updates. A trial that
-changed its worker count on the way tells of steps alone: its times, of no one count, are as if not measured.
+A *setting* is everything but the seed that determines a trial's updates, plus the spacing of evaluations. Trials of one
+setting that differ only by seed are repeats. The worker count is not part of a setting: it does not change the updates.
+Where a trial changed its worker count partway, only its steps count; its times are treated as not measured.
 """
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from ..log.check import refuse_unsound
 from ..log.nans import count_nans
-from ..log.plan_text import plan_at, read_plan
+from ..log.plan_text import plan_at
+from ..log.reader import Log, Table
 from ..log.schema import PRUNED, Status
 from ..plan.scaling import TUNED
 from .noise import NoiseSteps, read_noise
@@ -30,15 +32,15 @@ _READ = ("id", "status", "stop_reason", "dataset", "model", "optimizer", "global
 
 @dataclass(frozen=True, order=True)
 class Workload:
-    """What must agree for two trials to be about the same job."""
+    """What two trials of the same job have in common."""
 
     dataset: str
     model: str
-    model_args: str             # JSON; "" where there are none
+    model_args: str             # JSON; "": none
     optimizer: str
-    train_examples: int         # 0: not in the log
+    train_examples: int         # 0: unknown
 
-    def __str__(self):
+    def __str__(self) -> str:
         size = f", {self.train_examples:,} training examples" if self.train_examples else ""
         args = json.loads(self.model_args or "{}")
         if isinstance(args, dict):
@@ -48,7 +50,7 @@ class Workload:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One run, from one log. Arrays have one entry an evaluation, in step order."""
+    """One run, from one log. Arrays have one entry per evaluation, in step order."""
 
     log: str
     id: int
@@ -59,35 +61,34 @@ class Trial:
     workers: int                # at its start
     worker_counts: tuple[int, ...]  # of all its process starts
     seed: int
-    plan: Mapping
+    plan: Mapping[str, Any]
     setting: str                # JSON; equal for repeats
     step: np.ndarray            # steps done
     train_seconds: np.ndarray   # NaN: not measured
-    metrics: Mapping            # split/metric -> values
-    timed_steps: int            # steps in /steps, read only where there is no evaluation after step 0
+    metrics: Mapping[str, np.ndarray]   # by split/metric
+    timed_steps: int            # in /steps; read only where there is no evaluation after step 0
     timed_seconds: float        # spent in them; NaN: not measured
     step_parts: StepParts | None    # None: its steps were not timed in parts
     noise: NoiseSteps | None        # None: the noise scale was not measured
 
     @property
-    def key(self):
-        """Trials are ordered by log, then by id."""
+    def key(self) -> tuple[str, int]:
+        """The log and the id, by which trials are ordered."""
         return self.log, self.id
 
     @property
-    def target(self):
-        """The target of its plan, as text; None where it had none."""
+    def target(self) -> str | None:
+        """Its plan's target, as text; None: no target."""
         return self.measurement.get("target") or None
 
     @property
-    def sweep(self) -> Mapping:
-        """Its place in a study of metaparameters: ``plan["sweep"]``; empty where it is in none."""
+    def sweep(self) -> Mapping[str, Any]:
+        """Its place in a metaparameter search: ``plan["sweep"]``; empty where it belongs to none."""
         return self.plan.get("sweep") or {}
 
     @cached_property
     def study(self) -> tuple | None:
-        """Equal for the trials of one study of metaparameters, of which there may come to be more; None: it is in none.
-        """
+        """Equal for the trials of one metaparameter search, however many it has so far; None: it belongs to none."""
         names = ("study", "space", "objective", "targets", "prune_keep", "seed")
         return self.sweep and (self.workload, self.global_batch,
                                json.dumps([self.sweep.get(name) for name in names])) or None
@@ -95,43 +96,44 @@ class Trial:
     @property
     def pruned(self) -> bool:
         """Whether its study stopped it."""
-        return self.status == Status.INCOMPLETE and tells_of_pruning(self.stop_reason)
+        return self.status == Status.INCOMPLETE and is_pruning(self.stop_reason)
 
     @property
-    def measurement(self):
+    def measurement(self) -> Mapping[str, Any]:
+        """The part of its plan on evaluation and stopping."""
         return self.plan.get("measurement") or {}
 
     @cached_property
     def nan_counts(self) -> dict[str, int]:
-        """At how many of its evaluations a metric that was measured was NaN, by ``split/metric``."""
+        """The number of evaluations at which a measured metric was NaN, by ``split/metric``."""
         return count_nans(self.metrics, self.measurement)
 
     @property
-    def execution(self):
+    def execution(self) -> Mapping[str, Any]:
+        """The part of its plan on workers and devices."""
         return self.plan.get("execution") or {}
 
     @property
     def crowded(self) -> bool:
-        """Whether its host had fewer cores than workers, those of other trials of a sweep included."""
+        """Whether its host had fewer cores than workers, including the workers of a sweep's other trials."""
         return self.execution.get("local_workers", 0) > self.execution.get("cores", np.inf)
 
     @cached_property
-    def last_step(self):
-        """Steps after which the trial was last seen."""
+    def last_step(self) -> int:
+        """The last step that its log has."""
         return max(int(self.step[-1]) if len(self.step) else 0, self.timed_steps)
 
     @property
-    def examples_per_second(self):
-        """Over all its steps; NaN where no time was taken."""
+    def examples_per_second(self) -> float:
+        """Over all its steps; NaN where none was timed."""
         seconds = self.timed_seconds if self.timed_steps else self.train_seconds[-1] if len(self.step) else np.nan
         return self.global_batch * self.last_step / seconds if seconds > 0 else np.nan
 
 
-def read_trials(log) -> list[Trial]:
+def read_trials(log: Log) -> list[Trial]:
     """Every trial of a log, by id.
 
-    log  what log.reader.read_log gives: .path, and .trials, .evaluations, .steps as mappings of columns with .rows
-    Raises LogError where the rows contradict each other, or a plan has entries of other types than it is written with.
+    Raises LogError where the rows contradict each other, or a plan's entries are of the wrong type.
     """
     refuse_unsound(log)
     table = log.trials
@@ -139,7 +141,7 @@ def read_trials(log) -> list[Trial]:
     evaluations = _Slices(log.evaluations, ids, by_step=True)
     values = {name: evaluations.column(name) for name in log.evaluations.columns if "/" in name}
     step, seconds = evaluations.column("step"), evaluations.column("train_seconds")
-    timed = _timed(log, [at.stop > at.start and step[at.stop - 1] > 0 for at in evaluations.rows])
+    timed = _timed_steps(log, [at.stop > at.start and step[at.stop - 1] > 0 for at in evaluations.rows])
     parts, noise = read_parts(log), read_noise(log)
     starts = _Slices(log.restarts, ids)
     workers = starts.column("workers").tolist()
@@ -149,25 +151,27 @@ def read_trials(log) -> list[Trial]:
             for row in np.argsort(ids, kind="stable").tolist() for at in [evaluations.rows[row]]]
 
 
-def by_workload(trials) -> dict[Workload, tuple[Trial, ...]]:
+def by_workload(trials: Iterable[Trial]) -> dict[Workload, tuple[Trial, ...]]:
     """Trials grouped by workload; workloads in order of name, trials by log and id."""
-    groups = {}
+    groups: dict[Workload, list[Trial]] = {}
     for trial in sorted(trials, key=lambda trial: trial.key):
         groups.setdefault(trial.workload, []).append(trial)
     return {workload: tuple(groups[workload]) for workload in sorted(groups)}
 
 
 class _Rows:
-    """The rows of /trials, made into trials."""
+    """The rows of /trials, to be converted to trials."""
 
-    def __init__(self, path, table):
+    def __init__(self, path: str, table: Table) -> None:
         self.path = path
         self.metaparameters = [name for name in table.columns if name.startswith("metaparameters/")]
         self.columns = {name: table[name].tolist() for name in (*_READ, *self.metaparameters)}
-        self.workloads = {}
+        self.workloads: dict[Workload, Workload] = {}
 
-    def trial(self, row, worker_counts, timed, parts, noise, *measured) -> Trial:
-        """One row's trial; ``parts`` and ``noise`` of all of them."""
+    def trial(self, row: int, worker_counts: tuple[int, ...], timed: tuple[int, float], parts: Mapping[int, StepParts],
+              noise: Mapping[int, NoiseSteps], step: np.ndarray, train_seconds: np.ndarray,
+              metrics: Mapping[str, np.ndarray]) -> Trial:
+        """The trial of one row; ``parts`` and ``noise`` are those of all trials, by id."""
         number, status, reason, dataset, model, optimizer, batch, workers, seed, text = (
             self.columns[name][row] for name in _READ)
         plan = plan_at(self.path, number, text)
@@ -177,52 +181,47 @@ class _Rows:
         problem.pop("seed", None)
         if plan.get("sweep"):
             problem |= {name: value for name, value in _as_tuned(problem, batch).items() if name in problem}
-        if not problem.keys() - {"train_examples"}:     # from elsewhere: its metaparameters are all that is known
+        if not problem.keys() - {"train_examples"}:     # an imported log: only its metaparameters are known
             problem |= {name: self.columns[name][row] for name in self.metaparameters}
         eval_every = (plan.get("measurement") or {}).get("eval_every")
         setting = _json({"problem": problem, "eval_every": eval_every, "global_batch": batch})
         trial = Trial(self.path, number, Status(status), reason, workload, batch, workers, worker_counts, seed, plan,
-                      setting, *measured, *timed, parts.get(number), noise.get(number))
+                      setting, step, train_seconds, metrics, *timed, parts.get(number), noise.get(number))
         return trial if len(worker_counts) < 2 else replace(
             trial, train_seconds=np.full(len(trial.step), np.nan), timed_seconds=np.nan, step_parts=None)
 
 
-def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping) -> Workload:
-    """The workload of a trial: the model's arguments that a study searches are no part of it."""
+def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping[str, Any]) -> Workload:
+    """The workload of a trial, without the model arguments that its study searches."""
     problem = plan.get("problem") or {}
     return Workload(dataset, model, _json(_fixed_args(problem.get("model_args"), plan.get("sweep"))), optimizer,
                     int(problem.get("train_examples") or 0))
 
 
-def tells_of_pruning(stop_reason: str) -> bool:
-    """Whether an INCOMPLETE trial's reason says that its study stopped it."""
+def is_pruning(stop_reason: str) -> bool:
+    """Whether an INCOMPLETE trial's stop reason is that its study pruned it."""
     return stop_reason.startswith(PRUNED)
 
 
-def _as_tuned(problem, batch):
-    """What a plan under the rule ``tuned`` says of the rate where it makes the same updates as this one of a study."""
+def _as_tuned(problem: Mapping[str, Any], batch: int) -> dict[str, Any]:
+    """The learning-rate entries of a plan under the rule ``tuned`` with the same updates as this trial of a study."""
     return {"lr_rule": TUNED, "base_lr": problem.get("peak_lr"), "base_batch": batch, "lr_factor": 1.0}
 
 
-def _fixed_args(model_args, sweep):
-    """The model's arguments but for those that a study searches."""
+def _fixed_args(model_args: Any, sweep: Mapping[str, Any] | None) -> Any:
+    """The model's arguments without those that a study searches."""
     if not sweep or not isinstance(model_args, Mapping):
         return model_args
     searched = {parameter["name"] for parameter in sweep["space"]}
     return {name: value for name, value in model_args.items() if f"model_args.{name}" not in searched}
 
 
-def parse_plan(text: str) -> Mapping:
-    """The plan of a trial's row; empty where the text is none. LogError where an entry is not what it should be."""
-    return read_plan(text)
-
-
-def _json(value):
+def _json(value: Any) -> str:
     return _ENCODER.encode(value) if value else ""
 
 
-def _timed(log, evaluated):
-    """(steps, seconds) in /steps of each trial that was not evaluated after step 0, else (0, 0.0)."""
+def _timed_steps(log: Log, evaluated: Sequence[bool]) -> list[tuple[int, float]]:
+    """(steps, seconds) in /steps of each trial that was not evaluated after step 0; (0, 0.0) for the others."""
     if all(evaluated) or not log.steps.rows:
         return [(0, 0.0)] * len(evaluated)
     slices = _Slices(log.steps, log.trials["id"])
@@ -232,9 +231,9 @@ def _timed(log, evaluated):
 
 
 class _Slices:
-    """A table's rows by trial: ``column(name)[rows[i]]`` is what belongs to ids[i]."""
+    """A table's rows by trial: ``column(name)[rows[i]]`` are those of ids[i]."""
 
-    def __init__(self, table, ids, by_step=False):
+    def __init__(self, table: Table, ids: np.ndarray, by_step: bool = False) -> None:
         self.table = table
         trial = table["trial"]
         self.order = np.lexsort((table["step"], trial)) if by_step else np.argsort(trial, kind="stable")
@@ -242,5 +241,5 @@ class _Slices:
         self.rows = [slice(*ends) for ends in zip(np.searchsorted(ordered, ids, "left"),
                                                   np.searchsorted(ordered, ids, "right"))]
 
-    def column(self, name):
+    def column(self, name: str) -> np.ndarray:
         return self.table[name][self.order]

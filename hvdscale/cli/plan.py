@@ -5,9 +5,8 @@ import re
 
 import click
 
-from ..analysis.intervals import CONFIDENCE
+from ..analysis.intervals import CONFIDENCE, Estimate
 from ..analysis.step_time import Links
-from ..analysis.steps import Estimate
 from ..analysis.steps_curve import StepsPoint
 from ..analysis.worker_plan import Request
 from ..errors import UsageError

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..analysis.trials import parse_plan, tells_of_pruning
+from ..analysis.trials import is_pruning
 from ..errors import LogError
 from ..formatting.escaping import printable
 from ..formatting.numbers import counted, duration, number
 from ..log import segments
+from ..log.plan_text import read_plan
 from ..log.reader import read_log
 from ..log.schema import Status
 from ..system import lock
@@ -254,7 +255,7 @@ def look_at(path: str) -> Look:
             reasons = log.trials["stop_reason"]
             ended = {int(ids[row]): f"{Status(status[row]).name}{': ' * bool(reasons[row])}{reasons[row]}"
                      for row in np.flatnonzero(status != Status.RUNNING)}
-            counts = Counter("pruned" if one == Status.INCOMPLETE and tells_of_pruning(reason) else Status(one).name
+            counts = Counter("pruned" if one == Status.INCOMPLETE and is_pruning(reason) else Status(one).name
                              for one, reason in zip(status, reasons))
             return Look(counts, running, ended, writer=writer)
     except LogError as error:
@@ -279,7 +280,7 @@ def _running(log, row):
     trials = log.trials
     number_, batch, workers, budget = (int(trials[name][row]) for name in ("id", "global_batch", "workers",
                                                                            "budget_steps"))
-    plan = parse_plan(trials["plan"][row])
+    plan = read_plan(trials["plan"][row])
     measurement = plan.get("measurement") or {}
     evaluations = _rows_of(log.evaluations, number_, ("step", "train_seconds", *_metrics(log)))
     steps = _rows_of(log.steps, number_, ("step", "step_seconds"))
