@@ -24,7 +24,7 @@ from ..data.generators import random_state
 from ..errors import CheckpointError, HvdscaleError, LogError
 from ..log.schema import Status
 from ..plan.plan import Plan
-from ..system.files import new_file, sync_directory
+from ..system.files import TEMPORARY, whole_file
 from ..system.lock import Lock, describe, holder
 from ..update.step import DataParallelStep
 from ..workers.group import Workers
@@ -34,7 +34,6 @@ from .run_log import Silent
 from .snapshot import Progress, capture, restore
 
 FORMAT = 1
-TEMPORARY = ".tmp"
 OUTCOME = "outcome"
 UNFINISHED = re.compile(rf"(step-\d+\.pt|{OUTCOME}){re.escape(TEMPORARY)}")
 
@@ -86,19 +85,12 @@ def read_plan(path: str) -> dict | None:
 
 def write(path: str, state: dict) -> None:
     """Write a checkpoint whole or not at all; raises CheckpointError."""
-    temporary = path + TEMPORARY
     try:
-        with new_file(temporary) as file:
+        with whole_file(path, path + TEMPORARY) as file:
             torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     except (OSError, RuntimeError) as error:        # torch makes a RuntimeError of a full disk
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
         reason = error.strerror if isinstance(error, OSError) else f"the disk may be full ({error})".splitlines()[0]
         raise CheckpointError(f"{path}: cannot be written: {reason}") from None
-    sync_directory(path)
 
 
 class Folder:
@@ -151,11 +143,8 @@ class Folder:
             told = {"status": status, "reason": reason, "exit_code": exit_code,
                     "job": os.environ.get("SLURM_JOB_ID"), "checkpoint": self.newest(), **more}
             text = json.dumps(told, indent=1, ensure_ascii=False) + "\n"
-            with new_file(self._outcome + TEMPORARY) as file:
+            with whole_file(self._outcome, self._outcome + TEMPORARY) as file:
                 file.write(text.encode("utf-8", "backslashreplace"))        # names of files need not be text
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(self._outcome + TEMPORARY, self._outcome)
 
     def release(self) -> None:
         """Let another run have the folder."""
