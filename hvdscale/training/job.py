@@ -137,9 +137,10 @@ def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | No
             None if settings.ghost_batch else lambda default: plan_with(ghost_batch=known or default))
         optimizer = make_optimizer(plan, model)
         splits = data.evaluated(plan.train_eval_examples)
-        measurable = [splits[name] for name in plan.eval_splits if len(splits[name])]
-        if plan.eval_every and measurable:
-            try_measuring(workload, measurable[0], model, plan.precision, device)
+        first = next((name for name in plan.eval_splits if len(splits[name])), None)
+    if plan.eval_every and first:
+        with workers.together(f"evaluation of {'unaugmented ' * (first == 'train')}{first} examples"):
+            try_measuring(workload, splits[first], model, plan.precision, device)
     memory.keep(plan, data, model)
     return Job(name, plan, settings, workload, data, device, model, optimizer, reason)
 
