@@ -1,7 +1,7 @@
 """hvdscale-data: data sets with a public address, brought to disk before a job trains on them."""
 from __future__ import annotations
 
-import shutil
+import math
 import sys
 import time
 from pathlib import Path
@@ -11,10 +11,10 @@ import click
 from ..data.download import mebibytes
 from ..data.fetch import fetch, find
 from ..data.published import BY_HAND, DATA_SETS
-from ..formatting.escaping import printable
+from ..formatting.screen import Screen, time_left
 from .common import Group, version_option
 
-BAR_SECONDS, LINE_SECONDS, WIDTH = 0.1, 5.0, 24
+EVERY_SECONDS = 0.1, 5.0           # between two drawings of the bar, two lines
 
 
 @click.group(cls=Group, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
@@ -68,36 +68,28 @@ class Bar:
     """Progress of a file: a bar on a terminal, a line now and then elsewhere."""
 
     def __init__(self, out, clock=time.monotonic):
-        self._out, self._clock, self._terminal = out, clock, out.isatty()
-        self._name, self._started, self._first, self._shown = "", 0.0, 0, float("-inf")
+        self._clock, self._screen = clock, Screen(out, out.isatty(), EVERY_SECONDS)
+        self._name, self._started, self._first = "", 0.0, 0
 
     def say(self, text: str) -> None:
         """A line of text."""
         self.end()
-        print(printable(text), file=self._out, flush=True)
+        self._screen.say(text)
 
     def progress(self, name: str, done: int, total: int | None) -> None:
         """So many bytes of the file are done, of so many in all where that is known."""
         now = self._clock()
         if name != self._name or done < self._first:
-            self._name, self._started, self._first, self._shown = name, now, done, now if not self._terminal else 0.0
-        if now - self._shown < (BAR_SECONDS if self._terminal else LINE_SECONDS):
-            return
-        self._shown = now
-        text = f"{printable(name)}  {_amount(done, total)}{self._speed(done, total, now)}"
-        if not self._terminal:
-            print(f"  {text}", file=self._out, flush=True)
-            return
-        filled = int(WIDTH * done / total) if total else 0
-        line = f"[{'#' * filled}{'-' * (WIDTH - filled)}] {text}"
-        self._out.write("\r\x1b[K" + line[:shutil.get_terminal_size().columns - 1])       # one more would wrap
-        self._out.flush()
+            self._name, self._started, self._first = name, now, done
+            self._screen.drawn = -math.inf if self._screen.terminal else now
+        if self._screen.due(now):
+            indent = "" if self._screen.terminal else "  "
+            text = f"{indent}{name}  {_amount(done, total)}{self._speed(done, total, now)}"
+            self._screen.line(text, now, done / total if total else 0)
 
     def end(self) -> None:
         """No progress follows."""
-        if self._terminal and self._name:
-            self._out.write("\r\x1b[K")
-            self._out.flush()
+        self._screen.erase()
         self._name = ""
 
     def _speed(self, done, total, now):
@@ -105,8 +97,7 @@ class Bar:
         if seconds <= 0 or done <= self._first:
             return ""
         rate = (done - self._first) / seconds
-        left = round((total - done) / rate) if total else None
-        return f"  {mebibytes(round(rate))}/s" + (f"  {left // 60}:{left % 60:02d} left" if left is not None else "")
+        return f"  {mebibytes(round(rate))}/s" + (f"  {time_left((total - done) / rate)}" if total else "")
 
 
 def _amount(done, total):

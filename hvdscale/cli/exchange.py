@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 
@@ -14,13 +13,13 @@ from ..exchange.archive_export import export_archive
 from ..exchange.csv_tables import export_tables, import_tables, is_tables
 from ..exchange.mlperf_rcp import TARGET, UNITS, import_rcp
 from ..exchange.unpacking import COMPRESSED
-from ..formatting.escaping import printable
 from ..formatting.numbers import counted
+from ..formatting.screen import Screen, time_left
 from ..log.files import SIGNATURE
 from .common import counts_said, echo, size_said
 
 KINDS = ("archive", "csv", "rcp")
-BAR_SECONDS, LINE_SECONDS = 0.2, 5.0
+EVERY_SECONDS = 0.2, 5.0            # between two drawings on a terminal, two lines
 SHOWN = 10          # lines of what was left out
 LOST = ("left out: worker counts, times, targets, seeds, steps and restarts, for which an archive has no place; "
         "--as csv keeps all")
@@ -109,10 +108,9 @@ class Progress:
     """
 
     def __init__(self, verb: str, out=None, clock=time.monotonic):
-        self._verb, self._out, self._clock = verb, out or sys.stderr, clock
-        self._terminal = self._out.isatty()
-        self._start = self._shown = clock()
-        self._drawn = False
+        out = out or sys.stderr
+        self._verb, self._clock, self._start = verb, clock, clock()
+        self._screen = Screen(out, out.isatty(), EVERY_SECONDS, drawn=self._start)
 
     @property
     def seconds(self) -> float:
@@ -128,25 +126,14 @@ class Progress:
         self._show(f"{self._verb} {share:.0%}", share)
 
     def end(self) -> None:
-        """Takes the line back."""
-        if self._drawn:
-            self._out.write("\r\x1b[K")
-            self._out.flush()
-            self._drawn = False
+        """Take the line back."""
+        self._screen.erase()
 
     def _show(self, text, share):
         now = self._clock()
-        if now - self._shown < (BAR_SECONDS if self._terminal else LINE_SECONDS):
-            return
-        self._shown = now
-        left = round((now - self._start) * (1 / share - 1)) if share > 0 else None
-        line = printable(text) + (f", {left // 60}:{left % 60:02d} left" if left is not None else "")
-        if self._terminal:
-            self._drawn = True
-            self._out.write("\r\x1b[K" + line[:shutil.get_terminal_size().columns - 1])
-            self._out.flush()
-        else:
-            print(line, file=self._out, flush=True)
+        if self._screen.due(now):
+            left = f", {time_left((now - self._start) * (1 / share - 1))}" if share > 0 else ""
+            self._screen.line(text + left, now)
 
 
 def _kind(source) -> str:

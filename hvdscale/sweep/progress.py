@@ -2,31 +2,29 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
 import time
 
 from ..errors import LogError
-from ..formatting.escaping import printable
 from ..formatting.numbers import duration
+from ..formatting.screen import Screen
 from ..training.display import Quiet
 from .farm import Standing
 from .pruning import FAILED, REPLACED
 from .studies import Settled
 
-LINE_SECONDS, BLOCK_SECONDS = 10.0, 1.0
+EVERY_SECONDS = 1.0, 10.0           # between two drawings of the block, two lines
 
 
 class Progress(Quiet):
     """The display of the sweep, shown during the trials of the group that has it."""
 
     def __init__(self, standing: Standing, terminal: bool, out=None, clock=time.monotonic):
-        self._standing, self._block, self._out, self._clock = standing, terminal, out or sys.stdout, clock
-        self._drawn, self._lines, self._told = -float("inf"), 0, {}
+        self._standing, self._clock, self._told = standing, clock, {}
+        self._screen = Screen(out or sys.stdout, terminal, EVERY_SECONDS)
 
     def say(self, text):
-        self._erase()
-        print(printable(text), file=self._out, flush=True)
+        self._screen.say(text)
 
     def step(self, step, examples, seconds, loss):
         with contextlib.suppress(LogError):         # which all ranks meet together before the next trial
@@ -34,34 +32,24 @@ class Progress(Quiet):
 
     def tick(self) -> None:
         """Show where the sweep stands, if it is time; raises LogError where the ledger cannot be read."""
-        if self._clock() - self._drawn >= (BLOCK_SECONDS if self._block else LINE_SECONDS):
+        if self._screen.due(self._clock()):
             self.show()
 
     def show(self) -> None:
         """Show where the sweep stands, on paper only what has changed."""
         standings = {name: where(self._standing, settled) for name, settled in self._standing.studies.items()}
-        lines = {name: line for name, line in standings.items() if self._block or self._told.get(name) != line}
-        self._drawn = self._clock()
+        block, self._screen.drawn = self._screen.terminal, self._clock()
+        lines = {name: line for name, line in standings.items() if block or self._told.get(name) != line}
         if not lines:
             return
         text = [f"{name:<{max(map(len, standings))}}  {line}" for name, line in lines.items()]
-        if len(standings) > 1 or self._block:
+        if len(standings) > 1 or block:
             text.append(overall(self._standing))
-        self._erase()
-        if self._block:
-            columns, rows = shutil.get_terminal_size()
-            text = [line[:columns - 1] for line in text[-(rows - 1):]]
-            self._lines = len(text)
-        print(printable("\n".join(text)), file=self._out, flush=True)
+        self._screen.block(text, self._screen.drawn)
         self._told = standings
 
     def end(self):
         """A trial has ended; others follow."""
-
-    def _erase(self):
-        if self._lines:
-            self._out.write(f"\x1b[{self._lines}A\x1b[J")
-            self._lines = 0
 
 
 def where(standing: Standing, settled: Settled) -> str:

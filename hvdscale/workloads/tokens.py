@@ -31,6 +31,7 @@ import torch
 
 from ..data.splits import Batch
 from ..errors import DataError
+from ..formatting.screen import Screen
 from ..plan.shards import Visits
 from ..system.cores import usable_cores
 from ..system.files import new_file, whole_folder, write_whole
@@ -365,14 +366,13 @@ class _Progress:
     """Lines on stderr, one every few seconds, none for what takes less."""
 
     def __init__(self, doing: str, total: int):
-        self._doing, self._total, self._done = doing, total, 0
-        self._started = self._said = time.monotonic()
+        self._doing, self._total, self._done, self._started = doing, total, 0, time.monotonic()
+        self._screen = Screen(sys.stderr, terminal=False, every=(0, SAY_EVERY_SECONDS), drawn=self._started)
 
     def add(self, chunk: Chunk) -> None:
         self._done += chunk.read
         now = time.monotonic()
-        if now - self._said >= SAY_EVERY_SECONDS:
-            self._said = now
+        if self._screen.due(now):
             rate = self._done / (now - self._started)
-            print(f"{self._doing}: {self._done / max(self._total, 1):.0%} of {self._total / 1e6:.0f} MB, "
-                  f"{rate / 1e6:.1f} MB/s", file=sys.stderr, flush=True)
+            self._screen.line(f"{self._doing}: {self._done / max(self._total, 1):.0%} of {self._total / 1e6:.0f} MB, "
+                              f"{rate / 1e6:.1f} MB/s", now)

@@ -1,0 +1,76 @@
+"""What a command prints while it works: on a terminal in place of what stands there, elsewhere lines now and then.
+
+    screen = Screen(sys.stderr, sys.stderr.isatty(), every=(0.1, 5.0))
+    if screen.due(now):
+        screen.line(f"step 40/100  {time_left(12)}", now, share=0.4)        a bar, or "step 40/100  0:12 left"
+    screen.say("a line that stays")
+"""
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import TextIO
+
+from .escaping import printable
+
+BAR_WIDTH = 24
+
+
+class Screen:
+    """Where progress is shown.
+
+    terminal  whether what is printed can be taken back
+    every     seconds between two drawings: on a terminal, elsewhere
+    drawn     when the last one was, by the caller's clock
+    """
+
+    def __init__(self, out: TextIO, terminal: bool, every: tuple[float, float], drawn: float = -float("inf")):
+        self.terminal, self.drawn = terminal, drawn
+        self._out, self._every = out, every[0] if terminal else every[1]
+        self._erasure = ""                      # what takes back the last drawing
+
+    def due(self, now: float) -> bool:
+        """Whether it is time for another drawing."""
+        return now - self.drawn >= self._every
+
+    def say(self, text: str) -> None:
+        """Print text that stays."""
+        self.erase()
+        print(printable(text), file=self._out, flush=True)
+
+    def line(self, text: str, now: float, share: float | None = None) -> None:
+        """Draw one line; on a terminal behind a bar of the share that is done, if given."""
+        self.drawn = now
+        if not self.terminal:
+            self.say(text)
+            return
+        if share is not None:
+            filled = int(BAR_WIDTH * share)
+            text = f"[{'#' * filled}{'-' * (BAR_WIDTH - filled)}] {text}"
+        self._erasure = "\r\x1b[K"
+        columns, _ = shutil.get_terminal_size()
+        self._out.write(self._erasure + printable(text)[:columns - 1])              # one more would wrap
+        self._out.flush()
+
+    def block(self, lines: Sequence[str], now: float) -> None:
+        """Draw lines, on a terminal the last ones that fit."""
+        self.drawn = now
+        if not self.terminal:
+            self.say("\n".join(lines))
+            return
+        columns, rows = shutil.get_terminal_size()
+        lines = [printable(line)[:columns - 1] for line in lines[-(rows - 1):]]
+        self.say("\n".join(lines))
+        self._erasure = f"\x1b[{len(lines)}A\x1b[J"
+
+    def erase(self) -> None:
+        """Take back what was drawn last."""
+        self._out.write(self._erasure)
+        self._out.flush()
+        self._erasure = ""
+
+
+def time_left(seconds: float) -> str:
+    """``1:38 left``."""
+    minutes, seconds = divmod(max(0, round(seconds)), 60)
+    return f"{minutes}:{seconds:02d} left"
