@@ -1,5 +1,4 @@
-"""Steps to a target by global batch, of searches that are held as studies, or of repeats: one curve a workload and
-target.
+"""Steps to a target by global batch, from studies or from repeats: one curve per workload and target.
 
     curve = curve_of(studies, Target.parse("val/error<0.01"))
     [(point.global_batch, point.steps.value) for point in curve.points], curve.regimes.maximum_useful
@@ -15,7 +14,7 @@ from ..target import Target
 from .best_of_n import best_of, common_trials
 from .intervals import CONFIDENCE, Estimate
 from .regimes import BatchPoint, Regimes, regimes_of
-from .report_data import Options
+from .report_data import Options, Section
 from .results import searched
 from .studies import Study, outcomes
 from .trials import Workload
@@ -23,14 +22,14 @@ from .trials import Workload
 
 @dataclass(frozen=True, eq=False)
 class CurvePoint:
-    """One global batch: the trials of its search, repeats of the winner apart.
+    """One global batch: the trials of its search, without repeats of the winner.
 
-    steps                 the median best of the curve's n trials, see best_of_n.best_of; inf: not met; NaN: no trial
+    steps                 the median best-of-n at the curve's n, see best_of_n.best_of; inf: not met; NaN: no trial
     best                  index into the study of the trial with the fewest, the first of equals; None: none met
-    trials                that are feasible: COMPLETE, or pruned
-    met                   of those, that met the target
-    infeasible            that diverged
-    met_before_diverging  of those, that had met the target before: in no estimate
+    trials                number of feasible trials: COMPLETE, or pruned
+    met                   number of those that met the target
+    infeasible            number of trials that diverged
+    met_before_diverging  number of those that had met the target before; not in any estimate
     """
 
     global_batch: int
@@ -45,36 +44,41 @@ class CurvePoint:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The points of a workload and target by batch, and their regimes; of repeats they are regimes.BatchPoint."""
+    """The points of a workload and target by batch, and their regimes; for repeats, points are regimes.BatchPoint."""
 
     workload: Workload
     target: Target
     points: tuple[CurvePoint | BatchPoint, ...]
     regimes: Regimes
     confidence: float
-    n: int | None = None                                # trials that each batch's steps are the best of; None: repeats
-    left_out: tuple[tuple[int, int], ...] = ()      # (batch, feasible trials) of those with fewer than were asked for
+    n: int | None = None                            # trials that each batch's steps are the best of; None: repeats
+    left_out: tuple[tuple[int, int], ...] = ()      # (batch, feasible trials) of those with fewer than asked for
 
     @property
     def batches(self) -> tuple[int, ...]:
+        """The global batches, smallest first."""
         return tuple(point.global_batch for point in self.points)
 
     @property
+    def searched(self) -> tuple[CurvePoint, ...]:
+        """The points that come from studies."""
+        return tuple(point for point in self.points if isinstance(point, CurvePoint))
+
+    @property
     def keys(self) -> tuple[tuple[str, int], ...]:
-        """(log, id) of the trial with the fewest steps at each batch, of searches."""
-        return tuple(point.study.key(point.best) for point in self.points if point.best is not None)
+        """(log, id) of the trial with the fewest steps at each batch that was searched."""
+        return tuple(point.study.key(point.best) for point in self.searched if point.best is not None)
 
     @property
     def label(self) -> str:
+        """The workload and the target, in words."""
         return f"{self.workload}: {self.target}"
 
 
-def curve_of(studies: Sequence[Study], target: Target, options=Options()) -> Curve | None:
+def curve_of(studies: Sequence[Study], target: Target, options: Options = Options()) -> Curve | None:
     """The curve of one workload's studies; None where no study has the target's metric.
 
-    The fewest steps fall with the number of trials: every batch is compared at the same n, see best_of_n.common_trials.
-
-    options  tolerances, confidence and the trials asked for
+    The fewest steps fall with the number of trials, so all batches use the same n, see best_of_n.common_trials.
     """
     studies = sorted((study for study in studies if target.column in study.evaluations.columns),
                      key=lambda study: study.global_batch)
@@ -89,24 +93,24 @@ def curve_of(studies: Sequence[Study], target: Target, options=Options()) -> Cur
     return Curve(studies[0].workload, target, points, regimes, options.confidence, n, tuple(left_out.items()))
 
 
-def measured_curve(section) -> Curve | None:
-    """The curve of a section whose trials are repeats rather than searches; None where it has no batch or no target."""
-    if not section.target or not section.batches or not section.batches.points:
+def measured_curve(section: Section) -> Curve | None:
+    """The curve of a section whose trials are repeats rather than searches; None without a batch or a target."""
+    if not section.target or not section.batches or not section.batches.regimes:
         return None
     return Curve(section.workload, section.target, section.batches.points, section.batches.regimes,
                  section.options.confidence)
 
 
-def point_of(study: Study, target: Target, confidence=CONFIDENCE, n: int | None = None) -> CurvePoint:
-    """One study held against a target: the median best of n of its trials, by default of all."""
-    held = outcomes(study, target)
+def point_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:
+    """One study measured against a target: the median best of n of its trials, by default of all."""
+    reached = outcomes(study, target)
     feasible = np.flatnonzero(searched(study))
     diverged = study.infeasible & ~study.repeat
-    steps = Estimate(np.nan, np.nan, np.nan, 0)
+    steps = Estimate.unknown()
     if len(feasible):
-        steps = best_of(held.steps[feasible], held.before[feasible], held.last_step[feasible],
+        steps = best_of(reached.steps[feasible], reached.before[feasible], reached.last_step[feasible],
                         pruned=study.pruned[feasible], n=n, confidence=confidence)
-    met = feasible[held.met[feasible]]
-    best = int(met[held.steps[met].argmin()]) if len(met) else None
+    met = feasible[reached.met[feasible]]
+    best = int(met[reached.steps[met].argmin()]) if len(met) else None
     return CurvePoint(study.global_batch, steps, best, study, len(feasible), len(met), int(diverged.sum()),
-                      int((diverged & held.met).sum()))
+                      int((diverged & reached.met).sum()))

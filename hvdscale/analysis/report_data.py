@@ -1,13 +1,15 @@
-"""All of a report's numbers: logs in, one group of sections a workload out.
+"""All numbers of a report: trials in, one group of sections per workload out.
 
-    for group in analyse(logs, targets=[Target.parse("val/error<0.01")]):
+    for group in analyse(trials, targets=[Target.parse("val/error<0.01")]):
         for section in group.sections: ...
 
-A section holds one target, or none: then it is about throughput alone.
+A section has one target, or none: then it is about throughput only.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from ..errors import UsageError
 from ..log.schema import Status
@@ -18,75 +20,78 @@ from .intervals import CONFIDENCE, Pools
 from .noise import Noise
 from .pooled_variance import pools_of
 from .regimes import PERFECT_WITHIN, USEFUL_WITHIN, Batches, batches_of
-from .search import STEPS, Search, searches_of, tells_of
+from .search import STEPS, Search, covers, searches_of
 from .speedup import Series, outside, series_of
 from .step_breakdown import SKIPPED, StepParts
-from .steps import Cell, cell_of, first_met, run_of
+from .steps import Cell, Run, cell_of, first_met, run_of
 from .trials import Trial, Workload, by_workload
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user may set."""
+    """What the user can set."""
 
     perfect_within: float = PERFECT_WITHIN
     useful_within: float = USEFUL_WITHIN
     confidence: float = CONFIDENCE
-    trials: int | None = None           # of each search that batches are compared at; None: as many as the smallest has
+    trials: int | None = None           # of each search, to compare batches at; None: those of the smallest search
 
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """One workload held against one target."""
+    """One workload measured against one target."""
 
     workload: Workload
     target: Target | None
-    trials: tuple[Trial, ...]           # that the section is about
+    trials: tuple[Trial, ...]
     series: tuple[Series, ...]
-    alone: tuple[Cell, ...]             # cells in no series
+    alone: tuple[Cell, ...]             # cells that belong to no series
     batches: Batches | None             # None without a target
-    pools: Pools                        # the spreads that its intervals stand on
-    parts: tuple[tuple[Cell, StepParts], ...]   # by worker count; only what no section of the group before has
+    pools: Pools                        # the spreads behind its intervals
+    parts: tuple[tuple[Cell, StepParts], ...]   # by worker count; without those of an earlier section of the group
     noise: tuple[tuple[Cell, Noise], ...]       # likewise
-    searches: tuple[Search, ...]        # studies to the target, or to one that is stricter; those of a metric likewise
+    searches: tuple[Search, ...]        # studies with this target or a stricter one, and those of a metric
     options: Options
-    left_out: tuple[tuple[int, int], ...] = ()  # (batch, feasible trials) of searches with fewer than were asked for
+    left_out: tuple[tuple[int, int], ...] = ()  # (batch, feasible trials) of searches with fewer than asked for
 
     @property
-    def cells(self):
-        """The cells by worker count, each once."""
+    def cells(self) -> tuple[Cell, ...]:
+        """Each cell once, by worker count."""
         found = {id(point.cell): point.cell for one in self.series for point in one.points}
         return tuple(sorted((*found.values(), *self.alone), key=lambda cell: (cell.workers, cell.global_batch)))
 
     @property
-    def parts_skipped(self):
-        """Whether a cell's steps were too many to be read for their parts."""
+    def parts_skipped(self) -> bool:
+        """Whether a log had too many steps to read their parts."""
         return any(run.trial.step_parts is SKIPPED for cell in self.cells for run in cell.runs)
 
-    def with_status(self, status) -> tuple[Trial, ...]:
-        """Its trials of one status."""
+    def with_status(self, status: Status) -> tuple[Trial, ...]:
+        """The trials of one status."""
         return tuple(trial for trial in self.trials if trial.status == status)
 
     @property
-    def met_before_diverging(self):
-        """INFEASIBLE trials that had met the target before."""
+    def met_before_diverging(self) -> tuple[Trial, ...]:
+        """INFEASIBLE trials that met the target before they diverged."""
         return tuple(trial for trial in self.with_status(Status.INFEASIBLE)
                      if self.target and first_met(trial.metrics[self.target.column], self.target) >= 0)
 
     @property
-    def stopped_early(self):
-        """COMPLETE trials that ended at a target of their own before this one was met."""
-        return tuple(run.trial for cell in self.cells for run in cell.runs if not run.met and _stopped(run.trial))
+    def stopped_early(self) -> tuple[Trial, ...]:
+        """COMPLETE trials that stopped at a target of their own before they met this one."""
+        return tuple(run.trial for cell in self.cells for run in cell.runs
+                     if not run.met and _stopped_at_target(run.trial))
 
     @property
     def pruned(self) -> tuple[Trial, ...]:
-        """Trials that a search has stopped."""
+        """Trials that their search stopped."""
         return tuple(trial for trial in self.with_status(Status.INCOMPLETE) if trial.pruned)
 
     @property
     def strictest(self) -> Target | None:
-        """The strictest target of its metric at which a trial was to stop, so that nothing is known beyond; None: none
-        was."""
+        """The strictest target of this metric at which some trial stops; stricter ones cannot be judged. None: no trial
+        has one."""
         own = [Target.parse(trial.target) for trial in self.trials if trial.target
                and not trial.measurement.get("keep_going")]
         found = [one for one in own if self.target and one.column == self.target.column]
@@ -94,11 +99,11 @@ class Section:
 
     @property
     def untold(self) -> tuple[Trial, ...]:
-        """Trials of studies whose trials stopped, at a target of their own, before they could tell of this one."""
+        """Trials of studies that stop at an easier target of their own, so that they cannot be judged by this one."""
         return tuple(trial for trial in self.trials
-                     if trial.sweep and self.target and not tells_of(trial.sweep, self.target))
+                     if trial.sweep and self.target and not covers(trial.sweep, self.target))
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.workload}: {self.target or 'throughput'}"
 
 
@@ -111,81 +116,89 @@ class Group:
     sections: tuple[Section, ...]
 
 
-def analyse(trials, targets=(), options=Options()) -> tuple[Group, ...]:
-    """Trials grouped by workload and held against the targets, or each against its own where none is given.
+def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Options = Options()) -> tuple[Group, ...]:
+    """Trials grouped by workload and measured against the targets, by default each against its own.
 
     Raises UsageError where no trial has a target's metric.
     """
+    trials = tuple(trials)
     refuse_unknown(targets, {name for trial in trials for name in trial.metrics})
     return tuple(Group(workload, found, tuple(_sections(workload, found, targets, options)))
                  for workload, found in by_workload(trials).items())
 
 
-def refuse_unknown(targets, known) -> None:
-    """Raise UsageError where a target's metric is none of those known."""
+def refuse_unknown(targets: Iterable[Target], known: Collection[str]) -> None:
+    """Raise UsageError for a target whose metric is not among the known ones."""
     for target in targets:
         if target.column not in known:
             raise UsageError(f"target {str(target)!r}: no log has {target.column}; the metrics there: "
                              f"{', '.join(sorted(known)) or 'none'}")
 
 
-def _sections(workload, trials, targets, options):
-    held, shown = set(), {"parts": set(), "noise": set(), "searches": set()}
+@dataclass
+class _Shown:
+    """What earlier sections of a group show already."""
+
+    parts: set[Hashable] = field(default_factory=set)
+    noise: set[Hashable] = field(default_factory=set)
+    searches: set[Hashable] = field(default_factory=set)
+
+
+def _sections(workload: Workload, trials: Sequence[Trial], targets: Sequence[Target], options: Options
+              ) -> Iterator[Section]:
+    used: set[tuple[str, int]] = set()
+    shown = _Shown()
     for target, about in _by_target(trials, targets):
-        held.update(trial.key for trial in about)
+        used.update(trial.key for trial in about)
         yield _section(workload, target, about, options, shown)
-    rest = tuple(trial for trial in trials if trial.key not in held)
+    rest = tuple(trial for trial in trials if trial.key not in used)
     if rest:
         yield _section(workload, None, rest, options, shown)
 
 
-def _by_target(trials, targets):
-    """(target, trials to hold against it) for each target given; where none is, for each in the trials' own plans."""
-    if targets:
-        pairs = [(target, trials) for target in dict.fromkeys(targets)]
-    else:
-        own = {}
+def _by_target(trials: Sequence[Trial], targets: Sequence[Target]) -> Iterator[tuple[Target, tuple[Trial, ...]]]:
+    """(target, its trials) for each given target, or else for each target in the trials' own plans."""
+    pairs: dict[Target, Sequence[Trial]] = dict.fromkeys(targets, trials)
+    if not targets:
+        own: dict[str, list[Trial]] = {}
         for trial in trials:
             if trial.target:
                 own.setdefault(trial.target, []).append(trial)
-        pairs = _by_meaning(own)
-    for target, about in pairs:
-        about = tuple(trial for trial in about if _bears_on(trial, target))
+        for text, found in own.items():         # two texts may mean one target
+            target = Target.parse(text)
+            pairs[target] = [*pairs.get(target, ()), *found]
+    for target, its_trials in pairs.items():
+        about = tuple(trial for trial in its_trials if _is_relevant(trial, target))
         if about:
             yield target, about
 
 
-def _by_meaning(trials_by_text):
-    """(target, trials) of trials by a target's text: two texts may say the same."""
-    found = {}
-    for text, trials in trials_by_text.items():
-        found.setdefault(Target.parse(text), []).extend(trials)
-    return found.items()
-
-
-def _bears_on(trial, target):
-    """Whether a trial tells of a target: it was evaluated, or has not come so far."""
+def _is_relevant(trial: Trial, target: Target) -> bool:
+    """Whether a trial has the target's metric, and was evaluated or may still be."""
     return target.column in trial.metrics and (len(trial.step) > 0 or trial.status != Status.COMPLETE)
 
 
-def cells_of(trials, target, options=Options()) -> tuple[list[Cell], list[Cell], Pools]:
-    """Trials of one workload held against a target: the cells of one worker count and global batch each, those by
-    global batch over all worker counts, and the spreads that they share. Searches are all compared at as many trials,
-    see best_of_n.common_trials."""
+def cells_of(trials: Iterable[Trial], target: Target | None, options: Options = Options()
+             ) -> tuple[list[Cell], list[Cell], Pools]:
+    """(cells of one worker count and global batch each, cells by global batch over all worker counts, their spreads) of
+    one workload's trials. Searches are all compared at the same number of trials, see best_of_n.common_trials."""
     runs = [run for run in (run_of(trial, target) for trial in trials if trial.status != Status.RUNNING)
-            if _shows(run) or run.trial.pruned]
+            if run.conclusive or run.trial.pruned]
     cells, by_batch = _cells(runs, options)
     pools = pools_of(cells, by_batch)
     n, _ = common_trials(_draws_by_batch(by_batch), options.trials)
-    return *([replace(cell, pools=pools, best_of_n=n and min(n, len(cell.draws)) or None) for cell in found]
-             for found in (cells, by_batch)), pools
+
+    def complete(found: list[Cell]) -> list[Cell]:
+        return [replace(cell, pools=pools, best_of_n=n and min(n, len(cell.draws)) or None) for cell in found]
+    return complete(cells), complete(by_batch), pools
 
 
-def _draws_by_batch(cells):
+def _draws_by_batch(cells: Iterable[Cell]) -> dict[int, int]:
     return {cell.global_batch: len(cell.draws) for cell in cells if cell.searched}
 
 
-def _section(workload, target, trials, options, shown):
+def _section(workload: Workload, target: Target | None, trials: tuple[Trial, ...], options: Options, shown: _Shown
+             ) -> Section:
     cells, by_batch, pools = cells_of(trials, target, options)
     series = series_of(cells, options.confidence)
     batches = None
@@ -193,14 +206,15 @@ def _section(workload, target, trials, options, shown):
     if target is not None:
         by_batch = [cell for cell in by_batch if cell.global_batch not in left_out]
         batches = batches_of(by_batch, options.perfect_within, options.useful_within, options.confidence)
-    parts = _not_shown(shown["parts"], cells, parts_of)
-    noise = _not_shown(shown["noise"], cells, lambda cell: noise_of(cell, options.confidence))
+    parts = _not_shown(shown.parts, cells, parts_of)
+    noise = _not_shown(shown.noise, cells, lambda cell: noise_of(cell, options.confidence))
     return Section(workload, target, trials, series, outside(cells, series), batches, pools, parts, noise,
-                   _searches(shown["searches"], trials, target, options), options, tuple(left_out.items()))
+                   _searches(shown.searches, trials, target, options), options, tuple(left_out.items()))
 
 
-def _searches(shown, trials, target, options):
-    """The studies to tell of beside a target; those of another objective once in a group."""
+def _searches(shown: set[Hashable], trials: Sequence[Trial], target: Target | None, options: Options
+              ) -> tuple[Search, ...]:
+    """The studies to show in a section; those with another objective are shown once in a group."""
     found = []
     for search in searches_of(trials, target, options.confidence):
         name = search.study, search.space
@@ -210,8 +224,9 @@ def _searches(shown, trials, target, options):
     return tuple(found)
 
 
-def _not_shown(shown, cells, measured):
-    """(cell, what was measured of its steps); leaves out cells of runs that are in ``shown``, and adds the others."""
+def _not_shown(shown: set[Hashable], cells: Iterable[Cell], measured: Callable[[Cell], T | None]
+               ) -> tuple[tuple[Cell, T], ...]:
+    """(cell, the measurement of its steps) of cells whose runs are not in ``shown`` yet; adds them to it."""
     found = []
     for cell in cells:
         runs, value = frozenset(run.trial.key for run in cell.runs), measured(cell)
@@ -221,17 +236,13 @@ def _not_shown(shown, cells, measured):
     return tuple(found)
 
 
-def _shows(run):
-    """Whether a run makes a cell."""
-    return run.ended or run.trial.status == Status.INFEASIBLE
-
-
-def _cells(runs, options):
+def _cells(runs: Sequence[Run], options: Options) -> tuple[list[Cell], list[Cell]]:
     """The cells of one worker count and global batch each, and those by global batch over all worker counts."""
-    found = {}
+    found: dict[tuple[int, int], list[Run]] = {}
     for run in runs:
         found.setdefault((run.trial.workers, run.trial.global_batch), []).append(run)
-    cells = {key: cell_of(found[key], options.confidence) for key in sorted(found) if any(map(_shows, found[key]))}
+    cells = {key: cell_of(found[key], options.confidence) for key in sorted(found)
+             if any(run.conclusive for run in found[key])}
     by_batch = []
     for batch in sorted({batch for _, batch in cells}):
         keys = [key for key in found if key[1] == batch]
@@ -240,8 +251,8 @@ def _cells(runs, options):
     return list(cells.values()), by_batch
 
 
-def _stopped(trial):
-    """Whether a trial ended at its own target."""
+def _stopped_at_target(trial: Trial) -> bool:
+    """Whether a trial stopped at its own target."""
     if not trial.target or trial.measurement.get("keep_going"):
         return False
     own = Target.parse(trial.target)

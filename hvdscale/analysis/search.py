@@ -276,11 +276,11 @@ def searches_of(trials: Sequence[Trial], target: Target | None = None, confidenc
     """Every study among the trials, by workload, global batch and name; trials of none are passed over.
 
     target  to hold studies of steps against instead of the strictest of their own; those whose trials were stopped
-            before they could tell of it are left out, see ``tells_of``
+            before they could tell of it are left out, see ``covers``
     """
     studies: dict[tuple, list[Trial]] = {}
     for trial in sorted(trials, key=lambda trial: trial.key):
-        if trial.sweep and (target is None or tells_of(trial.sweep, target)):
+        if trial.sweep and (target is None or covers(trial.sweep, target)):
             studies.setdefault(trial.study, []).append(trial)
     found = [_search(group, target, confidence) for group in studies.values()]
     return tuple(sorted(found, key=lambda search: (search.workload, search.global_batch, search.study)))
@@ -291,7 +291,7 @@ def own_target(sweep: Mapping) -> Target | None:
     return Target.parse(sweep["targets"][-1]) if sweep["targets"] else None
 
 
-def tells_of(sweep: Mapping, target: Target) -> bool:
+def covers(sweep: Mapping, target: Target) -> bool:
     """Whether a study that stops its trials early tells of this target: it is the study's own or an easier one."""
     own = own_target(sweep)
     if sweep["objective"] != STEPS or own is None:

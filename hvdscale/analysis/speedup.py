@@ -1,11 +1,11 @@
 """What more workers bought: speedups and efficiencies along a series of worker counts.
 
-With W workers, global batch B, steps to target S, seconds to target T, examples a second x, and the same with index 0
-at the series' smallest worker count:
+With W workers, global batch B, steps to target S, seconds to target T and examples per second x; index 0 marks the
+series' smallest worker count:
 
     step speedup             S0 / S
-    statistical efficiency   (S0 B0) / (S B)       examples needed then, over examples needed now
-    system efficiency        (x / x0) / (W / W0)   speed won, over workers added
+    statistical efficiency   (S0 B0) / (S B)       examples to target, baseline over this point
+    system efficiency        (x / x0) / (W / W0)   throughput gained per worker added
     product                  of both: (T0 / T) / (W / W0), exactly, since T = S B / x
     time speedup             T0 / T
 
@@ -13,24 +13,26 @@ Throughput times statistical efficiency is the goodput of Qiao et al. 2021 (Poll
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
-from .intervals import CONFIDENCE, NONE, Estimate, hull, paired_ratio_interval, quotient, ratio_interval
+from .intervals import (CONFIDENCE, Estimate, Spread, hull, mean_ratio, paired_ratio_interval, quotient,
+                        ratio_interval)
 from .pooled_variance import SPEED, updates
 from .steps import Cell, known
 
-WEAK = "weak"       # the same number of examples a worker: B grows with W
+WEAK = "weak"       # the same number of examples per worker: B grows with W
 STRONG = "strong"   # the same global batch
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """One worker count of a series, held against the series' first.
+    """One worker count of a series, relative to the series' first.
 
-    A ratio is NaN where it cannot be formed; where the target was not met, its ``high`` is what it must be below.
+    A ratio is NaN where it cannot be formed; where the target was not met, ``high`` is an upper bound.
     """
 
     cell: Cell
@@ -42,31 +44,33 @@ class Point:
     time_speedup: Estimate
 
     @property
-    def workers(self):
+    def workers(self) -> int:
+        """W."""
         return self.cell.workers[0]
 
     @property
-    def throughput_speedup(self):
-        """x / x0: what time speedup would be if the batch cost no more examples."""
+    def throughput_speedup(self) -> Estimate:
+        """x / x0: the time speedup if larger batches needed no more examples."""
         return self.system_efficiency.scaled(self.worker_ratio)
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Cells of one scaling at two worker counts or more, by worker count; the first is the baseline."""
+    """Cells of a weak or strong scaling at two or more worker counts, by worker count; the first is the baseline."""
 
     kind: str                   # WEAK or STRONG
-    size: Fraction              # examples a worker a step, or the global batch
+    size: Fraction              # examples per worker per step, or the global batch
     points: tuple[Point, ...]
 
     @property
-    def baseline(self):
+    def baseline(self) -> Cell:
+        """The cell of the smallest worker count."""
         return self.points[0].cell
 
 
-def series_of(cells, confidence=CONFIDENCE) -> tuple[Series, ...]:
+def series_of(cells: Iterable[Cell], confidence: float = CONFIDENCE) -> tuple[Series, ...]:
     """Every weak and strong scaling series among cells that have one worker count each."""
-    keys = {}
+    keys: dict[tuple[str, Fraction], list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: (cell.workers, cell.global_batch)):
         keys.setdefault((WEAK, Fraction(cell.global_batch, cell.workers[0])), []).append(cell)
         keys.setdefault((STRONG, Fraction(cell.global_batch)), []).append(cell)
@@ -75,14 +79,14 @@ def series_of(cells, confidence=CONFIDENCE) -> tuple[Series, ...]:
                  if len(found) > 1)
 
 
-def outside(cells, series) -> tuple[Cell, ...]:
-    """The cells that are in none of these series."""
+def outside(cells: Iterable[Cell], series: Iterable[Series]) -> tuple[Cell, ...]:
+    """The cells that belong to none of these series."""
     inside = {id(point.cell) for one in series for point in one.points}
     return tuple(cell for cell in cells if id(cell) not in inside)
 
 
-def compare(cell: Cell, baseline: Cell, confidence=CONFIDENCE) -> Point:
-    """A cell held against its series' baseline."""
+def compare(cell: Cell, baseline: Cell, confidence: float = CONFIDENCE) -> Point:
+    """A cell relative to its series' baseline."""
     worker_ratio = cell.workers[0] / baseline.workers[0]
     steps = step_speedup(cell, baseline, confidence)
     time = _ratio(baseline, cell, "seconds", confidence)
@@ -91,59 +95,57 @@ def compare(cell: Cell, baseline: Cell, confidence=CONFIDENCE) -> Point:
                  speed.scaled(1 / worker_ratio), time.scaled(1 / worker_ratio), time)
 
 
-def step_speedup(cell: Cell, baseline: Cell, confidence=CONFIDENCE) -> Estimate:
+def step_speedup(cell: Cell, baseline: Cell, confidence: float = CONFIDENCE) -> Estimate:
     """S0 / S."""
     return _ratio(baseline, cell, "steps", confidence)
 
 
-def _ratio(above, below, name, confidence):
-    """Ratio of two cells' estimates of steps or seconds to target."""
+def _ratio(above: Cell, below: Cell, name: str, confidence: float) -> Estimate:
+    """The ratio of two cells' estimates of steps or seconds to target."""
     over, under = getattr(above, name), getattr(below, name)
     runs = min(over.runs, under.runs)
     if above is below:
-        return Estimate(1.0 if over.met and over.value > 0 else np.nan, *NONE, runs)
+        return replace(Estimate.unknown(runs), value=1.0 if over.met and over.value > 0 else np.nan)
     if over.met and np.isinf(under.value) and under.low > 0:
         return Estimate(np.nan, 0.0, over.high / under.low, runs)
     if not (over.met and under.met) or 0 in (over.value, under.value):
-        return Estimate(np.nan, *NONE, runs)
+        return Estimate.unknown(runs)
     value = over.value / under.value
     if above.searched or below.searched:
         return Estimate(value, *quotient(over, under), runs)
-    if np.isinf(over.high) or np.isinf(under.high):         # some repeats did not meet: the ends' own ratios
+    if np.isinf(over.high) or np.isinf(under.high):         # some repeats did not meet: ratios of the ends
         return Estimate(value, over.low / under.high, over.high / under.low if under.low > 0 else np.inf, runs)
     a, b = (getattr(cell.samples, name) for cell in (above, below))
     all_known = not np.isnan([*a, *b]).any()
     if updates(above) == updates(below) and all_known:
-        return Estimate(value, *map(float, paired_ratio_interval(a, b, above.pools.of_paired(name), confidence)), runs)
+        low, high = paired_ratio_interval(a, b, above.pools.of_paired(name), confidence)
+        return Estimate(value, float(low), float(high), runs)
     a_before, b_before = (getattr(cell.samples, f"{name}_before") for cell in (above, below))
     a_before, b_before, a, b = a_before[~np.isnan(a)], b_before[~np.isnan(b)], known(a), known(b)
     low, high = _grid_hull(a, a_before, b, b_before, above.pools.of(name), confidence)
-    shift = 1 if all_known else value / _mean_ratio(a, b)       # seconds of some seeds, steps of all
+    shift = 1 if all_known else value / mean_ratio(a, b)        # seconds of some seeds, steps of all
     return Estimate(value, low * shift, high * shift, runs)
 
 
-def _grid_hull(a, a_before, b, b_before, pool, confidence):
-    """The interval of a / b, widened as far as the evaluation grid leaves a or b lower than it was read."""
+def _grid_hull(a: np.ndarray, a_before: np.ndarray, b: np.ndarray, b_before: np.ndarray, pool: Spread, confidence: float
+               ) -> tuple[float, float]:
+    """The interval of a / b, widened for the evaluation grid: each may be as low as at the evaluation before."""
     corners = [ratio_interval(over, under, pool, confidence) if min(len(over), len(under)) > 1 else
-               (_mean_ratio(over, under),) * 2
+               (mean_ratio(over, under),) * 2
                for over, under in ((a, b), (a_before, b), (a, b_before)) if under.min() > 0 and over.min() > 0]
     low, high = hull(*corners)
     return (low if a_before.min() > 0 else 0.0), (high if b_before.min() > 0 else np.inf)
 
 
-def _mean_ratio(over, under):
-    return float(np.exp(np.log(over).mean() - np.log(under).mean()))
-
-
-def _speed_ratio(cell, baseline, confidence):
+def _speed_ratio(cell: Cell, baseline: Cell, confidence: float) -> Estimate:
     over, under = cell.examples_per_second, baseline.examples_per_second
     runs = min(over.runs, under.runs)
     if cell is baseline:
-        return Estimate(1.0 if over.value > 0 else np.nan, *NONE, runs)
+        return replace(Estimate.unknown(runs), value=1.0 if over.value > 0 else np.nan)
     value = over.value / under.value if over.runs and under.runs else np.nan
     a, b = cell.samples.examples_per_second, baseline.samples.examples_per_second
     if updates(cell) == updates(baseline) and not np.isnan([*a, *b]).any():
-        interval = paired_ratio_interval(a, b, cell.pools.of_paired(SPEED), confidence)
+        low, high = paired_ratio_interval(a, b, cell.pools.of_paired(SPEED), confidence)
     else:
-        interval = ratio_interval(known(a), known(b), cell.pools.of(SPEED), confidence)
-    return Estimate(value, *map(float, interval), runs)
+        low, high = ratio_interval(known(a), known(b), cell.pools.of(SPEED), confidence)
+    return Estimate(value, float(low), float(high), runs)

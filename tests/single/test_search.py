@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.report_data import analyse
-from hvdscale.analysis.search import MET, BestOf, best_of_n, bound_of, searches_of, tells_of
+from hvdscale.analysis.search import MET, BestOf, best_of_n, bound_of, covers, searches_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.formatting.numbers import RANGE
 from hvdscale.log.schema import PRUNED, Status
@@ -284,8 +284,8 @@ def test_a_reverse_log_value_is_told_by_its_distance_from_one():
     ("test/error<0.2", False)])
 def test_trials_tell_of_their_own_target_and_of_easier_ones(target, tells):
     sweep = read_trials(studied(drawn(0, 500)))[0].sweep
-    assert tells_of(sweep, Target.parse(target)) == tells
-    assert tells_of({**sweep, "objective": "val/error"}, Target.parse(target))
+    assert covers(sweep, Target.parse(target)) == tells
+    assert covers({**sweep, "objective": "val/error"}, Target.parse(target))
 
 
 def test_at_an_easier_target_a_pruned_trial_that_had_met_it_counts():
