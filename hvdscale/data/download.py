@@ -7,7 +7,6 @@ What has come so far lies in NAME.part, and beside it, in NAME.part.version, whi
 """
 from __future__ import annotations
 
-import fcntl
 import http.client
 import os
 import re
@@ -23,6 +22,7 @@ from pathlib import Path
 from ..errors import DataError
 from ..system.checksum import sha256_of
 from ..system.files import write_whole
+from ..system.lock import BUSY, flock
 
 CHUNK = 2**18
 WAIT_SECONDS = 1.0              # before a broken connection is made again
@@ -95,13 +95,9 @@ class _Part:
             self._file = open(path, "ab", buffering=0)
         except OSError as error:
             raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if flock(self._file.fileno()) in BUSY:          # a file system may be without locks
             self._file.close()
-            raise DataError(f"{path}: is being written by another process; wait for it to end") from None
-        except OSError:
-            pass                            # a file system without locks
+            raise DataError(f"{path}: is being written by another process; wait for it to end")
         self.size = os.fstat(self._file.fileno()).st_size
         if not path.exists():
             self._file.close()

@@ -1,4 +1,4 @@
-"""The lock of a log: one writer at a time. HDF5's own is dropped when readers are let in (SWMR), so it is no help.
+"""Locks of files, and that of a log: one writer at a time. HDF5's own is dropped when readers are let in (SWMR).
 
     lock = Lock.take("runs/w8.h5")        flock on runs/w8.h5.lock, which names host, process and job
     holder("runs/w8.h5")                  who writes it now, or None
@@ -40,7 +40,7 @@ class Lock:
         path = log + SUFFIX
         for attempt in range(attempts):
             descriptor = _open(path, log)
-            refusal = _flock(descriptor, fcntl.LOCK_EX)
+            refusal = flock(descriptor)
             if refusal is None or (take_over and refusal not in BUSY):
                 if _is_file(descriptor, path):
                     lock = cls(path, descriptor)
@@ -91,7 +91,7 @@ def holder(log: str) -> dict | None:
     except OSError:
         return None
     try:
-        return _read(path) if _flock(descriptor, fcntl.LOCK_SH) is not None else None
+        return _read(path) if flock(descriptor, shared=True) is not None else None
     finally:
         os.close(descriptor)
 
@@ -115,10 +115,13 @@ def _open(path: str, log: str) -> int:
         raise LogError(f"{log}: cannot be written here: {path}: {error.strerror}") from error
 
 
-def _flock(descriptor: int, kind: int) -> int | None:
-    """None once the lock is held, else the error number."""
+def flock(descriptor: int, shared: bool = False, wait: bool = False) -> int | None:
+    """None once the kernel's lock on a file is held, else the error number, one of BUSY where another has it.
+
+    The kernel gives the lock back when the file is closed, or its last process dies.
+    """
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
         return error.errno
     return None

@@ -5,13 +5,13 @@
 """
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import DataError
+from ..system.lock import flock
 
 
 def cache_folder(cache_dir: str | None) -> Path:
@@ -32,9 +32,8 @@ def alone(place: Path) -> Iterator[None]:
     Raises DataError where the file system refuses locks, OSError where nothing can be written.
     """
     with open(f"{place}.lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            raise DataError(f"{place.parent}: this file system refuses locks ({error.strerror}), by which one process "
-                            "of a host works for all; name another folder: --set cache_dir=DIR") from None
+        refusal = flock(file.fileno(), wait=True)
+        if refusal is not None:
+            raise DataError(f"{place.parent}: this file system refuses locks ({os.strerror(refusal)}), by which one "
+                            "process of a host works for all; name another folder: --set cache_dir=DIR")
         yield

@@ -15,7 +15,6 @@ import pytest
 from hvdscale.errors import DataError, UsageError
 from hvdscale.plan.shards import Visits
 from hvdscale.system.files import new_file
-from hvdscale.workloads import cache as caches
 from hvdscale.workloads import tokens
 from hvdscale.workloads.readers import text as reader
 from hvdscale.workloads.readers.text import Text
@@ -367,7 +366,7 @@ def test_a_file_in_the_place_of_the_folder_is_a_clear_error(made, tmp_path):
 def test_a_file_system_without_locks_is_a_clear_error(made, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-    monkeypatch.setattr(caches.fcntl, "flock", refuse)
+    monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.raises(DataError, match="refuses locks .*cache_dir=DIR"):
         made()
 
