@@ -12,6 +12,7 @@ from ..data.download import mebibytes
 from ..data.fetch import fetch, find
 from ..data.published import BY_HAND, DATA_SETS
 from ..formatting.screen import Screen, time_left
+from ..formatting.text_table import aligned
 from .common import Group, version_option
 
 EVERY_SECONDS = 0.1, 5.0           # between two drawings of the bar, two lines
@@ -30,10 +31,7 @@ def list_data_sets():
     for name, data_set in DATA_SETS.items():
         sizes = [file.size for file in data_set.published]
         rows.append((name, data_set.title, mebibytes(sum(sizes)) if None not in sizes else "-", data_set.terms))
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for row in rows:
-        click.echo("  ".join(f"{text:<{width}}" for text, width in zip(row, widths)).rstrip())
-    click.echo()
+    click.echo("\n".join(aligned(rows, left=range(len(rows[0])))) + "\n")
     for name, how in BY_HAND.items():
         click.echo(f"{name} {how}")
 

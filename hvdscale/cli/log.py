@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import HvdscaleError, LogError
 from ..formatting.numbers import counted
+from ..formatting.text_table import aligned
 from ..log.check import check as check_log
 from ..log.merge import merge as merge_logs
 from ..log.nans import count_nans
@@ -348,7 +349,7 @@ def _table(log: Log, table, trial: int, everything: bool) -> str:
             lines.append((f"({at - before - 1} more)", *[""] * (len(names) - 1)))
         lines.append(tuple(_number(table[name][rows[at]]) for name in names))
         before = at
-    return f"{table.name}\n" + _aligned(lines, right=True)
+    return "\n".join([table.name, *aligned(lines)])
 
 
 def _empty(values) -> bool:
@@ -364,13 +365,8 @@ def _ends(rows: int) -> list[int]:
 
 def _listed(rows) -> str:
     """Trials in columns; that of studies is left out where none is of one."""
-    return _aligned(rows if any(row[-1] for row in rows[1:]) else [row[:-1] for row in rows])
-
-
-def _aligned(rows, right: bool = False) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    pad = str.rjust if right else str.ljust
-    return "\n".join("  ".join(pad(cell, width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+    rows = rows if any(row[-1] for row in rows[1:]) else [row[:-1] for row in rows]
+    return "\n".join(aligned(rows, left=range(len(rows[0]))))
 
 
 def _number(value) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from ..formatting.text_table import aligned
 from .examine import Examination
 from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding
 
@@ -72,8 +73,7 @@ def _hung(start: str, text: str, width: int) -> str:
 
 
 def _table(rows: tuple[tuple[str, ...], ...]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    return "\n".join("  " + "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths)).rstrip() for row in rows)
+    return "\n".join(f"  {line}" for line in aligned(rows, left=range(len(rows[0]))))
 
 
 def _coloured(text: str, verdict: str, colour: bool) -> str:

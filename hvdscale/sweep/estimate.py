@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..formatting.numbers import duration
+from ..formatting.text_table import aligned
 from ..training.elastic import Memory
 from ..training.evaluate import Evaluator
 from ..training.job import prepare
@@ -75,9 +76,7 @@ def table(found: list[Estimate], groups: int) -> str:
     head = ("study", "trials", "draws at most", "steps", "examples", "evaluations", "s a step", "time at most")
     rows = [(e.settled.name, f"{e.trials}", f"{e.settled.study.max_draws}", *_budget(e.settled), f"{e.evaluations}",
              f"{e.step_seconds:.2g}", duration(e.seconds / groups, rough=True)) for e in found]
-    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(len(head))]
-    lines = ["  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
-             for row in (head, *rows)]
+    lines = aligned([head, *rows], left=(0,))
     lines.insert(1, "-" * len(lines[0]))
     total = duration(sum(e.seconds for e in found) / groups, rough=True)
     lines.append(f"\n{', '.join(_counts(found))}: {total} at most with {groups} group{'s' * (groups > 1)} of "

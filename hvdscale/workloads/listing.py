@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from ..formatting.text_table import aligned
 from ..plan import presets
 from ..workload import Workload, build_model
 from . import find, names
@@ -26,8 +27,8 @@ def listing() -> str:
     """The workloads as a table, what its numbers are, and the presets, in at most 100 columns."""
     recipes = [(name, presets.load(name)[1], presets.title(name)) for name in presets.names()]
     return "\n".join([
-        *_aligned([HEADINGS, *map(row, names())], numbers=(1, 2, 3)), "", NOTES, "",
-        "presets, for --config:", *_aligned([(f"  {name}", workload) for name, workload, _ in recipes])])
+        *aligned([HEADINGS, *map(row, names())], left=(0, 4)), "", NOTES, "",
+        "presets, for --config:", *aligned([(f"  {name}", workload) for name, workload, _ in recipes], left=(0, 1))])
 
 
 def row(name: str) -> tuple[str, str, str, str, str]:
@@ -88,11 +89,3 @@ def rounded(value: float) -> str:
     """Three figures, but no more than six decimals."""
     decimals = 2 - math.floor(math.log10(value)) if value else 0
     return f"{value:,.{min(6, max(0, decimals))}f}"
-
-
-def _aligned(rows: list[tuple[str, ...]], numbers: tuple[int, ...] = ()) -> list[str]:
-    """The rows as lines, each column as wide as its longest entry; numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = [[text.rjust(width) if at in numbers else text.ljust(width)
-              for at, (text, width) in enumerate(zip(row, widths))] for row in rows]
-    return ["  ".join(line).rstrip() for line in lines]
