@@ -1,11 +1,11 @@
-"""Masters & Luschi's map: a metric over the batch size m and the base rate, the learning rate per example eta / m
+"""The map of Masters & Luschi: a metric over the batch size m and the base rate, the learning rate per example eta / m
 (2018, arXiv 1804.07612, section 2).
 
     epochs, steps = both_readings(studies, "val/error", True)
     epochs.log2_batch, epochs.log2_rate, epochs.value       # of each trial; epochs.best: of each batch
 
-They hold every batch to the same epochs and find batches of 2 to 32 best; at the same number of steps the larger ones
-have it back (Shallue et al. 2019, section 4.7). Both readings come from one log.
+They give every batch the same epochs and find batches of 2 to 32 best. At the same number of steps, larger batches
+catch up (Shallue et al. 2019, section 4.7). Both readings come from one log.
 """
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .budgets import DIVERGED, LOST, MEASURED, SHORT, Budget, common_budgets, he
 from .studies import Study
 from .trials import Workload
 
-POOR = 0.75                 # the share of values that are told apart; worse ones are alike
+POOR = 0.75                 # the share of values with a color of their own; worse ones look alike
 
 
 @dataclass(frozen=True, eq=False)
 class BaseRates:
-    """Every trial of a workload on the map: arrays of shape (trials,), by batch, then as the study has them.
+    """Every trial of a workload on the map: arrays of shape (trials,), by batch, then in the study's order.
 
-    effective     whether the rate is that of eta / (1 - momentum), else of eta
+    effective     whether the rate is eta / (1 - momentum), else eta, per example
     study, trial  index into studies, and into that study
     rate          per example, above 0
     value         the best of the metric at any evaluation within the budget; NaN: none
-    kind          MEASURED, SHORT (ended before the budget was spent), DIVERGED
-    best          by batch the index of its best value among MEASURED and SHORT ones; batches without any are left out
+    kind          MEASURED, SHORT (ended before it spent the budget), DIVERGED
+    best          the index of the best value of each batch among MEASURED and SHORT; batches without any are left out
     """
 
     workload: Workload
@@ -49,10 +49,12 @@ class BaseRates:
 
     @property
     def log2_rate(self) -> np.ndarray:
+        """log2(rate)."""
         return np.log2(self.rate)
 
     @property
     def log2_batch(self) -> np.ndarray:
+        """log2(global_batch)."""
         return np.log2(self.global_batch)
 
     @property
@@ -69,19 +71,20 @@ def both_readings(studies: Sequence[Study], column: str, minimizes: bool, epochs
                   steps: float | None = None) -> tuple[BaseRates | None, BaseRates | None]:
     """The map under a budget of epochs and under one of steps, of the studies of one workload.
 
-    epochs, steps  by default the most that some trial of every batch has run
+    epochs, steps  by default the most that some trial of every batch ran
     """
-    common = common_budgets(studies)
-    asked = (common[0] if epochs is None else Budget(epochs, "epochs"),
-             common[1] if steps is None else Budget(steps, "steps"))
-    return tuple(base_rates_of(studies, column, minimizes, budget) if budget else None for budget in asked)
+    in_epochs, in_steps = common_budgets(studies)
+    in_epochs = in_epochs if epochs is None else Budget(epochs, "epochs")
+    in_steps = in_steps if steps is None else Budget(steps, "steps")
+    return (base_rates_of(studies, column, minimizes, in_epochs) if in_epochs else None,
+            base_rates_of(studies, column, minimizes, in_steps) if in_steps else None)
 
 
 def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget: Budget | None = None
                   ) -> BaseRates | None:
     """The map of the studies of one workload; None where no trial has a learning rate and the metric.
 
-    budget  None: each trial as long as it was to run
+    budget  None: each trial under its own
     """
     studies = tuple(study for study in sorted(studies, key=lambda study: study.global_batch)
                     if column in study.evaluations.columns)
@@ -97,8 +100,8 @@ def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget
                      value, kind, tuple(int(at) for at in best if cost[at] < np.inf))
 
 
-def values_told(maps: Sequence[BaseRates]) -> tuple[float, float]:
-    """The best value of all these maps, and the worst of the share POOR of them that is told apart."""
+def value_range(maps: Sequence[BaseRates]) -> tuple[float, float]:
+    """The best value of all these maps, and the worst with a color of its own, see POOR."""
     values = np.concatenate([one.value for one in maps])
     values, minimizes = values[np.isfinite(values)], maps[0].minimizes
     return (float(values.min() if minimizes else values.max()),
@@ -106,21 +109,19 @@ def values_told(maps: Sequence[BaseRates]) -> tuple[float, float]:
 
 
 def scales_with_momentum(study: Study) -> bool:
-    """Whether trials of it have a momentum, so that eta / (1 - momentum) is what moves the weights per example."""
-    momentum = study.metaparameters.get("momentum")
-    return momentum is not None and bool(np.nan_to_num(momentum).any())
+    """Whether its trials have momentum, so that the effective learning rate is eta / (1 - momentum)."""
+    return bool(np.nan_to_num(study.metaparameter("momentum")).any())
 
 
 def rates_of(study: Study) -> np.ndarray:
-    """The effective learning rate eta / (1 - momentum) of each trial, eta where it has none; NaN: unknown."""
-    lr = study.metaparameters.get("learning_rate", np.full(len(study), np.nan))
-    momentum = np.nan_to_num(study.metaparameters.get("momentum", np.zeros(len(study))))
+    """The effective learning rate eta / (1 - momentum) of each trial, eta without momentum; NaN: unknown."""
+    lr, momentum = study.metaparameter("learning_rate"), np.nan_to_num(study.metaparameter("momentum"))
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = lr / (1 - momentum)
     return np.where((rate > 0) & np.isfinite(rate), rate, np.nan)
 
 
-def _points(at, study, column, minimizes, budget):
+def _points(at: int, study: Study, column: str, minimizes: bool, budget: Budget | None) -> tuple[np.ndarray, ...]:
     held = held_to(study, column, minimizes, budget)
     rate = rates_of(study) / study.global_batch
     rows = np.flatnonzero(~np.isnan(rate) & (held.kind != LOST) & ~study.repeat)

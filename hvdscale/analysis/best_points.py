@@ -1,4 +1,4 @@
-"""What was tried and what was best: the records behind figures of best metaparameters and of trials in their space.
+"""What was tried and what was best: the data of figures of best metaparameters and of trials in their space.
 
     best_points(curve, "learning_rate")         -> (BestPoint(global_batch=64, value=0.12, low=0.06, ...), ...)
     split_by(studies, "label_smoothing")        -> {0.0: (Study, ...), 0.1: (Study, ...)}
@@ -11,17 +11,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..log.schema import Status
+from ..target import Target
 from .base_rates import rates_of, scales_with_momentum
 from .best_of_n import best_of
+from .curves import Curve, CurvePoint
 from .intervals import CONFIDENCE, Estimate
 from .regimes import USEFUL_WITHIN
 from .search import BestOf, best_of_n
-from .studies import Study, outcomes
+from .studies import Outcomes, Study, outcomes
 
 LEARNING_RATE, MOMENTUM, EFFECTIVE = "learning_rate", "momentum", "effective_lr"
-MOST_VALUES = 8             # of a metaparameter that a family of curves is made of
-LEAST_TRIALS = 3            # a value, on average over the studies
-MANY = 6                    # different values from which on a metaparameter is more than a few choices
+MOST_VALUES = 8             # of a metaparameter that splits studies into a family of curves
+LEAST_TRIALS = 3            # per value, on average over the studies
+MANY = 6                    # distinct values of a metaparameter that is not a choice among a few
 REACHED, MISSED, STOPPED, DIVERGED = range(4)       # kinds of trials in their space, see Space
 
 
@@ -29,9 +31,9 @@ REACHED, MISSED, STOPPED, DIVERGED = range(4)       # kinds of trials in their s
 class BestPoint:
     """A metaparameter of the trial with the fewest steps to the target at one batch.
 
-    low, high   its range over the trials that needed at most ``within`` more steps than that
-    near        how many these are, the best one among them
-    keys        these trials, the best one first
+    low, high   its range over the trials within a share ``within`` of the fewest steps
+    near        the number of these trials, including the best
+    keys        these trials, the best first
     """
 
     global_batch: int
@@ -42,38 +44,34 @@ class BestPoint:
     keys: tuple[tuple[str, int], ...]
 
 
-def best_points(curve, name: str, within=USEFUL_WITHIN) -> tuple[BestPoint, ...]:
-    """The best value of a metaparameter at each batch of a curve whose target was met, by batch.
+def best_points(curve: Curve, name: str, within: float = USEFUL_WITHIN) -> tuple[BestPoint, ...]:
+    """The best value of a metaparameter at each batch of a curve that met the target.
 
-    name  a metaparameter, or EFFECTIVE; batches whose best trial has none are left out
+    name  a metaparameter, or EFFECTIVE; batches whose best trial does not have it are left out
     """
-    found = []
-    for point in curve.points:
-        if point.best is not None:
-            values = metaparameter(point.study, name)
-            if np.isfinite(values[point.best]):
-                found.append(_best_point(point, values, outcomes(point.study, curve.target), within))
-    return tuple(found)
+    found = [(point, metaparameter(point.study, name)) for point in curve.searched if point.best is not None]
+    return tuple(_best_point(point, values, outcomes(point.study, curve.target), within)
+                 for point, values in found if np.isfinite(values[point.best]))
 
 
-def _best_point(point, values, reached, within):
+def _best_point(point: CurvePoint, values: np.ndarray, reached: Outcomes, within: float) -> BestPoint:
     study, best = point.study, point.best
-    enough = study.feasible & ~study.repeat & (reached.steps <= (1 + within) * reached.steps[best])
+    enough = study.searched & (reached.steps <= (1 + within) * reached.steps[best])
     near = np.flatnonzero(enough & np.isfinite(values))
     near = near[np.argsort(near != best, kind="stable")]
-    return BestPoint(point.global_batch, float(values[best]), float(values[near].min(initial=values[best])),
-                     float(values[near].max(initial=values[best])), max(1, len(near)), tuple(map(study.key, near)))
+    return BestPoint(point.global_batch, float(values[best]), float(values[near].min()), float(values[near].max()),
+                     len(near), tuple(map(study.key, near.tolist())))
 
 
 def metaparameter(study: Study, name: str) -> np.ndarray:
-    """A metaparameter of each trial, or its effective learning rate; NaN where it has none."""
+    """A metaparameter of each trial, or its effective learning rate; NaN: it has none."""
     if name == EFFECTIVE:
         return rates_of(study) if scales_with_momentum(study) else np.full(len(study), np.nan)
-    return study.metaparameters.get(name, np.full(len(study), np.nan))
+    return study.metaparameter(name)
 
 
 def among(study: Study, chosen: np.ndarray) -> Study:
-    """The study as if its other trials had not ended: they take no part in anything.
+    """The study with its other trials marked as RUNNING, so that they are ignored.
 
     chosen  bool, shape (trials,)
     """
@@ -82,25 +80,25 @@ def among(study: Study, chosen: np.ndarray) -> Study:
 
 
 def first_feasible(study: Study, count: int) -> Study:
-    """The study with the first ``count`` of its feasible trials, by log and id, and all that diverged: as many at every
-    batch as the published analysis takes."""
+    """The study with the first ``count`` of its feasible trials, by log and id, and all that diverged, like the
+    published analysis."""
     return among(study, study.infeasible | study.feasible & (np.cumsum(study.feasible) <= count))
 
 
 def split_by(studies: Sequence[Study], name: str) -> dict[float, tuple[Study, ...]]:
-    """The studies of one workload once for each value of a metaparameter, with the trials of that value alone.
+    """The studies of one workload once for each value of a metaparameter, with only the trials of that value.
 
-    Empty where it is no choice among a few values, made within studies.
+    Empty unless the metaparameter is a choice among a few values within studies.
     """
-    values = [metaparameter(study, name)[study.feasible & ~study.repeat] for study in studies]
+    values = [metaparameter(study, name)[study.searched] for study in studies]
     values = [one[np.isfinite(one)] for one in values]
-    different = np.unique(np.concatenate([np.empty(0), *values]))
-    if not 1 < len(different) <= MOST_VALUES or not any(len(np.unique(one)) > 1 for one in values):
+    distinct = np.unique(np.concatenate([np.empty(0), *values]))
+    if not 1 < len(distinct) <= MOST_VALUES or not any(len(np.unique(one)) > 1 for one in values):
         return {}
-    if sum(map(len, values)) < LEAST_TRIALS * len(different) * len(studies):
+    if sum(map(len, values)) < LEAST_TRIALS * len(distinct) * len(studies):
         return {}
     return {float(value): tuple(among(study, metaparameter(study, name) == value) for study in studies)
-            for value in different}
+            for value in distinct}
 
 
 def choices(studies: Sequence[Study]) -> tuple[str, ...]:
@@ -109,9 +107,9 @@ def choices(studies: Sequence[Study]) -> tuple[str, ...]:
     return tuple(name for name in names if split_by(studies, name))
 
 
-def searched(studies: Sequence[Study]) -> tuple[str, ...]:
+def many_valued(studies: Sequence[Study]) -> tuple[str, ...]:
     """The metaparameters of which some study tried many values, most first; ties in order of name."""
-    counts = {}
+    counts: dict[str, int] = {}
     for study in studies:
         for name, values in study.metaparameters.items():
             values = values[np.isfinite(values) & ~study.repeat]
@@ -120,19 +118,19 @@ def searched(studies: Sequence[Study]) -> tuple[str, ...]:
 
 
 def is_varied(studies: Sequence[Study], name: str) -> bool:
-    """Whether some study tried different values of a metaparameter."""
+    """Whether some study tried several values of a metaparameter."""
     values = [metaparameter(study, name) for study in studies]
     return any(len(np.unique(one[np.isfinite(one)])) > 1 for one in values)
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Trials of one study in the space of their metaparameters: arrays of shape (trials,) but for ``best``.
+    """Trials of one study in the space of their metaparameters: arrays of shape (trials,) except ``best``.
 
-    kind    REACHED: met the target within the budget; MISSED: did not; STOPPED: its search stopped it before the budget
-            was spent, so that it is not known; DIVERGED
-    steps   to the target; of those that did not meet it, the steps that were seen, at most the budget
-    best    index of the trial with the fewest steps; None: none reached it
+    kind    REACHED: met the target within the budget; MISSED: did not; STOPPED: pruned before it spent the budget;
+            DIVERGED
+    steps   to the target; for trials that did not meet it the last step, at most the budget
+    best    index of the trial with the fewest steps; None: none met it
     """
 
     global_batch: int
@@ -144,10 +142,10 @@ class Space:
     keys: tuple[tuple[str, int], ...]
 
 
-def space_of(study: Study, target, x: str, y: str, most_steps=np.inf) -> Space:
-    """The trials of a study by two metaparameters, held to a target and a budget of steps.
+def space_of(study: Study, target: Target, x: str, y: str, most_steps: float = np.inf) -> Space:
+    """The trials of a study by two metaparameters, measured against a target under a budget of steps.
 
-    Trials without the one or the other, repeats of a winner and those that never ended are left out.
+    Trials without one of these, repeats of a winner and unfinished trials are left out.
     """
     reached = outcomes(study, target)
     met = study.feasible & (reached.steps <= most_steps) & reached.met
@@ -158,7 +156,8 @@ def space_of(study: Study, target, x: str, y: str, most_steps=np.inf) -> Space:
     steps = np.where(met, reached.steps, np.minimum(reached.last_step, most_steps))[rows]
     cost = np.where(kind[rows] == REACHED, steps, np.inf)
     best = int(cost.argmin()) if len(rows) and np.isfinite(cost).any() else None
-    return Space(study.global_batch, across[rows], up[rows], kind[rows], steps, best, tuple(map(study.key, rows)))
+    return Space(study.global_batch, across[rows], up[rows], kind[rows], steps, best,
+                 tuple(map(study.key, rows.tolist())))
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,21 +166,21 @@ class BestOfTrials:
 
     global_batch: int
     objective: str
-    target: object              # None: the objective is a metric
+    target: Target | None       # None: the objective is a metric
     curve: tuple[BestOf, ...]
     keys: tuple[tuple[str, int], ...]
-    best: Estimate | None = None        # of all of them, as another search of as many would find it; None: not known
+    best: Estimate | None = None        # of all trials; its interval is for another search of as many. None: unknown
     confidence: float = CONFIDENCE
 
 
-def best_of_trials(study: Study, target, confidence=CONFIDENCE) -> BestOfTrials:
+def best_of_trials(study: Study, target: Target, confidence: float = CONFIDENCE) -> BestOfTrials:
     """The median fewest steps to the target of n of the study's trials, for n = 1, 2, 4, ..., all."""
     reached = outcomes(study, target)
-    rows = np.flatnonzero(study.feasible & ~study.repeat)
+    rows = np.flatnonzero(study.searched)
     cut = study.pruned[rows] & ~reached.met[rows]
     costs = np.where(cut, reached.last_step[rows], reached.steps[rows])
     sizes = sorted({min(2 ** at, len(rows)) for at in range(len(rows).bit_length() + 1)} - {0})
     best = best_of(reached.steps[rows], reached.before[rows], reached.last_step[rows],
                    confidence=confidence) if len(rows) else None
     return BestOfTrials(study.global_batch, "steps", target, best_of_n(costs.tolist(), cut.tolist(), sizes),
-                        tuple(map(study.key, rows)), best, confidence)
+                        tuple(map(study.key, rows.tolist())), best, confidence)

@@ -15,7 +15,6 @@ from .best_of_n import best_of, common_trials
 from .intervals import CONFIDENCE, Estimate
 from .regimes import BatchPoint, Regimes, regimes_of
 from .report_data import Options, Section
-from .results import searched
 from .studies import Study, outcomes
 from .trials import Workload
 
@@ -84,7 +83,7 @@ def curve_of(studies: Sequence[Study], target: Target, options: Options = Option
                      key=lambda study: study.global_batch)
     if not studies:
         return None
-    counts = {study.global_batch: int(searched(study).sum()) for study in studies}
+    counts = {study.global_batch: int(study.searched.sum()) for study in studies}
     n, left_out = common_trials(counts, options.trials)
     points = tuple(point_of(study, target, options.confidence, n) for study in studies
                    if study.global_batch not in left_out)
@@ -104,7 +103,7 @@ def measured_curve(section: Section) -> Curve | None:
 def point_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: int | None = None) -> CurvePoint:
     """One study measured against a target: the median best of n of its trials, by default of all."""
     reached = outcomes(study, target)
-    feasible = np.flatnonzero(searched(study))
+    feasible = np.flatnonzero(study.searched)
     diverged = study.infeasible & ~study.repeat
     steps = Estimate.unknown()
     if len(feasible):

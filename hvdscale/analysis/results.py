@@ -1,24 +1,25 @@
-"""The two tables of the published analysis (Shallue et al. 2019, batch_science/measurement_utils.py), of any logs.
+"""The two tables of the published analysis (Shallue et al. 2019, batch_science/measurement_utils.py), for any logs.
 
     steps_to_result(study, Target.parse("val/error<0.01"), published(study, 100)).steps
     best_measurements(study, "val/error", True, [Budget.parse("10 epochs")], published(study, 100))[0].value
 
-As published, the trials are the first ``num_trials`` COMPLETE ones by id; the steps to a result are those of the
-earliest measurement strictly beyond the goal, ties by trial id; the best measurement is the best value under a budget
-of steps or of examples, B times steps. A measurement that is not there or NaN counts for nothing, and neither does an
-INFEASIBLE or INCOMPLETE trial. Of equal best values the published table takes any: here it is that of the fewest steps,
-then of the first trial.
+As published, the trials are the first ``num_trials`` COMPLETE ones by id. The steps to a result are those of the
+earliest measurement strictly beyond the goal, ties by trial id. The best measurement is the best value under a budget
+of steps or of examples, B times steps. Missing and NaN measurements are ignored, and so are INFEASIBLE and INCOMPLETE
+trials. Of equal best values the published table takes any; here it is the one with the fewest steps, then of the first
+trial.
 
-Ours differ in two ways. ``searched`` also takes what a search has pruned, which is known to meet a target or not up to
-its last step; and INFEASIBLE trials that met the target before they diverged are counted. In the archive nothing is
-pruned, so there the two are one. What budgets.py says of budgets has intervals, and each trial's own best.
+Ours differ in two ways. ``Study.searched`` includes pruned trials, up to their last step, and INFEASIBLE trials that
+met the target before they diverged are counted. In the archive nothing is pruned, so there both agree. budgets.py has
+intervals and each trial's own best.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 
 def published(study: Study, num_trials: int | None = None) -> np.ndarray:
-    """The trials that the published analysis takes, bool of shape (trials,): the COMPLETE ones, repeats of a search's
-    winner left out; of them the first ``num_trials``. UsageError where there are fewer."""
+    """The trials that the published analysis takes, bool of shape (trials,): the first ``num_trials`` COMPLETE ones
+    without repeats of a search's winner. UsageError where there are fewer."""
     complete = study.complete & ~study.repeat
     if num_trials is None:
         return complete
@@ -47,12 +48,6 @@ def published(study: Study, num_trials: int | None = None) -> np.ndarray:
     return first
 
 
-def searched(study: Study) -> np.ndarray:
-    """The trials that a study's best is taken over, bool of shape (trials,): COMPLETE and pruned ones, repeats of a
-    search's winner left out."""
-    return study.feasible & ~study.repeat
-
-
 @dataclass(frozen=True, eq=False)
 class StepsToResult:
     """The earliest measurement among some trials that meets a target; ties are the first trial's.
@@ -61,10 +56,10 @@ class StepsToResult:
     reached bool, shape (trials,): the trials of the study that ever met it, among those or not
     trial   index into the study; None: no trial met it
     steps   done at that measurement; inf: no trial met it
-    before  steps at that trial's evaluation before, at which the metric was measured and did not meet; 0: there was
-            none; NaN: no trial met it
-    value   what was measured there; NaN: no trial met it
-    beyond  the least that any of the trials that did not meet it was run for; NaN: there is none
+    before  steps at that trial's last evaluation before that measured the metric; 0: there was none; NaN: no trial
+            met it
+    value   the measurement; NaN: no trial met it
+    beyond  the smallest last step of the trials that did not meet it; NaN: all met
     """
 
     study: Study
@@ -79,6 +74,7 @@ class StepsToResult:
 
     @property
     def global_batch(self) -> int:
+        """B of the study."""
         return self.study.global_batch
 
     @property
@@ -88,38 +84,38 @@ class StepsToResult:
 
     @property
     def trials(self) -> int:
-        """Trials that were looked at."""
+        """The number of trials considered."""
         return int(self.among.sum())
 
     @property
     def met(self) -> int:
-        """Of them those that met it."""
+        """The number of them that met it."""
         return int((self.among & self.reached).sum())
 
     @property
     def pruned(self) -> int:
-        """Of them those that the search stopped."""
+        """The number of them that the search stopped."""
         return int((self.among & self.study.pruned).sum())
 
     @property
     def infeasible(self) -> int:
-        """Trials of the study that diverged."""
+        """The number of the study's trials that diverged."""
         return int((self.study.infeasible & ~self.study.repeat).sum())
 
     @property
     def met_before_diverging(self) -> int:
-        """Of those the ones that met the target before."""
+        """The number of those that met the target before."""
         return int((self.study.infeasible & ~self.study.repeat & self.reached).sum())
 
 
 @dataclass(frozen=True, eq=False)
 class BestMeasurement:
-    """The best that any of some trials measured under a budget; of equals the one of the fewest steps, or seconds where
-    the budget is in such, then the first trial's.
+    """The best measurement of some trials under a budget. Of equals, the one with the fewest steps (seconds under a
+    budget in seconds), then the first trial's.
 
     among   bool, shape (trials,): which trials
-    budget  None: all that was run
-    value   NaN: nothing was measured under it
+    budget  None: unlimited
+    value   NaN: no measurement under the budget
     step    of that measurement; NaN likewise
     trial   index into the study; None likewise
     """
@@ -135,11 +131,12 @@ class BestMeasurement:
 
     @property
     def global_batch(self) -> int:
+        """B of the study."""
         return self.study.global_batch
 
     @property
     def trials(self) -> int:
-        """Trials that were looked at."""
+        """The number of trials considered."""
         return int(self.among.sum())
 
     @property
@@ -149,24 +146,24 @@ class BestMeasurement:
 
 
 class Measured:
-    """One metric of a study among some of its trials. What all targets and budgets have in common is worked out once:
-    the envelope, and the best of each trial. KeyError without the metric.
+    """One metric of a study among some of its trials: what all targets and budgets need is computed once. KeyError
+    without the metric.
 
-    among   bool, shape (trials,); None: ``searched``
+    among   bool, shape (trials,); None: ``Study.searched``
     """
 
-    def __init__(self, study: Study, column: str, minimizes: bool, among: np.ndarray | None = None):
+    def __init__(self, study: Study, column: str, minimizes: bool, among: np.ndarray | None = None) -> None:
         self.study, self.column, self.minimizes = study, column, minimizes
-        self.among = searched(study) if among is None else among
+        self.among = study.searched if among is None else among
         self._values, self._step = (study.evaluations.read(name) for name in (column, "step"))
 
     @cached_property
     def anything(self) -> bool:
-        """Whether any of the study's evaluations has the metric."""
+        """Whether any of the study's evaluations measured the metric."""
         return not np.isnan(self._values).all()
 
     @cached_property
-    def _promising(self):
+    def _promising(self) -> np.ndarray:
         return promising(self.study.evaluations, self._values, self._step, self.minimizes, self.among)
 
     @cached_property
@@ -203,27 +200,26 @@ class Measured:
                              float(before[-1]) if len(before) else 0.0, float(self._values[row]), np.nan)
 
     def best_under(self, budget: Budget | None) -> BestMeasurement:
-        """The best under a budget; UsageError for epochs where the logs do not say how many examples one has."""
+        """The best under a budget; UsageError for epochs where the logs do not have the size of one."""
         axis, limit = ("step", np.inf) if budget is None else (budget.axis, budget.limit(self.study.workload))
         found = self.by_seconds if axis == "train_seconds" else self.by_steps
         spent = found.along * self.study.global_batch if axis == "examples" else found.along
         at = int(np.searchsorted(spent, limit, "right")) - 1
-        point = (float(found.value[at]), float(found.step[at]), int(found.trial[at])) if at >= 0 else (
-            np.nan, np.nan, None)
-        return BestMeasurement(self.study, self.column, self.minimizes, budget, self.among, *point)
+        none = BestMeasurement(self.study, self.column, self.minimizes, budget, self.among, np.nan, np.nan, None)
+        return none if at < 0 else replace(none, value=float(found.value[at]), step=float(found.step[at]),
+                                           trial=int(found.trial[at]))
 
 
 def steps_to_result(study: Study, target: Target, among: np.ndarray | None = None) -> StepsToResult:
-    """The fewest steps to the target among the trials, by default those of ``searched``; KeyError without its metric.
-    """
+    """The fewest steps to the target among the trials, by default ``Study.searched``; KeyError without its metric."""
     return Measured(study, target.column, target.minimizes, among).steps_to(target)
 
 
 def best_measurements(study: Study, column: str, minimizes: bool, budgets: Sequence[Budget | None] = (None,),
                       among: np.ndarray | None = None) -> tuple[BestMeasurement, ...]:
-    """The best value under each budget among the trials, by default those of ``searched``.
+    """The best value under each budget among the trials, by default ``Study.searched``.
 
-    KeyError without the metric; UsageError for epochs where the logs do not say how many examples one has.
+    KeyError without the metric; UsageError for epochs where the logs do not have the size of one.
     """
     return tuple(map(Measured(study, column, minimizes, among).best_under, budgets))
 
@@ -233,7 +229,7 @@ class Results:
     """Both tables of one workload, by global batch.
 
     steps   for each target that any of its studies measured: the studies' steps to it
-    best    for each metric of these targets, with its direction: the studies' best under each of the budgets
+    best    for each metric of these targets and its direction: the studies' best under each of the budgets
     """
 
     workload: Workload
@@ -243,19 +239,19 @@ class Results:
 
 def results_of(studies: Sequence[Study], targets_of: Callable[[Workload], Sequence[Target]],
                budgets: Sequence[Budget | None] = (None,),
-               among_of: Callable[[Study], np.ndarray] = searched) -> Iterator[Results]:
-    """The tables of every workload, one after the other; each column of a study is read once.
+               among_of: Callable[[Study], np.ndarray] = attrgetter("searched")) -> Iterator[Results]:
+    """The tables of every workload, one at a time; each column of a study is read once.
 
-    targets_of  the targets of a workload; one whose metric none of its studies measured is passed over
+    targets_of  the targets of a workload; those whose metric none of its studies measured are skipped
     budgets     of the best measurements; () leaves them out
-    among_of    the trials of a study: ``searched``, or such as ``lambda study: published(study, 100)``
+    among_of    the trials of a study, such as ``lambda study: published(study, 100)``
     """
     for workload, found in _by_workload(studies).items():
         targets = tuple(dict.fromkeys(targets_of(workload)))
         metrics = tuple(dict.fromkeys((target.column, target.minimizes) for target in targets))
-        steps: dict = {target: [] for target in targets}
-        best: dict = {metric: [] for metric in metrics}
-        known: set = set()
+        steps: dict[Target, list[StepsToResult]] = {target: [] for target in targets}
+        best: dict[tuple[str, bool], list[tuple[BestMeasurement, ...]]] = {metric: [] for metric in metrics}
+        known: set[tuple[str, bool]] = set()
         for study, own in _read_ahead(found, metrics):
             among = among_of(study)
             for metric in own:
@@ -271,10 +267,11 @@ def results_of(studies: Sequence[Study], targets_of: Callable[[Workload], Sequen
                       tuple((metric, tuple(rows)) for metric, rows in best.items() if metric in known and budgets))
 
 
-def _read_ahead(studies, metrics):
-    """Each study with those of the metrics that its logs have, whose columns are there: while one study is looked at,
-    those of the next are read."""
-    def read(study):
+def _read_ahead(studies: Iterable[Study], metrics: Sequence[tuple[str, bool]]
+                ) -> Iterator[tuple[Study, list[tuple[str, bool]]]]:
+    """(study, those of the metrics that its logs have). The columns of the next study are read while one is processed.
+    """
+    def read(study: Study) -> tuple[Study, list[tuple[str, bool]]]:
         own = [metric for metric in metrics if metric[0] in study.evaluations.columns]
         if 8 * study.evaluations.rows * (1 + len(own)) < KEPT_BYTES // 4:       # else they would not be kept
             for column in dict.fromkeys(("step", *(column for column, _ in own))):
@@ -282,7 +279,7 @@ def _read_ahead(studies, metrics):
         return study, own
 
     with ThreadPoolExecutor(1) as pool:
-        coming = None
+        coming: Future[tuple[Study, list[tuple[str, bool]]]] | None = None
         for study in studies:
             now, coming = coming, pool.submit(read, study)
             if now:
@@ -291,7 +288,8 @@ def _read_ahead(studies, metrics):
             yield coming.result()
 
 
-def _by_workload(studies):
+def _by_workload(studies: Iterable[Study]) -> dict[Workload, list[Study]]:
+    """The studies of each workload by batch; workloads in order of name."""
     found: dict[Workload, list[Study]] = {}
     for study in sorted(studies, key=lambda study: (study.workload, study.global_batch)):
         found.setdefault(study.workload, []).append(study)

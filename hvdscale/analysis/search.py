@@ -1,11 +1,11 @@
-"""What a search over metaparameters at one global batch found, and what it says of itself.
+"""What a metaparameter search at one global batch found, and whether the search was large enough.
 
     for search in searches_of(read_trials(log)):
         print(search.best.number, search.best.value, [bound.position for bound in search.bounds])
 
-A *study* draws points of a space until so many of its trials are feasible: finite up to their stop. Where it seeks the
-fewest steps to a target it may prune: a trial that has not met the target by the step at which the ``prune_keep``-th
-best of the draws before it did is stopped there. So a pruned trial is known only to need more steps than that.
+A *study* draws points of a space until a number of its trials are feasible: finite up to their stop. A study that
+minimizes steps to a target may prune: it stops a trial that has not met the target by the step at which the
+``prune_keep``-th best of the earlier draws did. A pruned trial is only known to need more steps than that.
 """
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -20,28 +21,28 @@ from ..log.schema import PRUNED, Status
 from ..plan.search_space import Parameter, acts
 from ..plan.settings import KEYS
 from ..target import Target
-from .best_of_n import middle_ranks
+from .best_of_n import middle_ranks, midway
 from .intervals import CONFIDENCE, Estimate
 from .steps import estimate, run_of, samples_of
 from .trials import Trial, Workload
 
-STEPS = "steps"                 # the objective of a study that seeks the fewest steps to its target
-MET, BUDGET, DIVERGED, FAILED = "met", "budget", "diverged", "failed"       # what became of a draw; or PRUNED
-NEAR = 0.05                     # of the space: a best point nearer to a bound than that may have been cut off by it
-IMPROVED = 0.05                 # more trials promise a better best where the last half of them bettered it by more
-ORDERED = 1.96                  # deviations of a rank correlation, which chance alone exceeds once in 40 times
+STEPS = "steps"                 # the objective of a study that minimizes steps to its target
+MET, BUDGET, DIVERGED, FAILED = "met", "budget", "diverged", "failed"       # how a draw ended; or PRUNED
+NEAR = 0.05                     # share of the space: a best point nearer to a bound may be limited by it
+IMPROVED = 0.05                 # if the last half of the trials improved the best by more, more trials may improve it
+ORDERED = 1.96                  # standard deviations of a rank correlation that chance exceeds once in 40 times
 
 
 @dataclass(frozen=True, eq=False)
 class Draw:
     """One point of a study and its trial.
 
-    kind    MET; BUDGET: spent without meeting the target, or with another objective; PRUNED; DIVERGED; FAILED: threw an
-            error, was lost with its workers, or left no trial in the log
+    kind    MET; BUDGET: spent without meeting the target, or with another objective; PRUNED; DIVERGED; FAILED: raised
+            an error, was lost with its workers, or has no trial in the log
     value   steps to the target, inf: not met; with another objective the metric's best value, NaN: none
     step    steps done at that evaluation
-    before  steps done at the one before, which did not meet; 0 where there was none
-    trial   None: it left none
+    before  steps done at the one before, which did not meet; 0: there was none
+    trial   None: the log has none
     """
 
     number: int
@@ -52,41 +53,43 @@ class Draw:
     trial: Trial | None
 
     @property
-    def feasible(self):
+    def feasible(self) -> bool:
+        """Whether it was finite up to its stop."""
         return self.kind in (MET, BUDGET, PRUNED)
 
     @property
-    def censored(self):
-        """Whether it is known only to need more than its ``last_step`` steps."""
+    def censored(self) -> bool:
+        """Whether it is only known to need more than its ``last_step`` steps."""
         return self.kind == PRUNED and not math.isfinite(self.value)
 
     @property
-    def last_step(self):
+    def last_step(self) -> int:
+        """The last step of its trial; 0 without one."""
         return self.trial.last_step if self.trial else 0
 
     @property
-    def point(self) -> Mapping:
-        """What was drawn and acts, by name."""
-        point = self.trial.sweep["point"]
+    def point(self) -> Mapping[str, Any]:
+        """The metaparameters that were drawn and have an effect, by name; empty without a trial."""
+        point = self.trial.sweep["point"] if self.trial else {}
         return {name: value for name, value in point.items() if acts(name, point)}
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Where a point lies in one dimension of its space."""
+    """The position of a point in one dimension of its space."""
 
     parameter: Parameter
     value: object
-    position: float             # 0 at the lower end, 1 at the upper, in the scale of the search; NaN: it has no order
-    matters: bool = True        # whether, of discrete values, those at the nearer end did better than by chance
+    position: float             # 0 at the lower end, 1 at the upper, on the scale of the search; NaN: unordered values
+    matters: bool = True        # for discrete values: whether those at the nearer end did better than by chance
 
     @property
     def upper(self) -> bool:
-        """Whether the upper end is the nearer one."""
+        """Whether the upper end is nearer."""
         return self.position > 0.5
 
     @property
-    def end(self):
+    def end(self) -> Any:
         """The value at the nearer end."""
         if self.parameter.values:
             return max(self.parameter.values) if self.upper else min(self.parameter.values)
@@ -94,19 +97,19 @@ class Bound:
 
     @property
     def distance(self) -> float:
-        """From the nearer end, as a share of the space: 0 to 0.5; NaN: it has no order."""
+        """From the nearer end, as a share of the space: 0 to 0.5; NaN: unordered values."""
         return min(self.position, 1 - self.position)
 
     @property
     def final(self) -> bool:
-        """Whether the nearer end is the least that the key takes at all, so that the space cannot be widened there."""
+        """Whether the nearer end is the least value allowed, so that the space cannot be widened there."""
         key = KEYS.get(self.parameter.name)
         return not self.upper and key is not None and key.metadata["least"] == self.end
 
     @property
     def near(self) -> bool:
-        """Whether the space may have cut the best point off: it is the last of ordered values, which do the better the
-        nearer they are to it, or nearly on a bound."""
+        """Whether the space may limit the best point: it is nearly on a bound, or it is the last of ordered values and
+        values do better towards it."""
         if math.isnan(self.position) or self.final:
             return False
         return self.distance == 0 and self.matters if self.parameter.values else self.distance < NEAR
@@ -114,8 +117,8 @@ class Bound:
 
 @dataclass(frozen=True)
 class BestOf:
-    """The median over all subsets of ``n`` trials of the best in each: between low and high, which are equal where it
-    is known."""
+    """The median over all subsets of ``n`` trials of the best in each: between low and high, equal where it is known.
+    """
 
     n: int
     low: float
@@ -123,70 +126,73 @@ class BestOf:
 
     @property
     def known(self) -> bool:
+        """Whether pruning leaves it known exactly."""
         return self.low == self.high
 
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """One study. ``draws`` are those that ended, in order; ``repeats`` the best one's under other seeds."""
+    """One study. ``draws`` are those that ended, in order; ``repeats`` are the best one under other seeds."""
 
     study: str
     workload: Workload
     global_batch: int
     space: tuple[Parameter, ...]
     objective: str              # STEPS, or a metric's column
-    target: Target | None       # that its steps are to; None: the objective is a metric
+    target: Target | None       # None: the objective is a metric
     maximizes: bool             # whether larger values of the objective are better
     wanted: int                 # feasible trials asked for
     max_draws: int
-    prune_keep: int | None      # None: nothing is pruned
+    prune_keep: int | None      # None: no pruning
     draws: tuple[Draw, ...]
     repeats: tuple[Trial, ...]
     confidence: float
 
     @property
     def optimizer(self) -> str:
+        """The workload's optimizer."""
         return self.workload.optimizer
 
-    def of_kind(self, *kinds) -> tuple[Draw, ...]:
-        """Its draws of these kinds."""
+    def of_kind(self, *kinds: str) -> tuple[Draw, ...]:
+        """The draws of these kinds."""
         return tuple(draw for draw in self.draws if draw.kind in kinds)
 
     @cached_property
     def feasible(self) -> tuple[Draw, ...]:
+        """The draws that were finite up to their stop."""
         return self.of_kind(MET, BUDGET, PRUNED)
 
     @property
     def done(self) -> bool:
-        """Whether it has as many feasible trials as asked for, or as many draws as it may."""
+        """Whether it has all the feasible trials asked for, or its maximum number of draws."""
         return len(self.feasible) >= self.wanted or len(self.draws) >= self.max_draws
 
     @property
     def met_untrained(self) -> bool:
-        """Whether its target is met before the first step, so that no point is better than another."""
+        """Whether its target is met before the first step, so that all points are equal."""
         return self.objective == STEPS and self.best is not None and self.best.value == 0
 
     @property
     def diverged_share(self) -> float:
-        """Of all draws; NaN without any."""
+        """The share of all draws that diverged; NaN without draws."""
         return len(self.of_kind(DIVERGED)) / len(self.draws) if self.draws else math.nan
 
     @cached_property
     def best(self) -> Draw | None:
-        """The draw of the best value, ties by number; None where none has any."""
+        """The draw with the best value, ties by number; None where none has a value."""
         found = [draw for draw in self.feasible if math.isfinite(draw.value)]
         return min(found, key=lambda draw: (self._cost(draw), draw.number), default=None)
 
     @cached_property
     def bounds(self) -> tuple[Bound, ...]:
-        """Where the best point lies, one dimension of the space after the other."""
+        """The position of the best point in each dimension of the space."""
         point = self.best.point if self.best else {}
         found = [bound_of(one, point[one.name]) for one in self.space if one.name in point]
         return tuple(replace(bound, matters=self._better_towards(bound)) if bound.parameter.values else bound
                      for bound in found)
 
-    def _better_towards(self, bound):
-        """Whether the feasible trials did the better the nearer a value lay to this end, at ORDERED by rank."""
+    def _better_towards(self, bound: Bound) -> bool:
+        """Whether feasible trials did better towards this end, by a rank correlation beyond ORDERED."""
         name, values = bound.parameter.name, bound.parameter.values
         found = [(draw.point[name], self._cost(draw)) for draw in self.feasible if draw.point.get(name) in values]
         if math.isnan(bound.position) or len(found) < 2:
@@ -195,17 +201,18 @@ class Search:
 
     @property
     def nearest(self) -> Bound | None:
-        """The dimension in which the best point lies nearest to an end, before others one where that may have cut it
-        off; None where no dimension has an order."""
+        """The dimension in which the best point lies nearest to an end, first of all one whose end may limit it; None
+        where no dimension is ordered."""
         ordered = [bound for bound in self.bounds if bound.near or not (
             math.isnan(bound.position) or bound.final or bound.parameter.values)]
         return min(ordered, key=lambda bound: (not bound.near, bound.distance), default=None)
 
     @cached_property
     def over_seeds(self) -> Estimate | None:
-        """Steps to target over the seeds of the best point, the search's own among them; None without repeats."""
-        runs = [run_of(trial, self.target) for trial in (self.best.trial, *self.repeats)
-                if trial.status == Status.COMPLETE] if self.best and self.objective == STEPS else []
+        """Steps to target over the seeds of the best point, including the search's own; None without repeats."""
+        best = self.best.trial if self.best and self.objective == STEPS else None
+        runs = [run_of(trial, self.target) for trial in (best, *self.repeats) if trial.status == Status.COMPLETE
+                ] if best else []
         if len(runs) < 2:
             return None
         samples = samples_of(runs)
@@ -214,16 +221,16 @@ class Search:
 
     @property
     def repeat_values(self) -> tuple[float, ...]:
-        """Of each repeat, the steps to the target, inf: not met, or the objective's best value; NaN: it diverged."""
+        """Each repeat's steps to the target, inf: not met, or the objective's best value; NaN: it diverged."""
         draws = [_draw(0, trial, self.target, self.maximizes) for trial in self.repeats]
         return tuple(math.nan if draw.kind == DIVERGED else draw.value for draw in draws)
 
     @cached_property
     def curve(self) -> tuple[BestOf, ...]:
-        """The median best of n of its feasible trials, n = 1, 2, ..., all of them."""
+        """The median best of n of its feasible trials, n = 1, 2, ..., all."""
         costs = [draw.last_step if draw.censored else self._cost(draw) for draw in self.feasible]
         found = best_of_n(costs, [draw.censored for draw in self.feasible])
-        return tuple(BestOf(one.n, -one.high, -one.low) for one in found) if self.maximizes else found
+        return negate(found) if self.maximizes else found
 
     @property
     def half(self) -> BestOf | None:
@@ -232,8 +239,8 @@ class Search:
 
     @property
     def lowered(self) -> float:
-        """The share by which going from half of the trials to all of them bettered the median best, at least; 1: most
-        halves had none; NaN: there is nothing to compare."""
+        """The least share by which going from half of the trials to all of them improved the median best. 1: most
+        halves had no value; NaN: nothing to compare."""
         if self.half is None or self.best is None:
             return math.nan
         before = self.half.high if self.maximizes else self.half.low
@@ -245,54 +252,55 @@ class Search:
 
     @property
     def on_the_grid(self) -> bool:
-        """Whether that is no more than the spacing of the evaluations around the best, so that it tells nothing."""
+        """Whether that improvement is within the spacing of evaluations around the best, so that it proves nothing."""
         return self.objective == STEPS and self.half is not None and self.best is not None and (
             self.half.low - self.best.value <= self.best.value - self.best.before)
 
     @property
     def improving(self) -> bool:
-        """Whether more trials promise a better best."""
+        """Whether more trials are likely to find a better best."""
         return self.lowered > IMPROVED and not self.on_the_grid
 
     @property
     def saved_steps(self) -> float:
-        """The most that pruning can have saved: what was left of the pruned trials' budgets; NaN of budgets in
-        seconds."""
-        return float(sum((draw.trial.measurement.get("budget_steps") or math.nan) - draw.last_step
-                         for draw in self.of_kind(PRUNED)))
+        """The most that pruning can have saved: the rest of the pruned trials' budgets; NaN for budgets in seconds."""
+        pruned = [draw.trial for draw in self.of_kind(PRUNED) if draw.trial]
+        return float(sum((trial.measurement.get("budget_steps") or math.nan) - trial.last_step for trial in pruned))
 
     @property
     def saved_share(self) -> float:
-        """The same, of the steps that all draws would have taken then."""
+        """``saved_steps`` as a share of all steps without pruning."""
         taken = sum(draw.last_step for draw in self.draws)
         return self.saved_steps / (self.saved_steps + taken) if taken else math.nan
 
-    def _cost(self, draw):
-        """What is to be small; inf where there is no value."""
+    def _cost(self, draw: Draw) -> float:
+        """The quantity to minimize; inf where there is no value."""
         return math.inf if math.isnan(draw.value) else -draw.value if self.maximizes else draw.value
 
 
-def searches_of(trials: Sequence[Trial], target: Target | None = None, confidence=CONFIDENCE) -> tuple[Search, ...]:
-    """Every study among the trials, by workload, global batch and name; trials of none are passed over.
+def searches_of(trials: Sequence[Trial], target: Target | None = None, confidence: float = CONFIDENCE
+                ) -> tuple[Search, ...]:
+    """Every study among the trials, by workload, global batch and name; trials that belong to none are skipped.
 
-    target  to hold studies of steps against instead of the strictest of their own; those whose trials were stopped
-            before they could tell of it are left out, see ``covers``
+    target  replaces the strictest target of studies that minimize steps; those that stop their trials too early to
+            judge it are left out, see ``covers``
     """
-    studies: dict[tuple, list[Trial]] = {}
+    studies: dict[tuple[Any, ...], list[Trial]] = {}
     for trial in sorted(trials, key=lambda trial: trial.key):
-        if trial.sweep and (target is None or covers(trial.sweep, target)):
+        if trial.study and (target is None or covers(trial.sweep, target)):
             studies.setdefault(trial.study, []).append(trial)
     found = [_search(group, target, confidence) for group in studies.values()]
     return tuple(sorted(found, key=lambda search: (search.workload, search.global_batch, search.study)))
 
 
-def own_target(sweep: Mapping) -> Target | None:
+def own_target(sweep: Mapping[str, Any]) -> Target | None:
     """The strictest target of a study, at which its trials stop; None where it has none."""
     return Target.parse(sweep["targets"][-1]) if sweep["targets"] else None
 
 
-def covers(sweep: Mapping, target: Target) -> bool:
-    """Whether a study that stops its trials early tells of this target: it is the study's own or an easier one."""
+def covers(sweep: Mapping[str, Any], target: Target) -> bool:
+    """Whether a study can be judged by this target: where it stops trials at its own, this must be as easy or easier.
+    """
     own = own_target(sweep)
     if sweep["objective"] != STEPS or own is None:
         return True
@@ -300,8 +308,8 @@ def covers(sweep: Mapping, target: Target) -> bool:
     return target == own or (target.column, target.minimizes) == (own.column, own.minimizes) and easier
 
 
-def bound_of(parameter: Parameter, value) -> Bound:
-    """Where a value lies in a dimension; discrete ones have an order where all are different numbers."""
+def bound_of(parameter: Parameter, value: Any) -> Bound:
+    """The position of a value in a dimension; discrete values are ordered where all are distinct numbers."""
     if not parameter.values:
         return Bound(parameter, value, float(parameter.position(value)))
     ordered = sorted(set(parameter.values)) if all(type(one) in (int, float) for one in parameter.values) else ()
@@ -310,15 +318,15 @@ def bound_of(parameter: Parameter, value) -> Bound:
 
 
 def rank_deviate(values: Sequence[float], costs: Sequence[float]) -> float:
-    """How far the costs rise with the values, in standard deviations of what chance gives: Spearman's rank correlation
-    times sqrt(n - 1), ties by mean rank; of two values it is the rank-sum test. 0 where either are all equal."""
+    """How strongly costs rise with values, in standard deviations under chance: Spearman's rank correlation times
+    sqrt(n - 1), ties by mean rank. For two distinct values, the rank-sum test. 0 where either are all equal."""
     ranks = np.array([_mean_ranks(values), _mean_ranks(costs)])
     if (np.ptp(ranks, axis=1) == 0).any():
         return 0.0
     return float(np.corrcoef(ranks)[0, 1] * math.sqrt(len(values) - 1))
 
 
-def _mean_ranks(values):
+def _mean_ranks(values: Sequence[float]) -> np.ndarray:
     _, group, count = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
     return (np.cumsum(count) - (count - 1) / 2)[group]
 
@@ -327,25 +335,24 @@ def best_of_n(costs: Sequence[float], censored: Sequence[bool],
               sizes: Sequence[int] | None = None) -> tuple[BestOf, ...]:
     """The median over all subsets of n of the smallest cost in each, for n = 1, 2, ..., all.
 
-    costs     shape (trials,): inf for one that reached nothing
-    censored  shape (trials,): whether the cost is only known to be above the one given
-    sizes     the n that are asked for; by default every one
+    costs     shape (trials,): inf for a trial without a value
+    censored  shape (trials,): whether the given cost is only a lower bound
+    sizes     the values of n; by default all
 
-    Of the C(N, n) subsets, C(N, n) - C(N - j, n) hold one of the j smallest costs of all: the median lies where that is
-    half of them; where it is exactly half, midway between two costs. Censored costs bound it: from below as they stand,
-    from above as inf.
+    See best_of_n.middle_ranks. Censored costs bound the median: as given from below, as inf from above.
     """
     low = sorted(costs)
     high = sorted(math.inf if cut else cost for cost, cut in zip(costs, censored))
-    return tuple(BestOf(n, _midway(low, *middle), _midway(high, *middle))
+    return tuple(BestOf(n, midway(low, *middle), midway(high, *middle))
                  for n in sizes or range(1, len(low) + 1) for middle in [middle_ranks(len(low), n)])
 
 
-def _midway(ordered, first, second):
-    return ordered[first] if first == second else (ordered[first] + ordered[second]) / 2
+def negate(curve: Sequence[BestOf]) -> tuple[BestOf, ...]:
+    """The curve of negated values."""
+    return tuple(BestOf(one.n, -one.high, -one.low) for one in curve)
 
 
-def _search(trials, target, confidence):
+def _search(trials: Sequence[Trial], target: Target | None, confidence: float) -> Search:
     sweep = trials[0].sweep
     maximizes = sweep["objective"] != STEPS and not sweep["minimizes"]
     target = (target or own_target(sweep)) if sweep["objective"] == STEPS else None
@@ -356,18 +363,18 @@ def _search(trials, target, confidence):
     return replace(search, repeats=_repeats(trials, search.best))
 
 
-def _draws(trials, target, maximizes):
-    """The draws that ended, in order, and those before the last of them that left no trial."""
-    found = {}
+def _draws(trials: Sequence[Trial], target: Target | None, maximizes: bool) -> tuple[Draw, ...]:
+    """The draws that ended, in order, and earlier ones that have no trial in the log."""
+    found: dict[int, Trial] = {}
     for trial in trials:
         if not trial.sweep["repeat"] and trial.status != Status.RUNNING:
             kept = found.setdefault(trial.sweep["draw"], trial)
-            if _kind(kept) == FAILED:                   # of several attempts in logs not collected, one that ended well
+            if _kind(kept) == FAILED:                   # another attempt, in logs not collected, may have succeeded
                 found[trial.sweep["draw"]] = trial
     return tuple(_draw(number, found.get(number), target, maximizes) for number in range(max(found, default=-1) + 1))
 
 
-def _draw(number, trial, target, maximizes):
+def _draw(number: int, trial: Trial | None, target: Target | None, maximizes: bool) -> Draw:
     if trial is None:
         return Draw(number, FAILED, math.nan, 0.0, 0.0, None)
     kind = _kind(trial)
@@ -384,15 +391,15 @@ def _draw(number, trial, target, maximizes):
     return Draw(number, kind, float(values[at]), float(trial.step[at]), before, trial)
 
 
-def _kind(trial):
-    """What became of a trial, but for whether it met a target."""
+def _kind(trial: Trial) -> str:
+    """How a trial ended, regardless of a target."""
     if trial.status == Status.INCOMPLETE:
         return PRUNED if trial.pruned else FAILED
     return DIVERGED if trial.status == Status.INFEASIBLE else BUDGET
 
 
-def _repeats(trials, best):
-    """The trials of the best draw's setting under other seeds, by seed; those that failed are none."""
-    found = {trial.seed: trial for trial in trials if best and trial.sweep["repeat"]
+def _repeats(trials: Sequence[Trial], best: Draw | None) -> tuple[Trial, ...]:
+    """The trials of the best draw's setting under other seeds, by seed, without failed ones."""
+    found = {trial.seed: trial for trial in trials if best and best.trial and trial.sweep["repeat"]
              and trial.setting == best.trial.setting and trial.status in (Status.COMPLETE, Status.INFEASIBLE)}
     return tuple(found[seed] for seed in sorted(found))

@@ -1,32 +1,35 @@
-"""Studies as columns: the trials of one workload at one global batch, of one log or of several.
+"""Studies as columns: the trials of one workload at one global batch, from one or more logs.
 
     for study in studies_of([read_log("sweeps/mnist/nesterov-b64.h5")]):
         reached = outcomes(study, Target.parse("val/error<0.01"))
         reached.steps[study.feasible].min()
 
-A study has one entry a trial; its evaluations lie trial after trial and are read, a column at a time, when they are
-asked for. So it serves one trial and 200,000 alike, and the logs stay open while it is used.
+A study has one entry per trial. Its evaluations are ordered by trial and read lazily, a column at a time. So it works
+for one trial and for 200,000 alike; the logs must stay open while it is used.
 """
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from ..errors import LogError
 from ..log.check import refuse_unsound_trials
 from ..log.plan_text import plan_at, read_plan
+from ..log.reader import Log, Table
 from ..log.schema import Status
+from ..target import Target
 from .trials import Workload, is_pruning, workload_of
 
-BLOCK_ROWS = 1 << 19        # of /evaluations, looked at together for where trials begin
-GAP_ROWS = 1 << 16          # rows of others between two of a study's stretches that are read over rather than around
-KEPT_BYTES = 64 << 20       # of columns that were read, over all studies of one call of studies_of
-KEPT_COLUMNS = 3            # that are kept however large they are
+BLOCK_ROWS = 1 << 19        # of /evaluations, searched at a time for where trials begin
+GAP_ROWS = 1 << 16          # longest gap between two stretches of a study that is read through rather than skipped
+KEPT_BYTES = 64 << 20       # cached columns, over all studies of one call of studies_of
+KEPT_COLUMNS = 3            # cached however large they are
 BINS = 1 << 12              # along the steps, see promising
 METAPARAMETER = "metaparameters/"
 
@@ -38,11 +41,11 @@ class Study:
     workload: Workload
     global_batch: int
     logs: tuple[str, ...]       # paths
-    log: np.ndarray             # which of them
+    log: np.ndarray             # index into logs
     id: np.ndarray
     status: np.ndarray          # int8, log.schema.Status
     pruned: np.ndarray          # bool: INCOMPLETE because its search stopped it
-    repeat: np.ndarray          # bool: a search's winner again, under another seed; no part of the search
+    repeat: np.ndarray          # bool: a search's winner under another seed; not part of the search
     seed: np.ndarray
     budget_steps: np.ndarray    # 0: the budget is not in steps
     metaparameters: Mapping[str, np.ndarray]    # float64 by name; NaN: the trial has none
@@ -51,7 +54,7 @@ class Study:
 
     @cached_property
     def complete(self) -> np.ndarray:
-        """Whether a trial reached its budget, or the target that it was to stop at."""
+        """Whether a trial reached its budget, or the target at which it stops."""
         return self.status == Status.COMPLETE
 
     @cached_property
@@ -64,42 +67,51 @@ class Study:
         """Whether a trial was finite up to its stop: COMPLETE, or pruned."""
         return self.complete | self.pruned
 
+    @cached_property
+    def searched(self) -> np.ndarray:
+        """Whether a study's best is taken over a trial: it is feasible, and not a repeat of the winner."""
+        return self.feasible & ~self.repeat
+
+    def metaparameter(self, name: str) -> np.ndarray:
+        """A metaparameter of each trial; NaN: it has none."""
+        return self.metaparameters.get(name, np.full(len(self), np.nan))
+
     def key(self, trial: int) -> tuple[str, int]:
-        """Where a trial stands: its log and its id there."""
+        """The log and the id of a trial."""
         return self.logs[self.log[trial]], int(self.id[trial])
 
-    def plan(self, trial: int) -> Mapping:
-        """All that was asked of a trial and settled before its first step; empty where its log does not say."""
+    def plan(self, trial: int) -> Mapping[str, Any]:
+        """A trial's plan: all that was settled before its first step; empty where its log has none."""
         return read_plan(self.plan_texts[trial])
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.id)
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.workload}, batch {self.global_batch:,}"
 
 
 class Evaluations:
-    """The evaluations of a study's trials: rows trial after trial, in order of steps.
+    """The evaluations of a study's trials: rows in order of trial, then of step.
 
     first    int64, shape (trials + 1,): trial i has the rows first[i]:first[i + 1]
     columns  split/metric that any of its logs has
     """
 
-    def __init__(self, sources: Sequence[_Source], names: Sequence[tuple[str, np.ndarray]], kept: _Kept):
+    def __init__(self, sources: Sequence[_Source], names: Sequence[tuple[str, np.ndarray]], kept: _Kept) -> None:
         self.first = np.concatenate([[0], np.cumsum(np.concatenate([source.counts for source in sources]))])
         self.columns = tuple(dict.fromkeys(name for source in sources for name in source.table.columns if "/" in name))
         self._sources, self._names, self._kept = sources, names, kept
-        self._order = None      # what brings the rows of each trial in order of steps, once these are known
+        self._order: slice | np.ndarray | None = None       # sorts the rows of each trial by step, once known
 
     @property
     def rows(self) -> int:
-        """How many there are."""
+        """The number of evaluations."""
         return int(self.first[-1])
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """How many each trial has."""
+        """The number of evaluations of each trial."""
         return np.diff(self.first)
 
     def read(self, name: str) -> np.ndarray:
@@ -111,21 +123,21 @@ class Evaluations:
             raise KeyError(f"there is no {name}; there are {', '.join(self.columns) or 'no metrics'}")
         return self._kept.get((self, name), lambda: self._read(name))
 
-    def trial(self, rows: np.ndarray) -> np.ndarray:
-        """Which trial each of these rows is of."""
+    def trial(self, rows: np.ndarray | int) -> Any:
+        """The trial of each of these rows."""
         return np.searchsorted(self.first, rows, "right") - 1
 
-    def _read(self, name):
+    def _read(self, name: str) -> np.ndarray:
         if self._order is None and name != "step":
             self.read("step")
-        values = self._joined(name)
+        values = self._concatenate(name)
         if self._order is None:
             straight = np.isin(np.flatnonzero(values[1:] <= values[:-1]) + 1, self.first).all()
-            self._order = slice(None) if straight else self._sorted(values)
+            self._order = slice(None) if straight else self._sort(values)
         return values[self._order]
 
-    def _sorted(self, step):
-        """Rows in order of trial and step; LogError where a trial has a step twice."""
+    def _sort(self, step: np.ndarray) -> np.ndarray:
+        """The order of rows by trial and step; LogError where a trial has a step twice."""
         trial = self.trial(np.arange(self.rows))
         order = np.lexsort((step, trial))
         twice = np.flatnonzero((trial[order][1:] == trial[order][:-1]) & (step[order][1:] == step[order][:-1]))
@@ -136,56 +148,57 @@ class Evaluations:
                            "given one trial id")
         return order
 
-    def _joined(self, name):
+    def _concatenate(self, name: str) -> np.ndarray:
         parts = [source.read(name) for source in self._sources]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def studies_of(logs: Sequence) -> tuple[Study, ...]:
+def studies_of(logs: Iterable[Log]) -> tuple[Study, ...]:
     """Every study of these logs, by workload, then by global batch.
 
-    logs    what log.reader.read_log gives, see trials.read_trials; they are to stay open while the studies are used
-    Raises LogError where the trials of a log contradict each other, or a plan has entries of other types than it is
-    written with; Evaluations.read does where a trial has a step twice.
+    logs    must stay open while the studies are used
+    Raises LogError where the trials of a log contradict each other, or a plan's entries are of the wrong type;
+    Evaluations.read does where a trial has a step twice.
     """
-    kept, found = _Kept(), {}
-    for number, log in enumerate(sorted(logs, key=lambda log: log.path)):
+    kept = _Kept()
+    found: dict[tuple[Workload, int], list[_Part]] = {}
+    for log in sorted(logs, key=lambda log: log.path):
         refuse_unsound_trials(log)
         rows = _TrialRows(log)
         sources = _sources(log.evaluations, rows)
         for key, own, source in zip(rows.studies, rows.of_studies, sources):
-            found.setdefault(key, []).append((number, log.path, rows, own, source))
+            found.setdefault(key, []).append(_Part(log.path, rows, own, source))
     return tuple(_study(*key, found[key], kept) for key in sorted(found))
 
 
-def _study(workload, global_batch, parts, kept):
-    names = sorted({name for _, _, rows, _, _ in parts for name in rows.metaparameters})
+def _study(workload: Workload, global_batch: int, parts: Sequence[_Part], kept: _Kept) -> Study:
+    names = sorted({name for part in parts for name in part.rows.metaparameters})
 
-    def joined(values):
-        return np.concatenate([values(rows)[own] for _, _, rows, own, _ in parts])
+    def concatenate(values: Callable[[_TrialRows], np.ndarray]) -> np.ndarray:
+        return np.concatenate([values(part.rows)[part.own] for part in parts])
     return Study(
-        workload, global_batch, tuple(path for _, path, *_ in parts),
-        np.repeat(np.arange(len(parts)), [len(own) for *_, own, _ in parts]),
-        *(joined(lambda rows: getattr(rows, name))
-          for name in ("id", "status", "pruned", "repeat", "seed", "budget_steps")),
-        {name: joined(lambda rows: rows.metaparameter(name)) for name in names},
-        Evaluations([source for *_, source in parts], [(path, rows.id[own]) for _, path, rows, own, _ in parts], kept),
-        joined(lambda rows: rows.table["plan"]))
+        workload, global_batch, tuple(part.path for part in parts),
+        np.repeat(np.arange(len(parts)), [len(part.own) for part in parts]),
+        concatenate(lambda rows: rows.id), concatenate(lambda rows: rows.status),
+        concatenate(lambda rows: rows.pruned), concatenate(lambda rows: rows.repeat),
+        concatenate(lambda rows: rows.seed), concatenate(lambda rows: rows.budget_steps),
+        {name: concatenate(lambda rows: rows.metaparameter(name)) for name in names},
+        Evaluations([part.source for part in parts], [(part.path, part.rows.id[part.own]) for part in parts], kept),
+        concatenate(lambda rows: rows.table["plan"]))
 
 
 class _TrialRows:
-    """The rows of /trials as columns, and which study each is of.
+    """The rows of /trials as columns, and the study of each row.
 
-    studies     (workload, global batch) of each, in any order
-    of_studies  the rows of each, by id
+    studies     (workload, global batch) of each study, in any order
+    of_studies  the rows of each study, by id
     """
 
-    def __init__(self, log):
+    def __init__(self, log: Log) -> None:
         table = log.trials
         self.table = table
-        self.id, self.status, self.seed, self.budget_steps = (
-            np.asarray(table[name]) for name in ("id", "status", "seed", "budget_steps"))
-        self.status = self.status.astype(np.int8)
+        self.id, self.seed, self.budget_steps = (np.asarray(table[name]) for name in ("id", "seed", "budget_steps"))
+        self.status = np.asarray(table["status"], np.int8)
         self.metaparameters = [name.removeprefix(METAPARAMETER) for name in table.columns
                                if name.startswith(METAPARAMETER)]
         at, reasons = _different(table["stop_reason"])
@@ -193,12 +206,13 @@ class _TrialRows:
         self.pruned = (self.status == Status.INCOMPLETE) & pruned
         at, rows = _different(*(table[name] for name in ("dataset", "model", "optimizer", "plan")))
         first = self.id[np.unique(at, return_index=True)[1]]
-        told = [_told(log.path, number, *row) for number, row in zip(first.tolist(), rows)]
-        self.repeat = np.array([repeat for _, repeat in told], bool)[at]
+        plans = [(row, plan_at(log.path, number, row[-1])) for number, row in zip(first.tolist(), rows)]
+        self.repeat = np.array([bool((plan.get("sweep") or {}).get("repeat")) for _, plan in plans], bool)[at]
         self.untimed = np.isin(self.id, _of_several_worker_counts(log.restarts))
-        self._group([workload for workload, _ in told], at, np.asarray(table["global_batch"]))
+        workloads = [workload_of(dataset, model, optimizer, plan) for (dataset, model, optimizer, _), plan in plans]
+        self._group(workloads, at, np.asarray(table["global_batch"]))
 
-    def _group(self, workloads, at, batches):
+    def _group(self, workloads: Sequence[Workload], at: np.ndarray, batches: np.ndarray) -> None:
         numbers: dict[Workload, int] = {}
         workload = np.array([numbers.setdefault(one, len(numbers)) for one in workloads], np.int64)[at]
         order = np.lexsort((self.id, batches, workload))
@@ -210,15 +224,15 @@ class _TrialRows:
         for number, own in enumerate(self.of_studies):
             self.study[own] = number
 
-    def metaparameter(self, name):
-        """Float64; NaN in a log that has none."""
+    def metaparameter(self, name: str) -> np.ndarray:
+        """Float64; NaN where the log does not have it."""
         if name not in self.metaparameters:
             return np.full(len(self.id), np.nan)
         return np.asarray(self.table[METAPARAMETER + name], float)
 
 
-def _of_several_worker_counts(restarts):
-    """Trials that changed their worker count on the way: their times are of no one count."""
+def _of_several_worker_counts(restarts: Table) -> np.ndarray:
+    """The ids of trials that changed their worker count partway, so that their times apply to no single count."""
     if not restarts.rows:
         return np.empty(0, np.int64)
     trial, workers = restarts["trial"], restarts["workers"]
@@ -227,30 +241,25 @@ def _of_several_worker_counts(restarts):
     return trial[order][1:][same & (workers[order][1:] != workers[order][:-1])]
 
 
-def _told(path, number, dataset, model, optimizer, plan):
-    """What a trial's plan tells: its workload, and whether it repeats a search's winner."""
-    plan = plan_at(path, number, plan)
-    return workload_of(dataset, model, optimizer, plan), bool((plan.get("sweep") or {}).get("repeat"))
-
-
-def _different(*columns):
-    """The different rows of text columns, and which of them each row is."""
+def _different(*columns: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ...]]]:
+    """(index, distinct rows): the distinct rows of text columns, and for each row its index among them."""
     known: dict = {}
     at = [known.setdefault(row, len(known)) for row in zip(*(column.tolist() for column in columns))]
     return np.array(at, np.int64), list(known)
 
 
 class _Source:
-    """Where the evaluations of a study's trials lie in one log.
+    """Where the evaluations of a study's trials are in one log.
 
-    counts  rows of each trial
-    untimed whether each trial's seconds are as if not measured
-    ranges  (first, stop) of what is read
-    order   which of the rows read, laid end to end, are the study's, trial after trial; None: all as they are
+    counts  number of rows of each trial
+    untimed whether to treat each trial's seconds as not measured
+    ranges  (first, stop) of the rows to read
+    order   which of the rows read are the study's, in order of trial; None: all of them in order
     """
 
-    def __init__(self, table, untimed, trial, first, count):
-        """trial, first, count: of each stretch of rows of one trial, trials in order, rows in order within one."""
+    def __init__(self, table: Table, untimed: np.ndarray, trial: np.ndarray, first: np.ndarray, count: np.ndarray
+                 ) -> None:
+        """trial, first, count: of each stretch of consecutive rows of one trial, in order of trial, then of row."""
         self.table = table
         self.untimed = untimed
         self.counts = np.bincount(trial, count, len(untimed)).astype(np.int64)
@@ -259,7 +268,7 @@ class _Source:
         apart = np.flatnonzero(first[by_row][1:] - stop[by_row][:-1] > GAP_ROWS) + 1
         groups = [group for group in np.split(by_row, apart) if len(group)]
         self.ranges = [(int(first[group[0]]), int(stop[group[-1]])) for group in groups]
-        self.order = None
+        self.order: np.ndarray | None = None
         if len(groups) > 1 or (first[1:] != stop[:-1]).any():
             begins = np.cumsum([0] + [end - begin for begin, end in self.ranges])[:-1]
             moved = np.empty(len(first), np.int64)
@@ -268,8 +277,8 @@ class _Source:
             before = np.concatenate([[0], np.cumsum(count)[:-1]])
             self.order = np.repeat(moved - before, count) + np.arange(int(count.sum()))
 
-    def read(self, name) -> np.ndarray:
-        """The study's rows of a column, float64; NaN where the log has no such metric."""
+    def read(self, name: str) -> np.ndarray:
+        """The study's rows of a column, float64; NaN where the log does not have it."""
         if name not in self.table.columns:
             return np.full(int(self.counts.sum()), np.nan)
         parts = [np.asarray(self.table.read_rows(name, *ends)) for ends in self.ranges]
@@ -280,8 +289,18 @@ class _Source:
         return values
 
 
-def _sources(table, rows) -> list[_Source]:
-    """For each study of a log where its evaluations lie."""
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The trials of a study in one log: ``own`` are their rows."""
+
+    path: str
+    rows: _TrialRows
+    own: np.ndarray
+    source: _Source
+
+
+def _sources(table: Table, rows: _TrialRows) -> list[_Source]:
+    """For each study of a log, where its evaluations are."""
     ids, first, count = _stretches(table)
     by_id = np.argsort(rows.id)
     at = np.searchsorted(rows.id[by_id], ids).clip(max=max(len(by_id) - 1, 0))
@@ -297,28 +316,28 @@ def _sources(table, rows) -> list[_Source]:
             for own, begin, end in zip(rows.of_studies, ends[:-1], ends[1:])]
 
 
-def _stretches(table):
-    """(trial id, first row, rows) of each stretch of /evaluations that is of one trial."""
+def _stretches(table: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(trial ids, first rows, row counts) of the stretches of consecutive rows of one trial in /evaluations."""
     ids, starts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for first in range(0, table.rows, BLOCK_ROWS):
-        trial = np.asarray(table.read_rows("trial", first, min(first + BLOCK_ROWS, table.rows)))
+    for begin in range(0, table.rows, BLOCK_ROWS):
+        trial = np.asarray(table.read_rows("trial", begin, min(begin + BLOCK_ROWS, table.rows)))
         at = np.concatenate([[0], np.flatnonzero(trial[1:] != trial[:-1]) + 1])
         ids.append(trial[at])
-        starts.append(at + first)
+        starts.append(at + begin)
     first = np.concatenate(starts)
     return np.concatenate(ids), first, np.diff(first, append=table.rows)
 
 
 class _Kept:
-    """Columns that were read, the latest used of them, up to KEPT_BYTES or KEPT_COLUMNS."""
+    """The most recently used columns, up to KEPT_BYTES or KEPT_COLUMNS."""
 
-    def __init__(self):
-        self.columns: OrderedDict = OrderedDict()
+    def __init__(self) -> None:
+        self.columns: OrderedDict[Hashable, np.ndarray] = OrderedDict()
         self.bytes = 0
         self.lock = threading.Lock()
 
-    def get(self, key, read):
-        """The column of the key, read where it is not kept."""
+    def get(self, key: Hashable, read: Callable[[], np.ndarray]) -> np.ndarray:
+        """The column of the key; read unless cached."""
         with self.lock:
             if key in self.columns:
                 self.columns.move_to_end(key)
@@ -336,17 +355,16 @@ class _Kept:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """How each trial of a study fared against a target: arrays of shape (trials,).
+    """Each trial of a study measured against a target: arrays of shape (trials,).
 
     steps      done at the first evaluation that meets it; inf: never (censored at last_step)
-    before     steps at the evaluation before, at which the metric was measured and did not meet; 0 where there was
-               none; NaN where it never met
-    last_step  at the trial's last evaluation; 0 without any
+    before     steps at the last evaluation before that measured the metric; 0: there was none; NaN: never met
+    last_step  at the trial's last evaluation; 0: there was none
     row        of the evaluation that meets it; -1: never
     """
 
     study: Study
-    target: object
+    target: Target
     steps: np.ndarray
     before: np.ndarray
     last_step: np.ndarray
@@ -354,27 +372,27 @@ class Outcomes:
 
     @property
     def met(self) -> np.ndarray:
-        """Whether each trial met it."""
+        """Whether each trial met the target."""
         return self.row >= 0
 
     @cached_property
     def seconds(self) -> np.ndarray:
-        """Spent in those steps, evaluation left out; inf: never met, NaN: not measured."""
-        return _taken(self.study.evaluations.read("train_seconds"), self.row, np.inf)
+        """Spent in those steps, without evaluation; inf: never met, NaN: not measured."""
+        return _take(self.study.evaluations.read("train_seconds"), self.row, np.inf)
 
 
-def outcomes(study: Study, target) -> Outcomes:
-    """Each trial held against a target, see Target.met_by: NaN never meets. KeyError without its metric."""
+def outcomes(study: Study, target: Target) -> Outcomes:
+    """Each trial measured against a target, see Target.met_by: NaN never meets. KeyError without its metric."""
     evaluations = study.evaluations
     values, step = evaluations.read(target.column), evaluations.read("step")
     row = _first_in_trial(target.met_by(values), evaluations.first)
     before = row - 1
-    while (gaps := np.flatnonzero((before >= evaluations.first[:-1]) & np.isnan(_taken(values, before)))).size:
-        before[gaps] -= 1                   # not measured there
+    while (gaps := np.flatnonzero((before >= evaluations.first[:-1]) & np.isnan(_take(values, before)))).size:
+        before[gaps] -= 1                   # the metric was not measured there
     before[(row >= 0) & (before < evaluations.first[:-1])] = -1
-    before = np.where(row >= 0, _taken(step, before, 0.0), np.nan)
+    before = np.where(row >= 0, _take(step, before, 0.0), np.nan)
     last = np.where(evaluations.counts > 0, evaluations.first[1:] - 1, -1)
-    return Outcomes(study, target, _taken(step, row, np.inf), before, _taken(step, last, 0.0), row)
+    return Outcomes(study, target, _take(step, row, np.inf), before, _take(step, last, 0.0), row)
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,9 +404,9 @@ class Best:
 
 
 def best_metric(study: Study, column: str, minimizes: bool, most: float = np.inf, along: str = "step") -> Best:
-    """The best that each trial measured in at most so many steps, NaN apart. KeyError without the metric.
+    """The best value of each trial up to ``most`` steps, ignoring NaN. KeyError without the metric.
 
-    along   "step", "examples" or "train_seconds": what ``most`` is of
+    along   the unit of ``most``: "step", "examples" or "train_seconds"
     """
     evaluations = study.evaluations
     values = evaluations.read(column)
@@ -396,11 +414,11 @@ def best_metric(study: Study, column: str, minimizes: bool, most: float = np.inf
         values = np.where(evaluations.read(along) <= most, values, np.nan)
     best = best_values(evaluations, values, minimizes)
     row = _first_in_trial(values == np.repeat(best, evaluations.counts), evaluations.first)
-    return Best(best, _taken(evaluations.read("step"), row))
+    return Best(best, _take(evaluations.read("step"), row))
 
 
 def best_values(evaluations: Evaluations, values: np.ndarray, minimizes: bool) -> np.ndarray:
-    """The best of each trial's values (one a row of the evaluations), NaN apart; NaN: none."""
+    """The best of each trial's values (one per row of the evaluations), ignoring NaN; NaN: none."""
     best = np.full(len(evaluations.counts), np.nan)
     some = evaluations.counts > 0
     if some.any():
@@ -410,12 +428,13 @@ def best_values(evaluations: Evaluations, values: np.ndarray, minimizes: bool) -
 
 @dataclass(frozen=True, eq=False)
 class Envelope:
-    """The fewest steps at which any trial had reached a value, for every value: the Pareto points, easy to strict.
+    """The fewest steps at which any trial reached each value: the Pareto points, from easy to strict. Arrays of shape
+    (points,).
 
-    value   arrays of shape (points,): strictly better from each to the next
-    step    strictly more from each to the next, unless the envelope is along something else
-    trial   index into the study, the first of those that measured the value there
-    along   what is strictly more from each to the next: the steps, or the seconds or examples
+    value   each strictly better than the one before
+    step    strictly increasing, unless the envelope is along something else
+    trial   index into the study: the first trial with that value there
+    along   strictly increasing: the steps, seconds or examples
     """
 
     value: np.ndarray
@@ -426,10 +445,10 @@ class Envelope:
 
 def envelope(study: Study, column: str, minimizes: bool, among: np.ndarray | None = None,
              along: str = "step") -> Envelope:
-    """The envelope of a metric over a study's trials, NaN apart. KeyError without the metric.
+    """The envelope of a metric over a study's trials, ignoring NaN. KeyError without the metric.
 
-    among   bool, shape (trials,): which trials; by default the COMPLETE ones but for repeats of a winner
-    along   "step", "examples" or "train_seconds": what the fewest are wanted of
+    among   bool, shape (trials,): which trials; by default the COMPLETE ones without repeats of a winner
+    along   what to minimize: "step", "examples" or "train_seconds"
     """
     evaluations = study.evaluations
     values, x = evaluations.read(column), evaluations.read(along)
@@ -439,7 +458,7 @@ def envelope(study: Study, column: str, minimizes: bool, among: np.ndarray | Non
 
 def envelope_of(evaluations: Evaluations, values: np.ndarray, x: np.ndarray, minimizes: bool,
                 rows: np.ndarray) -> Envelope:
-    """The envelope of the values along x, columns of the evaluations, over some of their rows, see ``promising``."""
+    """The envelope of the values along x, both columns of the evaluations, over some of the rows; see ``promising``."""
     cost = values[rows] if minimizes else -values[rows]
     order = np.lexsort((cost, x[rows]))                 # stable: equals stay in order of trials
     rows, best = rows[order], np.minimum.accumulate(cost[order])
@@ -449,10 +468,9 @@ def envelope_of(evaluations: Evaluations, values: np.ndarray, x: np.ndarray, min
 
 def promising(evaluations: Evaluations, values: np.ndarray, x: np.ndarray, minimizes: bool,
               among: np.ndarray) -> np.ndarray:
-    """The rows of these trials but for most of those with a worse value than one with a smaller x: the earliest row
-    beyond any goal is there, and a sort of them is quick.
+    """The rows of these trials that may be points of an envelope: few enough to sort quickly.
 
-    x is cut in equal bins; what is worse than the best of all bins before a row's own is no point of an envelope.
+    x is split into equal bins; a row that is worse than the best of all earlier bins is left out.
     """
     rows = np.flatnonzero(np.repeat(among, evaluations.counts) & ~np.isnan(values) & ~np.isnan(x))
     cost, bins = values[rows] if minimizes else -values[rows], x[rows]
@@ -466,15 +484,15 @@ def promising(evaluations: Evaluations, values: np.ndarray, x: np.ndarray, minim
     return rows[cost <= np.minimum.accumulate(best)[bins]]
 
 
-def _first_in_trial(chosen, first):
-    """The first row of each trial that is chosen; -1: none. chosen: bool, shape (rows,)."""
+def _first_in_trial(chosen: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """The first chosen row of each trial; -1: none. chosen: bool, shape (rows,)."""
     rows = np.append(np.flatnonzero(chosen), len(chosen))
     found = rows[np.searchsorted(rows, first[:-1])]
     return np.where(found < first[1:], found, -1)
 
 
-def _taken(values, rows, missing=np.nan):
-    """values[rows], and ``missing`` where there is no row."""
+def _take(values: np.ndarray, rows: np.ndarray, missing: float = np.nan) -> np.ndarray:
+    """values[rows], or ``missing`` where the row is -1."""
     found = np.full(len(rows), missing)
     found[rows >= 0] = values[rows[rows >= 0]]
     return found

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ..analysis.base_rates import BaseRates, values_told
+from ..analysis.base_rates import BaseRates, value_range
 from ..analysis.budgets import DIVERGED, SHORT, BestUnder
 from ..formatting.numbers import capital, number
 from . import words
@@ -115,7 +115,7 @@ def base_rate_figure(*maps: BaseRates | None, title="", name="base-rates") -> Fi
     if not maps:
         return None
     metric = words.metric_name(maps[0].column)
-    scale = _Scale(*values_told(maps))
+    scale = _Scale(*value_range(maps))
 
     def draw(axes):
         axes = axes if len(maps) > 1 else [axes]

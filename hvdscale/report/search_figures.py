@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MOMENTUM, REACHED, STOPPED, BestOfTrials,
-                                    best_points, searched, space_of)
+                                    best_points, many_valued, space_of)
 from ..analysis.regimes import USEFUL_WITHIN
 from ..formatting.numbers import counted, exact, percent
 from .drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Figure, arrows_of, decimal_ticks,
@@ -166,7 +166,7 @@ def counted_epochs(epochs) -> str:
 
 def second(curve, x=LEARNING_RATE) -> str | None:
     """The metaparameter to go with the one on the x axis: the momentum where it was searched; None: there is none."""
-    names = [name for name in searched([point.study for point in curve.points]) if name != x]
+    names = [name for name in many_valued([point.study for point in curve.points]) if name != x]
     return MOMENTUM if MOMENTUM in names else names[0] if names else None
 
 

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.base_rates import base_rates_of, both_readings, values_told
+from hvdscale.analysis.base_rates import base_rates_of, both_readings, value_range
 from hvdscale.analysis.budgets import DIVERGED, MEASURED, SHORT, Budget
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
@@ -93,7 +93,7 @@ def test_without_the_size_of_an_epoch_only_the_reading_by_steps_is_there():
 
 def test_the_best_value_of_maps_and_the_worst_that_is_told_apart():
     found = mapped(*[ran(id, 10, 0.1, [0.9, error]) for id, error in enumerate((0.1, 0.2, 0.3, 0.4, 0.8))])
-    assert values_told([found]) == values_told([found, found]) == pytest.approx((0.1, 0.4))
+    assert value_range([found]) == value_range([found, found]) == pytest.approx((0.1, 0.4))
     found = base_rates_of(studies_of([logged(*[ran(id, 10, 0.1, [0.0, one]) for id, one in enumerate(
         (0.1, 0.2, 0.3, 0.4, 0.8))])]), COLUMN, False)
-    assert values_told([found]) == pytest.approx((0.8, 0.2))
+    assert value_range([found]) == pytest.approx((0.8, 0.2))

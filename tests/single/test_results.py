@@ -6,7 +6,7 @@ import pytest
 
 from hvdscale.analysis.budgets import Budget
 from hvdscale.analysis.metric_direction import better, check_direction
-from hvdscale.analysis.results import best_measurements, published, results_of, searched, steps_to_result
+from hvdscale.analysis.results import best_measurements, published, results_of, steps_to_result
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
@@ -126,7 +126,7 @@ def test_a_goal_that_is_just_reached_is_not_beyond_it():
 def test_a_pruned_trial_that_met_an_easier_target_counts_in_ours_alone():
     study, = studies_of([studied(drawn(0, 700), drawn(1, easier=200, pruned=300))])
     easier = Target.parse("val/error<0.2")
-    ours, theirs = steps_to_result(study, easier, searched(study)), steps_to_result(study, easier, published(study))
+    ours, theirs = steps_to_result(study, easier, study.searched), steps_to_result(study, easier, published(study))
     assert (ours.steps, ours.before, ours.trials, ours.pruned) == (200, 100, 2, 1)
     assert (theirs.steps, theirs.before, theirs.trials, theirs.pruned) == (700, 600, 1, 0)
 
