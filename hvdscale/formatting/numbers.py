@@ -88,6 +88,11 @@ def _end(value, digits, write):
     return number(value, digits, thousands=1e4)
 
 
+def finite(value):
+    """A number as JSON can hold it, which knows neither NaN nor infinity; None for those."""
+    return None if value is None or isinstance(value, float) and not math.isfinite(value) else value
+
+
 def unit_of(seconds):
     """(its seconds, its name) of the unit to write a time in."""
     return next((size, name) for size, name, least in UNITS if abs(seconds) >= least * size)

@@ -25,6 +25,7 @@ class Heading:
     title: str
     short: str = ""             # where the full one is too wide
     scaled: bool = False        # its intervals are another column's, times a known factor
+    spare: bool = False         # follows from other columns
 
 
 def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
@@ -90,6 +91,29 @@ class TextTable:
         at = gains.index(max(gains))
         if gains[at] > 0:
             self.cells[at] = tried[at]
+
+
+def on_one_line(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: int) -> list[str] | None:
+    """The same with each interval behind its value; spare columns are left out where they would make it too wide.
+
+    Returns None where it is wider than ``width`` even so.
+    """
+    for kept in (range(len(headings)), [at for at, heading in enumerate(headings) if not heading.spare]):
+        columns = [_joined([row[at] for row in rows]) for at in kept]
+        table = TextTable([headings[at] for at in kept], list(zip(*columns)))
+        if table.width > width:
+            table._shorten()
+        if table.width <= width:
+            return table.lines()
+    return None
+
+
+def _joined(entries):
+    """Entries of a column, in each its lines side by side: the first ends where the others' do, the rest starts."""
+    parts = [entry.partition("\n")[::2] for entry in entries]
+    ends = max((len(value) for value, _ in parts), default=0)
+    rest = max((len(below) for _, below in parts), default=0)
+    return [f"{value:>{ends}} {below:<{rest}}" if rest else value for value, below in parts]
 
 
 def _wrapped(title):

@@ -33,7 +33,7 @@ def budgets_table(found) -> Table | None:
                          *map(best_cell, points)), keys, ()))
     title = f"Best {metric_name(found.column)} under a budget"
     return Table(f"budgets-{found.column.replace('/', '-')}", title, columns,
-                 tuple(rows), notes(found))
+                 tuple(rows), notes(found), warnings=warnings(found))
 
 
 def trials_table(found) -> Table | None:
@@ -53,7 +53,8 @@ def trials_table(found) -> Table | None:
         Cell(_trial(point)), Cell(f"{point.short:,}", point.short), _of_n(point, 4), _of_n(point, 2)), point.keys, ())
         for budget, points in zip(found.budgets, found.rows) for point in points)
     return Table(f"budget-trials-{found.column.replace('/', '-')}",
-                 f"Trials behind the best {metric_name(found.column)} under a budget", columns, rows, notes(found))
+                 f"Trials behind the best {metric_name(found.column)} under a budget", columns, rows, notes(found),
+                 warnings=warnings(found))
 
 
 def budgets_said(found) -> tuple[str, ...]:
@@ -99,9 +100,14 @@ def at_batches(batches, points) -> str:
 
 
 def notes(found) -> tuple[str, ...]:
-    """What must be known to read the tables."""
-    said = [f"Under a value: the {found.confidence:.0%} interval of the median best of so many trials: what another "
-            "search of the same size would find."]
+    """How to read the tables."""
+    return (f"Intervals: {found.confidence:.0%}, of the median best of so many trials: what another search of the same "
+            "size would find.",)
+
+
+def warnings(found) -> tuple[str, ...]:
+    """Of the tables: trials that ended early, and batches with more trials than others."""
+    said = []
     if any(point.best_is_short for points in found.rows for point in points):
         ends = ends_said(best_ends([point for points in found.rows for point in points]))
         said.append(f"{MARK} of a trial that ended before the budget was spent, {ends}: with all of it, it might have "

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from .. import __version__
 from ..analysis.compare import BEST, OK, REGRESSION, SECONDS, STEPS, UNTOLD, ComparedCell, Comparison, Test
 from ..analysis.pooled_variance import SPEED
-from ..formatting.numbers import NARROWEST, counted, listed, number, percent, ratio, span, whole
+from ..formatting.numbers import NARROWEST, counted, finite, listed, number, percent, ratio, span, whole
 from .differences import how_they_differ
-from .tables import WIDTH, Cell, Column, Row, Table, as_values, finite, keys_of
+from .tables import WIDTH, Cell, Column, Row, Table, as_values, keys_of
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
 GOALS = (STEPS, SECONDS)        # measured up to the target

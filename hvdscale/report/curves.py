@@ -9,7 +9,7 @@ import math
 from ..analysis.critical_batch_fit import CriticalBatchFit
 from ..analysis.curves import Curve
 from ..formatting.numbers import listed, number, span, whole
-from .regimes import BIAS_NOTE
+from .regimes import BIAS_NOTE, meanings_said
 from .search import best_of_each, best_of_interval
 from .tables import BATCH, EXAMPLES, PERFECT, SHALLUE, Cell, Column, Row, Table, interval_of
 
@@ -42,13 +42,12 @@ def curve_table(curve: Curve | None) -> Table | None:
                  for point, perfect in zip(curve.points, curve.regimes.perfect))
     lost = [f"{point.global_batch:,} ({point.met_before_diverging:,})" for point in curve.points
             if point.met_before_diverging]
-    notes = [f"Under a value: {best_of_interval(curve.confidence)}"]
-    if len(curve.points) > 2:
-        notes.append(BIAS_NOTE)
-    if lost:
-        notes.append(f"Trials that met the target and diverged later are in no estimate: batch {listed(lost)}.")
+    regimes = curve.regimes
+    notes = (f"Intervals: {best_of_interval(curve.confidence)}",
+             *meanings_said(regimes.perfect_within, regimes.useful_within), *[BIAS_NOTE] * (len(curve.points) > 2))
+    warnings = (f"Met the target and diverged later, in no estimate: trials at batch {listed(lost)}.",) * bool(lost)
     return Table("curve", f"By global batch: {curve.target} ({best_of_each(curve.confidence)})",
-                 (BATCH, MET, BEST_OF, STEPS, EXAMPLES, PERFECT), rows, tuple(notes))
+                 (BATCH, MET, BEST_OF, STEPS, EXAMPLES, PERFECT), rows, notes, warnings=warnings)
 
 
 def _met(point):

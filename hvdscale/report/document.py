@@ -17,7 +17,7 @@ from ..analysis.step_time import StepTimes, timings_of
 from ..analysis.steps_curve import points_of, steps_curve
 from ..analysis.target_slider import explore
 from ..analysis.worker_plan import Request, plan_of
-from ..formatting.numbers import counted
+from ..formatting.numbers import counted, finite
 from ..formatting.progress import quiet
 from ..target import Target
 from . import words
@@ -25,16 +25,19 @@ from .curves import fit_table
 from .drawing import Figure
 from .figures import figures_of
 from .file_names import section_name, slug, unique
+from .findings import VERDICT, Finding, finding_of, sentences_of
 from .noise_words import noise_against_table, noise_said
 from .page.interactive import Explorer, explorer_of
-from .plan.words import crowded_said, picks_said
+from .plan.words import cautions, verdict
 from .search import lines
 from .search_tables import tables_of_searches
 from .studies import (About, Asked, View, are_searched, chapters_of, own_targets, paper_targets, tells, view_of,
                       view_without_target)
-from .tables import Table, as_values, finite, keys_of, tables_of, trial_list
+from .tables import Table, as_values, keys_of, tables_of, trial_list
 
-PLANNED = "Costs are in worker-hours; hvdscale-plan holds other worker counts, batches and prices against these."
+PLANNED = ("Costs are in worker-hours. The gain ends at the knee, the worker count with the least cost x time. How "
+           "sure: the share of draws from the intervals in which it is so. hvdscale-plan compares other worker counts, "
+           "batches and prices.")
 MOST_RULED = 20_000                 # trials, beyond which what learning-rate rules cost is left out
 BEST = "Best measured"
 NO_BUDGETS = "--budget plays no part here: it shows the best trial of a search, and these are repeats of one setting."
@@ -54,18 +57,25 @@ class LogFacts:
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """A workload held against one target, in words, tables and figures."""
+    """A workload held against one target: a verdict, a table, findings, then the other tables and the figures."""
 
     section: Section | None         # None: of more evaluations than trials are made of one by one
     target: Target | None
     slug: str                       # for file names and anchors
     title: str
-    summary: tuple[str, ...]
-    left_out: tuple[str, ...]
+    verdict: tuple[str, ...]        # at most VERDICT sentences
+    findings: tuple[Finding, ...]
+    left_out: tuple[str, ...]       # warnings: what is in no estimate, and what speaks against the verdict
     tables: tuple[Table, ...]
     details: tuple[Table, ...]      # tables for files only
     find: Callable[[], tuple[Figure, ...]]                      # makes the figures, while the logs are open
     explore: Callable[[], Explorer | None] = lambda: None       # likewise
+    notes: tuple[str, ...] = ()     # how to read the verdict, and what was run
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """The whole in sentences."""
+        return (*self.verdict, *sentences_of(self.findings), *self.notes)
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
@@ -103,6 +113,17 @@ class Document:
         """(slug, target, what has its tables, details and figures) of every page and chapter."""
         found = [(page.slug, page.target, page) for _, pages in self.pages for page in pages]
         return found + [(chapter.slug, None, chapter.view) for chapter in self.chapters]
+
+    @property
+    def how_to_read(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """(what it is about, notes) of each page and table, every note once."""
+        said, found = set(), {}
+        for _, _, shown in self.shown:
+            for about, notes in (("Verdict", getattr(shown, "notes", ())), *(
+                    (table.title.partition(":")[0], table.notes) for table in shown.tables)):
+                found.setdefault(about, []).extend(note for note in notes if note not in said)
+                said.update(notes)
+        return tuple((about, tuple(notes)) for about, notes in found.items() if notes)
 
     @property
     def title(self):
@@ -194,7 +215,7 @@ def _pages_without_target(studies, targets, options, asked, taken):
     view = View() if targets else view_without_target(studies, options, asked)
     if not view.tables:
         return ()
-    return (Page(None, None, _slug(studies[0].workload, None, taken), BEST, view.summary, (), view.tables,
+    return (Page(None, None, _slug(studies[0].workload, None, taken), BEST, *_split(view.findings), (), view.tables,
                  view.details, tuple),)
 
 
@@ -205,7 +226,7 @@ def _page_of_studies(about, taken, tell):
     def explorer():
         return explorer_of(explore(about.studies, about.target), are_searched(about.studies), about.options.confidence)
     return Page(None, about.target, _slug(about.studies[0].workload, about.target, taken), str(about.target),
-                view.summary, (), view.tables, view.details, lambda: view.figures,
+                *_split(view.findings), (), view.tables, view.details, lambda: view.figures,
                 explorer if about.first else lambda: None)          # one slider serves all targets of a metric
 
 
@@ -252,11 +273,19 @@ def _explorer(section, studies):
     return explorer_of(explored, searched, section.options.confidence)
 
 
-def _recommended(section):
-    """How many workers to take of the counts that were run, in words."""
+def _plan(section):
+    """How many workers to take of the counts that were run; None where there is no choice."""
     plan_at = _planner(section, lambda target: section) if section.target else None
     plan = plan_at and plan_at(section.target)
-    return (*picks_said(plan), *crowded_said(plan.times.timings), PLANNED) if plan and len(plan.eligible) > 1 else ()
+    return plan if plan and len(plan.eligible) > 1 else None
+
+
+def _split(findings, verdict=()):
+    """(verdict, findings) of what was found; without a verdict of its own the first findings are it."""
+    if verdict or not findings:
+        return verdict, findings
+    return (tuple(one.said for one in findings[:VERDICT]),
+            (*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more)))
 
 
 def _planner(section, held):
@@ -293,14 +322,17 @@ def as_json(document: Document, figures: bool = True) -> dict:
             "dataset": group.workload.dataset, "model": group.workload.model, "model_args": group.workload.model_args,
             "optimizer": group.workload.optimizer, "train_examples": group.workload.train_examples,
             "sections": [_section_values(page, figures) for page in pages]} for group, pages in document.pages],
-        "chapters": [{"title": one.title, "summary": one.view.summary, **_shown_values(one.slug, one.view)}
+        "how_to_read": [{"about": about, "notes": notes} for about, notes in document.how_to_read],
+        "chapters": [{"title": one.title, "summary": one.view.summary,
+                      "findings": [found.values() for found in one.view.findings], **_shown_values(one.slug, one.view)}
                      for one in document.chapters],
     }
 
 
 def _section_values(page, figures):
     values = {
-        "target": str(page.target) if page.target else None, "summary": page.summary, "left_out": page.left_out,
+        "target": str(page.target) if page.target else None, "summary": page.summary, "verdict": page.verdict,
+        "findings": [one.values() for one in page.findings], "left_out": page.left_out,
         **_shown_values(page.slug, page, figures)}
     if page.section:
         options, searches = page.section.options, [_search_values(search) for search in page.section.searches]
@@ -355,12 +387,14 @@ def _page(section, about, studies, asked, taken, explore):
     view = view_of(about) if about else _of_repeats(section, asked)
     if section.target is None and are_searched(studies):
         title, view = BEST, view_without_target(studies, section.options, asked)
-    said, tables = (), ()
+    plan, found, tables, notes = _plan(section), (), (), ()
     if section.searches or not about:       # studies from elsewhere: what repeats of one setting would say is untrue
-        said, tables = words.summary(section), (*tables_of(section), *tables_of_searches(section.searches))
+        found, notes = words.findings(section, planned=bool(plan)), words.schedules(section)
+        tables = (*tables_of(section), *tables_of_searches(section.searches))
     return Page(section, section.target, _slug(section.workload, section.target, taken), title,
-                (*_recommended(section), *said, *view.summary), words.left_out(section), (*tables, *view.tables),
-                view.details, partial(_figures, view, section), explore)
+                *_split((*found, *view.findings), verdict(plan) if plan else ()),
+                (*(cautions(plan) if plan else ()), *words.left_out(section)), (*tables, *view.tables), view.details,
+                partial(_figures, view, section), explore, (PLANNED,) * bool(plan) + notes)
 
 
 def _of_repeats(section, asked):
@@ -369,7 +403,7 @@ def _of_repeats(section, asked):
     noise = [(cell.global_batch, noise, keys_of(cell)) for cell, noise in section.noise] if fit else ()
     found = noise_against(section.workload, section.target, noise, fit and fit.b_crit)
     fitted = fit_table(fit, section.target, [run.trial.key for cell in section.cells for run in cell.runs])
-    return View((*noise_said(found), *([NO_BUDGETS] if asked.budgets else [])),
+    return View((*finding_of(noise_said(found)), *([Finding(NO_BUDGETS)] if asked.budgets else [])),
                 details=tuple(table for table in (fitted, noise_against_table(found)) if table))
 
 

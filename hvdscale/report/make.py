@@ -1,4 +1,4 @@
-"""From logs to a report: on screen what was found, then the tables; then the files.
+"""From logs to a report: on screen the verdict, the tables and how to read them; then the files.
 
     make(["runs"], targets=[Target.parse("val/error<0.01")], out="report")
 """
@@ -26,9 +26,12 @@ from ..system.files import write_whole
 from ..target import Target
 from .document import MOST_EVALUATIONS, MOST_RULED, Document, as_json, document_of, document_of_studies, facts_of
 from .file_names import LONGEST_FILE, cut
+from .findings import MOST
 from .studies import Asked
-from .tables import WIDTH, as_csv, as_text
+from .tables import WIDTH, as_csv, as_short_text
 
+LEFT_OUT = ("Tables. Columns that follow from others are left out of a table that would be too wide; the files of "
+            "--out have them.")
 NO_TARGET = "The logs have no target; --target 'val/error<0.01' holds their trials against one."
 FORMATS = ("html", "json", "csv", "svg", "png")
 
@@ -150,28 +153,55 @@ def _refuse_outer(path, most=8):
 
 
 def on_screen(document: Document):
-    """The report as pieces of plain text: what the tables say first, then the tables."""
+    """The report as pieces of plain text: verdict, main table, findings and other tables; at the end how to read them.
+    """
     for message in document.skipped:
         yield f"skipped: {message}\n"
     for note in document.notes:
         yield fill(note, WIDTH) + "\n"
     for group, pages in document.pages:
-        yield _titled(str(group.workload))
+        title = _titled(str(group.workload))
         for page in pages:
-            if page.summary or page.left_out:
-                yield "\n".join(fill(said, WIDTH) for said in (*page.summary, *page.left_out)) + "\n"
-            yield from map(as_text, page.tables)
-            if not page.tables:
-                yield f"{page.title}: no trial has run to its end yet.\n"
+            yield from _page_text(page, title)
+            title = ""
         if not pages:
-            yield "No trial tells of a target.\n"
+            yield f"{title}No trial tells of a target.\n"
+    for chapter in document.chapters:
+        if chapter.view.findings or chapter.view.tables:
+            yield _titled(chapter.title) + _lines(chapter.view.summary)
+            yield from (as_short_text(table, table.warnings) for table in chapter.view.tables)
+    if document.how_to_read:
+        yield _titled("How to read this") + _lines(
+            [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), LEFT_OUT])
     if all(page.target is None for _, pages in document.pages for page in pages):
         yield f"{NO_TARGET}\n"
-    for chapter in document.chapters:
-        if chapter.view.summary or chapter.view.tables:
-            yield _titled(chapter.title)
-            yield "\n".join(fill(said, WIDTH) for said in chapter.view.summary) + "\n"
-            yield from map(as_text, chapter.view.tables)
+
+
+def _page_text(page, title):
+    """Verdict, main table, findings, other tables; a warning stands once, where it is first due."""
+    verdict = title + "".join(f"{fill(said, WIDTH)}\n" for said in page.verdict)
+    if verdict:
+        yield verdict
+    said = set()
+    for at, table in enumerate(page.tables):
+        warnings = (*table.warnings, *(() if at else page.left_out))
+        yield as_short_text(table, [warning for warning in warnings if warning not in said])
+        said.update(warnings)
+        if not at:
+            yield from _findings_text(page.findings)
+    if not page.tables:
+        yield _lines([f"{page.title}: no trial has run to its end yet.", *page.left_out])
+
+
+def _findings_text(findings):
+    more = [f"{len(findings) - MOST} more, in report.html and report.json of --out."] * (len(findings) > MOST)
+    if findings:
+        yield _lines([*(one.said for one in findings[:MOST]), *more])
+
+
+def _lines(sentences):
+    """Each on a line of its own, indented where it takes more."""
+    return "\n".join(fill(said, WIDTH, initial_indent="- ", subsequent_indent="  ") for said in sentences) + "\n"
 
 
 def _titled(title):

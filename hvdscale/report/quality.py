@@ -114,9 +114,9 @@ def quality_table(found, apart=False) -> Table | None:
         Cell(f"{point.global_batch:,}", point.global_batch), Cell(f"{point.feasible:,}", point.feasible),
         best_cell(point), Cell(number(best[at]), float(best[at])) if at in best else Cell("n/a", math.nan),
         Cell(f"{point.short:,}", point.short)), point.keys, ()) for at, point in enumerate(found.points))
-    notes = (f"Under a value: its {found.confidence:.0%} interval.",) + (
-        (f"{MARK} of a trial that ended before the budget was spent: it might have been better.",)
-        if any(point.best_is_short for point in found.points) else ())
+    warnings = (f"{MARK} of a trial that ended before the budget was spent: it might have been better.",) * any(
+        point.best_is_short for point in found.points)
     own = f"-{found.budget}".replace(" ", "-").replace(",", "") if apart else ""
     return Table(f"quality-{found.column.replace('/', '-')}{own}", "Solution quality by batch: best "
-                 f"{metric_name(found.column)}{_within(found)}", columns, rows, notes)
+                 f"{metric_name(found.column)}{_within(found)}", columns, rows,
+                 (f"Intervals: {found.confidence:.0%}.",), warnings=warnings)

@@ -1,6 +1,6 @@
 """What is said of the regimes of a curve of steps to target by global batch.
 
-    print(*curve_said(curve), sep="\\n")
+    print(*sentences_of(curve_findings(curve)), sep="\\n")
 """
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ from ..analysis.curves import Curve
 from ..analysis.intervals import Estimate
 from ..analysis.regimes import BatchEstimate, Regimes
 from ..formatting.numbers import counted, listed, number, percent, span, spread, whole
+from .findings import Finding, finding_of
 
 BIAS_NOTE = ("On average the end of perfect scaling comes out a quarter to a half of a doubling low and the maximum "
              "useful batch as much high: both compare with the smallest of several noisy values.")
 LACKING = 0.05          # p-value of the lack-of-fit test from which on down it is said
 
 
-def curve_said(curve: Curve) -> tuple[str, ...]:
+def meanings_said(perfect_within: float, useful_within: float) -> tuple[str, ...]:
+    """What is called perfect and useful."""
+    return (f"Perfect scaling: batch x steps within {percent(perfect_within)} of the smallest. Maximum useful batch: "
+            f"the smallest with steps within {percent(useful_within)} of the fewest.",)
+
+
+def curve_findings(curve: Curve) -> tuple[Finding, ...]:
     """The regimes of a curve of searches; nothing where fewer than two batches were run, or none met."""
     counts = {point.global_batch: point.trials for point in curve.points if point.trials}
     extrapolated = [point.global_batch for point in curve.points if point.steps.extrapolated]
-    return (*regimes_said(curve.regimes, curve.batches, [point.steps for point in curve.points],
-                          [point.met > 0 for point in curve.points]),
-            *trials_said(curve.n, counts, curve.left_out, extrapolated))
+    return (*regimes_found(curve.regimes, curve.batches, [point.steps for point in curve.points],
+                           [point.met > 0 for point in curve.points]),
+            *map(Finding, trials_said(curve.n, counts, curve.left_out, extrapolated)))
 
 
 def trials_said(n: int | None, counts: Mapping[int, int], left_out: Sequence[tuple[int, int]],
@@ -38,8 +45,8 @@ def trials_said(n: int | None, counts: Mapping[int, int], left_out: Sequence[tup
     if counts and max(counts.values()) > n:
         fewest = [f"{batch:,}" for batch, count in counts.items() if count == n]
         why = f", as batch {listed(fewest)} has no more" if fewest and not left_out else ""
-        said.append(f"Every batch is compared at the median best of {counted(n, 'trial')}{why}; the searches have "
-                    f"{spread(counts.values())}. The best of more trials takes fewer steps.")
+        said.append(f"Batches compared at the median best of {counted(n, 'trial')}{why}; the searches have "
+                    f"{spread(counts.values())}.")
         if fewest and not left_out and n < max(counts.values()) / 2:
             said.append("--trials N compares at N trials and leaves out batches with fewer.")
     if left_out:
@@ -52,20 +59,21 @@ def trials_said(n: int | None, counts: Mapping[int, int], left_out: Sequence[tup
     return tuple(said)
 
 
-def regimes_said(regimes: Regimes | None, batches: Sequence[int], estimates: Sequence[Estimate],
-                 any_met: Sequence[bool]) -> tuple[str, ...]:
+def regimes_found(regimes: Regimes | None, batches: Sequence[int], estimates: Sequence[Estimate],
+                  any_met: Sequence[bool]) -> tuple[Finding, ...]:
     """The regimes at these batches, smallest first.
 
     any_met  whether some run of a batch met the target, though its estimate may not
     """
     untrained = [f"{batch:,}" for batch, one in zip(batches, estimates) if one.value == 0]
     if untrained:
-        return (f"The target is met before the first step at batch {listed(untrained)}: nothing can be told of how "
-                "steps scale with the batch. A stricter target would tell.",)
+        return (Finding(f"The target is met before the first step at batch {listed(untrained)}: nothing can be told of "
+                        "how steps scale with the batch. A stricter target would tell."),)
     if len(batches) < 2 or regimes is None or regimes.maximum_useful.value is None:
         return ()
-    return (_perfect_said(regimes, batches, estimates), _useful_said(regimes, batches, estimates, any_met),
-            *fit_said(regimes.fit))
+    return (Finding(_perfect_said(regimes, batches, estimates), (), regimes.perfect_until),
+            Finding(_useful_said(regimes, batches, estimates, any_met), (), regimes.maximum_useful),
+            *finding_of(fit_said(regimes.fit), regimes.fit and regimes.fit.b_crit))
 
 
 def batch_said(found: BatchEstimate) -> str:
@@ -82,15 +90,15 @@ def batch_said(found: BatchEstimate) -> str:
 
 
 def _perfect_said(regimes, batches, estimates):
-    until, meaning = regimes.perfect_until, f"batch x steps within {percent(regimes.perfect_within)} of the smallest"
+    until = regimes.perfect_until
     known = [(batch, inside) for batch, one, inside in zip(batches, estimates, regimes.perfect) if one.met]
     but = _unsteady_said(until, known)
     if until.value == batches[0]:
-        return f"No perfect scaling ({meaning}) beyond batch {batch_said(until)}: larger ones need more examples.{but}"
+        return f"No perfect scaling beyond batch {batch_said(until)}: larger ones need more examples{but}."
     if until.value == batches[-1]:
-        return f"Perfect scaling ({meaning}) up to the largest batch, {batch_said(until)}.{but}"
-    rest = "; diminishing returns from there" if known[-1][0] > until.value else ""
-    return f"Perfect scaling ({meaning}) up to batch {batch_said(until)}{rest}.{but}"
+        return f"Perfect scaling up to the largest, batch {batch_said(until)}{but}."
+    rest = "; diminishing returns beyond" if known[-1][0] > until.value else ""
+    return f"Perfect scaling up to batch {batch_said(until)}{rest}{but}."
 
 
 def _unsteady_said(until, known):
@@ -103,13 +111,13 @@ def _unsteady_said(until, known):
     back = [f"{batch:,}" for batch, inside in known if batch > until.value and inside]
     said = []
     if out:
-        why = f", which {'its interval allows' if len(out) == 1 else 'their intervals allow'}"
-        said.append(f"batch {listed(out)} {'needs' if len(out) == 1 else 'need'} more"
+        why = f", within {'its interval' if len(out) == 1 else 'their intervals'}"
+        said.append(f"{listed(out)} {'needs' if len(out) == 1 else 'need'} more"
                     + (why if until.known and first == known[0][0] else ""))
     if back:
-        said.append(f"batch {listed(back)} {'is' if len(back) == 1 else 'are'} within it again, beyond one that surely "
+        said.append(f"{listed(back)} {'is' if len(back) == 1 else 'are'} within it again, beyond one that surely "
                     "is not")
-    return f" Not steadily: {'; '.join(said)}." if said else ""
+    return f"; but {'; '.join(said)}" if said else ""
 
 
 def _useful_said(regimes, batches, estimates, any_met):
@@ -120,7 +128,7 @@ def _useful_said(regimes, batches, estimates, any_met):
     if any((1 + regimes.useful_within) * fewest >= one.value for one in estimates[:at] if one.met):
         return f"{said}the end of perfect scaling: steps still fall there."
     if where == batches[at]:
-        return f"{said}which took the fewest steps ({whole(fewest)}); {_larger(at, batches, estimates, any_met)}."
+        return f"{said}with the fewest steps ({whole(fewest)}); {_larger(at, batches, estimates, any_met)}."
     return (f"{said}whose {whole(estimates[at].value)} steps are within {percent(regimes.useful_within)} of the fewest "
             f"({whole(fewest)}, at batch {where:,}).")
 
@@ -128,7 +136,7 @@ def _useful_said(regimes, batches, estimates, any_met):
 def _larger(at, batches, estimates, any_met):
     """What is known of batches larger than this one."""
     if at == len(batches) - 1:
-        return "no larger one was run"
+        return "none larger was run"
     if any(one.met for one in estimates[at + 1:]):
         return "larger ones took no fewer"
     most = " in most runs" if any(any_met[at + 1:]) else ""
@@ -142,15 +150,15 @@ def fit_said(fit: CriticalBatchFit | None) -> tuple[str, ...]:
         return _left_out_said(fit)
     s_min, b_crit = fit.s_min, fit.b_crit
     if math.isinf(b_crit.high):
-        return (f"Critical batch (E_min / S_min): at least {number(b_crit.low, 2)}. These batches do not reach a "
-                "plateau, so S_min cannot be estimated.", *_left_out_said(fit))
+        return (f"Critical batch (E_min / S_min): at least {number(b_crit.low, 2)}; no plateau is reached, so S_min "
+                "cannot be estimated.", *_left_out_said(fit))
     if b_crit.low == 0:
-        return (f"Critical batch (E_min / S_min): at most {number(b_crit.high, 2)}. These batches do not reach perfect "
-                f"scaling. S_min: {as_fitted(s_min)} steps.", *_left_out_said(fit))
-    return (f"Critical batch (E_min / S_min): {as_fitted(b_crit)}; S_min: {as_fitted(s_min)} steps. 20% more examples "
-            f"than perfect scaling at batch {as_fitted(fit.overhead)}, twice as many at "
-            f"{as_fitted(fit.half_efficient)}.",
-            f"{_shape_said(fit)}{_lack_said(fit)}", *_left_out_said(fit))
+        return (f"Critical batch (E_min / S_min): at most {number(b_crit.high, 2)}; no perfect scaling is reached. "
+                f"S_min: {as_fitted(s_min)} steps.", *_left_out_said(fit))
+    return (f"Critical batch (E_min / S_min): {as_fitted(b_crit)}; S_min: {as_fitted(s_min)} steps.",
+            f"{_shape_said(fit)}{_lack_said(fit)}",
+            f"20% more examples than perfect scaling at batch {as_fitted(fit.overhead)}, twice as many at "
+            f"{as_fitted(fit.half_efficient)}.", *_left_out_said(fit))
 
 
 def _shape_said(fit):

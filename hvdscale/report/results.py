@@ -35,11 +35,10 @@ def steps_table(rows: tuple[StepsToResult, ...]) -> Table:
     target, workload = rows[0].target, rows[0].study.workload
     pruned = any(row.pruned for row in rows)
     columns = (BATCH, FEWEST, TRIAL, VALUE, MET, *[PRUNED] * pruned, LOST, BEFORE)
-    notes = [_choice_note(pruned)]
-    if any(row.met_before_diverging for row in rows):
-        notes.append("Trials that met the target and diverged later do not count for the steps.")
+    warnings = ("Trials that met the target and diverged later do not count for the steps.",) * any(
+        row.met_before_diverging for row in rows)
     return Table(f"steps-to-result-{_name(target.column)}-{target.value:g}", f"{workload}: fewest steps to {target}",
-                 columns, tuple(_steps_row(row, pruned) for row in rows), tuple(notes))
+                 columns, tuple(_steps_row(row, pruned) for row in rows), (_choice_note(pruned),), warnings=warnings)
 
 
 def best_table(rows: tuple[tuple[BestMeasurement, ...], ...]) -> Table:

@@ -9,7 +9,7 @@ import math
 import shlex
 
 from ..analysis.rules import FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN
-from ..formatting.numbers import counted, in_brackets, listed, number, percent, ratio, span, whole
+from ..formatting.numbers import capital, counted, in_brackets, listed, number, percent, ratio, span, whole
 from ..plan.settings import KEYS
 from .search import best_of_interval
 from .tables import BATCH, SHALLUE, STEPS, Cell, Column, Row, Table, interval_of
@@ -24,9 +24,10 @@ PROBLEMS = {FEW: "too few trials met the target to tell", OPEN: "the trials do n
 
 
 def rules_said(found) -> tuple[str, ...]:
-    """One sentence: where each rule first loses or that it holds, and how the best rate grows; () for None."""
+    """Where each rule first loses or that it holds, then how the best rate grows; () for None."""
     return () if found is None else (
-        f"Learning-rate rules from the best of batch {found.base_batch:,}: {'; '.join(_found_said(found))}.",)
+        f"Learning-rate rules from the best of batch {found.base_batch:,}: {'; '.join(_found_said(found))}.",
+        f"{capital(_exponent_said(found))}.")
 
 
 def _found_said(found):
@@ -46,7 +47,6 @@ def _found_said(found):
         what = "they cost" if len(unknown) == len(found.costs) else (
             f"{_rules(unknown)} {'costs' if len(unknown) == 1 else 'cost'}")
         yield f"what {what} is not known at {last} ({why})"
-    yield _exponent_said(found)
 
 
 def _sorted(costs):
@@ -162,7 +162,8 @@ def rules_table(found) -> Table:
             tuple(dict.fromkeys((*one.keys, *(key for point in points for key in point.keys)))), (),
             (found.base.key(found.base_trial),)))
     return Table("lr-rules", f"What a learning-rate rule costs: {found.target}", columns, tuple(rows),
-                 (f"Under the steps to target: {best_of_interval(found.confidence)}", *notes(found)))
+                 (f"Under the steps to target: {best_of_interval(found.confidence)}", *notes(found)),
+                 warnings=_from_fitted_said(found))
 
 
 def points_table(found) -> Table:
@@ -219,7 +220,7 @@ def notes(found) -> tuple[str, ...]:
                 f"{found.confidence:.0%} interval under it does not tell; >: so many steps are more than any trial "
                 "there was to run, and all that is known; outside: the rate lies outside what was tried, where it "
                 "loses no less than at the end of that; n/a: nothing is known.")
-    said += [*_from_fitted_said(found), *_perfect_said(found)]
+    said += _perfect_said(found)
     missing = sum(len(cost.missing) for cost in found.costs)
     if missing:
         said.append(f"{counted(missing, 'run')} would tell more: the table lr-rule-missing, among the files of --out, "
@@ -237,13 +238,13 @@ def _start_said(found):
 def _from_fitted_said(found):
     """Where each rule would surely lose from the fitted best rate of the base."""
     if not found.costs_from_fitted:
-        return []
+        return ()
     best = found.rates[0].best
     lost = [(rule_name(cost.rule), cost.first_lost.high) for cost in found.costs_from_fitted]
     said = listed(f"{name} {'at none' if math.isinf(batch) else f'from {batch:,.0f}'}" for name, batch in lost)
-    return [f"The trials there put the best rate at {number(best.value)}{in_brackets(best.low, best.high)}, not where "
-            f"rules start. From {number(best.value)} they would surely lose more than {percent(found.tolerance)}: "
-            f"{said}."]
+    return (f"At batch {found.base_batch:,} the trials put the best rate at {number(best.value)}"
+            f"{in_brackets(best.low, best.high)}, not where rules start. From there they would surely lose more than "
+            f"{percent(found.tolerance)}: {said}.",)
 
 
 def _perfect_said(found):

@@ -140,7 +140,7 @@ def points_title(searches) -> str:
 
 
 def notes(searches) -> tuple[str, ...]:
-    """What must be known to read the table of studies."""
+    """How to read the table of studies."""
     steps = searches[0].objective == STEPS
     said = ["Feasible: finite up to its stop. A draw that diverged or failed was replaced by the next one.",
             f"Nearest bound: of the best point to an end of its space, as a share of the space in the scale of the "
@@ -156,6 +156,12 @@ def notes(searches) -> tuple[str, ...]:
         said.append("Pruned: stopped once they could not be among the "
                     f"{listed(sorted({search.prune_keep for search in searches}), 'or')} with the fewest steps. Steps "
                     "saved: at most, as if each had gone on to the end of its budget.")
+    return tuple(said)
+
+
+def warnings(searches) -> tuple[str, ...]:
+    """Of the table of studies: those that are not done, or fell short of their trials."""
+    said = []
     unfinished = [f"{search.global_batch:,} ({len(search.feasible)} of {search.wanted} feasible)" for search in searches
                   if not search.done]
     if unfinished:
@@ -180,8 +186,8 @@ def summary(searches) -> tuple[str, ...]:
             improving.append(f"{batch} ({_improved_said(search)})")
     asked = [f"{said}: batch {listed(batches)}." for said, batches in cut.items()]
     if improving:
-        asked.append("More trials would still improve the best found, as going from half of them to all did the median "
-                     f"best: batch {listed(improving)}.")
+        asked.append("More trials would still improve the best, as going from half of them to all did: batch "
+                     f"{listed(improving)}.")
     if asked or not all(search.best and search.done and search.half and search.half.known for search in searches):
         return tuple(asked)
     counts = [len(search.feasible) for search in searches]
@@ -226,7 +232,7 @@ def tuned_at_each(searches, confidence) -> str:
 
 def best_of_each(confidence) -> str:
     """What a table of such rows shows, for its title."""
-    return f"the median best of as many trials at each batch, with its {confidence:.0%} interval"
+    return f"median best of as many trials at each batch, with its {confidence:.0%} interval"
 
 
 def best_of_interval(confidence) -> str:

@@ -45,7 +45,8 @@ def _search_table(searches):
                FEWEST if searches[0].objective == STEPS else BEST_VALUE, NEAREST, IMPROVING)
     rows = tuple(_row((_count(search.global_batch), *_draws(search), *_best(search), _nearest(search),
                        _improving(search)), search) for search in searches)
-    return Table(_name("search", searches), words.title(searches), columns, rows, words.notes(searches))
+    return Table(_name("search", searches), words.title(searches), columns, rows, words.notes(searches),
+                 warnings=words.warnings(searches))
 
 
 def _points_tables(searches):

@@ -1,7 +1,7 @@
 """What a report shows of the studies of one workload: one list of views, in reading order.
 
     view = view_of(About(studies, target, options, Asked(budgets=(Budget.parse("10 epochs"),))))
-    view.summary, view.tables, view.figures
+    view.findings, view.tables, view.figures
 """
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ from .budgets import base_rates_table, budgets_said, budgets_table
 from .budgets import trials_table as budget_trials_table
 from .curves import curve_table, fit_table
 from .drawing import Figure
+from .findings import Finding, finding_of, sentences_of
 from .noise_words import noise_against_table, noise_said
 from .published.compare import published_views
 from .quality import quality_said, quality_table
-from .regimes import curve_said
+from .regimes import curve_findings
 from .results import tables_of_results
 from .rules import missing_table, points_table, rules_said, rules_table
 from .tables import Table
@@ -92,16 +93,21 @@ class About:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Something to show: sentences, tables and figures, each as far as there are.
+    """Something to show: findings, tables and figures, each as far as there are.
 
     details   tables for files only
     find      makes the figures, when they are asked for, while the logs are open
     """
 
-    summary: tuple[str | None, ...] = ()
+    findings: tuple[Finding, ...] = ()
     tables: tuple[Table | None, ...] = ()
     details: tuple[Table | None, ...] = ()
     find: Callable[[], Sequence[Figure]] = tuple
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """The findings in sentences."""
+        return sentences_of(self.findings)
 
     @cached_property
     def figures(self) -> tuple[Figure, ...]:
@@ -113,21 +119,22 @@ def view_of(about: About) -> View:
     """All there is to show."""
     views = [view(about) for view in VIEWS]
     return View(*(tuple(one for view in views for one in getattr(view, name) if one is not None)
-                  for name in ("summary", "tables", "details")), partial(_figures, about))
+                  for name in ("findings", "tables", "details")), partial(_figures, about))
 
 
 def _curve(about):
     """Regimes and steps by batch; of searches that hvdscale ran, the section's own words and table have them."""
     curve = about.curve
     fitted = (fit_table(curve.regimes.fit, curve.target, curve.keys),)
-    return View(details=fitted) if about.searches else View(curve_said(curve), (curve_table(curve),), fitted)
+    return View(details=fitted) if about.searches else View(curve_findings(curve), (curve_table(curve),), fitted)
 
 
 def _rules(about):
     found = rules_of(about.curve, about.asked.rules, about.asked.rule_within) if about.ruled else None
     if found is None:
         return View()
-    return View(rules_said(found), (rules_table(found),), details=(points_table(found), missing_table(found)))
+    return View(tuple(map(Finding, rules_said(found))), (rules_table(found),),
+                details=(points_table(found), missing_table(found)))
 
 
 def _results(about):
@@ -150,7 +157,8 @@ def _of_metric(view):
 def _budgets(about):
     found = best_under(about.studies, about.target.column, about.target.minimizes, about.asked.budgets,
                        about.options.confidence)
-    return View(budgets_said(found), (budgets_table(found),), details=(budget_trials_table(found),))
+    return View(tuple(map(Finding, budgets_said(found))), (budgets_table(found),),
+                details=(budget_trials_table(found),))
 
 
 @_of_metric
@@ -168,8 +176,8 @@ def _quality(about):
     told = next((one for one in tried.values() if one and not one.why), None)
     first = told or tried[None]
     asked = [under(budget) for budget in about.asked.budgets if first is None or budget != first.budget]
-    return View((*quality_said(first), *(said for one in asked for said in quality_said(one))), (quality_table(told),),
-                tuple(quality_table(one, apart=True) for one in asked))
+    said = tuple(one for found in (first, *asked) for one in finding_of(quality_said(found)))
+    return View(said, (quality_table(told),), tuple(quality_table(one, apart=True) for one in asked))
 
 
 @_of_metric
@@ -180,7 +188,7 @@ def _base_rates(about):
 def _noise(about):
     fit = about.curve.regimes.fit
     found = noise_against(about.studies[0].workload, about.target, about.noise, fit and fit.b_crit)
-    return View(noise_said(found), details=(noise_against_table(found),))
+    return View(finding_of(noise_said(found)), details=(noise_against_table(found),))
 
 
 def _figures(about):
@@ -210,11 +218,13 @@ def chapters_of(abouts: Sequence[About], repeats: Sequence[Section], studies: Se
     for name in asked.compare:
         measured = [curve for curve in map(measured_curve, repeats) if curve]
         found = published_views([*(about.curve for about in abouts), *measured], name, noise)
-        yield f"Beside published results: {name}", View(found.said, found.tables, (), partial(tuple, found.figures))
+        view = View(tuple(map(Finding, found.said)), found.tables, find=partial(tuple, found.figures))
+        yield f"Beside published results: {name}", view
     if asked.paper:
         from .published.paper import figures
         found = figures(studies, paper=asked.paper, options=options, tell=tell)
-        yield f"The figures of {asked.paper}", View(found.left_out, find=partial(tuple, found.figures))
+        left_out = tuple(map(Finding, found.left_out))
+        yield f"The figures of {asked.paper}", View(left_out, find=partial(tuple, found.figures))
 
 
 def _families(curves):
@@ -234,7 +244,7 @@ def view_without_target(studies: Sequence[Study], options: Options, asked: Asked
     columns = sorted({name for study in studies for name in study.evaluations.columns if name.startswith("val/")})
     found = [best_under(studies, column, better(column, ()) == SMALLER, asked.budgets or (None,), options.confidence)
              for column in columns if better(column, ()) and tells(studies, column)]
-    return View(tuple(said for one in found for said in budgets_said(one)),
+    return View(tuple(Finding(said) for one in found for said in budgets_said(one)),
                 tuple(budgets_table(one) for one in found),
                 details=tuple(budget_trials_table(one) for one in found))
 

@@ -9,12 +9,12 @@ import csv
 import io
 import math
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..analysis.step_breakdown import NAMES
 from ..formatting.escaping import as_cell
-from ..formatting.numbers import listed, number, percent, ratio, span, spread, whole
-from ..formatting.text_table import Heading, TextTable
+from ..formatting.numbers import RANGE, finite, listed, number, percent, ratio, span, spread, whole
+from ..formatting.text_table import Heading, TextTable, on_one_line
 from . import words
 
 WIDTH = 100
@@ -31,6 +31,7 @@ class Column:
     source: str = ""
     short: str = ""             # heading where the full one is too wide
     scaled: bool = False        # its interval is another column's, times a known factor
+    spare: bool = False         # follows from other columns: left out of a text that would be too wide
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with its title in words and the notes that belong under it."""
+    """A table with its title in words."""
 
     name: str
     title: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()     # how to read it
     target: object = None           # of what is about another target than its page, or about one where that has none
+    warnings: tuple[str, ...] = ()  # what its numbers cannot be trusted for; stands right under it
 
 
 TOO_WIDE = 10           # ratio of its ends from which on an interval says nothing
@@ -83,11 +85,11 @@ SECONDS = Column("seconds_to_target", "seconds to target", "seconds",
                  "T = S B / x: train_seconds at that evaluation, evaluation left out, geometric mean over seeds")
 SPEED = Column("examples_per_second", "examples per second", "examples/second",
                "x = S B / T, geometric mean over seeds; over all steps of a run that did not meet")
-STEP_SPEEDUP = Column("step_speedup", "step speedup", "1", "S0 / S", SHALLUE, scaled=True)
+STEP_SPEEDUP = Column("step_speedup", "step speedup", "1", "S0 / S", SHALLUE, scaled=True, spare=True)
 STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX, "stat. effic.")
 SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)", "", "system effic.")
 PRODUCT = Column("efficiency", "their product", "1", "statistical x system efficiency = (T0 / T) / (W / W0)", POLLUX,
-                 scaled=True)
+                 scaled=True, spare=True)
 TIME_SPEEDUP = Column("time_speedup", "time speedup", "1", "T0 / T")
 EXAMPLES = Column("examples_to_target", "examples to target", "examples", "B S", SHALLUE)
 PERFECT = Column("perfect_scaling", "perfect scaling", "1", "B S within its tolerance of the smallest B S", SHALLUE)
@@ -121,10 +123,9 @@ def tables_of(section) -> tuple[Table, ...]:
     """Every table of a section: a table a series, cells in no series, and by global batch."""
     series_table = _series_table if section.target else _throughput_table
     tables = [series_table(section, series) for series in section.series]
-    if section.alone:
-        tables.append(_alone_table(section))
-    if section.batches and section.batches.points:
-        tables.append(_batch_table(section))
+    by_batch = [_batch_table(section)] if section.batches and section.batches.points else []
+    alone = [_alone_table(section)] if section.alone else []
+    tables += by_batch + alone if section.searches else alone + by_batch
     if section.parts:
         tables.append(_parts_table(section))
     if section.noise:
@@ -135,16 +136,43 @@ def tables_of(section) -> tuple[Table, ...]:
 
 
 def as_text(table) -> str:
-    """The table in plain ASCII columns under its title, values above their intervals, notes wrapped.
+    """The table in plain ASCII columns under its title, values above their intervals, warnings and notes wrapped.
 
     Where it is wider than WIDTH, headings are shortened, then intervals that follow from others left out, then the
     widest of the rest written on two lines, as far as it takes.
     """
-    drawn = TextTable([Heading(column.title, column.short, column.scaled) for column in table.columns],
-                      [["\n".join(filter(None, (cell.shown, cell.below))) for cell in row.cells] for row in table.rows])
+    drawn = TextTable(*_texts(table))
     drawn.narrow(WIDTH)
-    out = [*textwrap.wrap(table.title, WIDTH), "", *drawn.lines()]
-    for note in (*table.notes, *_dropped_notes(drawn.dropped)):
+    return _under_title(table, drawn.lines(), (*table.warnings, *table.notes, *_dropped_notes(drawn.dropped)))
+
+
+def as_short_text(table, warnings) -> str:
+    """The table with each interval behind its value where there is room, and with these warnings alone; where it is
+    too wide, spare columns are left out, then intervals stand under their values."""
+    lines = on_one_line(*_texts(table, "({})".format), WIDTH)
+    if lines is None:
+        headings, rows = _texts(table)
+        kept = [at for at, heading in enumerate(headings) if not heading.spare]
+        drawn = TextTable([headings[at] for at in kept], [[row[at] for at in kept] for row in rows])
+        drawn.narrow(WIDTH)
+        lines = drawn.lines()
+    return _under_title(table, lines, warnings)
+
+
+def _texts(table, word=str):
+    """(headings, rows) for a TextTable; ``word`` writes what stands under a value and is no interval."""
+    headings = [Heading(column.title, column.short, column.scaled, column.spare) for column in table.columns]
+    return headings, [[_entry(cell, word) for cell in row.cells] for row in table.rows]
+
+
+def _entry(cell, word):
+    below = cell.below if not cell.below or RANGE.search(cell.below) or cell.below[0] in "<>" else word(cell.below)
+    return "\n".join(filter(None, (cell.shown, below)))
+
+
+def _under_title(table, lines, notes):
+    out = [*textwrap.wrap(table.title, WIDTH), "", *lines]
+    for note in notes:
         out += textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
     return "\n".join(out) + "\n"
 
@@ -180,7 +208,8 @@ def as_csv(table, target=None) -> str:
 def as_values(table) -> dict:
     """The table for JSON: every cell with its value, interval and reading, every row with its trials."""
     return {
-        "name": table.name, "title": table.title, "notes": list(table.notes),
+        "name": table.name, "title": table.title, "notes": [*table.warnings, *table.notes],
+        "warnings": list(table.warnings),
         "columns": [{"key": c.key, "title": c.title, "unit": c.unit, "formula": c.formula, "source": c.source}
                     for c in table.columns],
         "rows": [{"cells": {c.key: _cell_values(cell) for c, cell in zip(table.columns, row.cells)},
@@ -202,18 +231,14 @@ def _cell_values(cell):
     return values
 
 
-def finite(value):
-    """JSON knows neither NaN nor infinity; ``shown`` says what is meant."""
-    return None if value is None or isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _series_table(section, series):
-    columns = (WORKERS, BATCH, MET, STEPS, SECONDS, SPEED, STEP_SPEEDUP, STATISTICAL, SYSTEM, PRODUCT, TIME_SPEEDUP)
+    speed = replace(SPEED, spare=True)
+    columns = (WORKERS, BATCH, MET, STEPS, SECONDS, speed, STEP_SPEEDUP, STATISTICAL, SYSTEM, PRODUCT, TIME_SPEEDUP)
     rows = tuple(_row((*_cell_columns(point.cell), *(_ratio(point, value, series) for value in (
         point.step_speedup, point.statistical_efficiency, point.system_efficiency, point.product,
         point.time_speedup))), point.cell, series.baseline) for point in series.points)
     return Table(words.series_name(series), words.series_title(series, section.target), columns, rows,
-                 words.series_notes(section, series))
+                 words.series_notes(section, series), warnings=words.series_warnings(section, series))
 
 
 def _throughput_table(section, series):
@@ -222,7 +247,7 @@ def _throughput_table(section, series):
                        _ratio(point, point.throughput_speedup, series)), point.cell, series.baseline)
                  for point in series.points)
     return Table(words.series_name(series), words.series_title(series, None), columns, rows,
-                 words.series_notes(section, series))
+                 words.series_notes(section, series), warnings=words.series_warnings(section, series))
 
 
 def _alone_table(section):
@@ -230,7 +255,8 @@ def _alone_table(section):
                (WORKERS, BATCH, RUNS, TIMED, SPEED, STEP_SECONDS))
     write = _cell_columns if section.target else _speed_columns
     rows = tuple(_row(write(cell), cell) for cell in section.alone)
-    return Table("alone", words.alone_title(section), columns, rows, words.alone_notes(section))
+    return Table("alone", words.alone_title(section), columns, rows, words.alone_notes(section),
+                 warnings=words.cell_warnings(section, section.alone))
 
 
 def _batch_table(section):
@@ -244,7 +270,9 @@ def _batch_table(section):
             _ratio_cell(point.statistical_efficiency, cell, section.batches.points[0].cell),
             Cell(("yes" if point.perfect else "no") if cell.steps.met else _unmet(cell))),
             cell, section.batches.points[0].cell))
-    return Table("batches", words.batch_title(section), columns, tuple(rows), words.batch_notes(section))
+    cells = [point.cell for point in section.batches.points]
+    return Table("batches", words.batch_title(section), columns, tuple(rows), words.batch_notes(section),
+                 warnings=words.cell_warnings(section, cells, times=False))
 
 
 def _parts_table(section):
@@ -255,7 +283,8 @@ def _parts_table(section):
         rows.append(_row((_workers(cell), _count(cell.global_batch), Cell(*_runs(cell)), _count(parts.steps),
                           *(Cell(number(time), time) for time in times),
                           Cell(percent(parts.communication), parts.communication)), cell))
-    return Table("step-time", words.parts_title(section), columns, tuple(rows), words.parts_notes(section))
+    return Table("step-time", words.parts_title(section), columns, tuple(rows), words.parts_notes(section),
+                 warnings=words.parts_warnings(section))
 
 
 def _noise_table(section):

@@ -17,12 +17,15 @@ from ..plan.schedule import Schedule
 from ..target import Target
 from . import search as search_words
 from .differences import problems_of_points, settings_tried
-from .regimes import BIAS_NOTE, regimes_said, trials_said
+from .findings import Finding, sentences_of
+from .regimes import BIAS_NOTE, meanings_said, regimes_found, trials_said
 
 ONE_RUN = "*"       # marks a point that stands on one run
 UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
 CROWDED = "#"       # marks a worker count at which a host had fewer cores than workers
 
+PRUNING = ("The fewest steps are as without pruning. What pruned trials cannot give: the best metric within the "
+           "budget, the spread of final metrics, the median steps, how many would have met the target or diverged.")
 SPLIT_NAMES = {"train": "training", "val": "validation"}
 
 
@@ -70,27 +73,31 @@ def parts_title(section) -> str:
 
 
 def parts_notes(section) -> tuple[str, ...]:
-    """What must be known to read the table of a step's parts."""
-    notes = ["Of each run the median step on rank 0; its parts are their mean shares of a step, times it; over several "
-             "runs the mean. Data: getting the batch; compute: the model and the optimizer; waiting: for the "
-             "allreduce, slower workers included. Times to target go by the mean step, as in hvdscale-plan."]
-    return (*notes, *_crowded_notes([cell for cell, _ in section.parts]))
+    """How to read the table of a step's parts."""
+    return ("The median step of each run on rank 0; the parts are their mean shares of a step, times the median; the "
+            "mean over runs. Data: getting the batch; compute: the model and the optimizer; waiting: for the "
+            "allreduce, slower workers included. Times to target use the mean step.",)
 
 
-def _parts_summary(section):
-    """Of the most workers: what a step's time goes into, beside the fewest workers."""
+def parts_warnings(section) -> tuple[str, ...]:
+    """Of the table of a step's parts."""
+    return tuple(_crowded_warnings([cell for cell, _ in section.parts]))
+
+
+def _parts_found(section):
+    """Of the most workers: what a step waits for, beside the fewest workers."""
     if not section.parts:
         return []
     (few, before), (many, after) = section.parts[0], section.parts[-1]
-    said = (f"The median step's {number(1000 * after.seconds)} ms at {counted(many.workers[0], 'worker')} (global "
-            f"batch {many.global_batch:,}): {percent(after.communication)} waiting for communication, "
-            f"{percent(after.compute)} computing, {percent(after.data)} getting data")
-    if many is few:
-        return [said + "."]
-    where = (counted(few.workers[0], 'worker') if few.workers != many.workers else
-             f"global batch {few.global_batch:,}")
-    return [f"{said}; at {where}, {number(1000 * before.seconds)} ms: "
-            f"{percent(before.communication)}, {percent(before.compute)} and {percent(before.data)}."]
+    where = [counted(cell.workers[0], "worker") for cell in (many, few)]
+    if few is not many and few.workers == many.workers:
+        where = [f"{where[0]}, batch {many.global_batch:,}", f"batch {few.global_batch:,}"]
+    said = (f"Median step at {where[0]}: {number(1000 * after.seconds)} ms (waiting {percent(after.communication)}, "
+            f"data {percent(after.data)})")
+    if many is not few:
+        said += (f"; at {where[1]}: {number(1000 * before.seconds)} ms ({percent(before.communication)}, "
+                 f"{percent(before.data)})")
+    return [Finding(f"{said}.")]
 
 
 def noise_title(section) -> str:
@@ -109,7 +116,7 @@ def noise_notes(section) -> tuple[str, ...]:
     notes = ["tr(Sigma) / |G|^2, from the square norms of the workers' own gradients (at one worker: of parts of its "
              "batch) and of the reduced one; over all measured steps of a run and by quarters of them. It usually "
              "grows in training, as |G|^2 falls.",
-             f"Under a value: its {section.options.confidence:.0%} interval (Fieller) for the steps measured; it holds "
+             f"Intervals: {section.options.confidence:.0%} (Fieller) for the steps measured; it holds "
              "nothing of the spread between seeds."]
     notes += _unbounded_notes(shown)
     if any(scale.steps < LEAST_STEPS for scale in shown):
@@ -133,7 +140,7 @@ def noise_groups_notes(section) -> tuple[str, ...]:
             *_unbounded_notes([scale for _, noise in section.noise for scale in noise.groups.values()]))
 
 
-def _noise_summary(section):
+def _noise_found(section):
     """Of the batch at which it is known best: the noise scale, and how it changed."""
     if not section.noise:
         return []
@@ -141,14 +148,14 @@ def _noise_summary(section):
     whole, quarters = noise.whole, noise.quarters
     said = f"Gradient noise scale at global batch {cell.global_batch:,}: "
     if not math.isfinite(whole.noise_scale):
-        return [f"{said}not bounded by the {counted(whole.steps, 'step')} measured."]
+        return [Finding(f"{said}not bounded by the {counted(whole.steps, 'step')} measured.")]
     said += f"{number(whole.noise_scale)} examples{in_brackets(whole.low, whole.high)}"
-    if not all(math.isfinite(one.noise_scale) for one in quarters):
-        return [f"{said}."]
-    first, last = quarters[0], quarters[-1]
-    changed = ("it grew" if first.high < last.low else "it fell" if last.high < first.low else "no change is sure")
-    shown = ", ".join(number(one.noise_scale) for one in quarters)
-    return [f"{said}; by quarters of the measured steps {shown}: {changed}."]
+    if all(math.isfinite(one.noise_scale) for one in quarters):
+        first, last = quarters[0], quarters[-1]
+        changed = "grew" if first.high < last.low else "fell" if last.high < first.low else ""
+        said += (f"; it {changed} from {number(first.noise_scale)} to {number(last.noise_scale)}" if changed else
+                 "; no change over the quarters of the steps is sure")
+    return [Finding(f"{said}.")]
 
 
 def batch_title(section) -> str:
@@ -165,60 +172,74 @@ def _of_searches(section, cells):
 
 
 def series_notes(section, series) -> tuple[str, ...]:
-    """What must be known to read a series' table."""
-    baseline = series.baseline
+    """How to read a series' table."""
     cells = [point.cell for point in series.points]
     grows = ("the global batch grows with the workers" if series.kind == WEAK
              else "the global batch stays, the share of a worker shrinks")
-    notes = [f"{series.kind.capitalize()} scaling: {grows}. Ratios are to W = {baseline.workers[0]}."]
+    paired = ["Ratios to the same updates are paired by seed."] * (len({updates(cell) for cell in cells}) < len(cells))
+    return (f"{series.kind.capitalize()} scaling: {grows}. Ratios are to W = {series.baseline.workers[0]}.", *paired,
+            *_cell_notes(section, cells))
+
+
+def series_warnings(section, series) -> tuple[str, ...]:
+    """Of a series' table."""
+    cells, warnings = [point.cell for point in series.points], []
     tuned = _tuned(section, cells)
     searched = {one.name for found in tuned.values() for search in found for one in search.space}
     problems = problems_of_points(series.points, searched if len(tuned) == len(cells) else ())
     if problems:
-        notes.append(f"The points are not of one problem: {'; '.join(problems)}.")
-    if section.target and not baseline.steps.met:
-        notes.append(f"The baseline, W = {baseline.workers[0]}, did not meet the target: ratios of steps and seconds "
-                     "cannot be formed.")
-    if len({updates(cell) for cell in cells}) < len(cells):
-        notes.append("Ratios to the same updates are paired by seed.")
-    return (*notes, *_cell_notes(section, cells))
+        warnings.append(f"The points are not of one problem: {'; '.join(problems)}.")
+    if section.target and not series.baseline.steps.met:
+        warnings.append(f"The baseline, W = {series.baseline.workers[0]}, did not meet the target: ratios of steps and "
+                        "seconds cannot be formed.")
+    return (*warnings, *cell_warnings(section, cells))
 
 
 def alone_notes(section) -> tuple[str, ...]:
-    """What must be known to read the table of cells in no series."""
+    """How to read the table of cells in no series."""
     why = () if section.series else (
         "A speedup needs a second worker count at the same examples a worker (weak) or global batch (strong).",)
     return (*why, *_cell_notes(section, section.alone))
 
 
 def batch_notes(section) -> tuple[str, ...]:
-    """What must be known to read the table by batch."""
-    several = [BIAS_NOTE] * (len(section.batches.points) > 2)
+    """How to read the table by batch."""
+    points = section.batches.points
+    options = section.options
     return ("Ratios are to the smallest batch. A seed that ran at several worker counts counts once: same updates.",
-            *several, *_cell_notes(section, [point.cell for point in section.batches.points], times=False))
+            *meanings_said(options.perfect_within, options.useful_within), *[BIAS_NOTE] * (len(points) > 2),
+            *_cell_notes(section, [point.cell for point in points], times=False))
 
 
-def batch_summary(section) -> tuple[str, ...]:
-    """Perfect scaling, the maximum useful batch and the fit through the steps, in words."""
+def _batches_found(section):
+    """Perfect scaling, the maximum useful batch and the fit through the steps."""
     if section.batches is None:
-        return ()
+        return []
     cells = [point.cell for point in section.batches.points]
     searched = [cell for cell in cells if cell.searched]
-    return (*regimes_said(section.batches.regimes, [cell.global_batch for cell in cells],
-                          [cell.steps for cell in cells], [cell.met > 0 for cell in cells]),
-            *trials_said(max((cell.best_of_n for cell in searched), default=None),
-                         {cell.global_batch: len(cell.draws) for cell in searched}, section.left_out,
-                         [cell.global_batch for cell in searched if cell.steps.extrapolated]))
+    return [*regimes_found(section.batches.regimes, [cell.global_batch for cell in cells],
+                           [cell.steps for cell in cells], [cell.met > 0 for cell in cells]),
+            *map(Finding, trials_said(max((cell.best_of_n for cell in searched), default=None),
+                                      {cell.global_batch: len(cell.draws) for cell in searched}, section.left_out,
+                                      [cell.global_batch for cell in searched if cell.steps.extrapolated]))]
+
+
+def findings(section, planned=False) -> tuple[Finding, ...]:
+    """What a section found, what decides most first.
+
+    planned  whether a plan has said which worker count is the fastest
+    """
+    found = []
+    for series in section.series:
+        found += _series_found(section, series, planned) if section.target else _throughput_found(section, series)
+    found += [Finding(_alone_said(section, cell)) for cell in section.alone] if len(section.alone) <= 3 else []
+    return (*found, *_batches_found(section), *map(Finding, search_words.summary(section.searches)),
+            *map(Finding, _other_targets_said(section)), *_parts_found(section), *_noise_found(section))
 
 
 def summary(section) -> tuple[str, ...]:
-    """What a section found, in sentences."""
-    said = []
-    for series in section.series:
-        said += _series_summary(section, series) if section.target else _throughput_summary(series)
-    said += [_alone_summary(section, cell) for cell in section.alone] if len(section.alone) <= 3 else []
-    return (*said, *_other_targets_said(section), *batch_summary(section), *search_words.summary(section.searches),
-            *_parts_summary(section), *_noise_summary(section), *schedules(section))
+    """The same in sentences, and the learning rates."""
+    return (*sentences_of(findings(section)), *schedules(section))
 
 
 def _other_targets_said(section):
@@ -310,9 +331,7 @@ def _pruned_said(section):
         rest = f"; {sum(met)} of them had met this target before, which counts here" if any(met) else ""
         said.append(
             f"Pruned: {_of_all(told, section)} INCOMPLETE ({_named(told)}), stopped once they could not be among "
-            f"those with the fewest steps{rest}. These fewest steps are as without pruning. What pruned trials cannot "
-            "give: the best metric within the budget, final metrics of all trials and their scatter, the median steps "
-            "over all trials, how many would have met the target or diverged later.")
+            f"those with the fewest steps{rest}. {PRUNING}")
     if untold:
         own = listed(sorted({trial.sweep["targets"][-1] for trial in untold}), "or")
         said.append(f"Stopped by a search for the fewest steps to {own}: {_of_all(untold, section)} "
@@ -322,27 +341,43 @@ def _pruned_said(section):
 
 
 def _cell_notes(section, cells, times=True):
-    notes = []
     repeated = [cell for cell in cells if not cell.searched]
-    if any(len(cell.samples.seeds) == 1 for cell in repeated):
-        shown = "the interval is the spacing of the evaluations" if section.target else "there is no interval"
-        notes.append(f"{ONE_RUN} one run: {shown}; nothing is known of the spread between runs.")
-    notes += _interval_notes(section, repeated, times)
+    notes = _interval_notes(section, repeated, times)
     if any(0 < cell.met < len(cell.samples.seeds) for cell in repeated) and section.target:
         notes.append("Where some seeds did not meet the target: the median over all seeds, open upwards.")
     tuned = _tuned(section, cells)
     if tuned:
         notes.append(search_words.tuned_at_each([search for found in tuned.values() for search in found],
                                                 section.options.confidence))
+    passes = _untimed_passes(cells) if times else ()
+    if passes and max(passes):
+        notes.append(f"{spread(passes)} warm-up passes ran before each clock started; no time includes them.")
+    return tuple(notes)
+
+
+def cell_warnings(section, cells, times=True) -> tuple[str, ...]:
+    """Of a table of these cells."""
+    warnings, repeated = [], [cell for cell in cells if not cell.searched]
+    if any(len(cell.samples.seeds) == 1 for cell in repeated):
+        shown = "the interval is the spacing of the evaluations" if section.target else "there is no interval"
+        warnings.append(f"{ONE_RUN} one run: {shown}; the spread between runs is unknown.")
+    warnings += _spread_warnings(section, repeated, times)
+    tuned = _tuned(section, cells)
     tried = [cell for cell in cells if cell.settings > 1 and id(cell) not in tuned]
     if tried:
         which = "fewest steps to target" if section.target else "most examples a second"
-        notes.append(f"{settings_tried(tried)} were tried at batch " + listed(
+        warnings.append(f"{settings_tried(tried)} were tried at batch " + listed(
             f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried) + f": the row is the one with the {which}, "
             "and its interval does not include that choice.")
     if times:
-        notes += _time_notes(cells)
-    return tuple(notes)
+        warnings += _crowded_warnings(cells)
+        passes = _untimed_passes(cells)
+        warnings += ["No warm-up passes were left out of the times."] * (bool(passes) and not max(passes))
+    return tuple(warnings)
+
+
+def _untimed_passes(cells):
+    return {run.trial.execution.get("untimed_passes") or 0 for cell in cells for run in cell.runs}
 
 
 def _tuned(section, cells):
@@ -362,21 +397,26 @@ def _interval_notes(section, cells, times):
     freedom = degrees_of_freedom(section, times)
     if not repeats or not freedom:
         return []
-    said = f"Under a value: the {section.options.confidence:.0%} interval of the geometric mean over repeats, "
+    said = f"Intervals: the {section.options.confidence:.0%} interval of the geometric mean over repeats, "
     if min(repeats) >= OWN_FROM:
         return [said + "from the spread of each point's own logs."]
     notes = [said + f"from the spread of the logs pooled over the points: {_freedom(freedom)}"
              + (f"; points of {OWN_FROM} repeats or more use their own." if max(repeats) >= OWN_FROM else ".")]
     if min(freedom.values()) <= 2:
         notes.append("So few leave the intervals wide; one more repeat narrows them most.")
-    names = {"steps": "steps", SPEED: "examples per second"} if times else {"steps": "steps"}
-    for name, what in names.items():
-        found = stand_out(cells, name)
-        if found:
-            notes.append(f"{capital(what)} spread far more at "
-                         + listed(f"W = {listed_workers(cell)}, B = {cell.global_batch:,}" for cell in found)
-                         + " than elsewhere: intervals there are too narrow, elsewhere too wide.")
     return notes
+
+
+def _spread_warnings(section, cells, times):
+    """At which points the spread is so large that pooling it misleads."""
+    repeats = {len(cell.samples.seeds) for cell in cells} - {0, 1}
+    if not repeats or min(repeats) >= OWN_FROM or not degrees_of_freedom(section, times):
+        return []
+    names = {"steps": "steps", SPEED: "examples per second"} if times else {"steps": "steps"}
+    return [f"{capital(what)} spread far more at "
+            + listed(f"W = {listed_workers(cell)}, B = {cell.global_batch:,}" for cell in found)
+            + " than elsewhere: intervals there are too narrow, elsewhere too wide."
+            for name, what in names.items() for found in [stand_out(cells, name)] if found]
 
 
 def degrees_of_freedom(section, times=True) -> dict[str, int]:
@@ -394,17 +434,7 @@ def _freedom(degrees):
     return f"{counted(count, 'degree')} of freedom for {listed(said)}"
 
 
-def _time_notes(cells):
-    notes = _crowded_notes(cells)
-    passes = {run.trial.execution.get("untimed_passes") or 0 for cell in cells for run in cell.runs}
-    if passes and max(passes):
-        notes.append(f"{spread(passes)} warm-up passes ran before each clock started; no time includes them.")
-    elif passes:
-        notes.append("No warm-up passes were left out of the times.")
-    return notes
-
-
-def _crowded_notes(cells):
+def _crowded_warnings(cells):
     crowded = [trial for cell in cells for trial in cell.considered if trial.crowded]
     if not crowded:
         return []
@@ -415,17 +445,23 @@ def _crowded_notes(cells):
             f"{others}): times and speeds there do not transfer to a real cluster; step counts do."]
 
 
-def _series_summary(section, series):
-    kind = capital(series_kind(series))
+def _series_found(section, series, planned):
+    kind = _kind(section, series)
     timed = [point for point in series.points if point.time_speedup.value == point.time_speedup.value]
-    said = _timed_summary(section, kind, timed) if len(timed) > 1 else []
+    found = _timed_found(kind, timed, planned) if len(timed) > 1 else []
     unmet = [point for point in series.points if point.cell.runs and not point.cell.steps.met]
     if unmet:
-        said.append(f"{kind}: {section.target} was not met at " + listed(map(_unmet_at, unmet)) + ".")
+        found.append(Finding(f"{kind}: {section.target} was not met at {listed(map(_unmet_at, unmet))}."))
     lost = [point.workers for point in series.points if not point.cell.runs]
     if lost:
-        said.append(f"{kind}: every trial diverged at W = {listed(lost)}.")
-    return said
+        found.append(Finding(f"{kind}: every trial diverged at W = {listed(lost)}."))
+    return found
+
+
+def _kind(section, series):
+    """``Weak scaling``, with its size where there are several such series."""
+    several = sum(one.kind == series.kind for one in section.series) > 1
+    return capital(series_kind(series) if several else f"{series.kind} scaling")
 
 
 def _unmet_at(point):
@@ -433,54 +469,37 @@ def _unmet_at(point):
     return f"W = {point.workers}{some}"
 
 
-def _timed_summary(section, kind, points):
+def _timed_found(kind, points, planned):
     first, last = points[0], points[-1]
     best = min(points, key=lambda point: point.cell.seconds.value)
-    said = [
-        f"{kind}: from {first.workers} to {last.workers} workers the time to {section.target} went from "
-        f"{number(first.cell.seconds.value)} s to {number(last.cell.seconds.value)} s: "
-        f"{_times_as_fast(last.time_speedup)} on {exact(last.worker_ratio)} times the workers."
-        f"{_steps_taken(first, last)}",
-        f"At {last.workers} workers statistical efficiency is {ratio(last.statistical_efficiency.value)} (examples "
-        f"needed at {first.workers} over examples needed) and system efficiency {ratio(last.system_efficiency.value)} "
-        f"(speed won over workers added); together {ratio(last.product.value)} of ideal{_greater_loss(last)}."]
-    if best is not last:
-        said.append(f"The shortest time was at {counted(best.workers, 'worker')}: {number(best.cell.seconds.value)} s.")
-    return said
-
-
-def _times_as_fast(speedup):
-    if speedup.value < 1:
-        return f"slower, {ratio(speedup.value)} of the speed{_ends(speedup)}"
-    return f"{ratio(speedup.value)} times as fast{_ends(speedup)}"
-
-
-def _steps_taken(first, last):
-    before, after = whole(first.cell.steps.value), whole(last.cell.steps.value)
-    return f" Steps to target stayed at {after}." if before == after else f" Steps to target: {before}, then {after}."
+    speedup = last.time_speedup
+    found = [Finding(f"{kind}, {first.workers} to {last.workers} workers: {ratio(speedup.value)}x the speed"
+                     f"{_ends(speedup)}, {ratio(last.product.value)} of ideal{_greater_loss(last)}.", (), speedup)]
+    if best is not last and not planned:
+        found.append(Finding(f"The shortest time was at {counted(best.workers, 'worker')}: "
+                             f"{number(best.cell.seconds.value)} s.", (), best.cell.seconds))
+    return found
 
 
 def _greater_loss(point):
     statistical, system = point.statistical_efficiency.value, point.system_efficiency.value
     if not 0 < statistical * system < 0.95:
         return ""
-    return ", most of it lost to the " + (
-        "statistics: more examples to the same target" if statistical < system else
-        "system: the same examples take longer")
+    return f", most lost to {'statistics' if statistical < system else 'the system'}"
 
 
-def _throughput_summary(series):
+def _throughput_found(section, series):
     first, last = series.points[0], series.points[-1]
     speedup = last.throughput_speedup
     if speedup.value != speedup.value:
         return []
-    return [f"{capital(series_kind(series))}: from {first.workers} to {last.workers} workers, "
-            f"{number(first.cell.examples_per_second.value)} to {number(last.cell.examples_per_second.value)} examples "
-            f"per second, {ratio(speedup.value)} times as many{_ends(speedup)} on {exact(last.worker_ratio)} times "
-            f"the workers: system efficiency {ratio(last.system_efficiency.value)}."]
+    speeds = [number(point.cell.examples_per_second.value) for point in (first, last)]
+    return [Finding(f"{_kind(section, series)}, {first.workers} to {last.workers} workers: {ratio(speedup.value)}x the "
+                    f"examples per second{_ends(speedup)}, {' to '.join(speeds)}; system efficiency "
+                    f"{ratio(last.system_efficiency.value)}.", (), speedup)]
 
 
-def _alone_summary(section, cell):
+def _alone_said(section, cell):
     where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.global_batch:,}"
     if not cell.runs:
         return f"{capital(where)}: every trial diverged."

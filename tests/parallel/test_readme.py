@@ -135,7 +135,7 @@ def test_the_readme_is_valid_restructured_text(tmp_path):
 
 
 def test_the_table_is_what_the_report_prints_of_the_log_beside():
-    table = re.search(r"^ +steps to  seconds to.*?\n\n", README, re.M | re.S).group().rstrip().splitlines()
+    table = re.search(r"^ +steps to +seconds to.*?\n\n", README, re.M | re.S).group().rstrip().splitlines()
     printed = bash("hvdscale-report tools/readme/mnist.h5", ROOT).splitlines()
     start = printed.index(table[0].removeprefix("    "))
     assert [line.removeprefix("    ") for line in table] == printed[start:start + len(table)]

@@ -9,7 +9,7 @@ from hvdscale.analysis.budgets import DIVERGED, LOST, MEASURED, SHORT, Budget, b
 from hvdscale.analysis.studies import studies_of
 from hvdscale.errors import UsageError
 from hvdscale.log.schema import PRUNED, Status
-from hvdscale.report.budgets import budgets_said, budgets_table, notes, trials_table
+from hvdscale.report.budgets import budgets_said, budgets_table, trials_table, warnings
 from hvdscale.report.tables import as_csv, as_text, as_values
 from tests.single.made_logs import log, trial
 
@@ -148,7 +148,7 @@ PRUNED_TRIAL = {"status": Status.INCOMPLETE, "stop_reason": f"{PRUNED} by its st
 def test_it_is_said_how_a_best_trial_ended_before_the_budget(trials, said):
     found = table_of(*trials, budgets=(Budget(10 * BUDGET, "steps"),))
     assert said in " ".join(budgets_said(found))
-    ways = [way for way in ("own budget", "its target", "its search") if way in " ".join(notes(found))]
+    ways = [way for way in ("own budget", "its target", "its search") if way in " ".join(warnings(found))]
     assert len(ways) == 1 and ways[0] in said
 
 

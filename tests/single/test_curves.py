@@ -13,7 +13,8 @@ from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.schema import Status
 from hvdscale.report.curves import fit_table
-from hvdscale.report.regimes import curve_said
+from hvdscale.report.findings import sentences_of
+from hvdscale.report.regimes import curve_findings
 from hvdscale.report.tables import as_csv, tables_of
 from hvdscale.report.words import summary
 from hvdscale.target import Target
@@ -22,6 +23,10 @@ from tests.single.made_studies import EVERY, drawn, studied
 
 EASY, STRICT = (Target.parse(f"val/error<{value}") for value in ("0.2", "0.1"))
 INF = math.inf
+
+
+def curve_said(curve):
+    return sentences_of(curve_findings(curve))
 
 
 def curve(*trials, target=STRICT, options=Options()):
@@ -156,7 +161,7 @@ def test_options_reach_the_regimes():
 
 def test_the_regimes_of_a_curve_are_put_in_words():
     said = curve_said(curve(*sweep()))
-    assert said[0].startswith("Perfect scaling (batch x steps within 25% of the smallest) up to batch 128 (")
+    assert said[0].startswith("Perfect scaling up to batch 128 (")
     assert said[1].startswith("Maximum useful batch: 256 (") and "(500, at batch 512)" in said[1]
 
 

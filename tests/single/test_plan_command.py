@@ -299,7 +299,7 @@ def test_a_report_recommends_by_the_intervals_of_its_table_and_says_which_runs_a
     fastest = re.search(r"Fastest: 2 workers, batch 64: ([\d.]+) min \(([\d.]+)-([\d.]+)\)", text)
     value, low, high = (60 * float(number) for number in fastest.groups())
     assert "Left out: the step times of 2 runs at 4 workers" in text
-    row = re.search(r" 2 64 2/2 20,700 ([\d,]+) .*? 20.49k- ([\d,]+)-([\d,]+) ", text)
+    row = re.search(r" 2 64 2/2 20,700 ([\d,]+) .*? 20.49k-20.70k ([\d,]+)-([\d,]+) ", text)
     assert (value, low, high) == pytest.approx([float(number.replace(",", "")) for number in row.groups()], rel=0.01)
 
 

@@ -12,7 +12,8 @@ import pytest
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.regimes import BatchEstimate, regimes_of
-from hvdscale.report.regimes import batch_said, fit_said, regimes_said
+from hvdscale.report.findings import sentences_of
+from hvdscale.report.regimes import batch_said, fit_said, regimes_found
 from tests.conftest import ROOT
 from tests.single.made_curves import KNEE, coverage, repeated, searched, searched_unevenly
 
@@ -29,6 +30,10 @@ def estimates(steps, share=0.03, runs=3):
 
 def single(steps):
     return [Estimate(value, value - 1, value, 1) for value in steps]
+
+
+def regimes_said(*arguments):
+    return sentences_of(regimes_found(*arguments))
 
 
 def test_regimes_follow_their_tolerances():
@@ -100,13 +105,13 @@ def said_of(steps, share=0.03):
 
 
 def test_the_regimes_are_said_with_intervals():
-    until, useful, fit, shape = said_of(STEPS)
-    assert until == "Perfect scaling (batch x steps within 25% of the smallest) up to batch 64 (no other of " \
-                    "those run); diminishing returns from there."
+    until, useful, fit, shape, more = said_of(STEPS)
+    assert until == "Perfect scaling up to batch 64 (no other of those run); diminishing returns beyond."
     assert useful == "Maximum useful batch: 128 (no other of those run), whose 320 steps are within 20% of the " \
                      "fewest (300, at batch 256)."
-    assert re.fullmatch(r"Critical batch \(E_min / S_min\): \d+ \(.*\); S_min: \d+ \(.*\) steps\. 20% more examples "
-                        r"than perfect scaling at batch \d+ \(.*\), twice as many at \d+ \(.*\)\.", fit)
+    assert re.fullmatch(r"Critical batch \(E_min / S_min\): \d+ \(.*\); S_min: \d+ \(.*\) steps\.", fit)
+    assert re.fullmatch(r"20% more examples than perfect scaling at batch \d+ \(.*\), twice as many at \d+ \(.*\)\.",
+                        more)
     assert shape.startswith("The curve bends more sharply than McCandlish's hyperbola (p = 1): p = ")
 
 
@@ -142,18 +147,18 @@ def test_a_batch_outside_that_its_interval_allows_does_not_end_perfect_scaling_a
     steps = [1000, 700, 250, 240, 310]                      # B S: 32000, 44800, 32000, 61440, 158720
     found, said = regimes_of(BATCHES, estimates(steps, 0.3)), said_of(steps, 0.3)[0]
     assert found.perfect == (True, False, True, False, False) and found.perfect_until.value == 128
-    assert said.endswith("from there. Not steadily: batch 64 needs more, which its interval allows.")
+    assert said.endswith("beyond; but 64 needs more, within its interval.")
     found, said = regimes_of(BATCHES, single(steps)), said_of(steps, None)[0]
-    assert found.perfect_until.value == 128 and said.endswith("Not steadily: batch 64 needs more.")
+    assert found.perfect_until.value == 128 and said.endswith("; but 64 needs more.")
 
 
 def test_a_batch_that_surely_is_outside_ends_perfect_scaling_and_those_inside_again_are_named():
     found, said = regimes_of(BATCHES, estimates([1000, 700, 250, 240, 310])), said_of([1000, 700, 250, 240, 310])[0]
     assert found.perfect == (True, False, True, False, False) and found.perfect_until.value == 32
     assert said.startswith("No perfect scaling") and said.endswith(
-        "Not steadily: batch 128 is within it again, beyond one that surely is not.")
+        "; but 128 is within it again, beyond one that surely is not.")
     until = regimes_of(BATCHES, estimates([1500, 500, 250, 240, 310])).perfect_until      # small ones waste examples
-    assert until.value == 128 and said_of([1500, 500, 250, 240, 310])[0].endswith("Not steadily: batch 32 needs more.")
+    assert until.value == 128 and said_of([1500, 500, 250, 240, 310])[0].endswith("; but 32 needs more.")
 
 
 @pytest.mark.parametrize("steps", [STEPS, [1000, 700, 250, 240, 310], [1600, 800, 400, 200, 100],
@@ -163,7 +168,7 @@ def test_the_sentence_and_the_column_agree(steps, share):
     made = estimates(steps, share) if share else single(steps)
     found = regimes_of(BATCHES, made)
     said = regimes_said(found, BATCHES, made, [one.met for one in made])[0]
-    _, _, unsteady = said.partition("Not steadily: ")
+    _, _, unsteady = said.partition("; but")
     until = found.perfect_until.value
     for batch, one, inside in zip(BATCHES, made, found.perfect):
         assert (f" {batch} " in f"{unsteady} ") == (one.met and inside != (batch <= until))
@@ -171,11 +176,11 @@ def test_the_sentence_and_the_column_agree(steps, share):
 
 def test_what_the_batches_do_not_reach_is_said_to_be_at_least_or_at_most():
     until, useful, fit = said_of([1600, 800, 400, 200, 100])
-    assert until.endswith("up to the largest batch, 512 (at least 512).") and "no larger one was run" in useful
-    assert "at least" in fit and "do not reach a plateau" in fit
+    assert until.endswith("up to the largest, batch 512 (at least 512).") and "none larger was run" in useful
+    assert "at least" in fit and "no plateau is reached" in fit
     until, useful, fit = said_of([300, 301, 299, 300, 300])
     assert until.startswith("No perfect scaling") and "beyond batch 32 (no other of those run)" in until
-    assert "at most" in fit and "do not reach perfect scaling" in fit
+    assert "at most" in fit and "no perfect scaling is reached" in fit
 
 
 def test_two_points_make_no_fit_and_nothing_is_said_of_one():

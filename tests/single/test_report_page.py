@@ -199,7 +199,7 @@ def test_headings_descend_by_one_and_figures_have_a_text(page):
 
 def test_the_page_says_it_in_words_before_the_tables(page):
     at = page.index("mnist/simple_cnn, nesterov, 55,000 training examples</h2>")
-    assert page.index("times as fast", at) < page.index("<table", at)
+    assert page.index("x the speed", at) < page.index("<table", at)
     assert "not met" in page[at:] and "Method and provenance" in page[at:]
 
 

@@ -12,6 +12,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.report import differences
 from hvdscale.report import studies as studies_module
 from hvdscale.report.document import as_json
+from hvdscale.report.findings import MOST
 from hvdscale.report.make import on_screen, read
 from hvdscale.report.page.html import _detail
 from hvdscale.report.studies import Asked, are_searched
@@ -39,10 +40,12 @@ def words(document):
 
 
 def test_what_was_found_is_said_before_the_tables(swept):
-    texts = list(on_screen(swept))
-    said, tables = texts[1], texts[2:]
-    assert said.count("\n") > 3 and "-----" not in said
-    assert all("-----" in text for text in tables)
+    verdict, main, findings, *tables, how_to_read = list(on_screen(swept))
+    [(_, [page])] = swept.pages
+    assert "-----" not in verdict and 1 <= len(page.verdict) <= 3 and all(said in " ".join(verdict.split())
+                                                                          for said in page.verdict)
+    assert findings.count("\n") > 3 and "-----" not in findings and findings.count("\n- ") <= MOST
+    assert all("-----" in text for text in (main, *tables)) and how_to_read.startswith("How to read this\n")
 
 
 def test_budgets_are_shown_where_they_are_asked_for(swept):
@@ -148,7 +151,7 @@ def test_a_paper_s_figures_are_made_of_an_archive_held_against_its_targets(wide,
     result = CliRunner().invoke(main, [wide, "--paper", "shallue2019", "--out", str(tmp_path), "--format", "json"])
     assert result.exit_code == 0, result.exception
     assert result.stdout.startswith("As in the paper: this report is of the studies as a whole.")
-    assert "By global batch: val/error<0.3 (the median best of as many trials at each batch, with its" in result.output
+    assert "By global batch: val/error<0.3 (median best of as many trials at each batch, with its" in result.output
     chapters = json.loads((tmp_path / "report.json").read_text())["chapters"]
     [chapter] = [one for one in chapters if "2019" in one["title"]]
     assert any("figure-1" in figure["name"] for figure in chapter["figures"])

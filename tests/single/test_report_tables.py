@@ -181,8 +181,7 @@ def test_where_a_step_s_time_goes_is_a_table_and_a_sentence():
         [1, 32, 1, 4, pytest.approx(100), pytest.approx(10), pytest.approx(90), 0, 0],
         [4, 128, 1, 4, pytest.approx(100), pytest.approx(10), pytest.approx(30), pytest.approx(60), pytest.approx(0.6)]]
     assert summary(section)[-1] == (
-        "The median step's 100 ms at 4 workers (global batch 128): 60% waiting for communication, 30% computing, 10% "
-        "getting data; at 1 worker, 100 ms: 0%, 90% and 10%.")
+        "Median step at 4 workers: 100 ms (waiting 60%, data 10%); at 1 worker: 100 ms (0%, 10%).")
 
 
 def test_probes_show_where_a_step_s_time_goes():
@@ -315,7 +314,7 @@ def test_the_maximum_useful_batch_is_put_in_words():
             for batch, count in steps.items()]
     [section] = sections(log(*made))
     said = " ".join(summary(section))
-    assert "Perfect scaling (batch x steps within 25% of the smallest) up to batch 64; diminishing returns from" in said
+    assert "Perfect scaling up to batch 64; diminishing returns beyond." in said
     assert "Maximum useful batch: 128, whose 320 steps are within 20% of the fewest (300, at batch 256)." in said
 
 
@@ -328,7 +327,7 @@ def test_the_summary_names_the_fastest_worker_count_where_more_are_slower():
 def test_the_summary_says_slower_where_more_workers_are():
     made = [trial(id=w, workers=w, batch=32 * w, seconds=(0, 1, time)) for w, time in ((1, 2), (2, 4))]
     [section] = sections(log(*made))
-    assert "slower, 0.50 of the speed" in summary(section)[0]
+    assert "0.50x the speed" in summary(section)[0]
 
 
 def test_the_learning_rate_of_each_batch_is_said_by_step():
@@ -361,8 +360,8 @@ def test_a_drawn_learning_rate_is_said_to_three_digits():
 def test_parts_of_a_step_at_one_worker_are_told_apart_by_their_batch():
     [section] = sections(log(*[trial(id=batch, batch=batch, step_seconds=[0.02] * 5, communication_share=0.1)
                                for batch in (32, 64)]))
-    [said] = [said for said in summary(section) if said.startswith("The median step's")]
-    assert "at 1 worker (global batch 64): " in said and "; at global batch 32, " in said
+    [said] = [said for said in summary(section) if said.startswith("Median step")]
+    assert "at 1 worker, batch 64: " in said and "; at batch 32: " in said
 
 
 def test_csv_holds_full_precision_intervals_and_trials(studied):
@@ -406,7 +405,7 @@ def test_probes_are_reported_by_throughput():
                                      step_seconds=[0.1 * w ** 0.5] * 50), path=f"p{w}.h5") for w in (1, 4)])
     shown = text(section)
     assert "throughput (weak scaling" in shown and "0.50" in shown and "steps to target" not in " ".join(shown.split())
-    assert "2.00 times as many on 4 times the workers: system efficiency 0.50." in summary(section)[0]
+    assert "2.00x the examples per second, 320 to 640; system efficiency 0.50." in summary(section)[0]
 
 
 def test_mixed_workloads_have_tables_of_their_own(tmp_path):
@@ -490,6 +489,23 @@ def test_targets_and_tolerances_reach_the_tables(tmp_path):
     assert result.exit_code == 0, result.exception
     assert result.stdout.index("val/error<0.05") < result.stdout.index("val/error<0.1 ")
     assert "the 80% interval" in result.output and "within 10% of the smallest" in result.output
+
+
+def test_verdict_and_main_table_are_the_first_fifteen_lines():
+    lines = CliRunner().invoke(main, [str(ROOT / "tools/readme/mnist.h5")]).output.splitlines()
+    assert [line.split(":")[0] for line in lines[2:4]] == ["Fastest", "Cheapest"] and lines[4].startswith("Gain ")
+    assert lines[5] == "" and lines[6].startswith("By worker count: val/error<0.02") and "-----" in lines[10]
+    assert [line.split()[0] for line in lines[11:15]] == ["1", "2", "4#", "8#"] and max(map(len, lines[:15])) <= 100
+    assert "Fastest" not in " ".join(lines[15:]) and lines.count("How to read this") == 1
+
+
+def test_findings_are_in_the_json_with_their_intervals(studied):
+    [(_, [page])] = document_of(analyse(studied.trials, [Target.parse("val/error<0.02")])).pages
+    section = as_json(document_of(analyse(studied.trials)))["workloads"][0]["sections"][0]
+    assert page.findings and 1 <= len(section["verdict"]) <= 3
+    useful = next(one for one in section["findings"] if one["said"].startswith("Maximum useful batch: "))
+    assert useful.keys() == {"said", "more", "value", "low", "high"} and f"batch: {useful['value']} " in useful["said"]
+    assert {one["about"] for one in as_json(document_of(analyse(studied.trials)))["how_to_read"]} >= {"By worker count"}
 
 
 def test_files_of_a_report(tmp_path):

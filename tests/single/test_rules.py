@@ -102,7 +102,7 @@ def test_every_number_names_trials_that_are_in_the_logs(found):
 
 
 def test_one_sentence_has_a_clause_for_each_rule_and_the_exponent(found):
-    [said] = rules_said(found)
+    said = " ".join(rules_said(found))
     names = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate",
              "linear<=8": "linear scaling up to 8 times"}
     assert said.startswith("Learning-rate rules from the best of batch 4: over 20% more steps than tuning are surely ")
@@ -112,7 +112,7 @@ def test_one_sentence_has_a_clause_for_each_rule_and_the_exponent(found):
         maybe = re.escape(f" (maybe at {first.low:.0f})" if first.low < first.high else "")
         assert re.search(f"at batch {first.high:.0f} by [^(;]*{names[rule]}[^(;]*{maybe}", said)
     assert all(name in said for name in names.values())
-    assert f"the best learning rate grows as batch^{found.exponent.value:.2f} (" in said
+    assert f"The best learning rate grows as batch^{found.exponent.value:.2f} (" in said
     assert "effective" not in said and "nan" not in said
     notes = " ".join(rules_table(found).notes)
     assert "b4.h5:" in notes and "would tell more" in notes
@@ -120,14 +120,14 @@ def test_one_sentence_has_a_clause_for_each_rule_and_the_exponent(found):
 
 @pytest.mark.parametrize("lost, said", [
     ({}, "none surely needs over 20% more steps than tuning, up to batch 8; linear scaling and square-root scaling "
-         "hold up to batch 8; "),
+         "hold up to batch 8."),
     ({"linear": (LOST, 1.5)}, "over 20% more steps than tuning are surely needed first at batch 8 by linear scaling; "
-                              "square-root scaling holds up to batch 8; "),
+                              "square-root scaling holds up to batch 8."),
     ({"linear": (LOST, 1.5), "sqrt": (UNKNOWN, 1.1)},
-     "at batch 8 by linear scaling; up to batch 8, square-root scaling may need them from batch 8 on; "),
+     "at batch 8 by linear scaling; up to batch 8, square-root scaling may need them from batch 8 on."),
     ({"linear": (LOST, 1.5), "sqrt": (UNKNOWN, math.nan)},
      "by linear scaling; what square-root scaling costs is not known at batch 8 (seeds of "),
-    ({"linear": (LOST, 1.5), "sqrt": (LOST, 2.5)}, "at batch 8 by linear scaling and square-root scaling; "),
+    ({"linear": (LOST, 1.5), "sqrt": (LOST, 2.5)}, "at batch 8 by linear scaling and square-root scaling."),
     ({"linear": (UNKNOWN, math.nan), "sqrt": (UNKNOWN, math.nan)},
      "what they cost is not known at batch 8 (seeds of "),
     ({"linear": (UNKNOWN, 1.1), "sqrt": (UNKNOWN, 1.1)}, "none surely needs over 20% more steps than tuning, up to ")])
@@ -198,7 +198,7 @@ def test_with_a_momentum_that_was_searched_the_effective_rate_is_scaled():
             assert missing.values["momentum"] == momentum
             assert missing.values["learning_rate"] / (1 - momentum) == pytest.approx(missing.rate)
     assert "lr / (1 - momentum), since the momentum was searched too" in " ".join(rules_table(found).notes)
-    assert "the best effective learning rate grows" in rules_said(found)[0]
+    assert "The best effective learning rate grows" in rules_said(found)[1]
 
 
 def test_with_one_momentum_the_rate_itself_is_scaled():
@@ -307,8 +307,8 @@ def test_where_few_met_the_target_nothing_is_claimed():
     assert point.how == FEW and point.verdict == UNKNOWN and math.isnan(point.loss.value)
     assert found.rates[-1].why == FEW and math.isnan(found.exponent.value)
     assert rules_said(found) == ("Learning-rate rules from the best of batch 4: what they cost is not known at batch "
-                                 "16 (too few trials met the target to tell); how the best learning rate grows cannot "
-                                 "be told from 1 batch.",)
+                                 "16 (too few trials met the target to tell).",
+                                 "How the best learning rate grows cannot be told from 1 batch.")
     assert "n/a" in as_text(rules_table(found))
 
 

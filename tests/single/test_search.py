@@ -460,7 +460,7 @@ def test_the_evaluation_grid_of_the_best_trial_does_not_look_like_the_interval_o
     assert [cell.shown for cell in steps] == [cell.shown for cell in fewest]
     assert all(RANGE.search(cell.below) for cell in steps)
     assert all(cell.below == f"not by {cell.low:,.0f}" for cell in fewest)
-    assert "(the median best of as many trials at each batch, with its 95% interval)" in by_batch.title
+    assert "(median best of as many trials at each batch, with its 95% interval)" in by_batch.title
     assert "95% interval of that median, since other draws" in " ".join(by_batch.notes)
     assert "It bounds this one trial" in " ".join(of_search.notes)
 
@@ -482,5 +482,5 @@ def test_all_batches_where_more_trials_would_help_are_in_one_sentence():
     made = [[drawn(number, 3000 - 300 * number, batch=batch) for number in range(count)]
             for batch, count in ((64, 8), (256, 10), (1024, 9))]
     [said] = [said for said in summary(of_batches(*made)) if said.startswith("More trials")]
-    assert said.startswith("More trials would still improve the best found, as going from half of them to all did the "
-                           "median best: batch 64 (-") and "256 (-" in said and "1,024 (-" in said
+    assert said.startswith("More trials would still improve the best, as going from half of them to all did: "
+                           "batch 64 (-") and "256 (-" in said and "1,024 (-" in said

@@ -21,14 +21,14 @@ from ...analysis.studies import studies_of
 from ...analysis.trials import read_trials
 from ...analysis.worker_plan import NoPlan, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
-from ...formatting.numbers import counted
+from ...formatting.numbers import counted, finite
 from ...log.plan_text import OF_SEARCH
 from ..drawing import Figure, render
 from ..file_names import section_name, target_name
 from ..make import open_all
 from ..make import put_file as put
 from ..make import refuse_no_folder
-from ..tables import WIDTH, Table, as_csv, as_text, as_values, finite, trial_list
+from ..tables import WIDTH, Table, as_csv, as_text, as_values, trial_list
 from .figures import EAGER, figures_of_plan
 from .tables import model_table, plan_table
 from .words import no_plan_said, summary, title

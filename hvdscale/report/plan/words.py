@@ -55,6 +55,47 @@ def picks_said(plan):
             *_assumed_said(plan)]
 
 
+def verdict(plan) -> tuple[str, ...]:
+    """In at most three sentences the fastest, the cheapest, and where the gain ends; for a plan of two counts or more.
+    """
+    fastest, cheapest = plan.fastest, plan.cheapest
+    if fastest is cheapest:
+        more = [f"No gain beyond {counted(fastest.workers, 'worker')}: more take longer."] * any(
+            option.workers > fastest.workers for option in plan.eligible)
+        return (f"Fastest and cheapest: {_choice_said(plan, fastest, math.inf)}", *more)
+    return (f"Fastest: {_choice_said(plan, fastest, math.inf)}", f"Cheapest: {_choice_said(plan, cheapest, 0)}",
+            _gain_said(plan))
+
+
+def cautions(plan) -> tuple[str, ...]:
+    """What speaks against being sure of a verdict."""
+    return (*(_unmet_said(option) for option in _picked(plan) if _lost_seeds(option)), *_assumed_said(plan),
+            *crowded_said(plan.times.timings))
+
+
+def _choice_said(plan, option, weight):
+    sure = "" if plan.assumed() else f"; {chance(plan, plan.chance_of(option, weight))} sure"
+    known = "" if option.mark == MEASURED else f", {option.mark}{_beyond_said(plan, option)}"
+    return (f"{counted(option.workers, 'worker')}, batch {option.global_batch:,}: {_time_said(plan, option)}, "
+            f"{number(option.cost.value)} worker-hours{known}{sure}.")
+
+
+def _gain_said(plan):
+    """Where the knee is, and what the step beyond it, or else to it, costs and buys."""
+    knee, front = plan.knee, plan.front
+    last = knee is max(plan.options, key=lambda option: option.workers)
+    sure = "" if plan.assumed() else f" ({chance(plan, plan.chance_of(knee, plan.request.knee))} sure)"
+    said = (f"Gain {'lasts to' if last else 'ends at'} {counted(knee.workers, 'worker')}{', the most timed' * last}"
+            f"{sure}")
+    if knee not in front:
+        return f"{said}."
+    at = front.index(knee)
+    few, many = front[at:at + 2] if at + 1 < len(front) else front[at - 1:at + 1]
+    where = f"from {few.workers:,}" if many is knee else f"from {few.workers:,} to {many.workers:,}"
+    return (f"{said}: {where}, {ratio(many.cost.value / few.cost.value)}x the cost buys "
+            f"{ratio(few.seconds.value / many.seconds.value)}x the speed.")
+
+
 def _picked(plan):
     """The options to take, each once."""
     return list(dict.fromkeys((plan.fastest, plan.cheapest, plan.knee)))
