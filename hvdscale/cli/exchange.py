@@ -13,7 +13,7 @@ from ..exchange.archive_export import export_archive
 from ..exchange.csv_tables import export_tables, import_tables, is_tables
 from ..exchange.mlperf_rcp import TARGET, UNITS, import_rcp
 from ..exchange.unpacking import COMPRESSED
-from ..formatting.numbers import counted
+from ..formatting.numbers import counted, list_first
 from ..formatting.screen import Screen, time_left
 from ..log.files import SIGNATURE
 from .common import counts_said, echo, size_said
@@ -92,7 +92,7 @@ def export_log(log, out, kind):
             said, lost = counts_said(export_tables(log, out, progress.share)), ""
         else:
             done = export_archive(log, out, progress.seen)
-            said = f"{counted(done.trials, 'trial')} of {_studies(done.studies)}"
+            said = f"{counted(done.trials, 'trial')} of {counted(done.studies, 'study', 'studies')}"
             lost = "" if not done.own else LOST
     finally:
         progress.end()
@@ -174,13 +174,8 @@ def _tell_left_out(wrong, notes):
 def _tell(seen: Seen, source, out, seconds):
     _tell_left_out(seen.wrong, seen.notes)
     if seen.others:
-        echo(f"not of the layout, left out: {seen.others[0]}" +
-             (f" and {len(seen.others) - 1:,} more files" if len(seen.others) > 1 else ""), err=True)
+        files = " files" * (len(seen.others) > 1)
+        echo(f"not of the layout, left out: {list_first(seen.others, 1)}{files}", err=True)
     wrong = f"; {len(seen.wrong):,} trials or files were wrong" if seen.wrong else ""
     echo(f"{out}: {counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
-         f"{_studies(seen.studies)}, "
-         f"{size_said(os.path.getsize(out))}, in {seconds:.1f} s{wrong}")
-
-
-def _studies(number) -> str:
-    return f"{number:,} {'study' if number == 1 else 'studies'}"
+         f"{counted(seen.studies, 'study', 'studies')}, {size_said(os.path.getsize(out))}, in {seconds:.1f} s{wrong}")

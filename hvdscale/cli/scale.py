@@ -6,6 +6,7 @@ import os
 import click
 
 from ..errors import UsageError
+from ..formatting.numbers import counted
 from ..plan.settings import Settings
 from ..report.make import make, refuse_no_folder
 from ..system.cores import usable_cores
@@ -65,7 +66,7 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
     if len(todo) < len(runs):
         click.echo(f"{len(runs) - len(todo)} of {len(runs)} runs are there already; --overwrite would run them again")
     for number, run in enumerate(todo, 1):
-        click.echo(f"\n[{number}/{len(todo)}] {run.workers} worker{'s' * (run.workers > 1)}, seed "
+        click.echo(f"\n[{number}/{len(todo)}] {counted(run.workers, 'worker')}, seed "
                    f"{run.keys.get('seed', 0)}: {run.log}")
         known = number > 1 and todo[number - 2].workers == run.workers
         try:

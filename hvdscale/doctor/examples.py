@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from ..data.splits import tensors_of
+from ..formatting.numbers import counted
 from ..plan.shards import Visits
 from ..training.job import Job
 from ..workers.group import Workers
@@ -85,7 +86,7 @@ def _count_wrong(data, visits: Visits) -> tuple | None:
         own = len(batch) if hasattr(batch, "__len__") and not isinstance(batch, (tuple, list, dict)) else None
         rows = own if own is not None else min(lengths.values(), default=n)
         if rows != n and (own is not None or n not in lengths.values() and _grows(data, visits, lengths)):
-            more = f"take gives {rows} examples for {n} visit{'s' * (n > 1)}"
+            more = f"take gives {rows} examples for {counted(n, 'visit')}"
             return (more, None, "a sampler or batch that pads, repeats or drops examples, as DistributedSampler does "
                     "to make shares even", "take gives one example for each visit, in their order: hvdscale's shares "
                     "may be uneven, and need no padding")

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..data.generators import OwnGenerators
+from ..formatting.numbers import counted
 from ..modules.layers import BatchNorm, Dropout, is_batch_norm
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
@@ -79,7 +80,7 @@ def _ways(sample: Sample, counts: list[int]) -> Iterator[Plan]:
 
 def _shown(ways: list[Plan]) -> str:
     counts = sorted({plan.workers for plan in ways})
-    workers = f"{counts[0]}-{counts[-1]} workers" if len(counts) > 1 else _count(counts[0], "worker")
+    workers = f"{counts[0]}-{counts[-1]} workers" if len(counts) > 1 else counted(counts[0], "worker")
     sizes = sorted({plan.ghost_batch for plan in ways})
     passes = sorted({plan.accumulate for plan in ways})
     return (f"{workers}, {' or '.join(map(str, passes))} {'passes' if passes[-1] > 1 else 'pass'}, ghost groups of "
@@ -87,11 +88,7 @@ def _shown(ways: list[Plan]) -> str:
 
 
 def _way(plan: Plan) -> str:
-    return f"{_count(plan.workers, 'worker')} x {plan.accumulate} pass{'es' * (plan.accumulate > 1)}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+    return f"{counted(plan.workers, 'worker')} x {counted(plan.accumulate, 'pass', 'passes')}"
 
 
 def _why(sample: Sample) -> tuple[str, str]:

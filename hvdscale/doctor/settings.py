@@ -6,6 +6,7 @@ from collections import Counter
 
 import torch
 
+from ..formatting.numbers import list_first
 from ..plan.plan import Plan
 from ..training.job import Job
 from ..update.optimizers import make_optimizer, norms_and_biases
@@ -41,13 +42,13 @@ def decay(sample: Sample) -> Finding:
     if unasked:
         biases = "biases and normalisation parameters among them" if any(
             id(p) in apart for path, p in named if path in unasked) else "though no weight_decay is asked for"
-        return Finding(name, FAILED, looked_at, f"{_some(unasked)} decay unasked, {biases}",
+        return Finding(name, FAILED, looked_at, f"{list_first(unasked, 3)} decay unasked, {biases}",
                        cause="the optimizer decays by itself, and all parameters alike: a default of its class, or "
                        "its step", remedy="have it take weight_decay from its parameter groups, or set weight_decay "
                        "and decay_norm_and_bias=true to say that it is meant", rows=rows)
     idle = [path for path in decays if wanted[path] and not decays[path]]
     if idle:
-        return Finding(name, FAILED, looked_at, f"{_some(idle)} do not decay, and weight_decay is asked for",
+        return Finding(name, FAILED, looked_at, f"{list_first(idle, 3)} do not decay, and weight_decay is asked for",
                        cause="the optimizer does not read weight_decay from its parameter groups",
                        remedy="take group['weight_decay'] in its step, or set weight_decay=0", rows=rows)
     return Finding(name, PASSED, looked_at, rows=rows)
@@ -55,10 +56,6 @@ def decay(sample: Sample) -> Finding:
 
 def _kind(parameter, apart: set[int]) -> str:
     return "biases and normalisation" if id(parameter) in apart else "weights"
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def learning_rate(job: Job) -> Finding:

@@ -118,14 +118,21 @@ def listed(items, last="and") -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
 
 
+def list_first(items, most, joint=", ") -> str:
+    """``1, 2 and 3 more``: the first ``most`` of the items, and how many others there are."""
+    items = [str(item) for item in items]
+    more = f" and {len(items) - most:,} more" if len(items) > most else ""
+    return joint.join(items[:most]) + more
+
+
 def capital(said) -> str:
     """With its first letter in upper case."""
     return said[0].upper() + said[1:]
 
 
-def counted(count, noun) -> str:
-    """``1 trial``, ``2 trials``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def counted(count, noun, plural=None) -> str:
+    """``1 trial``, ``2 trials``; ``plural`` where that is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def _significant(value, digits):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from ..formatting.numbers import duration
+from ..formatting.numbers import counted, duration
 from ..formatting.text_table import aligned
 from ..training.elastic import Memory
 from ..training.evaluate import Evaluator
@@ -79,7 +79,7 @@ def table(found: list[Estimate], groups: int) -> str:
     lines = aligned([head, *rows], left=(0,))
     lines.insert(1, "-" * len(lines[0]))
     total = duration(sum(e.seconds for e in found) / groups, rough=True)
-    lines.append(f"\n{', '.join(_counts(found))}: {total} at most with {groups} group{'s' * (groups > 1)} of "
+    lines.append(f"\n{', '.join(_counts(found))}: {total} at most with {counted(groups, 'group')} of "
                  "workers.\nThat is if every trial goes to the end of its budget; draws that diverge are replaced, and "
                  "come on top.")
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import LogError, UsageError
+from ..formatting.numbers import counted
 from ..plan.settings import Settings
 from ..system.lock import describe
 from ..training.display import Quiet
@@ -130,10 +131,10 @@ class SweepRun:
         searched = ", ".join(dict.fromkeys(parameter.name for settled in studies for parameter in settled.space))
         aim = f"steps to {' and '.join(map(str, sweep.targets))}" if sweep.by_steps else f"the best {sweep.objective}"
         trials = sorted({settled.study.trials for settled in studies})
-        count = f"{len(studies)} studies, each" if len(studies) > 1 else "1 study"
+        count = counted(len(studies), "study", "studies") + ", each" * (len(studies) > 1)
         lines = [f"{self.asked.path}: {sweep.workload}, {count} of {' or '.join(map(str, trials))} feasible trials",
                  f"  searched    {searched}: for {aim}",
-                 f"  workers     {self.groups} group{'s' * (self.groups > 1)} of {self.group.size}",
+                 f"  workers     {counted(self.groups, 'group')} of {self.group.size}",
                  f"  folder      {self.asked.out}" + (f": {done} trials are done already" if done else "")]
         if sweep.prune:
             lines.append(f"  pruning     exact: the {sweep.prune_keep} fewest steps of a study stay what they would be")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
+from ..formatting.numbers import list_first
 from .checkpoint import write
 
 SHOWN = 8           # names that an error lists of each kind
@@ -58,6 +59,4 @@ def _read(path: str) -> dict[str, Tensor]:
 
 
 def _listed(what: str, names, also: str = "") -> str:
-    names = sorted(names)
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{what} {', '.join(names[:SHOWN])}{more}{also}" if names else ""
+    return f"{what} {list_first(sorted(names), SHOWN)}{also}" if names else ""

@@ -9,6 +9,7 @@ from torch import nn
 
 from ..data.generators import OwnGenerators, seed_generators
 from ..errors import PlanError, RanksDifferError
+from ..formatting.numbers import counted
 from ..modules.ghost_groups import GhostGroups
 from ..modules.layers import BatchNorm, is_batch_norm, is_replaced
 from ..modules.running_statistics import Buffers
@@ -130,8 +131,8 @@ def check_groups(plan: Plan, model: nn.Module, reason: str) -> None:
         ours = ", or hvdscale.modules (convert(model) puts them in place), which share a group"
         raise PlanError(
             f"the model has {reason or 'group_by_group = always'}, so it runs group by group; but a global batch of "
-            f"{plan.global_batch} has {groups} ghost group{'s' * (groups > 1)} for the passes of {plan.workers} "
-            f"worker{'s' * (plan.workers > 1)} x {plan.accumulate}. Use --ghost-batch "
+            f"{plan.global_batch} has {counted(groups, 'ghost group')} for the passes of "
+            f"{counted(plan.workers, 'worker')} x {plan.accumulate}. Use --ghost-batch "
             f"{max(2, plan.global_batch // passes)} or less, at every worker count, or fewer "
             f"workers{ours if reason != PADDED else ''}")
     if plan.cuts_groups and any(map(is_batch_norm, model.modules())):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError, WorkersError
+from ..formatting.numbers import counted
 from ..system.cores import usable_cores
 
 MOST_PER_CORE = 16      # workers that one machine is asked to start: each loads torch, in seconds of a core
@@ -68,7 +69,7 @@ def refuse_too_many(workers: int, launcher: str | None, hosts: str | None,
     elif launcher is not None and "SLURM_JOB_ID" not in environment:
         cores = len(usable_cores())
         if workers > MOST_PER_CORE * cores:
-            raise UsageError(f"--workers {workers}: this machine has {cores} core{'s' * (cores > 1)}, and at most "
+            raise UsageError(f"--workers {workers}: this machine has {counted(cores, 'core')}, and at most "
                              f"{MOST_PER_CORE * cores} workers are started on it ({MOST_PER_CORE} a core), as each "
                              "loads PyTorch by itself. Start fewer, or name more machines by --hosts A:4,B:4; "
                              "--accumulate makes the same updates with fewer workers")

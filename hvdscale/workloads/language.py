@@ -23,10 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import DataError, UsageError
+from ..formatting.numbers import list_first
 from ..workload import Batch, Card, Data, Workload
 from .models.lstm import LSTMLM
 from .models.transformer import SIZES, TransformerLM
-from .readers.corpora import ASKED, PARTS, Files, find_lm1b, find_named, find_text, shown
+from .readers.corpora import ASKED, PARTS, SHOWN, Files, find_lm1b, find_named, find_text
 from .token_metrics import perplexity, token_loss, token_measures
 from .tokens import Cache, SentenceSplit, StreamSplit, open_cache
 from .vocabulary import LEARNED
@@ -145,7 +146,7 @@ class LanguageModel(Workload):
     def _notes(self, files: Files, cache: Cache, record: Mapping) -> tuple[str, ...]:
         train, notes = cache.parts["train"], list(files.notes)
         if files.missing:
-            notes.append(f"trains without {shown(files.missing)} (--allow-missing)")
+            notes.append(f"trains without {list_first(files.missing, SHOWN)} (--allow-missing)")
         if self.sentences and record["cut"]["train"]:
             notes.append(f"{record['cut']['train']:,} of {train.lines:,} training sentences have more than "
                          f"{record['sequence']} tokens, and are cut")

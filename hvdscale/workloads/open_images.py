@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..errors import DataError, UsageError
+from ..formatting.numbers import counted
 from ..workload import Card, Data, MapSplit, Workload
 from .average_precision import COUNTS, average_precision, score_counts
 from .imagenet import SIDE, prepare
@@ -147,7 +148,7 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
             guessed = read_labels(find_labels(folder, part, "machine"), classes, machine)
         images, labels, counts = _labelled(folder, part, human, guessed, allow_missing, negatives == "verified")
         for name, count in counts.items():
-            record[name] += [f"{count} image{'s' * (count > 1)} of {part}"] if count else []
+            record[name] += [f"{counted(count, 'image')} of {part}"] if count else []
         splits[part] = LabelledImages(images, *labels, len(classes), NEGATIVES[negatives], centre_crop, side)
         _update(digest, images, labels)
     train = MapSplit(replace(splits["train"], crop=random_crop))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import DataError, UsageError
+from ..formatting.numbers import counted
 from ..plan.shards import Visits
 from ..workload import Card, Data, Workload
 from .bleu import COUNTS, bleu, bleu_counts, signature
@@ -274,7 +275,7 @@ def _special(vocabulary: Vocabulary) -> dict[str, int]:
 
 def _notes(left_out: Mapping[str, int], longest: int) -> tuple[str, ...]:
     said = {"empty": "with an empty side", "too_long": f"of more than {longest} tokens"}
-    return tuple(f"trains without {number} pair{'s' * (number > 1)} {said[why]}" for why, number in left_out.items()
+    return tuple(f"trains without {counted(number, 'pair')} {said[why]}" for why, number in left_out.items()
                  if number)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...errors import DataError
+from ...formatting.numbers import list_first
 from .files import holding
 from .text import Text, cut_in_order
 
@@ -159,8 +160,8 @@ def complete(files: Sequence[Path], allow_missing: bool, first: int = 0) -> tupl
     missing = tuple(f"{name}{number:0{len(match[2])}d}-of-{match[3]}{match[4]}" for name, match in like.items()
                     for number in range(first, int(match[3])) if (name, number) not in there)
     if missing and not allow_missing:
-        raise DataError(f"{files[0].parent}: lacks {shown(missing)}; place what is missing there, or train without it: "
-                        "--allow-missing")
+        raise DataError(f"{files[0].parent}: lacks {list_first(missing, SHOWN)}; place what is missing there, or train "
+                        "without it: --allow-missing")
     return [there[key] for key in sorted(there)], missing
 
 
@@ -195,9 +196,3 @@ def _listed(folder: Path) -> list[Path]:
         return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     except OSError as error:
         raise DataError(f"{folder}: cannot be read: {error.strerror}") from None
-
-
-def shown(names: Sequence[str]) -> str:
-    """The first of the names, and how many more there are."""
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")

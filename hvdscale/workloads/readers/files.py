@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ...errors import DataError
+from ...formatting.numbers import list_first
 
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 ENDINGS = ("", ".gz", ".xz")
@@ -157,5 +158,4 @@ def holding(folder: Path) -> str:
         return "it is a file, not a folder"
     except (OSError, ValueError) as error:
         return f"it cannot be listed: {getattr(error, 'strerror', None) or error}"
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"it holds {', '.join(names[:LISTED])}{more}" if names else "it is empty"
+    return f"it holds {list_first(names, LISTED)}" if names else "it is empty"
