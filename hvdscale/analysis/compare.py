@@ -1,24 +1,24 @@
-"""Two sets of logs, a baseline and a candidate, held against each other: a gate for convergence.
+"""Comparison of two sets of logs, a baseline and a candidate: a regression test for convergence and speed.
 
     for comparison in compare_trials(read_trials(a), read_trials(b)):
         print(comparison.verdict, [(cell.workers, cell.verdict) for cell in comparison.cells])
 
-Each workload, worker count and global batch that both have is a cell. In it steps to target S, seconds to target T and
-examples a second x are compared as ratios, candidate over baseline, of geometric means, with the intervals of
-analysis.intervals: paired by seed where the seeds are the same, over the draws that both met where both are studies of
-one space, else of two independent samples. Of searches without a draw in common it is the ratio of their median
-best-of-n (see minimum), with the quotient of their intervals. An evaluation shows only that the target was met since
-the one before, so the interval is the hull of the ratios with either side at its evaluation before; where all
-evaluations up to there are equal to the last bit, it is the same run, and the ratio 1.
+Each workload, worker count and global batch that both have is a cell. Per cell, steps to target S, seconds to target T
+and examples per second x are compared as ratios of geometric means, candidate over baseline, with the intervals of
+analysis.intervals. Samples are paired by seed where the seeds agree, paired by draw where both are studies of one
+space, else independent. Searches without common draws are compared by their median best-of-n (see best_of_n.py), with
+the quotient of their intervals. A target is met somewhere between two evaluations, so the interval is the hull of the
+ratios with either side at its evaluation before. Where all evaluations up to there are bit-identical, both are the same
+run, and the ratio is 1.
 
-A regression is certain: the whole interval lies beyond the tolerance. Where the interval spans it, or there is none, it
-cannot be told. Over all cells of a workload a ratio is formed as well, from one a cell, whose spread is that between
-cells: so single runs at several worker counts or batch sizes tell together.
+A verdict of regression is certain: the whole interval lies beyond the tolerance. Where the interval spans the tolerance
+or is unknown, the verdict is "cannot tell". A ratio over all cells of a workload is formed too, from one ratio per
+cell, with the spread between cells. So single runs at several worker counts or batch sizes can yield a verdict.
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,22 +27,23 @@ from scipy.special import stdtrit
 from ..errors import UsageError
 from ..log.schema import Status
 from ..target import Target
-from .intervals import (CONFIDENCE, NONE, Estimate, geometric_mean, hull, mean_interval, paired_ratio_interval, pooled,
-                        pooled_paired, quotient, ratio_interval)
+from .intervals import (CONFIDENCE, NONE, Estimate, geometric_mean, hull, mean_interval, mean_ratio,
+                        paired_ratio_interval, pooled, pooled_paired, quotient, ratio_interval)
 from .pooled_variance import SPEED
-from .steps import Cell, cell_of, run_of
+from .steps import Cell, Run, cell_of, run_of
 from .trials import Trial, Workload, by_workload
 
 STEPS, SECONDS, BEST = "steps", "seconds", "best"
 MEASURES = (STEPS, SECONDS, SPEED)
 OK, UNTOLD, REGRESSION = "ok", "cannot tell", "regression"      # verdicts, from good to bad
+_Side = tuple[np.ndarray, np.ndarray]   # values of a measure, and those at the evaluation before
 
 
 @dataclass(frozen=True)
 class Tolerances:
-    """How much worse a candidate may be: shares, but ``metric``, which is in the metric's own unit; None: not judged.
+    """How much worse a candidate may be, as shares; ``metric`` in the metric's own unit. None: not judged.
 
-    time is that of seconds to target and of examples a second alike.
+    time applies to seconds to target and to examples per second.
     """
 
     steps: float = 0.10
@@ -50,7 +51,7 @@ class Tolerances:
     metric: float | None = None
     confidence: float = CONFIDENCE
 
-    def of(self, measure) -> float | None:
+    def of(self, measure: str) -> float | None:
         """The tolerance of one of MEASURES, or BEST."""
         return {STEPS: self.steps, BEST: self.metric}.get(measure, self.time)
 
@@ -59,8 +60,8 @@ class Tolerances:
 class Test:
     """One measure of one cell, or of all cells of a workload.
 
-    before, after  of the baseline and the candidate; NaN: not known; inf: not met
-    change         candidate over baseline; of BEST candidate minus baseline
+    before, after  of the baseline and the candidate; NaN: unknown; inf: not met
+    change         candidate over baseline; for BEST candidate minus baseline
     """
 
     measure: str
@@ -68,7 +69,7 @@ class Test:
     after: float
     change: Estimate
     verdict: str | None         # None: not judged
-    reason: str                 # of a verdict that is not OK
+    reason: str                 # for a verdict that is not OK
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,113 +80,110 @@ class ComparedCell:
     global_batch: int
     baseline: Cell
     candidate: Cell
-    pairing: str                # "seed", "draw", "search": the best of either search, or "": independent samples
+    pairing: str                # "seed", "draw", "search": the best of each search, or "": independent samples
     tests: tuple[Test, ...]
-    horizon: int                # steps within which the best metric is taken
+    horizon: int                # steps over which the best metric is taken
 
     @property
     def verdict(self) -> str:
-        """The worst of its tests'."""
+        """The worst verdict of its tests."""
         return _worst(self.tests)
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """One workload held against one target, or against none: then about throughput alone."""
+    """One workload compared at one target; without a target, by throughput only."""
 
     workload: Workload
     target: Target | None
     cells: tuple[ComparedCell, ...]
-    overall: tuple[Test, ...]                   # over cells; empty where there is but one
-    missing: tuple[tuple[int, int], ...]        # (workers, batch) of the baseline that the candidate has not ended
-    added: tuple[tuple[int, int], ...]          # that the candidate alone has
+    overall: tuple[Test, ...]                   # over cells; empty where there is only one
+    missing: tuple[tuple[int, int], ...]        # (workers, batch) of the baseline without a finished candidate
+    added: tuple[tuple[int, int], ...]          # (workers, batch) that only the candidate has
     tolerances: Tolerances
 
     @property
     def verdict(self) -> str:
-        """The worst of its cells and of all together; a missing cell cannot be told."""
+        """The worst verdict of its cells and of all cells together; UNTOLD for a missing cell."""
         return max([*(cell.verdict for cell in self.cells), _worst(self.overall), *([UNTOLD] if self.missing else [])],
                    key=(OK, UNTOLD, REGRESSION).index, default=UNTOLD)
 
     @property
     def judged(self) -> int:
-        """How many tests have a verdict."""
+        """The number of tests with a verdict."""
         return sum(test.verdict is not None for tests in (*(cell.tests for cell in self.cells), self.overall)
                    for test in tests)
 
 
 def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], targets: Sequence[Target] = (),
-                   tolerances=Tolerances()) -> tuple[Comparison, ...]:
-    """The candidate's trials held against the baseline's, by workload and target.
+                   tolerances: Tolerances = Tolerances()) -> tuple[Comparison, ...]:
+    """The candidate's trials compared with the baseline's, by workload and target.
 
-    targets  none: those of the baseline's own plans
-    Raises UsageError where no cell of the baseline is in the candidate, naming what either has.
+    targets  by default those of the baseline's own plans
+    Raises UsageError, listing the trials of both, where they have no cell in common.
     """
     before, after = by_workload(baseline), by_workload(candidate)
     found = []
     for workload, trials in before.items():
         own = dict.fromkeys(Target.parse(trial.target) for trial in trials if trial.target)
-        for target in dict.fromkeys(targets) or own or (None,):
+        wanted: list[Target | None] = [*(dict.fromkeys(targets) or own)]
+        for target in wanted or [None]:
             cells = _cells(trials, target, tolerances)
             if cells:
-                found.append(_compared(workload, target, cells, _cells(after.get(workload, ()), target, tolerances),
-                                       tolerances))
+                found.append(_compare(workload, target, cells, _cells(after.get(workload, ()), target, tolerances),
+                                      tolerances))
     if not any(comparison.cells for comparison in found):
-        raise UsageError(f"nothing to compare: the baseline has {_listed(baseline)}; the candidate {_listed(candidate)}"
-                         f"{'; held against ' if targets else ''}{', '.join(map(str, targets))}")
+        raise UsageError(f"nothing to compare: the baseline has {_list_trials(baseline)}; the candidate "
+                         f"{_list_trials(candidate)}"
+                         f"{'; compared at ' if targets else ''}{', '.join(map(str, targets))}")
     return tuple(found)
 
 
-def _cells(trials, target, tolerances) -> dict[tuple[int, int], Cell]:
-    """Cells by (workers, global batch) of the trials that ended and, with a target, were evaluated for it."""
-    groups = {}
+def _cells(trials: Iterable[Trial], target: Target | None, tolerances: Tolerances) -> dict[tuple[int, int], Cell]:
+    """Cells by (workers, global batch) of the trials that ended and, with a target, have its metric."""
+    groups: dict[tuple[int, int], list[Run]] = {}
     for trial in trials:
         if trial.status != Status.RUNNING and (target is None or target.column in trial.metrics):
             run = run_of(trial, target)
-            if _is_told(run) or trial.pruned:
+            if run.conclusive or trial.pruned:
                 groups.setdefault((trial.workers, trial.global_batch), []).append(run)
     return {key: cell_of(groups[key], tolerances.confidence) for key in sorted(groups)
-            if any(map(_is_told, groups[key]))}
+            if any(run.conclusive for run in groups[key])}
 
 
-def _is_told(run):
-    """Whether a cell may stand on it; what its search has pruned only says that it needs more steps."""
-    return run.ended or run.trial.status == Status.INFEASIBLE
-
-
-def _listed(trials, most=4):
-    """What trials there are, for a message."""
+def _list_trials(trials: Iterable[Trial], most: int = 4) -> str:
+    """The distinct jobs of trials, for a message."""
     seen = dict.fromkeys(f"{trial.workload} at W = {trial.workers}, B = {trial.global_batch:,}" for trial in trials)
     return "; ".join(list(seen)[:most]) + (f" and {len(seen) - most} more" if len(seen) > most else "") or "nothing"
 
 
-def _compared(workload, target, before, after, tolerances):
+def _compare(workload: Workload, target: Target | None, before: Mapping[tuple[int, int], Cell],
+             after: Mapping[tuple[int, int], Cell], tolerances: Tolerances) -> Comparison:
     samples = [_Samples(*_at_common_trials(before[key], after[key]), target) for key in before if key in after]
     pools = {measure: _Pools(samples, measure) for measure in MEASURES}
-    cells = tuple(_compared_cell(one, target, pools, tolerances) for one in samples)
+    cells = tuple(_compare_cells(one, target, pools, tolerances) for one in samples)
     return Comparison(workload, target, cells, _overall(samples, target, tolerances),
                       tuple(key for key in before if key not in after),
                       tuple(key for key in after if key not in before), tolerances)
 
 
-def _at_common_trials(*cells):
-    """The cells, where all were searched each at the best of as many trials as the smallest search has."""
-    if not all(cell.searched for cell in cells):
-        return cells
-    n = min(len(cell.draws) for cell in cells)
-    return tuple(replace(cell, best_of_n=n) for cell in cells)
+def _at_common_trials(one: Cell, other: Cell) -> tuple[Cell, Cell]:
+    """The cells; if both were searched, each at the best of as many trials as the smaller search has."""
+    if not (one.searched and other.searched):
+        return one, other
+    n = min(len(one.draws), len(other.draws))
+    return replace(one, best_of_n=n), replace(other, best_of_n=n)
 
 
-def _columns(measure):
-    """A measure, and where it has one, the column of it at the evaluation before."""
+def _columns(measure: str) -> tuple[str, ...]:
+    """The columns of a measure: itself and, for steps and seconds, its value at the evaluation before."""
     return (measure,) if measure == SPEED else (measure, f"{measure}_before")
 
 
 class _Samples:
-    """What two cells measured, ready to be divided: of each measure the values of both, paired by position if
-    ``pairs``."""
+    """The measurements of two cells, ready to be divided; paired by position where there are ``pairs``."""
 
-    def __init__(self, baseline: Cell, candidate: Cell, target):
+    def __init__(self, baseline: Cell, candidate: Cell, target: Target | None) -> None:
         self.baseline, self.candidate, self.target = baseline, candidate, target
         self.pairs = _same_draws(baseline, candidate, target) if target else []
         self.pairing = "draw" if self.pairs else ""
@@ -199,11 +197,12 @@ class _Samples:
     @property
     def same(self) -> bool:
         """Whether each pair is one run twice: equal evaluations up to the one that met."""
-        return bool(self.pairs) and self.target is not None and all(
-            _same_course(ours, theirs, self.target.column) for ours, theirs in self.pairs)
+        target = self.target
+        return bool(self.pairs) and target is not None and all(
+            _same_course(ours, theirs, target.column) for ours, theirs in self.pairs)
 
-    def sides(self, measure):
-        """((values, values at the evaluation before) of the baseline, those of the candidate), as far as measured."""
+    def sides(self, measure: str) -> tuple[_Side, _Side]:
+        """((values, values at the evaluation before) of the baseline, those of the candidate), without NaN."""
         names = _columns(measure)
         if self.pairing == "draw":
             sides = [np.array([[getattr(run, name) for run in own] for name in names]) for own in zip(*self.pairs)]
@@ -213,35 +212,35 @@ class _Samples:
         known = [~np.isnan(side).any(0) for side in sides]
         if self.pairs:
             known = [known[0] & known[1]] * 2
-        return tuple((side[0, keep], side[-1, keep]) for side, keep in zip(sides, known))
+        baseline, candidate = ((side[0, keep], side[-1, keep]) for side, keep in zip(sides, known))
+        return baseline, candidate
 
-    def by_search(self, measure):
-        """Whether the ratio is that of the cells' own estimates, of which one at least is the best of a search."""
+    def by_search(self, measure: str) -> bool:
+        """Whether the ratio is that of the cells' estimates, at least one of which is the best of a search."""
         return self.pairing == "search" and measure != SPEED
 
-    def is_single(self, measure):
-        """Whether one run stands for either side, so that nothing is known of its spread."""
+    def is_single(self, measure: str) -> bool:
+        """Whether one side is a single run, so that its spread is unknown."""
         if self.by_search(measure):
             return any(not cell.searched and len(cell.samples.seeds) < 2 for cell in (self.baseline, self.candidate))
         return min(len(side[0]) for side in self.sides(measure)) < 2
 
-    def place(self, measure):
-        """Equal for cells that say the same: of those of the same updates, at several worker counts, one counts, but
-        for their speeds."""
+    def place(self, measure: str) -> Hashable:
+        """Equal for cells with the same information: the same updates at several worker counts, except for speeds."""
         updates = tuple((cell.setting, tuple(cell.samples.seeds)) for cell in (self.baseline, self.candidate))
         return updates, self.baseline.workers if measure == SPEED else None
 
 
-def _same_draws(baseline, candidate, target):
-    """Pairs of runs of the draws that both studies made and that met in both; [] of fewer than two."""
+def _same_draws(baseline: Cell, candidate: Cell, target: Target) -> list[tuple[Run, Run]]:
+    """Pairs of runs of the draws that both studies made and that met in both; [] for fewer than two."""
     ours, theirs = ({(trial.setting, trial.seed): run_of(trial, target) for trial in cell.considered
                      if trial.sweep and not trial.sweep.get("repeat")} for cell in (baseline, candidate))
     found = [(ours[key], theirs[key]) for key in ours if key in theirs and ours[key].met and theirs[key].met]
     return found if len(found) > 1 else []
 
 
-def _same_course(ours, theirs, column):
-    """Whether two runs met the target at one evaluation, and every evaluation up to there is equal."""
+def _same_course(ours: Run, theirs: Run, column: str) -> bool:
+    """Whether two runs met the target at the same evaluation, with every evaluation up to there equal."""
     if not ours.met or ours.steps != theirs.steps:
         return False
     courses = [(trial.step[:count], trial.metrics[column][:count]) for trial in (ours.trial, theirs.trial)
@@ -250,10 +249,10 @@ def _same_course(ours, theirs, column):
 
 
 class _Pools:
-    """The spread of a measure within cells, pooled over all of them: of ratios by pairs, and of independent samples;
-    as read, and at the evaluation before."""
+    """The spread of a measure within cells, pooled over all: of paired ratios and of independent samples, each at the
+    evaluation that met and at the one before."""
 
-    def __init__(self, samples, measure):
+    def __init__(self, samples: Sequence[_Samples], measure: str) -> None:
         once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}
         pairs = {one.place(measure) for one in samples if one.pairs}
         self.paired = [pooled_paired([np.array([side[at] for side in sides]) for place, sides in once.items()
@@ -263,18 +262,19 @@ class _Pools:
                       for at in (0, 1)]
 
 
-def _positive(sides, at):
+def _positive(sides: tuple[_Side, _Side], at: int) -> bool:
     return all((side[at] > 0).all() and np.isfinite(side[at]).all() for side in sides)
 
 
-def _compared_cell(samples, target, pools, tolerances):
+def _compare_cells(samples: _Samples, target: Target | None, pools: Mapping[str, _Pools], tolerances: Tolerances
+                   ) -> ComparedCell:
     tests = [_test(measure, samples, pools, tolerances) for measure in (MEASURES if target else (SPEED,))]
     horizon, best = _best_test(samples, target, tolerances) if target else (0, None)
     return ComparedCell(samples.baseline.workers[0], samples.baseline.global_batch, samples.baseline, samples.candidate,
                         samples.pairing, tuple(tests if best is None else [*tests, best]), horizon)
 
 
-def _test(measure, samples, pools, tolerances):
+def _test(measure: str, samples: _Samples, pools: Mapping[str, _Pools], tolerances: Tolerances) -> Test:
     before, after = (_estimate(cell, measure) for cell in (samples.baseline, samples.candidate))
     change = _change(measure, samples, pools[measure], tolerances.confidence)
     tolerance = tolerances.of(measure)
@@ -282,11 +282,11 @@ def _test(measure, samples, pools, tolerances):
     return Test(measure, before.value, after.value, change, verdict, reason)
 
 
-def _estimate(cell, measure):
+def _estimate(cell: Cell, measure: str) -> Estimate:
     return getattr(cell, SPEED if measure == SPEED else measure)
 
 
-def _change(measure, samples, pool, confidence) -> Estimate:
+def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) -> Estimate:
     """Candidate over baseline."""
     before, after = (_estimate(cell, measure) for cell in (samples.baseline, samples.candidate))
     runs = min(before.runs, after.runs)
@@ -294,50 +294,49 @@ def _change(measure, samples, pool, confidence) -> Estimate:
         return Estimate(1.0, 1.0, 1.0, runs)
     if samples.by_search(measure):
         known = before.met and after.met and before.value > 0
-        return Estimate(after.value / before.value, *quotient(after, before), runs) if known else Estimate(
-            np.nan, *NONE, runs)
+        if not known:
+            return Estimate.unknown(runs)
+        return Estimate(after.value / before.value, *quotient(after, before), runs)
     (a, _), (b, _) = sides = samples.sides(measure)
     if not len(a) or not len(b) or min(a.min(), b.min()) <= 0:
-        return Estimate(np.nan, *NONE, runs)
+        return Estimate.unknown(runs)
     if np.isinf([*a, *b]).any():
         return _ends_ratio(before, after, runs)
     if samples.is_single(measure) and (measure == SPEED or samples.same):
-        return Estimate(_mean_ratio(a, b), *NONE, runs)
+        return Estimate(mean_ratio(b, a), *NONE, runs)
     corners = [_interval(a, b, pool, samples, 0, confidence)]
     if measure != SPEED and not samples.same:
         corners += _grid_corners(sides, pool, samples, confidence)
-    return Estimate(_mean_ratio(a, b), *hull(*corners), len(a) if samples.pairing == "draw" else runs)
+    return Estimate(mean_ratio(b, a), *hull(*corners), len(a) if samples.pairing == "draw" else runs)
 
 
-def _ends_ratio(before, after, runs):
-    """The ratio where some runs did not meet: of the medians, between the ends' own ratios."""
+def _ends_ratio(before: Estimate, after: Estimate, runs: int) -> Estimate:
+    """The ratio where some runs did not meet: of the medians, between the ratios of the ends."""
     if not before.met or not before.low > 0:
-        return Estimate(np.nan, *NONE, runs)
+        return Estimate.unknown(runs)
     low, high = after.low / before.high, after.high / before.low
     return Estimate(after.value / before.value if after.met else np.nan, low, high, runs)
 
 
-def _grid_corners(sides, pool, samples, confidence):
+def _grid_corners(sides: tuple[_Side, _Side], pool: _Pools, samples: _Samples, confidence: float
+                  ) -> list[tuple[float, float]]:
     """The intervals with either side at its evaluation before."""
     (a, a_before), (b, b_before) = sides
     return [_interval(a, b_before, pool, samples, 1, confidence) if b_before.min() > 0 else (0.0, 0.0),
             _interval(a_before, b, pool, samples, 1, confidence) if a_before.min() > 0 else (np.inf, np.inf)]
 
 
-def _interval(under, over, pool, samples, at, confidence):
-    """The interval of over / under; of one run on either side the ratio itself: then the grid is all that is known."""
+def _interval(under: np.ndarray, over: np.ndarray, pool: _Pools, samples: _Samples, at: int, confidence: float
+              ) -> tuple[float, float]:
+    """The interval of over / under; the ratio itself where a side has one run, so that only the grid limits it."""
     if min(len(over), len(under)) < 2:
-        return (_mean_ratio(under, over),) * 2
-    if samples.pairs:
-        return tuple(map(float, paired_ratio_interval(over, under, pool.paired[at], confidence)))
-    return tuple(map(float, ratio_interval(over, under, pool.apart[at], confidence)))
+        return (mean_ratio(over, under),) * 2
+    low, high = (paired_ratio_interval(over, under, pool.paired[at], confidence) if samples.pairs else
+                 ratio_interval(over, under, pool.apart[at], confidence))
+    return float(low), float(high)
 
 
-def _mean_ratio(under, over):
-    return float(geometric_mean(over) / geometric_mean(under))
-
-
-def _judge(measure, samples, change, tolerance):
+def _judge(measure: str, samples: _Samples, change: Estimate, tolerance: float) -> tuple[str, str]:
     """(verdict, reason) of a ratio."""
     baseline, candidate = samples.baseline, samples.candidate
     if not baseline.runs:
@@ -353,13 +352,14 @@ def _judge(measure, samples, change, tolerance):
         return UNTOLD, f"{len(candidate.diverged)} diverged, {len(baseline.diverged)} in the baseline"
     if math.isnan(change.value):
         return UNTOLD, "not measured"
-    one = samples.is_single(measure) and not (measure == STEPS and samples.same)
-    doubt = "" if not one else "one run, that of the best trial" if samples.pairing == "search" else "one run"
+    doubt = ""
+    if samples.is_single(measure) and not (measure == STEPS and samples.same):
+        doubt = "one run, that of the best trial" if samples.pairing == "search" else "one run"
     return judge(change, tolerance, measure == SPEED, doubt)
 
 
-def _judge_unmet(before, after):
-    """(verdict, reason) where either side did not meet the target by most of its runs; None where both did."""
+def _judge_unmet(before: Estimate, after: Estimate) -> tuple[str, str] | None:
+    """(verdict, reason) where most runs of either side did not meet the target; None where both met it."""
     if not before.met:
         return (OK, "") if after.met else (UNTOLD, "neither met the target")
     if after.met:
@@ -369,10 +369,10 @@ def _judge_unmet(before, after):
     return UNTOLD, "not met, but it stopped before the baseline's steps"
 
 
-def judge(change: Estimate, tolerance: float, more_is_better=False, doubt="") -> tuple[str, str]:
+def judge(change: Estimate, tolerance: float, more_is_better: bool = False, doubt: str = "") -> tuple[str, str]:
     """(verdict, reason) of a ratio.
 
-    doubt  why its interval does not tell, whatever it is; "": it does
+    doubt  why its interval proves nothing; "": it is valid
     """
     low, high = change.low, change.high
     if more_is_better:
@@ -380,8 +380,8 @@ def judge(change: Estimate, tolerance: float, more_is_better=False, doubt="") ->
     return (UNTOLD, doubt) if doubt else _against(low, high, 1 + tolerance)
 
 
-def _against(low, high, limit):
-    """(verdict, reason) of what must not be above a limit."""
+def _against(low: float, high: float, limit: float) -> tuple[str, str]:
+    """(verdict, reason) of an interval that must not be above a limit."""
     if math.isnan(low) or math.isnan(high):
         return UNTOLD, "no interval"
     if low > limit:
@@ -389,8 +389,8 @@ def _against(low, high, limit):
     return (OK, "") if high <= limit else (UNTOLD, "the interval spans the tolerance")
 
 
-def _best_test(samples, target, tolerances):
-    """(horizon, Test) of the best metric within the steps that all runs took; None where one side has no run."""
+def _best_test(samples: _Samples, target: Target, tolerances: Tolerances) -> tuple[int, Test | None]:
+    """(horizon, Test) of the best metric over the steps that all runs took; (0, None) where one side has no run."""
     runs = samples.baseline.runs, samples.candidate.runs
     if not all(runs):
         return 0, None
@@ -401,24 +401,24 @@ def _best_test(samples, target, tolerances):
     change = _difference(a, b, paired, tolerances.confidence)
     before, after = (float(np.nanmean(values)) if np.isfinite(values).any() else np.nan for values in (a, b))
     worse = (change.low, change.high) if target.minimizes else (-change.high, -change.low)
-    verdict = (None, "") if tolerances.metric is None else _against(*worse, tolerances.metric)
-    return horizon, Test(BEST, before, after, change, *verdict)
+    verdict, reason = (None, "") if tolerances.metric is None else _against(*worse, tolerances.metric)
+    return horizon, Test(BEST, before, after, change, verdict, reason)
 
 
-def _best(trial, target, horizon):
+def _best(trial: Trial, target: Target, horizon: int) -> float:
     """The best value of the target's metric in the first ``horizon`` steps; NaN: none."""
     values = trial.metrics[target.column][trial.step <= horizon]
     values = values[np.isfinite(values)]
     return np.nan if not len(values) else float(values.min() if target.minimizes else values.max())
 
 
-def _difference(a, b, paired, confidence) -> Estimate:
-    """mean(b) - mean(a) with Student's interval where they are paired by position, else Welch's."""
+def _difference(a: np.ndarray, b: np.ndarray, paired: bool, confidence: float) -> Estimate:
+    """mean(b) - mean(a) with Student's interval where they are paired by position, else with Welch's."""
     samples = [b - a] if paired else [b, a]
     samples = [values[np.isfinite(values)] for values in samples]
     runs = min(map(len, samples))
     if not runs:
-        return Estimate(np.nan, *NONE, 0)
+        return Estimate.unknown()
     value = float(samples[0].mean() - (0 if paired else samples[1].mean()))
     if runs < 2:
         return Estimate(value, *NONE, runs)
@@ -429,8 +429,8 @@ def _difference(a, b, paired, confidence) -> Estimate:
     return Estimate(value, value - half, value + half, runs)
 
 
-def _overall(samples, target, tolerances):
-    """The tests of all cells together, where there are at least two."""
+def _overall(samples: Sequence[_Samples], target: Target | None, tolerances: Tolerances) -> tuple[Test, ...]:
+    """The tests over all cells, where there are at least two."""
     tests = []
     for measure in (MEASURES if target else (SPEED,)):
         once = {one.place(measure): one for one in samples}
@@ -443,14 +443,14 @@ def _overall(samples, target, tolerances):
                         (np.inf, np.inf))
             change = Estimate(float(geometric_mean(value)), *ends, len(ratios))
             tolerance = tolerances.of(measure)
-            verdict = (None, "") if tolerance is None else judge(change, tolerance, measure == SPEED)
-            tests.append(Test(measure, np.nan, np.nan, change, *verdict))
+            verdict, reason = (None, "") if tolerance is None else judge(change, tolerance, measure == SPEED)
+            tests.append(Test(measure, np.nan, np.nan, change, verdict, reason))
     return tuple(tests)
 
 
-def _cell_ratios(measure, samples):
-    """Candidate over baseline of one cell: as read, with the candidate and with the baseline at the evaluation before;
-    None where either did not meet or was not timed."""
+def _cell_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] | None:
+    """Candidate over baseline of one cell: (as read, with the candidate at the evaluation before, with the baseline
+    there). None where either did not meet or was not timed."""
     if measure == STEPS and samples.same:
         return 1.0, 1.0, 1.0
     if samples.by_search(measure):
@@ -458,15 +458,15 @@ def _cell_ratios(measure, samples):
     (a, a_before), (b, b_before) = samples.sides(measure)
     if not len(a) or not len(b) or np.isinf([*a, *b]).any() or min(a.min(), b.min()) <= 0:
         return None
-    value = _mean_ratio(a, b)
+    value = mean_ratio(b, a)
     if measure == SPEED or samples.same:
         return value, value, value
-    low = _mean_ratio(a, b_before) if b_before.min() > 0 else 0.0
-    return value, low, _mean_ratio(a_before, b) if a_before.min() > 0 else np.inf
+    low = mean_ratio(b_before, a) if b_before.min() > 0 else 0.0
+    return value, low, mean_ratio(b, a_before) if a_before.min() > 0 else np.inf
 
 
-def _search_ratios(measure, samples):
-    """The same of searches; seconds go with the steps."""
+def _search_ratios(measure: str, samples: _Samples) -> tuple[float, float, float] | None:
+    """The same for searches; seconds are proportional to steps."""
     before, after = (_estimate(cell, measure) for cell in (samples.baseline, samples.candidate))
     if not (before.met and after.met and before.value > 0):
         return None
@@ -475,7 +475,7 @@ def _search_ratios(measure, samples):
     return value, value * moved[0], value / moved[1] if moved[1] > 0 else np.inf
 
 
-def _worst(tests):
+def _worst(tests: Iterable[Test]) -> str:
     """The worst verdict of those that were judged."""
     return max((test.verdict for test in tests if test.verdict is not None), key=(OK, UNTOLD, REGRESSION).index,
                default=OK)

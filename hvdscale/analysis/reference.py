@@ -1,43 +1,47 @@
-"""Published curves of steps against the batch size, and how near measured ones come to them.
+"""Published curves of steps against the batch size, and how close measured ones come to them.
 
     for curve in curves:
         for published in load("shallue2019").curves:
-            found = against(curve, published)       # a Fidelity, or a NoMatch that says why they cannot be compared
+            found = against(curve, published)       # a Fidelity, or a NoMatch with the reason why not
 
-The pass marks are those proposed for a reproduction: steps within +-0.5 log2 of the published ones at 80 % of the batch
-sizes, B_crit within a factor 2, intervals that hold the published steps at 80 %, and where two optimizers are ordered
-in where their perfect scaling ends, a factor of 8 between them. A batch size that ran past the published steps without
-meeting the target misses the first and the third; an estimate without an upper end never passes.
+The pass marks are those proposed for a reproduction. Steps are within +-0.5 log2 of the published ones at 80 % of the
+batch sizes. B_crit is within a factor of 2. Intervals contain the published steps at 80 %. Where the published ends of
+perfect scaling of two optimizers differ, they differ by at least a factor of 8. A batch size that ran past the
+published steps without meeting the target fails the first and the third; an estimate without an upper end never passes.
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
 from ..target import Target
 from . import published as box
+from .curves import Curve, CurvePoint
 from .intervals import CONFIDENCE, Estimate
+from .regimes import BatchPoint
+from .trials import Workload
 
 WITHIN_LOG2 = 0.5           # of the published steps, at
 SHARE_WITHIN = 0.8          # of the batch sizes
 B_CRIT_WITHIN = 2.0         # a factor either way
 SHARE_COVERED = 0.8         # of the intervals
-SIZE_WITHIN = 0.05          # training sets that differ by a larger share are other jobs
+SIZE_WITHIN = 0.05          # training sets whose sizes differ by a larger share are not comparable
 
 
 @dataclass(frozen=True, eq=False)
 class Published:
     """One published curve: steps to a target at each batch size, arrays of shape (batches,).
 
-    low, high  what each value may be off by: how it was read, or the spread of its mean and the spacing of evaluations
-    trials     finite trials at each batch size, of which the best one counts; 0: a mean, not a best
+    low, high  uncertainty of each value: of reading it off, or the spread of its mean and the spacing of evaluations
+    trials     finite trials at each batch size, of which the best counts; 0: a mean, not a best
     b_crit     and s_min, rms_log2: of the hyperbola S = s_min (1 + b_crit / B) fitted to these steps
-    perfect    largest batch that scales perfectly, and the smallest that is useful to the full: one value each, two
-               where it lies between them, none where it is not clear-cut
+    perfect    the largest batch that scales perfectly; useful: the smallest with the maximum benefit. One value each,
+               two where it lies between them, none where it is not clear-cut
     """
 
     reference: str
@@ -45,7 +49,7 @@ class Published:
     dataset: str
     models: tuple[str, ...]
     optimizers: tuple[str, ...]
-    train_examples: int             # 0: not known
+    train_examples: int             # 0: unknown
     target: Target
     batches: np.ndarray
     steps: np.ndarray
@@ -60,18 +64,18 @@ class Published:
     file: str
 
     def at(self, batch: float) -> tuple[float, float, float] | None:
-        """(steps, low, high) at a batch size, between two published ones on a straight line in logarithms; None beyond
-        them."""
+        """(steps, low, high) at a batch size, interpolated linearly in logarithms; None beyond the published range."""
         if not self.batches[0] <= batch <= self.batches[-1]:
             return None
         x = np.log2(self.batches)
-        return tuple(float(2 ** np.interp(np.log2(batch), x, np.log2(values)))
-                     for values in (self.steps, self.low, self.high))
+        steps, low, high = (float(2 ** np.interp(np.log2(batch), x, np.log2(values)))
+                            for values in (self.steps, self.low, self.high))
+        return steps, low, high
 
 
 @dataclass(frozen=True)
 class Job:
-    """A published critical batch size and noise scale, one value or the ends of a range each."""
+    """A published critical batch size and noise scale: one value, or the ends of a range."""
 
     label: str
     dataset: str
@@ -82,7 +86,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Ordering:
-    """Two optimizers of which perfect scaling ends earlier with the first."""
+    """Two optimizers of which the first leaves perfect scaling at smaller batches."""
 
     label: str
     dataset: str
@@ -90,8 +94,8 @@ class Ordering:
     target: Target
     earlier: tuple[str, ...]
     later: tuple[str, ...]
-    perfect: tuple[float, float]    # where it was published to end
-    at_least: float                 # the factor between them that a reproduction must show
+    perfect: tuple[float, ...]      # the published end of perfect scaling of each
+    at_least: float                 # the factor between them in a reproduction
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,15 +114,15 @@ class Reference:
 
 @dataclass(frozen=True)
 class NoMatch:
-    """Why a measured curve cannot be held against a published one of the same data set.
+    """Why a measured curve cannot be compared with a published one of the same data set.
 
-    base  where nothing but the target differs, on one metric: the smallest batch with steps on both sides, over which
-          the shapes of the two curves can be laid beside each other; else None
+    base  where only the value of the target differs: the smallest batch with steps on both sides, relative to which the
+          shapes of the two curves can be compared; else None
     """
 
     label: str
     why: tuple[str, ...]
-    curve: object
+    curve: Curve
     published: Published
     base: int | None = None
 
@@ -127,10 +131,10 @@ class NoMatch:
 class FidelityPoint:
     """One batch size, measured against published.
 
-    log2_apart  log2 of measured over published steps; inf: not met, NaN: nor was it run for as long
-    within      whether that is at most WITHIN_LOG2; None: it cannot be told
-    covered     whether the interval, and what the published value may be off by, have steps in common; not where the
-                target was not met for as long; None: one run, or an interval without an end that would tell
+    log2_apart  log2 of measured over published steps; inf: not met; NaN: not met, and not run that long
+    within      whether its size is at most WITHIN_LOG2; None: unknown
+    covered     whether the interval and the uncertainty of the published value overlap; False where the target was not
+                met in that many steps; None: one run, or an open interval that leaves it undecided
     """
 
     global_batch: int
@@ -142,14 +146,14 @@ class FidelityPoint:
     log2_apart: float
     within: bool | None
     covered: bool | None
-    point: object                   # the measured curve's
+    point: CurvePoint | BatchPoint  # of the measured curve
 
 
 @dataclass(frozen=True)
 class PassMark:
-    """One pass mark: what is asked, what was found, in numbers; passed is None where it cannot be told.
+    """One pass mark: the wanted and the found number; passed is None where it is undecided.
 
-    bound  "at least" or "at most" where no more is known of what was found
+    bound  "at least" or "at most" where ``found`` is only a bound
     """
 
     name: str
@@ -163,21 +167,20 @@ class PassMark:
 class Fidelity:
     """A measured curve against a published one."""
 
-    curve: object
+    curve: Curve
     published: Published
     points: tuple[FidelityPoint, ...]
     beyond: tuple[int, ...]         # batch sizes measured outside the published ones
-    remarks: tuple[str, ...]        # in what else the two differ
+    remarks: tuple[str, ...]        # other differences between the two
     marks: tuple[PassMark, ...]
 
-    def counted(self, name) -> tuple[int, int]:
-        """(how many, of how many that tell) of ``within`` or ``covered``."""
-        told = [getattr(point, name) for point in self.points if getattr(point, name) is not None]
-        return sum(told), len(told)
+    def counted(self, name: str) -> tuple[int, int]:
+        """(number that pass, number decided) of the points' ``within`` or ``covered``."""
+        return _count(self.points, name)
 
 
 def load(name: str) -> Reference:
-    """The publication of this name; UsageError, with those there are, where there is none."""
+    """The publication of this name; UsageError that lists the publications where the name is unknown."""
     record = box.read(name)
     return Reference(name, record["title"], record["source"], record["obtained"], record.get("estimate", ""),
                      tuple(_published(name, record, one) for one in record.get("curve", ())),
@@ -186,18 +189,18 @@ def load(name: str) -> Reference:
                      tuple(map(_ordering, record.get("ordering", ()))))
 
 
-def against(curve, published: Published) -> Fidelity | NoMatch | None:
-    """A measured curve (analysis.curves.Curve) held against a published one; None where they are of different jobs.
+def against(curve: Curve, published: Published) -> Fidelity | NoMatch | None:
+    """A measured curve compared with a published one; None where dataset or model differ.
 
-    Where dataset and model agree and something decisive else does not, a NoMatch says what.
+    Where anything else that matters differs, a NoMatch says what.
     """
     workload = curve.workload
     if workload.dataset != published.dataset or workload.model not in published.models:
         return None
-    barring, remarks = _differences(curve, published)
-    if barring:
-        other_goal = len(barring) == 1 and not _same_goal(curve.target, published.target)
-        return NoMatch(published.label, tuple(barring), curve, published,
+    reasons, remarks = _differences(curve, published)
+    if reasons:
+        other_goal = len(reasons) == 1 and not _same_goal(curve.target, published.target)
+        return NoMatch(published.label, tuple(reasons), curve, published,
                        _base(curve, published) if other_goal else None)
     found, beyond = [], []
     for point in curve.points:
@@ -209,9 +212,10 @@ def against(curve, published: Published) -> Fidelity | NoMatch | None:
     return Fidelity(curve, published, tuple(found), tuple(beyond), tuple(remarks), _marks(curve, published, found))
 
 
-def ordering_of(curves: Sequence, ordering: Ordering) -> PassMark | None:
-    """Whether perfect scaling ends as much earlier with one optimizer as published; None unless both were measured."""
-    def end(optimizers):
+def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
+    """Whether perfect scaling ends earlier with one optimizer by the published factor; None unless both were measured.
+    """
+    def end(optimizers: tuple[str, ...]) -> float | None:
         ends = [curve.regimes.perfect_until.value for curve in curves
                 if curve.workload.dataset == ordering.dataset and curve.workload.model in ordering.models
                 and curve.workload.optimizer in optimizers and _same_goal(curve.target, ordering.target)]
@@ -222,12 +226,12 @@ def ordering_of(curves: Sequence, ordering: Ordering) -> PassMark | None:
     return PassMark(ordering.label, ordering.at_least, later / earlier, later / earlier >= ordering.at_least)
 
 
-def jobs_of(reference: Reference, workload) -> tuple[Job, ...]:
+def jobs_of(reference: Reference, workload: Workload) -> tuple[Job, ...]:
     """The published critical batch sizes on a workload's data set."""
     return tuple(job for job in reference.jobs if job.dataset == workload.dataset)
 
 
-def _published(name, record, one):
+def _published(name: str, record: Mapping[str, Any], one: Mapping[str, Any]) -> Published:
     target = Target.parse(one["target"])
     kind = one.get("kind", record["kind"])
     if kind == "steps":
@@ -245,47 +249,47 @@ def _published(name, record, one):
                      one.get("file", ""))
 
 
-def _of_means(one, kind):
-    """Batches, steps and their ends from means of runs in epochs or examples, read at evaluations ``every`` so many."""
+def _of_means(one: Mapping[str, Any], kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(batches, steps, low, high) from means of runs in epochs or examples, read at evaluations ``every`` so many."""
     rows = np.array([[float(batch), *value] for batch, value in one["values"].items()])
     batches, mean, runs, variation = rows.T
     half = stdtrit(runs - 1, 0.5 + CONFIDENCE / 2) * variation / 100 / np.sqrt(runs)
     unit = one["train_examples"] if kind == "epochs" else 1
-    return (batches, *(unit * values / batches for values in (mean, mean * (1 - half) - one["every"],
-                                                              mean * (1 + half))))
+    return (batches, unit * mean / batches, unit * (mean * (1 - half) - one["every"]) / batches,
+            unit * mean * (1 + half) / batches)
 
 
-def _ordering(one):
+def _ordering(one: Mapping[str, Any]) -> Ordering:
     return Ordering(one["label"], one["dataset"], tuple(one["models"]), Target.parse(one["target"]),
                     tuple(one["earlier"]), tuple(one["later"]), tuple(map(float, one["perfect"])),
                     float(one["at_least"]))
 
 
-def _differences(curve, published):
-    """(what bars a comparison, what must only be said) in words."""
-    workload, barring, remarks = curve.workload, [], []
+def _differences(curve: Curve, published: Published) -> tuple[list[str], list[str]]:
+    """(differences that rule out a comparison, other differences), in words."""
+    workload, reasons, remarks = curve.workload, [], []
     if workload.optimizer not in published.optimizers:
-        barring.append(f"published for {published.optimizers[0]}, here {workload.optimizer}")
+        reasons.append(f"published for {published.optimizers[0]}, here {workload.optimizer}")
     if not _same_goal(curve.target, published.target):
-        barring.append(f"published to {published.target}, here to {curve.target}")
+        reasons.append(f"published to {published.target}, here to {curve.target}")
     elif curve.target != published.target:
         remarks.append(f"published to {published.target}, here to {curve.target}")
     sizes = workload.train_examples, published.train_examples
     if all(sizes) and sizes[0] != sizes[1]:
-        said = f"published with {sizes[1]:,} training examples, here {sizes[0]:,}"
-        (barring if abs(sizes[0] - sizes[1]) > SIZE_WITHIN * sizes[1] else remarks).append(said)
+        text = f"published with {sizes[1]:,} training examples, here {sizes[0]:,}"
+        (reasons if abs(sizes[0] - sizes[1]) > SIZE_WITHIN * sizes[1] else remarks).append(text)
     if workload.model_args not in ("", "{}", "null"):
         remarks.append(f"the model has arguments of its own here: {workload.model_args}")
-    return barring, remarks
+    return reasons, remarks
 
 
-def _same_goal(one, other):
-    """Whether two targets ask the same but for equality."""
+def _same_goal(one: Target, other: Target) -> bool:
+    """Whether two targets are the same, regardless of < or <=."""
     return (one.column, one.minimizes, one.value) == (other.column, other.minimizes, other.value)
 
 
-def _base(curve, published):
-    """The smallest of two batches or more with steps of both curves, of one metric; None: there is none."""
+def _base(curve: Curve, published: Published) -> int | None:
+    """The smallest batch with steps on both curves of one metric; None where there are fewer than two."""
     if (curve.target.column, curve.target.minimizes) != (published.target.column, published.target.minimizes):
         return None
     both = [point.global_batch for point in curve.points
@@ -293,19 +297,19 @@ def _base(curve, published):
     return min(both) if len(both) > 1 else None
 
 
-def _point(point, at, interpolated):
+def _point(point: CurvePoint | BatchPoint, at: tuple[float, float, float], interpolated: bool) -> FidelityPoint:
     published, low, high = at
     steps = point.steps
     apart = math.log2(steps.value / published) if steps.met and steps.value > 0 else math.inf
-    within = abs(apart) <= WITHIN_LOG2
+    within: bool | None = abs(apart) <= WITHIN_LOG2
     if not steps.met and not steps.beyond > published * 2 ** WITHIN_LOG2:
         apart, within = math.nan, None
     return FidelityPoint(point.global_batch, published, low, high, interpolated, steps, apart, within,
                          None if within is None else _covered(steps, low, high), point)
 
 
-def _covered(steps, low, high):
-    """Whether an interval meets low to high; see FidelityPoint."""
+def _covered(steps: Estimate, low: float, high: float) -> bool | None:
+    """Whether an interval overlaps low to high; see FidelityPoint.covered."""
     if steps.runs < 2 or math.isnan(steps.low) or math.isnan(steps.high):
         return None
     if not steps.met or steps.low > high:
@@ -313,17 +317,23 @@ def _covered(steps, low, high):
     return bool(steps.high >= low) if math.isfinite(steps.high) else None
 
 
-def _marks(curve, published, points):
-    def share(name, wanted, said):
-        told = [getattr(point, name) for point in points if getattr(point, name) is not None]
-        found = sum(told) / len(told) if told else math.nan
-        return PassMark(said, wanted, found, found >= wanted if told else None)
+def _count(points: Iterable[FidelityPoint], name: str) -> tuple[int, int]:
+    """(number that pass, number decided) of the points' ``within`` or ``covered``."""
+    decided = [getattr(point, name) for point in points if getattr(point, name) is not None]
+    return sum(decided), len(decided)
+
+
+def _marks(curve: Curve, published: Published, points: Sequence[FidelityPoint]) -> tuple[PassMark, ...]:
+    def share(name: str, wanted: float, label: str) -> PassMark:
+        passed, decided = _count(points, name)
+        found = passed / decided if decided else math.nan
+        return PassMark(label, wanted, found, found >= wanted if decided else None)
     return (share("within", SHARE_WITHIN, "steps"), _critical_batch_mark(curve, published),
             share("covered", SHARE_COVERED, "intervals"))
 
 
-def _critical_batch_mark(curve, published):
-    """B_crit over the published one. A fit with an open end shows that it is too far away, never that it is near."""
+def _critical_batch_mark(curve: Curve, published: Published) -> PassMark:
+    """B_crit over the published one. A fit with an open end can show that it is too far off, never that it is close."""
     fit = getattr(curve.regimes, "fit", None)
     if fit is None:
         return PassMark("b_crit", B_CRIT_WITHIN, math.nan, None)

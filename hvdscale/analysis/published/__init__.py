@@ -1,14 +1,14 @@
-"""Published results that ship with the package: a TOML file a publication, with the provenance of every number.
+"""Published results that ship with the package: one TOML file per publication, with the provenance of every number.
 
     read("shallue2019")     -> the file as a dict
 
-Each file's comments say where its numbers stand and how they were obtained; hvdscale.analysis.reference makes records
-of them.
+Each file's comments give the source of its numbers and how they were obtained; hvdscale.analysis.reference parses them.
 """
 from __future__ import annotations
 
 import importlib.resources
 from functools import lru_cache
+from typing import Any
 
 from ...errors import UsageError
 from ...plan.settings import read_toml
@@ -22,10 +22,10 @@ def names() -> list[str]:
 
 
 @lru_cache
-def read(name: str) -> dict:
-    """What a publication's file holds; UsageError, with those there are, where there is none of this name."""
+def read(name: str) -> dict[str, Any]:
+    """A publication's file; UsageError that lists the publications where the name is unknown."""
     if name not in names():
         there = "".join(f"\n  {one}: {read(one)['title']}" for one in names())
         raise UsageError(f"--compare {name}: there is no such publication in the box; there are:{there}")
     with importlib.resources.as_file(FOLDER / f"{name}.toml") as path:
-        return read_toml(path)
+        return read_toml(str(path))
