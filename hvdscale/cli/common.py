@@ -120,15 +120,6 @@ def counts_said(rows: Mapping[str, int]) -> str:
     return ", ".join(counted(number, name.removesuffix("s")) for name, number in rows.items())
 
 
-def size_said(size: float) -> str:
-    """``512 bytes``, ``40 KiB``, ``1.5 GiB``."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
-
-
 def say_error(error: HvdscaleError) -> None:
     """One message on stderr."""
     echo(f"Error: {error}", err=True)

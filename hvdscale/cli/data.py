@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from ..data.download import mebibytes
 from ..data.fetch import fetch, find
 from ..data.published import BY_HAND, DATA_SETS
+from ..formatting.numbers import byte_size
 from ..formatting.screen import Screen, time_left
 from ..formatting.text_table import aligned
 from .common import Group, version_option
@@ -30,7 +30,7 @@ def list_data_sets():
     rows = [("data set", "", "size", "terms")]
     for name, data_set in DATA_SETS.items():
         sizes = [file.size for file in data_set.published]
-        rows.append((name, data_set.title, mebibytes(sum(sizes)) if None not in sizes else "-", data_set.terms))
+        rows.append((name, data_set.title, byte_size(sum(sizes)) if None not in sizes else "-", data_set.terms))
     click.echo("\n".join(aligned(rows, left=range(len(rows[0])))) + "\n")
     for name, how in BY_HAND.items():
         click.echo(f"{name} {how}")
@@ -95,11 +95,11 @@ class Bar:
         if seconds <= 0 or done <= self._first:
             return ""
         rate = (done - self._first) / seconds
-        return f"  {mebibytes(round(rate))}/s" + (f"  {time_left((total - done) / rate)}" if total else "")
+        return f"  {byte_size(round(rate))}/s" + (f"  {time_left((total - done) / rate)}" if total else "")
 
 
 def _amount(done, total):
-    return mebibytes(done) if total is None else f"{done / 2**20:,.1f} of {mebibytes(total)}"
+    return byte_size(done) if total is None else f"{byte_size(done)} of {byte_size(total)}"
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from ..exchange.archive_export import export_archive
 from ..exchange.csv_tables import export_tables, import_tables, is_tables
 from ..exchange.mlperf_rcp import TARGET, UNITS, import_rcp
 from ..exchange.unpacking import COMPRESSED
-from ..formatting.numbers import counted, list_first
+from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Screen, time_left
 from ..log.files import SIGNATURE
-from .common import counts_said, echo, size_said
+from .common import counts_said, echo
 
 KINDS = ("archive", "csv", "rcp")
 EVERY_SECONDS = 0.2, 5.0            # between two drawings on a terminal, two lines
@@ -72,7 +72,7 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, 
             progress.end()
         _tell_left_out(left_out, notes)
         wrong = f"; {len(left_out):,} trials or lines were wrong" if left_out else ""
-        echo(f"{out}: {counts_said(rows)}, {size_said(os.path.getsize(out))}{wrong}")
+        echo(f"{out}: {counts_said(rows)}, {byte_size(os.path.getsize(out))}{wrong}")
     else:
         trials = import_rcp(source, out, unit=unit, train_examples=train_examples, **how)
         echo(f"{out}: {counted(trials, 'trial')} under the target {TARGET}")
@@ -178,4 +178,4 @@ def _tell(seen: Seen, source, out, seconds):
         echo(f"not of the layout, left out: {list_first(seen.others, 1)}{files}", err=True)
     wrong = f"; {len(seen.wrong):,} trials or files were wrong" if seen.wrong else ""
     echo(f"{out}: {counted(seen.trials, 'trial')} and {counted(seen.evaluations, 'evaluation')} of "
-         f"{counted(seen.studies, 'study', 'studies')}, {size_said(os.path.getsize(out))}, in {seconds:.1f} s{wrong}")
+         f"{counted(seen.studies, 'study', 'studies')}, {byte_size(os.path.getsize(out))}, in {seconds:.1f} s{wrong}")

@@ -9,7 +9,7 @@ import click
 import numpy as np
 
 from ..errors import HvdscaleError, LogError
-from ..formatting.numbers import counted
+from ..formatting.numbers import byte_size, counted
 from ..formatting.text_table import aligned
 from ..log.check import check as check_log
 from ..log.merge import merge as merge_logs
@@ -21,7 +21,7 @@ from ..log.schema import Status
 from ..log.segments import find_logs
 from ..target import Target
 from . import exchange
-from .common import Group, counts_said, echo, size_said, version_option
+from .common import Group, counts_said, echo, version_option
 
 SHORT = 12          # rows shown of a long table: half from its start, half from its end
 
@@ -111,7 +111,7 @@ def merge(logs, out, overwrite, take_over):
     for log, changed in merged:
         note = f", {counted(changed, 'trial')} under another number" if changed else ""
         echo(f"{log.path}: {counts_said({table.name: table.rows for table in log.tables})}{note}")
-    echo(f"{out}: {counted(len(merged), 'log')}, {size_said(os.path.getsize(out))}")
+    echo(f"{out}: {counted(len(merged), 'log')}, {byte_size(os.path.getsize(out))}")
 
 
 @main.command()
@@ -143,7 +143,7 @@ HEADINGS = ("log", "trial", "status", "workload", "batch", "workers", "steps", "
 
 def _lines(log: Log, everything: bool) -> list[tuple]:
     """A line for each trial of a log, for some from both ends where there are many."""
-    name, size = log.path, size_said(log.size) + (f" in {len(log.segments)} files" if len(log.segments) > 1 else "")
+    name, size = log.path, byte_size(log.size) + (f" in {len(log.segments)} files" if len(log.segments) > 1 else "")
     rows = log.trials.rows
     if rows == 0:
         return [(name, "-", _state(log, None), *"-" * 7, size, "")]
@@ -248,7 +248,7 @@ def _heading(log: Log) -> list[str]:
     versions = attributes.get("versions") or {}
     made = ", ".join(f"{name} {version}" for name, version in versions.items())
     files = counted(len(log.segments), "file")
-    lines = [f"{log.path}: log, schema version {attributes['version']}, {size_said(log.size)} in {files}",
+    lines = [f"{log.path}: log, schema version {attributes['version']}, {byte_size(log.size)} in {files}",
              f"  made by    {attributes.get('creator', 'unknown')} on {attributes.get('host', 'an unknown host')}",
              f"  versions   {made}"]
     if attributes.get("commit"):

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DataError
+from ..formatting.numbers import byte_size
 from ..system.checksum import sha256_of
 from ..system.files import write_whole
 from ..system.lock import BUSY, flock
@@ -74,15 +75,10 @@ def download(file: Published, folder: Path, progress: Progress, timeout: float =
                 return part.finish(folder / file.name)
             except _Broken as broken:
                 failures.append(f"{address}: {broken}")
-        kept = f"\n  {mebibytes(part.size)} of it are kept in {part.path}" if part.size else ""
+        kept = f"\n  {byte_size(part.size)} of it are kept in {part.path}" if part.size else ""
         raise DownloadError(f"{file.name} could not be fetched:\n  " + "\n  ".join(failures) + kept)
     finally:
         part.close()
-
-
-def mebibytes(size: int) -> str:
-    """A size for people to read."""
-    return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size:,} bytes"
 
 
 class _Part:
@@ -149,7 +145,7 @@ class _Part:
         """Raise DataError where the disk has no room for the rest of a file of this size."""
         rest, free = total - self.size, shutil.disk_usage(self.path.parent).free
         if rest > free:
-            raise DataError(f"{self.path}: {mebibytes(rest)} are to come, and only {mebibytes(free)} are free there; "
+            raise DataError(f"{self.path}: {byte_size(rest)} are to come, and only {byte_size(free)} are free there; "
                             "make room, or name another folder with --data-dir, and type the command again")
 
 
@@ -160,7 +156,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         there = next(folder for folder in path.absolute().parents if folder.exists())
-        free = mebibytes(shutil.disk_usage(there).free)
+        free = byte_size(shutil.disk_usage(there).free)
         raise DataError(f"{path}: cannot be written: {error.strerror or error} ({free} are free there). What came so "
                         "far is kept: mend that, and type the command again") from None
 

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import DataError, UsageError
+from ..formatting.numbers import byte_size
 from ..system.checksum import sha256_of
 from ..system.files import whole_file, write_whole
-from .download import DownloadError, Progress, Published, download, mebibytes, writing
+from .download import DownloadError, Progress, Published, download, writing
 from .published import BY_HAND, DATA_SETS, Archive, DataSet
 
 DAMAGED = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, ValueError)
@@ -67,7 +68,7 @@ def _bring(file: Published, folder: Path, progress: Progress, timeout: float) ->
     if _is_there(file, path):
         return f"{file.name}: is there, checked"
     download(file, folder, progress, timeout)
-    return f"{file.name}: {mebibytes(path.stat().st_size)}, checked"
+    return f"{file.name}: {byte_size(path.stat().st_size)}, checked"
 
 
 def _is_there(file: Published, path: Path) -> bool:
@@ -93,7 +94,7 @@ def _bring_archive(archive: Archive, folder: Path, progress: Progress, timeout: 
     with writing(receipt):
         write_whole(receipt, json.dumps(sizes, indent=1))     # before what it is of is removed
         path.unlink()
-    return f"{path.name}: unpacked into {len(sizes)} files, {mebibytes(sum(sizes.values()))}, and removed"
+    return f"{path.name}: unpacked into {len(sizes)} files, {byte_size(sum(sizes.values()))}, and removed"
 
 
 def _is_unpacked(receipt: Path) -> bool:
@@ -194,7 +195,7 @@ def _by_hand(name: str, data_set: DataSet, folder: Path) -> str:
         published = file.file if isinstance(file, Archive) else file
         path = folder / published.name
         if not path.exists() and not _is_unpacked(path.with_name(f"{path.name}.unpacked")):
-            size = f"{mebibytes(published.size)}, " if published.size else ""
+            size = f"{byte_size(published.size)}, " if published.size else ""
             lines.append(f"  {path}    ({size}SHA-256 {published.sha256}, from {published.addresses[0]})")
     again = f"hvdscale-data fetch {name} --data-dir {shlex.quote(str(folder))}"
     lines.append(f"then, to have it checked{' and unpacked' if _has_archives(data_set) else ''} without a network:\n"

@@ -125,6 +125,16 @@ def list_first(items, most, joint=", ") -> str:
     return joint.join(items[:most]) + more
 
 
+def byte_size(count) -> str:
+    """A number of bytes: ``512 bytes``, ``40.0 KiB``, ``1.5 GiB``."""
+    if count < 1024:
+        return f"{count:,.0f} bytes"
+    for unit in ("KiB", "MiB", "GiB"):
+        count /= 1024
+        if count < 1023.95 or unit == "GiB":
+            return f"{count:,.1f} {unit}"
+
+
 def capital(said) -> str:
     """With its first letter in upper case."""
     return said[0].upper() + said[1:]

@@ -304,7 +304,7 @@ def test_a_disk_that_takes_no_more_is_named_and_what_came_is_kept(server, tmp_pa
 def test_a_file_that_the_disk_has_no_room_for_is_not_begun(server, tmp_path, monkeypatch):
     monkeypatch.setattr(transfer.shutil, "disk_usage", lambda path: Free)
     said = refused(server.file(), tmp_path)
-    assert "10,240 bytes are to come, and only 99 bytes are free there" in said and os.listdir(tmp_path) == []
+    assert "10.0 KiB are to come, and only 99 bytes are free there" in said and os.listdir(tmp_path) == []
 
 
 class Free:
@@ -601,11 +601,11 @@ def test_on_a_terminal_there_is_a_bar_and_elsewhere_a_line_now_and_then():
         bar.say("done")
         text = out.getvalue()
         if out.isatty():
-            assert "\r\x1b[K[############------------] file.gz  50.0 of 100.0 MiB  5.0 MiB/s  0:10 left" in text
+            assert "\r\x1b[K[############------------] file.gz  50.0 MiB of 100.0 MiB  5.0 MiB/s  0:10 left" in text
             assert text.endswith("\r\x1b[Kdone\n") and text.count("\n") == 1
         else:
             lines = text.splitlines()
-            assert 3 <= len(lines) <= 6 and "  file.gz  25.0 of 100.0 MiB  5.0 MiB/s  0:15 left" in lines
+            assert 3 <= len(lines) <= 6 and "  file.gz  25.0 MiB of 100.0 MiB  5.0 MiB/s  0:15 left" in lines
             assert "\r" not in text and "\x1b" not in text
 
 
