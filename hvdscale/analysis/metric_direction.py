@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import UsageError
+from ..log import schema
 from ..log.reader import Log
-from ..log.schema import BETTER, LARGER, SMALLER
+from ..log.schema import LARGER, SMALLER
 from ..target import Target
 
 OTHER_WAY = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -21,7 +22,7 @@ def better(column: str, logs: Sequence[Log]) -> str:
     declared = {spec.better for spec in specs if spec} - {""}
     if len(declared) == 1:
         return declared.pop()
-    return "" if declared else BETTER.get(column.partition("/")[2], "")
+    return "" if declared else schema.better(column)
 
 
 def check_direction(target: Target, logs: Sequence[Log]) -> None:

@@ -26,13 +26,13 @@ from ..errors import LogError
 from ..formatting.escaping import as_cell, of_cell
 from ..log.check import refuse_unsound_trials
 from ..log.reader import SCHEMA, Log, Table, read_log
-from ..log.schema import SOURCE, TABLES, Column, Status, metaparameter_column, metric_column
+from ..log.schema import SOURCE, TABLES, Column, Status, better, metaparameter_column, metric_column
 from .archive_export import new_folder
 from .archive_files import LARGEST_INT, WrongFile, cut_off, json_object
 from .bulk_log import BulkLog
 from .csv_rules import LeftOut, TableRules
 from .decimals import Block, CellsError, is_missing
-from .imported import UNSHARED, better, beyond_errors, skipped_note, widen
+from .imported import UNSHARED, beyond_errors, skipped_note, widen
 
 FORMAT = "hvdscale-csv"
 ROWS = 1 << 15                  # taken at a time

@@ -14,7 +14,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from ..log.schema import BETTER, SOURCE, Column, columns, metaparameter_column, metric_column
+from ..log.schema import SOURCE, Column, better, columns, metaparameter_column, metric_column
 from .bulk_log import BulkLog
 
 PUBLISHED = (
@@ -99,11 +99,6 @@ def beyond_errors(ranges: Mapping[str, tuple[float, float]]) -> list[str]:
     """Notes about errors that are no share of all examples."""
     return [f"{name} has values from {low:g} to {high:g}; the share of wrong answers lies between 0 and 1. Is it in "
             "percent, or another metric?" for name, (low, high) in ranges.items() if low < 0 or high > 1]
-
-
-def better(column: str) -> str:
-    """Which way the metric of a column gets better, by its name: "smaller", "larger", or "" (unknown)."""
-    return BETTER.get(column.partition("/")[2], "")
 
 
 def _whole(values, size):

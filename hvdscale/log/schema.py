@@ -33,6 +33,11 @@ BETTER = {**dict.fromkeys(("error", "cross_entropy", "loss", "perplexity", "top5
           **dict.fromkeys(("accuracy", "average_precision", "bleu", "top5_accuracy"), LARGER)}
 
 
+def better(column: str) -> str:
+    """Which way the metric of a column ``split/metric`` gets better, by its name: SMALLER, LARGER, or "" (unknown)."""
+    return BETTER.get(column.partition("/")[2], "")
+
+
 @dataclass(frozen=True)
 class Column:
     """One column: its name in the table, its type (int, float, text or status), unit ("1": a pure number) and meaning.
