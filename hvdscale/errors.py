@@ -4,9 +4,12 @@ A message names the rule broken, the values met, what would be accepted and the 
 without a traceback and exit with ``exit_code``.
 """
 
+from __future__ import annotations
+
 import os
 import sysconfig
 import traceback
+from enum import IntEnum
 
 _LIBRARIES = tuple(os.path.join(folder, "") for folder in (
     os.path.dirname(__file__), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))))
@@ -20,16 +23,29 @@ def describe_raised(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
 
 
-class HvdscaleError(Exception):
-    """Something the user can mend; the command ends with exit code 1."""
+class ExitCode(IntEnum):
+    """What the commands end with."""
 
-    exit_code = 1
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    DIVERGED = 3
+    REGRESSION = 4
+    PREEMPTED = 75          # stopped by a signal; the same command resumes
+    INTERRUPTED = 130       # as a shell reports SIGINT
+    BROKEN_PIPE = 141       # as a shell reports SIGPIPE
+
+
+class HvdscaleError(Exception):
+    """Something the user can fix; the command ends with exit code 1."""
+
+    exit_code = ExitCode.FAILED
 
 
 class UsageError(HvdscaleError):
     """An option, configuration key or target that means nothing or contradicts another; exit code 2."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class PlanError(UsageError):
@@ -71,7 +87,7 @@ class WorkerLostError(WorkersError):
 class WorkerRemovedError(WorkerLostError):
     """This worker's host was taken out of an elastic job, which goes on without it."""
 
-    exit_code = 0
+    exit_code = ExitCode.DONE
 
 
 class HostsChangedError(WorkersError):
@@ -85,4 +101,4 @@ class FaultError(WorkersError):
 class StoppedError(FaultError):
     """A signal before the first step or after the last, where no vote is taken."""
 
-    exit_code = 75
+    exit_code = ExitCode.PREEMPTED

@@ -14,12 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from ..errors import HvdscaleError, StoppedError, UsageError
+from ..errors import ExitCode, HvdscaleError, StoppedError, UsageError
 from ..formatting.escaping import printable
 from ..formatting.numbers import counted
 from ..system.version import version_line
-
-INTERRUPTED, BROKEN_PIPE = 130, 141      # as a shell reports SIGINT and SIGPIPE
 
 
 class _Ending:
@@ -36,10 +34,10 @@ class _Ending:
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
-            ctx.exit(INTERRUPTED)
+            ctx.exit(ExitCode.INTERRUPTED)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)      # so that the last flush at exit is silent, too
-            ctx.exit(BROKEN_PIPE)
+            ctx.exit(ExitCode.BROKEN_PIPE)
 
 
 class Command(_Ending, click.Command):
@@ -70,7 +68,7 @@ def parse(command: click.Command):
     except HvdscaleError as raised:
         return None, raised
     except click.Abort:                 # what click makes of Ctrl-C
-        exit_now(INTERRUPTED)
+        exit_now(ExitCode.INTERRUPTED)
 
 
 @contextlib.contextmanager
@@ -78,7 +76,7 @@ def ended_by_ctrl_c() -> Iterator[None]:
     """Ctrl-C ends the process at once; for imports, which would print a traceback, or drop the KeyboardInterrupt."""
     ignored = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     if not ignored:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+        signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ import click
 from ..analysis.compare import OK, REGRESSION, Tolerances, compare_trials
 from ..analysis.intervals import CONFIDENCE
 from ..analysis.trials import read_trials
-from ..errors import HvdscaleError, UsageError
+from ..errors import ExitCode, HvdscaleError, UsageError
 from ..report.compare import as_json, comparison_table, detail_table, verdict_of, verdict_text
 from ..report.make import open_all
 from ..report.tables import as_csv, as_text
@@ -18,7 +18,6 @@ from ..system.files import write_whole, writing
 from ..target import Target
 from .common import Command, confidence_of, echo, share_of
 
-REGRESSED = 4           # exit code
 WRITERS = (".json", ".csv")
 
 
@@ -68,7 +67,7 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
         _write(out, comparisons, (baseline, candidate))
     verdict = verdict_of(comparisons)
     if verdict == REGRESSION or strict and verdict != OK:
-        click.get_current_context().exit(REGRESSED)
+        click.get_current_context().exit(ExitCode.REGRESSION)
 
 
 def _read(path, skip_broken):

@@ -57,7 +57,7 @@ def _examine(name: str, layers: list[dict], sample: int, workers) -> int:
     from ..doctor.ranks import refused
     from ..doctor.report import render, render_findings
     from ..training.display import on_terminal
-    from ..training.job import prepare
+    from ..training.prepare import prepare
     started, terminal = time.monotonic(), workers.rank == 0 and on_terminal(sys.stdout)
     width = shutil.get_terminal_size((100, 0)).columns
     if launched() is None:

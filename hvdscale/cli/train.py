@@ -11,13 +11,11 @@ from dataclasses import MISSING
 
 import click
 
-from ..errors import (DataError, FaultError, HostsChangedError, HvdscaleError, LogError, StoppedError, UsageError,
-                      WorkerLostError, WorkersError)
+from ..errors import (DataError, ExitCode, FaultError, HostsChangedError, HvdscaleError, LogError, StoppedError,
+                      UsageError, WorkerLostError, WorkersError)
 from ..plan.presets import read_config
 from ..plan.settings import KEYS, Settings, key_type, keys_by_heading, parse_assignments
-from ..training.outcome import PREEMPTED
-from .common import (BROKEN_PIPE, INTERRUPTED, echo, ended_by_ctrl_c, exit_now, parse, say_error, stop_before_the_steps,
-                     version_option)
+from .common import echo, ended_by_ctrl_c, exit_now, parse, say_error, stop_before_the_steps, version_option
 
 # horovodrun takes --log for an ambiguous abbreviation of its own options, wherever it stands
 ALSO = {"log": ("--log-file",)}
@@ -175,7 +173,7 @@ def carry_out_together(command: click.Command, go_on) -> None:
         sys.exit(parsed)
     try:
         with ended_by_ctrl_c():
-            from ..training import job  # noqa: F401  imports may take long, so they come before the watch begins
+            from ..training import loop  # noqa: F401  imports may take long, so they come before the watch begins
             from ..workers.group import form
             workers = form(_stall_seconds(parsed))
     except ModuleNotFoundError as missing:
@@ -196,9 +194,9 @@ def carry_out_together(command: click.Command, go_on) -> None:
             say_error(agreed)
         code = agreed.exit_code
     except KeyboardInterrupt:           # during the steps it is a vote
-        exit_now(INTERRUPTED)
+        exit_now(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        os._exit(BROKEN_PIPE)
+        os._exit(ExitCode.BROKEN_PIPE)
     _leave(workers, code)
 
 
@@ -240,7 +238,8 @@ def _leave(workers, code: int) -> None:
 
 def _run(name: str, layers: list[dict], dry_run: bool, workers, memory) -> int:
     """The job's exit code; its last lines say where the log is and what to type next."""
-    from ..training.job import open_display, open_folder, prepare, sketch
+    from ..training.outputs import open_display, open_folder
+    from ..training.prepare import prepare, sketch
     from ..training.resume import find_start
     if workers.elastic:
         memory.meet(workers)
@@ -285,36 +284,37 @@ def _note_stop(stopped: StoppedError, layers: list[dict]) -> None:
 
 
 def _train(job, start, folder, workers, memory) -> int:
-    from ..training.job import open_checkpoints, open_display, open_journal
+    from ..training.loop import train
+    from ..training.outputs import open_checkpoints, open_display, open_run_log
     if start.ended:
         if folder is not None:
             folder.note_outcome(start.ended, log=start.log)
             echo(f"{start.checkpoint}: the run had already ended. {start.ended.status.name}: {start.ended.reason}\n"
                  f"log: {start.log}")
         return start.ended.exit_code
-    journal = open_journal(job, workers, start, memory)
+    run_log = open_run_log(job, workers, start, memory)
     try:
         if workers.elastic:
-            memory.log = workers.gather(journal.path, "log")[0]
-        display = open_display(job, journal.path, workers, start)
-        checkpoints = open_checkpoints(job, start, folder, journal, display, workers, memory)
-        outcome = job.train(journal, display, workers, checkpoints)
-        journal.close()
+            memory.log = workers.gather(run_log.path, "log")[0]
+        display = open_display(job, run_log.path, workers, start)
+        checkpoints = open_checkpoints(job, start, folder, run_log, display, workers, memory)
+        outcome = train(job, run_log, display, workers, checkpoints)
+        run_log.close()
     finally:
-        journal.let_go()
-    checkpoints.end(outcome.stop if journal.failure is None else outcome.stop._replace(exit_code=LogError.exit_code))
+        run_log.let_go()
+    checkpoints.end(outcome.stop if run_log.failure is None else outcome.stop._replace(exit_code=LogError.exit_code))
     display.say(f"{outcome.stop.status.name}: {outcome.stop.reason}")
     display.measured(outcome)
     job.save_model(outcome, display, workers)
-    if journal.failure is not None:
-        raise LogError(f"{journal.failure}. What it holds can be read: hvdscale-log show {shlex.quote(journal.path)}")
-    display.say(f"log: {journal.path}\nnext: {_next(job, outcome, journal.path)}")
+    if run_log.failure is not None:
+        raise LogError(f"{run_log.failure}. What it holds can be read: hvdscale-log show {shlex.quote(run_log.path)}")
+    display.say(f"log: {run_log.path}\nnext: {_next(job, outcome, run_log.path)}")
     return outcome.stop.exit_code
 
 
 def _next(job, outcome, log: str) -> str:
     """What to type after a run; after one that was stopped, how to resume it."""
-    if outcome.stop.exit_code != PREEMPTED:
+    if outcome.stop.exit_code != ExitCode.PREEMPTED:
         return f"hvdscale-report {shlex.quote(log)}"
     if job.settings.checkpoint is None:
         return (f"the same command starts again at step 0, as the work of {outcome.step} steps was not kept; with "

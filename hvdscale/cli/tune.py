@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ..errors import HvdscaleError, TrialsError, UsageError, WorkersError
+from ..errors import ExitCode, HvdscaleError, TrialsError, UsageError, WorkersError
 from ..plan.settings import Settings, checked, parse_assignments
 from ..sweep.file import Sweep, read_sweep
 from ..sweep.ledger import Ledger
@@ -18,10 +18,8 @@ from ..sweep.respawn import guard
 from ..sweep.settings import FREE_SETTINGS
 from ..system.lock import this_process
 from ..training.display import on_terminal
-from ..training.outcome import DONE
 from ..workers.launch import cores_of_launch, place
-from .common import (BROKEN_PIPE, INTERRUPTED, echo, ended_by_ctrl_c, exit_now, parse, say_error, stop_before_the_steps,
-                     version_option)
+from .common import echo, ended_by_ctrl_c, exit_now, parse, say_error, stop_before_the_steps, version_option
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def main() -> None:
         if asked.mode in ("status", "retry"):
             if here.rank == 0:
                 {"status": report_status, "retry": take_back_failed}[asked.mode](asked)
-            exit_now(DONE)
+            exit_now(ExitCode.DONE)
         group, number = form_group(asked.sweep.workers_per_trial, stall_seconds(asked), cores)
         run = SweepRun(asked, group, number, here, Signals(), again)
         exit_now(leave(group, run.carry_out(), run.others_gone))
@@ -127,9 +125,9 @@ def main() -> None:
     except HvdscaleError as raised:
         _fail(here, run, raised)
     except KeyboardInterrupt:
-        exit_now(INTERRUPTED)
+        exit_now(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        os._exit(BROKEN_PIPE)
+        os._exit(ExitCode.BROKEN_PIPE)
 
 
 def note_killed(asked: Asked, pid: int) -> bool:
@@ -171,7 +169,7 @@ def _fail(here, run, error: HvdscaleError) -> None:
     elif not isinstance(error, (UsageError, TrialsError)) and (run is None or run.group.rank == 0):
         echo(f"Error: rank {here.rank}: {error}", err=True)
     if run is None:
-        exit_now(error.exit_code if here.rank == 0 else DONE)
+        exit_now(error.exit_code if here.rank == 0 else ExitCode.DONE)
     from ..sweep.groups import leave
     run.group.abandon()
     exit_now(leave(run.group, error.exit_code, run.others_gone))

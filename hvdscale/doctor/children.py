@@ -183,7 +183,7 @@ def _digest_of(child: Child) -> dict[str, Entry]:
 def _digest(name: str) -> None:
     rank, size, layers, wanted = json.loads(sys.stdin.read())
     play(rank, size)                        # before the job's modules are imported
-    from ..training.job import prepare
+    from ..training.prepare import prepare
     from ..update.model import make_model
     from ..workers.group import SingleWorker
     try:

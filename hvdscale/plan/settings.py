@@ -1,4 +1,4 @@
-"""What a run is asked to do: every key, its meaning, and how a configuration file and the command line set it.
+"""The settings of a run: each key, its meaning, and how a configuration file and the command line set it.
 
     settings = Settings.build(workload.defaults, read_toml("job.toml"), {"local_batch": 32, "target": "val/error<0.01"})
 
@@ -24,157 +24,162 @@ else:
 
 
 def _key(default, help, flag=False, choices=None, least=None, above=None, below=None, word=None):
-    """A settings field. flag: has its own command line option; least, above, below: bounds of a number; word: what may
-    stand in its place."""
+    """A settings field. flag: has its own command line option; least, above, below: bounds of a number; word: accepted
+    in place of a number."""
     metadata = dict(help=help, flag=flag, choices=choices, least=least, above=above, below=below, word=word)
     return field(metadata=metadata, **({"default_factory": dict} if default == {} else {"default": default}))
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All keys with what was asked for; None: left to the plan."""
+    """Every key with its value; None: the plan decides."""
 
     # the batch: B = W * b * k
     local_batch: int | None = _key(
-        None, "examples a worker passes through the model at once; more workers, larger global batch "
-        "(but an elastic job keeps that of its first start)", True, least=1)
+        None, "examples per worker and forward pass; the global batch then grows with the workers "
+        "(an elastic job keeps the global batch of its first start)", True, least=1)
     global_batch: int | None = _key(
-        None, "examples in one step over all workers, fixed; shares may be uneven", True, least=1)
-    accumulate: int = _key(1, "passes a worker adds up for one step", True, least=1)
+        None, "examples per step over all workers, fixed; workers may get uneven shares", True, least=1)
+    accumulate: int = _key(
+        1, "forward and backward passes whose gradients a worker accumulates for one step", True, least=1)
     max_local_batch: int | None = _key(
-        None, "the most examples that a worker's memory takes at once; sets accumulate", True, least=1)
+        None, "largest pass that fits a worker's memory, in examples; sets accumulate", True, least=1)
     ghost_batch: int | None = _key(
         None, "examples that share batch-norm statistics and a dropout stream, at any worker count: a number, or "
-        "global; by default 32, or fewer where the model runs one ghost group at a time", True, least=2, word="global")
+        "global; default 32, or fewer where the model runs one ghost group at a time", True, least=2, word="global")
     group_by_group: str = _key(
-        "auto", "one pass a ghost group: auto where the model has torch's own batch-norm or draws random numbers "
-        "itself, always, never", choices=("auto", "always", "never"))
+        "auto", "run one ghost group per pass: always, never, or auto (if the model has torch's own batch-norm or "
+        "draws random numbers itself)", choices=("auto", "always", "never"))
     unused_parameters: str = _key(
-        "error", "a parameter that gets no gradient on some worker: an error, or zeros there",
+        "error", "a parameter without a gradient on some worker: an error, or zeros there",
         choices=("error", "zeros"))
     last_batch: str = _key(
-        "carry", "end of an epoch: carry over into the next, short last batch, or drop it",
-        choices=("carry", "short", "drop"))
+        "carry", "examples left over at the end of an epoch: carry them into the next, take a short batch, or drop "
+        "them", choices=("carry", "short", "drop"))
     # the learning rate
-    lr: float | None = _key(None, "base learning rate, as tuned at the base batch", True, above=0)
+    lr: float | None = _key(None, "base learning rate, tuned at the base batch", True, above=0)
     lr_per_example: float | None = _key(
-        None, "base rate per example: the learning rate is this times the global batch", above=0)
+        None, "learning rate per example; multiplied by the global batch", above=0)
     base_batch: int | None = _key(
-        None, "global batch that the base learning rate was tuned at", True, least=1)
+        None, "global batch at which the base learning rate was tuned", True, least=1)
     lr_rule: str = _key(
-        "linear", "factor from the batch ratio: linear, sqrt, none, power:P, or tuned (needs metaparameters)", True)
-    max_lr_factor: float | None = _key(None, "largest factor that the rule may apply", above=0)
+        "linear", "how the learning rate follows the batch: linear, sqrt, none, power:P, or tuned (needs "
+        "metaparameters)", True)
+    max_lr_factor: float | None = _key(None, "largest factor the rule may apply", above=0)
     metaparameters: str | None = _key(
         None, "TOML file of metaparameters tuned per global batch, for lr_rule tuned", True)
     warmup: str = _key(
-        "gradual", "gradual climb to the peak, constant at the start rate, or none",
+        "gradual", "gradual: linear ramp to the peak; constant: at the start rate; or none",
         choices=("gradual", "constant", "none"))
     warmup_epochs: float | None = _key(None, "length of the warmup in epochs", True, least=0)
     warmup_steps: int | None = _key(None, "length of the warmup in steps", least=0)
     warmup_start_factor: float | None = _key(
-        None, "where warmup starts, as a share of the peak; by default the base learning rate", least=0)
+        None, "learning rate at the start of warmup, as a fraction of the peak; default: the base learning rate",
+        least=0)
     decay: str = _key(
         "constant", "after the warmup: constant, linear, step or cosine",
         choices=("constant", "linear", "step", "cosine"))
     decay_epochs: float | None = _key(
-        None, "epochs from the start to the end of linear or cosine decay; by default the budget", above=0)
+        None, "end of linear or cosine decay, in epochs from the start; default: the budget", above=0)
     decay_steps: int | None = _key(None, "the same in steps", least=1)
     decay_at_epochs: list | None = _key(
-        None, "epochs at which step decay multiplies the rate, as [30, 60, 80]")
+        None, "epochs of step decay, such as [30, 60, 80]")
     decay_at_steps: list | None = _key(None, "the same in steps")
-    decay_factor: float = _key(0.1, "what step decay multiplies by", above=0)
-    end_lr_factor: float = _key(0.0, "share of the peak that linear or cosine decay ends at", least=0)
+    decay_factor: float = _key(0.1, "factor of each step decay", above=0)
+    end_lr_factor: float = _key(
+        0.0, "learning rate at the end of linear or cosine decay, as a fraction of the peak", least=0)
     # the optimizer and the loss
     optimizer: str = _key(
         "nesterov", "sgd, momentum, nesterov, adam, adamw, lars, lamb, or module:Class of a torch optimizer", True)
-    momentum: float = _key(0.9, "momentum, for momentum, nesterov and lars", least=0, below=1)
+    momentum: float = _key(0.9, "momentum of momentum, nesterov and lars", least=0, below=1)
     lr_in_velocity: bool = _key(
-        False, "momentum and nesterov as v <- m v + lr g, p <- p - v, as lars always is")
+        False, "update momentum and nesterov as v <- m v + lr g, p <- p - v; lars always does")
     momentum_correction: bool | None = _key(
-        None, "with the rate in the velocity: scale the velocity when the rate changes; by default all but lars do")
-    beta1: float = _key(0.9, "decay of the mean gradient, for adam, adamw and lamb", least=0, below=1)
-    beta2: float = _key(0.999, "decay of the mean square, for adam, adamw and lamb", least=0, below=1)
+        None, "with lr_in_velocity: rescale the velocity when the learning rate changes; default: all but lars")
+    beta1: float = _key(0.9, "decay of the mean gradient in adam, adamw and lamb", least=0, below=1)
+    beta2: float = _key(0.999, "decay of the mean square in adam, adamw and lamb", least=0, below=1)
     epsilon: float | None = _key(
-        None, "added to the root mean square; by default 1e-8 for adam and adamw, 1e-6 for lamb", above=0)
+        None, "added to the root mean square; default 1e-8 in adam and adamw, 1e-6 in lamb", above=0)
     trust_coefficient: float = _key(
-        0.001, "length of a layer's update over its weights' at a rate of 1, for lars", above=0)
+        0.001, "lars: norm of a layer's update over the norm of its weights, at a learning rate of 1", above=0)
     weight_decay: float = _key(
-        0.0, "weight decay, added to the gradient; for adamw and lamb to the update, so times the rate", least=0)
-    decay_norm_and_bias: bool = _key(False, "whether biases and normalisation parameters decay too")
-    clip_norm: float | None = _key(None, "largest norm of the mean gradient, scaled down to it where longer", above=0)
+        0.0, "weight decay: added to the gradient; in adamw and lamb decoupled, so multiplied by the learning rate",
+        least=0)
+    decay_norm_and_bias: bool = _key(False, "also decay biases and normalization parameters")
+    clip_norm: float | None = _key(None, "clip the norm of the mean gradient to this", above=0)
     optimizer_args: dict = _key({}, "further arguments of a module:Class optimizer")
     label_smoothing: float = _key(
-        0.0, "share s moved off the true class, s/(K-1) to each of the others", least=0, below=1)
+        0.0, "probability s moved off the true class, s/(K-1) to each other class", least=0, below=1)
     # how long, and what is measured
     steps: int | None = _key(None, "budget in steps", True, least=1)
     epochs: float | None = _key(None, "budget in epochs", True, above=0)
     examples: int | None = _key(None, "budget in examples", least=1)
     seconds: float | None = _key(None, "budget in seconds of training", above=0)
     target: str | None = _key(
-        None, "stop at the first evaluation that meets it, as 'val/error<0.01'; 'none': no target", True)
-    keep_going: bool = _key(False, "go on to the budget when the target is met")
+        None, "stop at the first evaluation that meets this, such as 'val/error<0.01'; 'none': no target", True)
+    keep_going: bool = _key(False, "train to the end of the budget even if the target is met")
     eval_every: int | None = _key(None, "steps between evaluations; 0: never", True, least=0)
     eval_every_epochs: float | None = _key(None, "epochs between evaluations", above=0)
-    eval_batch: int = _key(256, "examples evaluated at once", least=1)
+    eval_batch: int = _key(256, "examples per pass of an evaluation", least=1)
     eval_splits: str = _key(
-        "train,val,test", "splits evaluated each time; the last evaluation always has all three")
+        "train,val,test", "splits to evaluate; the last evaluation always includes all three")
     train_eval_examples: int | None = _key(
-        None, "size of the fixed training subset evaluated; by default as many as in validation", least=1)
+        None, "training examples evaluated, a fixed subset; default: as many as in validation", least=1)
     noise_every: int | None = _key(
-        None, "steps between measurements of the gradient noise scale; 0: never; by default 10, at one worker 100",
+        None, "steps between measurements of the gradient noise scale; 0: never; default 10, with one worker 100",
         least=0)
-    noise_groups: bool = _key(False, "whether the noise scale is measured of each top-level module, too")
+    noise_groups: bool = _key(False, "also measure the noise scale of each top-level module")
     # the problem's data and model
-    data_dir: str | None = _key(None, "folder of the data set's files", True)
-    data_args: dict = _key({}, "arguments of the data set, as data_args.sequence=128")
+    data_dir: str | None = _key(None, "folder with the data set's files", True)
+    data_args: dict = _key({}, "arguments of the data set, such as data_args.sequence=128")
     allow_missing: bool = _key(
-        False, "train on what is there where the data set lacks a part; the log says what was missing", True)
+        False, "train even if parts of the data set are missing; the log lists them", True)
     cache_dir: str | None = _key(
-        None, "folder for what is made of the data set once; by default hvdscale in $XDG_CACHE_HOME or ~/.cache")
+        None, "folder for the prepared data set; default: hvdscale in $XDG_CACHE_HOME or ~/.cache")
     train_subset: int | None = _key(None, "train on the first N examples", True, least=1)
-    init_from: str | None = _key(None, "state dict that the model starts from, as torch.save wrote it", True)
-    model_args: dict = _key({}, "arguments of the model, as model_args.dropout=0.2")
+    init_from: str | None = _key(None, "file with the model's initial state dict, written by torch.save", True)
+    model_args: dict = _key({}, "arguments of the model, such as model_args.dropout=0.2")
     seed: int = _key(0, "seed of every random stream", True, least=0)
     precision: str = _key(
-        "fp32", "arithmetic; tf32: fp32 whose factors a GPU rounds; bf16 and fp16: of the model, with parameters and "
-        "optimizer in fp32", True, choices=("fp32", "tf32", "bf16", "fp16", "fp64"))
+        "fp32", "arithmetic; tf32: fp32 with factors rounded by the GPU; bf16 and fp16: mixed precision, with "
+        "parameters and optimizer in fp32", True, choices=("fp32", "tf32", "bf16", "fp16", "fp64"))
     compression: str = _key(
-        "none", "gradients travel in their own type, or as fp16", choices=("none", "fp16"))
+        "none", "reduce gradients in their own type (none) or as fp16", choices=("none", "fp16"))
     loss_scale: float = _key(
-        65536.0, "what the loss is multiplied by at first where gradients are or travel as fp16; it then adapts",
+        65536.0, "initial loss scale where gradients are computed or reduced in fp16; it then adapts",
         above=0)
     # how it is carried out
     device: str = _key(
-        "auto", "auto takes the local rank's GPU where there is one", True, choices=("auto", "cpu", "cuda"))
+        "auto", "auto: the GPU of the local rank, else the CPU", True, choices=("auto", "cpu", "cuda"))
     deterministic: bool = _key(
-        False, "have a GPU give the same bits each time, as a CPU does; slower, and what has no such way fails", True)
+        False, "deterministic GPU kernels: bit-identical reruns; slower; fails for operations without one", True)
     threads: int | None = _key(
-        None, "threads a worker; by default OMP_NUM_THREADS, else the host's cores over its workers", least=1)
+        None, "threads per worker; default: OMP_NUM_THREADS, else the host's cores divided by its workers", least=1)
     bucket_mib: float = _key(
-        0.0, "size of the gradient buckets reduced while backward goes on; 0: one allreduce after it", least=0)
+        0.0, "size of the gradient buckets reduced during the backward pass; 0: one allreduce after it", least=0)
     loader_workers: int = _key(
-        0, "processes that read a map-style data set for each worker; 0: the worker reads it itself", least=0)
+        0, "processes per worker that read a map-style data set; 0: the worker reads it itself", least=0)
     untimed_passes: int = _key(
-        3, "passes before the first step, outside its clock, that leave no trace in the model", least=0)
+        3, "untimed warm-up passes before the first step; they leave the model unchanged", least=0)
     stall_seconds: float = _key(
-        120.0, "a worker that waits longer than this for the others ends the job", above=0)
-    checkpoint: str | None = _key(None, "folder to keep checkpoints in", True)
+        120.0, "abort the job when a worker waits longer than this for the others", above=0)
+    checkpoint: str | None = _key(None, "folder for checkpoints", True)
     resume: str = _key(
-        "none", "auto: go on from the newest whole checkpoint in the folder, if any; none: start anew; or the path of "
-        "a checkpoint", True)
+        "none", "auto: resume from the newest intact checkpoint in the folder, if any; none: start from scratch; or "
+        "the path of a checkpoint", True)
     checkpoint_every: int | None = _key(
-        None, "steps between checkpoints; the start, the end and a signal always have one", least=1)
+        None, "steps between checkpoints; there is always one at the start, at the end and on a signal", least=1)
     checkpoint_every_epochs: float | None = _key(None, "the same in epochs", above=0)
-    checkpoint_every_seconds: float | None = _key(None, "the same in seconds; by default 300", above=0)
+    checkpoint_every_seconds: float | None = _key(None, "the same in seconds; default 300", above=0)
     commit_every: int | None = _key(
-        None, "steps between an elastic job's commits in memory; by default as many as keep their cost below 1 %",
+        None, "steps between in-memory commits of an elastic job; default: as often as costs less than 1 %",
         least=1)
-    keep_checkpoints: int = _key(2, "checkpoints kept, the newest ones", least=1)
+    keep_checkpoints: int = _key(2, "number of checkpoints to keep", least=1)
     log: str | None = _key(
-        None, "the log's file, by default runs/WORKLOAD-TIME.h5; under horovodrun write --log-file", True)
-    save_model: str | None = _key(None, "file for the final model's state dict", True)
+        None, "log file; default: runs/WORKLOAD-TIME.h5; under horovodrun use --log-file", True)
+    save_model: str | None = _key(None, "write the final model's state dict to this file", True)
     overwrite: bool = _key(False, "replace an existing log", True)
-    take_over: bool = _key(False, "write the log though its lock cannot be had", False)
+    take_over: bool = _key(False, "write the log even where the file system refuses locks", False)
 
     layers: tuple = field(default=(), repr=False)
 
@@ -194,7 +199,7 @@ class Settings:
 
     @property
     def typed(self) -> frozenset:
-        """The keys that the user set and that still stand."""
+        """The keys that the user set and no later layer unset."""
         return frozenset(name for name, value in _laid(*self.layers[1:]).items() if value is not None)
 
     def asked(self) -> dict:
@@ -203,7 +208,7 @@ class Settings:
 
 
 BATCH = ("local_batch", "global_batch")
-# keys of which only one can hold; the batch's two may stand together where they agree
+# keys of which only one can be set, but for both keys of the batch if they agree
 ALTERNATIVES = (BATCH, ("lr", "lr_per_example"), ("steps", "epochs", "examples", "seconds"),
                 ("warmup_steps", "warmup_epochs"), ("decay_steps", "decay_epochs"),
                 ("decay_at_steps", "decay_at_epochs"), ("eval_every", "eval_every_epochs"),
@@ -230,14 +235,14 @@ ACTS_ONLY_WITH = {
 
 
 def _laid(*layers: dict) -> dict:
-    """The layers one over the other: each sets its keys, of a table the entries, and unsets their alternatives, and
-    what does not act beside them."""
+    """The layers merged: each sets its keys (or entries of a table), and unsets their alternatives and the keys that
+    they leave without effect."""
     settled: dict = {}
     for layer in layers:
         for group in ALTERNATIVES:
             given = [name for name in group if layer.get(name) is not None]
             if len(given) > 1 and group is not BATCH:
-                raise UsageError(f"{given[0]} and {given[1]} are two ways to say one thing; give one of them")
+                raise UsageError(f"{given[0]} and {given[1]} are alternatives; give one of them")
             if given:
                 for name in group:
                     settled.pop(name, None)

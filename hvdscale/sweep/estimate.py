@@ -11,7 +11,7 @@ from ..formatting.numbers import counted, duration
 from ..formatting.text_table import aligned
 from ..training.elastic import Memory
 from ..training.evaluate import Evaluator
-from ..training.job import prepare
+from ..training.prepare import prepare
 from ..update.step import DataParallelStep
 from ..workers.group import Workers
 from ..workload import Data

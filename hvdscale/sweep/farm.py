@@ -11,7 +11,7 @@ from statistics import fmean
 
 from ..errors import FaultError, TrialsError, WorkerLostError
 from ..log.schema import Status
-from ..training.display import Quiet
+from ..training.display import Display
 from ..workers.group import Workers
 from .ledger import Ledger, Owner, Result
 from .pruning import FIRST_REPEAT, State, failed_alike, settle, threshold, winner
@@ -107,7 +107,7 @@ class Farm:
     """
 
     def __init__(self, standing: Standing, trials: Trials, group: Workers, owner: Owner | None, shard: Shard,
-                 display: Quiet, tick: Callable[[], None], stopping: Callable[[], bool], poll=POLL_SECONDS):
+                 display: Display, tick: Callable[[], None], stopping: Callable[[], bool], poll=POLL_SECONDS):
         self.standing, self.trials, self.group, self.owner, self.shard = standing, trials, group, owner, shard
         self.display, self.tick, self.stopping, self.poll = display, tick, stopping, poll
 

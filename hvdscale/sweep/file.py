@@ -140,7 +140,7 @@ def read_optimizers(top: Table) -> tuple[str, ...]:
     """The optimizers, each once; ``optimizer`` says one alone."""
     key = "optimizer" if "optimizer" in top and "optimizers" not in top else "optimizers"
     if key == "optimizers" and "optimizer" in top:
-        raise top.wrong("optimizer and optimizers are two ways to say one thing; give one of them", "optimizer")
+        raise top.wrong("optimizer and optimizers are alternatives; give one of them", "optimizer")
     names = [top.take(key, str)] if key == "optimizer" else top.take(key, list)
     for name in names:
         if type(name) is not str or (name not in OPTIMIZERS and ":" not in name):
@@ -231,7 +231,7 @@ def read_budget(table: Table) -> dict:
     """The table's budget, by its key; empty where there is none."""
     given = [name for name in BUDGETS if name in table]
     if len(given) > 1:
-        raise table.wrong(f"{given[0]} and {given[1]} are two ways to say one thing; give one of them", given[1])
+        raise table.wrong(f"{given[0]} and {given[1]} are alternatives; give one of them", given[1])
     return {name: checked_key(table, name) for name in given}
 
 
@@ -307,7 +307,7 @@ def refuse_grid(top: Table, keys: Keys, evaluations: int | None, budget: dict) -
     """Raise UsageError unless it is said, and said once, when trials are evaluated."""
     given = [name for name in GRID if name in keys]
     if evaluations is not None and given:
-        raise keys.wrong(f"{given[0]} and evaluations are two ways to say one thing; give one of them", given[0])
+        raise keys.wrong(f"{given[0]} and evaluations are alternatives; give one of them", given[0])
     if evaluations is not None and "seconds" in budget:
         raise top.wrong(f"evaluations = {evaluations} cannot be spread over a budget in seconds, whose last step is "
                         "not known; give eval_every or eval_every_epochs in [settings] instead", "evaluations")

@@ -8,7 +8,7 @@ import time
 from ..errors import LogError
 from ..formatting.numbers import duration
 from ..formatting.screen import Screen
-from ..training.display import Quiet
+from ..training.display import NoDisplay
 from .farm import Standing
 from .pruning import FAILED, REPLACED
 from .studies import Settled
@@ -16,7 +16,7 @@ from .studies import Settled
 EVERY_SECONDS = 1.0, 10.0           # between two drawings of the block, two lines
 
 
-class Progress(Quiet):
+class Progress(NoDisplay):
     """The display of the sweep, shown during the trials of the group that has it."""
 
     def __init__(self, standing: Standing, terminal: bool, out=None, clock=time.monotonic):

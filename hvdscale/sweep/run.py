@@ -4,13 +4,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..errors import LogError, UsageError
+from ..errors import ExitCode, LogError, UsageError
 from ..formatting.numbers import counted
 from ..plan.settings import Settings
 from ..system.lock import describe
-from ..training.display import Quiet
-from ..training.job import read_data
-from ..training.outcome import DONE, PREEMPTED
+from ..training.display import Display, NoDisplay
+from ..training.prepare import read_data
 from ..workers.group import Workers
 from ..workers.launch import Process
 from ..workload import Data, Workload
@@ -47,13 +46,13 @@ class SweepRun:
         studies, data = self._settle(out)
         if out is None:
             self._estimate(studies, data)
-            return DONE
+            return ExitCode.DONE
         self.signals.watch()
         with self.group.together("the sweep's folder"):
             if self.group.rank == 0:
                 self._owner = Owner.take(out, self.asked.take_over, self.here.job)
         try:
-            return DONE if self._work(out, studies, data) else PREEMPTED
+            return ExitCode.DONE if self._work(out, studies, data) else ExitCode.PREEMPTED
         finally:
             if self._owner:
                 self._owner.release()
@@ -63,7 +62,7 @@ class SweepRun:
         trials = Trials(out, self.sweep.workload, data, self.group, self._owner.name if self._owner else "",
                         self.signals, studies)
         standing = Standing(studies, Ledger(out))
-        display = Progress(standing, self.asked.terminal) if self.speaks else Quiet()
+        display = Progress(standing, self.asked.terminal) if self.speaks else NoDisplay()
         finisher = Finisher(out, self.sweep, standing, display.say)
         if self.speaks and not self.again:
             display.say(self._introduction(studies, standing))
@@ -104,14 +103,14 @@ class SweepRun:
                     keep_record(out, self.sweep)
         return self.group.gather(studies, "studies")[0], data
 
-    def _farm(self, standing: Standing, trials: Trials, display: Quiet, finisher: Finisher) -> Farm:
+    def _farm(self, standing: Standing, trials: Trials, display: Display, finisher: Finisher) -> Farm:
         def tick() -> None:
             if self.speaks:
                 display.tick()
                 finisher.tick()
         return Farm(standing, trials, self.group, self._owner, Shard(*self.asked.shard), display, tick, self.signals)
 
-    def _conclude(self, finisher: Finisher, display: Quiet, finished: bool) -> None:
+    def _conclude(self, finisher: Finisher, display: Display, finished: bool) -> None:
         """Collect what is left, study by study, so that no rank waits long for the one that does it."""
         while True:
             with self.group.together("a study's log"):

@@ -128,7 +128,7 @@ class Keys:
                     raise self.home[other].wrong(f"{other} is set here, and {name} is searched in [space.{name}]; "
                                                  "leave one of them out", other)
                 if other in self.searched and other != name:
-                    raise self.wrong(f"{name} and {other} are two ways to say one thing; search one of them", other)
+                    raise self.wrong(f"{name} and {other} are alternatives; search one of them", other)
             table, _, key = name.partition(".")
             if key and key in self.settings.get(table, {}):
                 raise self.home[table].wrong(f"{name} is set here, and searched in [space.{name}]; leave one of them "

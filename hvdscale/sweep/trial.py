@@ -14,17 +14,19 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..errors import CheckpointError, FaultError, HvdscaleError, LogError, PlanError, WorkersError
+from ..errors import CheckpointError, ExitCode, FaultError, HvdscaleError, LogError, PlanError, WorkersError
 from ..log.repair import INTERRUPTED
 from ..log.schema import PRUNED, Status
 from ..log.writer import LogWriter
 from ..training.checkpoint import Folder, FolderCheckpoints, listed, read
-from ..training.display import Quiet
+from ..training.display import Display
 from ..training.elastic import Memory
-from ..training.job import Job, prepare
-from ..training.outcome import PREEMPTED, Outcome, Start, Stop
+from ..training.job import Job
+from ..training.prepare import prepare
+from ..training.loop import train
+from ..training.outcome import Outcome, Start, Stop
 from ..training.resume import shared
-from ..training.run_log import Journal, Silent, open_log
+from ..training.run_log import NoLog, RunLog, open_log
 from ..training.snapshot import Progress
 from ..workers.group import Workers
 from ..workload import Data
@@ -56,7 +58,7 @@ class History:
                 self.best = value if math.isnan(self.best) else better(self.best, value)
 
 
-class TrialJournal(Journal):
+class TrialLog(RunLog):
     """A trial's rows: /trials, /restarts and /evaluations, and none a step."""
 
     def __init__(self, writer: LogWriter, trial: int, job: Job, record: dict, start: Start, more: dict,
@@ -92,7 +94,7 @@ class TrialCheckpoints(FolderCheckpoints):
         super().__init__(replace(start, in_folder=True), *given)
 
     def keeps_end(self, stop):
-        return stop.exit_code == PREEMPTED
+        return stop.exit_code == ExitCode.PREEMPTED
 
     def end(self, stop):
         pass
@@ -116,7 +118,8 @@ class Trials:
         self._history, self._started = History([], {}), 0.0
         gc.freeze()         # what is there now stays, and need not be looked at after each trial
 
-    def carry_out(self, settled: Settled, number: int, threshold: Callable[[], float], display: Quiet) -> Result | None:
+    def carry_out(self, settled: Settled, number: int, threshold: Callable[[], float],
+                  display: Display) -> Result | None:
         """The result of a trial; None where a signal has stopped it. All ranks of the group make the call.
 
         threshold  steps by which it must have met the strictest target to be worth going on, as known by then
@@ -138,7 +141,7 @@ class Trials:
                 raise FaultError(reason) from error
             return self.failed(settled, number, reason)
         stop = outcome.stop
-        if stop.exit_code == PREEMPTED:
+        if stop.exit_code == ExitCode.PREEMPTED:
             return None
         return self._result(settled, number, stop.status, _kind(stop, self._history, settled), stop.reason,
                             outcome.step)
@@ -175,14 +178,14 @@ class Trials:
         folder = job.settings.checkpoint
         start = self._start(folder)
         with self.group.together("the log"):
-            journal = self._journal(job, settled, number, start)
+            run_log = self._run_log(job, settled, number, start)
         kept = _Folder(folder) if self.group.rank == 0 else None
-        checkpoints = TrialCheckpoints(start, job.plan, kept, journal, display, self.group)
+        checkpoints = TrialCheckpoints(start, job.plan, kept, run_log, display, self.group)
         wish = Wish(threshold, self.stopping) if self.group.rank == 0 else Wish(lambda: math.inf, self.stopping)
-        outcome = job.train(journal, display, self.group, checkpoints, wish)
+        outcome = train(job, run_log, display, self.group, checkpoints, wish)
         with self.group.together("the log"):
-            if journal.failure is not None:
-                raise journal.failure
+            if run_log.failure is not None:
+                raise run_log.failure
         return outcome
 
     def _start(self, folder: str) -> Start:
@@ -202,9 +205,9 @@ class Trials:
             self._history = History([*map(tuple, log["pieces"])], dict(log["steps"]), log["best"], start.step)
         return start
 
-    def _journal(self, job: Job, settled: Settled, number: int, start: Start) -> Silent:
+    def _run_log(self, job: Job, settled: Settled, number: int, start: Start) -> RunLog:
         if self.group.rank:
-            return Silent()
+            return NoLog()
         if self._writer is None:
             path = os.path.join(self.out, "logs", f"{self.owner}.h5")
             self._writer = open_log(path, job.plan, job.workload.metrics, self.group.versions(), self._tables)
@@ -212,10 +215,10 @@ class Trials:
         record = {**job.plan.as_record({"workload": self.workload, **job.settings.asked()}),
                   "sweep": settled.record(number)}
         point = settled.points[settled.draw_of(number)[0]]
-        journal = TrialJournal(self._writer, trial, job, record, start,
-                               {name: _number(point.get(name)) for name in self._tables}, settled, self._history)
+        run_log = TrialLog(self._writer, trial, job, record, start,
+                           {name: _number(point.get(name)) for name in self._tables}, settled, self._history)
         self._history.pieces.append((os.path.basename(self._writer.path), trial))
-        return journal
+        return run_log
 
     def _result(self, settled, number, status, kind, reason, last_step) -> Result:
         history = self._history

@@ -28,9 +28,9 @@ from ..system.files import TEMPORARY, whole_file
 from ..system.lock import Lock, describe, holder
 from ..update.step import DataParallelStep
 from ..workers.group import Workers
-from .display import Quiet
+from .display import Display
 from .outcome import Start, Stop
-from .run_log import Silent
+from .run_log import RunLog
 from .snapshot import Progress, capture, restore
 
 FORMAT = 1
@@ -190,10 +190,10 @@ class Checkpoints:
 class FolderCheckpoints(Checkpoints):
     """Checkpoints in a folder, which rank 0 alone has."""
 
-    def __init__(self, start: Start, plan: Plan, folder: Folder | None, journal: Silent, display: Quiet,
+    def __init__(self, start: Start, plan: Plan, folder: Folder | None, run_log: RunLog, display: Display,
                  workers: Workers):
         super().__init__(start)
-        self.plan, self.folder, self.journal, self.display, self.workers = plan, folder, journal, display, workers
+        self.plan, self.folder, self.run_log, self.display, self.workers = plan, folder, run_log, display, workers
         self.failures: list[str] = []
         self._kept_at = start.step if start.in_folder else None
         self._last = time.monotonic()
@@ -228,12 +228,12 @@ class FolderCheckpoints(Checkpoints):
     def _write(self, done, generators, model, optimizer, take_step) -> None:
         if self.folder is None:
             return
-        self.journal.flush(sync=True)
-        if self.journal.failure is not None:
+        self.run_log.flush(sync=True)
+        if self.run_log.failure is not None:
             done = Progress(done.steps, done.seconds)       # its evaluation may not be in the log
         state = {**capture(done, model, optimizer, take_step), "random": generators, "format": FORMAT,
                  "plan": json.dumps(self.plan.as_record({})),
-                 "log": self.journal.place()}
+                 "log": self.run_log.place()}
         write(self.folder.place(done.steps), state)
         # later ones are damaged, or of steps that are taken anew
         there = listed(self.folder.path)
@@ -245,4 +245,4 @@ class FolderCheckpoints(Checkpoints):
             if self.failures:
                 self.display.say(f"{len(self.failures)} of the checkpoints could not be written; the newest is "
                                  f"{self.folder.newest()}")
-            self.folder.note_outcome(stop, log=self.journal.path, failed_checkpoints=self.failures)
+            self.folder.note_outcome(stop, log=self.run_log.path, failed_checkpoints=self.failures)

@@ -1,4 +1,4 @@
-"""What rank 0 prints: the plan, then progress: a bar on a terminal, lines elsewhere."""
+"""What rank 0 prints as it trains: a progress bar on a terminal, lines elsewhere."""
 from __future__ import annotations
 
 import os
@@ -11,35 +11,14 @@ from collections.abc import Collection, Iterable, Mapping
 from ..formatting.escaping import printable
 from ..formatting.numbers import counted
 from ..plan.plan import Plan
-from ..plan.scaling import lr_factor
 from ..workers.launch import launched
-from .outcome import Outcome, Start
+from .outcome import Outcome
 
 LINE_SECONDS, BAR_SECONDS, WIDTH = 2.0, 0.1, 24
-LONGEST = 40        # letters of a value; of a longer one, such as a hash, the first are shown
 
 
-class Quiet:
-    """Prints nothing: the ranks above 0."""
-
-    def say(self, text: str) -> None:
-        """A line of text."""
-
-    def evaluation(self, step: int, measured: dict[str, float]) -> None:
-        """What was measured after ``step`` steps."""
-
-    def step(self, step: int, examples: int, seconds: float, loss: float) -> None:
-        """Progress: steps and examples done in the seconds, and the last loss."""
-
-    def measured(self, outcome: Outcome) -> None:
-        """The last evaluation, by ``split/metric``; with its step where others followed."""
-
-    def end(self) -> None:
-        """No progress follows."""
-
-
-class Display(Quiet):
-    """Progress of a plan, with the metric that the target names (else the validation error or loss).
+class Display:
+    """Rank 0's output: progress, with the metric that the target names (else the validation error or loss).
 
     empty  splits without examples, whose metrics are NaN and are not shown
     """
@@ -55,17 +34,20 @@ class Display(Quiet):
         self._drawn, self._shown_step = float("-inf"), -1
         self._loss, self._speed = "", ""
 
-    def say(self, text):
+    def say(self, text: str) -> None:
+        """Print a line of text."""
         self._erase()
         print(printable(text), file=self._out, flush=True)
 
-    def evaluation(self, step, measured):
+    def evaluation(self, step: int, measured: Mapping[str, float]) -> None:
+        """Show what was measured after ``step`` steps."""
         self._note_nans(step, measured)
         self._value = f"{measured.get(self._column, float('nan')):.4g}"
         if step == 0 or step == self._plan.budget_steps:
             self._show(step)
 
-    def step(self, step, examples, seconds, loss):
+    def step(self, step: int, examples: int, seconds: float, loss: float) -> None:
+        """Show progress, if it is time: steps and examples done in these seconds, and the last loss."""
         rate = examples / seconds
         left = _remaining(self._plan, step, seconds)
         speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
@@ -73,7 +55,8 @@ class Display(Quiet):
         if self._clock() - self._drawn >= (BAR_SECONDS if self._bar else LINE_SECONDS):
             self._show(step)
 
-    def measured(self, outcome):
+    def measured(self, outcome: Outcome) -> None:
+        """Print the last evaluation, by ``split/metric``; with its step where others followed."""
         if outcome.measured:
             at = f"at step {outcome.evaluated}: " if outcome.evaluated != outcome.step else ""
             values = ", ".join(f"{name} {value:.4g}" for name, value in sorted(self._shown(outcome.measured).items()))
@@ -82,7 +65,8 @@ class Display(Quiet):
             since = f" since step {self._first}" if self._first else ""
             self.say(f"  note: {name} was NaN at {count} of {counted(self._seen[name], 'evaluation')}{since}")
 
-    def end(self):
+    def end(self) -> None:
+        """No progress follows."""
         if self._shown_step >= 0:
             self._erase()
 
@@ -120,6 +104,28 @@ class Display(Quiet):
             self._out.write("\r\x1b[K")
 
 
+class NoDisplay(Display):
+    """Prints nothing: on the ranks above 0."""
+
+    def __init__(self) -> None:
+        pass
+
+    def say(self, text):
+        pass
+
+    def evaluation(self, step, measured):
+        pass
+
+    def step(self, step, examples, seconds, loss):
+        pass
+
+    def measured(self, outcome):
+        pass
+
+    def end(self):
+        pass
+
+
 def on_terminal(out) -> bool:
     """Whether what is printed reaches a terminal as it is: launchers give their workers terminals of their own, and
     horovodrun marks every line."""
@@ -135,105 +141,3 @@ def _remaining(plan: Plan, step: int, seconds: float) -> str:
     left = plan.budget_seconds - seconds if plan.budget_seconds else seconds / step * (plan.budget_steps - step)
     left = max(0, round(left))
     return f"{left // 60}:{left % 60:02d} left"
-
-
-def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start | None = None) -> str:
-    """The plan in words and numbers, a line each; with the folder of checkpoints and where the run starts."""
-    start = start or Start()
-    rows = [("workers", _workers(plan)), ("global batch", _batch(plan)), ("learning rate", _lr(plan)),
-            ("optimizer", _optimizer(plan)), ("budget", _budget(plan)), ("evaluation", _evaluation(plan)),
-            ("seed", f"{plan.seed}, {plan.precision}"), ("log", log)]
-    if checkpoint is not None:
-        rows.append(("checkpoints", _checkpoints(plan, checkpoint)))
-    if start.checkpoint:
-        rows.append(("goes on", f"from {start.checkpoint}, step {start.step}"))
-    if plan.data:
-        rows.insert(0, ("data", _entries(plan.data)))
-    lines = [plan.workload + (f" ({_entries(plan.model_args)})" if plan.model_args else "") +
-             (f", from the state dict {plan.init_from[:12]}..." if plan.init_from else "")]
-    lines += [f"  {name:<15}{text}" for name, text in rows]
-    if plan.local_workers > plan.cores and plan.device == "cpu":
-        lines.append(f"  note: {plan.local_workers} workers share {plan.cores} cores, so times say nothing of a "
-                     f"real cluster")
-    return "\n".join(lines)
-
-
-def _entries(table: Mapping) -> str:
-    """The entries of a table, each shown in a word or two."""
-    def shown(value):
-        if isinstance(value, Mapping):
-            return " ".join(f"{name}:{shown(entry)}" for name, entry in value.items())
-        text = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-        return text if len(text) <= LONGEST else f"{text[:12]}..."
-    return ", ".join(f"{name}={shown(value)}" for name, value in table.items())
-
-
-def regrouped(plan: Plan, start: Start) -> str:
-    """How an elastic job goes on."""
-    return f"{start.previous_end}: goes on after step {start.step} with workers {_workers(plan)}; " \
-           f"global batch {_batch(plan)}"
-
-
-def _checkpoints(plan, folder):
-    every = f"{plan.checkpoint_every} steps" if plan.checkpoint_every else f"{plan.checkpoint_seconds:g} s"
-    return f"{folder}: every {every}, at the end and at a signal; the newest {plan.keep_checkpoints} are kept"
-
-
-def _workers(plan):
-    threads = f", {plan.threads} thread{'s' * (plan.threads > 1)} each" if plan.device == "cpu" else ""
-    return f"{plan.workers} on {plan.device}{threads}"
-
-
-def _batch(plan):
-    even = plan.workers * plan.local_batch * plan.accumulate == plan.global_batch
-    share = f"{plan.local_batch} examples" if even else f"at most {plan.local_batch} examples"
-    passes = f" x {plan.accumulate} passes" if plan.accumulate > 1 else ""
-    return f"{plan.global_batch} = {plan.workers} worker{'s' * (plan.workers > 1)} x {share}{passes}"
-
-
-def _lr(plan):
-    parts = [f"{plan.peak_lr:g}"]
-    if plan.lr_rule == "tuned":
-        parts.append(f"as tuned at {plan.global_batch}")
-    elif plan.lr_factor != 1:
-        parts[0] += f" = {plan.base_lr:g} x {plan.lr_factor:g}"
-        capped = plan.lr_factor < lr_factor(plan.lr_rule, plan.global_batch / plan.base_batch)
-        parts.append(f"{plan.lr_rule} from batch {plan.base_batch}" + ", capped by max_lr_factor" * capped)
-    if plan.warmup != "none":
-        flat = " (its peak: no climb)" if plan.start_lr == plan.peak_lr else ""
-        parts.append(f"{plan.warmup} warmup of {plan.warmup_steps} steps from {plan.start_lr:g}{flat}")
-    if plan.decay == "step":
-        parts.append(f"x {plan.decay_factor:g} at steps {', '.join(map(str, plan.decay_at))}")
-    elif plan.decay != "constant":
-        parts.append(f"{plan.decay} decay to {plan.end_lr_factor * plan.peak_lr:g} at step {plan.decay_steps}")
-    return "; ".join(parts)
-
-
-def _optimizer(plan):
-    parts = [plan.optimizer]
-    for name in ("momentum", "beta1", "beta2", "epsilon", "trust_coefficient"):
-        parts += [f"{name.replace('_', ' ')} {getattr(plan, name):g}"] if getattr(plan, name) is not None else []
-    if plan.lr_in_velocity:
-        parts.append(f"rate in the velocity {'with' if plan.momentum_correction else 'without'} momentum correction")
-    parts += [f"weight decay {plan.weight_decay:g}"] * (plan.weight_decay > 0)
-    parts += [f"gradient norm at most {plan.clip_norm:g}"] if plan.clip_norm is not None else []
-    parts += [f"label smoothing {plan.label_smoothing:g}"] * (plan.label_smoothing > 0)
-    parts += [f"{name} {value}" for name, value in plan.optimizer_args.items()]
-    return ", ".join(parts)
-
-
-def _budget(plan):
-    epochs = plan.stream.examples_before(plan.budget_steps) / plan.train_examples
-    size = f"{plan.budget_steps} steps ({epochs:.3g} epoch{'s' * (epochs != 1)} of {plan.train_examples} examples)"
-    if plan.budget_seconds:
-        size = f"{plan.budget_seconds:g} s"
-    if plan.target is None:
-        return size
-    return f"{size}, {'through the target' if plan.keep_going else 'or less: until'} {plan.target}"
-
-
-def _evaluation(plan):
-    if not plan.eval_every:
-        return "none"
-    splits = [f"{split} ({plan.train_eval_examples})" if split == "train" else split for split in plan.eval_splits]
-    return f"every {plan.eval_every} step{'s' * (plan.eval_every > 1)}: {', '.join(splits)}"

@@ -23,7 +23,7 @@ from ..workers.group import Workers
 from ..workload import Data
 from .checkpoint import Checkpoints
 from .outcome import Start
-from .run_log import Silent
+from .run_log import RunLog
 from .snapshot import Progress, capture, share
 
 COST = 0.01         # share of the time that commits may take, where commit_every is not set
@@ -97,8 +97,8 @@ def _steps(state: dict | None) -> int:
 class ElasticCheckpoints(Checkpoints):
     """A run's checkpoints, and the commits in memory between them."""
 
-    def __init__(self, kept: Checkpoints, memory: Memory, plan: Plan, journal: Silent, workers: Workers):
-        self._kept, self._memory, self._plan, self._journal, self._workers = kept, memory, plan, journal, workers
+    def __init__(self, kept: Checkpoints, memory: Memory, plan: Plan, run_log: RunLog, workers: Workers):
+        self._kept, self._memory, self._plan, self._run_log, self._workers = kept, memory, plan, run_log, workers
         self._cost, self._last = 0.0, float("-inf")
 
     def restore(self, model, optimizer, take_step):
@@ -127,7 +127,7 @@ class ElasticCheckpoints(Checkpoints):
         by_step = every > 0 and done.steps % every == 0 or self._kept.due(done.steps, votes)
         if by_step or memory.sure is None or {"commit", "hosts"} & set(votes):
             started = time.monotonic()
-            self._journal.flush()
+            self._run_log.flush()
             memory.newest = capture(done, model, optimizer, take_step)
             memory.writes = self._workers.rank == 0
             self._last = time.monotonic()

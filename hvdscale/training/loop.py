@@ -1,6 +1,6 @@
 """The training loop: evaluate on the plan's grid, stop when the target is met or the budget is spent, else take a step.
 
-A decision is taken by all ranks together: a rank's wish to leave travels as a vote in the step's own allreduce.
+All ranks decide together: a rank that wants to stop says so by a vote in the step's own allreduce.
 """
 from __future__ import annotations
 
@@ -11,119 +11,187 @@ import time
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import nn
 
+from ..errors import ExitCode, HvdscaleError
 from ..log.schema import PRUNED, Status
-from ..plan.plan import Plan
 from ..target import SPLITS
-from ..update.step import DataParallelStep
+from ..update.step import DataParallelStep, StepResult
 from ..workers.group import Workers
-from ..workload import Data, Workload
 from .checkpoint import Checkpoints
-from .display import Quiet
+from .display import Display
 from .evaluate import Evaluator
-from .outcome import DIVERGED, DONE, FAILED, PREEMPTED, Outcome, Stop
-from .run_log import Silent
+from .job import Job
+from .outcome import Outcome, Start, Stop
+from .run_log import RunLog
 from .snapshot import Progress
 
 
-def run(plan: Plan, workload: Workload, data: Data, model: nn.Module, optimizer: torch.optim.Optimizer,
-        workers: Workers, device: torch.device, journal: Silent, display: Quiet, checkpoints: Checkpoints,
-        wish: Callable[[Progress], set[str]] | None = None) -> Outcome:
-    """Carry out the plan from where the checkpoints say; what was measured is in the journal when this returns.
+def train(job: Job, run_log: RunLog, display: Display, workers: Workers, checkpoints: Checkpoints | None = None,
+          wish: Callable[[Progress], set[str]] | None = None) -> Outcome:
+    """Carry out the job's plan from where the checkpoints say; its measurements are in the log when this returns.
 
-    wish  what this rank votes for at the next step, after what is done; signals are its, too. None: signals alone
+    wish  this rank's votes at the next step, given what is done; it then sees to signals, too. None: signals alone
+
+    An error ends the trial INCOMPLETE in the log. Raises WorkerLostError where a worker was lost.
     """
-    take_step = DataParallelStep(plan, workload, data.train, model, optimizer, workers, device)
-    evaluate = Evaluator(workload, data.evaluated(plan.train_eval_examples), plan.eval_batch, workers, device,
-                         plan.precision, plan.loader_workers)
-    rest = tuple(split for split in SPLITS if split not in plan.eval_splits)
-    schedule, stream = plan.schedule, plan.stream
-    take_step.warm_up(plan.untimed_passes)
-    done = checkpoints.restore(model, optimizer, take_step)
-    clock = Clock(device, done)
+    checkpoints = checkpoints or Checkpoints(Start())
 
-    stop, agreed = None, ()
-    noting = votes_by_signal() if wish is None else contextlib.nullcontext(set())
-    with noting as votes, contextlib.closing(take_step.feed), contextlib.closing(evaluate.loader):
-        while True:
-            if stop is None and done.steps == plan.budget_steps > 0:
-                stop = Stop(Status.COMPLETE, f"budget of {done.steps} steps spent", DONE)
-            due = plan.evaluates_at(done.steps) if stop is None else stop.status == Status.COMPLETE
-            due = due and done.evaluated != done.steps
-            if due and not _finite(model, workers):
-                stop = Stop(Status.INFEASIBLE, f"diverged: parameters are not finite at step {done.steps}", DIVERGED)
-            if due and plan.eval_every:
-                journal.flush()
-                done.evaluated, done.measured = done.steps, evaluate(model, SPLITS if stop else plan.eval_splits)
-                if _meets(plan, done.measured) and (stop is None or stop.status == Status.COMPLETE):
-                    done.measured |= {} if stop else evaluate(model, rest)
-                    stop = Stop(Status.COMPLETE, f"target {plan.target} met at step {done.steps}", DONE)
-                journal.evaluation(done.steps, stream.examples_before(done.steps), done.seconds, done.measured)
-                display.evaluation(done.steps, done.measured)
-            if stop:
-                break
-            checkpoints.commit(done, model, optimizer, take_step, agreed)
-            if checkpoints.due(done.steps, agreed):
-                checkpoints.save(done, model, optimizer, take_step)
-            lr = schedule.lr_at(done.steps)
-            with clock:
-                wishes = _wishes(plan, workers, done, journal, checkpoints) | (wish(done) if wish else set())
-                result = take_step(done.steps, lr, votes | wishes)
-            done.steps, agreed = done.steps + 1, result.votes
-            journal.step(done.steps, lr, result)
-            display.step(done.steps, stream.examples_before(done.steps), done.seconds, result.loss)
-            stop = _stop_by_step(done.steps, result, plan)
-        journal.end(stop.status, stop.reason)
-        if checkpoints.keeps_end(stop):
-            checkpoints.save(done, model, optimizer, take_step)
-    return Outcome(stop, done.steps, done.measured, done.evaluated)
+    def break_off(reason: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
+        run_log.end(Status.INCOMPLETE, reason)
+        checkpoints.end(Stop(Status.INCOMPLETE, reason, exit_code))
+
+    workers.watch(break_off)
+    try:
+        return run(Loop(job, run_log, display, workers, checkpoints, wish))
+    except HvdscaleError as error:
+        break_off(str(error), error.exit_code)
+        raise
+    except Exception as error:
+        break_off(f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        display.end()
+        workers.watch(lambda reason: None)          # the outcome stays as it was recorded
 
 
-def _wishes(plan: Plan, workers: Workers, done: Progress, journal: Silent, checkpoints: Checkpoints) -> set[str]:
-    """What this rank votes for at this step."""
-    wishes = checkpoints.wishes() | ({"log"} if journal.failure is not None else set())
-    if plan.budget_seconds is not None and workers.rank == 0 and done.seconds >= plan.budget_seconds:
-        wishes.add("seconds")
-    return wishes
+def run(loop: Loop) -> Outcome:
+    """Train until there is a reason to stop."""
+    with loop.votes(), contextlib.closing(loop):
+        stop = loop.evaluate(loop.budget_spent())
+        while stop is None:
+            loop.keep_state()
+            stop = loop.step() or loop.budget_spent()
+            stop = loop.evaluate(stop)
+        loop.end(stop)
+    return Outcome(stop, loop.done.steps, loop.done.measured, loop.done.evaluated)
 
 
-def _meets(plan: Plan, measured: dict[str, float]) -> bool:
-    """Whether an evaluation ends the run."""
-    target = plan.stop_target
-    return target is not None and not plan.keep_going and bool(target.met_by(measured[target.column]))
+class Loop:
+    """The parts of the loop, and what is done so far. Each part may return a reason to stop, the same on all ranks."""
 
+    def __init__(self, job: Job, run_log: RunLog, display: Display, workers: Workers, checkpoints: Checkpoints,
+                 wish: Callable[[Progress], set[str]] | None):
+        plan, data = job.plan, job.data
+        self.plan, self.schedule, self.stream = plan, plan.schedule, plan.stream
+        self.model, self.optimizer, self.workers = job.model, job.optimizer, workers
+        self.run_log, self.display, self.checkpoints = run_log, display, checkpoints
+        self.take_step = DataParallelStep(plan, job.workload, data.train, job.model, job.optimizer, workers, job.device)
+        self.evaluator = Evaluator(job.workload, data.evaluated(plan.train_eval_examples), plan.eval_batch, workers,
+                                   job.device, plan.precision, plan.loader_workers)
+        self.take_step.warm_up(plan.untimed_passes)
+        self.done = checkpoints.restore(*self._state)
+        self.clock = Clock(job.device, self.done)
+        self.wish, self.signals, self.agreed = wish, set(), ()
 
-def _stop_by_step(step, result, plan) -> Stop | None:
-    """Whether a step's outcome ends the run; the same on all ranks."""
-    if not math.isfinite(result.loss):
-        return Stop(Status.INFEASIBLE, f"diverged: the loss is {result.loss} at step {step}", DIVERGED)
-    if "log" in result.votes:
-        return Stop(Status.INCOMPLETE, "the log could not be written", FAILED)
-    if "signal" in result.votes:
-        return Stop(Status.INCOMPLETE, f"stopped by a signal after step {step}", PREEMPTED)
-    if "prune" in result.votes:
-        return Stop(Status.INCOMPLETE, f"{PRUNED} after step {step}", DONE)
-    if "seconds" in result.votes:
-        return Stop(Status.COMPLETE, f"budget of {plan.budget_seconds:g} s spent at step {step}", DONE)
-    return None
+    @property
+    def _state(self):
+        return self.model, self.optimizer, self.take_step
 
+    def votes(self) -> contextlib.AbstractContextManager:
+        """In it, signals are votes to stop, unless the caller's wish sees to them."""
+        return votes_by_signal(self.signals) if self.wish is None else contextlib.nullcontext()
 
-def _finite(model: nn.Module, workers: Workers) -> bool:
-    """Whether all parameters are finite on all ranks; a collective."""
-    with torch.no_grad():
-        bad = torch.tensor([float(sum(not p.isfinite().all() for p in model.parameters()))])
-    return workers.sum_(bad, "finite").item() == 0
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self.evaluator.loader.close()
+        self.take_step.feed.close()
+
+    def budget_spent(self) -> Stop | None:
+        """Whether all steps of the budget are taken."""
+        if self.done.steps == self.plan.budget_steps > 0:
+            return Stop(Status.COMPLETE, f"budget of {self.done.steps} steps spent", ExitCode.DONE)
+        return None
+
+    def evaluate(self, stop: Stop | None) -> Stop | None:
+        """Evaluate where the plan's grid or the end of a complete run asks for it; returns why to stop, if at all."""
+        done, plan = self.done, self.plan
+        due = plan.evaluates_at(done.steps) if stop is None else stop.status == Status.COMPLETE
+        if not due or done.evaluated == done.steps:
+            return stop
+        if not self._is_finite():
+            stop = Stop(Status.INFEASIBLE, f"diverged: parameters are not finite at step {done.steps}",
+                        ExitCode.DIVERGED)
+        if plan.eval_every:
+            self.run_log.flush()
+            done.evaluated, done.measured = done.steps, self.evaluator(self.model, SPLITS if stop else plan.eval_splits)
+            stop = self._target_met(stop)
+            self.run_log.evaluation(done.steps, self.stream.examples_before(done.steps), done.seconds, done.measured)
+            self.display.evaluation(done.steps, done.measured)
+        return stop
+
+    def _target_met(self, stop: Stop | None) -> Stop | None:
+        """Stop where the evaluation met the target; the splits that were left out are then evaluated as well."""
+        plan, done, target = self.plan, self.done, self.plan.stop_target
+        if target is None or plan.keep_going or (stop and stop.status != Status.COMPLETE):
+            return stop
+        if not target.met_by(done.measured[target.column]):
+            return stop
+        if stop is None:
+            rest = tuple(split for split in SPLITS if split not in plan.eval_splits)
+            done.measured |= self.evaluator(self.model, rest)
+        return Stop(Status.COMPLETE, f"target {plan.target} met at step {done.steps}", ExitCode.DONE)
+
+    def keep_state(self) -> None:
+        """Commit the state in memory (elastic jobs) and write a checkpoint, each where it is due."""
+        self.checkpoints.commit(self.done, *self._state, self.agreed)
+        if self.checkpoints.due(self.done.steps, self.agreed):
+            self.checkpoints.save(self.done, *self._state)
+
+    def step(self) -> Stop | None:
+        """Take one step; returns why to stop after it, if at all."""
+        done, lr = self.done, self.schedule.lr_at(self.done.steps)
+        with self.clock:
+            result = self.take_step(done.steps, lr, self._wishes())
+        done.steps, self.agreed = done.steps + 1, result.votes
+        self.run_log.step(done.steps, lr, result)
+        self.display.step(done.steps, self.stream.examples_before(done.steps), done.seconds, result.loss)
+        return self._stop_after(result)
+
+    def _wishes(self) -> set[str]:
+        """What this rank votes for at this step."""
+        wishes = self.signals | self.checkpoints.wishes()
+        if self.run_log.failure is not None:
+            wishes.add("log")
+        if self.plan.budget_seconds is not None and self.workers.rank == 0 and (
+                self.done.seconds >= self.plan.budget_seconds):
+            wishes.add("seconds")
+        return wishes | self.wish(self.done) if self.wish else wishes
+
+    def _stop_after(self, result: StepResult) -> Stop | None:
+        step, votes = self.done.steps, result.votes
+        if not math.isfinite(result.loss):
+            return Stop(Status.INFEASIBLE, f"diverged: the loss is {result.loss} at step {step}", ExitCode.DIVERGED)
+        if "log" in votes:
+            return Stop(Status.INCOMPLETE, "the log could not be written", ExitCode.FAILED)
+        if "signal" in votes:
+            return Stop(Status.INCOMPLETE, f"stopped by a signal after step {step}", ExitCode.PREEMPTED)
+        if "prune" in votes:
+            return Stop(Status.INCOMPLETE, f"{PRUNED} after step {step}", ExitCode.DONE)
+        if "seconds" in votes:
+            return Stop(Status.COMPLETE, f"budget of {self.plan.budget_seconds:g} s spent at step {step}",
+                        ExitCode.DONE)
+        return None
+
+    def _is_finite(self) -> bool:
+        """Whether all parameters are finite on all ranks; a collective."""
+        with torch.no_grad():
+            bad = torch.tensor([float(sum(not p.isfinite().all() for p in self.model.parameters()))])
+        return self.workers.sum_(bad, "finite").item() == 0
+
+    def end(self, stop: Stop) -> None:
+        """Record the outcome, and keep the final state where that is wanted."""
+        self.run_log.end(stop.status, stop.reason)
+        if self.checkpoints.keeps_end(stop):
+            self.checkpoints.save(self.done, *self._state)
 
 
 @contextlib.contextmanager
-def votes_by_signal() -> Iterator[set[str]]:
-    """A set of votes, to which SIGTERM, SIGINT and SIGUSR1 add ``signal`` instead of ending the process."""
-    votes: set[str] = set()
+def votes_by_signal(votes: set[str]) -> Iterator[None]:
+    """SIGTERM, SIGINT and SIGUSR1 add ``signal`` to the votes instead of ending the process."""
     previous = {number: signal.signal(number, lambda *_: votes.add("signal"))
                 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
     try:
-        yield votes
+        yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

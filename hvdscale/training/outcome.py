@@ -4,9 +4,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..errors import ExitCode
 from ..log.schema import Status
-
-DONE, FAILED, DIVERGED, PREEMPTED = 0, 1, 3, 75     # exit codes
 
 
 class Stop(NamedTuple):
@@ -14,7 +13,7 @@ class Stop(NamedTuple):
 
     status: Status
     reason: str
-    exit_code: int
+    exit_code: ExitCode
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import json
 import os
 from dataclasses import replace
 
-from ..errors import CheckpointError, LogError, PlanError
+from ..errors import CheckpointError, ExitCode, LogError, PlanError
 from ..log.reader import Log, read_log
 from ..log.repair import INTERRUPTED
 from ..log.schema import Status
@@ -13,7 +13,7 @@ from ..plan.plan import Plan, flat
 from ..plan.settings import Settings
 from ..workers.group import Workers
 from .checkpoint import listed, read, read_plan
-from .outcome import DIVERGED, DONE, Start, Stop
+from .outcome import Start, Stop
 from .snapshot import share
 
 # measurement fields that say when the run ends
@@ -182,9 +182,9 @@ def _after(start: Start, log: Log, plan: Plan) -> Start:
     old, new = json.loads(log.trials["plan"][-1])["measurement"], _record(plan)["measurement"]
     start = replace(start, log=log.path, log_goes_on=True, previous_end=reason or INTERRUPTED)
     if status == Status.COMPLETE and all(old[name] == new[name] for name in ENDS):
-        return replace(start, ended=Stop(status, reason, DONE))
+        return replace(start, ended=Stop(status, reason, ExitCode.DONE))
     if status == Status.INFEASIBLE:
-        return replace(start, ended=Stop(status, reason, DIVERGED))
+        return replace(start, ended=Stop(status, reason, ExitCode.DIVERGED))
     return start
 
 

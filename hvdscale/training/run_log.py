@@ -1,6 +1,7 @@
 """The run's rows in its log, written by rank 0; on the other ranks the same calls do nothing.
 
-A log that cannot be written does not stop rank 0 alone: it is noted here, voted on at the next step, and all leave.
+A log that cannot be written must not stop rank 0 alone: the failure is kept, rank 0 votes to stop at the next step, and
+all ranks leave together.
 """
 from __future__ import annotations
 
@@ -26,35 +27,6 @@ DIRECTIONS = {"min": SMALLER, "max": LARGER}
 PARTS = ("data_seconds", "compute_seconds", "communication_seconds")
 
 
-class Silent:
-    """The journal of the ranks above 0."""
-
-    path = log_id = ""
-    failure: LogError | None = None
-
-    def place(self) -> dict:
-        """What a checkpoint says of the log that belongs to it."""
-        return {"path": os.path.abspath(self.path), "id": self.log_id}
-
-    def evaluation(self, step: int, examples: int, train_seconds: float, measured: dict[str, float]) -> None:
-        """One row of /evaluations."""
-
-    def step(self, step: int, lr: float, result: StepResult) -> None:
-        """One row of /steps; ``step`` counts it."""
-
-    def flush(self, sync: bool = False) -> None:
-        """Bring all rows into the file, before a pause in which none follow; ``sync``: and onto the disk."""
-
-    def end(self, status: Status, reason: str) -> None:
-        """The trial's end; the last row."""
-
-    def close(self) -> None:
-        """Make the log whole, nothing follows."""
-
-    def let_go(self) -> None:
-        """Leave the log as it stands for another process, or another journal, to go on with."""
-
-
 def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str, str], more: Iterable[str] = (),
              optional_steps: Iterable[str] = (), layer_groups: Iterable[str] = (), **how: bool) -> LogWriter:
     """A log for trials of plans like this one; raises LogError where it cannot be opened.
@@ -74,15 +46,21 @@ def parts_of_steps(plan: Plan) -> tuple[str, ...]:
     return PARTS if plan.device == "cpu" else PARTS[:1]
 
 
-class Journal(Silent):
-    """Rank 0's: writes the trial's first rows into an open log; raises LogError where that cannot be done.
+class RunLog:
+    """Rank 0's rows of one trial in an open log.
 
-    record  the plan's, with what was asked;  more  metaparameters beside the plan's
-    start   where the run starts
+    record   the plan's, with what the user asked
+    start    where the run starts
+    more     metaparameters beside the plan's
+    failure  what the log could not be written for; later rows are dropped
+
+    Writes the trial's first rows at once; raises LogError where it cannot.
     """
 
+    failure: LogError | None = None
+
     def __init__(self, writer: LogWriter, trial: int, plan: Plan, record: dict, start: Start,
-                 more: dict[str, float] = {}):
+                 more: Mapping[str, float] = {}):
         self.path, self.log_id = writer.path, writer.log_id
         self._writer, self._trial, self._parts = writer, trial, parts_of_steps(plan)
         writer.append(
@@ -96,27 +74,37 @@ class Journal(Silent):
                       previous_end=start.previous_end)
         writer.flush(sync=True)
 
-    def evaluation(self, step, examples, train_seconds, measured):
+    def place(self) -> dict:
+        """What a checkpoint records of the log that belongs to it."""
+        return {"path": os.path.abspath(self.path), "id": self.log_id}
+
+    def evaluation(self, step: int, examples: int, train_seconds: float, measured: Mapping[str, float]) -> None:
+        """Add one row to /evaluations."""
         self._write(self._writer.append, "evaluations", trial=self._trial, step=step, examples=examples,
                     train_seconds=train_seconds, **measured)
         self.flush()
 
-    def step(self, step, lr, result):
+    def step(self, step: int, lr: float, result: StepResult) -> None:
+        """Add one row to /steps, for the step that made the count ``step``."""
         parts = {name: getattr(result, name) for name in self._parts}
         self._write(self._writer.append, "steps", trial=self._trial, step=step, loss=result.loss, lr=lr,
                     step_seconds=result.step_seconds, **parts, **result.noise)
 
-    def flush(self, sync=False):
+    def flush(self, sync: bool = False) -> None:
+        """Write all rows to the file, before a pause without new ones; ``sync``: to the disk."""
         self._write(self._writer.flush, sync)
 
-    def end(self, status, reason):
+    def end(self, status: Status, reason: str) -> None:
+        """Record how the trial ended: its last row."""
         self._write(self._writer.set_status, self._trial, status, reason)
 
-    def close(self):
+    def close(self) -> None:
+        """Complete the log; nothing may follow."""
         if self.failure is None:
             self._write(self._writer.finish)
 
-    def let_go(self):
+    def let_go(self) -> None:
+        """Leave the log as it is, for another process or another attempt to continue."""
         self._writer.abandon()
 
     def _write(self, what, *row, **values):
@@ -126,6 +114,33 @@ class Journal(Silent):
             except LogError as error:
                 self.failure = error
                 self._writer.abandon()
+
+
+class NoLog(RunLog):
+    """Writes nothing: on the ranks above 0."""
+
+    path = log_id = ""
+
+    def __init__(self) -> None:
+        pass
+
+    def evaluation(self, step, examples, train_seconds, measured):
+        pass
+
+    def step(self, step, lr, result):
+        pass
+
+    def flush(self, sync=False):
+        pass
+
+    def end(self, status, reason):
+        pass
+
+    def close(self):
+        pass
+
+    def let_go(self):
+        pass
 
 
 def device_name(kind: str) -> str:

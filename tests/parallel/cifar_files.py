@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hvdscale.training.display import Quiet
-from hvdscale.training.job import prepare
-from hvdscale.training.run_log import Silent
+from hvdscale.training.display import NoDisplay
+from hvdscale.training.loop import train
+from hvdscale.training.prepare import prepare
+from hvdscale.training.run_log import NoLog
 from hvdscale.workers.group import form
 from hvdscale.workloads import cifar
 
@@ -35,7 +36,7 @@ def small():
 def trained(workers, name, folder, **keys):
     """What the data's record says, the parameters as one float64 vector, and what was measured, by name."""
     job = prepare(name, [{**KEYS, "data_dir": str(folder), **keys}], workers)
-    outcome = job.train(Silent(), Quiet(), workers)
+    outcome = train(job, NoLog(), NoDisplay(), workers)
     parameters = torch.cat([p.detach().double().flatten() for p in job.model.parameters()])
     return job.plan.data["missing"], parameters.tolist(), outcome.measured
 

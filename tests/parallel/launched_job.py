@@ -46,7 +46,7 @@ workload = replace(find("digits/fc"), load=load)
 class Job:
     """hvdscale-train under a launcher, in a folder of its own; its processes have NOTES in their environment.
 
-    noted()     what rank 0's journal took, and when
+    noted()     what rank 0's run_log took, and when
     alive()     ids of the processes that are left; of_rank(r) the id of one
     said()      all that was printed
     """

@@ -1,4 +1,4 @@
-"""hvdscale-train whose rank 0 notes in the file $NOTES what its journal has taken: NUMBER SECONDS, or end SECONDS.
+"""hvdscale-train whose rank 0 notes in the file $NOTES what its log has taken: NUMBER SECONDS, or end SECONDS.
 
 The seconds are those of time.monotonic, which all processes of a machine share.
 
@@ -14,9 +14,9 @@ jump, clock = [0.0], time.time
 time.time = lambda: clock() + jump[0]           # before anything is imported that may keep it
 
 from hvdscale.cli.train import main  # noqa: E402
-from hvdscale.training.run_log import Journal  # noqa: E402
+from hvdscale.training.run_log import RunLog  # noqa: E402
 
-take_step, take_end = Journal.step, Journal.end
+take_step, take_end = RunLog.step, RunLog.end
 
 
 def note(what):
@@ -40,7 +40,7 @@ def refuse(*given):
 
 
 if __name__ == "__main__":
-    Journal.step, Journal.end = step, end
+    RunLog.step, RunLog.end = step, end
     if os.environ.get("FLOCK"):
         fcntl.flock = refuse
     main()

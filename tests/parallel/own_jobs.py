@@ -5,9 +5,10 @@ from pathlib import Path
 
 import torch
 
-from hvdscale.training.display import Quiet
-from hvdscale.training.job import prepare
-from hvdscale.training.run_log import Silent
+from hvdscale.training.display import NoDisplay
+from hvdscale.training.loop import train
+from hvdscale.training.prepare import prepare
+from hvdscale.training.run_log import NoLog
 from hvdscale.workers.group import form
 
 JOBS = "tests.single.made_jobs"
@@ -16,7 +17,7 @@ JOBS = "tests.single.made_jobs"
 def trained(workers, name, **keys):
     """The parameters as one float64 vector, and what was measured, by name."""
     job = prepare(f"{JOBS}:{name}", [{"precision": "fp64", "threads": 1, "untimed_passes": 1, **keys}], workers)
-    outcome = job.train(Silent(), Quiet(), workers)
+    outcome = train(job, NoLog(), NoDisplay(), workers)
     parameters = torch.cat([p.detach().double().flatten() for p in job.model.parameters()])
     return parameters.tolist(), outcome.measured
 

@@ -9,7 +9,7 @@ from hvdscale.doctor.finding import FAILED, PASSED
 from hvdscale.doctor.played import environment
 from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import PROCESS, RANK, WORKERS, digest
-from hvdscale.training.job import prepare
+from hvdscale.training.prepare import prepare
 from hvdscale.workers.group import SingleWorker
 from tests.conftest import launcher_command
 

@@ -10,7 +10,7 @@ from sklearn.metrics import f1_score
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.training.evaluate import Evaluator
-from hvdscale.training.job import prepare
+from hvdscale.training.prepare import prepare
 from hvdscale.workers.group import SingleWorker
 from tests.conftest import ROOT, launcher_command
 

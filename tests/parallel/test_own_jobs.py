@@ -9,7 +9,7 @@ from hvdscale.errors import WorkloadError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.plan.shards import Visits
-from hvdscale.training.job import prepare
+from hvdscale.training.prepare import prepare
 from hvdscale.workers.group import SingleWorker
 from tests.conftest import launcher_command
 from tests.parallel.own_jobs import JOBS, trained

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hvdscale.log.reader import read_log
-from hvdscale.training.job import prepare
+from hvdscale.training.prepare import prepare
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import SingleWorker
 from tests.conftest import ROOT, launcher_command

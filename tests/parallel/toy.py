@@ -9,7 +9,7 @@ from torch import nn
 from hvdscale.modules import BatchNorm, Dropout
 from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
-from hvdscale.training.job import make_optimizer
+from hvdscale.update.optimizers import make_optimizer
 from hvdscale.update.model import fit_to_groups, make_model, share_model
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workload import Classification, Data, Split

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import torch
 
-from hvdscale.training.display import Quiet
-from hvdscale.training.job import prepare
-from hvdscale.training.run_log import Silent
+from hvdscale.training.display import NoDisplay
+from hvdscale.training.loop import train
+from hvdscale.training.prepare import prepare
+from hvdscale.training.run_log import NoLog
 from hvdscale.workers.group import form
 
 KEYS = dict(precision="fp64", threads=1, untimed_passes=1, steps=8, global_batch=10, ghost_batch=4, base_batch=10,
@@ -18,7 +19,7 @@ KEYS = dict(precision="fp64", threads=1, untimed_passes=1, steps=8, global_batch
 def trained(workers, **keys):
     """The parameters as one float64 vector, and what was measured, by name."""
     job = prepare("multi30k/transformer", [{**KEYS, **keys}], workers)
-    outcome = job.train(Silent(), Quiet(), workers)
+    outcome = train(job, NoLog(), NoDisplay(), workers)
     return torch.cat([p.detach().flatten() for p in job.model.parameters()]).tolist(), outcome.measured
 
 

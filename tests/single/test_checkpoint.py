@@ -41,10 +41,10 @@ def train(tmp_path, monkeypatch):
     threads = torch.get_num_threads()
 
     def train(signal_at=-1, workload=WORKLOAD, dry_run=False, **keys):
-        monkeypatch.setattr("hvdscale.training.job.find", lambda name: workload)
+        monkeypatch.setattr("hvdscale.training.prepare.find", lambda name: workload)
         monkeypatch.setattr(Signalled, "at", signal_at)
         said = StringIO()
-        monkeypatch.setattr("hvdscale.training.job.Display", partial(Display, out=said))
+        monkeypatch.setattr("hvdscale.training.outputs.Display", partial(Display, out=said))
         train.said = said.getvalue
         keys = {**KEYS, "checkpoint": "ck", "log": "w.h5", "resume": "auto", **keys}
         keys = {name: value for name, value in keys.items() if value is not None}
@@ -326,7 +326,7 @@ def test_an_error_before_training_is_the_outcome(train, monkeypatch):
     def fail(*_):
         raise LogError("planted")
     with monkeypatch.context() as patched:
-        patched.setattr("hvdscale.training.job.open_journal", fail)
+        patched.setattr("hvdscale.training.outputs.open_run_log", fail)
         with pytest.raises(LogError, match="planted"):
             train(steps=31)
     assert (outcome()["status"], outcome()["reason"]) == ("ERROR", "planted")

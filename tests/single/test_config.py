@@ -34,7 +34,7 @@ def test_a_key_unsets_its_alternatives_of_earlier_layers(earlier, later):
 
 @pytest.mark.parametrize("group", [group for group in ALTERNATIVES if group is not BATCH], ids="-".join)
 def test_two_alternatives_in_one_layer_are_an_error_naming_both(group):
-    with pytest.raises(UsageError, match=f"{group[0]} and {group[1]} are two ways to say one thing"):
+    with pytest.raises(UsageError, match=f"{group[0]} and {group[1]} are alternatives"):
         Settings.build({}, {group[1]: sample(group[1]), group[0]: sample(group[0])})
 
 

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from hvdscale.plan.settle import Place
-from hvdscale.training.display import BAR_SECONDS, LINE_SECONDS, Display, describe, on_terminal
+from hvdscale.training.describe import describe
+from hvdscale.training.display import BAR_SECONDS, LINE_SECONDS, Display, on_terminal
 from hvdscale.workers.launch import LAUNCHED
 from tests.single.made_plans import settled
 

@@ -25,7 +25,7 @@ from hvdscale.doctor.report import render, render_findings
 from hvdscale.doctor.settings import decay, learning_rate
 from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.doctor.state import checkpoint, evaluation
-from hvdscale.training.job import prepare
+from hvdscale.training.prepare import prepare
 from hvdscale.workers.group import SingleWorker
 
 MADE = "tests.single.made_faulty_jobs"

@@ -13,7 +13,7 @@ from hvdscale.training import elastic
 from hvdscale.training.checkpoint import Checkpoints
 from hvdscale.training.elastic import ElasticCheckpoints, Memory, refuse_commit_every
 from hvdscale.training.outcome import Start
-from hvdscale.training.run_log import Silent
+from hvdscale.training.run_log import NoLog
 from hvdscale.training.snapshot import Progress
 from hvdscale.workers.group import SingleWorker
 from tests.single import made_plans
@@ -100,7 +100,7 @@ def commits(monkeypatch, steps, step_seconds, commit_seconds, every=0, hosts_at=
     monkeypatch.setattr(elastic, "time", clock)
     monkeypatch.setattr(elastic, "capture", capture)
     workers = SingleWorker()
-    kept = ElasticCheckpoints(Checkpoints(Start()), Memory(), SimpleNamespace(commit_every=every), Silent(), workers)
+    kept = ElasticCheckpoints(Checkpoints(Start()), Memory(), SimpleNamespace(commit_every=every), NoLog(), workers)
     votes = ()
     for step in range(steps):
         workers.hosts_changed = step >= hosts_at >= 0

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
-from hvdscale.training.job import make_optimizer
+from hvdscale.update.optimizers import make_optimizer
 from hvdscale.update.model import fit_to_groups, make_model
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import SingleWorker

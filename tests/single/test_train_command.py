@@ -65,7 +65,7 @@ def test_a_flag_and_set_may_say_the_same_and_not_different_things():
 
 
 @pytest.mark.parametrize("arguments, said", [
-    (["--steps", "5", "--set", "epochs=3"], "steps and epochs are two ways to say one thing"),
+    (["--steps", "5", "--set", "epochs=3"], "steps and epochs are alternatives"),
     (["--set", "momentun=0.5"], "there is no key 'momentun'; did you mean momentum"),
     (["--set", "steps=many"], "steps = 'many' is not a whole number"),
     (["--seed", "-1"], "seed = -1 must be at least 0"),

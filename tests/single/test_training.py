@@ -11,17 +11,18 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from hvdscale.errors import DataError, LogError, PlanError, UsageError
+from hvdscale.errors import DataError, ExitCode, LogError, PlanError, UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.plan.plan import Plan
 from hvdscale.plan.schedule import Schedule
 from hvdscale.system.cores import usable_cores
 from hvdscale.target import Target
-from hvdscale.training.display import Quiet
-from hvdscale.training.job import open_journal, prepare
-from hvdscale.training.loop import DIVERGED, DONE, FAILED, PREEMPTED
-from hvdscale.training.run_log import Silent
+from hvdscale.training.display import NoDisplay
+from hvdscale.training.outputs import open_run_log
+from hvdscale.training.prepare import prepare
+from hvdscale.training.loop import train as train_job
+from hvdscale.training.run_log import NoLog
 from hvdscale.update.model import bound_to_passes, check_groups
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import SingleWorker
@@ -33,15 +34,15 @@ from tests.single import made_jobs
 @pytest.fixture
 def train(tmp_path, monkeypatch):
     """Train a workload under these keys; gives the outcome, and the log as it is read afterwards."""
-    monkeypatch.setattr("hvdscale.training.job.find", {"toy/net": toy.WORKLOAD, "digits/fc": digits()}.__getitem__)
+    monkeypatch.setattr("hvdscale.training.prepare.find", {"toy/net": toy.WORKLOAD, "digits/fc": digits()}.__getitem__)
     threads = torch.get_num_threads()
 
-    def train(workload="toy/net", display=Quiet(), **keys):
+    def train(workload="toy/net", display=NoDisplay(), **keys):
         keys = {"threads": 1, "log": str(tmp_path / f"{len(list(tmp_path.iterdir()))}.h5"), **keys}
         job = prepare(workload, [keys], SingleWorker())
-        journal = open_journal(job, SingleWorker())
-        outcome = job.train(journal, display, SingleWorker())
-        journal.close()
+        run_log = open_run_log(job, SingleWorker())
+        outcome = train_job(job, run_log, display, SingleWorker())
+        run_log.close()
         with read_log(keys["log"]) as log:
             log.load()
         return outcome, log
@@ -76,7 +77,7 @@ def test_the_default_workload_trains_to_its_target(train):
     target = Target.parse(plan["measurement"]["target"])
     met = target.met_by(log.evaluations[target.column])
     assert met.tolist() == [False] * (len(met) - 1) + [True]
-    assert outcome.stop == (Status.COMPLETE, f"target {target} met at step {outcome.step}", DONE)
+    assert outcome.stop == (Status.COMPLETE, f"target {target} met at step {outcome.step}", ExitCode.DONE)
     assert outcome.step < plan["measurement"]["budget_steps"]
     check_log(log, outcome)
 
@@ -84,7 +85,7 @@ def test_the_default_workload_trains_to_its_target(train):
 @pytest.mark.parametrize("last_batch", ["carry", "short", "drop"])
 def test_a_run_to_its_budget_leaves_a_row_of_every_step_and_evaluation(train, last_batch):
     outcome, log = train(steps=23, eval_every=5, last_batch=last_batch, decay="linear", end_lr_factor=0.1)
-    assert outcome.stop == (Status.COMPLETE, "budget of 23 steps spent", DONE)
+    assert outcome.stop == (Status.COMPLETE, "budget of 23 steps spent", ExitCode.DONE)
     assert evaluated_at(log) == [0, 5, 10, 15, 20, 23]
     check_log(log, outcome)
 
@@ -152,7 +153,7 @@ def test_a_target_met_at_the_end_of_the_budget_is_what_ended_the_run(train):
 
 def test_a_budget_in_seconds_ends_after_it_with_an_evaluation(train):
     outcome, log = train(seconds=0.2, eval_every=1000)
-    assert outcome.stop == (Status.COMPLETE, f"budget of 0.2 s spent at step {outcome.step}", DONE)
+    assert outcome.stop == (Status.COMPLETE, f"budget of 0.2 s spent at step {outcome.step}", ExitCode.DONE)
     assert evaluated_at(log) == [0, outcome.step]
     assert log.evaluations["train_seconds"][-1] >= 0.2
     assert log.trials["budget_steps"][0] == 0
@@ -176,13 +177,13 @@ def test_the_last_evaluation_has_all_splits_whatever_the_others_have(train, targ
 
 def test_divergence_is_infeasible_and_its_step_is_in_the_log(train):
     outcome, log = train(steps=50, lr=1e30, eval_every=0)
-    assert (outcome.stop.status, outcome.stop.exit_code) == (Status.INFEASIBLE, DIVERGED)
+    assert (outcome.stop.status, outcome.stop.exit_code) == (Status.INFEASIBLE, ExitCode.DIVERGED)
     assert outcome.stop.reason == f"diverged: the loss is {log.steps['loss'][-1]} at step {outcome.step}"
     assert not np.isfinite(log.steps["loss"][-1]) and np.isfinite(log.steps["loss"][:-1]).all()
     assert log.trials["status"][0] == Status.INFEASIBLE
 
 
-class At(Quiet):
+class At(NoDisplay):
     """A display that does something after a step."""
 
     def __init__(self, step, act):
@@ -197,19 +198,19 @@ class At(Quiet):
 def test_a_signal_stops_after_a_step_and_handlers_are_put_back(train, number):
     before = signal.getsignal(number)
     outcome, log = train(steps=50, display=At(7, lambda: os.kill(os.getpid(), number)))
-    assert outcome.stop == (Status.INCOMPLETE, f"stopped by a signal after step {outcome.step}", PREEMPTED)
+    assert outcome.stop == (Status.INCOMPLETE, f"stopped by a signal after step {outcome.step}", ExitCode.PREEMPTED)
     assert outcome.step == 8
     assert log.trials["status"][0] == Status.INCOMPLETE
     assert signal.getsignal(number) is before
 
 
 def test_a_log_that_cannot_be_written_stops_the_run(train):
-    class Full(Silent):
+    class Full(NoLog):
         def step(self, step, lr, result):
             self.failure = LogError("w.h5: no space left") if step == 4 else self.failure
     job = prepare("toy/net", [{"threads": 1}], SingleWorker())
-    outcome = job.train(Full(), Quiet(), SingleWorker())
-    assert (outcome.stop, outcome.step) == ((Status.INCOMPLETE, "the log could not be written", FAILED), 5)
+    outcome = train_job(job, Full(), NoDisplay(), SingleWorker())
+    assert (outcome.stop, outcome.step) == ((Status.INCOMPLETE, "the log could not be written", ExitCode.FAILED), 5)
 
 
 def test_a_fault_in_a_step_ends_the_trial_incomplete_with_the_reason(train, tmp_path):
@@ -354,7 +355,7 @@ def test_a_model_run_group_by_group_has_small_groups_by_default(tmp_path, monkey
                 "local_batch": local_batch, "model_args": model_args}
     workload = replace(toy.WORKLOAD, defaults=defaults)
 
-    monkeypatch.setattr("hvdscale.training.job.find", lambda name: workload)
+    monkeypatch.setattr("hvdscale.training.prepare.find", lambda name: workload)
 
     def plan(**typed):
         return prepare("toy/net", [{"threads": 1, **typed}], SingleWorker()).plan
@@ -432,7 +433,7 @@ def test_an_empty_split_that_is_to_be_measured_is_an_error_before_the_log(comman
 
 @pytest.mark.parametrize("keys", [dict(eval_splits="train"), dict(eval_every=0)])
 def test_a_job_without_validation_data_is_trained_where_nothing_asks_for_them(train, keys, monkeypatch):
-    monkeypatch.setattr("hvdscale.training.job.find", lambda name: made_jobs.NO_VAL_NOR_TEST)
+    monkeypatch.setattr("hvdscale.training.prepare.find", lambda name: made_jobs.NO_VAL_NOR_TEST)
     outcome, log = train("values", target="none", steps=2, **keys)
     assert outcome.stop.status == Status.COMPLETE
     assert np.isfinite(log.evaluations["train/squares"]).all() and log.evaluations.rows == 2 * ("eval_splits" in keys)

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from hvdscale.errors import CheckpointError, UsageError
-from hvdscale.training.display import Quiet
-from hvdscale.training.job import prepare
-from hvdscale.training.run_log import Silent
+from hvdscale.training.display import NoDisplay
+from hvdscale.training.loop import train
+from hvdscale.training.prepare import prepare
+from hvdscale.training.run_log import NoLog
 from hvdscale.training.weights import check_writable, load_weights, save_weights
 from hvdscale.workers.group import SingleWorker
 from tests.parallel import toy
@@ -18,8 +19,8 @@ JOB = "tests.parallel.toy:WORKLOAD"
 
 def trained(**keys):
     job = prepare(JOB, [{"threads": 1, "eval_every": 0, "noise_every": 0, **keys}], SingleWorker())
-    outcome = job.train(Silent(), Quiet(), SingleWorker())
-    job.save_model(outcome, Quiet(), SingleWorker())
+    outcome = train(job, NoLog(), NoDisplay(), SingleWorker())
+    job.save_model(outcome, NoDisplay(), SingleWorker())
     return job, outcome
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hvdscale.errors import DataError, HvdscaleError, RanksDifferError, WorkersError
-from hvdscale.training.job import agree_on
+from hvdscale.training.prepare import agree_on
 from hvdscale.workers.group import SingleWorker, device
 from tests.parallel import toy
 from tests.single.made_plans import settled

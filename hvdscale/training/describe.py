@@ -1,0 +1,112 @@
+"""A plan in words: what hvdscale-train prints before its first step."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..plan.plan import Plan
+from ..plan.scaling import lr_factor
+from .outcome import Start
+
+LONGEST = 40        # characters of a value; of a longer one, such as a hash, only the first are shown
+
+
+def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start | None = None) -> str:
+    """The plan in words and numbers, a line each; with the folder of checkpoints and where the run starts."""
+    start = start or Start()
+    rows = [("workers", _workers(plan)), ("global batch", _batch(plan)), ("learning rate", _lr(plan)),
+            ("optimizer", _optimizer(plan)), ("budget", _budget(plan)), ("evaluation", _evaluation(plan)),
+            ("seed", f"{plan.seed}, {plan.precision}"), ("log", log)]
+    if checkpoint is not None:
+        rows.append(("checkpoints", _checkpoints(plan, checkpoint)))
+    if start.checkpoint:
+        rows.append(("goes on", f"from {start.checkpoint}, step {start.step}"))
+    if plan.data:
+        rows.insert(0, ("data", _entries(plan.data)))
+    lines = [plan.workload + (f" ({_entries(plan.model_args)})" if plan.model_args else "") +
+             (f", from the state dict {plan.init_from[:12]}..." if plan.init_from else "")]
+    lines += [f"  {name:<15}{text}" for name, text in rows]
+    if plan.local_workers > plan.cores and plan.device == "cpu":
+        lines.append(f"  note: {plan.local_workers} workers share {plan.cores} cores, so times say nothing of a "
+                     f"real cluster")
+    return "\n".join(lines)
+
+
+def _entries(table: Mapping) -> str:
+    """The entries of a table, each shown in a word or two."""
+    def shown(value):
+        if isinstance(value, Mapping):
+            return " ".join(f"{name}:{shown(entry)}" for name, entry in value.items())
+        text = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        return text if len(text) <= LONGEST else f"{text[:12]}..."
+    return ", ".join(f"{name}={shown(value)}" for name, value in table.items())
+
+
+def regrouped(plan: Plan, start: Start) -> str:
+    """How an elastic job goes on."""
+    return f"{start.previous_end}: goes on after step {start.step} with workers {_workers(plan)}; " \
+           f"global batch {_batch(plan)}"
+
+
+def _checkpoints(plan, folder):
+    every = f"{plan.checkpoint_every} steps" if plan.checkpoint_every else f"{plan.checkpoint_seconds:g} s"
+    return f"{folder}: every {every}, at the end and at a signal; the newest {plan.keep_checkpoints} are kept"
+
+
+def _workers(plan):
+    threads = f", {plan.threads} thread{'s' * (plan.threads > 1)} each" if plan.device == "cpu" else ""
+    return f"{plan.workers} on {plan.device}{threads}"
+
+
+def _batch(plan):
+    even = plan.workers * plan.local_batch * plan.accumulate == plan.global_batch
+    share = f"{plan.local_batch} examples" if even else f"at most {plan.local_batch} examples"
+    passes = f" x {plan.accumulate} passes" if plan.accumulate > 1 else ""
+    return f"{plan.global_batch} = {plan.workers} worker{'s' * (plan.workers > 1)} x {share}{passes}"
+
+
+def _lr(plan):
+    parts = [f"{plan.peak_lr:g}"]
+    if plan.lr_rule == "tuned":
+        parts.append(f"as tuned at {plan.global_batch}")
+    elif plan.lr_factor != 1:
+        parts[0] += f" = {plan.base_lr:g} x {plan.lr_factor:g}"
+        capped = plan.lr_factor < lr_factor(plan.lr_rule, plan.global_batch / plan.base_batch)
+        parts.append(f"{plan.lr_rule} from batch {plan.base_batch}" + ", capped by max_lr_factor" * capped)
+    if plan.warmup != "none":
+        flat = " (its peak: no climb)" if plan.start_lr == plan.peak_lr else ""
+        parts.append(f"{plan.warmup} warmup of {plan.warmup_steps} steps from {plan.start_lr:g}{flat}")
+    if plan.decay == "step":
+        parts.append(f"x {plan.decay_factor:g} at steps {', '.join(map(str, plan.decay_at))}")
+    elif plan.decay != "constant":
+        parts.append(f"{plan.decay} decay to {plan.end_lr_factor * plan.peak_lr:g} at step {plan.decay_steps}")
+    return "; ".join(parts)
+
+
+def _optimizer(plan):
+    parts = [plan.optimizer]
+    for name in ("momentum", "beta1", "beta2", "epsilon", "trust_coefficient"):
+        parts += [f"{name.replace('_', ' ')} {getattr(plan, name):g}"] if getattr(plan, name) is not None else []
+    if plan.lr_in_velocity:
+        parts.append(f"rate in the velocity {'with' if plan.momentum_correction else 'without'} momentum correction")
+    parts += [f"weight decay {plan.weight_decay:g}"] * (plan.weight_decay > 0)
+    parts += [f"gradient norm at most {plan.clip_norm:g}"] if plan.clip_norm is not None else []
+    parts += [f"label smoothing {plan.label_smoothing:g}"] * (plan.label_smoothing > 0)
+    parts += [f"{name} {value}" for name, value in plan.optimizer_args.items()]
+    return ", ".join(parts)
+
+
+def _budget(plan):
+    epochs = plan.stream.examples_before(plan.budget_steps) / plan.train_examples
+    size = f"{plan.budget_steps} steps ({epochs:.3g} epoch{'s' * (epochs != 1)} of {plan.train_examples} examples)"
+    if plan.budget_seconds:
+        size = f"{plan.budget_seconds:g} s"
+    if plan.target is None:
+        return size
+    return f"{size}, {'through the target' if plan.keep_going else 'or less: until'} {plan.target}"
+
+
+def _evaluation(plan):
+    if not plan.eval_every:
+        return "none"
+    splits = [f"{split} ({plan.train_eval_examples})" if split == "train" else split for split in plan.eval_splits]
+    return f"every {plan.eval_every} step{'s' * (plan.eval_every > 1)}: {', '.join(splits)}"

@@ -1,0 +1,105 @@
+"""What a run writes to: its log, its checkpoints and, on rank 0, the terminal."""
+from __future__ import annotations
+
+import os
+import time
+
+from ..errors import HvdscaleError
+from ..plan.plan import Plan
+from ..target import SPLITS
+from ..update.gradient_norms import log_columns, why_not_measured
+from ..update.model import how_to_be_faster
+from ..workers.group import Workers
+from .checkpoint import Checkpoints, Folder, FolderCheckpoints
+from .describe import describe, regrouped
+from .display import Display, NoDisplay
+from .elastic import ElasticCheckpoints, Memory
+from .job import Job
+from .outcome import Start
+from .run_log import TRIAL, NoLog, RunLog, open_log, parts_of_steps
+
+
+def open_run_log(job: Job, workers: Workers, start: Start | None = None, memory: Memory | None = None) -> RunLog:
+    """Rank 0's log of the job, the others' silent one; raises the same LogError on all ranks.
+
+    memory  of an elastic job, which goes on in the log that it has begun
+    """
+    run_log = NoLog()
+    try:
+        with workers.together("the log"):
+            if workers.rank == 0:
+                run_log = _begin_run_log(job, workers, start or Start())
+                if memory is not None:
+                    memory.log = run_log.path
+    except HvdscaleError:
+        run_log.let_go()            # of others, or of a worker that was lost meanwhile
+        raise
+    return run_log
+
+
+def _begin_run_log(job: Job, workers: Workers, start: Start) -> RunLog:
+    settings = job.settings
+    asked = {"workload": job.name, **settings.asked()}
+    columns = log_columns(job.plan, job.model)
+    writer = open_log(start.log or settings.log or default_log(job.plan), job.plan, job.workload.metrics,
+                      workers.versions(), optional_steps=(*parts_of_steps(job.plan), *columns["optional_steps"]),
+                      layer_groups=columns["layer_groups"], overwrite=settings.overwrite,
+                      take_over=settings.take_over, resume=start.log_goes_on)
+    return RunLog(writer, TRIAL, job.plan, job.plan.as_record(asked), start)
+
+
+def default_log(plan: Plan) -> str:
+    """runs/WORKLOAD-TIME.h5; inside a Slurm job runs/WORKLOAD-TIME-jobJOB.h5."""
+    job = f"-job{os.environ['SLURM_JOB_ID']}" if "SLURM_JOB_ID" in os.environ else ""
+    return f"runs/{plan.workload.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}{job}.h5"
+
+
+def open_folder(job: Job, workers: Workers) -> Folder | None:
+    """The folder of checkpoints, held by rank 0; None on the others and where none are kept."""
+    folder = None
+    try:
+        with workers.together("the folder of checkpoints"):
+            if workers.rank == 0 and job.settings.checkpoint is not None:
+                folder = Folder(job.settings.checkpoint, job.settings.take_over)
+    except HvdscaleError:
+        if folder is not None:
+            folder.release()        # as the next attempt of an elastic job, in this process, takes it anew
+        raise
+    return folder
+
+
+def open_checkpoints(job: Job, start: Start, folder: Folder | None, run_log: RunLog, display: Display, workers: Workers,
+                     memory: Memory) -> Checkpoints:
+    """What the loop asks for checkpoints, and an elastic job for commits."""
+    kept = Checkpoints(start)
+    if job.settings.checkpoint is not None:
+        kept = FolderCheckpoints(start, job.plan, folder, run_log, display, workers)
+    return ElasticCheckpoints(kept, memory, job.plan, run_log, workers) if workers.elastic else kept
+
+
+def open_display(job: Job, log: str, workers: Workers, start: Start | None = None) -> Display:
+    """Rank 0's display, the others' quiet one."""
+    if workers.rank:
+        return NoDisplay()
+    start = start or Start()
+    empty = tuple(split for split in SPLITS if not len(getattr(job.data, split)))
+    display = Display(job.plan, job.workload.metrics, empty)
+    if start.regrouped:
+        display.say(regrouped(job.plan, start))
+        return display
+    display.say(describe(job.plan, log, job.settings.checkpoint, start))
+    for note in (*job.data.notes, *start.notes):
+        display.say(f"  note: {note}")
+    if job.plan.group_by_group:
+        reason, faster = job.bound_to_passes, how_to_be_faster(job.bound_to_passes, job.model)
+        display.say(f"  note: the model has {reason or 'group_by_group = always'}, so each ghost group goes through it "
+                    f"alone{faster and '; ' + faster}")
+        if job.settings.ghost_batch is None:
+            display.say(f"  note: ghost batch {job.plan.ghost_batch}, by default and at any worker count: workers run "
+                        "whole groups, so each worker's share must hold at least one; --ghost-batch sets another")
+    elif job.bound_to_passes:
+        display.say(f"  note: the model has {job.bound_to_passes}, and group_by_group is never: updates depend on the "
+                    "worker count")
+    if reason := why_not_measured(job.plan, job.model):
+        display.say(f"  note: {reason}")
+    return display

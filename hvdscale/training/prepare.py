@@ -1,0 +1,173 @@
+"""From settings to a job; what can fail is agreed on by all ranks before the first step."""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from ..errors import PlanError, RanksDifferError, UsageError
+from ..plan.plan import Plan
+from ..plan.settings import KEYS, Settings
+from ..plan.settle import Place, settle
+from ..target import SPLITS
+from ..update.model import fit_to_groups, make_model, share_model
+from ..update.optimizers import make_optimizer
+from ..update.precision import set_arithmetic
+from ..workers import group
+from ..workers.group import Workers
+from ..workload import Data, Workload, build_model, load_data
+from ..workloads import find
+from .describe import describe
+from .elastic import Memory, refuse_commit_every
+from .evaluate import try_measuring
+from .job import Job
+from .resume import known_ghost_batch
+from .weights import check_writable, load_weights
+
+
+def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | None = None) -> Job:
+    """The job of the workload under the user's layers of settings; raises the same HvdscaleError on all ranks.
+
+    memory  what an elastic job has come to
+    """
+    memory = memory or Memory()
+    hosts = _hosts(workers)
+    with workers.together("the settings"):
+        workload = find(name)
+        settings = settings_of(workload, layers)
+        device = group.device(settings.device, workers.local_rank)
+    with workers.together("the data"):
+        data = memory.data or read_data(workload, settings)
+    place = Place(workers.size, *_host_share(hosts, 0), device.type)
+
+    def plan_with(**by_default: int) -> Plan:
+        defaults, *typed = memory.settle(settings).layers
+        asked = Settings.build({**defaults, **by_default}, *typed)
+        plan = settle(asked, workload, len(data.train), len(data.val), place)
+        return with_data(plan, data.model_args, data.record)
+
+    with workers.together("the plan"):
+        plan = plan_with()
+        refuse_empty_splits(plan, settings, data)
+        refuse_commit_every(settings, workers)
+        set_arithmetic(plan.precision, plan.deterministic, device)
+        if device.type == "cpu":
+            group.keep_freed_memory()
+            local_workers, cores = _host_share(hosts, workers.rank)
+            torch.set_num_threads(settings.threads or max(1, cores // local_workers))
+        workload.check_label_smoothing(plan.label_smoothing)
+        if "loader_workers" in settings.typed and plan.loader_workers and not data.is_mapped:
+            raise PlanError("loader_workers acts only on map-style data sets (MapSplit), and the examples of "
+                            f"{workload.name} are in memory or mapped into it; leave it out")
+        model = make_model(workload, plan, device)
+        if settings.init_from:
+            load_weights(model, settings.init_from)
+        if settings.save_model:
+            check_writable(settings.save_model)
+    agree_on(plan, data, workers)
+    share_model(model, workers)
+    known = known_ghost_batch(settings, workers)
+    with workers.together("the model"):
+        plan, reason = fit_to_groups(
+            plan, settings.group_by_group, workload, data.train, model, device,
+            None if settings.ghost_batch else lambda default: plan_with(ghost_batch=known or default))
+        optimizer = make_optimizer(plan, model)
+        splits = data.evaluated(plan.train_eval_examples)
+        first = next((name for name in plan.eval_splits if len(splits[name])), None)
+    if plan.eval_every and first:
+        with workers.together(f"evaluation of {'unaugmented ' * (first == 'train')}{first} examples"):
+            try_measuring(workload, splits[first], model, plan.precision, device)
+    memory.keep(plan, data, model)
+    return Job(name, plan, settings, workload, data, device, model, optimizer, reason)
+
+
+def read_data(workload: Workload, settings: Settings) -> Data:
+    """The workload's data as the settings want it; raises HvdscaleError."""
+    data_dir = settings.data_dir and os.path.expanduser(settings.data_dir)
+    data = load_data(workload, data_dir, settings.data_args, allow_missing=settings.allow_missing,
+                     cache_dir=settings.cache_dir)
+    return data.with_train_subset(settings.train_subset)
+
+
+def with_data(plan: Plan, model_args: Mapping, record: Mapping) -> Plan:
+    """The plan with what the data says of the problem; raises UsageError where the user says it, too."""
+    for name in plan.model_args.keys() & model_args.keys():
+        raise UsageError(f"model_args.{name} = {plan.model_args[name]!r} cannot be set: the data says it "
+                         f"({model_args[name]!r}); leave it out")
+    return replace(plan, model_args={**model_args, **plan.model_args}, data={**plan.data, **record})
+
+
+def refuse_empty_splits(plan: Plan, settings: Settings, data: Data) -> None:
+    """Raise PlanError where the target, or the evaluations, are of a split without examples.
+
+    A test split may be left out of the data: it is wanted where the target or eval_splits names it.
+    """
+    target = plan.stop_target.split if plan.stop_target else None
+    optional = {"test"} if settings.eval_splits == KEYS["eval_splits"].default else set()
+    for split in plan.eval_splits if plan.eval_every else ():
+        if len(getattr(data, split)) == 0 and (split == target or split not in optional):
+            why = (f"the target {plan.target} is measured on it" if split == target else
+                   f"eval_splits = {settings.eval_splits!r} names it")
+            raise PlanError(f"the {split} split has no examples, but {why}, so every value would be NaN; give it "
+                            f"examples, or name other splits ({', '.join(SPLITS)})")
+
+
+def sketch(name: str, layers: list[dict], workers: Workers) -> str | None:
+    """The plan in words, by the published sizes of data that is not at hand; None where nothing is published of it.
+
+    Nothing is read, and the model is made without its numbers. Raises the same HvdscaleError on all ranks.
+    """
+    hosts = _hosts(workers)
+    with workers.together("the plan"):
+        workload = find(name)
+        card = workload.card
+        settings = settings_of(workload, layers)
+        if card is None or settings.data_dir is not None:
+            return None
+        place = Place(workers.size, *_host_share(hosts, 0), group.device(settings.device, workers.local_rank).type)
+        examples = min(card.train_examples, settings.train_subset or card.train_examples)
+        plan = with_data(settle(settings, workload, examples, card.val_examples, place), card.model_args, {})
+        workload.check_label_smoothing(plan.label_smoothing)
+        with torch.device("meta"):
+            build_model(workload, plan.model_args)
+    return (describe(plan, "none: a dry run") +
+            f"\n  note: sizes as published: {card.train_examples:,} training examples; no data was read")
+
+
+def settings_of(workload: Workload, layers: list[dict]) -> Settings:
+    """The user's layers over the workload's defaults, with OMP_NUM_THREADS among these, where it says a number."""
+    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    threads = {"threads": int(said)} if said.isdecimal() and int(said) else {}
+    return Settings.build({**workload.defaults, **threads}, *layers)
+
+
+def _hosts(workers: Workers) -> list[tuple[str, frozenset, int]]:
+    """Of each rank its host, the cores that workers have there, and their number, those of other groups included."""
+    return workers.gather((socket.gethostname(), workers.cores(), workers.local_size), "hosts")
+
+
+def _host_share(hosts: list[tuple[str, frozenset, int]], rank: int) -> tuple[int, int]:
+    """Workers on the rank's host, and cores there that they may use."""
+    mine = [cores for host, cores, _ in hosts if host == hosts[rank][0]]
+    return max(len(mine), hosts[rank][2]), len(frozenset().union(*mine))
+
+
+def agree_on(plan: Plan, data: Data, workers: Workers) -> None:
+    """Raise RanksDifferError on all ranks where some rank settled another plan or found other data."""
+    settled = json.dumps(plan.as_record({}), sort_keys=True)
+    found = f"{len(data.train)} training, {len(data.val)} validation and {len(data.test)} test examples"
+    if data.record:
+        found += f", with {json.dumps(dict(data.record), sort_keys=True)}"
+    by_rank = workers.gather((found, hashlib.sha256(settled.encode()).hexdigest()), "plan")
+    for rank, (there, fingerprint) in enumerate(by_rank):
+        if there != by_rank[0][0]:
+            raise RanksDifferError(f"rank {rank} found {there}, rank 0 {by_rank[0][0]}; give all workers the same "
+                                   "files")
+        if fingerprint != by_rank[0][1]:
+            raise RanksDifferError(f"rank {rank} settled another plan than rank 0; give all workers the same options, "
+                                   "configuration file and kind of device")
