@@ -73,7 +73,7 @@ class LogError(HvdscaleError):
 
 
 class CheckpointError(HvdscaleError):
-    """A checkpoint that cannot be read or written, or that its run cannot go on from."""
+    """A checkpoint that cannot be read or written, or that its run cannot resume from."""
 
 
 class WorkersError(HvdscaleError):

@@ -28,17 +28,19 @@ WRITERS = (".json", ".csv")
 @click.option("--target", "targets", multiple=True, metavar="TARGET",
               help="Such as 'val/error<0.01'; may be given several times. Without it: those of the baseline's plans.")
 @click.option("--tolerance", default="10%", show_default=True, metavar="SHARE",
-              help="The candidate may need so many more steps to target.")
+              help="How many more steps to target the candidate may need.")
 @click.option("--time-tolerance", default="25%", show_default=True, metavar="SHARE",
-              help="And so much more time, at a throughput so much lower; none: times are shown, not judged.")
+              help="How much more time it may need, and how much lower its throughput may be; none: times are "
+                   "shown, not judged.")
 @click.option("--metric-tolerance", default="none", show_default=True, metavar="AMOUNT",
-              help="And its best metric may be worse by so much, in the metric's own unit.")
-@click.option("--confidence", type=float, default=CONFIDENCE, show_default=True, help="What the intervals claim.")
+              help="How much worse its best metric may be, in the unit of the metric.")
+@click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
+              help="Confidence level of the intervals.")
 @click.option("--strict", is_flag=True,
-              help="Fail where it cannot be told, too, as where a cell is missing, or times are lacking (but not with "
+              help="Also fail where no verdict is possible, such as a missing cell or missing times (but not with "
                    "--time-tolerance none).")
 @click.option("--out", metavar="FILE", help="Write every test there: FILE.json or FILE.csv.")
-@click.option("--skip-broken", is_flag=True, help="Go on without logs that cannot be read; they are named.")
+@click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
 def main(baseline, candidate, targets, tolerance, time_tolerance, metric_tolerance, confidence, strict, out,
          skip_broken):
     """Whether CANDIDATE converges as well as BASELINE: each a log, or a directory of logs.

@@ -43,7 +43,7 @@ def list_data_sets():
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
               metavar="SECONDS", help="how long a server may be silent")
 def fetch_data_set(name, data_dir, timeout):
-    """Bring the data set NAME to disk: checked, and gone on with where an earlier attempt broke off.
+    """Download the data set NAME, verify it, and resume an interrupted download.
 
     Files that were placed by hand are checked, and count.
 
@@ -56,7 +56,7 @@ def fetch_data_set(name, data_dir, timeout):
     try:
         fetch(name, data_dir or Path("data") / name, bar.say, bar.progress, timeout)
     except KeyboardInterrupt:
-        bar.say("what came so far is kept; the same command goes on")
+        bar.say("the part fetched so far is kept; the same command resumes")
         raise
     finally:
         bar.end()

@@ -40,7 +40,7 @@ def add_to(group: click.Group) -> None:
 @click.option("--unit", type=click.Choice(UNITS), help="rcp: what 'Epochs to converge' counts")
 @click.option("--train-examples", type=click.IntRange(1, 2**53), help="rcp: examples in an epoch")
 @click.option("--overwrite", is_flag=True, help="replace LOG where it exists")
-@click.option("--take-over", is_flag=True, help="go on where the file system refuses locks")
+@click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
 def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, take_over):
     """Write what SOURCE holds into the new log LOG, which is there only when all of it is.
 

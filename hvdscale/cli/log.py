@@ -104,9 +104,12 @@ def check(logs):
 @click.argument("logs", nargs=-1, required=True)
 @click.option("--out", required=True, metavar="FILE", help="the file to write")
 @click.option("--overwrite", is_flag=True, help="replace FILE where it exists")
-@click.option("--take-over", is_flag=True, help="go on where the file system refuses locks")
+@click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
 def merge(logs, out, overwrite, take_over):
-    """Copy the trials of many logs into one file. Trials whose number is taken get another; /trials/source tells."""
+    """Copy the trials of many logs into one file.
+
+    Trials whose number is taken get another; /trials/source records where each came from.
+    """
     merged = merge_logs(find_logs(logs), out, overwrite, take_over)
     for log, changed in merged:
         note = f", {counted(changed, 'trial')} under another number" if changed else ""
@@ -116,7 +119,7 @@ def merge(logs, out, overwrite, take_over):
 
 @main.command()
 @click.argument("path", metavar="LOG")
-@click.option("--take-over", is_flag=True, help="go on where the file system refuses locks")
+@click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
 def repair(path, take_over):
     """Replace a log that was interrupted or damaged by what can be saved of it.
 
@@ -181,7 +184,7 @@ def _draw(log: Log, row: int) -> str:
 
 
 def _state(log: Log, row: int | None) -> str:
-    """RUNNING is what a log says until it is told otherwise; without a living writer the trial was interrupted."""
+    """A trial stays RUNNING until its end is written; without a live writer it was interrupted."""
     status = Status.RUNNING if row is None else log.trials["status"][row]
     if status == Status.RUNNING:
         return "running" if log.writer() else "interrupted"

@@ -54,7 +54,7 @@ MOST_WORKERS = 10_000_000
 @click.option("--out", metavar="DIR", help="Write plan.json, tables/ and figures/ there.")
 @click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
               help="What to write, of these.")
-@click.option("--skip-broken", is_flag=True, help="Go on without logs that cannot be read; they are named.")
+@click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
 @version_option
 def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameters, noise_scale, steps, trials,
          **asked):

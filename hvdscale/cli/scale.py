@@ -36,7 +36,7 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
     """Run WORKLOAD at several worker counts and report what they buy.
 
     Weak scaling: each worker keeps its share, the global batch grows; with --global-batch strong scaling. All other
-    options are those of hvdscale-train. The same command goes on where it was interrupted.
+    options are those of hvdscale-train. The same command resumes it if it is interrupted.
 
     \b
       hvdscale-scale digits/fc --workers 1,2,4 --repeats 3 --out runs/digits
@@ -72,7 +72,7 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
         try:
             carry_out(run, workload, launcher, hosts, _teller(with_plan=not known))
         except KeyboardInterrupt:
-            click.echo("\nthe same command goes on from here", err=True)
+            click.echo("\nthe same command resumes here", err=True)
             raise
     click.echo()
     make([run.log for run in runs], out=os.path.join(out, "report"), echo=echo)

@@ -215,7 +215,7 @@ def _go_on(parsed, error: HvdscaleError | None, workers) -> int:
                 raise
             memory.end = str(end).partition(". ")[0]        # Horovod's first sentence
             if isinstance(end, WorkerLostError) and workers.local_rank == 0:        # slurm/elastic.sbatch reads it
-                print(f"Note: {memory.end}; meets the others anew", file=sys.stderr, flush=True)
+                print(f"Note: {memory.end}; forms a new group", file=sys.stderr, flush=True)
         gc.collect()                    # the old group's model, before there is a new one
         workers.reform()
 

@@ -53,12 +53,12 @@ class Asked:
 @click.option("--data-dir", metavar="DIR", help="folder of the data set's files")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set a key of hvdscale-train that "
               "changes no update, such as threads or stall_seconds")
-@click.option("--take-over", is_flag=True, help="go on where the file system refuses locks")
+@click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
 @version_option
 def command(sweep, out, mode, only, shard, data_dir, assignments, take_over):
     """Search metaparameters at each global batch size of SWEEP.toml, alone, or under mpirun, horovodrun or srun.
 
-    The workers share the trials out between them. A sweep that was interrupted goes on; the same command does it. Once
+    The workers share the trials out between them. The same command resumes a sweep that was interrupted. Once
     a study is done its trials lie in DIR/STUDY.h5, for hvdscale-report, and the best points in DIR/tuned.toml:
 
     \b

@@ -181,8 +181,8 @@ def take_back_failed(asked) -> None:
 def last_lines(finisher: Finisher, asked, finished: bool) -> list[str]:
     """What is left to do, and what to type next."""
     missing, failed, tuned = finisher.missing(), finisher.failed(), finisher.tuned()
-    why = ("the same command goes on" if not finished else
-           "other jobs may be at them, else the same command goes on" if asked.shard[1] == 1 else
+    why = ("the same command resumes" if not finished else
+           "other jobs may be at work on them, else the same command resumes" if asked.shard[1] == 1 else
            "the other shards may be at them, else the same command without --shard goes on")
     lines = [f"not done: {missing}; {why}"] if missing else []
     lines += [f"failed: {failed}; --retry takes them back, to be run again"] if failed else []

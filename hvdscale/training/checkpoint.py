@@ -3,7 +3,7 @@
     DIR/step-40.pt      plain values and tensors by torch.save; read with weights_only: nothing in it is executed
     DIR/outcome         JSON: how the last run here ended (launchers lose exit codes); not there while one runs
 
-The log's rows are on the disk before a checkpoint has its name, so a log never lacks what a checkpoint goes on from.
+The log's rows are on the disk before a checkpoint has its name, so a log never lacks rows that precede a checkpoint.
 """
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Checkpoints:
         self._start = start
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep) -> Progress:
-        """Put back the state that the run goes on from, if any, and let go of it."""
+        """Restore the state that the run resumes from, if any, and release it."""
         state, self._start.state = self._start.state, None
         return Progress() if state is None else restore(state, model, optimizer, take_step)
 
@@ -222,7 +222,8 @@ class FolderCheckpoints(Checkpoints):
                 self._write(done, generators, model, optimizer, take_step)
             except CheckpointError as error:
                 self.failures.append(str(error))
-                self.display.say(f"Warning: {error}. The run goes on; the newest checkpoint is {self.folder.newest()}")
+                self.display.say(f"Warning: {error}. Training continues; the newest checkpoint is "
+                                 f"{self.folder.newest()}")
         self._kept_at, self._last = done.steps, time.monotonic()
 
     def _write(self, done, generators, model, optimizer, take_step) -> None:
@@ -235,7 +236,7 @@ class FolderCheckpoints(Checkpoints):
                  "plan": json.dumps(self.plan.as_record({})),
                  "log": self.run_log.place()}
         write(self.folder.place(done.steps), state)
-        # later ones are damaged, or of steps that are taken anew
+        # later ones are damaged, or of steps that are being retaken
         there = listed(self.folder.path)
         earlier = [path for step, path in there if step <= done.steps]
         self.folder.remove([path for step, path in there if step > done.steps] + earlier[self.plan.keep_checkpoints:])

@@ -19,15 +19,15 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
     if checkpoint is not None:
         rows.append(("checkpoints", _checkpoints(plan, checkpoint)))
     if start.checkpoint:
-        rows.append(("goes on", f"from {start.checkpoint}, step {start.step}"))
+        rows.append(("resumes", f"from {start.checkpoint}, step {start.step}"))
     if plan.data:
         rows.insert(0, ("data", _entries(plan.data)))
     lines = [plan.workload + (f" ({_entries(plan.model_args)})" if plan.model_args else "") +
              (f", from the state dict {plan.init_from[:12]}..." if plan.init_from else "")]
     lines += [f"  {name:<15}{text}" for name, text in rows]
     if plan.local_workers > plan.cores and plan.device == "cpu":
-        lines.append(f"  note: {plan.local_workers} workers share {plan.cores} cores, so times say nothing of a "
-                     f"real cluster")
+        lines.append(f"  note: {plan.local_workers} workers share {plan.cores} cores, so timings do not "
+                     f"transfer to a real cluster")
     return "\n".join(lines)
 
 
@@ -42,8 +42,8 @@ def _entries(table: Mapping) -> str:
 
 
 def regrouped(plan: Plan, start: Start) -> str:
-    """How an elastic job goes on."""
-    return f"{start.previous_end}: goes on after step {start.step} with workers {_workers(plan)}; " \
+    """How an elastic job continues."""
+    return f"{start.previous_end}: resumes after step {start.step} with workers {_workers(plan)}; " \
            f"global batch {_batch(plan)}"
 
 

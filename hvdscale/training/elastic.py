@@ -1,4 +1,4 @@
-"""An elastic job: what its workers hold in memory, so that it goes on when some are lost or others come.
+"""An elastic job: what its workers keep in memory, so that it continues when workers are lost or join.
 
 At a commit rank 0 brings its rows into the log and every rank copies the run's state. When the group is formed anew,
 all take the state of the rank that stands furthest, and the steps since are taken again. The global batch, and so the
@@ -51,7 +51,7 @@ class Memory:
     data: Data | None = None
 
     def meet(self, workers: Workers) -> None:
-        """Tell the others of the new group what the job has come to; a collective."""
+        """Agree with the new group on the state of the job; a collective."""
         none_lost = any(workers.gather(self.writes and self.newest is not None, "memory/rows"))
         state = self.newest if none_lost and self.newest is not None else self.sure
         told = workers.gather((_steps(state), self.batch, self.log, self.end), "memory")
@@ -81,12 +81,12 @@ class Memory:
             self.batch = {"global_batch": plan.global_batch, "max_local_batch": most, "ghost_batch": plan.ghost_batch}
 
     def start(self, found: Start) -> Start:
-        """Where the group starts: where the job was, or where it would start anew, in the same log."""
+        """Where the group starts: from the state of the job, or from scratch in the same log."""
         if self.sure is not None:
-            return Start(in_folder=True, step=_steps(self.sure), state=self.sure, log=self.log, log_goes_on=True,
+            return Start(in_folder=True, step=_steps(self.sure), state=self.sure, log=self.log, log_continues=True,
                          previous_end=self.end, regrouped=True)
         if self.log:
-            found.log, found.log_goes_on, found.previous_end = self.log, True, self.end
+            found.log, found.log_continues, found.previous_end = self.log, True, self.end
         return found
 
 

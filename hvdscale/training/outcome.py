@@ -28,13 +28,13 @@ class Outcome:
 
 @dataclass
 class Start:
-    """Where a run starts; as it stands: at the beginning, with a log of its own.
+    """Where a run starts; by default at the beginning, with a new log.
 
-    checkpoint      path of the checkpoint that the run goes on from, in_folder: of its own folder; "": a new run
-    step, state     the steps done there, and all that it holds, until that is put back
-    log             path of the log, "": as the settings have it; log_goes_on: in a new segment, after ``previous_end``
-    regrouped       whether it is an elastic job that goes on with other workers
-    ended           how the run had ended, where nothing is left to do
+    checkpoint      path of the checkpoint the run resumes from, in_folder: from its own folder; "": a new run
+    step, state     the steps done by then, and the state, until it is restored
+    log             path of the log, "": as set; log_continues: in a new segment, after ``previous_end``
+    regrouped       whether it is an elastic job that continues with other workers
+    ended           how the run ended, if nothing is left to do
     notes           what the user should know
     """
 
@@ -43,7 +43,7 @@ class Start:
     step: int = 0
     state: dict | None = None
     log: str = ""
-    log_goes_on: bool = False
+    log_continues: bool = False
     previous_end: str = ""
     regrouped: bool = False
     ended: Stop | None = None

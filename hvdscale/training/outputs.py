@@ -22,7 +22,7 @@ from .run_log import TRIAL, NoLog, RunLog, open_log, parts_of_steps
 def open_run_log(job: Job, workers: Workers, start: Start | None = None, memory: Memory | None = None) -> RunLog:
     """Rank 0's log of the job, the others' silent one; raises the same LogError on all ranks.
 
-    memory  of an elastic job, which goes on in the log that it has begun
+    memory  of an elastic job, which continues the log that it began
     """
     run_log = NoLog()
     try:
@@ -44,7 +44,7 @@ def _begin_run_log(job: Job, workers: Workers, start: Start) -> RunLog:
     writer = open_log(start.log or settings.log or default_log(job.plan), job.plan, job.workload.metrics,
                       workers.versions(), optional_steps=(*parts_of_steps(job.plan), *columns["optional_steps"]),
                       layer_groups=columns["layer_groups"], overwrite=settings.overwrite,
-                      take_over=settings.take_over, resume=start.log_goes_on)
+                      take_over=settings.take_over, resume=start.log_continues)
     return RunLog(writer, TRIAL, job.plan, job.plan.as_record(asked), start)
 
 
@@ -63,7 +63,7 @@ def open_folder(job: Job, workers: Workers) -> Folder | None:
                 folder = Folder(job.settings.checkpoint, job.settings.take_over)
     except HvdscaleError:
         if folder is not None:
-            folder.release()        # as the next attempt of an elastic job, in this process, takes it anew
+            folder.release()        # the next attempt of an elastic job, in this process, locks it again
         raise
     return folder
 

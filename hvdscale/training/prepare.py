@@ -33,7 +33,7 @@ from .weights import check_writable, load_weights
 def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | None = None) -> Job:
     """The job of the workload under the user's layers of settings; raises the same HvdscaleError on all ranks.
 
-    memory  what an elastic job has come to
+    memory  the state of an elastic job
     """
     memory = memory or Memory()
     hosts = _hosts(workers)

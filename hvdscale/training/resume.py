@@ -1,4 +1,4 @@
-"""What a run goes on from: a checkpoint of the same problem, and the log that belongs to it."""
+"""What a run resumes from: a checkpoint of the same problem, and the log that belongs to it."""
 from __future__ import annotations
 
 import json
@@ -26,7 +26,7 @@ def find_start(settings: Settings, plan: Plan, workers: Workers) -> Start:
     Raises CheckpointError, PlanError or LogError on all ranks where checkpoint, plan and log do not belong together.
     """
     found = Start()
-    with workers.together("what to go on from"):
+    with workers.together("the checkpoint to resume from"):
         if workers.rank == 0 and settings.checkpoint is not None:
             found = _find(settings, plan)
     return shared(found, workers)
@@ -38,7 +38,7 @@ def known_ghost_batch(settings: Settings, workers: Workers) -> int | None:
     None where there is no such checkpoint, or none that can be read: find_start says what is wrong with it.
     """
     known = None
-    with workers.together("what to go on from"):
+    with workers.together("the checkpoint to resume from"):
         if workers.rank == 0 and settings.checkpoint is not None and settings.ghost_batch is None:
             plans = map(read_plan, _candidates(settings))
             known = next((plan["problem"]["ghost_batch"] for plan in plans if plan is not None), None)
@@ -59,8 +59,8 @@ def _find(settings: Settings, plan: Plan) -> Start:
     folder, there = settings.checkpoint, listed(settings.checkpoint)
     if settings.resume == "none":
         if there and not settings.overwrite:
-            raise CheckpointError(f"{folder} has checkpoints, the newest of step {there[0][0]}: --resume auto goes on "
-                                  "from it, --overwrite starts anew and removes them")
+            raise CheckpointError(f"{folder} has checkpoints, the newest of step {there[0][0]}: --resume auto resumes "
+                                  "from it, --overwrite starts from scratch and removes them")
         return Start()
     paths = _candidates(settings)
     if not paths:
@@ -93,7 +93,7 @@ def _named(path: str) -> list[str]:
 def _newest(paths: list[str], settings: Settings, plan: Plan) -> Start:
     """The start from the first checkpoint that is whole and whose log has all rows up to it; else the first whole one.
 
-    A log lacks rows where it could not be written, or where a process that went back has begun to take them anew.
+    A log lacks rows if it could not be written, or if a process that resumed earlier has begun to retake those steps.
     """
     passed_over, starts = [], []
     for path in paths:
@@ -110,8 +110,8 @@ def _newest(paths: list[str], settings: Settings, plan: Plan) -> Start:
         passed_over.append(f"{path}: its log ends at step {last}")
     if not starts:
         if settings.resume == "auto":
-            passed_over.append(f"No checkpoint in {settings.checkpoint} is whole; start anew with --resume none "
-                               "--overwrite")
+            passed_over.append(f"No checkpoint in {settings.checkpoint} is intact; start from scratch with "
+                               "--resume none --overwrite")
         raise CheckpointError("\n".join(passed_over))
     return replace(starts[0], notes=(*passed_over, *starts[0].notes))
 
@@ -130,14 +130,14 @@ def _changes(old: dict, new: dict) -> list[str]:
 def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
     """Raises PlanError where the checkpoint is of another problem; gives what else has changed as notes.
 
-    The last evaluation is then taken anew: other splits may count now.
+    The last evaluation is then repeated: other splits may count now.
     """
     old, new, progress = json.loads(state["plan"]), _record(plan), state["progress"]
     differ = _changes(old["problem"], new["problem"])
     if differ:
         raise PlanError(f"{path} is of another plan: {'; '.join(differ)}. {_move(old, new)}")
     if 0 < plan.budget_steps < progress["steps"]:
-        raise PlanError(f"{path} stands at step {progress['steps']}, beyond a budget of {plan.budget_steps} steps; "
+        raise PlanError(f"{path} is at step {progress['steps']}, beyond a budget of {plan.budget_steps} steps; "
                         "give a larger one")
     changed = _changes(old["measurement"], new["measurement"])
     if changed:
@@ -150,7 +150,7 @@ def _move(old: dict, new: dict) -> str:
     """What to type where the problem differs."""
     batch, steps = old["problem"]["global_batch"], old["problem"]["decay_steps"]
     if batch != new["problem"]["global_batch"]:
-        return f"--global-batch {batch} goes on with it at any number of workers; or choose another --checkpoint folder"
+        return f"--global-batch {batch} resumes it at any number of workers; or choose another --checkpoint folder"
     if steps and new["problem"]["decay_steps"] and steps != new["problem"]["decay_steps"]:
         return f"The decay ends with the budget unless --set decay_steps={steps} keeps it; or choose another " \
                "--checkpoint folder"
@@ -169,7 +169,7 @@ def _with_log(start: Start, settings: Settings, plan: Plan) -> tuple[Start, int]
                 return _after(start, log, plan), int(log.steps["step"].max()) if log.steps.rows else 0
             wrong = f"{path} is the log of another run than {start.checkpoint}"
     except LogError as error:
-        wrong = f"{start.checkpoint} goes on with a log that cannot be read: {error}"
+        wrong = f"{start.checkpoint} belongs to a log that cannot be read: {error}"
     if not settings.overwrite or not settings.log:      # a checkpoint does not say what is written over
         anew = "--overwrite" if settings.log else "--log FILE --overwrite"
         raise LogError(f"{wrong}. Name its log with --log, or begin a new one at step {start.step} with {anew}")
@@ -180,7 +180,7 @@ def _after(start: Start, log: Log, plan: Plan) -> Start:
     """The start after what the log says of the run so far."""
     status, reason = Status(log.trials["status"][-1]), log.trials["stop_reason"][-1]
     old, new = json.loads(log.trials["plan"][-1])["measurement"], _record(plan)["measurement"]
-    start = replace(start, log=log.path, log_goes_on=True, previous_end=reason or INTERRUPTED)
+    start = replace(start, log=log.path, log_continues=True, previous_end=reason or INTERRUPTED)
     if status == Status.COMPLETE and all(old[name] == new[name] for name in ENDS):
         return replace(start, ended=Stop(status, reason, ExitCode.DONE))
     if status == Status.INFEASIBLE:
@@ -197,5 +197,5 @@ def _without_checkpoint(settings: Settings, plan: Plan) -> Start:
             return Start()
         if log.steps.rows:
             raise LogError(f"{log.path} holds {log.steps.rows} steps of this run, but {settings.checkpoint} has no "
-                           "checkpoint to go on from; name the right folder, or start anew with --overwrite")
-        return Start(log=log.path, log_goes_on=True, previous_end=log.trials["stop_reason"][-1] or INTERRUPTED)
+                           "checkpoint to resume from; name the right folder, or start from scratch with --overwrite")
+        return Start(log=log.path, log_continues=True, previous_end=log.trials["stop_reason"][-1] or INTERRUPTED)

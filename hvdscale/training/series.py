@@ -2,7 +2,7 @@
 
     OUT/w4-r2.h5     repeat 2 at 4 workers;  OUT/w4-probe.h5  its throughput alone;  *.out beside: what the run printed
 
-A run whose log is there and ended is not run again, so a series goes on where it was interrupted.
+A run whose log is there and ended is not run again, so an interrupted series continues where it was.
 """
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, 
             lines = output.readlines()
         killed = killed_process("".join(lines))
         raise HvdscaleError(f"the run at {run.workers} workers ended without a finished log (exit code "
-                            f"{process.returncode}{killed and f': {killed}'}). The same command goes on with it. Its "
+                            f"{process.returncode}{killed and f': {killed}'}). The same command resumes it. Its "
                             f"last lines, from {run.output}:\n"
                             f"{''.join(lines[-15:])}")
 

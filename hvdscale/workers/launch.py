@@ -171,7 +171,7 @@ def _told(launcher: str, size: int, name: str) -> int:
     said = os.environ.get(name, "")
     with contextlib.suppress(ValueError, IndexError):
         return _tasks_of_nodes(said)[int(os.environ["SLURM_NODEID"])] if name == TASKS_OF_NODES else int(said)
-    raise WorkersError(f"{launcher} started {size} processes, but does not tell this one its place among them: {name} "
+    raise WorkersError(f"{launcher} started {size} processes, but does not tell this one its rank: {name} "
                        f"is {said!r}, not a number. Start them with mpirun, srun or horovodrun")
 
 

@@ -105,7 +105,7 @@ def test_a_worker_is_lost_another_comes_and_the_updates_are_those_of_one_worker(
     assert restarts["first_step"][0] == 0 and restarts["first_step"][1] <= 10 and 20 < restarts["first_step"][2]
     assert restarts["previous_end"][0] == "" and restarts["previous_end"][2] == "hosts were added or taken out"
     assert len(restarts["workers"]) == 3
-    assert "hosts were added or taken out: goes on after step" in output
+    assert "hosts were added or taken out: resumes after step" in output
     assert re.search(r"Note: rank \d of 3: a worker was lost", output)         # slurm/elastic.sbatch reads it
 
 

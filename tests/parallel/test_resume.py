@@ -68,7 +68,7 @@ def test_a_job_killed_again_and_again_makes_what_the_uninterrupted_one_makes(run
     for kill, goes_on_at in [*KILLS[np_], ("", None)]:
         code, output = runs.start(np_, folder, kill=kill)
         assert code == (75 if "TERM" in kill else 0) if not kill or "TERM" in kill else code not in (0, 75), output
-        said = re.search(r"goes on +from ck/step-(\d+).pt", output)
+        said = re.search(r"resumes +from ck/step-(\d+).pt", output)
         assert (int(said[1]) if said else None) == before, output
         before = goes_on_at
     assert_same_run(folder, runs.whole(np_))
@@ -141,7 +141,7 @@ def test_jobs_killed_at_random_moments_go_on_to_the_last_bit(runs, tmp_path):
 
 
 def went_on(output):
-    found = re.search(r"goes on +from ck/step-(\d+).pt", output)
+    found = re.search(r"resumes +from ck/step-(\d+).pt", output)
     return f" from step {found[1]}" if found else ""
 
 

@@ -103,7 +103,7 @@ def test_a_signal_stops_the_trial_and_the_command_goes_on_with_it(tmp_path):
     time.sleep(0.5)                                             # in the steps of the second
     first.send_signal(signal.SIGTERM)
     printed = first.communicate()[0]
-    assert first.returncode == 75 and "the same command goes on" in printed, printed
+    assert first.returncode == 75 and "the same command resumes" in printed, printed
     assert not list(out.glob("owners/*")) and list(out.glob("trials/*/*.released-1"))
     assert list(out.glob("checkpoints/sgd-b64-*/step-*.pt"))
     assert [exit_code(start(sweep, out)), exit_code(other)] == [0, 0]

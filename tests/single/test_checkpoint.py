@@ -220,7 +220,7 @@ def test_a_checkpoint_of_another_problem_is_an_error_that_names_the_fields(train
         train(seed=3)
     with pytest.raises(PlanError, match="model_args.norm was ours, is now not set; .*; weight_decay was 0.001, is now"):
         train(model_args={}, weight_decay=0.1)
-    with pytest.raises(PlanError, match="global_batch was 8, is now 16; .*--global-batch 8 goes on with it"):
+    with pytest.raises(PlanError, match="global_batch was 8, is now 16; .*--global-batch 8 resumes it"):
         train(local_batch=16)
     np.testing.assert_equal(columns_of("w.h5"), before)
     assert train(global_batch=8) == 0
@@ -246,7 +246,7 @@ def test_a_longer_budget_goes_on_as_if_it_had_been_the_budget_from_the_start(tra
     assert "note: budget_steps was 30, is now 50" in train.said()
     assert_same_columns("w.h5", "whole.h5")
     assert_same_state(state_of("ck"), state_of("whole"))
-    with pytest.raises(PlanError, match="ck/step-50.pt stands at step 50, beyond a budget of 20 steps"):
+    with pytest.raises(PlanError, match="ck/step-50.pt is at step 50, beyond a budget of 20 steps"):
         train(steps=20)
 
 
@@ -375,7 +375,7 @@ def test_an_error_in_a_step_is_the_outcome(train, monkeypatch):
 
 def test_a_folder_of_another_run_is_not_taken_or_emptied_unasked(train):
     train(signal_at=5)
-    with pytest.raises(CheckpointError, match="ck has checkpoints, the newest of step 7: --resume auto goes on from"):
+    with pytest.raises(CheckpointError, match="ck has checkpoints, the newest of step 7: --resume auto resumes from"):
         train(resume="none", log="other.h5")
     train(checkpoint="other", log="other.h5", signal_at=12)
     with pytest.raises(CheckpointError, match="ck has checkpoints of its own, beside other/step-14.pt"):
@@ -448,7 +448,7 @@ def test_files_of_others_in_the_folder_and_behind_links_in_it_stay(train, tmp_pa
 def test_a_log_without_its_checkpoints_is_not_begun_anew_unasked(train):
     train(signal_at=12)
     shutil.rmtree("ck")
-    with pytest.raises(LogError, match="w.h5 holds 14 steps of this run, but ck has no checkpoint to go on from"):
+    with pytest.raises(LogError, match="w.h5 holds 14 steps of this run, but ck has no checkpoint to resume from"):
         train()
     assert train(overwrite=True) == 0
 
@@ -480,7 +480,7 @@ def test_a_dry_run_says_where_the_run_would_go_on_and_changes_nothing(train):
     before = {name: os.stat(f"ck/{name}").st_mtime_ns for name in os.listdir("ck")}
     assert train(dry_run=True) == 0
     said = train.said()
-    assert "  goes on        from ck/step-14.pt, step 14\n" in said
+    assert "  resumes        from ck/step-14.pt, step 14\n" in said
     assert "  checkpoints    ck: every 7 steps, at the end and at a signal; the newest 2 are kept\n" in said
     assert {name: os.stat(f"ck/{name}").st_mtime_ns for name in os.listdir("ck")} == before
 
@@ -520,8 +520,8 @@ def test_a_full_disk_does_not_end_the_run_and_the_old_checkpoints_stay(train, di
         folder = str(disk / "ck")
         assert train(checkpoint=folder, signal_at=18) == 75
         said = train.said()
-        assert re.search(f"Warning: {folder}/step-14.pt: cannot be written: .* The run goes on; the newest checkpoint "
-                         f"is {folder}/step-7.pt", said)
+        assert re.search(f"Warning: {folder}/step-14.pt: cannot be written: .* Training continues; the newest "
+                         f"checkpoint is {folder}/step-7.pt", said)
         assert "2 of the checkpoints could not be written; the newest is " in said
         assert sorted(name for name in os.listdir(folder) if name != "outcome") == ["step-0.pt", "step-7.pt"]
         assert steps(folder) == [7, 0] and read(f"{folder}/step-7.pt")["progress"]["steps"] == 7

@@ -511,7 +511,7 @@ def test_ctrl_c_keeps_what_came_and_the_next_attempt_goes_on(server, tmp_path):
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 130, output
-    assert "what came so far is kept; the same command goes on" in output and "Traceback" not in output
+    assert "the part fetched so far is kept; the same command resumes" in output and "Traceback" not in output
     came = held.read_bytes()
     assert came and CONTENT.startswith(came)
     server.silent.set()

@@ -40,7 +40,8 @@ def test_all_take_the_furthest_state_and_a_new_worker_gets_everything():
         assert memory.newest is None and memory.sure["progress"] == {"steps": 7}
         assert memory.sure["model"]["w"].tolist() == [7, 7, 7]
         start = memory.start(None)
-        assert (start.step, start.log, start.log_goes_on, start.previous_end) == (7, "w.h5", True, "a worker was lost")
+        assert (start.step, start.log, start.log_continues) == (7, "w.h5", True)
+        assert start.previous_end == "a worker was lost"
 
 
 def test_a_state_whose_rows_may_have_been_lost_with_rank_0_is_not_taken():
@@ -51,7 +52,7 @@ def test_a_state_whose_rows_may_have_been_lost_with_rank_0_is_not_taken():
 def test_without_any_state_the_job_starts_anew_in_the_same_log():
     for memory in met(Memory(log="w.h5", end="a worker was lost"), Memory()):
         start = memory.start(Start())
-        assert (start.step, start.log, start.log_goes_on, start.regrouped) == (0, "w.h5", True, False)
+        assert (start.step, start.log, start.log_continues, start.regrouped) == (0, "w.h5", True, False)
     assert Memory().start(Start()) == Start()
 
 
