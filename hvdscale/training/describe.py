@@ -27,7 +27,7 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
     lines += [f"  {name:<15}{text}" for name, text in rows]
     if plan.local_workers > plan.cores and plan.device == "cpu":
         lines.append(f"  note: {plan.local_workers} workers share {plan.cores} cores, so timings do not "
-                     f"transfer to a real cluster")
+                     "transfer to a real cluster")
     return "\n".join(lines)
 
 

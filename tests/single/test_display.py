@@ -145,6 +145,6 @@ def test_the_plan_is_told_in_words_and_numbers(keys, row, said):
 
 def test_workers_that_share_cores_are_noted():
     text = describe(settled(place=Place(4, 4, 2)), "")
-    assert "note: 4 workers share 2 cores, so times say nothing of" in text
+    assert "note: 4 workers share 2 cores, so timings do not transfer to a real cluster" in text
     assert "note" not in describe(settled(place=Place(2, 2, 2)), "")
     assert "note" not in describe(settled(place=Place(4, 4, 2, "cuda")), "")
