@@ -1,25 +1,26 @@
-"""Steps to a target as a function of the learning rate at one batch, from all the trials of a search.
+"""Steps to a target as a function of the learning rate at one batch, from all trials of a search.
 
     found = landscape_of(np.log(rate), before, steps)
     found.optimum(0.95)             -> the best rate, with its interval
-    found.loss(np.log(0.8), 0.95)   -> steps at rate 0.8 over steps at the best rate, likewise
+    found.loss(np.log(0.8), 0.95)   -> steps at rate 0.8 over steps at the best rate, with its interval
 
-Below the best rate half the rate takes about twice the steps; above it they rise, to a cliff. So with u =
-log(rate / best rate) the logarithm of the steps is taken as
+Below the best rate, half the rate takes about twice the steps; above it, steps rise to a cliff. So with u =
+log(rate / best rate) the logarithm of the steps is modeled as
 
     log S = log S_best + log((k exp(-l u) + l exp(k u)) / (l + k)) + noise
 
-whose minimum is at u = 0 and whose slopes go to -l (near -1) and k; a factor r on u and 1 / r on the logarithm make it
-sharper or blunter there. The noise, logistic, is all that is not the rate: the other metaparameters as the search drew
-them, and the seed. So a loss compares rates with the others alike.
+with its minimum at u = 0 and slopes that approach -l (near -1) and k. A factor r on u and 1 / r on the logarithm makes
+the minimum sharper or blunter. The logistic noise covers everything but the rate: the other metaparameters as the
+search drew them, and the seed. So a loss compares rates with the others drawn alike.
 
-Each trial says that log S lies in an interval: between the two evaluations around the target; above its last step where
-it did not meet it; above the budget where it diverged. The six unknowns have a broad prior and are drawn from what is
-left of it after the trials, by importance sampling in rounds (Cappe et al. 2004, population Monte Carlo): with few
-trials, most of them censored, a best fit alone says little.
+Each trial puts log S in an interval: between the two evaluations around the target; above its last step where it did
+not meet it; above the budget where it diverged. The six unknowns have a broad prior and are drawn from their posterior,
+by importance sampling in rounds (Cappe et al. 2004, population Monte Carlo). With few trials, most of them censored, a
+best fit alone would say little.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -29,30 +30,30 @@ from .intervals import Estimate
 
 LEAST_MET = 4               # trials that met the target, below which nothing is fitted
 INSIDE = 0.95               # share of the draws of the best rate that must lie between the rates tried
-DRAWS = 1000                # kept
-_PROPOSED, _ROUNDS = 500, 20            # points of a round, and the most rounds, until
-_ENOUGH = 0.2                           # this share of them carries the weight; then there is a last round
-_LAST, _LAST_ROUNDS = 2000, 3           # of so many, and others where fewer carry its weight
-_LEAST_EFFECTIVE = 40       # points that carry the weight, below which it is tempered
+DRAWS = 1000                # of the posterior
+_PROPOSED, _ROUNDS = 500, 20            # points per round, and the most rounds, until the effective sample size
+_ENOUGH = 0.2                           # reaches this share of the points; then a last round
+_LAST, _LAST_ROUNDS = 2000, 3           # of this many points, repeated while its effective size is too small
+_LEAST_EFFECTIVE = 40       # effective sample size below which weights are tempered
 _FREEDOM = 5
-# mean and deviation of the logarithms of l, k, r and the noise's scale
+# mean and standard deviation of the logarithms of l, k, r and the noise's scale
 _PRIOR = np.array([[0.0, 0.5], [np.log(2), 0.8], [0.0, 0.8], [np.log(0.15), 0.8]])
-_LEAST_BETWEEN = 0.3        # deviation between batches that is taken for certain
+_LEAST_BETWEEN = 0.3        # least standard deviation between batches
 _BEYOND = np.log(4)         # how far outside the rates tried the best may lie
-_BLOCK = 30_000             # points times trials that are looked at together
-_FLOOR = np.float32(np.exp(-50.0))      # least likelihood of a trial, so that one of them cannot forbid all
-_STEEP = np.float32(60.0)   # an exponent beyond which that is reached
+_BLOCK = 30_000             # points times trials that are processed together
+_FLOOR = np.float32(np.exp(-50.0))      # least likelihood of a trial, so that no single trial can rule out a point
+_STEEP = np.float32(60.0)   # an exponent beyond which that floor is reached
 
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """What the trials of a batch leave open: draws, all of them logarithms, of shape (DRAWS,).
+    """Posterior draws given the trials of a batch, as logarithms, of shape (DRAWS,).
 
     best   the best rate
-    steps  there
+    steps  at the best rate
     shape  rows of l, k, r and the noise's scale: shape (4, DRAWS)
-    lowest, highest     log of the rates tried
-    met    trials that met the target, of ``trials``
+    lowest, highest     log of the lowest and highest rate tried
+    met    number of ``trials`` that met the target
     """
 
     best: np.ndarray
@@ -65,35 +66,38 @@ class Landscape:
 
     @property
     def bracketed(self) -> bool:
-        """Whether the trials tell that the best rate lies between those tried."""
+        """Whether the best rate certainly lies between those tried."""
         return bool(np.mean((self.best > self.lowest) & (self.best < self.highest)) >= INSIDE)
 
     def tried(self, log_rate: float) -> bool:
-        """Whether a rate lies between those tried, a tenth of a doubling beyond them counted in."""
+        """Whether a rate lies between those tried, give or take a tenth of a doubling."""
         return self.lowest - 0.07 <= log_rate <= self.highest + 0.07
 
-    def optimum(self, confidence) -> Estimate:
-        """The best rate."""
+    def optimum(self, confidence: float) -> Estimate:
+        """The best rate with its interval."""
         return _estimate(np.exp(self.best), confidence, self.trials)
 
     def losses(self, log_rate: float) -> np.ndarray:
-        """Steps at a rate over steps at the best rate, at least 1: one a draw."""
+        """Steps at a rate over steps at the best rate, at least 1: one per draw."""
         return np.exp(np.minimum(valley(log_rate - self.best, *np.exp(self.shape[:3])), 100))
 
-    def loss(self, log_rate: float, confidence) -> Estimate:
-        """The same with its interval."""
+    def loss(self, log_rate: float, confidence: float) -> Estimate:
+        """Steps at a rate over steps at the best rate, with its interval."""
         return _estimate(self.losses(log_rate), confidence, self.trials)
 
 
-def valley(u, below, above, sharp=1.0):
-    """log((k exp(-l r u) + l exp(k r u)) / (l + k)) / r, l, k, r = below, above, sharp: 0 at its minimum, u = 0."""
+def valley(u: np.ndarray, below: float | np.ndarray, above: float | np.ndarray, sharp: float | np.ndarray = 1.0
+           ) -> np.ndarray:
+    """log((k exp(-l r u) + l exp(k r u)) / (l + k)) / r with l, k, r = below, above, sharp: 0 at its minimum u = 0."""
     total = np.log(below + above)
     return np.logaddexp(np.log(above) - total - below * sharp * u, np.log(below) - total + above * sharp * u) / sharp
 
 
-def landscapes_of(batches) -> list[Landscape | None]:
-    """The landscapes of several batches of one workload, which share their shape as far as they are seen to: what each
-    leaves open of l, k, r and the noise makes, with its spread between batches, the prior that all have anew.
+def landscapes_of(batches: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> list[Landscape | None]:
+    """The landscapes of several batches of one workload, with a common prior on their shape: l, k, r and the noise.
+
+    A first fit of each batch alone gives the prior's mean, and the spread between batches its width; then all are
+    fitted again.
 
     batches  (log_rate, before, steps) of each, see landscape_of
     """
@@ -106,31 +110,31 @@ def landscapes_of(batches) -> list[Landscape | None]:
     return [one and landscape_of(*batch, prior, one) for batch, one in zip(batches, alone)]
 
 
-def landscape_of(log_rate, before, steps, prior=_PRIOR, start: Landscape | None = None, rough=False
-                 ) -> Landscape | None:
-    """The landscape of the trials of one search; None where fewer than LEAST_MET met the target, or all at one rate.
+def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, prior: np.ndarray = _PRIOR,
+                 start: Landscape | None = None, rough: bool = False) -> Landscape | None:
+    """The landscape of the trials of one search; None where fewer than LEAST_MET met the target, or all used one rate.
 
     log_rate  shape (trials,)
     before    steps at the last evaluation known not to have met; 0: none
     steps     at the one that met; inf: none did
-    start     of the same trials under another prior, if any: where the first draws are made
-    rough     whether means and deviations are all that is asked for, not the ends of intervals
+    start     the landscape of the same trials under another prior, from which sampling starts
+    rough     whether means and standard deviations suffice, without ends of intervals
     """
     met = np.isfinite(steps)
     if met.sum() < LEAST_MET or np.ptp(log_rate) == 0:
         return None
     low, high = np.log(np.maximum(before, 0.5)), np.log(np.maximum(steps, 1.0))
-    low = np.where(low < high, low, high - 1e-3)        # met at step 0, or as before: as close as can be told
+    low = np.where(low < high, low, high - 1e-3)        # met at step 0: a very short interval
     trials = _Trials(np.asarray(log_rate, float), low, high, prior)
     random = np.random.default_rng(0)
     if start is None:
-        points = trials.started(random)
+        points = trials.draw_prior(random)
         likely = trials.likelihood(points)              # their density is the prior's
     else:
         points, likely = np.column_stack([start.best, start.steps, *start.shape]), np.zeros(DRAWS)
     for points_drawn, rounds in ((_PROPOSED, _ROUNDS), (_LAST, 0 if rough else _LAST_ROUNDS)):
         for number in range(rounds):
-            points, likely = trials.drawn_around(points, likely, number, points_drawn)
+            points, likely = trials.draw_around(points, likely, number, points_drawn)
             if _effective(likely) >= _ENOUGH * _PROPOSED:
                 break
     weight = np.exp(likely - likely.max())
@@ -141,7 +145,7 @@ def landscape_of(log_rate, before, steps, prior=_PRIOR, start: Landscape | None 
 
 @dataclass(frozen=True, eq=False)
 class _Trials:
-    """The trials as intervals of log S, and how likely they make points: rows of best, steps and the shape."""
+    """The trials as intervals of log S, and their likelihood at points: rows of best, steps and the shape."""
 
     log_rate: np.ndarray
     low: np.ndarray
@@ -149,46 +153,49 @@ class _Trials:
     prior: np.ndarray
 
     @cached_property
-    def box(self):
-        """Where the best rate and its steps may lie."""
+    def box(self) -> np.ndarray:
+        """The range of the best rate and of its steps: shape (2, 2)."""
         fewest = self.high.min()
         return np.array([[self.log_rate.min() - _BEYOND, self.log_rate.max() + _BEYOND], [fewest - 2, fewest + 2]])
 
-    def started(self, random):
+    def draw_prior(self, random: np.random.Generator) -> np.ndarray:
         """Draws of the prior."""
-        return np.column_stack([random.uniform(*self.box.T, (_PROPOSED, 2)),
+        lowest, highest = self.box.T
+        return np.column_stack([random.uniform(lowest, highest, (_PROPOSED, 2)),
                                 self.prior[:, 0] + self.prior[:, 1] * random.standard_normal((_PROPOSED, 4))])
 
-    def drawn_around(self, points, log_weight, number, count):
-        """So many new points about the weighted ones, and the logarithms of their weights; ``number`` of the round."""
-        points, density = _around(points, log_weight, number, count)
+    def draw_around(self, points: np.ndarray, log_weight: np.ndarray, number: int, count: int
+                    ) -> tuple[np.ndarray, np.ndarray]:
+        """``count`` new points around the weighted ones, and the logarithms of their weights, in round ``number``."""
+        points, density = _draw_around(points, log_weight, number, count)
         return points, self.posterior(points) - density
 
     @cached_property
-    def columns(self):
-        """Rates, ends of the intervals, and how many trials met: of shape (trials, 1), those that met first."""
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """(rates, lower ends, upper ends, number that met), each of shape (trials, 1), those that met first."""
         met = np.isfinite(self.high)
-        return *(np.concatenate([values[met], values[~met]])[:, None].astype(np.float32)
-                 for values in (self.log_rate, self.low, self.high)), met.sum()
+        rate, low, high = (np.concatenate([values[met], values[~met]])[:, None].astype(np.float32)
+                           for values in (self.log_rate, self.low, self.high))
+        return rate, low, high, int(met.sum())
 
-    def likelihood(self, points):
-        """Its logarithm, shape (points,); some points at a time, whose arrays stay in the processor's cache."""
+    def likelihood(self, points: np.ndarray) -> np.ndarray:
+        """The log likelihood, shape (points,), in blocks of points whose arrays fit in the processor's cache."""
         blocks = len(points) * len(self.low) // _BLOCK + 1
         return np.concatenate([_likelihood(block, *self.columns) for block in np.array_split(points, blocks)])
 
-    def posterior(self, points):
-        """The logarithm of likelihood times prior."""
+    def posterior(self, points: np.ndarray) -> np.ndarray:
+        """The logarithm of likelihood times prior, shape (points,)."""
         inside = ((points[:, :2] >= self.box[:, 0]) & (points[:, :2] <= self.box[:, 1])).all(1)
         prior = -0.5 * (((points[:, 2:] - self.prior[:, 0]) / self.prior[:, 1]) ** 2).sum(1)
         return np.where(inside, self.likelihood(points) + prior, -np.inf)
 
 
-def _likelihood(points, log_rate, low, high, met):
-    """The log likelihood of points, shape (points, 6), from trials, shape (trials, 1), of which the first met.
+def _likelihood(points: np.ndarray, log_rate: np.ndarray, low: np.ndarray, high: np.ndarray, met: int) -> np.ndarray:
+    """The log likelihood of points, shape (points, 6), given trials, shape (trials, 1), of which the first ``met`` met.
 
-    In single precision, with the fewest exponentials and logarithms: most of a report's time can pass here. With
-    E = exp((x - middle) / scale), the logistic distribution has 1 / (1 + E) above x. The valley is written as in
-    ``valley``, by the logarithm of 1 + exp(ratio), where the ratio is that of its two terms.
+    In single precision, with as few exponentials and logarithms as possible, as most of a report's time may be spent
+    here. With E = exp((x - middle) / scale), the logistic distribution has 1 / (1 + E) above x. The formula of
+    ``valley`` is written as the logarithm of 1 + exp(ratio), with the ratio of its two terms.
     """
     best, fewest, *shape = points.T
     below, above, sharp, scale = np.exp(shape)
@@ -210,15 +217,15 @@ def _likelihood(points, log_rate, low, high, met):
     return np.log(np.maximum(likely, _FLOOR, out=likely), out=likely).sum(0, dtype=float)
 
 
-def _share(at, middle, scale):
-    """E at these."""
+def _share(at: np.ndarray, middle: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """E at these values, see _likelihood."""
     found = at - middle
     found *= scale
     return np.exp(np.minimum(found, _STEEP, out=found), out=found)
 
 
-def _tempered(log_weight):
-    """Weights that sum to 1, flattened until _LEAST_EFFECTIVE points carry them."""
+def _temper(log_weight: np.ndarray) -> np.ndarray:
+    """Weights that sum to 1, flattened until their effective number is _LEAST_EFFECTIVE."""
     power = 1.0
     while _effective(power * log_weight) < _LEAST_EFFECTIVE and power >= 0.01:
         power *= 0.6
@@ -226,32 +233,32 @@ def _tempered(log_weight):
     return weight / weight.sum()
 
 
-def _effective(log_weight):
+def _effective(log_weight: np.ndarray) -> float:
     """The effective number of weighted points (Kish 1965)."""
     weight = np.exp(log_weight - log_weight.max())
-    return weight.sum() ** 2 / (weight ** 2).sum()
+    return float(weight.sum() ** 2 / (weight ** 2).sum())
 
 
-def _around(points, log_weight, number, count):
-    """So many new points from Student's t about the weighted ones, and the logarithm of its density there."""
-    weight = _tempered(log_weight)
+def _draw_around(points: np.ndarray, log_weight: np.ndarray, number: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """``count`` points from Student's t around the weighted ones, and the logarithm of its density there."""
+    weight = _temper(log_weight)
     mean = weight @ points
-    about = points - mean
-    root = np.linalg.cholesky(1.2 * (about.T * weight @ about) + 1e-6 * np.eye(points.shape[1]))
+    centered = points - mean
+    root = np.linalg.cholesky(1.2 * (centered.T * weight @ centered) + 1e-6 * np.eye(points.shape[1]))
     drawn, density = _students_t(number, count, len(root))
     return mean + drawn @ root.T, density
 
 
 @lru_cache(maxsize=64)
-def _students_t(number, count, dimensions):
-    """The draws of a round, the same for every landscape: shape (count, dimensions), and the logarithm of the density,
-    shape (count,), without its constant."""
+def _students_t(number: int, count: int, dimensions: int) -> tuple[np.ndarray, np.ndarray]:
+    """The draws of a round, the same for every landscape: shape (count, dimensions), and their log density without its
+    constant, shape (count,)."""
     random = np.random.default_rng(number)
     drawn = random.standard_normal((count, dimensions))
     drawn /= np.sqrt(random.chisquare(_FREEDOM, count) / _FREEDOM)[:, None]
     return drawn, -(_FREEDOM + dimensions) / 2 * np.log1p((drawn ** 2).sum(1) / _FREEDOM)
 
 
-def _estimate(draws, confidence, trials):
+def _estimate(draws: np.ndarray, confidence: float, trials: int) -> Estimate:
     low, value, high = np.quantile(draws, [0.5 - confidence / 2, 0.5, 0.5 + confidence / 2])
     return Estimate(float(value), float(low), float(high), trials)

@@ -1,26 +1,26 @@
-"""What a learning-rate rule costs: steps under it, from the tuned optimum of a small batch, against the tuned optimum
-at every batch (Shallue et al. 2019, section 4.7; Goyal et al. 2017 for linear scaling).
+"""The cost of a learning-rate scaling rule: steps under the rule, scaled from the tuned optimum of a small batch, over
+steps at the tuned optimum of each batch (Shallue et al. 2019, section 4.7; Goyal et al. 2017 for linear scaling).
 
     found = rules_of(curve)
     found.costs[0].points[3].loss       -> linear: steps over the tuned optimum's, with an interval
     found.costs[0].first_lost           -> the batch at which that first passes 1.2
-    found.exponent                      -> of the best rate against the batch
+    found.exponent                      -> of the best rate as a power of the batch
 
-What is scaled is the effective learning rate eta / (1 - momentum) where the momentum was searched too, else eta.
+The rule scales the effective learning rate eta / (1 - momentum) where the momentum was searched too, else eta.
 
-Steps under a rule are known from runs that were made with it, where the logs have them (they start near the tuned
-optimum, and their repeats stand against those of the tuned point). Else the search's own trials tell: see
-lr_response.py. That compares the rule's rate with the best one at the same batch, the other metaparameters as the
-search drew them at both: a search of twenty trials in three dimensions has none that lies near a rule's point in all of
-them, while those near in the rate alone have another best of others than the optimum has. What takes more steps than
-the largest budget of the trials there was not seen: of such a loss only that is known, as a bound. Where the trials do
-not bracket the best rate, or the rule's lies outside those tried, its loss is not known, and the trial that would tell
-is named.
+Steps under a rule come from runs made with it, where the logs have any that start near the tuned optimum; their repeats
+are compared with those of the tuned point. Otherwise they come from the search's own trials, see lr_response.py. That
+compares the rule's rate with the best rate at the same batch, with the other metaparameters drawn alike. Nearby trials
+would not do: twenty trials in three dimensions have none near a rule's point in all of them, and those near in the rate
+alone differ in the others. Losses beyond the largest budget of the trials cannot be observed and are reported as a
+bound. Where the trials do not bracket the best rate, or the rule's rate lies outside those tried, the loss is unknown,
+and the missing run is named.
 """
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
@@ -28,47 +28,50 @@ from scipy.special import stdtrit
 from ..errors import UsageError
 from ..plan import scaling
 from ..plan.search_space import layer_of
+from ..target import Target
 from .base_rates import rates_of
+from .curves import Curve, CurvePoint
 from .interval_arithmetic import over, times
 from .intervals import CONFIDENCE, Estimate
 from .lr_response import Landscape, landscapes_of
 from .steps import estimate
 from .studies import Outcomes, Study, outcomes
+from .trials import Workload
 
-TOLERANCE = 0.20            # a rule loses where it takes this share of steps more than the tuned optimum
-NEAR = 1.5                  # a rate within this factor of another is near it
-MOST_TRIALS = 150           # of a batch that a landscape is fitted to, the first by log and id
-MOST_PLANS = 2000           # different ones of a batch, beyond which none is read for the rule that it was made with
+TOLERANCE = 0.20            # a rule loses where it needs this share more steps than the tuned optimum
+NEAR = 1.5                  # rates within this factor are near each other
+MOST_TRIALS = 150           # of a batch in a landscape's fit, the first by log and id
+MOST_PLANS = 2000           # distinct plans of a batch, above which none is searched for the rule of its run
 KEPT, LOST, UNKNOWN = "kept", "lost", "unknown"
 BASE, RUNS, FITTED = "base", "runs", "fitted"       # how the loss at a point is known
-FEW, OPEN, OUTSIDE = "few", "open", "outside"       # why it is not: few trials met the target, the best rate is not
-# bracketed by them, the rule's rate lies outside those tried
+# why it is unknown: few trials met the target; they do not bracket the best rate; the rule's rate lies outside them
+FEW, OPEN, OUTSIDE = "few", "open", "outside"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of hvdscale.plan.scaling, its factor at most ``cap``."""
+    """A rule of hvdscale.plan.scaling with a factor of at most ``cap``."""
 
     name: str
     cap: float | None = None
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """The rule written as ``linear``, ``power:0.7`` or ``linear<=8``; UsageError for what is none."""
-        name, capped, cap = text.replace(" ", "").partition("<=")
+        """The rule written as ``linear``, ``power:0.7`` or ``linear<=8``; UsageError for anything else."""
+        name, capped, text_of_cap = text.replace(" ", "").partition("<=")
         try:
             scaling.exponent(name)
-            rule = cls(name, float(cap) if capped else None)
-            if capped and not 0 < rule.cap < np.inf:
+            cap = float(text_of_cap) if capped else None
+            if cap is not None and not 0 < cap < np.inf:
                 raise ValueError
         except (UsageError, ValueError):
             raise UsageError(f"rule {text!r} is none of linear, sqrt, none and power:P (P from -10 to 10, such as "
-                             "power:0.7), with the largest factor, a number above 0, behind <= or not, such as "
+                             "power:0.7); after it, <= and a number above 0 may limit the factor, such as "
                              "linear<=8") from None
-        return rule
+        return cls(name, cap)
 
     def factor(self, batch_ratio: float) -> float:
-        """On the rate, at so many times the base batch."""
+        """The factor on the rate at ``batch_ratio`` times the base batch."""
         return scaling.lr_factor(self.name, batch_ratio, self.cap)
 
     def __str__(self) -> str:
@@ -80,7 +83,8 @@ RULES = (Rule("linear"), Rule("sqrt"), Rule("none"), Rule("linear", 8.0))
 
 @dataclass(frozen=True)
 class Near:
-    """The search's trials near a rate: how many, how many met the target, the fewest steps (inf: none), the trials."""
+    """The search's trials near a rate: their number, how many met the target, the fewest steps (inf: none), the trials.
+    """
 
     trials: int
     met: int
@@ -90,32 +94,32 @@ class Near:
 
 @dataclass(frozen=True, eq=False)
 class Missing:
-    """A run that would tell: the base's metaparameters at another batch, the rate scaled by the rule.
+    """A run that would measure a loss: the base's metaparameters at another batch, with the rate scaled by the rule.
 
-    rate    as scaled;  values  by metaparameter, learning_rate among them
-    asked   what such a run is to be asked, by key of hvdscale.plan.settings; empty where the logs do not say
+    rate    as scaled;  values  by metaparameter, including learning_rate
+    asked   the settings of such a run, by key of hvdscale.plan.settings; empty where the logs do not have them
     """
 
     rule: Rule
     global_batch: int
     rate: float
     values: Mapping[str, float]
-    asked: Mapping
+    asked: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class RulePoint:
     """One rule at one batch.
 
-    rate     that the rule asks for
-    loss     its steps over those of the tuned optimum, with an interval; NaN: not known; inf, with ``beyond``: only
-             known to be more than that, since so many steps are more than any trial there was to run, its runs did not
-             meet the target, or the rate lies outside those tried, where it is no smaller than at their end
-    how      BASE, RUNS or FITTED; FEW, OPEN: why the loss is not known; OUTSIDE: a bound at most is known
-    verdict  LOST: surely more than the tolerance; KEPT: surely not; else UNKNOWN
-    steps    of the tuned optimum times the loss, and as it only known to be more where it is inf
+    rate     by the rule
+    loss     its steps over those of the tuned optimum, with an interval; NaN: unknown. inf: only the lower bound
+             ``beyond`` is known, as it exceeds the budget of the trials, its runs did not meet the target, or the rate
+             lies outside those tried, where the loss is at least that at their end
+    how      BASE, RUNS or FITTED; FEW, OPEN: why the loss is unknown; OUTSIDE: at most a bound is known
+    verdict  LOST: certainly more than the tolerance; KEPT: certainly not; else UNKNOWN
+    steps    of the tuned optimum times the loss; a lower bound where the loss is
     keys     the trials behind it
-    missing  the run that would tell, where the verdict is UNKNOWN
+    missing  the run that would decide it, where the verdict is UNKNOWN
     """
 
     global_batch: int
@@ -131,8 +135,8 @@ class RulePoint:
 
 @dataclass(frozen=True)
 class FirstLost:
-    """The smallest batch at which a rule loses more than the tolerance: None: at none tried; the first at which that is
-    not excluded, and the first at which it is sure (inf: at none)."""
+    """The smallest batch at which a rule loses more than the tolerance (None: at none tried), the first at which that
+    is not excluded, and the first at which it is certain (inf: at none)."""
 
     value: int | None
     low: float
@@ -152,14 +156,14 @@ class RuleCost:
         """Where it first loses more than the tolerance; see FirstLost."""
         above = [point for point in self.points if point.loss.value > 1 + self.tolerance]
         open_from = [point for point in self.points if point.verdict != KEPT]
-        sure = [point for point in self.points if point.verdict == LOST]
+        certain = [point for point in self.points if point.verdict == LOST]
         return FirstLost(above[0].global_batch if above else None,
                          open_from[0].global_batch if open_from else np.inf,
-                         sure[0].global_batch if sure else np.inf)
+                         certain[0].global_batch if certain else np.inf)
 
     @property
     def missing(self) -> tuple[Missing, ...]:
-        """The runs that would narrow where it first loses: between the batches at which it is not excluded and sure."""
+        """The runs that would narrow ``first_lost``: at batches from ``low`` to ``high``."""
         lost = self.first_lost
         return tuple(point.missing for point in self.points
                      if point.missing is not None and lost.low <= point.global_batch <= lost.high)
@@ -167,19 +171,19 @@ class RuleCost:
 
 @dataclass(frozen=True, eq=False)
 class BestRate:
-    """The best rate at one batch: of its best trial, and as fitted (NaN: not known) with its interval."""
+    """The best rate at one batch: of its best trial, and as fitted (NaN: unknown) with its interval."""
 
     global_batch: int
     tried: float
     best: Estimate
     landscape: Landscape | None
-    why: str                    # FEW or OPEN where it is not known; empty
+    why: str                    # FEW or OPEN where it is unknown; else empty
     keys: tuple[tuple[str, int], ...]       # the best trial, then the others
 
 
 @dataclass(frozen=True)
 class Exponent:
-    """P of a best rate in proportion to B^P, with its interval, over ``batches``; NaN where fewer than three tell."""
+    """P of a best rate proportional to B^P, with its interval, over ``batches``; NaN for fewer than three."""
 
     value: float
     low: float
@@ -189,17 +193,17 @@ class Exponent:
 
 @dataclass(frozen=True, eq=False)
 class RuleCosts:
-    """What rules cost one workload to one target.
+    """The costs of rules for one workload and target.
 
     effective    whether the rate is eta / (1 - momentum)
-    base         the study of the smallest tuned batch, base_trial its best trial, base_rate that one's rate
-    costs_from_fitted   as ``costs``, but started from the fitted best rate of the base; where base_rate lies outside
-                 its interval, else empty
-    exponent     over every batch;  exponent_perfect  over those that scale perfectly, to perfect_until; None: not known
+    base         the study of the smallest tuned batch; base_trial its best trial, base_rate that trial's rate
+    costs_from_fitted   as ``costs``, but scaled from the fitted best rate of the base, where base_rate lies outside its
+                 interval; else empty
+    exponent     over all batches;  exponent_perfect  over those of perfect scaling, up to perfect_until; None: unknown
     """
 
-    workload: object
-    target: object
+    workload: Workload
+    target: Target
     effective: bool
     tolerance: float
     confidence: float
@@ -209,23 +213,21 @@ class RuleCosts:
     costs: tuple[RuleCost, ...]
     costs_from_fitted: tuple[RuleCost, ...]
     rates: tuple[BestRate, ...]             # by tuned batch, as the points of each rule
-    tuned_steps: tuple[Estimate, ...]       # likewise: of the tuned optimum
+    tuned_steps: tuple[Estimate, ...]       # of the tuned optimum, likewise
     exponent: Exponent
     exponent_perfect: Exponent | None
     perfect_until: float | None
 
     @property
     def base_batch(self) -> int:
+        """The smallest tuned batch."""
         return self.base.global_batch
 
 
-def rules_of(curve, rules: Sequence[Rule] = RULES, tolerance=TOLERANCE) -> RuleCosts | None:
-    """The cost of each rule along a curve of tuned batches; None where fewer than two batches were tuned.
-
-    curve  see curves.Curve
-    """
+def rules_of(curve: Curve, rules: Sequence[Rule] = RULES, tolerance: float = TOLERANCE) -> RuleCosts | None:
+    """The cost of each rule along a curve of tuned batches; None where fewer than two batches were tuned."""
     effective = _momentum_searched(curve)
-    batches = [_Batch(point, curve, effective) for point in curve.points if len(point.study)]
+    batches = [_Batch(point, curve, effective) for point in curve.searched if len(point.study)]
     tuned = [batch for batch in batches if batch.tuned]
     if len(tuned) < 2:
         return None
@@ -233,7 +235,7 @@ def rules_of(curve, rules: Sequence[Rule] = RULES, tolerance=TOLERANCE) -> RuleC
         batch.landscape = landscape
     base = tuned[0]
 
-    def costs_from(rate):
+    def costs_from(rate: float) -> tuple[RuleCost, ...]:
         return tuple(RuleCost(rule, tuple(batch.under(rule, base, rate, tolerance) for batch in tuned), tolerance)
                      for rule in rules)
     rates = tuple(batch.best_rate() for batch in tuned)
@@ -248,19 +250,20 @@ def rules_of(curve, rules: Sequence[Rule] = RULES, tolerance=TOLERANCE) -> RuleC
                      exponent_of(rates, np.inf, curve.confidence), perfect, until)
 
 
-def exponent_of(rates: Sequence[BestRate], until=np.inf, confidence=CONFIDENCE) -> Exponent:
-    """The slope of log best rate against log batch, over batches up to ``until``.
+def exponent_of(rates: Sequence[BestRate], until: float = np.inf, confidence: float = CONFIDENCE) -> Exponent:
+    """The slope of log best rate over log batch, for batches up to ``until``.
 
-    Each batch weighs by the variance of its own best rate and by what the batches scatter about the line beyond that
-    (DerSimonian & Laird 1986); the interval is Hartung & Knapp's (2001), Student's t with batches - 2 degrees of
+    Batches are weighted by the variance of their own best rate plus that of the scatter around the line beyond it
+    (DerSimonian & Laird 1986). The interval is Hartung & Knapp's (2001): Student's t with batches - 2 degrees of
     freedom.
     """
-    known = [one for one in rates if one.global_batch <= until and np.isfinite(one.best.value)]
-    batches = tuple(one.global_batch for one in known)
+    known = [(one.global_batch, one.landscape.best) for one in rates
+             if one.landscape and one.global_batch <= until and np.isfinite(one.best.value)]
+    batches = tuple(batch for batch, _ in known)
     if len(known) < 3:
         return Exponent(np.nan, np.nan, np.nan, batches)
     x = np.log(batches)
-    y, variance = np.array([[one.landscape.best.mean(), one.landscape.best.var()] for one in known]).T
+    y, variance = np.array([[best.mean(), best.var()] for _, best in known]).T
     weight = 1 / variance
     _, left, slack = _line(x, y, weight)
     between = max(0.0, (left - (len(x) - 2)) / slack)
@@ -271,8 +274,8 @@ def exponent_of(rates: Sequence[BestRate], until=np.inf, confidence=CONFIDENCE) 
     return Exponent(float(slope), float(slope - half), float(slope + half), batches)
 
 
-def _line(x, y, weight):
-    """(slope, weighted squares left, what a variance of 1 between batches would add to them) of a weighted line."""
+def _line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, float, float]:
+    """(slope, weighted residual squares, what a variance of 1 between batches would add to them) of a weighted line."""
     design = np.stack([np.ones_like(x), x])
     inverse = np.linalg.inv(design * weight @ design.T)
     found = inverse @ (design * weight @ y)
@@ -280,19 +283,20 @@ def _line(x, y, weight):
     return found[1], float((weight * (y - found @ design) ** 2).sum()), slack
 
 
-def _momentum_searched(curve):
+def _momentum_searched(curve: Curve) -> bool:
     """Whether the momentum differs between the trials of a batch."""
-    found = [point.study.metaparameters.get("momentum") for point in curve.points]
-    return any(len(np.unique(values[~np.isnan(values)])) > 1 for values in found if values is not None)
+    found = [point.study.metaparameter("momentum") for point in curve.searched]
+    return any(len(np.unique(values[~np.isnan(values)])) > 1 for values in found)
 
 
 class _Batch:
-    """A batch of the curve: its trials' rates, how they fared, and their landscape."""
+    """A batch of the curve: its trials' rates, their outcomes, and their landscape."""
 
-    def __init__(self, point, curve, effective):
-        self.point, self.study, self.best, self.confidence = point, point.study, point.best, curve.confidence
+    def __init__(self, point: CurvePoint, curve: Curve, effective: bool) -> None:
+        self.point, self.study, self.confidence = point, point.study, curve.confidence
+        self.best = -1 if point.best is None else point.best        # its best trial; -1: none
         self.reached: Outcomes = outcomes(self.study, curve.target)
-        lr = self.study.metaparameters.get("learning_rate", np.full(len(self.study), np.nan))
+        lr = self.study.metaparameter("learning_rate")
         self.rate = rates_of(self.study) if effective else np.where(lr > 0, lr, np.nan)
         self.made_by = _made_by(self.study)
         known = (self.study.feasible | self.study.infeasible) & ~self.study.repeat & ~np.isnan(self.rate)
@@ -301,37 +305,40 @@ class _Batch:
         self.landscape: Landscape | None = None
 
     @property
-    def tuned(self):
-        """Whether there is an optimum to hold a rule against: a target met before the first step has none."""
-        return self.best is not None and self.point.steps.met and self.point.steps.value > 0 and not np.isnan(
+    def tuned(self) -> bool:
+        """Whether there is an optimum to compare a rule with; a target met before the first step has none."""
+        return self.best >= 0 and self.point.steps.met and self.point.steps.value > 0 and not np.isnan(
             self.rate[self.best]) and len(np.unique(self.rate[self.searched])) > 1
 
     @property
-    def budget(self):
-        """The most steps that a trial of it was to run, or ran."""
+    def budget(self) -> float:
+        """The most steps that a trial ran or was allowed."""
         return float(max(self.study.budget_steps.max(initial=0), self.reached.last_step.max(initial=0)))
 
     @property
-    def intervals(self):
-        """Of its trials what landscape_of takes."""
+    def intervals(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(log_rate, before, steps) of its trials, see landscape_of."""
         rows = self.searched[:MOST_TRIALS]
         steps = np.where(self.study.infeasible[rows], np.inf, self.reached.steps[rows])
         beyond = np.where(self.study.infeasible[rows], self.budget, self.reached.last_step[rows])
         return np.log(self.rate[rows]), np.where(np.isfinite(steps), self.reached.before[rows], beyond), steps
 
     @property
-    def why(self):
-        """Why its best rate is not known; empty where it is."""
+    def why(self) -> str:
+        """Why its best rate is unknown; else empty."""
         return FEW if self.landscape is None else "" if self.landscape.bracketed else OPEN
 
-    def best_rate(self):
-        best = Estimate(*[np.nan] * 3, len(self.searched)) if self.why else self.landscape.optimum(self.confidence)
+    def best_rate(self) -> BestRate:
+        """The best rate at this batch."""
+        best = Estimate.unknown(len(self.searched))
+        if self.landscape and not self.why:
+            best = self.landscape.optimum(self.confidence)
         rows = [self.best, *(row for row in self.searched[:MOST_TRIALS].tolist() if row != self.best)]
         return BestRate(self.study.global_batch, float(self.rate[self.best]), best, self.landscape, self.why,
                         tuple(map(self.study.key, rows)))
 
-    def under(self, rule, base, start, tolerance) -> RulePoint:
-        """The rule here, started from a rate at the base, with the other metaparameters of its best trial."""
+    def under(self, rule: Rule, base: _Batch, start: float, tolerance: float) -> RulePoint:
+        """The rule at this batch, scaled from a rate at the base with the other metaparameters of its best trial."""
         rate = start * rule.factor(self.study.global_batch / base.study.global_batch)
         if self is base:
             return RulePoint(self.study.global_batch, rate, Estimate(1.0, 1.0, 1.0, 1), BASE, KEPT, self.point.steps,
@@ -342,9 +349,10 @@ class _Batch:
         return RulePoint(self.study.global_batch, rate, loss, how, verdict, steps, self._near(rate), keys,
                          self._missing(rule, rate, base, start) if verdict == UNKNOWN else None)
 
-    def _loss(self, rule, base, rate, tolerance):
+    def _loss(self, rule: Rule, base: _Batch, rate: float, tolerance: float
+              ) -> tuple[Estimate, str, tuple[tuple[str, int], ...]]:
         """(loss, how it is known or why not, trials)."""
-        ratio = self.study.global_batch / base.study.global_batch       # at which a cap may not be reached
+        ratio = self.study.global_batch / base.study.global_batch       # rules may agree below their caps
         runs = [trial for trial, made in self.made_by.items() if made.factor(ratio) == rule.factor(ratio)
                 and abs(np.log(self.rate[trial] / rate)) <= np.log(NEAR) and self.study.feasible[trial]]
         if runs:
@@ -353,50 +361,50 @@ class _Batch:
             known = self.point.steps if np.isnan(known.low) else known
             return over(self._steps_of(runs), known), RUNS, tuple(map(self.study.key, [*runs, *tuned]))
         keys = tuple(map(self.study.key, self.searched[:MOST_TRIALS]))
-        if self.why:
-            return Estimate(*[np.nan] * 3, 0), self.why, keys
+        if self.why or self.landscape is None:
+            return Estimate.unknown(), self.why, keys
         nearest = float(np.clip(np.log(rate), self.landscape.lowest, self.landscape.highest))
-        loss = self._seen(self.landscape.loss(nearest, self.confidence))
+        loss = self._bound(self.landscape.loss(nearest, self.confidence))
         if self.landscape.tried(np.log(rate)):
             return loss, FITTED, keys
-        if loss.low > 1 + tolerance:            # further out it is no smaller
+        if loss.low > 1 + tolerance:            # farther out it is no smaller
             return Estimate(np.inf, loss.low, np.inf, loss.runs, loss.low), OUTSIDE, keys
-        return Estimate(*[np.nan] * 3, 0), OUTSIDE, keys
+        return Estimate.unknown(), OUTSIDE, keys
 
-    def _seen(self, loss):
-        """A fitted loss, as far as the trials can tell: no end of it lies beyond the largest budget over the best."""
+    def _bound(self, loss: Estimate) -> Estimate:
+        """A fitted loss, limited to what the trials can show: at most the largest budget over the fewest steps."""
         most = self.budget / self.point.steps.value
         if loss.value <= most:
             return replace(loss, high=loss.high if loss.high <= most else np.inf)
         return Estimate(np.inf, min(loss.low, most), np.inf, loss.runs, most)
 
-    def _steps_of(self, trials):
-        """Over the seeds of one setting, one trial each; no interval where there is one seed."""
-        trials = np.array(trials)[np.unique(self.study.seed[trials], return_index=True)[1]]
-        met = np.isfinite(self.reached.steps[trials])
-        found = estimate(self.reached.steps[trials], self.reached.before[trials], self.reached.last_step[trials][~met],
+    def _steps_of(self, trials: Sequence[int]) -> Estimate:
+        """Steps over the seeds of one setting, one trial each; without an interval for one seed."""
+        rows = np.array(trials)[np.unique(self.study.seed[trials], return_index=True)[1]]
+        met = np.isfinite(self.reached.steps[rows])
+        found = estimate(self.reached.steps[rows], self.reached.before[rows], self.reached.last_step[rows][~met],
                          confidence=self.confidence)
-        return found if len(trials) > 1 else replace(found, low=np.nan, high=np.nan)
+        return found if len(rows) > 1 else replace(found, low=np.nan, high=np.nan)
 
-    def _same_point(self):
-        """Bool: the feasible trials with the metaparameters of the best one: its repeats, and itself."""
+    def _same_point(self) -> np.ndarray:
+        """Bool: the feasible trials with the metaparameters of the best one: itself and its repeats."""
         alike = self.study.feasible.copy()
         for values in self.study.metaparameters.values():
             alike &= (values == values[self.best]) | (np.isnan(values) & np.isnan(values[self.best]))
         return alike
 
-    def _near(self, rate):
+    def _near(self, rate: float) -> Near:
         rows = self.searched[np.abs(np.log(self.rate[self.searched] / rate)) <= np.log(NEAR)]
         steps = np.where(self.study.feasible[rows], self.reached.steps[rows], np.inf)
         return Near(len(rows), int(np.isfinite(steps).sum()), float(steps.min(initial=np.inf)),
                     tuple(map(self.study.key, rows)))
 
-    def _missing(self, rule, rate, base, start):
+    def _missing(self, rule: Rule, rate: float, base: _Batch, start: float) -> Missing:
         values = {name: float(column[base.best]) for name, column in base.study.metaparameters.items()
                   if not np.isnan(column[base.best])}
         budgets = [float(batch.study.budget_steps[batch.best]) for batch in (base, self)]
         scaled = {name: round(value * budgets[1] / budgets[0]) for name, value in values.items()
-                  if name.endswith("_steps") and all(budgets)}      # of a schedule: the same share of the budget
+                  if name.endswith("_steps") and all(budgets)}      # of a schedule: keep the share of the budget
         asked = dict(self.study.plan(self.best).get("asked") or {})
         if asked:
             point = (base.study.plan(base.best).get("sweep") or {}).get("point") or {}
@@ -410,17 +418,17 @@ class _Batch:
         return Missing(rule, self.study.global_batch, float(rate), values, asked)
 
 
-def _made_by(study):
-    """The rule of each trial that was made with one, by trial."""
+def _made_by(study: Study) -> dict[int, Rule]:
+    """The rule of each trial that was run under one, by trial."""
     first = {text: trial for trial, text in reversed(list(enumerate(study.plan_texts)))}
     if len(first) > MOST_PLANS:
         return {}
     rules = {text: _rule_of(study.plan(trial)) for text, trial in first.items()}
-    return {trial: rules[text] for trial, text in enumerate(study.plan_texts) if rules[text] is not None}
+    return {trial: rule for trial, text in enumerate(study.plan_texts) for rule in [rules[text]] if rule is not None}
 
 
-def _rule_of(plan):
-    """The rule that a run was made with; None for a search's trial, and where the plan does not say."""
+def _rule_of(plan: Mapping[str, Any]) -> Rule | None:
+    """The rule that a run used; None for a search's trial, and where the plan does not have it."""
     problem = plan.get("problem") or {}
     name, batch, base = (problem.get(key) for key in ("lr_rule", "global_batch", "base_batch"))
     if plan.get("sweep") or not isinstance(name, str) or name == scaling.TUNED or not (batch and base):

@@ -86,5 +86,6 @@ def curve_of(*logs, target=TARGET, perfect_until=None, confidence=0.95):
             global_batch=study.global_batch, study=study, trials=len(rows), met=int(met.sum()),
             steps=steps or SimpleNamespace(met=False),
             best=int(rows[reached.steps[rows].argmin()]) if met.any() else None))
-    return SimpleNamespace(workload=studies[0].workload, target=target, points=tuple(points), confidence=confidence,
+    return SimpleNamespace(workload=studies[0].workload, target=target, points=tuple(points), searched=tuple(points),
+                           confidence=confidence,
                            regimes=SimpleNamespace(perfect_until=SimpleNamespace(value=perfect_until)))

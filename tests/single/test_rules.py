@@ -415,7 +415,7 @@ def test_the_likelihood_of_many_points_is_that_of_each_in_double_precision():
     steps = np.where(random.random(70) < 0.3, np.inf, random.uniform(50, 500, 70))
     low = np.log(np.where(np.isfinite(steps), 0.8 * steps, 600))
     trials = _Trials(random.uniform(-5, 0, 70), low, np.log(steps), _PRIOR)
-    points = trials.started(random)[:300]
+    points = trials.draw_prior(random)[:300]
     points[::7, 0] += 100                                               # outside the box
     best, fewest, *shape = points.T[:, :, None]
     *shape, scale = np.exp(shape)
