@@ -12,6 +12,7 @@ from hvdscale.log.schema import Status
 from hvdscale.training.evaluate import Evaluator
 from hvdscale.training.prepare import prepare
 from hvdscale.workers.group import SingleWorker
+from tests import guides
 from tests.conftest import ROOT, launcher_command
 
 EXAMPLES = ROOT / "tools/examples"
@@ -39,7 +40,7 @@ def test_the_guide_names_every_file():
 
 @pytest.mark.parametrize("name", ["macro_f1", "tokens"])
 def test_an_example_trains_on_two_workers_as_its_command_says(folder, run, name):
-    [command] = re.findall(rf"^    \$ (horovodrun .* {name}:workload .*)$", GUIDE, re.M)
+    [command] = [each.command for each in guides.typed("tools/examples/README.rst") if f" {name}:w" in each.command]
     _, _, _, *words = command.split()
     run(*launcher_command("mpirun", 2), sys.executable, "-m", "hvdscale.cli.train", *words[1:])
     with read_log(folder / f"runs/{name}.h5") as log:

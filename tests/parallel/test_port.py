@@ -11,6 +11,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.training.prepare import prepare
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.group import SingleWorker
+from tests import guides
 from tests.conftest import ROOT, launcher_command
 
 GUIDE = ROOT / "tools/port/README.rst"
@@ -59,7 +60,7 @@ def test_the_job_takes_the_steps_of_the_script_on_the_same_examples(port):
 @pytest.mark.slow
 def test_the_commands_of_the_guide_run_and_come_to_the_same_loss(port, run, tmp_path):
     launcher_command("horovodrun", 1)
-    before, *after = [run(*command.split()) for command in re.findall(r"^    \$ (.*)$", GUIDE.read_text(), re.M)]
+    before, *after = [run(*each.command.split()) for each in guides.typed("tools/port/README.rst")]
     [nats] = re.findall(r"epoch 2: val cross_entropy (\S+)", before.stdout)
     measured = []
     for name in ("w2.h5", "w3.h5"):

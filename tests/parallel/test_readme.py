@@ -1,4 +1,5 @@
-"""Every command of README.rst runs, in its order, as it is written; one long series is shortened."""
+"""Every command of README.rst and of the guides runs, in its order, as it is written; one long series is shortened.
+What is shown as its output is what it prints."""
 import re
 import shutil
 import subprocess
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import guides
 from tests.conftest import DATA, ROOT, command_environment, launcher_command
 
-README = (ROOT / "README.rst").read_text()
+README = guides.read("README.rst")
 # commands that need more than a folder to run in, and the test that runs each
 ELSEWHERE = {
     "hvdscale-data fetch cifar_10 --data-dir cifar":
@@ -32,30 +34,24 @@ ELSEWHERE = {
     "hvdscale-report compare baseline candidate --tolerance 10%": "test_a_candidate_is_held_against_its_baseline",
     "tools/test": None,                                 # runs this one
 }
+SERIES = "hvdscale-scale mnist/simple_cnn --data-dir mnist"
 # those that take longest, and tell least beside the others' tests: run with all the others by a slow test
-LONG = ("hvdscale-scale digits/fc --workers", "hvdscale-scale job:workload",
+LONG = (SERIES, "hvdscale-scale digits/fc --workers", "hvdscale-scale job:workload --workers",
         "horovodrun --network-interface lo", "horovodrun -np 2 hvdscale-train digits/cnn --global-batch 512")
 # what the commands call by these names, of the data sets that are there
 LINKS = {"mnist": DATA / "mnist", "multi30k": DATA / "multi30k", "README.rst": ROOT / "README.rst",
          "tools": ROOT / "tools"}
+HAVE_RUNS = ("hvdscale/analysis/README.rst", "hvdscale/log/README.rst")         # guides to logs that are there
 SHORTENED = " --steps 2 --workers 1,2 --repeats 1"      # the last of two equal options holds
 
 
+def shown(path):
+    """The document's commands with what is shown of them, those named in the text last."""
+    return guides.typed(path) + [guides.Shown(command, "", "") for command in guides.named(path)]
+
+
 def commands():
-    """Those after a $, and those named in the text."""
-    found = re.findall(r"^    \$ (.*)$|``((?:tools/|salloc |hvdscale-\w+ -|hvdscale-data )[^`]*)``", README, re.M)
-    return [after_dollar or named for after_dollar, named in found]
-
-
-def series():
-    """The command whose table is shown."""
-    return re.search(r"^    (hvdscale-scale (?:.*\\\n)*.*)", README, re.M).group(1)
-
-
-def block(language):
-    """The README's block in a language, without the indentation."""
-    found = re.search(rf"\.\. code-block:: {language}\n\n((?:    .*\n|\n)+)", README).group(1)
-    return re.sub(r"^    ", "", found, flags=re.M)
+    return [each.command for path in guides.PATHS for each in shown(path)]
 
 
 def bash(command, folder):
@@ -65,32 +61,46 @@ def bash(command, folder):
     return done.stdout
 
 
-@pytest.mark.parametrize("left_out", [LONG, pytest.param((), marks=pytest.mark.slow)], ids=["but the longest", "all"])
-def test_every_command_but_those_of_other_tests_runs_as_written(tmp_path, left_out):
-    launcher_command("horovodrun", 1)
-    (tmp_path / "job.py").write_text(block("python"))
-    (tmp_path / "sweep.toml").write_text(block("toml"))
-    for name, place in LINKS.items():
-        if place.exists():
-            (tmp_path / name).symlink_to(place)
-    ran = 0
-    for command in commands():
+@pytest.fixture
+def folder(tmp_path):
+    """A folder to follow a document in: ``folder(path)`` puts there what its commands need."""
+    def folder(path):
+        launcher_command("horovodrun", 1)
+        own = guides.block(path, "python") or guides.block("hvdscale/workloads/README.rst", "python")
+        (tmp_path / "job.py").write_text(own)
+        (tmp_path / "sweep.toml").write_text(guides.block("hvdscale/sweep/README.rst", "toml"))
+        for name, place in LINKS.items():
+            if place.exists():
+                (tmp_path / name).symlink_to(place)
+        if path in HAVE_RUNS:
+            (tmp_path / "runs").mkdir()
+            shutil.copy(ROOT / "tools/readme/mnist.h5", tmp_path / "runs")
+        return tmp_path
+    return folder
+
+
+@pytest.mark.parametrize("path", guides.PATHS)
+@pytest.mark.parametrize("left_out", [LONG, pytest.param((SERIES,), marks=pytest.mark.slow)],
+                         ids=["but the longest", "all"])
+def test_every_command_but_those_of_other_tests_runs_as_written(folder, path, left_out):
+    place = folder(path)
+    for command, _, output in shown(path):
         if command in ELSEWHERE or command.startswith(("export PATH", *left_out)):
             continue
         data = re.search(r"--data-dir (\S+)", command)
-        if data and not (tmp_path / data[1]).exists() and "hvdscale-data" not in command:
+        if data and not (place / data[1]).exists() and "hvdscale-data" not in command:
             continue
-        bash(command, tmp_path)
-        ran += 1
-    assert ran >= 10
+        printed = "\n".join(map(str.rstrip, bash(command, place).splitlines()))
+        assert output in printed, command
 
 
-def test_the_commands_left_out_are_in_the_readme():
+def test_the_commands_left_out_are_in_the_documents():
     for start in LONG:
-        assert sum(command.startswith(start) for command in commands()) == 1, start
+        assert any(command.startswith(start) for command in commands()), start
+    assert len(set(commands())) >= 50
 
 
-def test_commands_that_run_elsewhere_are_in_the_readme_and_their_tests_are_there():
+def test_commands_that_run_elsewhere_are_in_the_documents_and_their_tests_are_there():
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     for command, test in ELSEWHERE.items():
         assert command in commands() and (test is None or f"def {test}(" in tests), command
@@ -100,7 +110,8 @@ def test_commands_that_run_elsewhere_are_in_the_readme_and_their_tests_are_there
 def test_the_series_whose_table_is_shown_runs_with_fewer_steps(tmp_path, mnist):
     launcher_command("horovodrun", 1)
     (tmp_path / "mnist").symlink_to(mnist)
-    printed = bash(series() + SHORTENED, tmp_path)
+    [series] = [command for command in commands() if command.startswith(SERIES)]
+    printed = bash(series + SHORTENED, tmp_path)
     assert "[2/2] 2 workers, seed 0: runs/mnist/w2-r1.h5" in printed
     assert sorted(path.name for path in (tmp_path / "runs/mnist").glob("*.h5")) == ["w1-r1.h5", "w2-r1.h5"]
     assert (tmp_path / "runs/mnist/report/report.html").is_file()
@@ -118,20 +129,6 @@ def test_the_quickstart_ends_with_a_report():
         assert "By worker count" in bash(f".venv/bin/hvdscale-report {made}", ROOT)
     finally:
         shutil.rmtree(made)
-
-
-def test_the_example_of_an_own_job_is_short_and_the_pictures_exist():
-    assert len(block("python").splitlines()) <= 40
-    pictures = re.findall(r"\.\. image:: (\S+)", README)
-    assert pictures and all((ROOT / picture).is_file() for picture in pictures)
-
-
-def test_the_readme_is_valid_restructured_text(tmp_path):
-    docutils = pytest.importorskip("docutils.core")
-    from docutils.writers import get_writer_class
-    shown = docutils.publish_string(README, writer=get_writer_class("html")(), settings_overrides={
-        "report_level": 2, "halt_level": 2, "embed_stylesheet": False, "syntax_highlight": "none"})
-    assert b"hvdscale" in shown
 
 
 def test_the_table_is_what_the_report_prints_of_the_log_beside():

@@ -8,7 +8,8 @@ import pytest
 
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
-from tests.conftest import ROOT, launcher_command
+from tests import guides
+from tests.conftest import launcher_command
 from tests.parallel.launched_job import slow_workload
 from tests.parallel.sweeps import until
 
@@ -45,16 +46,16 @@ def test_the_template_trains_on_two_nodes_with_two_ranks_each(submit, request, t
 
 
 def test_the_sbatch_command_of_the_readme_runs(submit):
-    [command] = re.findall(r"^    \$ sbatch (.*)$", (ROOT / "README.rst").read_text(), re.M)
-    options, arguments = command.split(" slurm/train.sbatch ")
+    [command] = {each.command for path in guides.PATHS for each in guides.typed(path) if each.command[:6] == "sbatch"}
+    options, arguments = command.removeprefix("sbatch ").split(" slurm/train.sbatch ")
     job, output = submit(options.split(), *arguments.split())
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), output
 
 
 def test_inside_an_allocation_a_series_runs_on_its_nodes(cluster, tmp_path):
-    """The README's allocation, of two cores a node."""
+    """The guide's allocation, of two cores a node."""
     launcher_command("mpirun", 1)
-    [allocate] = re.findall(r"``(salloc .*?)``", (ROOT / "README.rst").read_text())
+    [allocate] = re.findall(r"``(salloc .*?)``", guides.read("slurm/README.rst"))
     done = cluster.run(*allocate.replace("node=8", "node=2").split(), sys.executable, "-m", "hvdscale.cli.scale",
                        "digits/fc", "--workers", "4", "--steps", "2", "--out", "out", cwd=tmp_path, timeout=120)
     assert "out/report/report.html" in done.stdout

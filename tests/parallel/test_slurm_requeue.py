@@ -12,6 +12,7 @@ import torch
 
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
+from tests import guides
 from tests.conftest import ROOT, command_environment, lacks, launcher_command
 from tests.minislurm import possible
 from tests.parallel.conftest import two_nodes
@@ -19,7 +20,7 @@ from tests.parallel.launched_job import slow_workload
 from tests.parallel.sweeps import until
 from tests.parallel.test_slurm import AWKWARD
 
-TEMPLATES = sorted((ROOT / "slurm").iterdir())
+TEMPLATES = sorted((ROOT / "slurm").glob("*.sbatch"))
 PATIENT = "KillWait=30\n"
 PREEMPTING = PATIENT + """\
 PreemptType=preempt/partition_prio
@@ -28,8 +29,8 @@ PartitionName=high Nodes=ALL PriorityTier=9 State=UP
 PartitionName=low Nodes=ALL PriorityTier=1 GraceTime=20 PreemptMode=REQUEUE State=UP
 """
 STEPS = 150
-# the README's arguments of hvdscale-train, and options of sbatch, for a job that is queued again
-[KEPT, QUEUED] = re.findall(r"``((?:--checkpoint|--requeue) [^`]*)``", (ROOT / "README.rst").read_text())
+# the guide's arguments of hvdscale-train, and options of sbatch, for a job that is queued again
+[KEPT, QUEUED] = re.findall(r"``((?:--checkpoint|--requeue) [^`]*)``", guides.read("slurm/README.rst"))
 JOB = ["--steps", STEPS, "--target", "none", "--save-model", "m.pt", "--log", "w.h5", *KEPT.split()]
 
 

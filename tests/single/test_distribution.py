@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests import guides
 from tests.conftest import ROOT
 from tests.single.test_base_install import OLDEST, PYTHONS, base_python
 
 pytestmark = pytest.mark.slow
 NEWEST = (3, 13)
 # what a test of the installed package has beside it; hvdscale itself is not among it
-BESIDE = ("tests", "tools", "README.rst")
+BESIDE = ("tests", "tools")
 OFFLINE = ("analysis_*", "archive", "bad_logs", "base_rates", "budgets", "bulk", "compare_command", "config", "curves",
            "decimals", "display", "exchange", "explore", "hyperbola", "log_*", "metaparameters", "minimum",
            "noise_against", "paper_figures", "plan_command", "quality", "readme_data", "reference", "report_*",
@@ -61,6 +62,9 @@ def test_what_is_distributed_passes_the_offline_tests_away_from_the_checkout(mak
     outside.mkdir()
     for name in BESIDE:
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, outside / name)
+    for guide in guides.PATHS:
+        (outside / guide).parent.mkdir(exist_ok=True, parents=True)
+        shutil.copy(ROOT / guide, outside / guide)
     (outside / "pytest.ini").write_text("[pytest]\naddopts = -m 'not slow'\nmarkers =\n    slow: takes minutes\n")
     place = done(python, "-c", "import hvdscale; print(hvdscale.__file__)", cwd=outside)
     assert place.startswith(str(tmp_path / "venv"))

@@ -5,7 +5,6 @@ import re
 import sys
 import textwrap
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -27,6 +26,7 @@ from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.doctor.state import checkpoint, evaluation
 from hvdscale.training.prepare import prepare
 from hvdscale.workers.group import SingleWorker
+from tests import guides
 
 MADE = "tests.single.made_faulty_jobs"
 
@@ -320,13 +320,13 @@ def test_a_failure_shows_what_differs_by_how_much_the_cause_and_the_next_move():
         "  usual cause   not deterministic", "  next move     mend it"]
 
 
-def test_the_excerpt_in_the_readme_is_what_is_printed_of_that_fault(monkeypatch):
-    readme = (Path(__file__).parents[2] / "README.rst").read_text()
-    source = re.search(r"\.\. code-block:: python\n\n((?:    .*\n|\n)+)", readme).group(1)
+def test_the_excerpt_in_the_guide_is_what_is_printed_of_that_fault(monkeypatch):
+    readme = guides.read("hvdscale/workloads/README.rst")
+    source = guides.block("hvdscale/workloads/README.rst", "python")
     whole, faulty = "square().sum(), len(clean)\n", "square().sum(1).mean(), len(clean)"
     assert source.count(whole) == 1 and f"``{faulty}``" in readme
     made = ModuleType("made")
-    exec(textwrap.dedent(source).replace(whole, faulty + "\n"), vars(made))
+    exec(source.replace(whole, faulty + "\n"), vars(made))
     monkeypatch.setitem(sys.modules, "made", made)
     cut = make_sample(prepare("made:workload", [dict(threads=1)], SingleWorker()), 46, 1)
     printed = render_findings([losses(cut)], 100, False).split("\n\n")[1]

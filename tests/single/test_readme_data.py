@@ -1,17 +1,18 @@
-"""The commands of README.rst on published data and between two sets of logs, as they are written there."""
+"""The guide to other formats: its commands on published data and between two sets of logs, as they are written."""
 import shlex
 import subprocess
 import tarfile
 
-from tests.conftest import ROOT, command_environment
+from tests import guides
+from tests.conftest import command_environment
 from tests.single.made_archives import write_archive
 from tests.single.made_logs import save, study
 
-README = (ROOT / "README.rst").read_text()
+GUIDE = "hvdscale/exchange/README.rst"
 
 
 def run_as_written(command, folder):
-    assert f"    $ {command}\n" in README
+    assert command in [each.command for each in guides.typed(GUIDE)]
     done = subprocess.run(shlex.split(command), cwd=folder, capture_output=True, text=True, timeout=300,
                           env=command_environment())
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,42 @@
+"""README.rst and the guides that it leads to: their commands, code blocks and links."""
+import re
+from typing import NamedTuple
+
+from tests.conftest import ROOT
+
+PATHS = ("README.rst", "hvdscale/README.rst", "hvdscale/workloads/README.rst", "hvdscale/training/README.rst",
+         "hvdscale/sweep/README.rst", "hvdscale/analysis/README.rst", "hvdscale/log/README.rst",
+         "hvdscale/exchange/README.rst", "slurm/README.rst")
+COMMAND = r"^    \$ (?:.*\\\n)*.*"          # a backslash continues it
+
+
+class Shown(NamedTuple):
+    """A command as it is typed, the time that it is said to take, and the lines shown as its output."""
+
+    command: str
+    time: str
+    output: str
+
+
+def read(path):
+    return (ROOT / path).read_text()
+
+
+def typed(path):
+    """Each command after a $, in order."""
+    found = []
+    for command, output in re.findall(rf"({COMMAND})\n((?:\n?    (?!\$ ).*\n)*)", read(path), re.M):
+        command, _, time = re.sub(r" *\\\n *", " ", command)[6:].partition("  # ")
+        found.append(Shown(command.strip(), time, re.sub(r"^    ", "", output, flags=re.M).strip("\n")))
+    return found
+
+
+def named(path):
+    """Commands that the text names, whole."""
+    return re.findall(r"``((?:tools/|salloc |hvdscale-\w+ -|hvdscale-data )[^`]*)``", read(path))
+
+
+def block(path, language):
+    """The document's first block in a language, without the indentation; None if there is none."""
+    found = re.search(rf"\.\. code-block:: {language}\n\n((?:    .*\n|\n)+)", read(path))
+    return found and re.sub(r"^    ", "", found[1], flags=re.M)

@@ -1,0 +1,58 @@
+"""README.rst and the guides: they are valid, their links lead somewhere, and what they list is what there is."""
+import re
+
+import pytest
+
+from hvdscale.log.schema import KNOWN
+from tests import guides
+from tests.conftest import ROOT
+
+LINKED = (*guides.PATHS, "tools/port/README.rst", "tools/examples/README.rst", "tools/CHANGELOG.rst")
+TIME = r"\d+ (s|min)\b|minutes \("
+
+
+@pytest.mark.parametrize("path", LINKED)
+def test_a_document_is_valid_restructured_text(path):
+    docutils = pytest.importorskip("docutils.core")
+    from docutils.writers import get_writer_class
+    shown = docutils.publish_string(guides.read(path), writer=get_writer_class("html")(), settings_overrides={
+        "report_level": 2, "halt_level": 2, "embed_stylesheet": False, "syntax_highlight": "none"})
+    assert b"<h1" in shown
+
+
+@pytest.mark.parametrize("path", LINKED)
+def test_links_and_pictures_lead_to_files_that_are_there(path):
+    text = guides.read(path)
+    targets = re.findall(r"<([^<>\s]+)>`_", text) + re.findall(r"\.\. image:: (\S+)", text)
+    lost = [to for to in targets if "://" not in to and not ((ROOT / path).parent / to).exists()]
+    assert not lost
+
+
+def test_the_readme_leads_to_every_guide_and_is_short():
+    text = guides.read("README.rst")
+    linked = set(re.findall(r"<([^<>\s]+\.rst)>`_", text))
+    assert linked >= set(LINKED) - {"README.rst"}
+    assert {str(path.relative_to(ROOT)) for path in (ROOT / "hvdscale").rglob("*.rst")} < linked
+    assert len(text.splitlines()) <= 160 and re.search(r"\.\. image:: ", text)
+
+
+@pytest.mark.parametrize("path", LINKED)
+def test_every_command_says_how_long_it_takes(path):
+    assert not [each.command for each in guides.typed(path)
+                if not re.match(TIME, each.time) and not each.command.startswith("export ")]
+
+
+@pytest.mark.parametrize("path", ["README.rst", "hvdscale/workloads/README.rst"])
+def test_the_example_of_an_own_job_is_short(path):
+    assert len(guides.block(path, "python").splitlines()) <= 40
+
+
+def test_the_guide_to_the_log_lists_the_columns_of_the_schema():
+    sections = re.split(r"^``/(\w+)``\n~+\n", guides.read("hvdscale/log/README.rst"), flags=re.M)[1:]
+    listed = {table: re.findall(r"^``([^`]+)`` +(int|float|text|status) (?: *(\w+))?  +(.+(?:\n {30,}.+)*)", text, re.M)
+              for table, text in zip(sections[::2], sections[1::2])}
+    assert set(listed) == set(KNOWN)
+    for table, columns in KNOWN.items():
+        found = {name: (kind, unit or "1", " ".join(meaning.split())) for name, kind, unit, meaning in listed[table]
+                 if "<" not in name}
+        assert found == {name: (column.type, column.unit, column.meaning) for name, column in columns.items()}
