@@ -183,7 +183,7 @@ def test_ids_are_unique_and_every_reference_finds_one(page):
 
 def test_names_are_escaped(page):
     assert SCRIPT not in page and "alert('" not in without_scripts(page)
-    assert "&lt;script&gt;alert(&#x27;&amp;&#x27;)" in page and "&lt;is&gt; not HDF5" in page
+    assert "&lt;script&gt;alert(&#39;&amp;&#39;)" in page and "&lt;is&gt; not HDF5" in page
     texts = re.findall(r'<script type="application/json">(.*?)</script>', page)
     assert len(texts) == 2 and "<" not in "".join(texts)
     assert json.loads(texts[0])["trials"]["logs"] == [f'{SCRIPT}".h5']

@@ -14,7 +14,7 @@ from hvdscale.report import studies as studies_module
 from hvdscale.report.document import as_json
 from hvdscale.report.findings import MOST
 from hvdscale.report.make import on_screen, read
-from hvdscale.report.page.html import _detail
+from hvdscale.report.page.html import as_html
 from hvdscale.report.studies import Asked, are_searched
 from hvdscale.target import Target
 from tests.single.made_archives import write_big_log
@@ -81,7 +81,7 @@ def test_a_penalty_is_tested_for_under_every_budget_that_is_asked_for(swept):
 def test_tables_in_detail_are_in_the_files_alone(swept):
     [(_, [page])] = swept.pages
     detail = next(table for table in page.details if table.name.startswith("budget-trials"))
-    assert detail.title not in words(swept) and f"<summary>{detail.title}</summary>" in _detail(detail, "here")
+    assert detail.title not in words(swept) and f"<summary>{detail.title}</summary>" in as_html(swept)
     [section] = json.loads(json.dumps(as_json(swept), allow_nan=False))["workloads"][0]["sections"]
     assert detail.name in [table["name"] for table in section["tables"]]
 

@@ -16,7 +16,7 @@ from ...log.schema import Status
 from ..drawing import shade
 from ..figures import crowded_said
 from ..plan.figures import EAGER
-from ..plan.words import CROWDED, ROLES, picks_said
+from ..plan.words import CROWDED, ROLES, cautions, verdict
 from ..tables import POLLUX, SHALLUE, keys_of
 
 MOST_DOTS = 20_000      # trials in the scatter of one page; of more, each so-many-th beside those that ever lead
@@ -139,13 +139,13 @@ def _plans(explored):
     if not known:
         return None
     counts = sorted({option.workers for plan in known for option in plan.options})
-    return {"workers": counts, "said": [_picks(plan) for plan in explored.plans],
+    return {"workers": counts, "said": [_said(plan) for plan in explored.plans],
             "options": [_options(plan, counts) for plan in explored.plans],
             "roles": [_roles(plan, counts) for plan in explored.plans]}
 
 
-def _picks(plan):
-    return [] if plan is None else list(picks_said(plan))
+def _said(plan):
+    return [*verdict(plan), *cautions(plan)] if plan and plan.eligible else []
 
 
 def _options(plan, counts):

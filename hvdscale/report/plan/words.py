@@ -56,9 +56,11 @@ def picks_said(plan):
 
 
 def verdict(plan) -> tuple[str, ...]:
-    """In at most three sentences the fastest, the cheapest, and where the gain ends; for a plan of two counts or more.
+    """In at most three sentences the fastest, the cheapest, and where the gain ends, of a plan with something eligible.
     """
     fastest, cheapest = plan.fastest, plan.cheapest
+    if len(plan.eligible) == 1:
+        return (f"Known at one worker count only: {_option_said(plan, fastest)}.",)
     if fastest is cheapest:
         more = [f"No gain beyond {counted(fastest.workers, 'worker')}: more take longer."] * any(
             option.workers > fastest.workers for option in plan.eligible)
