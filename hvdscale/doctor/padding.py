@@ -20,7 +20,7 @@ from ..plan.shards import Pass, Visits, group_bounds
 from ..update.precision import PARAMETERS
 from ..workload import bound_loss, measured
 from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding
-from .probe_step import Sample, outputs, passing
+from .probe_step import Sample, calls_of, passing
 
 NAME = "padding"
 MEASURED = 16               # examples of an evaluated split, whose batches are looked at
@@ -124,7 +124,7 @@ def _first_layer(sample: Sample, model: nn.Module, case: Case) -> str:
     """The first layer whose output changes where the examples themselves are, in words; empty: none is seen to."""
     if case.split != "train":
         return ""
-    for name, module, (short, long) in outputs(sample, model, [(Pass(0, case.examples), b) for b in case.batches]):
+    for name, module, _, (short, long) in calls_of(sample, model, [(Pass(0, case.examples), b) for b in case.batches]):
         if short.ndim == long.ndim and short.is_floating_point() and not any(
                 torch.allclose(cut, short, rtol=sample.limit, atol=sample.limit * float(short.abs().max()))
                 for cut in _cuts(long, short.shape)):

@@ -26,6 +26,8 @@ OWN_GENERATOR = ("loss or model draws from a generator of its own, without a see
                  "state from one pass to the next")
 KEYED = ("draw from torch's, numpy's or Python's global generator, which hvdscale keys by seed, step and ghost group, "
          "or use hvdscale.modules.Dropout; keep what must be kept in buffers")
+KEYED_BY_GROUP = ("draw from torch's global generator with group_by_group=always, so that each ghost group has its own "
+                  "random numbers at any worker count")
 WHOLE_BATCH = "statistics are taken over whatever a worker has at once (batch statistics per local batch)"
 A_SUM = "the loss is a mean where a sum is asked for, so that it counts once for each pass, however few its examples"
 RETURN_SUM = "return losses.sum(), len(losses): the sum over the examples (or tokens), and how many they are"
@@ -158,6 +160,9 @@ def _named(layer: Difference) -> str:
 
 
 def _of_layer(layer: Difference) -> tuple[str, str]:
+    if layer.in_input:
+        return ("the code before that layer, such as the loss, draws random numbers for the batch as a whole, or joins "
+                "its examples: the layer's input differs already"), KEYED_BY_GROUP
     kind, of_torch = type(layer.module).__name__, is_batch_norm(layer.module)
     if of_torch or "norm" in kind.lower():
         return WHOLE_BATCH, (f"in place of {kind} use hvdscale.modules.BatchNorm (convert(model) puts it in for "

@@ -36,11 +36,13 @@ CLOSE, NARROW_CLOSE = 1e-9, 1e-4        # how far apart two sums of the same val
 
 
 class Difference(NamedTuple):
-    """Where two computations part: a layer's name, its kind, and how far at most relative to the largest value."""
+    """Where two computations part: a layer's name, its kind, the largest difference relative to the largest value, and
+    whether the layer's input differed already."""
 
     layer: str
     module: nn.Module
     by: float
+    in_input: bool
 
 
 @dataclass(frozen=True)
@@ -183,11 +185,21 @@ def distance(values: Tensor, reference: Tensor) -> float:
     return 0.0 if apart == 0 else apart / norm if norm and np.isfinite(apart) else float("inf")
 
 
-def outputs(sample: Sample, model: nn.Module, parts: Sequence) -> list[tuple[str, nn.Module, list[Tensor]]]:
-    """What the modules give, in the order in which they end, a tensor for each part; the loss last, per part."""
-    found: list[list[tuple[str, nn.Module, Tensor]]] = []
-    hooks = [module.register_forward_hook(lambda m, _, out, name=name: found[-1].append((name, m, _first(out))))
-             for name, module in model.named_modules()]
+class Call(NamedTuple):
+    """A module's first input and first output, a tensor for each part."""
+
+    name: str
+    module: nn.Module
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+
+def calls_of(sample: Sample, model: nn.Module, parts: Sequence) -> list[Call]:
+    """The calls of the model's modules, in the order in which they end."""
+    found: list[list[tuple[str, nn.Module, Tensor, Tensor]]] = []
+    hooks = [module.register_forward_hook(
+        lambda m, given, out, name=name: found[-1].append((name, m, _first(given), _first(out))))
+        for name, module in model.named_modules()]
     loss = bound_loss(sample.job.workload, sample.plan.label_smoothing)
     try:
         with passing(sample, model, sample.plan) as enter:
@@ -198,8 +210,8 @@ def outputs(sample: Sample, model: nn.Module, parts: Sequence) -> list[tuple[str
     finally:
         for hook in hooks:
             hook.remove()
-    return [(calls[0][0], calls[0][1], [out for _, _, out in calls]) for calls in zip(*found)
-            if len({name for name, _, _ in calls}) == 1]
+    return [Call(*calls[0][:2], [call[2] for call in calls], [call[3] for call in calls]) for calls in zip(*found)
+            if len({call[0] for call in calls}) == 1]
 
 
 def _first(out) -> Tensor:
@@ -209,20 +221,27 @@ def _first(out) -> Tensor:
 
 
 def first_difference(sample: Sample, model: nn.Module, parts: Sequence, others: Sequence) -> Difference | None:
-    """The first module whose rows are not the same in the passes ``others`` as in ``parts``; None: none is seen to be.
+    """The first module whose rows are not the same in the passes ``others`` as in ``parts``; None: none is found.
 
     Modules whose outputs do not have an example a row, or are padded to another length, are not compared.
     """
-    for (name, module, ours), (_, _, theirs) in zip(outputs(sample, model, parts), outputs(sample, model, others)):
-        if {o.shape[1:] for o in ours} != {o.shape[1:] for o in theirs} or any(o.ndim == 0 for o in ours + theirs):
-            continue
-        ours, theirs = torch.cat(ours), torch.cat(theirs)
-        if len(ours) != len(theirs) or not ours.is_floating_point():
-            continue
-        by = ((ours - theirs).abs().max() / ours.abs().max().clamp(min=1e-30)).item() if ours.numel() else 0.0
-        if not by <= sample.limit:
-            return Difference(name or "the model itself", module, by)
+    for call, other in zip(calls_of(sample, model, parts), calls_of(sample, model, others)):
+        by = _apart(call.outputs, other.outputs)
+        if by is not None and not by <= sample.limit:
+            of_input = _apart(call.inputs, other.inputs)
+            return Difference(call.name or "the model itself", call.module, by,
+                              of_input is not None and not of_input <= sample.limit)
     return None
+
+
+def _apart(ours: list[Tensor], theirs: list[Tensor]) -> float | None:
+    """The largest difference over the largest value; None where rows cannot be compared."""
+    if {o.shape[1:] for o in ours} != {o.shape[1:] for o in theirs} or any(o.ndim == 0 for o in ours + theirs):
+        return None
+    one, other = torch.cat(ours), torch.cat(theirs)
+    if len(one) != len(other) or not one.is_floating_point():
+        return None
+    return ((one - other).abs().max() / one.abs().max().clamp(min=1e-30)).item() if one.numel() else 0.0
 
 
 def cuts(examples: int) -> list[int]:

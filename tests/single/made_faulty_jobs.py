@@ -141,6 +141,14 @@ class Unseeded(Job):
         return super().loss(model, Batch(batch.inputs + torch.from_numpy(pattern).to(batch.inputs), batch.labels))
 
 
+class NoiseForTheBatch(Job):
+    """The loss adds noise to all images, from a generator of its own under one seed."""
+
+    def loss(self, model, batch):
+        noise = torch.rand(batch.inputs.shape, generator=torch.Generator().manual_seed(7))
+        return super().loss(model, Batch(batch.inputs + noise.to(batch.inputs), batch.labels))
+
+
 class ByGlobalGenerator(Job):
     """The loss adds noise from torch's own generator, which is keyed: sound."""
 
@@ -458,6 +466,7 @@ drawn = {f"{part}_by_{seed}": Drawn(part, seed) for part in ("load", "build", "r
 globals().update(drawn)
 mean_loss_with_noise = MeanLossWithNoise()
 unseeded, by_second, by_global_generator = Unseeded(), BySecond(), ByGlobalGenerator()
+noise_for_the_batch = NoiseForTheBatch()
 padding_in_gru, packed = Padding("by_gru"), Padding("by_gru", heeds=True)
 padding_in_attention, masked_attention = Padding("by_attention"), Padding("by_attention", heeds=True)
 padding_in_mean, masked_mean = Padding("by_mean"), Padding("by_mean", heeds=True)

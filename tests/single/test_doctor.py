@@ -77,6 +77,8 @@ def test_a_sound_job_passes_every_check(name, layer):
     ("own_generator", {}, "gradients", "the mean gradient of", "generator of its own"),
     ("mean_loss_with_noise", {}, "losses", "the loss of the whole batch", "a mean where a sum is asked for"),
     ("unseeded", {}, "random numbers", "their gradients", "without a seed"),
+    ("noise_for_the_batch", {}, "losses", "the loss of the whole batch", "loss, draws random numbers .* as a whole"),
+    ("noise_for_the_batch", {}, "gradients", "the mean gradient of", "loss, draws random numbers .* as a whole"),
     ("unseeded", {}, "losses", "the loss of the whole batch", "without a seed"),
     ("by_second", {}, "random numbers", "their gradients", "seeded by the time"),
     ("padding_in_gru", {}, "padding", r"the loss is .*; it enters in gru \(GRU\)", "how far a batch is padded"),
