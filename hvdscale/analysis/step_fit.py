@@ -1,10 +1,10 @@
-"""Fits of the laws of a step's time to timings.
+"""Fits of the laws of step time to timings.
 
-Timings seldom tell all parameters of a law apart: weak scaling says nothing of a against b e, one node nothing of h'
-and v', and few worker counts little of h against v. So all have wide priors on a logarithmic scale, and the uncertainty
-is carried by draws: each is the least-squares fit to times disturbed by their own spread and to prior means disturbed
-by theirs (randomize-then-optimize, Bardsley et al. 2014). What the timings settle agrees in all draws; what they do not
-varies as widely as the prior, and so do the predictions that depend on it.
+Timings rarely identify all parameters of a law. Weak scaling cannot separate a from b e, a single node says nothing
+about h' and v', and few worker counts hardly separate h from v. So all parameters have wide priors on a logarithmic
+scale, and draws represent the uncertainty. Each draw is the least-squares fit to times perturbed by their own spread
+and to prior means perturbed by theirs (randomize-then-optimize, Bardsley et al. 2014). Parameters that the timings
+determine agree in all draws. The others vary as widely as the prior, and so do predictions that depend on them.
 """
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from scipy.special import expit, fdtri
 
 from .step_laws import BETWEEN, FULL, NAMES, PARTIAL, WITHIN, Law, Parameters
 
-SHARE = (0.0, 2.5)              # of a logit: a half, from 0.7 % to 99.3 %
-TERM = (np.log(0.1), 2.5)       # in passes: a tenth, from 1/1,300 to 13
-STARTS = (0.0, np.log(10), np.log(100))     # of the terms, from their prior means
-OVERLAP = (0.0, 2.5)            # of the logit of 1 / p: 2, from 1.007 to 135
-REFUTED_AT = 0.01               # chance of refuting a law that holds
+# priors: mean and standard deviation
+SHARE = (0.0, 2.5)              # logit of the fixed share of a pass: a half, from 0.7 % to 99.3 %
+TERM = (np.log(0.1), 2.5)       # log of a term, relative to a pass: a tenth, from 1/1,300 to 13
+OVERLAP = (0.0, 2.5)            # logit of 1 / p: p = 2, from 1.007 to 135
+STARTS = (0.0, np.log(10), np.log(100))     # offsets of the terms from their prior means
+REFUTED_AT = 0.01               # probability of refuting a law that holds
 
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """What all laws are fitted to: the logarithms of the timings, and how far they may be off.
+    """The data for all laws: the logarithms of the timings and their standard deviations, arrays of shape (timings,).
 
     between  h' and v' where they are given
     freedom  degrees of freedom of the deviation
@@ -42,25 +43,28 @@ class Observed:
     between: tuple[float, float] | None
 
     @property
-    def setting(self):
+    def setting(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The arguments of Law.seconds after the parameters."""
         return self.workers, self.per_node, self.examples, self.passes
 
     @cached_property
     def timed(self) -> dict[tuple[str, str], int]:
-        """The links that were timed, with the most members that shared them."""
+        """The parameters of links that were timed, with the most members that shared them."""
         counts = {WITHIN: int(np.minimum(self.workers, self.per_node).max()),
                   BETWEEN: 1 if self.between else int(np.ceil(self.workers / self.per_node).max())}
         return {names: count for names, count in counts.items() if count > 1}
 
 
 class Problem:
-    """The least-squares problem of one law. Its unknowns, each with a normal prior, are at the median local batch the
-    logarithm of a pass and the fixed part's share of it (logit), so that what times settle and what they may not are
-    apart; for each kind of link that was timed the logarithms of what hops and bytes take at the most workers; and of
-    a law with overlap the logit of 1 / p.
+    """The least-squares problem of one law. Each unknown has a normal prior:
+
+    - at the median local batch, the logarithm of the seconds of a pass, which times determine, and the logit of the
+      fixed part's share of it, which they may not;
+    - for each kind of link that was timed, the logarithms of the seconds for hops and for bytes at the most workers;
+    - for a law with partial overlap, the logit of 1 / p.
     """
 
-    def __init__(self, law: Law, observed: Observed):
+    def __init__(self, law: Law, observed: Observed) -> None:
         self.law, self.observed, self.deviation = law, observed, observed.deviation
         self.examples = float(np.exp(np.median(np.log(observed.examples))))
         pass_log = float(np.median(observed.logs - np.log(observed.passes)))
@@ -69,30 +73,29 @@ class Problem:
         priors = [(pass_log, 3.0), SHARE, *[(pass_log + TERM[0], TERM[1])] * len(self.terms)]
         self.centre, self.width = np.array([*priors, *[OVERLAP] * (law.overlap == PARTIAL)]).T
 
-    def natural(self, unknowns) -> Parameters:
-        """Parameters of unknowns of shape (..., unknowns), each of shape (..., 1)."""
+    def natural(self, unknowns: np.ndarray) -> Parameters:
+        """The parameters for unknowns of shape (..., unknowns); each has shape (..., 1)."""
         column = [unknowns[..., at, None] for at in range(unknowns.shape[-1])]
         one_pass, share = np.exp(column[0]), expit(column[1])
         values = {"fixed": one_pass * share, "example": one_pass * (1 - share) / self.examples,
                   "overlap": 1 / expit(column[-1]) if self.law.overlap == PARTIAL else
                   np.full_like(one_pass, np.inf if self.law.overlap == FULL else 1.0)}
         values |= {name: np.exp(log) / factor for (name, factor), log in zip(self.terms, column[2:])}
-        given = self.observed.between
-        for names in (BETWEEN, WITHIN) if given else ():
-            if names not in self.observed.timed:
-                values |= {name: np.full_like(one_pass, seconds) for name, seconds in zip(names, given)}
+        for names in (BETWEEN, WITHIN):
+            if self.observed.between and names not in self.observed.timed:
+                values |= {name: np.full_like(one_pass, seconds) for name, seconds in zip(names, self.observed.between)}
         return Parameters(**{name: values.get(name, np.zeros_like(one_pass)) for name in NAMES})
 
-    def model(self, unknowns):
-        """Logarithms of the law's times, shape (..., timings)."""
+    def model(self, unknowns: np.ndarray) -> np.ndarray:
+        """Logarithms of the times under the law, shape (..., timings)."""
         return np.log(self.law.seconds(self.natural(unknowns), *self.observed.setting))
 
-    def residuals(self, unknowns, logs, centre):
-        """Over their deviations: of the times, then of the prior; shape (..., timings + unknowns)."""
+    def residuals(self, unknowns: np.ndarray, logs: np.ndarray, centre: np.ndarray) -> np.ndarray:
+        """Standardized residuals: of the times, then of the prior; shape (..., timings + unknowns)."""
         return np.concatenate([(self.model(unknowns) - logs) / self.deviation, (unknowns - centre) / self.width], -1)
 
-    def slopes(self, unknowns):
-        """Of the residuals, by each unknown: shape (..., timings + unknowns, unknowns)."""
+    def slopes(self, unknowns: np.ndarray) -> np.ndarray:
+        """The Jacobian of the residuals: shape (..., timings + unknowns, unknowns)."""
         size = unknowns.shape[-1]
         moved = self.model(unknowns[..., None, :] + 1e-5 * np.eye(size))
         times = (moved - self.model(unknowns)[..., None, :]) / 1e-5 / self.deviation
@@ -100,8 +103,9 @@ class Problem:
         return np.concatenate([np.swapaxes(times, -1, -2), prior], -2)
 
     @cached_property
-    def best(self):
-        """The unknowns that fit best. An allreduce that a pass hides has no slope, so longer ones are starts too."""
+    def best(self) -> np.ndarray:
+        """The unknowns that fit best. An allreduce hidden behind a pass has no slope, so longer ones are tried as
+        starting points too."""
         args = self.observed.logs, self.centre
         is_term = np.zeros(len(self.centre))
         is_term[2:2 + len(self.terms)] = 1
@@ -111,39 +115,42 @@ class Problem:
         return min(found, key=lambda unknowns: np.sum(self.residuals(unknowns, *args) ** 2))
 
     @cached_property
-    def misses(self):
-        """Logarithm of the law's times over the timings, at the best fit."""
+    def misses(self) -> np.ndarray:
+        """Logarithm of times under the law over measured times, at the best fit."""
         return self.model(self.best) - self.observed.logs
 
     @cached_property
-    def misfit(self):
-        """The sum of squares of what the best fit misses, over the deviations as observed."""
+    def misfit(self) -> float:
+        """The sum of squares of ``misses`` over the observed standard deviations."""
         return float(np.sum((self.misses / self.observed.deviation) ** 2))
 
     @cached_property
-    def freedom(self):
-        """The degrees of freedom that the best fit leaves of the timings."""
+    def freedom(self) -> float:
+        """The residual degrees of freedom of the timings at the best fit."""
         slopes = self.slopes(self.best)
         times = slopes[:len(self.observed.logs)]
         return len(times) - float(np.trace(times @ np.linalg.pinv(slopes.T @ slopes) @ times.T))
 
     @property
-    def inflation(self):
-        """How many times the variance is that of the deviations as observed, where the law misses by more."""
+    def inflation(self) -> float:
+        """The factor on the observed variance where the law misses by more than that; at least 1."""
         return max(1.0, self.misfit / self.freedom) if self.freedom >= 1 else 1.0
 
     def worse(self, best: Problem) -> bool:
-        """Whether this law fits worse than the best one by more than the spread of the times makes likely (F test)."""
+        """Whether this law fits significantly worse than the best one (F test)."""
         freedom = max(1.0, self.freedom)
         allowed = freedom * fdtri(freedom, self.observed.freedom, 1 - REFUTED_AT)
         return self.misfit - best.misfit > best.inflation * allowed
 
-    def disturbed(self, draws, random, inflation=1.0, most=60) -> Parameters:
-        """Parameters that fit best to disturbed times and priors, each of shape (draws,): what leastsq would find for
-        each, by the same method (Levenberg-Marquardt) over all at once; the times' variance is inflated."""
+    def draw(self, draws: int, random: np.random.Generator, inflation: float = 1.0, most: int = 60) -> Parameters:
+        """The parameters that fit perturbed times and priors best, each of shape (draws,).
+
+        The same as leastsq per draw, by the same method (Levenberg-Marquardt) for all at once. The variance of the
+        times is multiplied by ``inflation``.
+        """
         self.deviation = self.observed.deviation * np.sqrt(inflation)
         start, freedom = self.best, self.observed.freedom
-        # Student's t, to the 98 % that hold for one degree of freedom
+        # Student's t, limited to the central 98 % at one degree of freedom
         scale = np.minimum(np.sqrt(freedom / random.chisquare(freedom, (draws, 1))), 40.0)
         logs = self.observed.logs + scale * self.deviation * random.standard_normal((draws, len(self.observed.logs)))
         centre = self.centre + self.width * random.standard_normal((draws, len(start)))

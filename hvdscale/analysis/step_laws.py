@@ -17,9 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+_Count = Any        # a number or an array
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +52,8 @@ class Law:
     """
 
     name: str
-    hops: Callable[[np.ndarray], np.ndarray]
-    volumes: Callable[[np.ndarray], np.ndarray]
+    hops: Callable[[_Count], _Count]
+    volumes: Callable[[_Count], _Count]
     overlap: str = NONE
 
     def seconds(self, parameters: Parameters, workers: ArrayLike, per_node: ArrayLike, examples: ArrayLike,
@@ -76,11 +79,11 @@ class Law:
         return self.name if self.overlap == NONE else f"{self.name} with {self.overlap} overlap"
 
 
-def _twice_others(count: np.ndarray) -> np.ndarray:
+def _twice_others(count: _Count) -> _Count:
     return 2 * (count - 1)
 
 
-def _share_of_others(count: np.ndarray) -> np.ndarray:
+def _share_of_others(count: _Count) -> _Count:
     return 2 * (count - 1) / count
 
 

@@ -1,15 +1,15 @@
-"""How long a step takes: as measured, and by a model at worker counts and local batches that were not measured.
+"""The time of a step: as measured, or by a model at worker counts and local batches that were not measured.
 
-Several laws (step_laws) are fitted to the timings (step_fit). Those that the timings refute, by an F test against the
-law that fits best, are left out. The draws of a prediction are of the others in turn, and its interval is the hull of
-theirs.
+Several laws (step_laws) are fitted to the timings (step_fit). Laws that the timings refute, by an F test against the
+law that fits best, are dropped. The draws of a prediction alternate between the remaining laws, and its interval is the
+hull of theirs.
 
-Beyond four times the most workers that were timed, or sixteen times where the times are known to 2 % or the network is
-given, these laws are no guide, as others that these timings do not refute may hold there: the step time is open above.
+The laws are used up to four times the most workers that were timed, or sixteen times where the times are known to 2 %
+or the network is given. Beyond that, laws that these timings do not refute may differ: the step time is open above.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,15 +21,16 @@ from .intervals import Spread, geometric_mean, pooled
 from .step_fit import Observed, Problem
 from .step_laws import LAWS, NAMES, RING, Law, Parameters
 from .steps import Cell, known, samples_of
+from .trials import Trial
 
 DRAWS = 400
 ASSUMED_DEVIATION = 0.05    # of the logarithm of a step time, where nothing was timed twice
-ASSUMED_FREEDOM = 2         # of it
-SURE_WITHIN = 0.02          # deviation of the times up to which the laws reach FAR, not NEAR, times the workers timed
-NEAR, FAR = 4, 16
-MODEL_DEVIATION = 0.01      # beside the spread of the times: no model is better
-TOLD_APART = 10             # a parameter is told by the logs where its interval spans less than this factor,
-OVERLAP_TOLD = 3            # and the overlap where it spans less than this one
+ASSUMED_FREEDOM = 2         # its degrees of freedom
+SURE_WITHIN = 0.02          # standard deviation of the times up to which the reach is FAR rather than NEAR
+NEAR, FAR = 4, 16           # reach of the laws, in multiples of the most workers timed
+MODEL_DEVIATION = 0.01      # of any model, on top of the spread of the times
+DETERMINED = 10             # a parameter is determined where its interval spans less than this factor,
+OVERLAP_DETERMINED = 3      # and the overlap where it spans less than this one
 # how a value is known, from best to worst
 MEASURED, INTERPOLATED, EXTRAPOLATED, BOUNDED = "measured", "interpolated", "extrapolated", "bound"
 MARKS = (MEASURED, INTERPOLATED, EXTRAPOLATED, BOUNDED)
@@ -37,10 +38,10 @@ MARKS = (MEASURED, INTERPOLATED, EXTRAPOLATED, BOUNDED)
 
 @dataclass(frozen=True, eq=False)
 class Timing:
-    """The step times of one way of running: a worker count, its nodes, a global batch and its passes."""
+    """The step times of one configuration: a worker count, its nodes, a global batch and its passes."""
 
     workers: int
-    per_node: int               # workers on a node, at most
+    per_node: int               # most workers on a node
     global_batch: int
     passes: int
     seconds: np.ndarray         # (runs,): each run's mean step
@@ -48,34 +49,36 @@ class Timing:
     trials: tuple[tuple[str, int], ...]
 
     @property
-    def nodes(self):
+    def nodes(self) -> int:
+        """The number of nodes."""
         return -(-self.workers // self.per_node)
 
     @property
-    def examples(self):
-        """Of a worker in one pass; a mean where the shares are uneven."""
+    def examples(self) -> float:
+        """Examples per worker in one pass; a mean where the shares are uneven."""
         return self.global_batch / self.workers / self.passes
 
     @property
-    def value(self):
+    def value(self) -> float:
+        """The geometric mean over the runs."""
         return float(geometric_mean(self.seconds))
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What must agree for step times to be compared."""
+    """What step times must have in common to be comparable."""
 
     device: str
     threads: int
     precision: str
-    compression: str            # of what is reduced; "" or none
+    compression: str            # of the gradients in the allreduce; "": none
 
     @property
-    def gradient_bytes(self):
-        """Of one parameter, in the allreduce."""
+    def gradient_bytes(self) -> int:
+        """Bytes per parameter in the allreduce."""
         return 2 if self.compression == "fp16" else 8 if self.precision == "fp64" else 4
 
-    def __str__(self):
+    def __str__(self) -> str:
         threads = f", {self.threads} thread{'s' * (self.threads != 1)} a worker" if self.threads else ""
         rest = [self.precision, f"{self.compression} compression" if self.compression else ""]
         return ", ".join(filter(None, [(self.device or "an unnamed device") + threads, *rest]))
@@ -83,32 +86,32 @@ class Machine:
 
 @dataclass(frozen=True, eq=False)
 class Timings:
-    """The timings of a workload on one machine, by workers and batch, and what was left out of them."""
+    """The timings of a workload on one machine, by workers and batch, and what was left out."""
 
     found: tuple[Timing, ...]
     machine: Machine | None
-    others: tuple[Machine, ...]         # whose times are left out
-    crowded: tuple[Timing, ...]         # left out: see timings_of
+    others: tuple[Machine, ...]         # left out
+    crowded: tuple[Timing, ...]         # left out, see timings_of
 
     @property
-    def per_node(self):
-        """The most workers that a node held."""
+    def per_node(self) -> int:
+        """The most workers on a node."""
         return max((one.per_node for one in self.found), default=1)
 
     @property
-    def most_local(self):
-        """The most examples that a worker passed through the model at once."""
+    def most_local(self) -> int:
+        """The most examples of a worker in one pass."""
         return max((int(np.ceil(one.examples)) for one in self.found + self.crowded), default=0)
 
     @cached_property
     def spread(self) -> Spread:
-        """Of the logarithms of the times of one way of running, pooled over all."""
+        """The spread of the logarithms of the times of one configuration, pooled over all."""
         return pooled([one.seconds for one in self.found])
 
 
 @dataclass(frozen=True)
 class Links:
-    """The network between nodes as the user knows it, and how many parameters the model has."""
+    """The network between nodes as specified by the user, and the number of model parameters."""
 
     bytes_per_second: float
     latency_seconds: float
@@ -121,23 +124,23 @@ class Links:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds a step: a value, draws of it, and how it is known. Of a BOUNDED one they leave out links, which would add
-    to each."""
+    """Seconds per step: a value, draws of it, and how it is known. A BOUNDED one leaves out unknown links, whose time
+    would add to it."""
 
     value: float
     draws: np.ndarray
     mark: str
-    laws: int = 1           # that the draws are of, in turn
+    laws: int = 1           # number of laws that the draws alternate between
     open: bool = False      # beyond the reach of the laws: no upper end
 
 
-def timings_of(trials) -> Timings:
-    """The timings among a workload's trials that ran to an end or were stopped by their search.
+def timings_of(trials: Iterable[Trial]) -> Timings:
+    """The timings of a workload's trials that completed or were pruned.
 
-    Of several machines the one with the most worker counts, then the most trials. Hosts with more workers than cores
-    are left out while two worker counts or more remain: their times would not be those of another machine.
+    Of several machines, the one with the most worker counts, then the most trials. Hosts with more workers than cores
+    are left out if at least two worker counts remain, as their times do not transfer to another machine.
     """
-    by_machine: dict[Machine, list] = {}
+    by_machine: dict[Machine, list[Trial]] = {}
     for trial in trials:
         ended = trial.status == Status.COMPLETE or trial.pruned
         if ended and 0 < trial.examples_per_second < np.inf:
@@ -153,16 +156,16 @@ def timings_of(trials) -> Timings:
     return Timings(free, machine, tuple(other for other in by_machine if other != machine), crowded)
 
 
-def _machine(trial):
+def _machine(trial: Trial) -> Machine:
     execution, problem = trial.execution, trial.plan.get("problem") or {}
     return Machine(str(execution.get("device") or "").split(":")[0], int(execution.get("threads") or 0),
                    str(problem.get("precision") or ""),
                    str(problem.get("compression") or "").removeprefix("none"))
 
 
-def _by_setting(trials):
-    """Timings of trials, by workers, workers a node, batch and passes."""
-    found: dict[tuple, list] = {}
+def _by_setting(trials: Iterable[Trial]) -> tuple[Timing, ...]:
+    """The timings of trials, by workers, workers per node, batch and passes."""
+    found: dict[tuple[int, int, int, int], list[Trial]] = {}
     for trial in trials:
         execution = trial.execution
         per_node = min(trial.workers, int(execution.get("local_workers") or trial.workers))
@@ -178,7 +181,7 @@ class Fit:
     """A law fitted to timings.
 
     misses      root mean square of log(law / measured) at its best fit
-    parameters  that fit best in each draw, arrays of shape (draws,); None where the timings refute the law
+    parameters  of each draw, arrays of shape (draws,); None where the timings refute the law
     """
 
     law: Law
@@ -186,19 +189,20 @@ class Fit:
     parameters: Parameters | None
 
     @property
-    def refuted(self):
+    def refuted(self) -> bool:
+        """Whether the timings refute the law."""
         return self.parameters is None
 
 
 @dataclass(frozen=True, eq=False)
 class StepModel:
-    """The laws fitted to timings, and what the timings leave unknown.
+    """The laws fitted to timings, and which links the timings leave unknown.
 
     fits             of each law, the best first
     within, between  whether the links within a node, and between nodes, were measured or given
     given            whether those between nodes were given
-    settings         how many ways of running they were fitted to
-    reach            up to how many times the workers that were timed the laws are a guide
+    settings         number of configurations in the fit
+    reach            the laws are used up to this multiple of the most workers timed
     """
 
     fits: tuple[Fit, ...]
@@ -211,51 +215,56 @@ class StepModel:
 
     @property
     def fitting(self) -> tuple[Fit, ...]:
-        """The laws that the timings do not refute."""
+        """The laws that the timings do not refute, with their parameters."""
         return tuple(fit for fit in self.fits if not fit.refuted)
 
     @property
-    def misses(self):
+    def misses(self) -> float:
         """Root mean square of log(model / measured) of the law that fits best."""
         return self.fitting[0].misses
 
-    def seconds(self, workers, per_node, examples, passes=1) -> np.ndarray:
-        """Draws of t, of the laws that fit in turn."""
-        return np.stack([fit.law.seconds(fit.parameters, workers, per_node, examples, passes)
-                         for fit in self.fitting], -1).ravel()[:self.draws]
+    def seconds(self, workers: int, per_node: int, examples: float, passes: int = 1) -> np.ndarray:
+        """Draws of t, alternating between the laws that fit."""
+        return np.stack([law.seconds(parameters, workers, per_node, examples, passes)
+                         for law, parameters in self._laws], -1).ravel()[:self.draws]
 
-    def interval(self, name, confidence):
+    @property
+    def _laws(self) -> list[tuple[Law, Parameters]]:
+        return [(fit.law, fit.parameters) for fit in self.fits if fit.parameters is not None]
+
+    def interval(self, name: str, confidence: float) -> tuple[float, float, float]:
         """(median, low, high) of a parameter over the draws of the laws that fit."""
-        values = np.sort(np.concatenate([getattr(fit.parameters, name) for fit in self.fitting]))
+        values = np.sort(np.concatenate([getattr(parameters, name) for _, parameters in self._laws]))
         tail = (1 - confidence) / 2
-        return tuple(float(values[round(level * (len(values) - 1))]) for level in (0.5, tail, 1 - tail))
+        median, low, high = (float(values[round(level * (len(values) - 1))]) for level in (0.5, tail, 1 - tail))
+        return median, low, high
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters that it has: those of links only where they are known, and of an overlap with them."""
+        """The parameters in use: those of links, and an overlap with them, only where links are known."""
         return tuple(name for name in NAMES if any(getattr(fit.parameters, name).any() for fit in self.fitting)
                      and (name != "overlap" or self.within or self.between))
 
-    def is_given(self, name, confidence):
+    def is_given(self, name: str, confidence: float) -> bool:
         """Whether the user gave a parameter."""
         _, low, high = self.interval(name, confidence)
         return self.given and low == high
 
-    def is_told(self, name, confidence):
-        """Whether the timings or the user tell a parameter: if not, its draws are nearly those of the prior."""
+    def is_determined(self, name: str, confidence: float) -> bool:
+        """Whether the timings or the user determine a parameter; if not, its draws are close to the prior's."""
         _, low, high = self.interval(name, confidence)
-        return high < (OVERLAP_TOLD if name == "overlap" else TOLD_APART) * low
+        return high < (OVERLAP_DETERMINED if name == "overlap" else DETERMINED) * low
 
-    def knows(self, workers, per_node):
+    def knows(self, workers: int, per_node: int) -> bool:
         """Whether all links that these workers need are known."""
         return (self.within or min(workers, per_node) == 1) and (self.between or workers <= per_node)
 
 
 def fit_steps(timings: Sequence[Timing], between: tuple[float, float] | None = None, spread: Spread | None = None,
-              draws=DRAWS, seed=0) -> StepModel:
+              draws: int = DRAWS, seed: int = 0) -> StepModel:
     """The model of these timings; the same seed gives the same draws.
 
-    between  h' and v' where they are given; where no links within a node were timed they stand for h and v as well
+    between  h' and v' where they are given; also used for h and v where no links within a node were timed
     spread   of the logarithms of single runs' times; by default pooled over the timings
     """
     spread = pooled([one.seconds for one in timings]) if spread is None else spread
@@ -266,62 +275,63 @@ def fit_steps(timings: Sequence[Timing], between: tuple[float, float] | None = N
     fitting = [one for one in problems if not one.worse(best)]
     random, share = np.random.default_rng([seed, 1]), -(-draws // len(fitting))
     fits = [Fit(one.law, float(np.sqrt(np.mean(one.misses ** 2))),
-                one.disturbed(share, random, best.inflation) if one in fitting else None) for one in problems]
+                one.draw(share, random, best.inflation) if one in fitting else None) for one in problems]
     given = between is not None
     within = given or max(min(one.workers, one.per_node) for one in timings) > 1
     between_known = given or max(one.nodes for one in timings) > 1
-    sure = spread.freedom and np.median(observed.deviation) * np.sqrt(best.inflation) <= SURE_WITHIN
+    deviation = np.median(observed.deviation) * np.sqrt(best.inflation)
+    sure = spread.freedom > 0 and deviation <= SURE_WITHIN
     return StepModel(tuple(fits), within, between_known, given, len(timings), draws, FAR if given or sure else NEAR)
 
 
-def _observed(timings, between, spread):
+def _observed(timings: Sequence[Timing], between: tuple[float, float] | None, spread: Spread) -> Observed:
     deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
-    return Observed(*(np.array([getattr(one, name) for one in timings], float)
-                      for name in ("workers", "per_node", "examples", "passes")),
-                    np.log([one.value for one in timings]),
+    workers, per_node, examples, passes = (np.array([getattr(one, name) for one in timings], float)
+                                           for name in ("workers", "per_node", "examples", "passes"))
+    return Observed(workers, per_node, examples, passes, np.log([one.value for one in timings]),
                     np.hypot(deviation / np.sqrt([len(one.seconds) for one in timings]), MODEL_DEVIATION),
                     spread.freedom or ASSUMED_FREEDOM, between)
 
 
 @dataclass(frozen=True, eq=False)
 class StepTimes:
-    """Step times at any worker count: measured where they were, else by the model."""
+    """Step times at any worker count: measured where possible, else by the model."""
 
     timings: Timings
     model: StepModel
     seed: int = 0
-    cells: tuple[Cell, ...] = ()        # of one worker count each: their runs tell what their way of running took
+    cells: tuple[Cell, ...] = ()        # of one worker count each: their runs replace the timings of theirs
 
     @classmethod
-    def of(cls, timings: Timings, links: Links | None = None, draws=DRAWS, seed=0) -> StepTimes:
-        """Fits the model; timings hold at least one."""
-        between = links.seconds(timings.machine) if links else None
+    def of(cls, timings: Timings, links: Links | None = None, draws: int = DRAWS, seed: int = 0) -> StepTimes:
+        """The model fitted to at least one timing."""
+        between = links.seconds(timings.machine) if links and timings.machine else None
         return cls(timings, fit_steps(timings.found, between, timings.spread, draws, seed), seed)
 
-    def of_cells(self, cells) -> StepTimes:
-        """Measured times as those of cells held against a target; the model stays that of all runs."""
+    def of_cells(self, cells: Iterable[Cell]) -> StepTimes:
+        """The same model, with measured times taken from these cells."""
         return replace(self, cells=tuple(cells))
 
     @cached_property
-    def _by_setting(self):
-        found: dict[tuple, list[Timing]] = {}
+    def _by_setting(self) -> dict[tuple[int, int, int, int], list[Timing]]:
+        found: dict[tuple[int, int, int, int], list[Timing]] = {}
         for one in self.timings.found:
             found.setdefault((one.workers, one.nodes, one.global_batch, one.passes), []).append(one)
         return found
 
     @cached_property
-    def _cells(self):
+    def _cells(self) -> dict[tuple[int, int], Cell]:
         return {(cell.workers[0], cell.global_batch): cell for cell in self.cells}
 
     @cached_property
-    def _ranges(self):
+    def _ranges(self) -> list[tuple[float, float]]:
         values = zip(*((one.workers, one.per_node, one.nodes, one.examples) for one in self.timings.found))
         return [(min(ends), max(ends)) for ends in values]
 
-    def measured(self, workers, per_node, global_batch, passes) -> Timing | None:
-        """The timing of this way of running, on as many nodes, of the most alike layout; None where there is none.
+    def measured(self, workers: int, per_node: int, global_batch: int, passes: int) -> Timing | None:
+        """The timing of this configuration, with the most similar layout on as many nodes; None where there is none.
 
-        Where a cell has runs of this way, it is their step, as a report states it (Cell.step_seconds).
+        Where a cell has runs of this configuration, it is their step time, as in a report (Cell.step_seconds).
         """
         found = self._by_setting.get((workers, -(-workers // per_node), global_batch, passes))
         if not found:
@@ -329,17 +339,17 @@ class StepTimes:
         timing = min(found, key=lambda one: abs(one.per_node - min(workers, per_node)))
         cell = self._cells.get((workers, global_batch))
         runs = tuple(run for run in cell.runs if run.trial.key in timing.trials) if cell else ()
-        speeds = known(samples_of(runs).examples_per_second) if runs else runs
+        speeds = known(samples_of(runs).examples_per_second)
         return replace(timing, seconds=global_batch / speeds, trials=tuple(run.trial.key for run in runs)
                        ) if len(speeds) else timing
 
-    def cell_of(self, timing) -> Cell | None:
-        """The cell whose runs are all of this timing's way of running; None where there is none."""
+    def cell_of(self, timing: Timing) -> Cell | None:
+        """The cell whose runs are all of this timing's configuration; None where there is none."""
         cell = self._cells.get((timing.workers, timing.global_batch))
         return cell if cell and tuple(run.trial.key for run in cell.runs) == timing.trials else None
 
-    def at(self, workers, per_node, global_batch, passes=1) -> StepTime:
-        """Seconds a step of ``workers``, ``per_node`` of them on a node."""
+    def at(self, workers: int, per_node: int, global_batch: int, passes: int = 1) -> StepTime:
+        """Seconds per step of ``workers``, ``per_node`` of them on a node."""
         timing = self.measured(workers, per_node, global_batch, passes)
         if timing is not None:
             return StepTime(timing.value, timing.value * np.exp(self._deviation(timing)), MEASURED)
@@ -354,14 +364,14 @@ class StepTimes:
         return StepTime(float(np.median(draws)), draws, mark, len(self.model.fitting),
                         mark != BOUNDED and self._is_far(workers, per_node))
 
-    def _is_far(self, workers, per_node):
-        """Whether it is beyond the reach of the laws, by workers or where the links were timed by members of a link."""
+    def _is_far(self, workers: int, per_node: int) -> bool:
+        """Whether it is beyond the reach of the laws: in workers and, unless links are given, in members per link."""
         own = workers, min(workers, per_node), -(-workers // per_node)
-        held = zip(own[:1] if self.model.given else own, self._ranges)
-        return any(value > self.model.reach * most for value, (_, most) in held)
+        limits = zip(own[:1] if self.model.given else own, self._ranges)
+        return any(value > self.model.reach * most for value, (_, most) in limits)
 
-    def _deviation(self, timing):
-        """Draws of the error of the logarithm of a timing."""
+    def _deviation(self, timing: Timing) -> np.ndarray:
+        """Draws of the error of a timing's logarithm."""
         random = np.random.default_rng([self.seed, 2, timing.workers, timing.per_node, timing.global_batch,
                                         timing.passes])
         spread, size = self.timings.spread, self.model.draws
@@ -372,6 +382,6 @@ class StepTimes:
         return random.permutation(deviates)
 
 
-def levels(draws):
-    """Evenly spread probabilities, so that draws made of them have the median and the spread that they should."""
+def levels(draws: int) -> np.ndarray:
+    """Evenly spaced probabilities, so that draws made from them have exactly the intended median and spread."""
     return (np.arange(draws) + 0.5) / draws

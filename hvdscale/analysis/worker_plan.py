@@ -1,38 +1,44 @@
-"""How many workers to take: time and cost to a target at worker counts that were run, and at those that were not.
+"""How many workers to use: time and cost to a target at worker counts that were run, and at others.
 
-    T = S(B) t(W, B)        seconds to target: steps to target (steps_curve), times seconds a step (step_time)
-    C = nodes T price       nodes are paid whole: nodes = ceil(W / workers a node)
+    T = S(B) t(W, B)        seconds to target: steps to target (steps_curve) times seconds per step (step_time)
+    C = nodes T price       whole nodes are paid for: nodes = ceil(W / workers per node)
 
-At each worker count the batch is the one with the least T among those that it can run (_best_of). The knee is the
-worker count with the least cost x time: there the efficiency over the time is largest (Eager, Zahorjan and Lazowska
-1989). Past it a percent less time costs more than a percent.
+At each worker count the batch is the one with the least T among those that fit (_best_of). The knee is the worker count
+with the least cost x time, where efficiency over time is largest (Eager, Zahorjan and Lazowska 1989). Past it, saving
+one percent of the time costs more than one percent.
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from ..target import Target
 from .intervals import CONFIDENCE
 from .noise import NoiseScale
+from .report_data import Group, Section
 from .step_time import BOUNDED, EXTRAPOLATED, MEASURED, Links, StepTime, StepTimes, timings_of
 from .steps_curve import (ORDER, PREDICTED, Steps, StepsCurve, StepsPoint, log_variance, noise_draws, points_of,
                           quantiles, steps_curve)
+from .steps import Cell
+from .trials import Workload
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user wants to know.
+    """What to plan for.
 
-    workers          counts to hold against each other
-    price            of a node-hour; 1 where none was given: costs are then node-hours
-    per_node         workers on a node; None: each worker is paid for itself, and they lie as in the logs
-    deadline         seconds; budget in the price's currency
-    local_batch      examples a worker and pass, or global_batch; with neither the best batch at each worker count
+    workers          counts to compare
+    price            of a node-hour; None: 1, so that costs are node-hours
+    per_node         workers per node; None: each worker is paid separately, and laid out as in the logs
+    deadline         in seconds;  budget  in the price's currency
+    local_batch      examples per worker and pass, or global_batch; with neither, the best batch at each worker count
     max_local_batch  that fits a worker's memory; None: the largest in the logs
-    accumulate       whether several passes may make one step
-    knee             how many percent more cost a percent of time is worth
+    accumulate       whether a step may take several passes
+    knee             percent of cost that one percent of time is worth
     """
 
     workers: tuple[int, ...]
@@ -50,7 +56,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Value:
-    """A number with the ends of its interval: the hull over laws of quantiles of its draws."""
+    """A number with the ends of its interval: the hull, over laws, of quantiles of its draws."""
 
     value: float
     low: float
@@ -67,33 +73,33 @@ class Option:
     passes: int                     # k
     steps: Steps
     step_time: StepTime
-    seconds: Value                  # T; in units of the first option's where the plan is relative
+    seconds: Value                  # T; relative to the first option's where the plan is relative
     cost: Value                     # likewise
-    seconds_draws: np.ndarray       # inf: a seed that does not meet the target
+    seconds_draws: np.ndarray       # inf: the target is not met
     cost_draws: np.ndarray
     statistical_efficiency: Value   # (S0 B0) / (S B), 0: the first option
     system_efficiency: Value        # (x / x0) / (W / W0)
-    extrapolated_share: float       # of the variance of log T: what comes of leaving what was run
+    extrapolated_share: float       # of the variance of log T: the part due to extrapolation
     trials: tuple[tuple[str, int], ...]
 
     @property
-    def local_batch(self):
+    def local_batch(self) -> int:
         """The most examples of a worker in one pass."""
         return -(-self.global_batch // (self.workers * self.passes))
 
     @property
-    def mark(self):
-        """How the time to target is known: as the worse known of S and t."""
+    def mark(self) -> str:
+        """How the time to target is known: the worse of S and t."""
         return max(self.steps.mark, self.step_time.mark, key=ORDER.index)
 
     @property
-    def bounded(self):
-        """Whether its time is a lower bound only: the lower end of its interval without links that were not timed."""
+    def bounded(self) -> bool:
+        """Whether its time is only a lower bound: the lower end of its interval, without links that were not timed."""
         return self.step_time.mark == BOUNDED
 
     @property
-    def out_of_reach(self):
-        """Whether it has too many workers for the laws of the step time: its time has no upper end."""
+    def out_of_reach(self) -> bool:
+        """Whether it is beyond the reach of the step-time laws: its time has no upper end."""
         return self.step_time.open
 
 
@@ -102,136 +108,135 @@ NO_TIMES, NO_STEPS, NOT_MET, AT_ONCE = "no step times", "no steps", "not met", "
 
 @dataclass(frozen=True, eq=False)
 class NoPlan:
-    """A workload and target that cannot be planned for: NO_TIMES, NO_STEPS, AT_ONCE (met before the first step) or
-    NOT_MET, with the best value that any evaluation of the target's metric came to (NaN: none)."""
+    """A workload and target without a plan: NO_TIMES, NO_STEPS, AT_ONCE (met before the first step) or NOT_MET, with
+    the best value of the target's metric at any evaluation (NaN: none)."""
 
-    workload: object
-    target: object
+    workload: Workload | None
+    target: Target | None
     why: str
     best: float = np.nan
 
 
 @dataclass(frozen=True, eq=False)
 class WorkerPlan:
-    """The options by worker count, and which to take; one that is a lower bound only, or whose steps or step time
-    are open, is never taken."""
+    """The options by worker count, and which to choose: never one that is only a lower bound, or whose steps or step
+    time are open."""
 
-    workload: object
-    target: object                          # None: there is none, as for steps that the user gave
+    workload: Workload | None
+    target: Target | None                   # None: no target, as for steps given by the user
     request: Request
     curve: StepsCurve
     times: StepTimes
     options: tuple[Option, ...]
     left_out: tuple[tuple[int, str], ...]   # worker counts without an option, and why
-    noise: NoiseScale | None = None         # that stands for B_crit
+    noise: NoiseScale | None = None         # the prediction of B_crit
 
     @property
-    def relative(self):
-        """Whether times and costs are in units of the first option's."""
+    def relative(self) -> bool:
+        """Whether times and costs are relative to the first option's."""
         return self.curve.relative
 
     @property
     def eligible(self) -> tuple[Option, ...]:
-        """The options that may be recommended."""
+        """The options that can be recommended."""
         return tuple(option for option in self.options
                      if not (option.bounded or option.out_of_reach or option.steps.open))
 
     @property
-    def uses_model(self):
-        """Whether a step time of an option that may be recommended is not as measured."""
+    def uses_model(self) -> bool:
+        """Whether an option that can be recommended has a step time that was not measured."""
         return any(option.step_time.mark != MEASURED for option in self.eligible)
 
-    def is_crowded(self, option) -> bool:
+    def is_crowded(self, option: Option) -> bool:
         """Whether its step time was measured on hosts with fewer cores than workers."""
-        way = option.workers, option.global_batch, option.passes
+        own = option.workers, option.global_batch, option.passes
         return any(one.crowded for one in self.times.timings.found
-                   if (one.workers, one.global_batch, one.passes) == way)
+                   if (one.workers, one.global_batch, one.passes) == own)
 
     @property
     def fastest(self) -> Option | None:
-        """The least time to target."""
+        """The option with the least time to target."""
         return min(self.eligible, key=lambda option: (option.seconds.value, option.cost.value), default=None)
 
     @property
     def cheapest(self) -> Option | None:
-        """The least cost."""
+        """The option with the least cost."""
         return min(self.eligible, key=lambda option: (option.cost.value, option.seconds.value), default=None)
 
     @property
     def knee(self) -> Option | None:
-        """The least cost x time ** knee."""
+        """The option with the least cost x time ** knee."""
         weight = self.request.knee
         return min(self.eligible, key=lambda option: np.log(option.cost.value) + weight * np.log(option.seconds.value),
                    default=None)
 
     @cached_property
     def front(self) -> tuple[Option, ...]:
-        """The options that no other beats in time and cost, from the cheapest to the fastest (Pareto)."""
-        found = []
+        """The Pareto front in time and cost, from the cheapest to the fastest."""
+        found: list[Option] = []
         for option in sorted(self.eligible, key=lambda option: (option.seconds.value, option.cost.value)):
             if not found or option.cost.value < found[-1].cost.value:
                 found.append(option)
         return tuple(reversed(found))
 
-    def chance_of(self, option, weight) -> float:
+    def chance_of(self, option: Option, weight: float) -> float:
         """Share of the draws in which an option has the least cost x time ** weight; inf: the least time."""
-        seconds, cost = (np.array([getattr(one, name) for one in self.eligible]) for name in DRAWN)
+        seconds = np.array([one.seconds_draws for one in self.eligible])
+        cost = np.array([one.cost_draws for one in self.eligible])
         score = seconds if np.isinf(weight) else np.log(cost) + (weight * np.log(seconds) if weight else 0.0)
         known = np.isfinite(score).any(0)
         return float(np.mean((score[:, known].argmin(0) == self.eligible.index(option)))) if known.any() else 0.0
 
-    def within(self, chance=0.5) -> tuple[Option, ...]:
-        """The options that stay within deadline and budget in at least this share of the draws."""
+    def within(self, chance: float = 0.5) -> tuple[Option, ...]:
+        """The options that meet deadline and budget in at least this share of the draws."""
         return tuple(option for option in self.eligible if self.chance_within(option) >= chance)
 
-    def chance_within(self, option) -> float:
-        """Share of the draws in which an option stays within deadline and budget."""
+    def chance_within(self, option: Option) -> float:
+        """Share of the draws in which an option meets deadline and budget."""
         request = self.request
-        most = [np.inf if limit is None else limit for limit in (request.deadline, request.budget)]
-        return float(np.mean(np.logical_and(*(getattr(option, name) <= limit for name, limit in zip(DRAWN, most)))))
+        deadline, budget = (np.inf if limit is None else limit for limit in (request.deadline, request.budget))
+        return float(np.mean((option.seconds_draws <= deadline) & (option.cost_draws <= budget)))
 
-    def assumed(self, *options) -> tuple[str, ...]:
-        """Why chances of these options, or of all that may be recommended, are assumed rather than measured: of MODEL,
-        ONE_RUN and PREDICTED those that hold; none where they are measured."""
+    def assumed(self, *options: Option) -> tuple[str, ...]:
+        """Why chances of these options, by default of all that can be recommended, are assumed rather than measured:
+        those of MODEL, ONE_RUN and PREDICTED that apply; none where they are measured."""
         options, points = options or self.eligible, self.curve.met
         modelled = any(option.step_time.mark != MEASURED for option in options)
-        reasons = {MODEL: modelled and 2 * len(self.told) < len(self.times.model.names),
+        reasons = {MODEL: modelled and 2 * len(self.determined) < len(self.times.model.names),
                    ONE_RUN: any(point.steps.runs < 2 and point.trials for point in points),
                    PREDICTED: any(option.steps.mark == PREDICTED for option in options)}
         return tuple(reason for reason, holds in reasons.items() if holds)
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """The parameters of the step-time model that the logs or the user tell."""
+    def determined(self) -> tuple[str, ...]:
+        """The parameters of the step-time model that the logs or the user determine."""
         model = self.times.model
-        return tuple(name for name in model.names if model.is_told(name, self.request.confidence))
+        return tuple(name for name in model.names if model.is_determined(name, self.request.confidence))
 
     @property
     def surest(self) -> float:
-        """The largest chance that can be stated: the draws are made to hold the intervals, and beyond their ends are of
-        a shape that nothing was measured of; nor can n draws tell a chance from one above 1 - 3 / n."""
+        """The largest chance that can be claimed. Draws reproduce the intervals, but nothing was measured about their
+        shape beyond the ends; and n draws cannot distinguish chances above 1 - 3 / n."""
         return min(self.request.confidence, 1 - 3 / self.curve.draws)
 
-    def under(self, **changes) -> WorkerPlan:
+    def under(self, **changes: Any) -> WorkerPlan:
         """The same logs under another request."""
         return plan_of(self.curve, self.times, replace(self.request, **changes), self.workload, self.target, self.noise)
 
 
-DRAWN = ("seconds_draws", "cost_draws")
 LIKELY = 0.75
 MODEL, ONE_RUN = "model", "one run"     # why a chance is assumed: few parameters told; steps of one run
 
 
-def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload=None, target=None,
-            noise=None) -> WorkerPlan:
-    """The plan of a steps curve and step times. The times do not depend on the target: for several targets they are
-    made once, and each has a curve of its own.
+def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: Workload | None = None,
+            target: Target | None = None, noise: NoiseScale | None = None) -> WorkerPlan:
+    """The plan from a steps curve and step times. Several targets share the step times.
 
-    workload  see analysis.trials; bounds the batch by its training examples where they are known
+    workload  limits the batch to its number of training examples, where known
     """
     drafts, left_out = [], []
     for workers in sorted(set(request.workers)):
-        batches, why = _batches(workers, curve, times, request, getattr(workload, "train_examples", 0))
+        batches, why = _batches(workers, curve, times, request, workload.train_examples if workload else 0)
         found = [_Draft(workers, *batch, curve, times, request) for batch in batches]
         found = [draft for draft in found if np.isfinite(draft.value)]
         if found:
@@ -242,36 +247,37 @@ def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload=None
     return WorkerPlan(workload, target, request, curve, times, options, tuple(left_out), noise)
 
 
-def _best_of(drafts):
-    """The one with the least time; at a batch beyond those that met, where steps are a guess, only if a share LIKELY of
-    the draws is for it, and where steps are open only if there is no other or it is no choice anyway."""
+def _best_of(drafts: Sequence[_Draft]) -> _Draft:
+    """The draft with the least time. A batch beyond those that met, with extrapolated steps, is chosen only if it is
+    faster in a share LIKELY of the draws; one with open steps only if there is no other, or if it is only a bound."""
     inside, beyond, open_above = (
         min((draft for draft in drafts if (draft.steps.beyond, draft.steps.open and not draft.bounded) == side),
             key=lambda draft: (draft.value, draft.passes), default=None)
         for side in ((False, False), (True, False), (True, True)))
     if inside and beyond:
         return beyond if np.mean(beyond.draws < inside.draws) >= LIKELY else inside
-    return inside or beyond or open_above
+    return next(draft for draft in (inside, beyond, open_above) if draft)
 
 
-def plans_of(group, request: Request, *, links: Links | None = None, given: StepsPoint | None = None,
-             noise_scale: float | None = None, steps=points_of) -> tuple[WorkerPlan | NoPlan, ...]:
-    """A plan for each target of a workload; where it has none, one that predicts.
+def plans_of(group: Group, request: Request, *, links: Links | None = None, given: StepsPoint | None = None,
+             noise_scale: float | None = None,
+             steps: Callable[[Section], tuple[tuple[StepsPoint, ...], np.ndarray | None]] = points_of
+             ) -> tuple[WorkerPlan | NoPlan, ...]:
+    """A plan for each target of a workload; one predicted plan where it has no target.
 
-    group        report_data.Group
-    links        the network between nodes, where the user knows it
-    given        steps to target at one batch, where no run was held against a target
-    noise_scale  in examples, in place of the logs' own
-    steps        (StepsPoints, draws of their fit or None) of a section with a target
+    links        the network between nodes, if given
+    given        steps to target at one batch, if no run was measured against a target
+    noise_scale  in examples, instead of the logs' own
+    steps        gives the StepsPoints of a section with a target, and the draws of their fit or None
     """
     timings = timings_of(group.trials)
-    about = [section for section in group.sections if section.target] or [None]
+    about = [section for section in group.sections if section.target]
     if not timings.found:
-        return tuple(NoPlan(group.workload, section and section.target, NO_TIMES) for section in about)
+        return tuple(NoPlan(group.workload, target, NO_TIMES) for target in [one.target for one in about] or [None])
     times = StepTimes.of(timings, links)
     noise = NoiseScale(noise_scale, np.nan, np.nan, np.nan, np.nan, 0, 0, 0) if noise_scale else _noise_of(group)
     basis = _Basis(group.workload, times, request, noise)
-    if about == [None]:
+    if not about:
         cells = [cell for section in group.sections for cell in section.cells]
         return basis.plan(None, (given,) if given else (), None, cells),
     return tuple(basis.plan(section.target, *steps(section), section.cells, _best(section)) for section in about)
@@ -279,15 +285,16 @@ def plans_of(group, request: Request, *, links: Links | None = None, given: Step
 
 @dataclass(frozen=True, eq=False)
 class _Basis:
-    """What plans for several targets share."""
+    """What the plans for several targets share."""
 
-    workload: object
+    workload: Workload
     times: StepTimes
     request: Request
     noise: NoiseScale | None
 
-    def plan(self, target, points, fit, cells, best=np.nan) -> WorkerPlan | NoPlan:
-        """The plan for a target's steps, with the measured times of cells; target None: there is none."""
+    def plan(self, target: Target | None, points: Sequence[StepsPoint], fit: np.ndarray | None, cells: Iterable[Cell],
+             best: float = np.nan) -> WorkerPlan | NoPlan:
+        """The plan for a target's steps, with the measured times of cells; None: no target."""
         if target and not any(point.steps.met for point in points):
             return NoPlan(self.workload, target, NOT_MET, best)
         if any(point.steps.value == 0 for point in points):
@@ -300,23 +307,27 @@ class _Basis:
         return plan_of(curve, self.times.of_cells(cells), self.request, self.workload, target, noise)
 
 
-def _noise_of(group):
-    """The noise scale at the largest batch that has one; None where none is finite."""
+def _noise_of(group: Group) -> NoiseScale | None:
+    """The noise scale at the largest batch with a finite one; None without."""
     found = [(cell.global_batch, noise.whole.steps, noise.whole) for section in group.sections
              for cell, noise in section.noise if 0 < noise.whole.noise_scale < np.inf]
     return max(found, key=lambda one: one[:2])[2] if found else None
 
 
-def _best(section):
-    """The best value of the target's metric in any evaluation of a section."""
-    values = np.concatenate([trial.metrics[section.target.column] for trial in section.trials
-                             if section.target.column in trial.metrics] or [np.empty(0)])
+def _best(section: Section) -> float:
+    """The best value of the target's metric at any evaluation of a section; NaN: none."""
+    target = section.target
+    if target is None:
+        return np.nan
+    values = np.concatenate([np.empty(0), *(trial.metrics[target.column] for trial in section.trials
+                                            if target.column in trial.metrics)])
     values = values[np.isfinite(values)]
-    return float((np.min if section.target.minimizes else np.max)(values)) if len(values) else np.nan
+    return float(values.min() if target.minimizes else values.max()) if len(values) else np.nan
 
 
-def _batches(workers, curve, times, request, train_examples):
-    """(global batch, passes) that a worker count can run, and why there are none."""
+def _batches(workers: int, curve: StepsCurve, times: StepTimes, request: Request, train_examples: int
+             ) -> tuple[list[tuple[int, int]], str]:
+    """(the (global batch, passes) that a worker count can run, why there are none)."""
     most_local = request.local_batch or request.max_local_batch or times.timings.most_local
     run = {(one.global_batch, one.passes) for one in times.timings.found if one.workers == workers}
     if request.global_batch:
@@ -344,9 +355,10 @@ def _batches(workers, curve, times, request, train_examples):
 
 
 class _Draft:
-    """An option before it is held against the first one."""
+    """An option before it is compared with the first one."""
 
-    def __init__(self, workers, batch, passes, curve, times, request):
+    def __init__(self, workers: int, batch: int, passes: int, curve: StepsCurve, times: StepTimes, request: Request
+                 ) -> None:
         self.workers, self.batch, self.passes, self.confidence = workers, batch, passes, request.confidence
         layout = request.per_node or times.timings.per_node
         self.nodes = -(-workers // (request.per_node or 1))
@@ -359,10 +371,10 @@ class _Draft:
         self.cell = times.cell_of(timing) if timing else None
         self.bounded = self.step_time.mark == BOUNDED
         if self.bounded:
-            self.step_time = replace(self.step_time, value=hull(self.step_time.draws, self.confidence,
-                                                                self.step_time.laws)[0])
+            low, _ = hull(self.step_time.draws, self.confidence, self.step_time.laws)
+            self.step_time = replace(self.step_time, value=low)
 
-    def option(self, first, relative) -> Option:
+    def option(self, first: _Draft, relative: bool) -> Option:
         """The option; ``first`` is the draft of the smallest worker count."""
         unit, unit_price = (first.value, first.price) if relative else (1.0, 1.0)
         draws = _quotient(self.draws, first.draws) if relative else self.draws
@@ -381,12 +393,12 @@ class _Draft:
         outside = self.steps.extrapolation + own * (self.step_time.mark == EXTRAPOLATED)
         known = variance == 0 or relative and self is first
         share = 1.0 if self.bounded else 0.0 if known else min(1.0, outside / variance)
-        return Option(self.workers, self.nodes, self.batch, self.passes, self.steps, self.step_time, seconds,
-                      Value(*(paid * end for end in (seconds.value, seconds.low, seconds.high))), draws, paid * draws,
-                      statistical, system, share, self.trials)
+        cost = Value(paid * seconds.value, paid * seconds.low, paid * seconds.high)
+        return Option(self.workers, self.nodes, self.batch, self.passes, self.steps, self.step_time, seconds, cost,
+                      draws, paid * draws, statistical, system, share, self.trials)
 
-    def _seconds(self, value, draws, laws):
-        """T with its interval: that of the cell where this is its own time, else quantiles of the draws."""
+    def _seconds(self, value: float, draws: np.ndarray, laws: int) -> Value:
+        """T with its interval: the cell's where this is its time, else quantiles of the draws."""
         if self.bounded:
             low = hull(draws, self.confidence, laws)[0]
             return Value(low, low, np.inf)
@@ -397,24 +409,24 @@ class _Draft:
         return replace(known, high=np.inf) if self.step_time.open else known
 
 
-def _value(value, draws, confidence, laws=1):
+def _value(value: float, draws: np.ndarray, confidence: float, laws: int = 1) -> Value:
     return Value(float(value), *hull(draws, confidence, laws))
 
 
-def hull(draws, confidence, laws):
-    """The ends of an interval that holds the interval of each law; the draws are of this many laws in turn."""
+def hull(draws: np.ndarray, confidence: float, laws: int) -> tuple[float, float]:
+    """The ends of the smallest interval that contains that of each law; the draws alternate between ``laws`` laws."""
     lows, highs = zip(*(quantiles(draws[at::laws], confidence) for at in range(laws)))
     return min(lows), max(highs)
 
 
-def _quotient(above, below):
-    """Of draws; 1 where both are the same ones."""
+def _quotient(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """The quotient of draws; 1 where both are the same array."""
     if above is below:
         return np.ones(len(above))
     with np.errstate(invalid="ignore"):
         found = above / below
-    return np.where(np.isnan(found), np.inf, found)         # neither of them meets
+    return np.where(np.isnan(found), np.inf, found)         # neither meets the target
 
 
-def _ratio(above, below, factor, confidence, laws=1):
+def _ratio(above: Steps | StepTime, below: Steps | StepTime, factor: float, confidence: float, laws: int = 1) -> Value:
     return _value(factor * above.value / below.value, factor * _quotient(above.draws, below.draws), confidence, laws)

@@ -368,7 +368,7 @@ def test_chances_are_assumed_where_few_parameters_are_told_or_steps_are_of_one_r
     pairs = [run(workers, 64 // workers, seed) for workers in (1, 2) for seed in range(2)]
     two = plan(*pairs, workers=(1, 2, 4), global_batch=64, per_node=4)
     assert two.assumed() == two.assumed(two.options[2]) == (MODEL,) and two.assumed(two.options[0]) == ()
-    assert set(two.told) < set(two.times.model.names)
+    assert set(two.determined) < set(two.times.model.names)
     assert plan(run(1), run(2), workers=(1, 2), local_batch=32).assumed() == (ONE_RUN,)
     assert PREDICTED in plan(probe(1), probe(4), workers=(1, 4), local_batch=32).assumed()
 
@@ -469,7 +469,7 @@ def test_a_curve_over_studies_gives_its_points_and_its_fit():
     points = [SimpleNamespace(global_batch=batch, steps=Estimate(steps_at(batch), 1.0, 1e9, 20), best=3, study=study)
               for batch in (64, 256)]
     fit = SimpleNamespace(draws=np.array([[S_MIN * B_CRIT, B_CRIT, 1.0]] * 7))
-    found, drawn = points_of_curve(SimpleNamespace(points=points, regimes=SimpleNamespace(fit=fit)))
+    found, drawn = points_of_curve(SimpleNamespace(searched=points, regimes=SimpleNamespace(fit=fit)))
     assert [point.global_batch for point in found] == [64, 256]
     assert [point.trials for point in found] == [(("sweep.h5", 3),)] * 2
     assert steps_curve(found, drawn).at(1024).value == pytest.approx(steps_at(1024))

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 
-from ...analysis.step_time import EXTRAPOLATED, INTERPOLATED, OVERLAP_TOLD, TOLD_APART
+from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, OVERLAP_DETERMINED
 from ...analysis.worker_plan import LIKELY, WorkerPlan
 from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
 from ..tables import POLLUX, SHALLUE, Cell, Column, Row, Table
@@ -172,8 +172,8 @@ def model_table(plan: WorkerPlan) -> Table:
         "a node and m nodes take (k - 1) c + (c^p + s^p)^(1/p); p = 1: no overlap, a large p: nearly full. Ring: "
         "f(n) = 2 (n - 1) (h + v / n); tree: f(n) = 2 log2(n) h + 2 v (n - 1) / n; linear latency: f(n) = (n - 1) h. "
         "In milliseconds, except p.",
-        f"Told: over all laws that fit, the interval spans less than a factor {TOLD_APART}, of p {OVERLAP_TOLD}. What "
-        "is not told is drawn from wide priors; the plan's intervals hold what hangs on it."))
+        f"Told: over all laws that fit, the interval spans less than a factor {DETERMINED}, of p {OVERLAP_DETERMINED}. "
+        "What is not told is drawn from wide priors; the plan's intervals hold what hangs on it."))
 
 
 def _parameter_row(model, name, confidence):
@@ -181,7 +181,7 @@ def _parameter_row(model, name, confidence):
     words, symbol = MODEL_WORDS[name]
     if name != "overlap":
         ends = tuple(1000 * end for end in ends)
-    given, told = model.is_given(name, confidence), model.is_told(name, confidence)
+    given, told = model.is_given(name, confidence), model.is_determined(name, confidence)
     shown = number(ends[0]) if math.isfinite(ends[0]) else "full"
     return Row((Cell(words), Cell(symbol), Cell(shown, *ends, "" if given else span(*ends[1:])),
                 Cell("given" if given else "yes" if told else "no")), (), ())

@@ -136,7 +136,7 @@ def _assumed_said(plan):
     """Why no chance is given, where none is."""
     reasons = [ASSUMED[reason] if reason != MODEL else
                f"of the {len(plan.times.model.names)} parameters of the step-time model the logs tell "
-               f"{len(plan.told) or 'none'}, the others are taken from wide priors" for reason in plan.assumed()]
+               f"{len(plan.determined) or 'none'}, the others are taken from wide priors" for reason in plan.assumed()]
     return [f"How sure this choice is cannot be told, only assumed: {listed(reasons)}."
             ] if reasons and len(plan.eligible) > 1 else []
 
