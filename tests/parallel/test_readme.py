@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib.image import imread
 
 from tests import guides
 from tests.conftest import DATA, ROOT, command_environment, launcher_command
@@ -136,3 +137,11 @@ def test_the_table_is_what_the_report_prints_of_the_log_beside():
     printed = bash("hvdscale-report tools/readme/mnist.h5", ROOT).splitlines()
     start = printed.index(table[0].removeprefix("    "))
     assert [line.removeprefix("    ") for line in table] == printed[start:start + len(table)]
+
+
+def test_the_figure_is_what_the_report_draws_of_the_log_beside(tmp_path):
+    bash(f"hvdscale-report tools/readme/mnist.h5 --format png --out {tmp_path}/report", ROOT)
+    [drawn] = (tmp_path / "report/figures").glob("*-speedup-weak-32.png")
+    [kept] = re.findall(r"\.\. image:: (\S+)", README)
+    drawn, kept = imread(drawn), imread(ROOT / kept)
+    assert drawn.shape == kept.shape and abs(drawn - kept).mean() < 0.01       # fonts are rendered a little differently
