@@ -38,7 +38,7 @@ class Report(Command):
 @click.argument("logs", nargs=-1, required=True, metavar="LOGS...")
 @click.option("--target", "targets", multiple=True, metavar="TARGET",
               help="Split/metric, a comparison and a number, such as 'val/error<0.01'; may be given several times. "
-                   "Without it each trial is held against the target of its own plan.")
+                   "Without it each trial is compared with the target of its own plan.")
 @click.option("--out", metavar="DIR", help="Write report.html, report.json, tables/ and figures/ there.")
 @click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
               help="What to write, of these.")
@@ -46,14 +46,14 @@ class Report(Command):
               help="Show the best of each metric under budgets, such as '5000 steps, 10 epochs'; in steps, epochs, "
                    "examples or seconds; may be given several times.")
 @click.option("--compare", multiple=True, metavar="NAME",
-              help="Lay curves beside published ones, and say how near they come: shallue2019, mlperf, mccandlish2018.")
+              help="Compare curves with published ones: shallue2019, mlperf, mccandlish2018.")
 @click.option("--paper", metavar="NAME", help="Make every figure of a paper that the logs support: shallue2019.")
 @click.option("--perfect-within", default=str(PERFECT_WITHIN), show_default=True, metavar="SHARE",
               help="A batch scales perfectly if it needs at most this share more examples than the best one.")
 @click.option("--useful-within", default=str(USEFUL_WITHIN), show_default=True, metavar="SHARE",
               help="The maximum useful batch is the smallest that needs at most this share more steps than the fewest.")
 @click.option("--rule", "rules", multiple=True, metavar="RULE", default=tuple(map(str, RULES)), show_default=True,
-              help="Learning-rate rules to hold against the tuned optimum, as lr_rule of hvdscale-train takes them: "
+              help="Learning-rate rules to compare with the tuned optimum, as lr_rule of hvdscale-train takes them: "
                    "linear, sqrt, none or power:0.7; with max_lr_factor behind <=, such as 'linear<=8'; may be "
                    "given several times.")
 @click.option("--rule-within", default=str(TOLERANCE), show_default=True, metavar="SHARE",
@@ -63,11 +63,13 @@ class Report(Command):
                    "Without it N is the smallest number of trials of any batch.")
 @click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
               help="Confidence level of the intervals.")
-@click.option("--skip-broken", is_flag=True, help="Go on without logs that cannot be read; they are named and counted.")
+@click.option("--skip-broken", is_flag=True,
+              help="Continue without logs that cannot be read; they are named and counted.")
 @click.option("--watch", is_flag=True, help="Follow running logs in the terminal, and those that will come in the "
               "directories, without disturbing who writes them; ends when all trials have. Best effort on network file "
-              "systems such as NFS: rows may be seen late there. Other options but --every play no part.")
-@click.option("--every", type=float, default=EVERY, show_default=True, metavar="SECONDS", help="Between two looks.")
+              "systems such as NFS: rows may be seen late there. All options except --every are ignored.")
+@click.option("--every", type=float, default=EVERY, show_default=True, metavar="SECONDS",
+              help="Time between two looks.")
 @version_option
 def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, useful_within, rules, rule_within,
          trials, confidence, skip_broken, watch, every):

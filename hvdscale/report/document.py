@@ -28,7 +28,7 @@ from .file_names import section_name, slug, unique
 from .findings import VERDICT, Finding, finding_of, sentences_of
 from .noise_words import noise_against_table, noise_said
 from .page.interactive import Explorer, explorer_of
-from .plan.words import cautions, verdict
+from .plan.words import cautions, crowded_said, verdict
 from .search import lines
 from .search_tables import tables_of_searches
 from .studies import (About, Asked, View, are_searched, chapters_of, own_targets, paper_targets, tells, view_of,
@@ -40,7 +40,7 @@ PLANNED = ("Costs are in worker-hours. The gain ends at the knee, the worker cou
            "batches and prices.")
 MOST_RULED = 20_000                 # trials, beyond which what learning-rate rules cost is left out
 BEST = "Best measured"
-NO_BUDGETS = "--budget plays no part here: it shows the best trial of a search, and these are repeats of one setting."
+NO_BUDGETS = "--budget is ignored here: it is for searches, and these are repeats of one setting."
 MOST_EVALUATIONS = 5_000_000        # in all logs, beyond which no trial is made of its own
 
 
@@ -393,8 +393,12 @@ def _page(section, about, studies, asked, taken, explore):
         tables = (*tables_of(section), *tables_of_searches(section.searches))
     return Page(section, section.target, _slug(section.workload, section.target, taken), title,
                 *_split((*found, *view.findings), verdict(plan) if plan else ()),
-                (*(cautions(plan) if plan else ()), *words.left_out(section)), (*tables, *view.tables), view.details,
+                (*_cautions(plan), *words.left_out(section)), (*tables, *view.tables), view.details,
                 partial(_figures, view, section), explore, (PLANNED,) * bool(plan) + notes)
+
+
+def _cautions(plan):
+    return (*cautions(plan), *crowded_said(plan.times.timings)) if plan else ()
 
 
 def _of_repeats(section, asked):

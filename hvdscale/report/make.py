@@ -97,7 +97,7 @@ def open_all(paths, skip_broken: bool, opened: ExitStack, tell=quiet) -> tuple[l
             skipped += left_out_of(log)
         except LogError as error:
             if not skip_broken:
-                rest = "\n--skip-broken goes on without logs that cannot be read" if len(names) > 1 else ""
+                rest = "\n--skip-broken continues without logs that cannot be read" if len(names) > 1 else ""
                 raise LogError(f"{error}{rest}") from error
             skipped.append(str(error))
     if not names:
@@ -162,7 +162,7 @@ def on_screen(document: Document):
     for group, pages in document.pages:
         title = _titled(str(group.workload))
         for page in pages:
-            yield from _page_text(page, title)
+            yield from _page_text(page, title + _titled(page.title, "-") * (len(pages) > 1))
             title = ""
         if not pages:
             yield f"{title}No trial tells of a target.\n"
@@ -204,9 +204,9 @@ def _lines(sentences):
     return "\n".join(fill(said, WIDTH, initial_indent="- ", subsequent_indent="  ") for said in sentences) + "\n"
 
 
-def _titled(title):
+def _titled(title, line="="):
     title = fill(title, WIDTH)
-    return f"{title}\n{'=' * min(WIDTH, len(title))}\n"
+    return f"{title}\n{line * min(WIDTH, len(title))}\n"
 
 
 def write(document: Document, out, formats=FORMATS, tell=quiet):

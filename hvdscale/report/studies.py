@@ -48,7 +48,7 @@ class Asked:
 
     budgets       under which the best of the target's metric is shown
     compare       publications that curves are laid beside
-    paper         whose figures are made, as far as the logs bear them
+    paper         whose figures are made, as far as the logs have data for them
     rules         of the learning rate, held against the tuned optimum
     rule_within   the share of steps more than that optimum at which a rule loses
     """

@@ -72,7 +72,7 @@ TOO_WIDE = 10           # ratio of its ends from which on an interval says nothi
 TARGET = "target"           # a column of every CSV
 SHALLUE = "Shallue et al. 2019, arXiv 1811.03600"
 POLLUX = "Qiao et al. 2021, arXiv 2008.12260"
-WORKERS = Column("workers", "workers", "1", "W: workers at the trial's start")
+WORKERS = Column("workers", "workers", "1", "W: workers at the trial's start", short="W")
 BATCH = Column("global_batch", "batch", "examples", "B: examples averaged into one step by all workers")
 MET = Column("met", "met", "1", "seeds that met the target / seeds that ran; COMPLETE trials of the setting that "
              "stands for the cell; below: INFEASIBLE trials of that setting (div.); of a search: feasible trials that "

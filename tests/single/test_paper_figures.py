@@ -8,7 +8,7 @@ import pytest
 from hvdscale.analysis import studies as studies_module
 from hvdscale.analysis.base_rates import both_readings
 from hvdscale.analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MISSED, MOMENTUM, REACHED, STOPPED,
-                                           best_of_trials, best_points, choices, first_feasible, searched, space_of,
+                                           best_of_trials, best_points, choices, first_feasible, many_valued, space_of,
                                            split_by)
 from hvdscale.analysis.budgets import Budget, best_under
 from hvdscale.analysis.curves import curve_of
@@ -449,7 +449,7 @@ def test_a_split_gives_every_trial_to_one_value(nesterov):
 def test_what_was_not_a_choice_within_studies_is_not_split(nesterov):
     scaled = [study(batch, [{"lr": 0.01 * batch, "met": 50}] * 3) for batch in BATCHES]
     assert split_by(scaled, "learning_rate") == {} and choices(scaled) == ()
-    assert searched(scaled) == ()
+    assert many_valued(scaled) == ()
     assert split_by([point.study for point in nesterov.points], "learning_rate") == {}
 
 

@@ -45,8 +45,9 @@ def said(*arguments, code=0):
 
 def test_the_recommendation_comes_first_then_the_table(series):
     text = said(series, "--workers", "1-64", "--local-batch", 32, "--price", 2)
-    assert text.index("Fastest: 32 workers") < text.index("Cheapest:") < text.index("Knee") < text.index("By worker")
-    assert "you pay" in text and "x the speed" in text and "sure to be the fastest" in text
+    assert text.index("Fastest: 32 workers") < text.index("Cheapest:") < text.index("Gain ") < text.index("By worker")
+    assert "x the cost buys" in text and "x the speed" in text and "% sure." in text
+    assert "The gain ends at the knee, the least cost x time." in text
     assert "Costs are in the unit of the price, 2.00 a worker-hour" in text
 
 
@@ -137,7 +138,7 @@ def test_a_choice_that_hangs_on_priors_is_said_to_be_assumed(short, tmp_path):
     text = said(short, "--global-batch", 128, "--workers", "1-64", "--bandwidth", 10, "--latency", 20, "--parameters",
                 "25.6M", "--deadline", "10h", "--per-node", 4, "--out", tmp_path, "--format", "json")
     assert "How sure this choice is cannot be told, only assumed: of the 7 parameters of the step-time model" in text
-    assert "how surely is assumed, not measured" in text and "sure to be" not in text
+    assert "how surely is assumed, not measured" in text and "% sure." not in text
     assert re.search("Step-time laws that fit the timings: .*ring.*tree.* Intervals cover all laws that fit", text)
     [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
     assert "model" in found["chances_assumed"]

@@ -204,7 +204,7 @@ def test_a_log_of_too_many_steps_says_that_their_parts_are_left_out(monkeypatch)
 def test_more_workers_than_cores_are_marked_and_explained():
     [section] = sections(log(*[trial(id=w, workers=w, batch=32 * w, cores=2) for w in (1, 2, 4)]))
     shown = text(section)
-    assert " 4# " in shown and " 2# " not in shown
+    assert "4# " in shown and "2# " not in shown
     assert "# more workers than cores on the host (4 on 2): " in shown
 
 

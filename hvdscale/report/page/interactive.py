@@ -16,7 +16,7 @@ from ...log.schema import Status
 from ..drawing import shade
 from ..figures import crowded_said
 from ..plan.figures import EAGER
-from ..plan.words import CROWDED, ROLES, cautions, verdict
+from ..plan.words import CROWDED, ROLES, picks_said
 from ..tables import POLLUX, SHALLUE, keys_of
 
 MOST_DOTS = 20_000      # trials in the scatter of one page; of more, each so-many-th beside those that ever lead
@@ -145,7 +145,7 @@ def _plans(explored):
 
 
 def _said(plan):
-    return [*verdict(plan), *cautions(plan)] if plan and plan.eligible else []
+    return list(picks_said(plan)) if plan else []
 
 
 def _options(plan, counts):

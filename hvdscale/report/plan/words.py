@@ -31,9 +31,11 @@ def price_said(request) -> str:
     """What costs are in."""
     what = "node-hour" if request.per_node else "worker-hour"
     unit = f"{what}s" if request.price is None else f"the unit of the price, {number(request.price)} a {what}"
+    power = "" if request.knee == 1 else f"^{request.knee:g}"
+    knee = f"The gain ends at the knee, the least cost x time{power}."
     if not request.per_node:
-        return f"Costs are in {unit} (with --per-node, a node-hour)."
-    return f"Costs are in {unit}; a node holds {counted(request.per_node, 'worker')} and is paid whole."
+        return f"Costs are in {unit} (with --per-node, a node-hour). {knee}"
+    return f"Costs are in {unit}; a node holds {counted(request.per_node, 'worker')} and is paid whole. {knee}"
 
 
 def summary(plan: WorkerPlan) -> tuple[str, ...]:
@@ -51,8 +53,7 @@ def picks_said(plan):
             "none of these worker counts can run." if not plan.options else
             "each of these worker counts needs a batch whose steps are open, or links that no log has timed."
             if _opened(plan) else "at each of these worker counts the time to target is known only from below.")]
-    return [*_roles_said(plan), *(_unmet_said(option) for option in _picked(plan) if _lost_seeds(option)),
-            *_assumed_said(plan)]
+    return [*verdict(plan), *cautions(plan)]
 
 
 def verdict(plan) -> tuple[str, ...]:
@@ -71,24 +72,22 @@ def verdict(plan) -> tuple[str, ...]:
 
 def cautions(plan) -> tuple[str, ...]:
     """What speaks against being sure of a verdict."""
-    return (*(_unmet_said(option) for option in _picked(plan) if _lost_seeds(option)), *_assumed_said(plan),
-            *crowded_said(plan.times.timings))
+    return (*(_unmet_said(option) for option in _picked(plan) if _lost_seeds(option)), *_assumed_said(plan))
 
 
 def _choice_said(plan, option, weight):
     sure = "" if plan.assumed() else f"; {chance(plan, plan.chance_of(option, weight))} sure"
-    known = "" if option.mark == MEASURED else f", {option.mark}{_beyond_said(plan, option)}"
-    return (f"{counted(option.workers, 'worker')}, batch {option.global_batch:,}: {_time_said(plan, option)}, "
-            f"{number(option.cost.value)} worker-hours{known}{sure}.")
+    return f"{_option_said(plan, option)}{sure}."
 
 
 def _gain_said(plan):
     """Where the knee is, and what the step beyond it, or else to it, costs and buys."""
     knee, front = plan.knee, plan.front
-    last = knee is max(plan.options, key=lambda option: option.workers)
+    last = knee is max(plan.eligible, key=lambda option: option.workers)
     sure = "" if plan.assumed() else f" ({chance(plan, plan.chance_of(knee, plan.request.knee))} sure)"
-    said = (f"Gain {'lasts to' if last else 'ends at'} {counted(knee.workers, 'worker')}{', the most timed' * last}"
-            f"{sure}")
+    known = "timed" if knee.mark == MEASURED else "known"
+    said = (f"Gain {'lasts to' if last else 'ends at'} {counted(knee.workers, 'worker')}"
+            f"{f', the most {known}' * last}{sure}")
     if knee not in front:
         return f"{said}."
     at = front.index(knee)
@@ -101,21 +100,6 @@ def _gain_said(plan):
 def _picked(plan):
     """The options to take, each once."""
     return list(dict.fromkeys((plan.fastest, plan.cheapest, plan.knee)))
-
-
-def _roles_said(plan):
-    fastest, cheapest, knee = plan.fastest, plan.cheapest, plan.knee
-    if len(plan.eligible) == 1:
-        return [f"Known at one worker count only: {_option_said(plan, fastest)}."]
-    if fastest is cheapest:
-        return [f"Fastest and cheapest: {_option_said(plan, fastest)}"
-                f"{_chance_said(plan, fastest, math.inf, 'the fastest')}."]
-    also = {fastest: ", the fastest", cheapest: ", the cheapest"}.get(knee)
-    knee_said = f"{counted(knee.workers, 'worker')}{also}" if also else _option_said(plan, knee)
-    return [f"Fastest: {_option_said(plan, fastest)}{_chance_said(plan, fastest, math.inf, 'the fastest')}.",
-            f"Cheapest: {_option_said(plan, cheapest)}{_chance_said(plan, cheapest, 0, 'the cheapest')}.",
-            " ".join([f"Knee (least cost x time{_power(plan)}): {knee_said}"
-                      f"{_chance_said(plan, knee, plan.request.knee, 'the knee')}.", *_knee_said(plan)])]
 
 
 def _lost_seeds(option):
@@ -141,14 +125,6 @@ def _assumed_said(plan):
             ] if reasons and len(plan.eligible) > 1 else []
 
 
-def _power(plan):
-    return "" if plan.request.knee == 1 else f"^{plan.request.knee:g}"
-
-
-def _chance_said(plan, option, weight, what):
-    return "" if plan.assumed() else f"; {chance(plan, plan.chance_of(option, weight))} sure to be {what}"
-
-
 def chance(plan, share) -> str:
     """A share of draws as a chance: ``60%``, ``over 95%``; none beyond what the draws can tell."""
     most = plan.surest
@@ -163,11 +139,15 @@ def _floor(share):
 
 
 def _option_said(plan, option):
-    """``32 workers (4 nodes), batch 1,024: 12.3 min (10-15), cost 3.40 (2.8-4.2), extrapolated``."""
-    nodes = f" ({counted(option.nodes, 'node')})" if plan.request.per_node else ""
+    """``32 workers (4 nodes), batch 1,024: 12.3 min (10-15), cost 3.40, extrapolated``."""
+    request = plan.request
+    nodes = f" ({counted(option.nodes, 'node')})" if request.per_node else ""
     known = "" if option.mark == MEASURED else f", {option.mark}{_beyond_said(plan, option)}"
-    return (f"{counted(option.workers, 'worker')}{nodes}, batch {option.global_batch:,}: {_time_said(plan, option)}, "
-            f"cost {number(option.cost.value)}{_ends(option.cost)}{known}")
+    cost = number(option.cost.value)
+    priced = request.price is not None or plan.relative
+    cost = f"cost {cost}" if priced else f"{cost} {'node' if request.per_node else 'worker'}-hours"
+    return f"{counted(option.workers, 'worker')}{nodes}, batch {option.global_batch:,}: {_time_said(plan, option)}, " \
+           f"{cost}{known}"
 
 
 def _beyond_said(plan, option):
@@ -188,21 +168,6 @@ def _time_said(plan, option):
 
 def _ends(value, size=1):
     return in_brackets(value.low / size, value.high / size) if value.high > value.low else ""
-
-
-def _knee_said(plan):
-    """What the steps along the front from the knee on, and to it, cost and buy."""
-    at = plan.front.index(plan.knee) if plan.knee in plan.front else None
-    if at is None:
-        return []
-    pairs = [pair for pair in zip(plan.front, plan.front[1:]) if plan.knee in pair]
-    said = "; ".join(_step_said(*pair) for pair in reversed(pairs))
-    return [f"{capital(said)}."] if said else []
-
-
-def _step_said(few, many):
-    return (f"from {few.workers:,} to {many.workers:,} workers you pay {ratio(many.cost.value / few.cost.value)}x for "
-            f"{ratio(few.seconds.value / many.seconds.value)}x the speed")
 
 
 def _opened(plan):
