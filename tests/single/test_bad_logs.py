@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from hvdscale.cli import compare, log, plan, report
-from hvdscale.cli.compare import REGRESSED
-from hvdscale.errors import LogError
+from hvdscale.errors import ExitCode, LogError
 from hvdscale.log.plan_text import plan_at, read_plan
 from hvdscale.log.schema import Status
 from hvdscale.plan.search_space import discrete
@@ -79,7 +78,7 @@ def failure(command, arguments):
         done = CliRunner().invoke(command, list(map(str, arguments)))
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         return "".join(traceback.format_exception(done.exception))[-3000:]
-    if "Traceback" in done.output or done.exit_code not in (0, 1, 2, REGRESSED):
+    if "Traceback" in done.output or done.exit_code not in (0, 1, 2, ExitCode.REGRESSION):
         return f"exit code {done.exit_code}: {done.output[-500:]}"
     if done.exit_code and not done.output.strip():
         return f"exit code {done.exit_code} without a word"

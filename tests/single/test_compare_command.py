@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from hvdscale.analysis.compare import OK, REGRESSION, UNTOLD, Tolerances, compare_trials
 from hvdscale.analysis.intervals import quotient
 from hvdscale.analysis.trials import read_trials
-from hvdscale.cli.compare import REGRESSED, main
-from hvdscale.errors import UsageError
+from hvdscale.cli.compare import main
+from hvdscale.errors import ExitCode, UsageError
 from hvdscale.log.schema import Status
 from hvdscale.report.compare import comparison_table, detail_table, verdict_line
 from hvdscale.report.tables import as_text
@@ -309,7 +309,7 @@ def logs(tmp_path_factory):
 def test_the_command_ends_with_0_or_with_4_and_says_why_in_its_last_words(logs):
     good, bad = invoke(logs[0], logs[1]), invoke(logs[0], logs[2])
     assert good.exit_code == 0 and good.output.split("\n\n")[-1].startswith("Verdict: ok: 3 tests")
-    assert bad.exit_code == REGRESSED == 4
+    assert bad.exit_code == ExitCode.REGRESSION == 4
     assert bad.output.split("\n\n")[-1].startswith(
         "Verdict: REGRESSION: steps and time to val/error<0.2 at W = 1, B = 32 (1.50 times,")
     assert invoke(logs[0], logs[2], "--tolerance", "60%", "--time-tolerance", "none").exit_code == 0
@@ -343,7 +343,7 @@ def test_the_verdict_names_the_workload_where_there_are_several():
 def test_strict_fails_where_times_are_lacking_but_where_they_are_not_judged(tmp_path):
     path = save(log(*cell([400, 300], seconds_a_step=math.nan)), tmp_path / "timeless.h5")
     done = invoke(path, path, "--strict")
-    assert done.exit_code == REGRESSED and "(not measured)" in done.output
+    assert done.exit_code == ExitCode.REGRESSION and "(not measured)" in done.output
     assert invoke(path, path, "--strict", "--time-tolerance", "none").exit_code == 0
     assert "times are lacking" in " ".join(invoke("--help").output.split())
 
@@ -351,12 +351,12 @@ def test_strict_fails_where_times_are_lacking_but_where_they_are_not_judged(tmp_
 def test_strict_fails_where_it_cannot_be_told(logs):
     close = [logs[0], logs[1], "--tolerance", "0.5%"]
     assert invoke(*close).exit_code == 0 and "no regression is certain; cannot tell" in invoke(*close).output
-    assert invoke(*close, "--strict").exit_code == REGRESSED
+    assert invoke(*close, "--strict").exit_code == ExitCode.REGRESSION
     assert invoke(logs[0], logs[1], "--strict").exit_code == 0
 
 
 def test_every_test_is_written_as_json_or_csv(logs, tmp_path):
-    assert invoke(logs[0], logs[2], "--out", tmp_path / "v.json").exit_code == REGRESSED
+    assert invoke(logs[0], logs[2], "--out", tmp_path / "v.json").exit_code == ExitCode.REGRESSION
     written = json.loads((tmp_path / "v.json").read_text())
     assert written["verdict"] == REGRESSION and written["tolerances"]["steps"] == 0.1
     [test] = [one for one in written["comparisons"][0]["tests"] if one["measure"] == "steps"]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hvdscale.cli import start
-from hvdscale.cli.common import INTERRUPTED
+from hvdscale.errors import ExitCode
 from tests.conftest import ROOT, command_environment, heed_ctrl_c
 from tests.parallel.sweeps import sweep_file
 
@@ -41,7 +41,7 @@ def test_ctrl_c_ends_a_command_quietly_while_it_is_being_imported(command, modul
     assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30) == ("", "")
-    assert process.returncode in (-signal.SIGINT, INTERRUPTED)          # the same to a shell
+    assert process.returncode in (-signal.SIGINT, ExitCode.INTERRUPTED)          # the same to a shell
 
 
 @pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN])
