@@ -243,7 +243,7 @@ def _of_several_worker_counts(restarts: Table) -> np.ndarray:
 
 def _different(*columns: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ...]]]:
     """(index, distinct rows): the distinct rows of text columns, and for each row its index among them."""
-    known: dict = {}
+    known: dict[tuple[str, ...], int] = {}
     at = [known.setdefault(row, len(known)) for row in zip(*(column.tolist() for column in columns))]
     return np.array(at, np.int64), list(known)
 

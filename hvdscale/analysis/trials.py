@@ -87,7 +87,7 @@ class Trial:
         return self.plan.get("sweep") or {}
 
     @cached_property
-    def study(self) -> tuple | None:
+    def study(self) -> tuple[Workload, int, str] | None:
         """Equal for the trials of one metaparameter search, however many it has so far; None: it belongs to none."""
         names = ("study", "space", "objective", "targets", "prune_keep", "seed")
         return self.sweep and (self.workload, self.global_batch,
