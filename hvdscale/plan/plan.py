@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from ..target import Target
-from .schedule import Schedule
+from .schedule import FALLING, Schedule
 from .shards import Pass, Stream, group_bounds, step_passes
 
 # hvdscale.plan.settings says what each key means; here lengths are in steps, whatever unit the user typed
@@ -90,8 +90,8 @@ class Problem:
                 **{name: math.nan if value is None else value for name, value in may_not_apply.items()},
                 "weight_decay": self.weight_decay, "label_smoothing": self.label_smoothing,
                 "warmup_steps": float(self.warmup_steps),
-                "decay_steps": float(self.decay_steps) if self.decay in ("linear", "cosine") else math.nan,
-                "end_lr_factor": self.end_lr_factor if self.decay in ("linear", "cosine") else math.nan}
+                "decay_steps": float(self.decay_steps) if self.decay in FALLING else math.nan,
+                "end_lr_factor": self.end_lr_factor if self.decay in FALLING else math.nan}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+# decays from the peak to end_lr_factor of it: the share of the way that is behind after a share of the steps
+FALLING = {"linear": lambda done: done, "cosine": lambda done: (1 - math.cos(math.pi * done)) / 2}
+DECAYS = ("constant", "step", *FALLING)
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -66,5 +70,4 @@ class Schedule:
             return self.decay_factor ** sum(step >= at for at in self.decay_at)
         start = self.warmup_steps if self.warmup != "none" else 0
         done = min(1.0, (step - start) / max(1, self.decay_steps - start))
-        fallen = done if self.decay == "linear" else (1 - math.cos(math.pi * done)) / 2
-        return 1.0 + (self.end_lr_factor - 1.0) * fallen
+        return 1.0 + (self.end_lr_factor - 1.0) * FALLING[self.decay](done)

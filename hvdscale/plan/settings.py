@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ..errors import UsageError
+from .schedule import DECAYS, FALLING
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -77,17 +78,16 @@ class Settings:
         None, "learning rate at the start of warmup, as a fraction of the peak; default: the base learning rate",
         least=0)
     decay: str = _key(
-        "constant", "after the warmup: constant, linear, step or cosine",
-        choices=("constant", "linear", "step", "cosine"))
+        "constant", f"after the warmup: {', '.join(DECAYS[:-1])} or {DECAYS[-1]}", choices=DECAYS)
     decay_epochs: float | None = _key(
-        None, "end of linear or cosine decay, in epochs from the start; default: the budget", above=0)
+        None, f"end of {' or '.join(FALLING)} decay, in epochs from the start; default: the budget", above=0)
     decay_steps: int | None = _key(None, "the same in steps", least=1)
     decay_at_epochs: list | None = _key(
         None, "epochs of step decay, such as [30, 60, 80]")
     decay_at_steps: list | None = _key(None, "the same in steps")
     decay_factor: float = _key(0.1, "factor of each step decay", above=0)
     end_lr_factor: float = _key(
-        0.0, "learning rate at the end of linear or cosine decay, as a fraction of the peak", least=0)
+        0.0, f"learning rate at the end of {' or '.join(FALLING)} decay, as a fraction of the peak", least=0)
     # the optimizer and the loss
     optimizer: str = _key(
         "nesterov", "sgd, momentum, nesterov, adam, adamw, lars, lamb, or module:Class of a torch optimizer", True)
@@ -224,12 +224,9 @@ OPTIMIZER_KEYS = ("momentum", "lr_in_velocity", "momentum_correction", "beta1", 
 # keys that act only where another key has one of these values
 ACTS_ONLY_WITH = {
     **{key: ("optimizer", tuple(name for name, keys in OPTIMIZERS.items() if key in keys)) for key in OPTIMIZER_KEYS},
-    "decay_steps": ("decay", ("linear", "cosine")), "decay_epochs": ("decay", ("linear", "cosine")),
-    "end_lr_factor": ("decay", ("linear", "cosine")),
-    "decay_at_steps": ("decay", ("step",)), "decay_at_epochs": ("decay", ("step",)),
-    "decay_factor": ("decay", ("step",)),
-    "warmup_steps": ("warmup", ("gradual", "constant")), "warmup_epochs": ("warmup", ("gradual", "constant")),
-    "warmup_start_factor": ("warmup", ("gradual", "constant")),
+    **dict.fromkeys(("decay_steps", "decay_epochs", "end_lr_factor"), ("decay", tuple(FALLING))),
+    **dict.fromkeys(("decay_at_steps", "decay_at_epochs", "decay_factor"), ("decay", ("step",))),
+    **dict.fromkeys(("warmup_steps", "warmup_epochs", "warmup_start_factor"), ("warmup", ("gradual", "constant"))),
     "metaparameters": ("lr_rule", ("tuned",)),
 }
 

@@ -11,6 +11,7 @@ from ..target import SPLITS, Target
 from .metaparameters import tuned_for
 from .plan import Plan
 from .scaling import TUNED, exponent, lr_factor
+from .schedule import FALLING
 from .settings import ACTS_ONLY_WITH, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .shards import Stream, step_passes
 
@@ -250,7 +251,7 @@ def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> di
     start_lr = warmup_start(settings, rule, base_lr, peak_lr)
     if settings.warmup == "none":
         warmup_steps = 0
-    falls = settings.decay in ("linear", "cosine")
+    falls = settings.decay in FALLING
     decay_steps = (steps(settings.decay_steps, settings.decay_epochs) or budget_steps) if falls else 0
     if falls and decay_steps <= warmup_steps:
         raise PlanError(f"{settings.decay} decay ends at step {decay_steps}, within the warmup of {warmup_steps} "

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..analysis.search import STEPS, Search
 from ..plan.metaparameters import TUNABLE
+from ..plan.schedule import FALLING
 from .ledger import put
 
 # further keys that change updates; no table of tuned values may set them, as they are of the problem at every batch
@@ -66,7 +67,7 @@ def tuned_keys(search: Search) -> dict:
     asked, problem = plan["asked"], plan["problem"]
     keys = {name: asked[name] for name in sorted(asked) if name in TUNABLE}
     keys["lr"] = problem["peak_lr"]
-    if problem["decay"] in ("linear", "cosine") and not {"decay_steps", "decay_epochs"} & set(asked):
+    if problem["decay"] in FALLING and not {"decay_steps", "decay_epochs"} & set(asked):
         keys["decay_steps"] = problem["decay_steps"]    # it followed from the budget, which may be another next time
     first = [name for name in ("optimizer", "lr") if name in keys]
     return {name: keys[name] for name in dict.fromkeys((*first, *keys))}
