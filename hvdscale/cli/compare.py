@@ -13,7 +13,7 @@ from ..analysis.trials import read_trials
 from ..errors import ExitCode, HvdscaleError, UsageError
 from ..report.compare import as_json, comparison_table, detail_table, verdict_of, verdict_text
 from ..report.make import open_all
-from ..report.tables import as_csv, as_text
+from ..report.table import as_csv, as_text
 from ..system.files import write_whole, writing
 from ..target import Target
 from .common import Command, confidence_of, echo, share_of

@@ -16,7 +16,7 @@ from ..analysis.compare import BEST, OK, REGRESSION, SECONDS, STEPS, UNTOLD, Com
 from ..analysis.pooled_variance import SPEED
 from ..formatting.numbers import NARROWEST, counted, finite, listed, number, percent, ratio, span, whole
 from .differences import how_they_differ
-from .tables import WIDTH, Cell, Column, Row, Table, as_values, keys_of
+from .table import WIDTH, Cell, Column, Row, Table, as_values, keys_of
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
 GOALS = (STEPS, SECONDS)        # measured up to the target

@@ -20,20 +20,21 @@ from ..analysis.worker_plan import Request, plan_of
 from ..formatting.numbers import counted, finite
 from ..formatting.progress import quiet
 from ..target import Target
-from . import words
-from .curves import fit_table
 from .drawing import Figure
-from .figures import figures_of
 from .file_names import section_name, slug, unique
 from .findings import VERDICT, Finding, finding_of, sentences_of
-from .noise_words import noise_against_table, noise_said
 from .page.interactive import Explorer, explorer_of
 from .plan.words import cautions, crowded_said, verdict
-from .search import lines
-from .search_tables import tables_of_searches
+from .scaling import words
+from .scaling.curves import fit_table
+from .scaling.figures import figures_of
+from .scaling.noise import noise_against_table, noise_said
+from .scaling.tables import tables_of
+from .search.tables import tables_of_searches
+from .search.words import lines
 from .studies import (About, Asked, View, are_searched, chapters_of, own_targets, paper_targets, tells, view_of,
                       view_without_target)
-from .tables import Table, as_values, keys_of, tables_of, trial_list
+from .table import Table, as_values, keys_of, trial_list
 
 PLANNED = ("Costs are in worker-hours. The gain ends at the knee, the worker count with the least cost x time. How "
            "sure: the share of draws from the intervals in which it is so. hvdscale-plan compares other worker counts, "

@@ -28,7 +28,7 @@ from .document import MOST_EVALUATIONS, MOST_RULED, Document, as_json, document_
 from .file_names import LONGEST_FILE, cut
 from .findings import MOST
 from .studies import Asked
-from .tables import WIDTH, as_csv, as_short_text
+from .table import WIDTH, as_csv, as_short_text
 
 LEFT_OUT = ("Tables. Columns that follow from others are left out of a table that would be too wide; the files of "
             "--out have them.")

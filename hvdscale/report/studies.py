@@ -28,18 +28,18 @@ from ..formatting.progress import quiet
 from ..log.plan_text import OF_SEARCH
 from ..log.schema import SMALLER
 from ..target import Target
-from .budgets import base_rates_table, budgets_said, budgets_table
-from .budgets import trials_table as budget_trials_table
-from .curves import curve_table, fit_table
 from .drawing import Figure
 from .findings import Finding, finding_of, sentences_of
-from .noise_words import noise_against_table, noise_said
 from .published.compare import published_views
-from .quality import quality_said, quality_table
-from .regimes import curve_findings
-from .results import tables_of_results
-from .rules import missing_table, points_table, rules_said, rules_table
-from .tables import Table
+from .scaling.curves import curve_table, fit_table
+from .scaling.noise import noise_against_table, noise_said
+from .scaling.regimes import curve_findings
+from .search.budgets import base_rates_table, budgets_said, budgets_table
+from .search.budgets import trials_table as budget_trials_table
+from .search.quality import quality_said, quality_table
+from .search.results import tables_of_results
+from .search.rules import missing_table, points_table, rules_said, rules_table
+from .table import Table
 
 
 @dataclass(frozen=True)

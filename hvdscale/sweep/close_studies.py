@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..analysis.search import Search, searches_of
 from ..analysis.trials import read_trials
 from ..log.reader import read_log
-from ..report.search import lines
+from ..report.search.words import lines
 from ..system.lock import Lock
 from .collect import LOCK_ATTEMPTS, Chosen, collect
 from .farm import Standing

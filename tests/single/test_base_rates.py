@@ -8,8 +8,8 @@ from hvdscale.analysis.base_rates import base_rates_of, both_readings, value_ran
 from hvdscale.analysis.budgets import DIVERGED, MEASURED, SHORT, Budget
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
-from hvdscale.report.budgets import base_rates_table
-from hvdscale.report.tables import as_text
+from hvdscale.report.search.budgets import base_rates_table
+from hvdscale.report.table import as_text
 from tests.single.made_landscapes import logged
 from tests.single.made_logs import trial
 

@@ -9,8 +9,8 @@ from hvdscale.analysis.budgets import DIVERGED, LOST, MEASURED, SHORT, Budget, b
 from hvdscale.analysis.studies import studies_of
 from hvdscale.errors import UsageError
 from hvdscale.log.schema import PRUNED, Status
-from hvdscale.report.budgets import budgets_said, budgets_table, trials_table, warnings
-from hvdscale.report.tables import as_csv, as_text, as_values
+from hvdscale.report.search.budgets import budgets_said, budgets_table, trials_table, warnings
+from hvdscale.report.table import as_csv, as_text, as_values
 from tests.single.made_logs import log, trial
 
 EVERY, BUDGET, EXAMPLES = 10, 100, 1000

@@ -14,7 +14,7 @@ from hvdscale.cli.compare import main
 from hvdscale.errors import ExitCode, UsageError
 from hvdscale.log.schema import Status
 from hvdscale.report.compare import comparison_table, detail_table, verdict_line
-from hvdscale.report.tables import as_text
+from hvdscale.report.table import as_text
 from hvdscale.target import Target
 from tests.single.made_logs import log, save, trial
 from tests.single.made_studies import drawn, studied

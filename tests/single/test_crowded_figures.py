@@ -3,8 +3,8 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 
 from hvdscale.report.drawing import render
-from hvdscale.report.figures import figures_of
 from hvdscale.report.plan.figures import figures_of_plan
+from hvdscale.report.scaling.figures import figures_of
 from tests.single.made_logs import log, trial
 from tests.single.test_report_tables import sections
 from tests.single.test_worker_plan import plan, run

@@ -12,11 +12,12 @@ from hvdscale.analysis.report_data import Options, analyse
 from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.schema import Status
-from hvdscale.report.curves import fit_table
 from hvdscale.report.findings import sentences_of
-from hvdscale.report.regimes import curve_findings
-from hvdscale.report.tables import as_csv, tables_of
-from hvdscale.report.words import summary
+from hvdscale.report.scaling.curves import fit_table
+from hvdscale.report.scaling.regimes import curve_findings
+from hvdscale.report.scaling.tables import tables_of
+from hvdscale.report.scaling.words import summary
+from hvdscale.report.table import as_csv
 from hvdscale.target import Target
 from tests.single.made_logs import log, trial
 from tests.single.made_studies import EVERY, drawn, studied

@@ -13,9 +13,10 @@ from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.writer import LogWriter
 from hvdscale.report.drawing import render
-from hvdscale.report.figures import figures_of
-from hvdscale.report.tables import as_text, tables_of
-from hvdscale.report.words import summary
+from hvdscale.report.scaling.figures import figures_of
+from hvdscale.report.scaling.tables import tables_of
+from hvdscale.report.scaling.words import summary
+from hvdscale.report.table import as_text
 from hvdscale.target import Target
 from tests.single.made_logs import log, save, trial
 

@@ -10,8 +10,8 @@ from hvdscale.analysis.noise import Noise, NoiseScale
 from hvdscale.analysis.noise_against import noise_against
 from hvdscale.analysis.steps import Estimate
 from hvdscale.cli.report import main
-from hvdscale.report.noise_words import noise_against_table, noise_said
-from hvdscale.report.tables import as_csv, as_text
+from hvdscale.report.scaling.noise import noise_against_table, noise_said
+from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.single.made_logs import log, save, trial
 

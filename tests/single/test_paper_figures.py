@@ -21,12 +21,12 @@ from hvdscale.formatting.numbers import number as written
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.report import drawing
-from hvdscale.report.budget_figures import base_rate_figure, best_under_figure
 from hvdscale.report.drawing import HUES, MARKERS, MOST_NAMED, colors_on_dark, render
 from hvdscale.report.published import paper, shallue2019
-from hvdscale.report.search_figures import best_figure, best_of_figure, best_panels, budgets_figure, trials_figure
-from hvdscale.report.steps_figures import (EXAMPLES, NORMALISED, labels_of, plain, steps_figure, steps_panels, style_of,
-                                           targets_figure)
+from hvdscale.report.search.budget_figures import base_rate_figure, best_under_figure
+from hvdscale.report.search.figures import best_figure, best_of_figure, best_panels, budgets_figure, trials_figure
+from hvdscale.report.search.steps_figures import (EXAMPLES, NORMALISED, labels_of, plain, steps_figure, steps_panels,
+                                                  style_of, targets_figure)
 from hvdscale.target import Target
 from tests.single.made_archives import write_big_log
 

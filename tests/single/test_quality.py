@@ -12,9 +12,9 @@ from hvdscale.analysis.report_data import Options
 from hvdscale.analysis.search import best_of_n
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
-from hvdscale.report.quality import quality_said, quality_table
+from hvdscale.report.search.quality import quality_said, quality_table
 from hvdscale.report.studies import About, view_of
-from hvdscale.report.tables import as_csv, as_text
+from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.single.made_logs import log, trial
 

@@ -15,7 +15,7 @@ from hvdscale.analysis.trials import Workload, read_trials
 from hvdscale.errors import UsageError
 from hvdscale.report.drawing import render
 from hvdscale.report.published.compare import published_views
-from hvdscale.report.tables import as_csv, as_text
+from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.single.made_logs import log, trial
 

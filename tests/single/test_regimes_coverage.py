@@ -13,7 +13,7 @@ from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
 from hvdscale.analysis.intervals import Estimate
 from hvdscale.analysis.regimes import BatchEstimate, regimes_of
 from hvdscale.report.findings import sentences_of
-from hvdscale.report.regimes import batch_said, fit_said, regimes_found
+from hvdscale.report.scaling.regimes import batch_said, fit_said, regimes_found
 from tests.conftest import ROOT
 from tests.single.made_curves import KNEE, coverage, repeated, searched, searched_unevenly
 

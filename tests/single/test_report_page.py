@@ -16,8 +16,8 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.log.schema import Status
 from hvdscale.report.document import document_of, facts_of
 from hvdscale.report.drawing import render
-from hvdscale.report.figures import figures_of
 from hvdscale.report.page.html import as_html
+from hvdscale.report.scaling.figures import figures_of
 from tests.conftest import lacks
 from tests.single.made_logs import log, study, trial
 from tests.single.made_studies import realistic

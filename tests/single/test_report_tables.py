@@ -24,8 +24,9 @@ from hvdscale.log.schema import Status
 from hvdscale.plan.schedule import Schedule
 from hvdscale.report.document import as_json, document_of
 from hvdscale.report.make import make, open_all
-from hvdscale.report.tables import as_csv, as_text, interval_of, tables_of
-from hvdscale.report.words import left_out, summary
+from hvdscale.report.scaling.tables import tables_of
+from hvdscale.report.scaling.words import left_out, summary
+from hvdscale.report.table import as_csv, as_text, interval_of
 from hvdscale.target import Target
 from tests.conftest import ROOT
 from tests.single.made_logs import log, save, study, trial

@@ -12,8 +12,8 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import UsageError
 from hvdscale.exchange import imported
 from hvdscale.log.schema import Status, metric_column
-from hvdscale.report.results import best_table, steps_table, tables_of_results
-from hvdscale.report.tables import as_csv, as_text, as_values
+from hvdscale.report.search.results import best_table, steps_table, tables_of_results
+from hvdscale.report.table import as_csv, as_text, as_values
 from hvdscale.target import Target
 from tests.single.made_logs import log, trial
 from tests.single.made_studies import drawn, studied

@@ -65,8 +65,8 @@ def test_no_files_import_each_other_in_a_circle():
 def test_an_import_that_leads_up_is_named_with_its_line():
     files = read(FILES)
     path, text = files["hvdscale.system.cores"]
-    files["hvdscale.system.cores"] = path, text + "\n\ndef usable():\n    from ..report.tables import as_text\n"
-    assert upward(files) == [f"{path}:{text.count(chr(10)) + 4} imports hvdscale.report.tables"]
+    files["hvdscale.system.cores"] = path, text + "\n\ndef usable():\n    from ..report.table import as_text\n"
+    assert upward(files) == [f"{path}:{text.count(chr(10)) + 4} imports hvdscale.report.table"]
 
 
 def test_the_guide_to_the_code_lists_the_rooms_in_their_order():

@@ -13,8 +13,8 @@ from hvdscale.analysis.rules import (FEW, KEPT, LOST, OPEN, OUTSIDE, RUNS, UNKNO
 from hvdscale.analysis.steps import Estimate
 from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import ratio, whole
-from hvdscale.report.rules import command_of, missing_table, points_table, rules_said, rules_table
-from hvdscale.report.tables import as_csv, as_text, as_values
+from hvdscale.report.search.rules import command_of, missing_table, points_table, rules_said, rules_table
+from hvdscale.report.table import as_csv, as_text, as_values
 from tests.single.made_landscapes import curve_of, logged, run, searched
 
 BATCHES = (4, 8, 16, 32, 64, 128)

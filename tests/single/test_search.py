@@ -14,12 +14,13 @@ from hvdscale.log.schema import PRUNED, Status
 from hvdscale.plan.search_space import Parameter, discrete
 from hvdscale.report.document import as_json, document_of
 from hvdscale.report.drawing import render
-from hvdscale.report.figures import figures_of
 from hvdscale.report.page.html import as_html
-from hvdscale.report.search import lines
-from hvdscale.report.search_tables import tables_of_searches
-from hvdscale.report.tables import as_csv, as_text, tables_of
-from hvdscale.report.words import left_out, summary
+from hvdscale.report.scaling.figures import figures_of
+from hvdscale.report.scaling.tables import tables_of
+from hvdscale.report.scaling.words import left_out, summary
+from hvdscale.report.search.tables import tables_of_searches
+from hvdscale.report.search.words import lines
+from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.single.made_logs import log, trial
 from tests.single.made_studies import BUDGET, SPACE, drawn, realistic, studied

@@ -13,11 +13,12 @@ import numpy as np
 from ...analysis.target_slider import Explored
 from ...formatting.numbers import counted
 from ...log.schema import Status
+from ..columns import POLLUX, SHALLUE
 from ..drawing import shade
-from ..figures import crowded_said
 from ..plan.figures import EAGER
 from ..plan.words import CROWDED, ROLES, picks_said
-from ..tables import POLLUX, SHALLUE, keys_of
+from ..scaling.figures import crowded_said
+from ..table import keys_of
 
 MOST_DOTS = 20_000      # trials in the scatter of one page; of more, each so-many-th beside those that ever lead
 DIGITS = 5              # of measured values and metaparameters

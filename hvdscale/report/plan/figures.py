@@ -10,8 +10,8 @@ import math
 
 from ...analysis.step_time import MEASURED
 from ...formatting.numbers import counted, duration, unit_of
+from ..columns import POLLUX
 from ..drawing import BLUE, GREEN, MUTED, ORANGE, PURPLE, Figure, draw_arrow, explain_crowded, log2_axis, set_ticks
-from ..tables import POLLUX
 from .words import CROWDED, ROLES
 
 LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}

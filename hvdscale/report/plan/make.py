@@ -28,7 +28,7 @@ from ..file_names import section_name, target_name
 from ..make import open_all
 from ..make import put_file as put
 from ..make import refuse_no_folder
-from ..tables import WIDTH, Table, as_csv, as_text, as_values, trial_list
+from ..table import WIDTH, Table, as_csv, as_text, as_values, trial_list
 from .figures import EAGER, figures_of_plan
 from .tables import model_table, plan_table
 from .words import no_plan_said, summary, title

@@ -6,7 +6,8 @@ import math
 from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, OVERLAP_DETERMINED
 from ...analysis.worker_plan import LIKELY, WorkerPlan
 from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
-from ..tables import POLLUX, SHALLUE, Cell, Column, Row, Table
+from ..columns import POLLUX, SHALLUE
+from ..table import Cell, Column, Row, Table
 from .words import BEYOND, CROWDED, ROLES, chance, price_said, title
 
 LAWS_FROM = "ring: Patarasuk and Yuan 2009; tree: Thakur et al. 2005; overlap: " + POLLUX

@@ -8,7 +8,7 @@ from ...analysis.step_time import EXTRAPOLATED, FAR, MEASURED, SURE_WITHIN
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED
 from ...analysis.worker_plan import AT_ONCE, MODEL, NO_STEPS, NO_TIMES, ONE_RUN, NoPlan, WorkerPlan
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, ratio, unit_of
-from ..tables import MCCANDLISH
+from ..columns import MCCANDLISH
 
 BEYOND = "~"            # marks steps at a batch beyond those that met the target
 CROWDED = "#"           # marks times of hosts with fewer cores than workers

@@ -14,8 +14,8 @@ from ...analysis.reference import (B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, W
 from ...formatting.numbers import counted, exact, in_brackets, listed, number, percent, ratio, span, whole
 from ..drawing import BLUE, ORANGE, Figure, arrows_of, fraction, log2_axis, mark_estimate, power_ticks
 from ..file_names import section_name
-from ..noise_words import is_bounded, one_ended
-from ..tables import Cell, Column, Row, Table
+from ..scaling.noise import is_bounded, one_ended
+from ..table import Cell, Column, Row, Table
 
 INTERPOLATED = "~"      # marks a batch size between two published ones
 

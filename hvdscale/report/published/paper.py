@@ -21,11 +21,12 @@ from ...errors import UsageError
 from ...formatting.numbers import counted, listed, round_number
 from ...formatting.progress import quiet
 from ...target import Target
-from ..budget_figures import base_rate_figure, best_under_figure
 from ..drawing import Figure
 from ..file_names import section_name, slug
-from ..search_figures import best_figure, best_of_figure, best_panels, budgets_figure, scatter, second, trials_figure
-from ..steps_figures import EXAMPLES, NORMALISED, STEPS, heading, plain, steps_figure, steps_panels, targets_figure
+from ..search.budget_figures import base_rate_figure, best_under_figure
+from ..search.figures import best_figure, best_of_figure, best_panels, budgets_figure, scatter, second, trials_figure
+from ..search.steps_figures import (EXAMPLES, NORMALISED, STEPS, heading, plain, steps_figure, steps_panels,
+                                    targets_figure)
 from . import shallue2019
 
 PAPERS = {"shallue2019": shallue2019}

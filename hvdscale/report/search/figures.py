@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MOMENTUM, REACHED, STOPPED, BestOfTrials,
-                                    best_points, many_valued, space_of)
-from ..analysis.regimes import USEFUL_WITHIN
-from ..formatting.numbers import counted, exact, percent
-from .drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Figure, arrows_of, decimal_ticks,
-                      fraction, is_named, is_positive, log2_axis, mark_estimate, set_ticks, shade)
-from .file_names import slug
+from ...analysis.best_points import (DIVERGED, EFFECTIVE, LEARNING_RATE, MOMENTUM, REACHED, STOPPED, BestOfTrials,
+                                     best_points, many_valued, space_of)
+from ...analysis.regimes import USEFUL_WITHIN
+from ...formatting.numbers import counted, exact, percent
+from ..columns import SHALLUE
+from ..drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Figure, arrows_of,
+                       decimal_ticks, fraction, is_named, is_positive, log2_axis, mark_estimate, set_ticks, shade)
+from ..file_names import slug
 from .steps_figures import heading, labels_of, plain, style_of
-from .tables import SHALLUE
 
 TITLES = {LEARNING_RATE: "learning rate", MOMENTUM: "momentum", EFFECTIVE: "effective learning rate"}
 AXES = {LEARNING_RATE: "learning rate \N{GREEK SMALL LETTER ETA}",

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import re
 
-from ..analysis.search import DIVERGED, FAILED, STEPS
-from ..formatting.numbers import number, percent
-from ..log.schema import PRUNED
-from . import search as words
-from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
+from ...analysis.search import DIVERGED, FAILED, STEPS
+from ...formatting.numbers import number, percent
+from ...log.schema import PRUNED
+from ..columns import BATCH, SHALLUE
+from ..table import Cell, Column, Row, Table
+from . import words
 
 DRAWS = Column("draws", "draws", "1", "points drawn whose trials ended; below: those that failed")
 FEASIBLE = Column("feasible", "feasible", "1", "draws whose trial was finite up to its stop")

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..formatting.numbers import listed, number
-from .drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Figure, arrows_of, fraction, is_named,
-                      is_positive, log2_axis, mark_estimate, shade)
-from .tables import MCCANDLISH, SHALLUE
+from ...formatting.numbers import listed, number
+from ..columns import MCCANDLISH, SHALLUE
+from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Figure, arrows_of, fraction,
+                       is_named, is_positive, log2_axis, mark_estimate, shade)
 
 STEPS, NORMALISED, EXAMPLES = "steps", "normalised", "examples"     # kinds of figures
 LONGEST, LONGEST_TITLE = 44, 60     # letters of a label, of a line of a title

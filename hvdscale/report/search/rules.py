@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import shlex
 
-from ..analysis.rules import FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN
-from ..formatting.numbers import capital, counted, in_brackets, listed, number, percent, ratio, span, whole
-from ..plan.settings import KEYS
-from .search import best_of_interval
-from .tables import BATCH, SHALLUE, STEPS, Cell, Column, Row, Table, interval_of
+from ...analysis.rules import FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN
+from ...formatting.numbers import capital, counted, in_brackets, listed, number, percent, ratio, span, whole
+from ...plan.settings import KEYS
+from ..columns import BATCH, SHALLUE, STEPS
+from ..table import Cell, Column, Row, Table, interval_of
+from .words import best_of_interval
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
 NAMES = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate"}

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.best_points import BestOfTrials
-from ..formatting.numbers import exact, percent
+from ...analysis.best_points import BestOfTrials
+from ...formatting.numbers import exact, percent
+from ..columns import MCCANDLISH, POLLUX, SHALLUE, metric_name
+from ..drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Figure, decimal_ticks, draw_arrow, explain_crowded, fraction,
+                       is_known, is_named, is_positive, log2_axis, mark_estimate, power_ticks, set_ticks, shade)
+from ..search.figures import best_of_figure
+from ..table import keys_of
 from . import words
-from .drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Figure, decimal_ticks, draw_arrow, explain_crowded, fraction,
-                      is_known, is_named, is_positive, log2_axis, mark_estimate, power_ticks, set_ticks, shade)
-from .search_figures import best_of_figure
-from .tables import MCCANDLISH, POLLUX, SHALLUE, keys_of
 
 MOST_BARS = 10
 SMALL = 0.15            # an efficiency below it is shown on a log scale
@@ -250,7 +251,7 @@ def _curve_figure(section, metric, across):
     drawn = {id(cell): [run for run in cell.runs if _has_curve(run, metric, across)] for cell in section.cells}
     cells = [cell for cell in section.cells if drawn[id(cell)]]
     label = {"step": "steps", "seconds": "training time (seconds, evaluation left out)"}[across]
-    name = words.metric_name(metric)
+    name = metric_name(metric)
 
     def draw(axes):
         ends, values = [], []

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.results import BestMeasurement, Results, StepsToResult
-from ..formatting.numbers import counted, listed, number
-from .search import not_by
-from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
+from ...analysis.results import BestMeasurement, Results, StepsToResult
+from ...formatting.numbers import counted, listed, number
+from ..columns import BATCH, SHALLUE
+from ..table import Cell, Column, Row, Table
+from .words import not_by
 
 FEWEST = Column("fewest_steps", "steps to target", "steps", "steps done at the earliest evaluation of any of the "
                 "trials that meets the target; below, and as lower end: at the one before, which did not", SHALLUE)

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.budgets import OWN_BUDGET
-from ..analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED
-from ..formatting.numbers import capital, in_brackets, listed, number, percent
+from ...analysis.budgets import OWN_BUDGET
+from ...analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED
+from ...formatting.numbers import capital, in_brackets, listed, number, percent
+from ..columns import BATCH, SHALLUE
+from ..columns import metric_name
+from ..table import Cell, Column, Row, Table
 from .budgets import MARK, at_batches, best_cell, ends_said, heading
-from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
-from .words import metric_name
 
 BY_CHANCE = "Of sweeps without any penalty, 5 in 100 would seem to have one"
 

@@ -9,15 +9,14 @@ import math
 
 import numpy as np
 
-from ..analysis.base_rates import BaseRates, value_range
-from ..analysis.budgets import DIVERGED, SHORT, BestUnder
-from ..formatting.numbers import capital, number
-from . import words
+from ...analysis.base_rates import BaseRates, value_range
+from ...analysis.budgets import DIVERGED, SHORT, BestUnder
+from ...formatting.numbers import capital, number
+from ..columns import SHALLUE, metric_name
+from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Figure, decimal_ticks, is_named,
+                       is_positive, log2_axis, set_ticks, shade)
 from .budgets import best_ends, ends_said
-from .drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Figure, decimal_ticks, is_named,
-                      is_positive, log2_axis, set_ticks, shade)
 from .steps_figures import ASIDE, heading, plain
-from .tables import SHALLUE
 
 MASTERS = "Masters & Luschi 2018, arXiv 1804.07612, section 2"
 LEVELS = 5                  # of the scale of colours that the legend names
@@ -30,7 +29,7 @@ def best_under_figure(*found: BestUnder | None, title="", name="best-under-budge
     found = [one for one in found if one is not None and any(_valued(row) for row in one.rows)]
     if not found:
         return None
-    metrics = {words.metric_name(one.column) for one in found}
+    metrics = {metric_name(one.column) for one in found}
     title = title or f"Best {min(metrics)} under budgets\n{heading(found[0].workload)}"
 
     short = any(point.best_is_short for one in found for row in one.rows for point in row)
@@ -89,7 +88,7 @@ def _draw_best_under(axes, record, paneled):
         if row and is_named(at, len(rows)):
             axes.plot([], [], **look, markeredgewidth=0, label=str(budget or "its own budget"))
     axes.set_xlabel("global batch B (examples)")
-    axes.set_ylabel(words.metric_name(record.column))
+    axes.set_ylabel(metric_name(record.column))
 
 
 def _metric_axis(axes, values, most):
@@ -114,7 +113,7 @@ def base_rate_figure(*maps: BaseRates | None, title="", name="base-rates") -> Fi
     maps = [one for one in maps if one is not None and np.isfinite(one.value).any()]
     if not maps:
         return None
-    metric = words.metric_name(maps[0].column)
+    metric = metric_name(maps[0].column)
     scale = _Scale(*value_range(maps))
 
     def draw(axes):

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.noise_against import as_estimate
-from ..formatting.numbers import in_brackets, number, ratio, span
+from ...analysis.noise_against import as_estimate
+from ...formatting.numbers import in_brackets, number, ratio, span
+from ..columns import BATCH, MCCANDLISH, NOISE, QUARTERS
+from ..table import Cell, Column, Row, Table
 from .regimes import as_fitted
-from .tables import BATCH, MCCANDLISH, NOISE, QUARTERS, Cell, Column, Row, Table
 
 # noise scale over critical batch in their table of run averages: 900/200, 4,000/500, 2,000/900, 30k/15k; 2/40, 10/200
 AGREEMENT = ("McCandlish et al. 2018 found the noise scale 2 to 8 times too large on four sets of images, 20 times too "

@@ -3,21 +3,21 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.intervals import OWN_FROM
-from ..analysis.noise import LEAST_STEPS
-from ..analysis.noise_against import best_known
-from ..analysis.pooled_variance import SPEED, stand_out, updates
-from ..analysis.search import STEPS
-from ..analysis.speedup import WEAK
-from ..analysis.step_breakdown import MOST_ROWS
-from ..analysis.steps import run_of
-from ..formatting.numbers import capital, counted, exact, in_brackets, listed, number, percent, ratio, spread, whole
-from ..log.schema import Status
-from ..plan.schedule import Schedule
-from ..target import Target
-from . import search as search_words
-from .differences import problems_of_points, settings_tried
-from .findings import Finding, sentences_of
+from ...analysis.intervals import OWN_FROM
+from ...analysis.noise import LEAST_STEPS
+from ...analysis.noise_against import best_known
+from ...analysis.pooled_variance import SPEED, stand_out, updates
+from ...analysis.search import STEPS
+from ...analysis.speedup import WEAK
+from ...analysis.step_breakdown import MOST_ROWS
+from ...analysis.steps import run_of
+from ...formatting.numbers import capital, counted, exact, in_brackets, listed, number, percent, ratio, spread, whole
+from ...log.schema import Status
+from ...plan.schedule import Schedule
+from ...target import Target
+from ..differences import problems_of_points, settings_tried
+from ..findings import Finding, sentences_of
+from ..search import words as search_words
 from .regimes import BIAS_NOTE, meanings_said, regimes_found, trials_said
 
 ONE_RUN = "*"       # marks a point that stands on one run
@@ -26,7 +26,6 @@ CROWDED = "#"       # marks a worker count at which a host had fewer cores than 
 
 PRUNING = ("The fewest steps are as without pruning. What pruned trials cannot give: the best metric within the "
            "budget, the spread of final metrics, the median steps, how many would have met the target or diverged.")
-SPLIT_NAMES = {"train": "training", "val": "validation"}
 
 
 def series_name(series) -> str:
@@ -38,12 +37,6 @@ def series_kind(series) -> str:
     """``weak scaling, 32 examples a worker``."""
     size = exact(float(series.size))
     return f"weak scaling, {size} examples a worker" if series.kind == WEAK else f"strong scaling, global batch {size}"
-
-
-def metric_name(metric) -> str:
-    """``validation error`` for val/error."""
-    split, name = metric.split("/", 1)
-    return f"{SPLIT_NAMES.get(split, split)} {name.replace('_', ' ')}"
 
 
 def listed_workers(cell) -> str:

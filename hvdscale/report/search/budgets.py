@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.budgets import OWN_BUDGET, OWN_TARGET, PRUNED, SHORT
-from ..formatting.numbers import capital, in_brackets, listed, number, span
-from .tables import BATCH, SHALLUE, Cell, Column, Row, Table
-from .words import metric_name
+from ...analysis.budgets import OWN_BUDGET, OWN_TARGET, PRUNED, SHORT
+from ...formatting.numbers import capital, in_brackets, listed, number, span
+from ..columns import BATCH, SHALLUE
+from ..columns import metric_name
+from ..table import Cell, Column, Row, Table
 
 MARK = "+"              # marks a best value of a trial that ended before the budget was spent
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ..analysis.critical_batch_fit import CriticalBatchFit
-from ..analysis.curves import Curve
-from ..analysis.intervals import Estimate
-from ..analysis.regimes import BatchEstimate, Regimes
-from ..formatting.numbers import counted, listed, number, percent, span, spread, whole
-from .findings import Finding, finding_of
+from ...analysis.critical_batch_fit import CriticalBatchFit
+from ...analysis.curves import Curve
+from ...analysis.intervals import Estimate
+from ...analysis.regimes import BatchEstimate, Regimes
+from ...formatting.numbers import counted, listed, number, percent, span, spread, whole
+from ..findings import Finding, finding_of
 
 BIAS_NOTE = ("On average the end of perfect scaling comes out a quarter to a half of a doubling low and the maximum "
              "useful batch as much high: both compare with the smallest of several noisy values.")

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.critical_batch_fit import CriticalBatchFit
-from ..analysis.curves import Curve
-from ..formatting.numbers import listed, number, span, whole
+from ...analysis.critical_batch_fit import CriticalBatchFit
+from ...analysis.curves import Curve
+from ...formatting.numbers import listed, number, span, whole
+from ..columns import BATCH, EXAMPLES, PERFECT, SHALLUE
+from ..search.words import best_of_each, best_of_interval
+from ..table import Cell, Column, Row, Table, interval_of
 from .regimes import BIAS_NOTE, meanings_said
-from .search import best_of_each, best_of_interval
-from .tables import BATCH, EXAMPLES, PERFECT, SHALLUE, Cell, Column, Row, Table, interval_of
 
 ASYMPTOTES = "McCandlish et al. 2018, arXiv 1812.06162, section 2.3"
 CURVE = "S = S_min (1 + (B_crit / B)^p)^(1/p)"

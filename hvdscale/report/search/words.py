@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import math
 
-from ..analysis.search import DIVERGED, FAILED, IMPROVED, NEAR, STEPS
-from ..formatting.numbers import counted, exact, in_brackets, listed, number, percent, spread, whole
-from ..log.schema import PRUNED
+from ...analysis.search import DIVERGED, FAILED, IMPROVED, NEAR, STEPS
+from ...formatting.numbers import counted, exact, in_brackets, listed, number, percent, spread, whole
+from ...log.schema import PRUNED
 
 MOST_LISTED = 6         # values of a discrete dimension, beyond which only the ends are named
 FLAG = "!"              # marks what the search should be asked next

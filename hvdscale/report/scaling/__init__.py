@@ -1,0 +1,1 @@
+"""Repeats of one setting by worker count and global batch."""

@@ -1,0 +1,178 @@
+"""Tables as records, and the three ways of writing them: aligned text, CSV, and values for JSON.
+
+    for table in tables_of(section):
+        print(as_text(table))
+"""
+from __future__ import annotations
+
+import csv
+import io
+import math
+import textwrap
+from dataclasses import dataclass
+
+from ..formatting.escaping import as_cell
+from ..formatting.numbers import RANGE, finite, listed, number, span
+from ..formatting.text_table import Heading, TextTable, on_one_line
+
+WIDTH = 100
+TOO_WIDE = 10           # ratio of its ends from which on an interval says nothing
+TARGET = "target"           # a column of every CSV
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its key in CSV and JSON, its heading, and how its numbers come about."""
+
+    key: str
+    title: str
+    unit: str = "1"
+    formula: str = ""
+    source: str = ""
+    short: str = ""             # heading where the full one is too wide
+    scaled: bool = False        # its interval is another column's, times a known factor
+    spare: bool = False         # follows from other columns: left out of a text that would be too wide
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value. ``shown`` is what people read; value, low and high are as computed, None where it is text alone."""
+
+    shown: str
+    value: float | int | str | None = None
+    low: float | None = None
+    high: float | None = None
+    below: str = ""             # smaller, under it: the interval
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cells, and where they come from: trials as (log, id)."""
+
+    cells: tuple[Cell, ...]
+    trials: tuple[tuple[str, int], ...]             # that the estimates are of
+    diverged: tuple[tuple[str, int], ...]           # repeats of them that were lost
+    baseline: tuple[tuple[str, int], ...] = ()      # that the ratios are to
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its title in words."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()     # how to read it
+    target: object = None           # of what is about another target than its page, or about one where that has none
+    warnings: tuple[str, ...] = ()  # what its numbers cannot be trusted for; stands right under it
+
+
+def as_text(table) -> str:
+    """The table in plain ASCII columns under its title, values above their intervals, warnings and notes wrapped.
+
+    Where it is wider than WIDTH, headings are shortened, then intervals that follow from others left out, then the
+    widest of the rest written on two lines, as far as it takes.
+    """
+    drawn = TextTable(*_texts(table))
+    drawn.narrow(WIDTH)
+    return _under_title(table, drawn.lines(), (*table.warnings, *table.notes, *_dropped_notes(drawn.dropped)))
+
+
+def as_short_text(table, warnings) -> str:
+    """The table with each interval behind its value where there is room, and with these warnings alone; where it is
+    too wide, spare columns are left out, then intervals stand under their values."""
+    lines = on_one_line(*_texts(table, "({})".format), WIDTH)
+    if lines is None:
+        headings, rows = _texts(table)
+        kept = [at for at, heading in enumerate(headings) if not heading.spare]
+        drawn = TextTable([headings[at] for at in kept], [[row[at] for at in kept] for row in rows])
+        drawn.narrow(WIDTH)
+        lines = drawn.lines()
+    return _under_title(table, lines, warnings)
+
+
+def _texts(table, word=str):
+    """(headings, rows) for a TextTable; ``word`` writes what stands under a value and is no interval."""
+    headings = [Heading(column.title, column.short, column.scaled, column.spare) for column in table.columns]
+    return headings, [[_entry(cell, word) for cell in row.cells] for row in table.rows]
+
+
+def _entry(cell, word):
+    below = cell.below if not cell.below or RANGE.search(cell.below) or cell.below[0] in "<>" else word(cell.below)
+    return "\n".join(filter(None, (cell.shown, below)))
+
+
+def _under_title(table, lines, notes):
+    out = [*textwrap.wrap(table.title, WIDTH), "", *lines]
+    for note in notes:
+        out += textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join(out) + "\n"
+
+
+def _dropped_notes(headings):
+    return [f"{listed(heading.title for heading in headings).capitalize()}: the interval, left out here, is that of "
+            "the ratio beside times a known factor."] if headings else []
+
+
+def as_csv(table, target=None) -> str:
+    """The table as CSV at full precision; KEY_low and KEY_high beside a value with an interval, inf: not met.
+
+    target  of the page that the table is on; the last column has it, empty where there is none
+    """
+    apart = all(column.key != TARGET for column in table.columns)
+    ranged = [any(row.cells[at].low is not None for row in table.rows) for at in range(len(table.columns))]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([name for column, wide in zip(table.columns, ranged)
+                     for name in ((column.key, f"{column.key}_low", f"{column.key}_high") if wide else (column.key,))]
+                    + ["trials", *[TARGET] * apart])
+    for row in table.rows:
+        values = []
+        for cell, wide in zip(row.cells, ranged):
+            value = cell.shown if cell.value is None else cell.value
+            values.append(as_cell(value) if isinstance(value, str) else value)
+            values += [math.nan if end is None else end for end in (cell.low, cell.high)] if wide else []
+        behind = as_cell("; ".join(f"{log}:{trial}" for log, trial in row.trials))
+        writer.writerow([*values, behind, *[as_cell(str(table.target or target or ""))] * apart])
+    return out.getvalue()
+
+
+def as_values(table) -> dict:
+    """The table for JSON: every cell with its value, interval and reading, every row with its trials."""
+    return {
+        "name": table.name, "title": table.title, "notes": [*table.warnings, *table.notes],
+        "warnings": list(table.warnings),
+        "columns": [{"key": c.key, "title": c.title, "unit": c.unit, "formula": c.formula, "source": c.source}
+                    for c in table.columns],
+        "rows": [{"cells": {c.key: _cell_values(cell) for c, cell in zip(table.columns, row.cells)},
+                  "trials": trial_list(row.trials), "diverged_trials": trial_list(row.diverged),
+                  "baseline_trials": trial_list(row.baseline)}
+                 for row in table.rows],
+    }
+
+
+def trial_list(keys) -> list[dict]:
+    """Trials for JSON."""
+    return [{"log": log, "trial": trial} for log, trial in keys]
+
+
+def _cell_values(cell):
+    values = {"shown": cell.shown, "value": finite(cell.value)}
+    if cell.low is not None:
+        values |= {"low": finite(cell.low), "high": finite(cell.high)}
+    return values
+
+
+def interval_of(estimate, write=number) -> str:
+    """What stands under its value: its interval, or that so few trials or seeds give none worth the name."""
+    if estimate.low == 0 and math.isinf(estimate.high):
+        return "no interval"
+    if math.isfinite(estimate.high) and estimate.high > TOO_WIDE * estimate.low and estimate.runs > 1:
+        return f"{estimate.runs} are too few"
+    return span(estimate.low, estimate.high, write)
+
+
+def keys_of(cell) -> tuple[tuple[str, int], ...]:
+    """The trials that a cell's estimates come from: (log, id)."""
+    return tuple(run.trial.key for run in cell.runs)
