@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import h5py
 import numpy as np
 
 from ..errors import LogError
 from ..target import Target
 from .files import first_line, open_file, read_attribute, reading
 from .plan_text import read_plan
-from .reader import SCHEMA, Log, column_type, read_log
+from .reader import SCHEMA, Log, Table, column_type, read_log
 from .schema import TABLES, Status, known_column
 
 MOST = 2 ** 53              # steps, examples, workers: beyond, a float64 does not hold them
@@ -50,13 +53,49 @@ IN_PLAN = {
 }
 
 
+class Columns(Protocol):
+    """A table, or some rows of it: arrays by column."""
+
+    name: str
+    rows: int
+
+    def __getitem__(self, name: str, /) -> np.ndarray: ...
+
+    def __contains__(self, name: object, /) -> bool: ...
+
+
+class KnownTables(Protocol):
+    """The tables that rules for others look at."""
+
+    @property
+    def trials(self) -> Columns: ...
+
+    @property
+    def evaluations(self) -> Columns: ...
+
+
+class LogTables(KnownTables, Protocol):
+    """A log, or its tables in memory."""
+
+    path: str
+
+    @property
+    def restarts(self) -> Columns: ...
+
+    @property
+    def steps(self) -> Columns: ...
+
+    @property
+    def tables(self) -> tuple[Table, ...]: ...
+
+
 class Fault(NamedTuple):
     """All rows of a table that break one rule, and the message about each, to follow "trial 7".
 
     say     takes a row and the words for its place, such as " at row 3"; "": the caller has named the place
     """
 
-    table: Mapping
+    table: Columns
     where: str                  # the table's name
     rows: np.ndarray
     say: Callable[[int, str], str]
@@ -73,22 +112,22 @@ class UnsoundRows(LogError):
     wrong    bool array, one entry a row
     """
 
-    def __init__(self, path: str, fault: Fault):
+    def __init__(self, path: str, fault: Fault) -> None:
         row = int(fault.rows[0])
         super().__init__(f"{path}: trial {fault.trial(row)}{fault.say(row, f' at row {row}')}")
-        self.table, self.wrong = fault.where, np.zeros(fault.table.rows, bool)
+        self.table, self.wrong = fault.where, np.zeros(fault.table.rows, np.bool_)
         self.wrong[fault.rows] = True
 
 
-class Rows(dict):
+class Rows(dict[str, np.ndarray]):
     """Some rows of a table: arrays by column."""
 
-    def __init__(self, name: str, rows: int, columns: Mapping[str, np.ndarray]):
+    def __init__(self, name: str, rows: int, columns: Mapping[str, np.ndarray]) -> None:
         super().__init__(columns)
         self.name, self.rows = name, rows
 
 
-def check(path) -> Log:
+def check(path: str | os.PathLike[str]) -> Log:
     """Raises LogError at the first invariant that the log breaks; the log, read, if it keeps them all."""
     log = read_log(path)
     for segment in log.segments:
@@ -98,7 +137,7 @@ def check(path) -> Log:
     return log
 
 
-def check_rows(log):
+def check_rows(log: LogTables) -> None:
     """Raises UnsoundRows at the first invariant that the rows of a log break."""
     trials, others = log.trials, log.tables[1:]
     _raise_first(log.path, chain(
@@ -107,7 +146,7 @@ def check_rows(log):
         *(_order(table) for table in others), _examples(log), _plans(trials), *map(_ranges, log.tables)))
 
 
-def _check_file(path, file):
+def _check_file(path: str, file: h5py.File) -> None:
     """Columns, their types and units, and that what was committed is there."""
     for table in TABLES:
         group = file[table]
@@ -119,13 +158,13 @@ def _check_file(path, file):
             _check_column(path, table, name, group[name], rows)
 
 
-def _columns(group):
+def _columns(group: h5py.Group) -> list[str]:
     names = []
     group.visititems(lambda name, item: names.append(name) if hasattr(item, "shape") else None)
     return [name for name in names if name != "committed_rows"]
 
 
-def _check_column(path, table, name, dataset, rows):
+def _check_column(path: str, table: str, name: str, dataset: h5py.Dataset, rows: int) -> None:
     spec = known_column(table, name)
     kind, unit = column_type(dataset), read_attribute(dataset.attrs.get("unit"))
     if spec and kind != spec.type:
@@ -140,7 +179,7 @@ def _check_column(path, table, name, dataset, rows):
         _check_spans(path, f"{table}/{name}", dataset[:rows], len(dataset.file["text"]))
 
 
-def _check_spans(path, what, spans, size):
+def _check_spans(path: str, what: str, spans: np.ndarray, size: int) -> None:
     bad = (spans < 0).any(axis=1) | (spans.sum(axis=1) > size)
     if bad.any():
         row = int(bad.argmax())
@@ -148,7 +187,7 @@ def _check_spans(path, what, spans, size):
                        f"outside /text with its {size} bytes")
 
 
-def refuse_unsound(log):
+def refuse_unsound(log: LogTables) -> None:
     """LogError where a log's rows cannot be what was measured: two trials of one id, a status that there is not, counts
     below 1 or beyond MOST, negative steps or seconds, one step evaluated twice. What any analysis stands on; ``check``
     looks further.
@@ -157,17 +196,17 @@ def refuse_unsound(log):
     _raise_first(log.path, chain(_ranges(log.evaluations), _ranges(log.steps), _twice(log.evaluations)))
 
 
-def refuse_unsound_trials(log):
+def refuse_unsound_trials(log: LogTables) -> None:
     """The same of /trials alone."""
     _raise_first(log.path, chain(_identities(log.trials), _ranges(log.trials)))
 
 
-def faults_of_trials(trials: Rows) -> Iterator[Fault]:
+def faults_of_trials(trials: Columns) -> Iterator[Fault]:
     """The rules for rows of /trials."""
     return chain(_identities(trials), _ranges(trials), _ended(trials), _numbers(None, trials), _plans(trials))
 
 
-def faults_of_rows(log, table: Rows) -> Iterator[Fault]:
+def faults_of_rows(log: KnownTables, table: Columns) -> Iterator[Fault]:
     """The rules for rows of another table; of its columns there may be only some.
 
     log     its .trials are known, and its .evaluations, if that is the table
@@ -183,7 +222,7 @@ class Ends:
     spacing     the most steps between two, or before the first
     """
 
-    def __init__(self, ids: np.ndarray):
+    def __init__(self, ids: np.ndarray) -> None:
         self._order = np.argsort(ids, kind="stable")
         self._ids = ids[self._order]
         self.last, self.spacing = np.full(len(ids), -1), np.zeros(len(ids), np.int64)
@@ -209,7 +248,8 @@ class Ends:
         return place[first], order[last]
 
 
-def unfinished(trials: Rows, ends: Ends, stepped: np.ndarray, value_at: Callable[[int, str], float]) -> Iterator[Fault]:
+def unfinished(trials: Columns, ends: Ends, stepped: np.ndarray, value_at: Callable[[int, str], float]
+               ) -> Iterator[Fault]:
     """COMPLETE trials whose evaluations are missing, or end more than one spacing before the budget with the target at
     which the trial stops not met.
 
@@ -220,13 +260,13 @@ def unfinished(trials: Rows, ends: Ends, stepped: np.ndarray, value_at: Callable
     yield from _fault(trials, complete & (ends.last < 0) & ~stepped,
                       lambda row, at: " is COMPLETE, but has no evaluations")
     early = complete & (ends.last >= 0) & (ends.last + ends.spacing < budget)
-    for row in np.flatnonzero(early):
-        early[row] = not _ended_before(trials["plan"][row], lambda column, row=row: value_at(row, column))
+    for row in np.flatnonzero(early).tolist():
+        early[row] = not _ended_before(trials["plan"][row], partial(value_at, row))
     yield from _fault(trials, early, lambda row, at: f" is COMPLETE and its budget is {budget[row]} steps, but its "
                       f"evaluations end at step {ends.last[row]}; if it was stopped, its status is INCOMPLETE")
 
 
-def _ended_before(plan, value_of) -> bool:
+def _ended_before(plan: str, value_of: Callable[[str], float]) -> bool:
     """Whether a trial may have ended before its budget of steps: at a target that its last evaluation met, or after a
     budget of seconds."""
     try:
@@ -241,23 +281,23 @@ def _ended_before(plan, value_of) -> bool:
     return bool(target.met_by(value_of(target.column)))
 
 
-def _raise_first(path, faults: Iterable[Fault]):
+def _raise_first(path: str, faults: Iterable[Fault]) -> None:
     for fault in faults:
         raise UnsoundRows(path, fault)
 
 
-def _fault(table, wrong, say) -> Iterator[Fault]:
+def _fault(table: Columns, wrong: np.ndarray, say: Callable[[int, str], str]) -> Iterator[Fault]:
     """The fault of the rows that are wrong, if there are any."""
     if wrong.any():
         yield Fault(table, table.name, np.flatnonzero(wrong), say)
 
 
-def _value(table, name, wrong, what):
+def _value(table: Columns, name: str, wrong: np.ndarray, what: str) -> Iterator[Fault]:
     """The fault of values that are out of range."""
     return _fault(table, wrong, lambda row, at: f": {table.name}/{name} is {table[name][row]}{at}, and must {what}")
 
 
-def _ranges(table):
+def _ranges(table: Columns) -> Iterator[Fault]:
     """Counts are from 0, or 1, to MOST, and seconds are seconds."""
     if not table.rows:
         return
@@ -273,7 +313,7 @@ def _ranges(table):
                           "be a time, or NaN: not measured")
 
 
-def _twice(table):
+def _twice(table: Columns) -> Iterator[Fault]:
     """Each step of a trial is evaluated once, in whatever order the rows stand."""
     trial, step = table["trial"], table["step"]
     if not len(trial) or (((trial[1:] == trial[:-1]) & (step[1:] > step[:-1])) | (trial[1:] > trial[:-1])).all():
@@ -288,7 +328,7 @@ def _twice(table):
             "one trial id"))
 
 
-def _identities(trials):
+def _identities(trials: Columns) -> Iterator[Fault]:
     """Ids are unique and statuses valid."""
     ids, firsts = np.unique(trials["id"], return_index=True)
     if len(ids) < trials.rows:
@@ -300,7 +340,7 @@ def _identities(trials):
         f": status is {status[row]}; there are {', '.join(f'{int(s)} {s.name}' for s in Status)}"))
 
 
-def _ended(trials):
+def _ended(trials: Columns) -> Iterator[Fault]:
     """Whoever has ended says why, and a trial's workers carry its batch."""
     status = trials["status"]
     yield from _fault(trials, (status != Status.RUNNING) & (trials["stop_reason"] == ""), lambda row, at: (
@@ -311,24 +351,24 @@ def _ended(trials):
             *(int(trials[name][row]) for name in ("workers", "local_batch", "accumulation", "global_batch")))))
 
 
-def _unknown(log, table):
+def _unknown(log: KnownTables, table: Columns) -> Iterator[Fault]:
     """Every row's trial stands in /trials."""
     yield from _fault(table, ~np.isin(table["trial"], log.trials["id"]), lambda row, at: (
         f" has a row in {table.name}{at and f' ({at[4:]})'}, but none in trials"))
 
 
-def unstarted(trials: Mapping, started: np.ndarray) -> Iterator[Fault]:
+def unstarted(trials: Columns, started: np.ndarray) -> Iterator[Fault]:
     """Trials that have no row in /restarts; ``started``: those that have."""
     return _fault(trials, ~np.isin(trials["id"], started), lambda row, at: " has no row in restarts")
 
 
-def _numbers(log, table):
+def _numbers(log: KnownTables | None, table: Columns) -> Iterator[Fault]:
     """Counts and times are not negative, batches and workers at least 1, and what is always measured is finite."""
     for name in _there(table, NOT_NEGATIVE[table.name]):
         yield from _value(table, name, table[name] < 0, "not be negative")
     for name in _there(table, FINITE.get(table.name, ())):
         wrong = ~np.isfinite(table[name])
-        if wrong.any():             # unknown of trials from elsewhere, and of restarts that repair put in
+        if log and wrong.any():     # unknown of trials from elsewhere, and of restarts that repair put in
             wrong &= ~(np.isnan(table[name]) & (np.isin(table["trial"], _imported(log)) | (table.name == "restarts")))
         yield from _value(table, name, wrong, "be finite")
     if table.name == "trials":
@@ -338,33 +378,36 @@ def _numbers(log, table):
         yield from _value(table, "step", table["step"] == 0, "be at least 1: it counts its own step")
 
 
-def _there(table, names):
+def _there(table: Columns, names: Iterable[str]) -> list[str]:
     return [name for name in names if name in table]
 
 
-def _imported(log) -> np.ndarray:
+def _imported(log: KnownTables) -> np.ndarray:
     """Ids of the trials whose source says that they were imported, not logged."""
     sources = log.trials["source"]
     known = {text: '"imported"' in text for text in set(sources.tolist())}
     return log.trials["id"][np.array([known[text] for text in sources.tolist()], bool)]
 
 
-def _order(table):
+def _order(table: Columns) -> Iterator[Fault]:
     """Within each trial steps increase from row to row, and seconds and examples do not fall."""
     for where, name, strict in ORDERED:
         rows = disordered(table, name, strict) if where == table.name and name in table else ()
         if len(rows):
-            yield Fault(table, where, np.sort(rows), lambda row, at, name=name: (
-                f": {where}/{name} goes from {_before(table, name, row)} to {table[name][row]}{at}; two runs may have "
-                "been given one trial id"))
+            yield Fault(table, where, np.sort(rows), partial(_say_order, table, name))
 
 
-def _before(table, name, row):
+def _say_order(table: Columns, name: str, row: int, at: str) -> str:
+    return (f": {table.name}/{name} goes from {_before(table, name, row)} to {table[name][row]}{at}; two runs may have "
+            "been given one trial id")
+
+
+def _before(table: Columns, name: str, row: int) -> Any:
     """The value in the trial's row before."""
     return table[name][np.flatnonzero(table["trial"][:row] == table["trial"][row])[-1]]
 
 
-def disordered(table, name: str, strict: bool) -> np.ndarray:
+def disordered(table: Columns, name: str, strict: bool) -> np.ndarray:
     """Rows before which the column falls, within a trial; if ``strict``, also those before which it stays the same."""
     order = np.argsort(table["trial"], kind="stable")
     trial, values = table["trial"][order], table[name][order]
@@ -372,7 +415,7 @@ def disordered(table, name: str, strict: bool) -> np.ndarray:
     return order[1:][(trial[1:] == trial[:-1]) & falls]
 
 
-def _examples(log):
+def _examples(log: KnownTables) -> Iterator[Fault]:
     """No evaluation has seen more examples than its steps hold."""
     table, trials = log.evaluations, log.trials
     known = np.flatnonzero(np.isin(table["trial"], trials["id"]))
@@ -387,7 +430,7 @@ def _examples(log):
         "hold"))
 
 
-def _plans(trials):
+def _plans(trials: Columns) -> Iterator[Fault]:
     """Each plan is JSON and says what the columns say."""
     columns = {name: trials[name] for name in IN_PLAN if name in trials}
     wrong = {row: what for row, text in enumerate(trials["plan"]) if (what := _plan_fault(text, row, columns))}
@@ -395,7 +438,7 @@ def _plans(trials):
         yield Fault(trials, "trials", np.array(list(wrong)), lambda row, at: f": {wrong[row]}")
 
 
-def _plan_fault(text, row, columns) -> str:
+def _plan_fault(text: str, row: int, columns: Mapping[str, np.ndarray]) -> str:
     """What is wrong with a trial's plan; "" if nothing is."""
     try:
         plan = parse_plan(text)
@@ -406,7 +449,7 @@ def _plan_fault(text, row, columns) -> str:
     return ""
 
 
-def contradictions(values: Mapping, plan: Mapping) -> Iterator[tuple[str, object]]:
+def contradictions(values: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The columns among a trial's ``values`` that its plan contradicts, each with what the plan says."""
     for name, value in values.items():
         part, key = IN_PLAN[name]
@@ -415,7 +458,7 @@ def contradictions(values: Mapping, plan: Mapping) -> Iterator[tuple[str, object
             yield name, planned
 
 
-def parse_plan(text: str) -> dict:
+def parse_plan(text: str) -> dict[str, Any]:
     """A plan, which must be JSON of the entries that plans have; LogError if it is not."""
     try:
         plan = json.loads(text)
@@ -426,7 +469,7 @@ def parse_plan(text: str) -> dict:
     return read_plan(text)
 
 
-def _agree(column, planned) -> bool:
+def _agree(column: Any, planned: Any) -> bool:
     if isinstance(planned, (int, float)) and not isinstance(column, str):
         return math.isclose(column, planned, rel_tol=1e-12) or column != column
     return column == planned

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
 from ..system.files import sync_directory
 from . import segments
+from .check import LogTables
 from .files import TYPES, create, create_column, save
 from .reader import Log, read_log
 from .schema import TABLES, Column
@@ -24,7 +27,7 @@ PER_SEGMENT = ("id", "segment", "segments", "host", "changes")      # attributes
 class CompactFile:
     """A file that is made in memory, column by column; the disk has it when ``with`` ends."""
 
-    def __init__(self, path: str, attributes: dict):
+    def __init__(self, path: str, attributes: Mapping[str, Any]) -> None:
         self.path = path
         self._file = create(attributes)
         self._rows: dict[str, int] = {}
@@ -33,7 +36,7 @@ class CompactFile:
         for table in TABLES:
             self._file.create_group(table).create_dataset("committed_rows", data=np.zeros(1, np.int64))
 
-    def add(self, table: str, spec: Column, values: np.ndarray):
+    def add(self, table: str, spec: Column, values: np.ndarray) -> None:
         """A whole column; text as an object array of str."""
         if spec.type == "text":
             values = self._store(values)
@@ -55,7 +58,7 @@ class CompactFile:
             spans[row] = span
         return spans
 
-    def close(self):
+    def close(self) -> None:
         """Writes the texts and row counts, closes and syncs."""
         heap = np.frombuffer(bytes(self._heap), np.uint8)
         self._file.create_dataset("text", data=heap, **_layout(heap))
@@ -66,14 +69,14 @@ class CompactFile:
     def __enter__(self) -> CompactFile:
         return self
 
-    def __exit__(self, kind, *_):
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:
             self._file.close()
 
 
-def _layout(values: np.ndarray) -> dict:
+def _layout(values: np.ndarray) -> dict[str, Any]:
     """Compressed in chunks, bytes of equal weight side by side (shuffle), or as it is where that saves nothing."""
     if values.nbytes <= SMALL_BYTES:
         return {}
@@ -81,7 +84,7 @@ def _layout(values: np.ndarray) -> dict:
     return {"chunks": (chunk,), "compression": "gzip", "compression_opts": 1, "shuffle": values.itemsize > 1}
 
 
-def write_log(path: str, log: Log, attributes: dict):
+def write_log(path: str, log: LogTables, attributes: Mapping[str, Any]) -> None:
     """Copies a log's tables into a new compact file."""
     with CompactFile(path, attributes) as out:
         for table in log.tables:
@@ -89,7 +92,7 @@ def write_log(path: str, log: Log, attributes: dict):
                 out.add(table.name, spec, table.read(name))
 
 
-def finish_segments(path: str, temporary: str):
+def finish_segments(path: str, temporary: str) -> None:
     """Merges the segments of a log that nobody writes into its first file, then removes the others."""
     with read_log(path) as log:
         write_log(temporary, log, merged_attributes(log))
@@ -97,7 +100,7 @@ def finish_segments(path: str, temporary: str):
     show(temporary, path, others)
 
 
-def merged_attributes(log: Log) -> dict:
+def merged_attributes(log: Log) -> dict[str, Any]:
     """Root attributes of all segments as one: the first's, with ``changes`` where a later one has another commit."""
     first, *rest = log.part_attributes
     changes = dict(first.get("changes", {}))
@@ -112,7 +115,7 @@ def merged_attributes(log: Log) -> dict:
     return {**merged, "changes": changes} if changes else merged
 
 
-def show(temporary: str, path: str, others):
+def show(temporary: str, path: str, others: Iterable[str]) -> None:
     """Puts a finished file in the place of a log; ``others``, the segments that it stands for, go."""
     os.replace(temporary, path)
     sync_directory(path)

@@ -14,8 +14,8 @@ import json
 import os
 import platform
 import struct
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -44,7 +44,7 @@ class Superblock(NamedTuple):
     size: int
 
 
-def create(attributes: dict) -> h5py.File:
+def create(attributes: Mapping[str, Any]) -> h5py.File:
     """A new file in memory with the root attributes of every log; ``attributes`` are added to them or replace them.
 
     HDF5 crashes the process, later and for good, when it cannot write a file that is not in SWMR mode (seen: h5py 3.16
@@ -56,7 +56,7 @@ def create(attributes: dict) -> h5py.File:
     return file
 
 
-def write_root_attributes(file: h5py.File, attributes: Mapping):
+def write_root_attributes(file: h5py.File, attributes: Mapping[str, Any]) -> None:
     """The root attributes of every log; ``attributes`` are added to them or replace them."""
     given = {
         "format": FORMAT, "version": VERSION, "creator": f"hvdscale {__version__}", "host": platform.node(),
@@ -67,7 +67,7 @@ def write_root_attributes(file: h5py.File, attributes: Mapping):
         write_attribute(file, name, value)
 
 
-def make_directory(path: str):
+def make_directory(path: str) -> None:
     """Makes the directory that a log is to lie in, where it is missing; LogError where it cannot be made."""
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -75,7 +75,7 @@ def make_directory(path: str):
         raise LogError(f"{path}: its directory cannot be made: {error.strerror}") from error
 
 
-def save(file: h5py.File, path: str, sync: bool):
+def save(file: h5py.File, path: str, sync: bool) -> None:
     """Closes a file made by ``create`` and writes it to ``path``; OSError, and no file, where that fails.
 
     sync    also have the disk keep it (fsync)
@@ -89,13 +89,13 @@ def save(file: h5py.File, path: str, sync: bool):
         out.write(memoryview(image)[len(head):])
 
 
-def library_versions() -> dict:
+def library_versions() -> dict[str, str]:
     """Versions of what shapes the file itself; a trainer adds torch, horovod and MPI."""
     return {"python": platform.python_version(), "numpy": np.__version__, "h5py": h5py.__version__,
             "hdf5": h5py.version.hdf5_version}
 
 
-def write_attribute(where, name: str, value):
+def write_attribute(where: h5py.HLObject, name: str, value: Any) -> None:
     """An attribute: integers and floats as they are, text as fixed-size UTF-8, all else as JSON text."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         where.attrs[name] = value
@@ -105,7 +105,7 @@ def write_attribute(where, name: str, value):
     where.attrs.create(name, np.array(data), dtype=h5py.string_dtype("utf-8", max(len(data), 1)))
 
 
-def read_attribute(value):
+def read_attribute(value: Any) -> Any:
     """An attribute as it was given to ``create``: int, float, str, or the dict or list that JSON text stands for."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
@@ -117,7 +117,7 @@ def read_attribute(value):
     return value
 
 
-def create_column(group: h5py.Group, column: Column, rows: int, **layout) -> h5py.Dataset:
+def create_column(group: h5py.Group, column: Column, rows: int, **layout: Any) -> h5py.Dataset:
     """The dataset of a column, with its unit and meaning; ``layout`` are the arguments of h5py's create_dataset."""
     shape = (rows, 2) if column.type == "text" else (rows,)
     if "chunks" in layout and column.type == "text":
@@ -133,7 +133,7 @@ def create_column(group: h5py.Group, column: Column, rows: int, **layout) -> h5p
 
 
 @contextlib.contextmanager
-def reading(path: str):
+def reading(path: str) -> Iterator[None]:
     """Turns what goes wrong while HDF5 reads ``path`` into a LogError; FileNotFoundError stays, for who retries, and
     what is raised on purpose, such as by a signal."""
     try:
@@ -207,7 +207,7 @@ class Unclosed(io.RawIOBase):
     may grow while it is read.
     """
 
-    def __init__(self, path: str):
+    def __init__(self, path: str) -> None:
         super().__init__()
         self._file = open(path, "rb", buffering=0)
         head = self._file.read(SUPERBLOCK.size)
@@ -216,7 +216,7 @@ class Unclosed(io.RawIOBase):
         self._head = as_closed(head, NO_END)
         self._at = 0
 
-    def readinto(self, buffer):
+    def readinto(self, buffer: Any) -> int:
         """Fills ``buffer``; what lies beyond the real end of the file is zeros."""
         got = os.preadv(self._file.fileno(), [buffer], self._at)
         view = memoryview(buffer).cast("B")
@@ -228,24 +228,24 @@ class Unclosed(io.RawIOBase):
         self._at += len(view)
         return len(view)
 
-    def seek(self, offset, whence=io.SEEK_SET):
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """As of any file."""
         self._at = offset + (0, self._at, NO_END)[whence]
         return self._at
 
-    def tell(self):
+    def tell(self) -> int:
         """As of any file."""
         return self._at
 
-    def seekable(self):
+    def seekable(self) -> bool:
         """Yes."""
         return True
 
-    def readable(self):
+    def readable(self) -> bool:
         """Yes."""
         return True
 
-    def close(self):
+    def close(self) -> None:
         """Closes the real file."""
         self._file.close()
         super().close()
@@ -268,7 +268,7 @@ def lookup3(data: bytes) -> int:
     words = struct.unpack(f"<{3 * blocks}I", data.ljust(12 * blocks, b"\0"))
     a = b = c = (0xDEADBEEF + len(data)) & mask
 
-    def rotate(x, bits):
+    def rotate(x: int, bits: int) -> int:
         return (x << bits | x >> (32 - bits)) & mask
 
     for block in range(blocks):
@@ -280,7 +280,7 @@ def lookup3(data: bytes) -> int:
     return b
 
 
-def _verify(path: str, file: h5py.File, parts):
+def _verify(path: str, file: h5py.File, parts: Iterable[str]) -> None:
     """Raises LogError unless the file is a log of a schema version known here, with these parts."""
     if read_attribute(file.attrs.get("format")) != FORMAT:
         raise LogError(f"{path}: is an HDF5 file, but not an hvdscale log (it has no attribute format = {FORMAT!r})")
@@ -297,7 +297,7 @@ def _verify(path: str, file: h5py.File, parts):
             raise LogError(f"{path}: is a damaged log: it has no /{name}") from None
 
 
-def part_of(path: str, file: h5py.File, name: str):
+def part_of(path: str, file: h5py.File, name: str) -> Any:
     """The table, column or heap of this name; KeyError where there is none.
 
     Raises LogError where it lies in another file: a log from elsewhere must not show, or copy, what this machine has.
@@ -311,12 +311,12 @@ def part_of(path: str, file: h5py.File, name: str):
     return found
 
 
-def _refuse_link(path: str, group: h5py.Group, name: str):
+def _refuse_link(path: str, group: h5py.Group, name: str) -> None:
     if group.id.links.get_info(name.encode("utf-8", "surrogateescape")).type != h5py.h5l.TYPE_HARD:
         raise LogError(f"{path}: {group.name.rstrip('/')}/{name} is a link, as nothing in a log is; it is not followed")
 
 
-def refuse_elsewhere(path: str, dataset: h5py.Dataset):
+def refuse_elsewhere(path: str, dataset: h5py.Dataset) -> None:
     """LogError where the values of a dataset would be read from another file than the log's own."""
     how = dataset.id.get_create_plist()
     if how.get_external_count() or how.get_layout() == h5py.h5d.VIRTUAL:

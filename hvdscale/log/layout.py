@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import h5py
 import numpy as np
@@ -18,7 +20,7 @@ DENSEST = 1100              # bytes that one byte of gzip may stand for (1,032),
 SMALL_BYTES = 1 << 20       # columns up to this size are not held against their file's
 
 
-def refuse_wrong_layout(path: str, table: str, group: h5py.Group, specs: dict[str, Column], rows: int):
+def refuse_wrong_layout(path: str, table: str, group: h5py.Group, specs: Mapping[str, Column], rows: int) -> None:
     """LogError where a column of the schema is missing, where one holds what does not belong there or says another unit
     than the schema's, and where there is less in the file than the rows it claims."""
     for column in columns()[table]:
@@ -38,7 +40,7 @@ def refuse_wrong_layout(path: str, table: str, group: h5py.Group, specs: dict[st
         refuse_hollow(path, f"{table}/{name}", dataset, rows)
 
 
-def refuse_wrong_type(path, what, dataset, kind):
+def refuse_wrong_type(path: str, what: str, dataset: h5py.Dataset, kind: str) -> None:
     """LogError where a dataset cannot be a column of this type."""
     shape = (len(dataset), 2) if kind == "text" and dataset.ndim else (dataset.size,)
     if dataset.dtype.kind not in KINDS[kind] or dataset.shape != shape:
@@ -46,7 +48,7 @@ def refuse_wrong_type(path, what, dataset, kind):
                        "log does")
 
 
-def refuse_hollow(path, what, dataset, rows):
+def refuse_hollow(path: str, what: str, dataset: h5py.Dataset, rows: int) -> None:
     """LogError where a column claims more rows than the bytes that it has in the file can stand for."""
     size = min(rows, len(dataset)) * dataset.dtype.itemsize * (dataset.shape[1] if dataset.ndim > 1 else 1)
     if size <= SMALL_BYTES:
@@ -57,7 +59,7 @@ def refuse_hollow(path, what, dataset, rows):
                        f"'hvdscale-log repair {path}' saves what there is")
 
 
-def known_attributes(attributes: dict) -> dict:
+def known_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Root attributes without those that are of another type than they are written with; arrays as text."""
     wrong = [name for name in ("versions", "changes", "imported") if not isinstance(attributes.get(name, {}), dict)]
     wrong += [name for name in ("merged",) if not isinstance(attributes.get(name, 0), int)]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -33,17 +35,17 @@ def lost_entries(column: Column, rows: int) -> np.ndarray:
 class MendedTable(Table):
     """A table whose rows are in memory and can be changed."""
 
-    def __init__(self, table: Table):
+    def __init__(self, table: Table) -> None:
         self.name, self.specs, self.rows = table.name, table.specs, table.rows
         self._read = {name: table.read(name).astype(object if spec.type == "text" else TYPES[spec.type])
                       for name, spec in table.specs.items()}
 
-    def drop(self, wrong: np.ndarray):
+    def drop(self, wrong: np.ndarray) -> None:
         """Leaves out the rows where ``wrong`` is true."""
         self._read = {name: values[~wrong] for name, values in self._read.items()}
         self.rows -= int(wrong.sum())
 
-    def add(self, rows: int, **values):
+    def add(self, rows: int, **values: Any) -> None:
         """Adds rows; what is not given is lost."""
         for name, spec in self.specs.items():
             added = lost_entries(spec, rows)
@@ -55,12 +57,14 @@ class MendedTable(Table):
 class Mended:
     """A log's tables in memory, and in words what was lost and what was restored of their rows."""
 
-    def __init__(self, log: Log):
-        self.path, self.lost, self.restored = log.path, [], []
+    def __init__(self, log: Log) -> None:
+        self.path = log.path
+        self.lost: list[str] = []
+        self.restored: list[str] = []
         self.tables = tuple(map(MendedTable, log.tables))
         self.trials, self.restarts, self.evaluations, self.steps = self.tables
 
-    def drop(self, name: str, wrong: np.ndarray, why: str):
+    def drop(self, name: str, wrong: np.ndarray, why: str) -> None:
         """Leaves out rows of a table and says so."""
         table = getattr(self, name)
         self.lost.append(f"{self.path}: {wrong.sum()} of {table.rows} rows of {name}: {why}")
@@ -85,10 +89,11 @@ def mend(log: Log) -> Mended:
             mended.drop(error.table, error.wrong, str(error).removeprefix(f"{log.path}: "))
 
 
-def _plans(log):
+def _plans(log: Mended) -> None:
     """Where a column of /trials and the plan differ, the plan is right, as damage seldom leaves it JSON; a plan that
     cannot be read becomes an empty one."""
-    trials, lost, restored = log.trials, 0, Counter()
+    trials, lost = log.trials, 0
+    restored: Counter[str] = Counter()
     columns = [name for name in IN_PLAN if name in trials]
     for row, text in enumerate(trials["plan"]):
         try:
@@ -107,13 +112,13 @@ def _plans(log):
         log.restored.append(f"{log.path}: {count} of {trials.rows} entries of trials/{name}, from the plans")
 
 
-def _refuse_other_types(trials, planned):
+def _refuse_other_types(trials: MendedTable, planned: Mapping[str, Any]) -> None:
     for name, value in planned.items():
         if not isinstance(value, str if trials.specs[name].type == "text" else (int, float)):
             raise LogError(f"the plan has {value!r} as {name}")
 
 
-def _endings(log):
+def _endings(log: Mended) -> None:
     """A trial that has ended has a reason."""
     silent = (log.trials["status"] != Status.RUNNING) & (log.trials["stop_reason"] == "")
     if silent.any():
@@ -121,7 +126,7 @@ def _endings(log):
         log.lost.append(f"{log.path}: {silent.sum()} of {log.trials.rows} entries of trials/stop_reason")
 
 
-def _restarts(log):
+def _restarts(log: Mended) -> None:
     """A trial without a row in /restarts gets one of what is known."""
     missing = ~np.isin(log.trials["id"], log.restarts["trial"])
     if missing.any():
@@ -130,7 +135,7 @@ def _restarts(log):
         log.restored.append(f"{log.path}: {missing.sum()} rows of restarts, without host, device and time")
 
 
-def _drop_disordered(log, name, column, strict):
+def _drop_disordered(log: Mended, name: str, column: str, strict: bool) -> None:
     """Of a trial whose rows go back, the most rows that do not are kept."""
     table = getattr(log, name)
     trials = np.unique(table["trial"][disordered(table, column, strict)])
@@ -144,10 +149,12 @@ def _drop_disordered(log, name, column, strict):
                  f"{' and others' if len(trials) > 5 else ''}")
 
 
-def longest_rise(values: list, strict: bool) -> list[int]:
+def longest_rise(values: Sequence[float], strict: bool) -> list[int]:
     """Places of the most values that rise (``strict``: never equal) from one to the next (patience sorting)."""
     find = bisect_left if strict else bisect_right
-    lowest, ends, before = [], [], []       # of the rises of each length: the lowest last value, and its place
+    lowest: list[float] = []                # of the rises of each length: the lowest last value, and its place
+    ends: list[int] = []
+    before: list[int] = []
     for place, value in enumerate(values):
         length = find(lowest, value)
         before.append(ends[length - 1] if length else -1)

@@ -9,7 +9,7 @@ import itertools
 import json
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from .reader import Log, Table, absent, in_order, read_log
 from .schema import SOURCE, TABLES, Column
 
 
-def merge(paths, out: str, overwrite: bool = False, take_over: bool = False) -> list[tuple[Log, int]]:
+def merge(paths: Iterable[str | os.PathLike[str]], out: str, overwrite: bool = False, take_over: bool = False
+          ) -> list[tuple[Log, int]]:
     """Writes the logs' rows, log by log, into the new file ``out``; gives each log and how many trials got another id.
 
     Columns are those of all logs together, NaN where one lacks them. A trial whose id is taken by an earlier log gets
@@ -56,7 +57,7 @@ def renumbered(ids: list[np.ndarray]) -> list[np.ndarray]:
     return out
 
 
-def _refuse_copies(logs):
+def _refuse_copies(logs: Iterable[Log]) -> None:
     seen: dict[str, str] = {}
     for log in logs:
         other = seen.setdefault(log.segments[0].log_id, log.path)
@@ -65,7 +66,7 @@ def _refuse_copies(logs):
                            "give one of the two")
 
 
-def _write(logs, numbers, path):
+def _write(logs: Sequence[Log], numbers: Sequence[np.ndarray], path: str) -> None:
     attributes = {"id": uuid.uuid4().hex, "segment": 0, "segments": 1, "merged": len(logs)}
     with CompactFile(path, attributes) as out:
         for place, name in enumerate(TABLES):

@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from ..target import Target
 
 
-def count_nans(metrics: Mapping[str, np.ndarray], measurement: Mapping) -> dict[str, int]:
+def count_nans(metrics: Mapping[str, np.ndarray], measurement: Mapping[str, Any]) -> dict[str, int]:
     """At how many of a trial's evaluations a metric was NaN, by ``split/metric``; those that never were are left out.
 
     metrics      ``split/metric`` -> the trial's column of /evaluations, NaN where a split was not evaluated, too

@@ -9,28 +9,30 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from ..errors import HvdscaleError, LogError
 from ..target import Target
+from .reader import Log
 
 DEEPEST = 40                    # of what lies within each other; a plan has four or five
 MOST_DRAWS = 1_000_000          # of a study
 MOST = 2 ** 53                  # of a whole number
 
-Rule = tuple[Callable[[object], bool], str]
+Rule = tuple[Callable[[Any], bool], str]
 
 
-def _whole(value, least=-MOST):
+def _whole(value: Any, least: int = -MOST) -> bool:
     return type(value) is int and least <= value <= MOST
 
 
-def _number(value):
+def _number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e300
 
 
-def _target(text):
+def _target(text: Any) -> bool:
     try:
         return bool(Target.parse(text))
     except (TypeError, HvdscaleError):
@@ -77,7 +79,7 @@ SWEEP: dict[str, Rule] = {
 
 
 @lru_cache(maxsize=512)
-def read_plan(text: str) -> dict:
+def read_plan(text: str) -> dict[str, Any]:
     """The plan that a text holds, not to be changed; {} of one that is no JSON object.
 
     Raises LogError, naming the entry, where one is not of the type that it is written with.
@@ -101,7 +103,7 @@ def read_plan(text: str) -> dict:
     return plan
 
 
-def plan_at(path: str, trial: int, text: str) -> dict:
+def plan_at(path: str, trial: int, text: str) -> dict[str, Any]:
     """``read_plan``, its errors naming the log and the trial."""
     try:
         return read_plan(text)
@@ -110,20 +112,20 @@ def plan_at(path: str, trial: int, text: str) -> dict:
                        ) from error
 
 
-def refuse_wrong_plans(log):
+def refuse_wrong_plans(log: Log) -> None:
     """LogError where a plan of a log has entries of other types; each text is looked at once."""
     for text, trial in {text: trial for trial, text in zip(log.trials["id"], log.trials["plan"])}.items():
         plan_at(log.path, trial, text)
 
 
-def _refuse_wrong(part, entries, rules):
+def _refuse_wrong(part: str, entries: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
     for name, value in entries.items():
         rule = rules.get(name)
         if rule is not None and not rule[0](value):
             raise LogError(f"its plan has {_shown(value)} as {part}.{name}, where {rule[1]} belongs")
 
 
-def _check_sweep(sweep):
+def _check_sweep(sweep: Mapping[str, Any]) -> None:
     for name in SWEEP:
         if name not in sweep:
             raise LogError(f"its plan tells of a sweep, but not its {name!r}")
@@ -138,9 +140,9 @@ def _check_sweep(sweep):
             raise LogError(f"its plan has {_shown(value)} as sweep.point.{name}, where a finite number belongs")
 
 
-def _check_parameter(parameter, point):
+def _check_parameter(parameter: Any, point: Mapping[str, Any]) -> None:
     """One dimension of the space, and the point drawn in it."""
-    def wrong(what):
+    def wrong(what: str) -> LogError:
         return LogError(f"its plan has {_shown(parameter)} in sweep.space, {what}")
     if not isinstance(parameter, dict) or not isinstance(parameter.get("name"), str):
         raise wrong("which is no parameter with a name")
@@ -166,7 +168,7 @@ def _check_parameter(parameter, point):
         raise wrong(f"and {_shown(value)} as its value, where a finite number belongs")
 
 
-def is_deeper(value: dict | list, most: int) -> bool:
+def is_deeper(value: dict[str, Any] | list[Any], most: int) -> bool:
     """Whether lists and objects lie in each other deeper than ``most`` times."""
     level = [value]
     for _ in range(most):
@@ -175,6 +177,6 @@ def is_deeper(value: dict | list, most: int) -> bool:
     return bool(level)
 
 
-def _shown(value, most=60):
+def _shown(value: object, most: int = 60) -> str:
     text = json.dumps(value)
     return text if len(text) <= most else f"{text[:most]}..."

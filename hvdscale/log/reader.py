@@ -11,7 +11,8 @@ steps of that trial; of a trial's rows in /trials the latest segment's counts.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import h5py
 import numpy as np
@@ -34,7 +35,7 @@ OPTIONAL = {"trials": SOURCE, "restarts": (), "evaluations": (), "steps": tuple(
 class Part:
     """One file of a log, open for reading, with the number of rows that are whole in each table."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str) -> None:
         self.path = path
         self.file = open_file(path)
         self._datasets: dict[tuple[str, str], h5py.Dataset] = {}    # open, since HDF5 keeps chunks only of such
@@ -70,12 +71,12 @@ class Part:
                 return decode(self.file["text"], values)
             return as_column(kind, values)
 
-    def close(self):
+    def close(self) -> None:
         """Lets the file go; what was read stays."""
         self._datasets.clear()
         self.file.close()
 
-    def _refuse_lost_rows(self):
+    def _refuse_lost_rows(self) -> None:
         """A live file that was cut off reads as zeros there, so where it is short, each column is looked at."""
         state = superblock(self.path)
         if state.size >= state.end:
@@ -104,7 +105,7 @@ def column_specs(group: h5py.Group) -> dict[str, Column]:
     """The columns of a table's group, by name, with the unit and meaning they carry in the file."""
     found = {}
 
-    def visit(name, item):
+    def visit(name: str, item: h5py.HLObject) -> None:
         if isinstance(item, h5py.Dataset) and name != "committed_rows":
             found[name] = column_spec(name, item)
 
@@ -121,7 +122,7 @@ def column_spec(name: str, dataset: h5py.Dataset) -> Column:
 
 def in_order(table: str, specs: dict[str, Column]) -> dict[str, Column]:
     """A table's columns sorted: the schema's order, then metrics by split, then whatever else there is."""
-    def place(name):
+    def place(name: str) -> tuple[int, int, str]:
         known, split = PLACES[table], name.partition("/")[0]
         return known.get(name, len(known)), SPLITS.index(split) if split in SPLITS else len(SPLITS), name
     return {name: specs[name] for name in sorted(specs, key=place)}
@@ -159,7 +160,7 @@ def decode(heap: h5py.Dataset, spans: np.ndarray) -> np.ndarray:
     return out
 
 
-class Table(Mapping):
+class Table(Mapping[str, np.ndarray]):
     """One table of a log: column name -> array, read when asked for and kept. Iterating gives the columns' names.
 
     ``rows`` is the number of rows; ``len`` is, as of any mapping, the number of columns. An optional column that the
@@ -167,7 +168,7 @@ class Table(Mapping):
     segments have a column, it reads so in the others.
     """
 
-    def __init__(self, name: str, parts: list[Part], keep: np.ndarray | None = None):
+    def __init__(self, name: str, parts: Sequence[Part], keep: np.ndarray | None = None) -> None:
         """keep    row numbers to keep of the parts' rows, laid end to end, in the order wanted; None: all."""
         self.name = name
         self.specs = in_order(name, {c: spec for part in reversed(parts) for c, spec in part.columns[name].items()})
@@ -205,13 +206,13 @@ class Table(Mapping):
             self._read[name] = self.read(name)
         return self._read[name]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self.specs)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.specs)
 
-    def __contains__(self, name):
+    def __contains__(self, name: object) -> bool:
         return name in self.specs
 
 
@@ -225,7 +226,7 @@ def absent(kind: str, rows: int) -> np.ndarray:
 class Log:
     """A whole log: its root attributes and its four tables. ``read_log`` makes it."""
 
-    def __init__(self, path: str, parts: list[Part]):
+    def __init__(self, path: str, parts: Sequence[Part]) -> None:
         self.path = path
         self.attributes = parts[0].attributes
         self.segments = [part.segment for part in parts]
@@ -247,18 +248,18 @@ class Log:
         """Bytes of all its files."""
         return sum(os.path.getsize(segment.path) for segment in self.segments)
 
-    def writer(self) -> dict | None:
+    def writer(self) -> dict[str, Any] | None:
         """The living process that writes it (host, pid, job), or None: then RUNNING trials were interrupted."""
         return lock.holder(self.path)
 
-    def load(self):
+    def load(self) -> None:
         """Reads all columns and closes the files."""
         for table in self.tables:
             for name in table:
                 table[name]
         self.close()
 
-    def close(self):
+    def close(self) -> None:
         """Closes the files; columns that were read stay."""
         for part in self._parts:
             part.close()
@@ -266,11 +267,11 @@ class Log:
     def __enter__(self) -> Log:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def read_log(path) -> Log:
+def read_log(path: str | os.PathLike[str]) -> Log:
     """The log whose first file is ``path``, with all its segments.
 
     Raises LogError, naming the file, where one is missing, empty, not a log, of a newer schema, truncated or damaged. A
@@ -298,12 +299,12 @@ def read_log(path) -> Log:
     raise LogError(f"{path}: there is no such log") from missing
 
 
-def _close(parts):
+def _close(parts: Iterable[Part]) -> None:
     for part in parts:
         part.close()
 
 
-def _rows_that_count(table: str, parts: list[Part]) -> np.ndarray | None:
+def _rows_that_count(table: str, parts: Sequence[Part]) -> np.ndarray | None:
     """Numbers of the rows to keep, the parts' rows laid end to end; None where all count."""
     if len(parts) == 1:
         return None
@@ -322,7 +323,8 @@ def latest_rows(ids: np.ndarray) -> np.ndarray:
     return (len(ids) - 1 - last_from_end)[np.argsort(first)]
 
 
-def current_rows(rows: list[tuple], restarts: list[tuple]) -> np.ndarray:
+def current_rows(rows: Sequence[tuple[np.ndarray, np.ndarray]], restarts: Sequence[tuple[np.ndarray, np.ndarray]]
+                 ) -> np.ndarray:
     """Numbers of the rows that no later segment supersedes, the segments' rows laid end to end.
 
     rows        per segment: trial and step, int arrays of shape (rows,)

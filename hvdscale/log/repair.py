@@ -10,7 +10,9 @@ import itertools
 import os
 import shutil
 import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import h5py
 import numpy as np
@@ -23,8 +25,8 @@ from .check import check
 from .closed_file import merged_attributes, show, write_log
 from .files import open_file, part_of, read_attribute, reading, rows_within, superblock
 from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type
-from .mend import LOST, LOST_TEXTS, lost_entries, mend
-from .reader import SCHEMA, Log, absent, begun_trials, column_spec, decode
+from .mend import LOST, LOST_TEXTS, Mended, lost_entries, mend
+from .reader import SCHEMA, Log, Part, absent, begun_trials, column_spec, decode
 from .schema import SOURCE, TABLES, Column, Status, known_column
 
 BROKEN = ".broken"
@@ -77,7 +79,7 @@ def repair(path: str, take_over: bool = False) -> Repair | None:
         lock.release()
 
 
-def _is_clean(path) -> bool:
+def _is_clean(path: str) -> bool:
     """Whether the log is one closed file that passes ``check`` and says how its trials ended."""
     try:
         with check(path) as log:
@@ -86,7 +88,7 @@ def _is_clean(path) -> bool:
         return False
 
 
-def _write(path, mended, attributes):
+def _write(path: str, mended: Mended, attributes: Mapping[str, Any]) -> None:
     """Writes the log under its temporary name; LogError, and no file, where it then does not pass ``check``."""
     temporary = path + TEMPORARY
     write_log(temporary, mended, attributes)
@@ -98,7 +100,7 @@ def _write(path, mended, attributes):
                        f"({str(error).removeprefix(f'{temporary}: ')})") from error
 
 
-def _files(path) -> tuple[list[str], list[str]]:
+def _files(path: str) -> tuple[list[str], list[str]]:
     """The files that may hold the log's rows, and a word on those that cannot be opened."""
     names, lost = [path] if os.path.exists(path) else [], []
     if not names and not segments.candidates(path):
@@ -113,14 +115,14 @@ def _files(path) -> tuple[list[str], list[str]]:
     return names, lost
 
 
-def _without_hint(error) -> str:
+def _without_hint(error: LogError) -> str:
     """What is wrong with a file, without the advice to repair it."""
     return str(error).partition("; 'hvdscale-log repair")[0]
 
 
-def _salvage(names, lost) -> list[SalvagedPart]:
+def _salvage(names: list[str], lost: list[str]) -> list[SalvagedPart]:
     """What can be read of each file, in the order of the segments; those of another log are left out of ``names``."""
-    parts = []
+    parts: list[SalvagedPart] = []
     for name in list(names):
         try:
             part = SalvagedPart(name)
@@ -145,39 +147,41 @@ def _salvage(names, lost) -> list[SalvagedPart]:
     return parts
 
 
-def _nothing_saved(path, lost) -> str:
+def _nothing_saved(path: str, lost: Iterable[str]) -> str:
     return f"{path}: nothing can be saved: {'; '.join(line.removeprefix(f'{path}: ') for line in lost)}"
 
 
 MAY_MISS = ("metaparameters/", "layer_groups/")     # columns of these, too, a row need not have
 
 
-class SalvagedPart:
+class SalvagedPart(Part):
     """As reader.Part, but of a file that may be damaged anywhere: rows up to the first that cannot be read.
 
     A row needs all its entries but those of optional columns and MAY_MISS, which become NaN, and of texts; one of
     /trials needs none, as ``mend`` may know them from elsewhere.
     """
 
-    def __init__(self, path: str):
-        self.path, self.lost = path, []
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.lost: list[str] = []
         self.file = open_file(path, tolerant=True)
         self._size = superblock(path).size
         with reading(path):
             self.segment = segments.of_file(path, self.file)
             self.attributes = known_attributes(
                 {name: read_attribute(value) for name, value in self.file.attrs.items()})
-        self.rows, self.columns, self._values = {}, {}, {}
+        self.rows, self.columns = {}, {}
+        self._values: dict[tuple[str, str], np.ndarray] = {}
         for table in TABLES:
             self._read_table(table)
         self._restore_ids()
         self.rows["trials"] = begun_trials(self)
 
-    def read(self, table: str, name: str) -> np.ndarray:
-        """All whole rows of a column."""
-        return self._values[table, name][:self.rows[table]]
+    def read(self, table: str, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
+        """Whole rows of a column, all or those of first:stop."""
+        return self._values[table, name][:self.rows[table]][first:stop]
 
-    def fill_trials(self, earlier: SalvagedPart):
+    def fill_trials(self, earlier: SalvagedPart) -> None:
         """Takes entries of /trials that are lost from the rows that an earlier segment has of the same trials."""
         known, ids = earlier.read("trials", "id"), self.read("trials", "id")
         for column in SCHEMA["trials"]:
@@ -186,11 +190,11 @@ class SalvagedPart:
             for row in np.flatnonzero(lost & np.isin(ids, known) & (column.name != "stop_reason")):
                 values[row] = there[np.flatnonzero(known == ids[row])[-1]]
 
-    def close(self):
+    def close(self) -> None:
         """Lets the file go."""
         self.file.close()
 
-    def _read_table(self, table):
+    def _read_table(self, table: str) -> None:
         specs = {column.name: column for column in SCHEMA[table] if not column.optional}
         self._add_found_columns(table, specs)
         rows = self._committed(table, specs)
@@ -208,7 +212,7 @@ class SalvagedPart:
                 column = np.concatenate([column, lost_entries(specs[name], whole - len(column))])
             self._values[table, name] = column[:whole]
 
-    def _add_found_columns(self, table, specs):
+    def _add_found_columns(self, table: str, specs: dict[str, Column]) -> None:
         """Adds the columns that the file has of a table; each group is opened once, as links may go in a circle."""
         places, seen = [table], set()
         for place in places:
@@ -227,7 +231,7 @@ class SalvagedPart:
                     else:
                         places.append(name)
 
-    def _restore_ids(self):
+    def _restore_ids(self) -> None:
         """Ids of trials that cannot be read are those of /restarts, where each trial has its first row in turn."""
         ids, started = self._values["trials", "id"], self._values["restarts", "trial"]
         if LOST in ids:
@@ -235,7 +239,7 @@ class SalvagedPart:
             if len(in_turn) == len(ids):
                 self._values["trials", "id"] = in_turn
 
-    def _committed(self, table, specs) -> int:
+    def _committed(self, table: str, specs: Iterable[str]) -> int:
         """Rows that were whole when written; of a closed file, whose columns have no more, also from their lengths."""
         with self._noting(f"{table}/committed_rows"):
             dataset = part_of(self.path, self.file, f"{table}/committed_rows")
@@ -249,7 +253,7 @@ class SalvagedPart:
                 lengths.append(len(part_of(self.path, self.file, f"{table}/{name}")))
         return min(lengths, default=0)
 
-    def _read_column(self, table, spec, committed) -> np.ndarray:
+    def _read_column(self, table: str, spec: Column, committed: int) -> np.ndarray:
         """As many of the committed rows as can be read."""
         with self._noting(f"{table}/{spec.name}"):
             dataset = part_of(self.path, self.file, f"{table}/{spec.name}")
@@ -262,7 +266,7 @@ class SalvagedPart:
             return as_column(spec.type, values)
         return absent(spec.type, 0)
 
-    def _texts(self, spans, lost_text) -> np.ndarray:
+    def _texts(self, spans: np.ndarray, lost_text: str) -> np.ndarray:
         """The texts; ``lost_text`` for one that is not whole."""
         out = np.full(len(spans), lost_text, dtype=object)
         with self._noting("text"):
@@ -276,7 +280,7 @@ class SalvagedPart:
         return out
 
     @contextlib.contextmanager
-    def _noting(self, what):
+    def _noting(self, what: str) -> Iterator[None]:
         """Notes whatever cannot be read instead of failing."""
         try:
             with reading(self.path):
@@ -286,7 +290,7 @@ class SalvagedPart:
             self.lost += [said] * (said not in self.lost)
 
 
-def _sound(table, spec) -> Column:
+def _sound(table: str, spec: Column) -> Column:
     """A column as the schema has it, where it has; else with a unit and a meaning, which each column needs."""
     known = known_column(table, spec.name)
     if known:
@@ -294,7 +298,7 @@ def _sound(table, spec) -> Column:
     return replace(spec, unit=spec.unit or "1", meaning=spec.meaning or spec.name)
 
 
-def _read_up_to(dataset, rows) -> np.ndarray:
+def _read_up_to(dataset: h5py.Dataset, rows: int) -> np.ndarray:
     """The first ``rows`` rows, or those before the first chunk that cannot be read."""
     try:
         return dataset[:rows]
@@ -308,7 +312,7 @@ def _read_up_to(dataset, rows) -> np.ndarray:
         return np.concatenate(good) if good else dataset[:0]
 
 
-def _end_running(log):
+def _end_running(log: Log) -> None:
     """Trials that still run are INCOMPLETE: their writer is gone."""
     status, reason = log.trials["status"], log.trials["stop_reason"]
     running = status == Status.RUNNING
@@ -316,7 +320,7 @@ def _end_running(log):
     status[running] = Status.INCOMPLETE
 
 
-def _keep(name) -> str:
+def _keep(name: str) -> str:
     """Keeps a file under another name, which no file has; the same bytes where the file system can, else a copy."""
     for number in ("", *range(1, 1000)):
         kept = f"{name}{BROKEN}{number}"

@@ -8,7 +8,7 @@ meaning as attributes.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -133,7 +133,8 @@ def layer_group_columns(group: str) -> tuple[Column, ...]:
                         optional=True) for c in STEPS if c.name.endswith("_sqnorm"))
 
 
-def columns(metaparameters=(), metrics=(), optional_steps=(), layer_groups=()) -> dict[str, tuple[Column, ...]]:
+def columns(metaparameters: Iterable[str] = (), metrics: Iterable[str] | Mapping[str, str] = (),
+            optional_steps: Collection[str] = (), layer_groups: Collection[str] = ()) -> dict[str, tuple[Column, ...]]:
     """Each table's columns for a log with these metaparameters, metrics (``split/metric``), optional /steps columns,
     and parts of the model whose gradients are measured apart.
 

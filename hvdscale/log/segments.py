@@ -10,7 +10,10 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import h5py
 
 from ..errors import LogError
 from .files import open_file, read_attribute, reading
@@ -32,7 +35,7 @@ def describe(path: str) -> Segment:
         return of_file(path, file)
 
 
-def of_file(path: str, file) -> Segment:
+def of_file(path: str, file: h5py.File) -> Segment:
     """``describe`` for a file that is open."""
     log_id, number, stands_for = (read_attribute(file.attrs.get(name)) for name in ("id", "segment", "segments"))
     return Segment(path, str(log_id), int(number or 0), int(stands_for or 1))
@@ -89,13 +92,13 @@ def find(path: str) -> list[Segment]:
     return segments
 
 
-def find_logs(paths) -> list[str]:
+def find_logs(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     """The logs among files and directories, each once, in the order given: later segments go with their first file.
 
     A directory stands for all its *.h5 files. A file that cannot be read counts as a log, so that reading it says why.
     """
-    names = []
-    for path in map(os.fspath, paths):
+    names: list[str] = []
+    for path in (os.fspath(one) for one in paths):
         names += sorted(glob.glob(os.path.join(glob.escape(path), "*.h5"))) if os.path.isdir(path) else [path]
     return list(dict.fromkeys(first_of(name) for name in names))
 

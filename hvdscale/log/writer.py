@@ -19,6 +19,8 @@ import operator
 import os
 import time
 import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, SupportsIndex
 
 import h5py
 import numpy as np
@@ -58,21 +60,28 @@ class LogWriter:
     Raises LogError where the log exists and neither is asked, is being written, or cannot be written.
     """
 
-    def __init__(self, path, *, metrics, metaparameters=(), optional_steps=(), layer_groups=(), attributes=None,
-                 overwrite=False, take_over=False, resume=False, flush_seconds=1.0, clock=time.monotonic):
+    def __init__(self, path: str | os.PathLike[str], *, metrics: Iterable[str] | Mapping[str, str],
+                 metaparameters: Iterable[str] = (), optional_steps: Collection[str] = (),
+                 layer_groups: Collection[str] = (), attributes: Mapping[str, Any] | None = None,
+                 overwrite: bool = False, take_over: bool = False, resume: bool = False, flush_seconds: float = 1.0,
+                 clock: Callable[[], float] = time.monotonic) -> None:
         self.path = os.fspath(path)
         self._columns = columns(metaparameters, metrics, optional_steps, layer_groups)
         self._flush_seconds, self._clock = flush_seconds, clock
-        self._convert = {"int": _int64, "float": float, "text": self._store, "status": Status}
+        self._convert: dict[str, Callable[[Any], Any]] = {"int": _int64, "float": float, "text": self._store,
+                                                          "status": Status}
         self._fields = {table: tuple((c.name, self._convert[c.type], c.type == "float") for c in spec)
                         for table, spec in self._columns.items()}
-        self._rows = {table: [] for table in TABLES}          # buffered rows, each a list in the order of the columns
+        # buffered rows, each a list in the order of the columns
+        self._rows: dict[str, list[list[Any]]] = {table: [] for table in TABLES}
         self._written = {table: 0 for table in TABLES}
-        self._heap, self._heap_end, self._heap_written = [], 0, 0
+        self._heap: list[bytes] = []
+        self._heap_end, self._heap_written = 0, 0
         self._known_texts: dict[bytes, tuple[int, int]] = {}
         self._trial_rows: dict[int, int] = {}
         self._dead = ""
-        self._file, self._datasets = None, {}
+        self._file: Any = None          # an h5py.File while the segment is open
+        self._datasets: dict[str, list[h5py.Dataset]] = {}
         self._last_flush = self._last_append = clock()
         make_directory(self.path)
         self._lock = Lock.take(self.path, take_over)
@@ -84,7 +93,7 @@ class LogWriter:
                 os.unlink(self.path + TEMPORARY)
             raise
 
-    def append(self, table: str, **values):
+    def append(self, table: str, **values: Any) -> None:
         """Adds one row: text as str, status as Status. A float column left out is NaN.
 
         Raises TypeError for a column that the log has not, KeyError for one that is missing: slips of the caller.
@@ -110,7 +119,7 @@ class LogWriter:
         if now + gap - self._last_flush >= self._flush_seconds:
             self.flush()
 
-    def set_status(self, trial: int, status: Status, stop_reason: str):
+    def set_status(self, trial: int, status: Status, stop_reason: str) -> None:
         """Rewrites the status of a trial of this segment, the reason first, and flushes."""
         row = self._trial_rows[trial]
         span = self._store(stop_reason)
@@ -121,7 +130,7 @@ class LogWriter:
             self._file["trials/status"][row] = int(Status(status))
             self._file.flush()
 
-    def flush(self, sync: bool = False):
+    def flush(self, sync: bool = False) -> None:
         """Writes the buffered rows, then says how many are whole. ``sync`` also has the disk keep them (fsync)."""
         with self._writing():
             changed = [table for table in TABLES if self._rows[table]]
@@ -139,7 +148,7 @@ class LogWriter:
                 sync_directory(self.segment_path)
         self._last_flush = self._clock()
 
-    def finish(self):
+    def finish(self) -> None:
         """The clean end: all segments become one compact file, by way of another name, and the lock is given back.
 
         Raises LogError where that fails; the segments are then as readable as before.
@@ -152,7 +161,7 @@ class LogWriter:
         self._dead = f"{self.path}: the log is finished"
         self._lock.release()
 
-    def abandon(self):
+    def abandon(self) -> None:
         """Leaves the log as it stands and gives the lock back; never raises, safe to call twice.
 
         HDF5 may crash or spoil the file when it closes one that it failed to write, so its descriptor is first pointed
@@ -169,7 +178,7 @@ class LogWriter:
         with contextlib.suppress(OSError):
             self._lock.release()
 
-    def _open(self, attributes, overwrite, resume):
+    def _open(self, attributes: Mapping[str, Any], overwrite: bool, resume: bool) -> None:
         """Makes the segment's file and shows it; an old log goes only when the new one is there."""
         old = self._existing(overwrite, resume)
         self.segment_path = segments.free_name(self.path) if resume and old else self.path
@@ -191,7 +200,7 @@ class LogWriter:
                     os.unlink(segment.path)
             os.replace(temporary, self.segment_path)
 
-    def _existing(self, overwrite, resume) -> list[segments.Segment]:
+    def _existing(self, overwrite: bool, resume: bool) -> list[segments.Segment]:
         """The files of a log that is there; LogError unless it may be overwritten or resumed."""
         if not os.path.lexists(self.path):
             return []
@@ -205,7 +214,7 @@ class LogWriter:
                 raise
             return []            # what is overwritten need not be a log that can be read
 
-    def _save_empty(self, path, attributes):
+    def _save_empty(self, path: str, attributes: Mapping[str, Any]) -> None:
         file = create(attributes)
         for table, spec in self._columns.items():
             group = file.create_group(table)
@@ -227,7 +236,7 @@ class LogWriter:
                 self._known_texts[data] = span
         return span
 
-    def _flush_file(self, sync):
+    def _flush_file(self, sync: bool) -> None:
         self._file.flush()
         if sync:
             os.fsync(self._descriptor)
@@ -237,7 +246,7 @@ class LogWriter:
             len(rows) * len(self._columns[table]) * 16 for table, rows in self._rows.items())
 
     @contextlib.contextmanager
-    def _room(self, buffered: int):
+    def _room(self, buffered: int) -> Iterator[None]:
         """Takes room on the disk for what HDF5 is about to write: a full disk fails here, where it does no harm.
 
         The room is taken beyond the file's end and given back; a file system that cannot do that is let be.
@@ -250,7 +259,7 @@ class LogWriter:
         yield
         os.ftruncate(self._descriptor, self._file.id.get_filesize())
 
-    def _write_heap(self):
+    def _write_heap(self) -> None:
         data = b"".join(self._heap)
         if data:
             dataset = self._file["text"]
@@ -258,19 +267,19 @@ class LogWriter:
             self._heap_written += len(data)
             self._heap.clear()
 
-    def _write_rows(self, table):
+    def _write_rows(self, table: str) -> None:
         rows, first = self._rows[table], self._written[table]
         for dataset, values in zip(self._datasets[table], zip(*rows)):
             _write(dataset, first, np.array(values, dataset.dtype))
         self._written[table] += len(rows)
         rows.clear()
 
-    def _require_alive(self):
+    def _require_alive(self) -> None:
         if self._dead:
             raise LogError(self._dead)
 
     @contextlib.contextmanager
-    def _writing(self):
+    def _writing(self) -> Iterator[None]:
         """Whatever fails inside ends the writer with a LogError that names path and cause."""
         self._require_alive()
         try:
@@ -285,7 +294,7 @@ class LogWriter:
             raise LogError(self._dead) from error
 
 
-def _write(dataset: h5py.Dataset, first: int, values: np.ndarray):
+def _write(dataset: h5py.Dataset, first: int, values: np.ndarray) -> None:
     """Writes rows from ``first`` on; room is made a chunk at a time, so that the file's own tables seldom change."""
     end = first + len(values)
     if end > len(dataset):
@@ -294,7 +303,7 @@ def _write(dataset: h5py.Dataset, first: int, values: np.ndarray):
     dataset[first:end] = values
 
 
-def _int64(value) -> int:
+def _int64(value: SupportsIndex) -> int:
     value = operator.index(value)
     if not -2**63 <= value < 2**63:
         raise OverflowError(f"{value} does not fit the log's 64-bit integers")
