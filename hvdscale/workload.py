@@ -45,9 +45,9 @@ class Card:
 
 
 class Workload:
-    """A job of one's own: a subclass sets dataset, model and metrics, and has load, build, loss and measure.
+    """A job: a subclass sets dataset, model and metrics, and defines load, build, loss and measure.
 
-    dataset, model  names, as they stand in logs and reports
+    dataset, model  names, as shown in logs and reports
     metrics         name -> "min" or "max": which way is better. All that ``measure`` gives, known before the log exists
     defaults        keys of hvdscale.plan.settings, under which the job reaches its target
     summarized      those of the metrics that are no mean over a split: ``summarize`` gives them

@@ -1,6 +1,6 @@
-"""How commands end: errors as one message on stderr, without a traceback, and the exit code they stand for.
+"""How commands end: errors as one message on stderr, without a traceback, and their exit code.
 
-hvdscale-train, which ends on many ranks at once, has its own way.
+hvdscale-train ends on many ranks together, in carry_out_together.
 
     @click.command(cls=Command)          or          @click.group(cls=Group)
 """
@@ -73,7 +73,7 @@ def parse(command: click.Command):
 
 @contextlib.contextmanager
 def ended_by_ctrl_c() -> Iterator[None]:
-    """Ctrl-C ends the process at once; for imports, which would print a traceback, or drop the KeyboardInterrupt."""
+    """Ctrl-C ends the process immediately: during imports it would print a traceback or be dropped."""
     ignored = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     if not ignored:
         signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))

@@ -26,7 +26,7 @@ ARGUMENTS = {"--model-arg": "model_args", "--data-arg": "data_args"}
 def key_options(without=frozenset(), unlisted=frozenset()):
     """A decorator that adds --config, --set, and an option for every key that has a flag of its own.
 
-    unlisted  keys whose options are taken, as they stand in a command line of hvdscale-train, and act on nothing
+    unlisted  keys whose options are accepted, as in a command line of hvdscale-train, and ignored
     """
     def add(command):
         command = click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set any key")(command)
@@ -273,7 +273,7 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, memory) -> int:
 
 
 def _note_stop(stopped: StoppedError, layers: list[dict]) -> None:
-    """Write the outcome of a run that came no further than its data, for the script that queues it again."""
+    """Write the outcome of a run that ended before training, for the script that requeues it."""
     from ..training.checkpoint import Folder
     settings = Settings.build({}, *layers)
     if settings.checkpoint is not None:

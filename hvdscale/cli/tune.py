@@ -143,7 +143,7 @@ def stall_seconds(asked: Asked) -> float:
 
 
 class Signals:
-    """Whether a signal has come: the trial then stops, and the sweep with it. A second Ctrl-C ends it at once."""
+    """Whether a signal has come: the trial then stops, and the sweep with it. A second Ctrl-C ends it immediately."""
 
     def __init__(self):
         self._came = False

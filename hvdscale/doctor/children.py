@@ -45,7 +45,7 @@ class Child:
             self._process.stdin.close()
 
     def ended(self, seconds: float) -> bool:
-        """Whether it has ended of itself, so many seconds from its start; after that it is killed."""
+        """Whether it ended by itself within this many seconds of its start; after that it is killed."""
         try:
             self._process.wait(max(0.0, self._started + seconds - time.monotonic()))
             return True
@@ -54,7 +54,7 @@ class Child:
             return False
 
     def kill(self) -> None:
-        """End it, and what it has started, where they run."""
+        """End it and its children, if they run."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -80,12 +80,12 @@ class Asked:
     wanted: int
 
     def played(self, rank: int, size: int) -> Child:
-        """A process that plays this rank of so many."""
+        """A process that plays this rank in a group of this size."""
         command = [sys.executable, "-m", __name__, "digest", self.name]
         return Child(command, environment(rank, size), json.dumps([rank, size, self.layers, self.wanted]))
 
     def twice(self, size: int) -> list[dict[str, Entry]]:
-        """The digests of two processes that play rank 0 of so many."""
+        """The digests of two processes that play rank 0 in a group of this size."""
         children = [self.played(0, size) for _ in range(2)]
         try:
             return [_digest_of(child) for child in children]
@@ -102,7 +102,7 @@ class OtherRank:
 
     def finding(self, sample: Sample, mine: dict[str, Entry]) -> Finding:
         """Whether the two have the same, and this process, which plays the only worker, has it too."""
-        looked_at = (f"{COMPARED} in two processes, told to be rank 0 and rank 1 of 2, and in this one. Only a launch "
+        looked_at = (f"{COMPARED} in two processes that play rank 0 and rank 1 of 2, and in this one. Only a launch "
                      "on several machines shows what differs between these, and only a launch runs code that "
                      "communicates: mpirun -np 2 hvdscale-doctor")
         ranks = [_digest_of(child) for child in self._children]

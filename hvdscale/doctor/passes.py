@@ -28,7 +28,7 @@ KEYED = ("draw from torch's, numpy's or Python's global generator, which hvdscal
          "or use hvdscale.modules.Dropout; keep what must be kept in buffers")
 KEYED_BY_GROUP = ("draw from torch's global generator with group_by_group=always, so that each ghost group has its own "
                   "random numbers at any worker count")
-WHOLE_BATCH = "statistics are taken over whatever a worker has at once (batch statistics per local batch)"
+WHOLE_BATCH = "statistics are taken over the worker's whole pass (batch statistics per local batch)"
 A_SUM = "the loss is a mean where a sum is asked for, so that it counts once for each pass, however few its examples"
 RETURN_SUM = "return losses.sum(), len(losses): the sum over the examples (or tokens), and how many they are"
 

@@ -14,7 +14,7 @@ import socket
 
 import torch
 
-# how launchers, and programs made for them, tell a process its rank, and the number of processes
+# variables in which launchers, and programs made for them, give a process its rank and the number of processes
 RANKS = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "PMI_RANK",
          "RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID")
 SIZES = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", "PMI_SIZE",
@@ -29,12 +29,12 @@ def bare() -> dict[str, str]:
 
 
 def environment(rank: int, size: int) -> dict[str, str]:
-    """The variables of a process that a launcher started as this rank of so many."""
+    """The variables of a process that a launcher started with this rank and size."""
     return {**MEETING, **bare(), **dict.fromkeys(RANKS, str(rank)), **dict.fromkeys(SIZES, str(size))}
 
 
 def play(rank: int, size: int) -> None:
-    """Have Horovod and torch.distributed tell this process that it is this rank of so many.
+    """Have Horovod and torch.distributed report this rank and size to this process.
 
     As in a run, Horovod is there already where several workers are, and torch.distributed once the job asks for it.
     """

@@ -1,4 +1,4 @@
-"""A small part of a job, on which the checks work: one step of some examples, in fp64 where the job's code bears it.
+"""A small part of a job, on which the checks work: one step of some examples, in fp64 where the job's code allows it.
 
 What is computed here for reference is slow and obvious, and shares no code with hvdscale.update.step.
 """
@@ -31,7 +31,7 @@ from .examples import examples
 from .finding import Finding, carried_out
 
 EXAMPLES = 46           # by default; a multiple of neither 3 nor 4
-PASSES = 8              # at least so many ghost groups: of up to 4 workers x 2 passes
+PASSES = 8              # fewest ghost groups: for up to 4 workers x 2 passes
 CLOSE, NARROW_CLOSE = 1e-9, 1e-4        # how far apart two sums of the same values may be, in fp64 and in less
 
 
@@ -83,7 +83,9 @@ class Sample:
 
 
 def make_sample(job: Job, wanted: int, workers: int) -> Sample:
-    """The sample of so many examples, or as many as the workers need, or there are; raises what the job's code raises.
+    """A sample of ``wanted`` examples, at least as many as the workers need, at most all.
+
+    Raises what the job's code raises.
 
     Ghost groups are cut smaller than the job's where every pass must have one.
     """
@@ -121,7 +123,7 @@ def _loss_type(sample: Sample) -> torch.dtype:
 def passing(sample: Sample, model: nn.Module, plan: Plan, step: int = 0) -> Iterator:
     """A context for forward passes that leave generators and buffers as they were.
 
-    Gives a function to call before each pass, which tells the modules where they stand and starts the generators: by
+    Gives a function to call before each pass, which sets the modules' position and seeds the generators: by
     its ghost group where the plan says group by group, else all passes alike, as those of several ranks would be.
     """
     ghosts = GhostGroups(plan.seed, SingleWorker(), sample.job.device)

@@ -47,9 +47,9 @@ class Member(Workers):
 
 
 def on_each(workers: int, function: Callable[[Member], object]) -> list:
-    """What the function gives for each member of a group of so many workers, in rank order; raises what one raises.
+    """What the function gives for each member of a group of this many workers, in rank order; raises what one raises.
 
-    The process's generators and other globals are of the member that runs, as no two run at once.
+    Generators and other globals of the process belong to the member that runs, as only one runs at a time.
     """
     turn, barrier, slots = threading.Lock(), threading.Barrier(workers), [None] * workers
     errors: list[BaseException] = []

@@ -25,11 +25,11 @@ from .simulated_workers import on_each
 
 BEFORE = 2                  # steps before the checkpoint
 MEASURED = 100              # examples of a split that are measured, at most
-CHUNKS = (32, 7)            # examples measured at once, two ways
+CHUNKS = (32, 7)            # examples per pass, two ways
 
 
 def checkpoint(sample: Sample) -> Finding:
-    """Whether a run that goes on from a checkpoint takes the step that the uninterrupted one takes, bit for bit."""
+    """Whether a run resumed from a checkpoint takes the same next step as an uninterrupted one, bit for bit."""
     name, job = "checkpoint", sample.job
     plan = replace(job.plan, workers=1, accumulate=1, global_batch=sample.plan.global_batch, loader_workers=0,
                    noise_every=0, ghost_batch=sample.plan.ghost_batch)

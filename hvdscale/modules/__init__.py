@@ -1,4 +1,4 @@
-"""Batch-norm and dropout by ghost groups: what a model of one's own uses in place of torch's.
+"""Batch-norm and dropout by ghost groups: for your own models, in place of torch's.
 
     from hvdscale.modules import BatchNorm, Dropout, convert
 """

@@ -70,7 +70,7 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         return torch.cat([self._even(x[first:last], 1) for _, first, last in segments])
 
     def _even(self, x: Tensor, groups: int) -> Tensor:
-        """Normalise groups of equal size: those of a channel stand side by side, as so many channels."""
+        """Normalize groups of equal size: the groups of a channel become channels of their own."""
         n, channels, *rest = x.shape
         aside = x if groups == 1 else x.unflatten(0, (groups, -1)).transpose(0, 1).reshape(-1, groups * channels, *rest)
         weight, bias = (None if p is None else p.repeat(groups) for p in (self.weight, self.bias))

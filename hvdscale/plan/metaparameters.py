@@ -8,7 +8,7 @@
     momentum = 0.92
 
 A batch's table may set any key of the optimizer, the learning rate's schedule, the loss and the model; ``lr`` is the
-peak rate at that batch. What else stands in the file, such as the evidence that hvdscale-tune adds, is for people.
+peak rate at that batch. Other entries in the file, such as the evidence that hvdscale-tune adds, are for people.
 """
 from __future__ import annotations
 

@@ -158,8 +158,8 @@ class Plan(Execution, Measurement, Problem):
 
     @property
     def noise_steps(self) -> int:
-        """Steps between measurements of the noise scale, by default so many that these cost less than 1 % of the time:
-        at one worker they take another pass; 0: never."""
+        """Steps between measurements of the noise scale, by default at an interval that costs less than 1 % of the
+        time: with one worker they take another pass; 0: never."""
         if self.noise_every is not None:
             return self.noise_every
         return 10 if self.workers > 1 else 100

@@ -96,7 +96,7 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
 
 
 def largest_pass(global_batch: int, ghost_batch: int, workers: int, accumulate: int) -> int:
-    """The most examples that a worker passes through the model at once."""
+    """The most examples in one pass of a worker."""
     ranks = step_passes(global_batch, ghost_batch, workers, accumulate)
     return max(part.stop - part.start for passes in ranks for part in passes)
 
@@ -117,7 +117,7 @@ def settle_accumulate(settings: Settings, global_batch: int, ghost_batch: int, w
 
 
 def _fitting(settings: Settings, workers: int, train_examples: int) -> str:
-    """What of the global batch could stand beside the other numbers typed."""
+    """Global batches that fit the other numbers typed."""
     batch, unit = settings.global_batch, workers * settings.local_batch
     below = unit * max(1, batch // unit)
     near = [unit * settings.accumulate] if "accumulate" in settings.typed else [below, below + unit]
@@ -314,7 +314,7 @@ def settle_budget(settings: Settings, stream: Stream) -> int:
 
 
 def settle_checkpoints(settings: Settings, stream: Stream) -> dict:
-    """The fields of the plan about checkpoints, by name: every so many steps or seconds; neither without a folder."""
+    """The plan's fields about checkpoints, by name: an interval in steps or seconds; neither without a folder."""
     if settings.checkpoint is None:
         return dict(checkpoint_every=0, checkpoint_seconds=None, keep_checkpoints=0)
     every = _in_steps(stream)(settings.checkpoint_every, settings.checkpoint_every_epochs) or 0

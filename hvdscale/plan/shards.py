@@ -1,7 +1,7 @@
 """Which training examples make up each step, and which of them each worker takes.
 
 The example stream is a pure function of (seed, epoch): the permutations of the epochs, joined end to end, cut into
-steps. A step's examples stand at positions 0 .. B-1; ghost groups partition these positions, and each pass of a worker
+steps. A step's examples have positions 0 .. B-1; ghost groups partition these positions, and each pass of a worker
 takes a run of them. So the worker count decides who computes, never what is computed.
 """
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Visits(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Positions start .. stop-1 of a step, which one worker passes through the model at once.
+    """Positions start .. stop-1 of a step, which one worker passes through the model together.
 
     shared  some ghost group among them has members in another worker's pass
     """

@@ -32,7 +32,7 @@ def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str,
     """A log for trials of plans like this one; raises LogError where it cannot be opened.
 
     metrics the workload's: name -> "min" or "max"
-    group   versions of what joins the workers;  more  metaparameters beside the plan's
+    group   versions of the transport;  more  metaparameters beside the plan's
     how     overwrite, take_over, resume: see LogWriter
     """
     columns = {f"{split}/{name}": DIRECTIONS[way] for split in SPLITS for name, way in metrics.items()}

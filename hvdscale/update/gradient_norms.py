@@ -128,7 +128,7 @@ class GradientNoise:
         self._own = [sum(pair) for pair in zip(self._own, self._sqnorms(gradients))]
 
     def _due(self, step: int) -> bool:
-        """Every so many steps, those that have the whole batch."""
+        """At this interval, steps that have the whole batch."""
         return self._every > 0 and step % self._every == 0 and self._stream.size(step) == self._batch
 
     def _of_two(self, gradients: Tensor, count: float, scale: float) -> list[float]:

@@ -38,7 +38,7 @@ class _Slot:
 
 def _arrived(buffer: weakref.ref[GradientBuffer], number: int, _: nn.Parameter) -> None:
     """The hook of a parameter. It must not keep the buffer, which has the parameter: Python's garbage collector does
-    not see what torch's hooks refer to, and would let both, and the model, stand for ever."""
+    not see what torch's hooks refer to, and would keep both, and the model, for ever."""
     if (there := buffer()) is not None:
         there.arrived(number)
 
@@ -48,7 +48,7 @@ class GradientBuffer:
 
     tail          number of scalars;  statistics  number of values that modules add up in ``self.statistics``
     bucket_bytes  0: one allreduce after backward; else buckets of about this size, each reduced once its gradients are
-                  ready, while backward goes on
+                  ready, during the backward pass
     wire          the type in which gradients travel; None: their own, with all else in the last bucket's allreduce
     """
 

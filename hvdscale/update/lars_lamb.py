@@ -23,7 +23,7 @@ class RateInVelocity(torch.optim.Optimizer):
         p <- p - v                              nesterov: p <- p - (lr d + m v)
 
     With correction these are the updates of torch.optim.SGD, p <- p - lr u with u <- m u + d, under any learning rates;
-    without, a velocity built up at one rate goes on at that rate after the rate has changed. Corrected updates at a
+    without, a velocity built up at one rate continues at that rate after the rate has changed. Corrected updates at a
     rate of 0 move nothing and keep the velocity at the scale of the rate before them, for equation 10 has none at 0.
     """
 

@@ -19,7 +19,7 @@ def make_optimizer(problem: Problem, model: nn.Module) -> torch.optim.Optimizer:
     direction, so that it takes lr times the decay off a weight (Loshchilov & Hutter 2019, arXiv:1711.05101). Nothing
     here depends on the number of workers: the gradient is a mean already.
 
-    momentum and nesterov are torch's form v <- m v + g, p <- p - lr v: the learning rate stands outside the velocity,
+    momentum and nesterov are torch's form v <- m v + g, p <- p - lr v: the learning rate is outside the velocity,
     so a change of it needs no momentum correction (Goyal et al. 2017, remark 2). lr_in_velocity is the other form.
     """
     groups = parameter_groups(problem, model)

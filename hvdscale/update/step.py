@@ -29,7 +29,7 @@ from .gradients import GradientBuffer
 from .optimizers import clip_
 from .precision import PARAMETERS, LossScale, autocast
 
-# what any rank may tell all at the end of a step: why to leave the loop, to keep a checkpoint or commit in memory, that
+# the votes a rank may cast at the end of a step: why to leave the loop, to keep a checkpoint or commit in memory, that
 # hosts have changed, and what went wrong with its share
 VOTES = ("signal", "seconds", "log", "prune", "checkpoint", "commit", "hosts", "fault")
 

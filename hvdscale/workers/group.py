@@ -25,18 +25,18 @@ from .deadline import Deadline
 from .launch import launched
 from .rendezvous import Rendezvous
 
-APART = 5       # so many stall times workers may start apart, by imports from a slow file system
+APART = 5       # stall times by which workers may start apart, as with imports from a slow file system
 
 
 class Workers:
-    """The workers of a job, as one of them sees them: rank, size, and what they do together; as it stands, of one."""
+    """The workers of a job, seen from one of them: rank, size and collectives. The defaults are those of one worker."""
 
     rank, size, local_rank, local_size = 0, 1, 0, 1
     elastic = False             # whether ``reform`` can follow a WorkerLostError
-    hosts_changed = False       # whether horovodrun said so, to an elastic job's rank 0
+    hosts_changed = False       # whether horovodrun has notified an elastic job's rank 0
 
     def cores(self) -> frozenset[int]:
-        """This host's cores that this worker may use; in a sweep's group, that the ``local_size`` workers may use."""
+        """The cores of this host that this worker may use; in a group of a sweep, those of all its local workers."""
         return usable_cores()
 
     def sum_(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
@@ -44,7 +44,7 @@ class Workers:
         return tensor
 
     def start_sum_(self, tensor: torch.Tensor, name: str) -> Callable[[], None]:
-        """Begin the sum over workers, in place; the call of what comes back waits for it."""
+        """Begin the sum over workers, in place; the function returned waits for it."""
         return lambda: None
 
     def broadcast_(self, tensor: torch.Tensor, name: str, root: int = 0) -> torch.Tensor:
@@ -56,11 +56,11 @@ class Workers:
         return [value]
 
     def versions(self) -> dict[str, str]:
-        """Versions of what joins the workers."""
+        """Versions of the transport."""
         return {}
 
     def watch(self, lost: Callable[[str], None]) -> None:
-        """Call ``lost`` with the reason, then end the process, once a collective lasts longer than the stall time.
+        """If a collective lasts longer than the stall time, call ``lost`` with the reason and end the process.
 
         A further call replaces ``lost``.
         """
@@ -69,14 +69,15 @@ class Workers:
         """Raise WorkerLostError where a worker is known to be lost; for long work without a collective."""
 
     def reform(self) -> None:
-        """Leave what is left of the group, and meet those that are there now: rank and size are others then.
+        """Leave the old group and join the new one, with a new rank and size.
 
-        Raises WorkerRemovedError where this worker has no place any more, WorkerLostError where horovodrun has ended.
+        Raises WorkerRemovedError where this worker is no longer part of the job, WorkerLostError where horovodrun
+        has ended.
         """
         raise NotImplementedError
 
     def leave(self) -> None:
-        """The last collective: no rank goes before all are done."""
+        """The last collective: no rank leaves before all are done."""
 
     def abandon(self) -> None:
         """Leave the others, whose next collective then fails on them."""
@@ -85,7 +86,7 @@ class Workers:
     def together(self, doing: str) -> Iterator[None]:
         """An error that any rank raises inside is raised on all, naming the ranks; a collective.
 
-        Of an error that is not hvdscale's own, one rank of those that have it prints the traceback.
+        For an error that is not hvdscale's own, one of the ranks that raised it prints the traceback.
         """
         error, trace = None, ""
         try:
@@ -123,7 +124,7 @@ class HorovodWorkers(Workers):
 
     _lost: Callable[[str], None] | None = None          # what the watching thread calls, once there is one
     _waiting: tuple[str, float] | None = None
-    _giving_up = threading.RLock()                      # while it does so, the collective does not end after all
+    _giving_up = threading.RLock()      # held while it does, so that the collective cannot end after all
 
     def __init__(self, hvd, stall_seconds: float):
         self._hvd, self._stall_seconds = hvd, stall_seconds
@@ -213,11 +214,11 @@ class HorovodWorkers(Workers):
             self._end()
 
     def _end(self) -> None:
-        """End a process that waits in vain."""
+        """End this process."""
         os._exit(1)
 
     def _stalled(self, seconds: float) -> str:
-        """What this rank has waited for that long; empty where it has not."""
+        """The collective that this rank has waited in for that long, in words; empty if there is none."""
         waiting = self._waiting
         if waiting is None or time.monotonic() - waiting[1] <= seconds:
             return ""
@@ -226,12 +227,12 @@ class HorovodWorkers(Workers):
 
 
 class ElasticWorkers(HorovodWorkers):
-    """The workers of `horovodrun --host-discovery-script`: when some are lost, or hosts change, the others meet anew.
+    """The workers of `horovodrun --host-discovery-script`: when some are lost, or hosts change, the rest
+    form a new group.
 
-    horovodrun gives out new places when every worker has asked for one or ended, so none may linger. One that waits
-    longer than the stall time for the others cuts all connections, by which the others' collectives fail too, and all
-    that can ask for new places. One that is stopped, or was cut off and has not noticed for the stall time, is killed
-    by a deadline that the kernel keeps.
+    horovodrun assigns new ranks once every worker has asked for one or ended, so none may linger. A worker that waits
+    longer than the stall time closes all connections; the collectives of the others then fail too, and all of them ask.
+    A worker that is stopped, or cut off without noticing for the stall time, is killed by a kernel timer.
     """
 
     elastic = True
@@ -251,7 +252,7 @@ class ElasticWorkers(HorovodWorkers):
         manager.register_listener(self)
 
     def on_hosts_updated(self, timestamp, result) -> None:
-        """horovodrun's word, on a thread of its own."""
+        """Called by horovodrun's notification thread."""
         self.hosts_changed = True
 
     def _join(self, first: bool) -> None:
@@ -270,7 +271,7 @@ class ElasticWorkers(HorovodWorkers):
     def abandon(self):
         connections, self._connections = self._connections, frozenset()
         self._hvd.shutdown()
-        _shut(connections)          # Horovod leaves some open, and a rank that waits for this one would wait on
+        _shut(connections)          # Horovod leaves some open, and a rank that waits for this one would keep waiting
 
     def leave(self):
         super().leave()
@@ -327,7 +328,7 @@ def form(stall_seconds: float) -> Workers:
     """The worker group of this process.
 
     Raises WorkersError under a launcher where Horovod cannot be imported or joins fewer processes than were started:
-    they would be so many lone runs.
+    each would train alone.
     """
     started = launched()
     hvd = started and load_horovod(*started, stall_seconds)
@@ -366,7 +367,7 @@ def load_horovod(launcher: str, processes: int, stall_seconds: float):
 
     Raises WorkersError for several processes that it could not join.
     """
-    # each process has two threads that wait by spinning, Horovod's and its own: on a shared core one must let go
+    # two threads of each process wait by spinning, Horovod's and the main one: on a shared core one must yield
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     # Horovod acts on its stall shutdown only if it is above the warning
     os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(max(1, int(stall_seconds / 2))))
@@ -377,11 +378,11 @@ def load_horovod(launcher: str, processes: int, stall_seconds: float):
         if processes == 1:
             return None
         raise WorkersError(f"{launcher} started {processes} processes, but Horovod cannot be imported ({error}): "
-                           f"they would be {processes} lone runs. Install it (tools/setup builds it), or start one "
+                           f"they would be {processes} separate runs. Install it (tools/setup builds it), or start one "
                            f"process without {launcher}") from None
     if launcher == "srun" and processes > 1 and _is_open_mpi_without_pmi():
         raise WorkersError(f"srun started {processes} processes without PMIx, by which Open MPI would join them: they "
-                           f"would be {processes} lone runs. Use srun --mpi=pmix, or mpirun inside the allocation")
+                           f"would be {processes} separate runs. Use srun --mpi=pmix, or mpirun inside the allocation")
     return hvd
 
 
@@ -394,7 +395,7 @@ def check_joined(launcher: str, processes: int, joined: int) -> None:
 
 
 def _is_open_mpi_without_pmi() -> bool:
-    """Whether MPI_Init would end this process of srun, with no word that helps; other MPIs can join without PMI."""
+    """Whether MPI_Init would end this process of srun without a helpful message; other MPIs can join without PMI."""
     if any(name.startswith(("PMIX_", "PMI_")) for name in os.environ):
         return False
     try:
@@ -418,12 +419,12 @@ def device(wanted: str, local_rank: int) -> torch.device:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what a step frees for the next one, where it is glibc.
+    """Have glibc keep the memory that a step frees for the next step.
 
-    It would hand large arrays back to the system and get them anew, page by page, at every step.
+    By default it returns large arrays to the system and faults them in again, page by page, at every step.
     """
     mmap_threshold, trim_threshold = -3, -1         # malloc.h
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
-        libc.mallopt(mmap_threshold, 32 * 2**20)    # the most that it takes
+        libc.mallopt(mmap_threshold, 32 * 2**20)    # its maximum
         libc.mallopt(trim_threshold, 2**31 - 1)

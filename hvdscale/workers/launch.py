@@ -1,4 +1,4 @@
-"""The launchers that start a command on several workers: the command line each needs, what it tells its processes."""
+"""The launchers that start a command on several workers: the command line each needs, and its variables."""
 from __future__ import annotations
 
 import contextlib
@@ -19,12 +19,12 @@ from ..system.cores import usable_cores
 
 MOST_PER_CORE = 16      # workers that one machine is asked to start: each loads torch, in seconds of a core
 LAUNCHERS = ("horovodrun", "horovodrun-gloo", "mpirun", "srun")
-# what each launcher tells a process of the number of processes it started
+# the variable in which each launcher gives the number of processes it started
 LAUNCHED = {"HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "srun",
             "PMI_SIZE": "mpirun"}
 TASKS_OF_NODES = "SLURM_STEP_TASKS_PER_NODE"        # of all nodes of the step, this one the SLURM_NODEID-th
-# beside that: its rank, local rank and local size, and what names the launch. A requeued job of Slurm has its old ids,
-# and Open MPI 4 draws its namespaces from few, but mpirun's address is its own
+# further variables: rank, local rank, local size, and those that identify the launch. A requeued Slurm job keeps its
+# ids, and Open MPI 4 reuses namespaces, but mpirun's address is unique
 TOLD = {
     "HOROVOD_SIZE": ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
                      ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")),
@@ -35,7 +35,7 @@ TOLD = {
     "PMI_SIZE": ("PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ()),
 }
 
-SEEN_SECONDS = 5        # by then the processes that a launcher starts on one host have all begun
+SEEN_SECONDS = 5        # by then all processes of a launch on one host have started
 
 
 def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.environ) -> str | None:
@@ -84,7 +84,7 @@ def _slots(host: str) -> int:
 
 
 def launch_command(launcher: str | None, workers: int, command: list[str], hosts: str | None = None) -> list[str]:
-    """The command on so many workers, on this machine or on ``hosts`` (a:4,b:4).
+    """The command on this number of workers, on this machine or on ``hosts`` (a:4,b:4).
 
     Raises WorkersError for several workers without a launcher.
     """
@@ -105,10 +105,10 @@ def launch_command(launcher: str | None, workers: int, command: list[str], hosts
 
 
 def launch_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment to launch in: Open MPI refuses to run as root unless told twice.
+    """The environment to launch in: Open MPI runs as root only if two variables allow it.
 
-    Slurm's PMIx leaves the tree of a barrier out below TreeWidth nodes, and with it the barrier, so that now and then a
-    worker of srun crashes in MPI_Init: on the message of one that is past it. Its ring has no such limit.
+    Below TreeWidth nodes Slurm's PMIx skips its tree barrier, so that now and then a worker of srun crashes in
+    MPI_Init, on a message from one that is already past it. The ring barrier has no such limit.
     """
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} if os.geteuid() == 0 else {}
     return {"SLURM_PMIX_FENCE": "ring", **environment, **allowed}
@@ -139,14 +139,14 @@ class Process:
     size: int
     local_rank: int         # among those on its host
     local_size: int
-    job: str                # names the launch: the same for all its processes, and for those of no other launch
+    job: str                # identifies the launch: the same for all its processes, and for no others
 
 
 def place() -> Process:
-    """This process, by what its launcher told it in variables: without MPI, which may then not be needed at all.
+    """This process, read from its launcher's variables; needs no MPI.
 
-    job  MPICH tells its processes nothing by which to know a launch: there it holds for those of one host
-    Raises WorkersError where the launcher does not tell one of several processes its rank or local rank.
+    job  with MPICH, which sets no variable that identifies a launch, the same only on one host
+    Raises WorkersError where the launcher gives one of several processes no rank or local rank.
     """
     counted = _counted()
     if counted is None:
@@ -195,10 +195,10 @@ def killed_process(said: str) -> str:
 
 
 def cores_of_launch(process: Process) -> frozenset[int]:
-    """The cores of this host that the processes of the launch may use between them.
+    """The cores of this host that the processes of the launch may use together.
 
-    A launcher may bind each process to cores of its own, and without MPI none can ask the others for theirs: the system
-    tells. Those that it does not show, as in a container of their own, are not counted.
+    A launcher may bind each process to its own cores. Without MPI they cannot exchange these, so /proc is read.
+    Processes that it does not show, such as those in other containers, are not counted.
     """
     end = time.monotonic() + SEEN_SECONDS
     while True:

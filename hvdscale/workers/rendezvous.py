@@ -1,4 +1,4 @@
-"""How the workers of an elastic job meet: each has its place from horovodrun, and none sets off before all are there.
+"""How the workers of an elastic job form a group: horovodrun assigns the ranks, and all wait until all are there.
 
 Horovod 0.28.1 would ask for the place inside ``hvd.init()`` and then wait there for workers that horovodrun has only
 just started; one that never comes makes all the others abort. So the asking and the waiting are done here, and
@@ -23,14 +23,14 @@ from ..errors import WorkerLostError, WorkerRemovedError
 
 PLACE = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK",
          "HOROVOD_CROSS_SIZE")
-MEET_SECONDS = 20.0         # rank 0 waits so long for the others before all ask again
+MEET_SECONDS = 20.0         # how long rank 0 waits for the others before all ask again
 
 
 class Rendezvous:
-    """This worker's side of it.
+    """This worker's side of the rendezvous.
 
-    stall_seconds   a node of horovodrun that is silent for so long is lost
-    environment     what horovodrun told this process; where the place is kept
+    stall_seconds   a node of horovodrun that is silent for this long is lost
+    environment     variables set by horovodrun; the new rank is written there
     """
 
     def __init__(self, stall_seconds: float, environment=os.environ):
@@ -41,7 +41,8 @@ class Rendezvous:
     def meet(self, first: bool) -> None:
         """Returns when all workers are there, each with its place in the environment.
 
-        Raises WorkerRemovedError where this worker has no place any more, WorkerLostError where horovodrun has ended.
+        Raises WorkerRemovedError where this worker is no longer part of the job, WorkerLostError where horovodrun
+        has ended.
         """
         if not first:
             self._ask()
@@ -69,7 +70,7 @@ class Rendezvous:
         return there
 
     def _appears(self, key: str, seconds: float) -> bytes | None:
-        """The key's value as soon as it has one; None after so many seconds."""
+        """The key's value as soon as it has one; None after this many seconds."""
         until = time.monotonic() + seconds
         while True:
             value = self._request("GET", key)

@@ -345,7 +345,7 @@ def test_strict_fails_where_times_are_lacking_but_where_they_are_not_judged(tmp_
     done = invoke(path, path, "--strict")
     assert done.exit_code == ExitCode.REGRESSION and "(not measured)" in done.output
     assert invoke(path, path, "--strict", "--time-tolerance", "none").exit_code == 0
-    assert "times are lacking" in " ".join(invoke("--help").output.split())
+    assert "missing times" in " ".join(invoke("--help").output.split())
 
 
 def test_strict_fails_where_it_cannot_be_told(logs):
