@@ -89,7 +89,7 @@ def test_ranks_that_srun_does_not_join_are_an_error_not_lone_runs(cluster, check
     done = cluster.run("srun", "-N2", "--mpi=none", checkout / ".venv/bin/hvdscale-train", "digits/fc", "--steps", "2",
                        check=False, cwd=tmp_path)
     assert done.returncode == 1
-    assert "srun started 2 processes without PMIx" in done.stderr and "they would be 2 lone runs" in done.stderr
+    assert "srun started 2 processes without PMIx" in done.stderr and "they would be 2 separate runs" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 

@@ -124,7 +124,7 @@ def no_horovod(monkeypatch):
 @pytest.mark.parametrize("variable, launcher", LAUNCHED.items())
 def test_several_processes_without_horovod_are_an_error(alone, no_horovod, monkeypatch, variable, launcher):
     monkeypatch.setenv(variable, "3")
-    said = f"{launcher} started 3 processes, but Horovod cannot be imported .* 3 lone runs"
+    said = f"{launcher} started 3 processes, but Horovod cannot be imported .* 3 separate runs"
     with pytest.raises(WorkersError, match=said):
         form(60)
 
