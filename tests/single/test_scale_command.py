@@ -158,7 +158,7 @@ def test_runs_that_are_there_are_not_run_again_unless_asked(scaled, logged, tmp_
 
 @pytest.mark.parametrize("arguments, said", [
     (["--workers", "a"], "--workers 'a' is not a list"), (["--set", "lr=fast"], "lr = 'fast' is not a number"),
-    (["--steps", "3", "--epochs", "3"], "steps and epochs are two ways")])
+    (["--steps", "3", "--epochs", "3"], "steps and epochs are alternatives")])
 def test_misuse_is_found_before_anything_runs(scaled, arguments, said):
     output, carried, _ = scaled(*arguments, exit_code=2)
     assert output.startswith(f"Error: {said}") and carried == []
