@@ -7,9 +7,7 @@ A later layer wins over an earlier one; a key set in a later layer also unsets i
 """
 from __future__ import annotations
 
-import difflib
 import math
-import operator
 import sys
 import typing
 from dataclasses import dataclass, field, fields
@@ -17,6 +15,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from .schedule import DECAYS, FALLING
+from .values import WORDS, check_value, did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -258,8 +257,6 @@ HEADINGS = {"Batch": "local_batch", "Learning rate": "lr", "Optimizer and loss":
             "Execution": "device", "Checkpoints": "checkpoint", "Output": "log"}
 _TYPES = {name: [t for t in (typing.get_args(hint) or (hint,)) if t is not type(None)][0]
           for name, hint in typing.get_type_hints(Settings).items() if name != "layers"}
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list of numbers",
-          dict: "a table"}
 
 
 def keys_by_heading() -> dict[str, list[str]]:
@@ -282,27 +279,17 @@ def checked(layer: dict) -> dict:
 def check(name: str, value):
     """The value as the key's type; raises UsageError naming key and value where it is not one that the key takes."""
     if name not in KEYS:
-        near = difflib.get_close_matches(name, KEYS, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`hvdscale-train --help` names them all"
+        hint = did_you_mean(name, KEYS, "`hvdscale-train --help` names them all")
         raise UsageError(f"there is no key {name!r}; {hint}")
     kind, rules = _TYPES[name], KEYS[name].metadata
     if value == rules["word"] is not None:
         return value
-    if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
-        value = float(value)
-    if type(value) is not kind or (kind is float and not math.isfinite(value)):
-        word = f" or {rules['word']!r}" if rules["word"] else ""
-        raise UsageError(f"{name} = {value!r} is not {_WORDS[kind]}{word}")
-    if kind is int and value >= 2**63:
-        raise UsageError(f"{name} = {value} must be below 2**63")
+    word = "a list of numbers" if kind is list else WORDS[kind] + (f" or {rules['word']!r}" if rules["word"] else "")
+    value = check_value(name, value, kind, word, rules["least"], rules["above"], rules["below"])
     if kind is list and not _grows(value, (int,) if name.endswith("_steps") else (int, float)):
         raise UsageError(f"{name} = {value!r} is not a list of growing positive numbers, such as [30, 60, 80]")
     if rules["choices"] and value not in rules["choices"]:
         raise UsageError(f"{name} = {value!r} is none of {', '.join(rules['choices'])}")
-    for word, compare in (("least", operator.ge), ("above", operator.gt), ("below", operator.lt)):
-        bound = rules[word]
-        if bound is not None and not compare(value, bound):
-            raise UsageError(f"{name} = {value!r} must be {'at least' if word == 'least' else word} {bound}")
     return value
 
 

@@ -17,7 +17,6 @@
 """
 from __future__ import annotations
 
-import difflib
 import math
 import sys
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from ..plan.metaparameters import TUNABLE
 from ..plan.scaling import exponent, lr_factor
 from ..plan.search_space import SCALES, TYPES, Parameter, discrete
 from ..plan.settings import KEYS, check, key_type
+from ..plan.values import did_you_mean
 from .toml_errors import Table
 
 TABLES = ("model_args", "optimizer_args")       # each entry of these, too
@@ -55,9 +55,8 @@ def _refuse_name(space: Table, name: str) -> None:
     table, dot, inner = name.partition(".")
     if name in SEARCHABLE or (table in TABLES and inner):
         return
-    near = difflib.get_close_matches(name, SEARCHABLE, n=3)
     accepted = f"{', '.join(SEARCHABLE)}, and {' and '.join(f'{table}.X' for table in TABLES)}"
-    hint = f"did you mean {' or '.join(near)}?" if near and name not in KEYS else f"what can: {accepted}"
+    hint = did_you_mean(name, () if name in KEYS else SEARCHABLE, f"what can: {accepted}")
     raise space.wrong(f"{name} cannot be searched; {hint}", name)
 
 

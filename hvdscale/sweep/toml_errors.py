@@ -6,15 +6,13 @@
 """
 from __future__ import annotations
 
-import difflib
-import math
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ..errors import UsageError
 from ..plan.settings import read_toml, tomllib
+from ..plan.values import WORDS, check_value, did_you_mean
 
 _BLANK = re.compile(r"(?:\s|#[^\n]*)*")
 _TEXT = re.compile("|".join((r'"""(?:\\.|[^\\])*?"""(?:"{0,2})', r"'''.*?'''(?:'{0,2})",
@@ -22,7 +20,6 @@ _TEXT = re.compile("|".join((r'"""(?:\\.|[^\\])*?"""(?:"{0,2})', r"'''.*?'''(?:'
 _BARE = re.compile(r"[\w-]+")
 _PLAIN = re.compile(r"[^,\]}\n#]*")       # a number, a date or a truth value
 
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list", dict: "a table"}
 REQUIRED = object()
 
 
@@ -112,16 +109,10 @@ class Table(Mapping):
             if default is REQUIRED:
                 raise self.wrong(f"has no {name}; give {WORDS[kind]}")
             return default
-        value = self[name]
-        if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
-            value = float(value)
-        if type(value) is not kind or (kind is float and not math.isfinite(value)):
-            raise self.wrong(f"{name} = {self[name]!r} is not {WORDS[kind]}", name)
-        if least is not None and value < least:
-            raise self.wrong(f"{name} = {value} must be at least {least}", name)
-        if below is not None and value >= below:
-            raise self.wrong(f"{name} = {value} must be below {below}", name)
-        return value
+        try:
+            return check_value(name, self[name], kind, least=least, below=below)
+        except UsageError as error:
+            raise self.wrong(str(error), name) from None
 
     def table(self, name: str) -> Table:
         """The table of this name, an empty one where there is none."""
@@ -132,8 +123,7 @@ class Table(Mapping):
         known = list(known)
         for name in self:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=3)
-                hint = f"did you mean {' or '.join(near)}?" if near else f"what can be said here: {', '.join(known)}"
+                hint = did_you_mean(name, known, f"what can be said here: {', '.join(known)}")
                 raise self.wrong(f"there is no key {name!r}; {elsewhere.get(name, hint)}", name)
 
 

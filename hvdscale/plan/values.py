@@ -1,0 +1,38 @@
+"""Values of keys, from TOML files and command lines: of the kind that a key takes, and within its bounds."""
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+import sys
+from collections.abc import Iterable
+
+from ..errors import UsageError
+
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list", dict: "a table"}
+BOUNDS = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
+LARGEST_INT = 2**63 - 1
+
+
+def check_value(name: str, value, kind: type, word: str | None = None, least=None, above=None, below=None):
+    """The value as its kind; raises UsageError naming key and value where it is of another, or out of bounds.
+
+    kind  int, float (a whole number will do), bool, str, list or dict;  word: what an error calls it, if not WORDS
+    """
+    given = value
+    if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
+        value = float(value)
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        raise UsageError(f"{name} = {given!r} is not {word or WORDS[kind]}")
+    if kind is int and value > LARGEST_INT:
+        raise UsageError(f"{name} = {value} must be below 2**63")
+    for (said, holds), bound in zip(BOUNDS.items(), (least, above, below)):
+        if bound is not None and not holds(value, bound):
+            raise UsageError(f"{name} = {value!r} must be {said} {bound}")
+    return value
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The known names that are written much like this one, or else ``otherwise``."""
+    near = difflib.get_close_matches(name, [*known], n=3)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
