@@ -13,7 +13,7 @@ from ..system.lock import Lock
 from .collect import LOCK_ATTEMPTS, Chosen, collect
 from .farm import Standing
 from .file import Sweep
-from .pruning import FAILED
+from .pruning import RETRIED
 from .studies import Settled
 from .tuned import write_tuned
 
@@ -53,7 +53,7 @@ class Finisher:
 
     def failed(self) -> str:
         """How many trials of which studies failed, and why the last of them did."""
-        reasons = {name: [one.reason for one in self.standing.ledger.results(name).values() if one.kind in FAILED]
+        reasons = {name: [one.reason for one in self.standing.ledger.results(name).values() if one.kind in RETRIED]
                    for name in self.standing.studies}
         return ", ".join(f"{len(said)} of {name} ({said[-1]})" for name, said in reasons.items() if said)
 

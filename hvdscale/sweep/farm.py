@@ -13,8 +13,8 @@ from ..errors import FaultError, TrialsError, WorkerLostError
 from ..log.schema import Status
 from ..training.display import Display
 from ..workers.group import Workers
-from .ledger import Ledger, Owner, Result
-from .pruning import FIRST_REPEAT, State, failed_alike, settle, threshold, winner
+from .ledger import Kind, Ledger, Owner, Result
+from .pruning import FIRST_REPEAT, RETRIED, State, failed_alike, settle, threshold, winner
 from .studies import Settled
 from .trial import Trials
 
@@ -90,7 +90,7 @@ class Standing:
     def expected_seconds(self) -> dict[str, float]:
         """Of each study, the seconds of a trial: the mean of those ended, else as the others went for their size."""
         ended = {name: [result.seconds for result in self.ledger.results(name).values()
-                        if result.kind not in ("failed", "lost")] for name in self.studies}
+                        if result.kind not in RETRIED] for name in self.studies}
         known = [name for name, seconds in ended.items() if seconds]
         sizes = {name: max(1, settled.budget_steps) * (settled.study.global_batch + STEP_EXAMPLES)
                  for name, settled in self.studies.items()}
@@ -151,7 +151,7 @@ class Farm:
                     return Task(name, number, attempt)
                 if standing.ledger.lost(name, number):
                     standing.ledger.record(name, Result(
-                        number, Status.INCOMPLETE, "lost", "the process that ran it was killed, time after time",
+                        number, Status.INCOMPLETE, Kind.LOST, "the process that ran it was killed, time after time",
                         owner=self.owner.name))
                 waits = True
             waits = waits or any(claim["job"] == self.owner.job for claim in running.values())

@@ -26,6 +26,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from ..errors import LogError
 from ..log.files import first_line
@@ -35,7 +36,6 @@ from ..system.lock import SUFFIX, Lock, holder, this_process
 
 KILLED = 3                              # attempts at one draw whose process alone was killed; then it is lost
 ATTEMPTS = 10                           # that may die in any way, as when whole jobs are killed
-KINDS = ("met", "budget", "diverged", "failed", "lost", "pruned")
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 READS, WAIT_SECONDS = 5, 0.02           # where a name is reserved first, its file is empty for an instant
 
@@ -75,13 +75,22 @@ class Owner:
         self.lock.release()
 
 
+class Kind(str, Enum):
+    """How a draw ended."""
+
+    MET = "met"                 # the strictest target
+    BUDGET = "budget"           # spent
+    DIVERGED = "diverged"
+    FAILED = "failed"           # with an error
+    LOST = "lost"               # with its process, KILLED or ATTEMPTS times
+    PRUNED = "pruned"
+
+
 @dataclass(frozen=True)
 class Result:
-    """What came of one draw of a study, or of a repeat of its winner.
+    """The result of one draw of a study, or of a repeat of its winner.
 
-    number     the draw; ``rules.FIRST_REPEAT`` and above: a repeat
-    kind       "met" the strictest target; "budget" spent; "diverged"; "failed": it threw; "lost": with its process,
-               KILLED or ATTEMPTS times; "pruned"
+    number     the draw; ``pruning.FIRST_REPEAT`` and above: a repeat
     last_step  steps done at the end; 0 where that is not known
     steps      steps to each target, by its text; inf: not met
     best       the objective's best value; NaN where there is none
@@ -91,7 +100,7 @@ class Result:
 
     number: int
     status: Status
-    kind: str
+    kind: Kind
     reason: str = ""
     last_step: int = 0
     steps: Mapping[str, float] = field(default_factory=dict)
@@ -112,8 +121,11 @@ class Result:
         """The result that ``as_json`` gave; ValueError that says what is wrong where it is none."""
         if not isinstance(record, dict):
             raise ValueError(f"it holds {type(record).__name__}, not an object")
+        kinds = [kind.value for kind in Kind]
+        if record.get("kind", Kind.MET) not in kinds:
+            raise ValueError(f"its kind is {record['kind']!r}, not one of {', '.join(kinds)}")
         try:
-            result = cls(int(record["number"]), Status[record["status"]], record["kind"], str(record["reason"]),
+            result = cls(int(record["number"]), Status[record["status"]], Kind(record["kind"]), str(record["reason"]),
                          int(record["last_step"]), {str(k): float(v) for k, v in record["steps"].items()},
                          float(record["best"]), float(record["seconds"]),
                          tuple((str(log), int(trial)) for log, trial in record["pieces"]), str(record["owner"]))
@@ -124,8 +136,6 @@ class Result:
         for log, _ in result.pieces:
             if log in ("", ".", "..") or "/" in log or "\0" in log:
                 raise ValueError(f"its log {log!r} is no name of a file in logs")
-        if result.kind not in KINDS:
-            raise ValueError(f"its kind is {result.kind!r}, not one of {', '.join(KINDS)}")
         return result
 
 

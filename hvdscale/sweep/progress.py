@@ -10,7 +10,8 @@ from ..formatting.numbers import duration
 from ..formatting.screen import Screen
 from ..training.display import NoDisplay
 from .farm import Standing
-from .pruning import FAILED, REPLACED
+from .ledger import Kind
+from .pruning import REPLACED, RETRIED
 from .studies import Settled
 
 EVERY_SECONDS = 1.0, 10.0           # between two drawings of the block, two lines
@@ -60,8 +61,8 @@ def where(standing: Standing, settled: Settled) -> str:
     kinds += [results[number].kind for number in range(state.prefix, state.limit) if number in results]
     counts = [f"{sum(kind not in REPLACED for kind in kinds)} of {settled.study.trials} feasible",
               f"{len(running)} running" * bool(running),
-              *(f"{count} {word}" for word, counted in (("pruned", ("pruned",)), ("diverged", ("diverged",)),
-                                                        ("failed", FAILED))
+              *(f"{count} {word}" for word, counted in (("pruned", (Kind.PRUNED,)), ("diverged", (Kind.DIVERGED,)),
+                                                        ("failed", RETRIED))
                 if (count := sum(kind in counted for kind in kinds)))]
     return ", ".join(filter(None, counts)) + _best(standing, settled, state)
 

@@ -20,7 +20,7 @@ from .farm import Farm, Shard, Standing
 from .file import Study, Sweep
 from .ledger import Ledger, Owner
 from .progress import Progress
-from .pruning import FAILED
+from .pruning import RETRIED
 from .studies import Settled, plan_of, settle_study
 from .sweep_identity import keep_record, refuse_other
 from .trial import Trials
@@ -172,7 +172,7 @@ def take_back_failed(asked) -> None:
         raise UsageError(f"--retry: {describe(busy[0])} is at work in {asked.out}"
                          f"{f', and {len(busy) - 1} more' * (len(busy) > 1)}; wait until they have ended")
     for study in wanted_studies(asked.sweep, asked.only):
-        numbers = ledger.take_back(study.name, FAILED)
+        numbers = ledger.take_back(study.name, RETRIED)
         if numbers:
             print(f"{study.name}: taken back: {', '.join(map(str, numbers))}")
     print("the same command without --retry runs what was taken back")

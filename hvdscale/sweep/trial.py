@@ -30,7 +30,7 @@ from ..training.run_log import NoLog, RunLog, open_log
 from ..training.snapshot import Progress
 from ..workers.group import Workers
 from ..workload import Data
-from .ledger import Result
+from .ledger import Kind, Result
 from .studies import Settled
 
 LOOK_SECONDS = 0.5      # between two looks at what other groups have found
@@ -154,7 +154,7 @@ class Trials:
 
     def failed(self, settled: Settled, number: int, reason: str) -> Result:
         """The result of the trial that was carried out last, where it has failed."""
-        return self._result(settled, number, Status.INCOMPLETE, "failed", reason, self._history.last_step)
+        return self._result(settled, number, Status.INCOMPLETE, Kind.FAILED, reason, self._history.last_step)
 
     def forget(self, settled: Settled, number: int) -> None:
         """Remove the checkpoints of a trial that has its result."""
@@ -267,12 +267,12 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
-def _kind(stop: Stop, history: History, settled: Settled) -> str:
+def _kind(stop: Stop, history: History, settled: Settled) -> Kind:
     if stop.status == Status.INFEASIBLE:
-        return "diverged"
+        return Kind.DIVERGED
     if stop.reason.startswith(PRUNED):
-        return "pruned"
+        return Kind.PRUNED
     if stop.status != Status.COMPLETE:
-        return "failed"
+        return Kind.FAILED
     targets = settled.sweep.targets
-    return "met" if targets and str(targets[-1]) in history.steps else "budget"
+    return Kind.MET if targets and str(targets[-1]) in history.steps else Kind.BUDGET
