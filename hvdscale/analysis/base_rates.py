@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .budgets import DIVERGED, LOST, MEASURED, SHORT, Budget, common_budgets, held_to
+from .budgets import DIVERGED, LOST, MEASURED, SHORT, Budget, common_budgets, outcomes_under
 from .studies import Study
 from .trials import Workload
 
@@ -122,8 +122,9 @@ def rates_of(study: Study) -> np.ndarray:
 
 
 def _points(at: int, study: Study, column: str, minimizes: bool, budget: Budget | None) -> tuple[np.ndarray, ...]:
-    held = held_to(study, column, minimizes, budget)
+    outcomes = outcomes_under(study, column, minimizes, budget)
     rate = rates_of(study) / study.global_batch
-    rows = np.flatnonzero(~np.isnan(rate) & (held.kind != LOST) & ~study.repeat)
-    value = np.where(held.kind == DIVERGED, np.nan, held.value)[rows]
-    return (np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rate[rows], value, held.kind[rows])
+    rows = np.flatnonzero(~np.isnan(rate) & (outcomes.kind != LOST) & ~study.repeat)
+    value = np.where(outcomes.kind == DIVERGED, np.nan, outcomes.value)[rows]
+    return (np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rate[rows], value,
+            outcomes.kind[rows])

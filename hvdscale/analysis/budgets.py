@@ -1,6 +1,6 @@
 """The best value of a metric under a budget of steps, epochs, examples or seconds, at each batch size.
 
-    held = held_to(study, "val/error", True, Budget.parse("10 epochs"))       # each trial
+    outcomes = outcomes_under(study, "val/error", True, Budget.parse("10 epochs"))       # each trial
     table = best_under(studies, "val/error", True, [Budget(10, "epochs"), Budget(5000, "steps")])
 
 Each trial is measured under the budget, trials that ended early are marked, and the best has an interval. The published
@@ -26,7 +26,7 @@ from .studies import Study, best_metric
 from .trials import Workload
 
 AXES = {"steps": "step", "epochs": "examples", "examples": "examples", "seconds": "train_seconds"}
-MEASURED, SHORT, DIVERGED, LOST = range(4)      # kinds of trials under a budget, see Held
+MEASURED, SHORT, DIVERGED, LOST = range(4)      # kinds of trials under a budget, see BudgetOutcomes
 OWN_BUDGET, OWN_TARGET, PRUNED = "budget", "target", "pruned"       # why a SHORT one ended
 
 
@@ -97,7 +97,7 @@ def _round_down(amount: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class BudgetOutcomes:
     """Each trial of a study under a budget: arrays of shape (trials,).
 
     value  the best value of the metric within the budget; NaN: none
@@ -152,14 +152,14 @@ class _StopsAtTarget:
         return self.known[text]
 
 
-def held_to(study: Study, column: str, minimizes: bool, budget: Budget | None = None) -> Held:
+def outcomes_under(study: Study, column: str, minimizes: bool, budget: Budget | None = None) -> BudgetOutcomes:
     """A study's trials under a budget; None: each under its own. KeyError without the metric."""
     best = (best_metric(study, column, minimizes) if budget is None else
             best_metric(study, column, minimizes, budget.limit(study.workload), budget.axis))
     kind = np.where(ends_short(study, budget), SHORT, MEASURED)
     kind[study.infeasible] = DIVERGED
     kind[~study.feasible & ~study.infeasible] = LOST
-    return Held(study, best.value, best.step, kind.astype(np.int8))
+    return BudgetOutcomes(study, best.value, best.step, kind.astype(np.int8))
 
 
 def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
@@ -190,7 +190,7 @@ class Point:
     """
 
     global_batch: int
-    held: Held
+    outcomes: BudgetOutcomes
     best: Estimate
     trial: int | None
     value: float
@@ -200,33 +200,33 @@ class Point:
     @cached_property
     def curve(self) -> tuple[BestOf, ...]:
         """The median best of n of its feasible trials, n = 1, 2, ..., all; empty without any."""
-        return curve_of_n(self.held.value[self.held.searched], self.minimizes)
+        return curve_of_n(self.outcomes.value[self.outcomes.searched], self.minimizes)
 
     @property
     def feasible(self) -> int:
         """The number of trials that the best is taken over."""
-        return int(self.held.searched.sum())
+        return int(self.outcomes.searched.sum())
 
     @property
     def short(self) -> int:
         """The number of them that ended before they spent the budget."""
-        return int((self.held.searched & (self.held.kind == SHORT)).sum())
+        return int((self.outcomes.searched & (self.outcomes.kind == SHORT)).sum())
 
     @property
     def diverged(self) -> int:
         """The number of trials that diverged."""
-        return int(((self.held.kind == DIVERGED) & ~self.held.study.repeat).sum())
+        return int(((self.outcomes.kind == DIVERGED) & ~self.outcomes.study.repeat).sum())
 
     @property
     def best_is_short(self) -> bool:
         """Whether the trial with the best value ended before it spent the budget: it might have improved further."""
-        return self.trial is not None and bool(self.held.kind[self.trial] == SHORT)
+        return self.trial is not None and bool(self.outcomes.kind[self.trial] == SHORT)
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
         """The trials behind it, the best first."""
-        rows = np.flatnonzero(self.held.searched)
-        return tuple(map(self.held.study.key, sorted(rows.tolist(), key=lambda row: (row != self.trial, row))))
+        rows = np.flatnonzero(self.outcomes.searched)
+        return tuple(map(self.outcomes.study.key, sorted(rows.tolist(), key=lambda row: (row != self.trial, row))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,20 +248,20 @@ def best_under(studies: Sequence[Study], column: str, minimizes: bool, budgets: 
                if column in study.evaluations.columns]
     if not studies or not budgets:
         return None
-    rows = tuple(tuple(point_of(held_to(study, column, minimizes, budget), minimizes, confidence)
+    rows = tuple(tuple(point_of(outcomes_under(study, column, minimizes, budget), minimizes, confidence)
                        for study in studies) for budget in budgets)
     return BestUnder(studies[0].workload, column, minimizes, tuple(budgets), rows, confidence)
 
 
-def point_of(held: Held, minimizes: bool, confidence: float = CONFIDENCE) -> Point:
+def point_of(outcomes: BudgetOutcomes, minimizes: bool, confidence: float = CONFIDENCE) -> Point:
     """The best of a study's trials under a budget."""
-    rows = np.flatnonzero(held.searched)
-    values = held.value[rows]
+    rows = np.flatnonzero(outcomes.searched)
+    values = outcomes.value[rows]
     if not len(rows):
-        return Point(held.study.global_batch, held, Estimate.unknown(), None, np.nan, np.nan, minimizes)
+        return Point(outcomes.study.global_batch, outcomes, Estimate.unknown(), None, np.nan, np.nan, minimizes)
     at = int(values.argmin() if minimizes else values.argmax())
-    return Point(held.study.global_batch, held, best_value_of(values, minimizes, confidence), int(rows[at]),
-                 float(values[at]), float(held.step[rows[at]]), minimizes)
+    return Point(outcomes.study.global_batch, outcomes, best_value_of(values, minimizes, confidence), int(rows[at]),
+                 float(values[at]), float(outcomes.step[rows[at]]), minimizes)
 
 
 def curve_of_n(values: np.ndarray, minimizes: bool) -> tuple[BestOf, ...]:

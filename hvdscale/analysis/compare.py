@@ -35,7 +35,7 @@ from .trials import Trial, Workload, by_workload
 
 STEPS, SECONDS, BEST = "steps", "seconds", "best"
 MEASURES = (STEPS, SECONDS, SPEED)
-OK, UNTOLD, REGRESSION = "ok", "cannot tell", "regression"      # verdicts, from good to bad
+VERDICTS = OK, UNDECIDED, REGRESSION = "ok", "cannot tell", "regression"       # from good to bad
 _Side = tuple[np.ndarray, np.ndarray]   # values of a measure, and those at the evaluation before
 
 
@@ -104,9 +104,9 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """The worst verdict of its cells and of all cells together; UNTOLD for a missing cell."""
-        return max([*(cell.verdict for cell in self.cells), _worst(self.overall), *([UNTOLD] if self.missing else [])],
-                   key=(OK, UNTOLD, REGRESSION).index, default=UNTOLD)
+        """The worst verdict of its cells and of all cells together; UNDECIDED for a missing cell."""
+        verdicts = [*(cell.verdict for cell in self.cells), _worst(self.overall)]
+        return max(verdicts + [UNDECIDED] * bool(self.missing), key=VERDICTS.index)
 
     @property
     def judged(self) -> int:
@@ -340,18 +340,18 @@ def _judge(measure: str, samples: _Samples, change: Estimate, tolerance: float) 
     """(verdict, reason) of a ratio."""
     baseline, candidate = samples.baseline, samples.candidate
     if not baseline.runs:
-        return UNTOLD, "every trial of the baseline diverged"
+        return UNDECIDED, "every trial of the baseline diverged"
     if not candidate.runs:
         return REGRESSION, "every trial diverged"
     if measure != SPEED and samples.target is not None:
         unmet = _judge_unmet(baseline.steps, candidate.steps)
         if unmet:
-            return unmet if measure == STEPS else (UNTOLD, unmet[1])
+            return unmet if measure == STEPS else (UNDECIDED, unmet[1])
     lost = len(candidate.diverged) > len(baseline.diverged) and measure == STEPS
     if lost:
-        return UNTOLD, f"{len(candidate.diverged)} diverged, {len(baseline.diverged)} in the baseline"
+        return UNDECIDED, f"{len(candidate.diverged)} diverged, {len(baseline.diverged)} in the baseline"
     if math.isnan(change.value):
-        return UNTOLD, "not measured"
+        return UNDECIDED, "not measured"
     doubt = ""
     if samples.is_single(measure) and not (measure == STEPS and samples.same):
         doubt = "one run, that of the best trial" if samples.pairing == "search" else "one run"
@@ -361,12 +361,12 @@ def _judge(measure: str, samples: _Samples, change: Estimate, tolerance: float) 
 def _judge_unmet(before: Estimate, after: Estimate) -> tuple[str, str] | None:
     """(verdict, reason) where most runs of either side did not meet the target; None where both met it."""
     if not before.met:
-        return (OK, "") if after.met else (UNTOLD, "neither met the target")
+        return (OK, "") if after.met else (UNDECIDED, "neither met the target")
     if after.met:
         return None
     if after.beyond >= before.value:
         return REGRESSION, "the target was not met"
-    return UNTOLD, "not met, but it stopped before the baseline's steps"
+    return UNDECIDED, "not met, but it stopped before the baseline's steps"
 
 
 def judge(change: Estimate, tolerance: float, more_is_better: bool = False, doubt: str = "") -> tuple[str, str]:
@@ -377,16 +377,16 @@ def judge(change: Estimate, tolerance: float, more_is_better: bool = False, doub
     low, high = change.low, change.high
     if more_is_better:
         low, high = (1 / end if end else np.inf for end in (high, low))
-    return (UNTOLD, doubt) if doubt else _against(low, high, 1 + tolerance)
+    return (UNDECIDED, doubt) if doubt else _against(low, high, 1 + tolerance)
 
 
 def _against(low: float, high: float, limit: float) -> tuple[str, str]:
     """(verdict, reason) of an interval that must not be above a limit."""
     if math.isnan(low) or math.isnan(high):
-        return UNTOLD, "no interval"
+        return UNDECIDED, "no interval"
     if low > limit:
         return REGRESSION, "beyond the tolerance"
-    return (OK, "") if high <= limit else (UNTOLD, "the interval spans the tolerance")
+    return (OK, "") if high <= limit else (UNDECIDED, "the interval spans the tolerance")
 
 
 def _best_test(samples: _Samples, target: Target, tolerances: Tolerances) -> tuple[int, Test | None]:
@@ -477,5 +477,4 @@ def _search_ratios(measure: str, samples: _Samples) -> tuple[float, float, float
 
 def _worst(tests: Iterable[Test]) -> str:
     """The worst verdict of those that were judged."""
-    return max((test.verdict for test in tests if test.verdict is not None), key=(OK, UNTOLD, REGRESSION).index,
-               default=OK)
+    return max((test.verdict for test in tests if test.verdict is not None), key=VERDICTS.index, default=OK)

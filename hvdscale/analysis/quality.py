@@ -26,7 +26,7 @@ from itertools import permutations
 import numpy as np
 from scipy.special import stdtrit
 
-from .budgets import Budget, Point, best_under, held_to
+from .budgets import Budget, Point, best_under, outcomes_under
 from .intervals import CONFIDENCE, Estimate
 from .search import best_of_n
 from .studies import Study
@@ -55,7 +55,7 @@ class Quality:
     worse_from  the first batch with a penalty; None: no penalty was found
     worse_by    the mean from that batch on minus the mean before, above 0. Student's interval, without the uncertainty
                 of the batch. As a share: worse_share
-    betters     whether the metric improves with the batch, by the same test in the other direction
+    improves     whether the metric improves with the batch, by the same test in the other direction
     detectable  the linear rise from the smallest to the largest batch that would be found in POWER of such sweeps; NaN
                 where it improves
     """
@@ -71,7 +71,7 @@ class Quality:
     p_value: float
     worse_from: int | None
     worse_by: Estimate
-    betters: bool
+    improves: bool
     detectable: float
     why: str
     confidence: float
@@ -125,18 +125,18 @@ def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: B
     costs = np.array([_best_of(points[at], n) for at in compared])
 
     none = Quality(found.workload, column, minimizes, budget, points, compared, n, costs if minimizes else -costs,
-                   p_value=np.nan, worse_from=None, worse_by=Estimate.unknown(), betters=False, detectable=np.nan,
+                   p_value=np.nan, worse_from=None, worse_by=Estimate.unknown(), improves=False, detectable=np.nan,
                    why="", confidence=confidence)
     if len(compared) < LEAST_BATCHES:
         return replace(none, why=BATCHES if any(point.feasible for point in points) else NO_METRIC)
     if none.short:
         return replace(none, why=STOPPED)
     p_value = rise_p_value(costs)
-    betters = p_value > 0.5 and rise_p_value(-costs) <= LEVEL
-    if betters:
+    improves = p_value > 0.5 and rise_p_value(-costs) <= LEVEL
+    if improves:
         if _unfinished(points[compared[0]], column, budget):
             return replace(none, why=UNFINISHED)
-        return replace(none, p_value=p_value, betters=True)
+        return replace(none, p_value=p_value, improves=True)
     detectable = float(detectable_rise(len(costs)) * costs.std(ddof=1))
     if p_value > LEVEL:
         return replace(none, p_value=p_value, detectable=detectable)
@@ -209,7 +209,7 @@ def detectable_rise(count: int, simulated: int = 1000) -> float:
 
 def _best_of(point: Point, n: int) -> float:
     """The median best of n, as a cost: smaller is better."""
-    values = point.held.value[point.held.searched]
+    values = point.outcomes.value[point.outcomes.searched]
     [found] = best_of_n((values if point.minimizes else -values).tolist(), [False] * len(values), [n])
     return found.low
 
@@ -221,7 +221,7 @@ def _unfinished(point: Point, column: str, budget: Budget | None) -> bool:
     if budget is not None and budget.unit in ("epochs", "examples"):
         return False
     sign = 1 if point.minimizes else -1
-    whole = held_to(point.held.study, column, point.minimizes)
+    whole = outcomes_under(point.outcomes.study, column, point.minimizes)
     reached, end = (sign * whole.value[whole.searched]).min(), min(sign * point.best.low, sign * point.best.high)
     return point.step > LATE * _last_step(point, budget) or bool(reached < end)
 
@@ -230,6 +230,6 @@ def _last_step(point: Point, budget: Budget | None) -> float:
     """The last step of the best trial within the budget; inf without a trial."""
     if point.trial is None:
         return math.inf
-    evaluations = point.held.study.evaluations
+    evaluations = point.outcomes.study.evaluations
     last = float(evaluations.read("step")[evaluations.first[point.trial + 1] - 1])
     return min(last, budget.amount) if budget is not None and budget.unit == "steps" else last

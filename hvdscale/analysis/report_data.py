@@ -98,7 +98,7 @@ class Section:
         return min(found, key=lambda one: one.value if one.minimizes else -one.value, default=None)
 
     @property
-    def untold(self) -> tuple[Trial, ...]:
+    def not_covered(self) -> tuple[Trial, ...]:
         """Trials of studies that stop at an easier target of their own, so that they cannot be judged by this one."""
         return tuple(trial for trial in self.trials
                      if trial.sweep and self.target and not covers(trial.sweep, self.target))

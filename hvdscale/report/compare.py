@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Sequence
 
 from .. import __version__
-from ..analysis.compare import BEST, OK, REGRESSION, SECONDS, STEPS, UNTOLD, ComparedCell, Comparison, Test
+from ..analysis.compare import BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test
 from ..analysis.pooled_variance import SPEED
 from ..formatting.numbers import NARROWEST, counted, finite, listed, number, percent, ratio, span, whole
 from .differences import how_they_differ
@@ -74,14 +74,15 @@ def detail_table(comparisons: Sequence[Comparison]) -> Table:
             trials = (*keys_of(cell.baseline), *keys_of(cell.candidate))
             rows += [_detail(*about, cell.workers, cell.global_batch, test, trials) for test in cell.tests]
         rows += [_detail(*about, ALL, ALL, test, ()) for test in comparison.overall]
-        rows += [Row((*(Cell(str(value), value) for value in (*about, *key)), *[Cell("")] * 4, Cell(UNTOLD, UNTOLD),
-                      Cell("not in the candidate", "not in the candidate")), (), ()) for key in comparison.missing]
+        rows += [Row((*(Cell(str(value), value) for value in (*about, *key)), *[Cell("")] * 4,
+                      Cell(UNDECIDED, UNDECIDED), Cell("not in the candidate", "not in the candidate")),
+                     (), ()) for key in comparison.missing]
     return Table("compare", "Candidate against baseline", DETAILS, tuple(rows), ())
 
 
 def verdict_of(comparisons: Sequence[Comparison]) -> str:
     """The worst verdict of all."""
-    return max((comparison.verdict for comparison in comparisons), key=(OK, UNTOLD, REGRESSION).index)
+    return max((comparison.verdict for comparison in comparisons), key=(OK, UNDECIDED, REGRESSION).index)
 
 
 def verdict_line(comparisons: Sequence[Comparison]) -> str:
@@ -90,11 +91,12 @@ def verdict_line(comparisons: Sequence[Comparison]) -> str:
     judged = sum(comparison.judged for comparison in comparisons)
     several = len({comparison.workload for comparison in comparisons}) > 1
     told = {name: [f"{comparison.workload}: {text}" if several else text
-                   for comparison in comparisons for text in _told(comparison, name)] for name in (REGRESSION, UNTOLD)}
-    untold = f"; cannot tell: {_some(told[UNTOLD])}" if told[UNTOLD] else ""
+                   for comparison in comparisons for text in _told(comparison, name)]
+            for name in (REGRESSION, UNDECIDED)}
+    untold = f"; cannot tell: {_some(told[UNDECIDED])}" if told[UNDECIDED] else ""
     if verdict == REGRESSION:
         return f"Verdict: REGRESSION: {_some(told[REGRESSION])}{untold}."
-    if verdict == UNTOLD:
+    if verdict == UNDECIDED:
         return f"Verdict: no regression is certain{untold}."
     return f"Verdict: ok: {counted(judged, 'test')}, none beyond its tolerance ({_tolerances(tolerances)})."
 
@@ -153,7 +155,7 @@ def _met(cell, target):
 def _overall_row(comparison, measures):
     tests = {test.measure: test for test in comparison.overall}
     blank = [Cell("")] * (3 if comparison.target else 1)
-    verdict = max((test.verdict for test in comparison.overall if test.verdict), key=(OK, UNTOLD, REGRESSION).index,
+    verdict = max((test.verdict for test in comparison.overall if test.verdict), key=(OK, UNDECIDED, REGRESSION).index,
                   default=OK)
     return Row((Cell(ALL, ALL), Cell(ALL, ALL), *blank, *(_change(tests.get(name)) for name in measures),
                 _verdict(verdict, comparison.overall)), (), ())
@@ -279,7 +281,7 @@ def _told(comparison, verdict):
         for measure, where in measures.items():
             alike.setdefault(_some(where, " and "), []).append(measure)
         said += [f"{_measured(names, comparison.target)} at {where}{how}" for where, names in alike.items()]
-    if verdict == UNTOLD:
+    if verdict == UNDECIDED:
         said += [f"{_place(key)} is not in the candidate" for key in comparison.missing]
     return said
 

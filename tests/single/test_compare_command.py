@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from hvdscale.analysis.compare import OK, REGRESSION, UNTOLD, Tolerances, compare_trials
+from hvdscale.analysis.compare import OK, REGRESSION, UNDECIDED, Tolerances, compare_trials
 from hvdscale.analysis.intervals import quotient
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.compare import main
@@ -57,7 +57,7 @@ def test_the_same_log_twice_is_the_same_to_the_last_digit():
 def test_one_run_is_told_where_it_is_the_same_run_and_not_where_it_is_another():
     assert measures_of(cell([400]), cell([400]))["steps"].verdict == OK
     other = measures_of(cell([400]), cell([400], wiggle=0.01))["steps"]
-    assert (other.verdict, other.reason) == (UNTOLD, "one run")
+    assert (other.verdict, other.reason) == (UNDECIDED, "one run")
     assert other.change.low == pytest.approx(395 / 400) and other.change.high == pytest.approx(400 / 395)
 
 
@@ -71,33 +71,33 @@ def test_pairing_finds_what_independent_samples_cannot():
     before, after = [400, 150, 900], [480, 180, 1080]
     assert measures_of(cell(before, budget=2000), cell(after, budget=2000))["steps"].verdict == REGRESSION
     apart = measures_of(cell(before, budget=2000), cell(after, first=10, budget=2000))["steps"]
-    assert apart.verdict == UNTOLD and "spans" in apart.reason
+    assert apart.verdict == UNDECIDED and "spans" in apart.reason
 
 
 def test_a_ratio_within_the_tolerance_for_certain_is_ok():
     assert measures_of(cell([400, 300, 500]), cell([405, 305, 505]))["steps"].verdict == OK
-    assert measures_of(cell([400, 300, 500]), cell([405, 305, 505]), steps=0.01)["steps"].verdict == UNTOLD
+    assert measures_of(cell([400, 300, 500]), cell([405, 305, 505]), steps=0.01)["steps"].verdict == UNDECIDED
 
 
 def test_the_spacing_of_evaluations_alone_may_leave_it_open():
     coarse = [trial(at, (0, 100, 200), (0.9, 0.5, 0.1), seed=at) for at in range(3)]
     moved = [trial(at, (0, 100, 200), (0.9, 0.51, 0.1), seed=at) for at in range(3)]
     found = measures_of(coarse, moved)["steps"]
-    assert found.verdict == UNTOLD and (found.change.low, found.change.high) == pytest.approx((0.5, 2.0))
+    assert found.verdict == UNDECIDED and (found.change.low, found.change.high) == pytest.approx((0.5, 2.0))
 
 
 def test_a_target_that_is_not_met_is_a_regression_but_where_the_candidate_stopped_before():
     before = cell([400, 420, 380])
     found = measures_of(before, cell([math.inf] * 3))["steps"]
     assert (found.verdict, found.reason) == (REGRESSION, "the target was not met")
-    assert measures_of(before, cell([math.inf] * 3, budget=300))["steps"].verdict == UNTOLD
+    assert measures_of(before, cell([math.inf] * 3, budget=300))["steps"].verdict == UNDECIDED
     assert measures_of(cell([math.inf] * 3), before)["steps"].verdict == OK
-    assert measures_of(cell([math.inf] * 3), cell([math.inf] * 3, wiggle=0.1))["steps"].verdict == UNTOLD
+    assert measures_of(cell([math.inf] * 3), cell([math.inf] * 3, wiggle=0.1))["steps"].verdict == UNDECIDED
 
 
 def test_a_seed_that_does_not_meet_leaves_the_ratio_open_upwards():
     found = measures_of(cell([400, 420, 380]), cell([400, 425, math.inf], wiggle=0.01))["steps"]
-    assert found.verdict == UNTOLD and math.isinf(found.change.high)
+    assert found.verdict == UNDECIDED and math.isinf(found.change.high)
 
 
 def test_trials_that_diverge_are_a_regression_where_all_do():
@@ -106,7 +106,7 @@ def test_trials_that_diverge_are_a_regression_where_all_do():
     found = measures_of(before, lost)["steps"]
     assert (found.verdict, found.reason) == (REGRESSION, "every trial diverged")
     found = measures_of(before, [*before[:2], lost[2]])["steps"]
-    assert (found.verdict, found.reason) == (UNTOLD, "1 diverged, 0 in the baseline")
+    assert (found.verdict, found.reason) == (UNDECIDED, "1 diverged, 0 in the baseline")
 
 
 def test_time_and_throughput_have_a_tolerance_of_their_own():
@@ -141,7 +141,7 @@ def test_single_runs_at_several_worker_counts_tell_together():
         return [one for workers in (1, 2, 4, 8)
                 for one in cell([round(factor * 640 / workers / EVERY) * EVERY], workers, 32 * workers, **changes)]
     [comparison] = compared(four(1), four(1.5))
-    assert all(one.tests[0].verdict == UNTOLD for one in comparison.cells)
+    assert all(one.tests[0].verdict == UNDECIDED for one in comparison.cells)
     assert {test.measure: test.verdict for test in comparison.overall}["steps"] == REGRESSION
     assert comparison.verdict == REGRESSION and "at all cells together (1.50 times" in verdict_line([comparison])
 
@@ -158,7 +158,7 @@ def test_worker_counts_of_the_same_updates_count_once():
 
 def test_cells_that_the_candidate_has_not_are_named_and_cannot_be_told():
     [comparison] = compared(cell([400, 300]) + cell([200, 150], 2, 64), cell([400, 300]) + cell([60, 80], 4, 128))
-    assert comparison.missing == ((2, 64),) and comparison.added == ((4, 128),) and comparison.verdict == UNTOLD
+    assert comparison.missing == ((2, 64),) and comparison.added == ((4, 128),) and comparison.verdict == UNDECIDED
     assert "W = 2, B = 64 is not in the candidate" in verdict_line([comparison])
     assert "In the candidate alone: W = 4, B = 128" in as_text(comparison_table(comparison))
 
@@ -191,7 +191,7 @@ def test_searches_without_a_draw_in_common_are_held_against_each_other_by_their_
     own = [getattr(near.cells[0], side).steps for side in ("baseline", "candidate")]
     assert near.cells[0].pairing == "search" and steps.change.value == own[1].value / own[0].value == 1.1
     assert (steps.change.low, steps.change.high) == quotient(own[1], own[0])
-    assert steps.verdict == seconds.verdict == UNTOLD and "spans" in steps.reason
+    assert steps.verdict == seconds.verdict == UNDECIDED and "spans" in steps.reason
     assert speed.reason.startswith("one run") and math.isnan(speed.change.low)
     assert [cell.tests[0].verdict for cell in far.cells] == [REGRESSION] * 2
     together = far.overall[0].change
@@ -221,7 +221,7 @@ def test_a_search_against_repeats_is_said_to_be_no_like_for_like():
     for one in repeats:
         one.row["plan"] = json.dumps({**json.loads(one.row["plan"]), "sweep": None})
     [found] = compare_trials(searches(1000, 0), read_trials(studied(*repeats)), [Target.parse("val/error<0.1")])
-    assert found.cells[0].pairing == "search" and found.cells[0].tests[0].verdict == UNTOLD
+    assert found.cells[0].pairing == "search" and found.cells[0].tests[0].verdict == UNDECIDED
     text = " ".join(as_text(comparison_table(found)).split())
     assert "12/20, 3/3" in text and "The best of a search against repeats of one setting" in text
 
@@ -369,7 +369,7 @@ def test_every_test_is_written_as_json_or_csv(logs, tmp_path):
 
 def test_missing_cells_stand_in_the_file_as_well():
     [comparison] = compared(cell([400, 300]) + cell([200, 150], 2, 64), cell([400, 300]))
-    assert [row.cells[-2].shown for row in detail_table([comparison]).rows][-1] == UNTOLD
+    assert [row.cells[-2].shown for row in detail_table([comparison]).rows][-1] == UNDECIDED
 
 
 @pytest.mark.parametrize("arguments, said", [

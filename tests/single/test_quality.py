@@ -142,7 +142,7 @@ def test_a_metric_to_be_maximized_is_turned_round():
 
 def test_a_metric_that_betters_with_the_batch_is_no_penalty_and_said_to():
     found = quality_of(swept({2 ** k: 0.5 - 0.05 * k for k in range(1, 8)}, settled=True), COLUMN, True)
-    assert found.betters and found.p_value > 0.5 and math.isnan(found.detectable)
+    assert found.improves and found.p_value > 0.5 and math.isnan(found.detectable)
     assert "gets better with the batch, from 0.4" in quality_said(found)[0]
     assert "That it gets better is more than chance" in quality_said(found)[1]
 
@@ -218,7 +218,7 @@ def test_the_best_of_as_many_trials_is_compared_where_batches_have_different_num
               for batch, count in ((2, 6), (4, 12), (8, 24), (16, 6))]
     found = quality_of(studies_of(trials), COLUMN, True)
     assert found.n == 6 and [point.feasible for point in found.points] == [6, 12, 24, 6]
-    values = found.points[2].held.value
+    values = found.points[2].outcomes.value
     assert found.best[2] == pytest.approx(np.median([min(one) for one in itertools.combinations(values, 6)]), rel=0.05)
 
 

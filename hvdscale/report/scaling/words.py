@@ -314,7 +314,7 @@ def _of_all(trials, section):
 
 def _pruned_said(section):
     """What the trials that a search has stopped leave unknown."""
-    pruned, untold = section.pruned, section.untold
+    pruned, untold = section.pruned, section.not_covered
     if not pruned and not untold:
         return []
     told = [trial for trial in pruned if trial not in untold]

@@ -83,11 +83,11 @@ def _said(found, budget, points):
 
 def best_ends(points) -> set[str]:
     """How the best trials of these points ended, of those that ended before the budget was spent."""
-    return set().union(*(point.held.ends([point.trial]) for point in points if point.best_is_short))
+    return set().union(*(point.outcomes.ends([point.trial]) for point in points if point.best_is_short))
 
 
 def ends_said(ends, their="its") -> str:
-    """``at its target or stopped by its search``: see analysis.budgets.Held.ends."""
+    """``at its target or stopped by its search``: see analysis.budgets.BudgetOutcomes.ends."""
     words = {OWN_TARGET: f"at {their} target", OWN_BUDGET: f"at the end of {their} own budget",
              PRUNED: f"stopped by {their} search"}
     return listed((said for end, said in words.items() if end in ends), "or")
@@ -148,8 +148,8 @@ def _step(point):
 def _trial(point):
     if point.trial is None:
         return "n/a"
-    log, trial = point.held.study.key(point.trial)
-    return f"{log}:{trial}{f' {MARK}' if point.held.kind[point.trial] == SHORT else ''}"
+    log, trial = point.outcomes.study.key(point.trial)
+    return f"{log}:{trial}{f' {MARK}' if point.outcomes.kind[point.trial] == SHORT else ''}"
 
 
 def heading(budget) -> str:

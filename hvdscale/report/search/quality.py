@@ -41,7 +41,7 @@ def _verdict(found):
     metric, within = metric_name(found.column), _within(found)
     if not math.isfinite(found.p_value):
         return f"Cannot tell whether large batches reach a worse {metric}{within}: {_why(found)}"
-    if found.betters:
+    if found.improves:
         return (f"No sign of a large-batch penalty{within}: the best {metric} gets better with the batch, from "
                 f"{number(found.best[0])} at {found.batches[0]:,} to {number(found.best[-1])} at "
                 f"{found.batches[-1]:,}.")
@@ -57,8 +57,8 @@ def _verdict(found):
 
 def _why(found):
     if found.why == STOPPED:
-        ends = set().union(*(point.held.ends(point.held.searched.nonzero()[0].tolist()) for point in found.points
-                             if point.global_batch in found.short))
+        ends = set().union(*(point.outcomes.ends(point.outcomes.searched.nonzero()[0].tolist())
+                             for point in found.points if point.global_batch in found.short))
         cures = ["a search with keep_going and prune_keep off, or for the metric itself,"] * bool(ends - {OWN_BUDGET})
         cures += ["a search with a larger budget"] * (OWN_BUDGET in ends)
         return (f"{at_batches(found.short, found.points)} the best trial, or most of them, ended before the budget "
@@ -82,7 +82,7 @@ def _epochs_said(found):
 
 
 def _power_said(found):
-    if found.betters:
+    if found.improves:
         return f"That it gets better is more than chance (p at most {LEVEL:g}, tested the other way round)."
     if not found.detectable > 0:
         return "All of them are equal."
