@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..log.reader import Log
+from ..log.schema import STEP_PARTS
 
 MOST_ROWS = 2_000_000       # of /steps in one log, above which its steps are not read
-NAMES = ("data", "compute", "communication")
+NAMES = tuple(name.removesuffix("_seconds") for name in STEP_PARTS)
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,12 @@ def read_parts(log: Log) -> dict[int, StepParts]:
     In a log with more than MOST_ROWS steps, every trial is SKIPPED and nothing is read.
     """
     table = log.steps
-    if not table.rows or f"{NAMES[-1]}_seconds" not in table.columns:
+    if not table.rows or STEP_PARTS[-1] not in table.columns:
         return {}
     if table.rows > MOST_ROWS:
         return dict.fromkeys(map(int, log.trials["id"]), SKIPPED)
     seconds, trial = table["step_seconds"], table["trial"]
-    parts = np.array([table[f"{name}_seconds"] for name in NAMES])
+    parts = np.array([table[name] for name in STEP_PARTS])
     whole = np.isfinite(parts).all(0) & (seconds > 0)
     seconds, trial, parts = seconds[whole], trial[whole], parts[:, whole]
     order = np.lexsort((seconds, trial))

@@ -23,14 +23,14 @@ from ..target import Target
 from .files import first_line, open_file, read_attribute, reading
 from .plan_text import read_plan
 from .reader import SCHEMA, Log, Table, column_type, read_log
-from .schema import TABLES, Status, known_column
+from .schema import STEP_PARTS, TABLES, Status, known_column
 
 MOST = 2 ** 53              # steps, examples, workers: beyond, a float64 does not hold them
 NOT_NEGATIVE = {
     "trials": ("id", "global_batch", "local_batch", "accumulation", "ghost_batch", "workers", "budget_steps"),
     "restarts": ("first_step", "workers", "time"),
     "evaluations": ("step", "examples", "train_seconds"),
-    "steps": ("step", "step_seconds", "data_seconds", "compute_seconds", "communication_seconds"),
+    "steps": ("step", "step_seconds", *STEP_PARTS),
 }
 FINITE = {"restarts": ("time",), "evaluations": ("train_seconds",), "steps": ("lr", "step_seconds")}
 COUNTS = {"trials": ("global_batch", "workers", "budget_steps"), "evaluations": ("step",), "steps": ("step",)}

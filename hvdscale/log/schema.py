@@ -100,6 +100,7 @@ STEPS = (
            optional=True),
     Column("local_examples", "float", "examples", "mean over shares of their example counts", optional=True),
 )
+STEP_PARTS = ("data_seconds", "compute_seconds", "communication_seconds")        # of step_seconds, in this order
 
 # columns of /trials in a file that several logs were merged into
 SOURCE = (

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from .. import __version__
 from ..errors import LogError
-from ..log.schema import LARGER, SMALLER, Status
+from ..log.schema import LARGER, SMALLER, STEP_PARTS, Status
 from ..log.writer import LogWriter
 from ..plan.plan import Plan
 from ..system.version import commit_of
@@ -24,7 +24,6 @@ from .outcome import Start
 
 TRIAL = 0       # a training run's log holds one trial
 DIRECTIONS = {"min": SMALLER, "max": LARGER}
-PARTS = ("data_seconds", "compute_seconds", "communication_seconds")
 
 
 def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str, str], more: Iterable[str] = (),
@@ -43,7 +42,7 @@ def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str,
 
 def parts_of_steps(plan: Plan) -> tuple[str, ...]:
     """The parts of a step that are timed on the plan's device."""
-    return PARTS if plan.device == "cpu" else PARTS[:1]
+    return STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
 
 
 class RunLog:
