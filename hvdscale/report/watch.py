@@ -21,7 +21,7 @@ import numpy as np
 
 from ..analysis.trials import is_pruning
 from ..errors import LogError
-from ..formatting.escaping import printable
+from ..formatting import screen
 from ..formatting.numbers import counted, duration, number
 from ..log import segments
 from ..log.plan_text import read_plan
@@ -78,18 +78,18 @@ def follow(paths: Iterable, every: float = EVERY, out=None, clock=time.monotonic
     terminal    redraw in place; else append a line for what has changed. None: as ``out`` is
     """
     out = out or sys.stdout
-    screen = Screen(out, out.isatty() if terminal is None else terminal)
+    shown = Screen(out, out.isatty() if terminal is None else terminal)
     watch = Watch(paths, clock)
     for note in watch.notes():
-        screen.say(note)
-    screen.show(*watch.look())
+        shown.say(note)
+    shown.show(*watch.look())
     quiet = GRACE if watch.over else 0                  # all had ended before: there is nothing to wait for
     while quiet < GRACE:
         sleep(every)
         news, lines = watch.look()
-        screen.show(news, lines)
+        shown.show(news, lines)
         quiet = 0 if not watch.over else 1 if news else quiet + 1
-    screen.end(watch.summary())
+    shown.end(watch.summary())
     if watch.broken:
         raise LogError(f"{counted(len(watch.broken), 'log')} could not be read: {', '.join(watch.broken)}")
 
@@ -198,40 +198,29 @@ class Screen:
     """Where it is shown: a block that is redrawn, under lines that stay; without a terminal only lines."""
 
     def __init__(self, out, terminal: bool):
-        self._out, self._terminal, self._height, self._told = out, terminal, 0, set()
-
-    def say(self, text):
-        """A line that stays."""
-        self._erase()
-        print(printable(text), file=self._out, flush=True)
+        self._screen, self._told = screen.Screen(out, terminal, every=(0, 0)), set()
+        self.say = self._screen.say                     # a line that stays
 
     def show(self, news, lines):
         """What a look found: lines that stay, and how everything stands."""
-        self._erase()
+        self._screen.erase()
         for line in news:
-            print(printable(line), file=self._out)
-        if self._terminal:
+            self.say(line)
+        if self._screen.terminal:
             columns, rows = shutil.get_terminal_size()
             lines = [row for line in lines for row in _folded(line, columns - 1)]       # one letter more would wrap
             hidden = len(lines) - (rows - 2)
             if hidden > 0:
                 lines = [*lines[:rows - 3], f"... and {hidden + 1:,} more lines"]
-            self._height = len(lines)
         else:
             lines, self._told = [line for line in lines if line not in self._told], set(lines)
-        for line in lines:
-            print(printable(line), file=self._out)
-        self._out.flush()
+        if lines:
+            self._screen.block(lines, now=0)
 
     def end(self, summary):
         """The last line."""
-        self._height = 0                                # what stands there last stays
+        self._screen.keep()
         self.say(summary)
-
-    def _erase(self):
-        if self._height:
-            self._out.write(f"\x1b[{self._height}A\x1b[J")
-            self._height = 0
 
 
 def _folded(line, width):

@@ -2,19 +2,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from ..formatting.escaping import printable
 from ..formatting.numbers import counted
+from ..formatting.screen import Screen, time_left
 from ..plan.plan import Plan
 from ..workers.launch import launched
 from .outcome import Outcome
 
-LINE_SECONDS, BAR_SECONDS, WIDTH = 2.0, 0.1, 24
+LINE_SECONDS, BAR_SECONDS = 2.0, 0.1
 
 
 class Display:
@@ -25,19 +24,16 @@ class Display:
 
     def __init__(self, plan: Plan, metrics: Iterable[str], empty: Collection[str] = (), out=sys.stdout,
                  clock=time.monotonic):
-        self._plan, self._out, self._clock, self._empty = plan, out, clock, empty
+        self._plan, self._clock, self._empty = plan, clock, empty
+        self._screen = Screen(out, on_terminal(out), (BAR_SECONDS, LINE_SECONDS))
         self._first, self._seen, self._nans = None, Counter(), Counter()       # evaluations, by what they measured
-        self._bar = on_terminal(out)
         target = plan.stop_target
         self._column = target.column if target else f"val/{[*metrics][-1]}"
-        self._value = "-"
-        self._drawn, self._shown_step = float("-inf"), -1
-        self._loss, self._speed = "", ""
+        self._value, self._loss, self._speed = "-", "", ""
 
     def say(self, text: str) -> None:
         """Print a line of text."""
-        self._erase()
-        print(printable(text), file=self._out, flush=True)
+        self._screen.say(text)
 
     def evaluation(self, step: int, measured: Mapping[str, float]) -> None:
         """Show what was measured after ``step`` steps."""
@@ -52,7 +48,7 @@ class Display:
         left = _remaining(self._plan, step, seconds)
         speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
         self._loss, self._speed = f"loss {loss:<10.4g}", f"{speed} examples/s  {left}"
-        if self._clock() - self._drawn >= (BAR_SECONDS if self._bar else LINE_SECONDS):
+        if self._screen.due(self._clock()):
             self._show(step)
 
     def measured(self, outcome: Outcome) -> None:
@@ -67,8 +63,7 @@ class Display:
 
     def end(self) -> None:
         """No progress follows."""
-        if self._shown_step >= 0:
-            self._erase()
+        self._screen.erase()
 
     def _shown(self, measured):
         """What was measured, but for splits without examples."""
@@ -85,23 +80,10 @@ class Display:
             self._nans[name] += 1
 
     def _show(self, step):
-        self._drawn, self._shown_step = self._clock(), step
         budget = self._plan.budget_steps
         count = f"step {step:>{len(str(budget))}}/{budget}" if budget else f"step {step}"
         progress = f"{self._loss}{self._column} {self._value:<9}{self._speed}".rstrip()
-        if not self._bar:
-            print(f"{count}  {progress}", file=self._out, flush=True)
-            return
-        share = step / budget if budget else 0
-        filled = int(WIDTH * share)
-        bar = "#" * filled + "-" * (WIDTH - filled)
-        line = f"[{bar}] {count}  {progress}"
-        self._out.write("\r\x1b[K" + line[:shutil.get_terminal_size().columns - 1])       # one more would wrap
-        self._out.flush()
-
-    def _erase(self):
-        if self._bar:
-            self._out.write("\r\x1b[K")
+        self._screen.line(f"{count}  {progress}", self._clock(), step / budget if budget else 0)
 
 
 class NoDisplay(Display):
@@ -139,5 +121,4 @@ def on_terminal(out) -> bool:
 
 def _remaining(plan: Plan, step: int, seconds: float) -> str:
     left = plan.budget_seconds - seconds if plan.budget_seconds else seconds / step * (plan.budget_steps - step)
-    left = max(0, round(left))
-    return f"{left // 60}:{left % 60:02d} left"
+    return time_left(left)
