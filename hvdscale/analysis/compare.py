@@ -30,7 +30,7 @@ from ..target import Target
 from .intervals import (CONFIDENCE, NONE, Estimate, geometric_mean, hull, mean_interval, mean_ratio,
                         paired_ratio_interval, pooled, pooled_paired, quotient, ratio_interval)
 from .pooled_variance import SPEED
-from .steps import Cell, Run, cell_of, run_of
+from .steps import Cell, Run, cells_by_workers, run_of
 from .trials import Trial, Workload, by_workload
 
 STEPS, SECONDS, BEST = "steps", "seconds", "best"
@@ -141,14 +141,9 @@ def compare_trials(baseline: Sequence[Trial], candidate: Sequence[Trial], target
 
 def _cells(trials: Iterable[Trial], target: Target | None, tolerances: Tolerances) -> dict[tuple[int, int], Cell]:
     """Cells by (workers, global batch) of the trials that ended and, with a target, have its metric."""
-    groups: dict[tuple[int, int], list[Run]] = {}
-    for trial in trials:
-        if trial.status != Status.RUNNING and (target is None or target.column in trial.metrics):
-            run = run_of(trial, target)
-            if run.conclusive or trial.pruned:
-                groups.setdefault((trial.workers, trial.global_batch), []).append(run)
-    return {key: cell_of(groups[key], tolerances.confidence) for key in sorted(groups)
-            if any(run.conclusive for run in groups[key])}
+    runs = [run_of(trial, target) for trial in trials
+            if trial.status != Status.RUNNING and (target is None or target.column in trial.metrics)]
+    return cells_by_workers([run for run in runs if run.conclusive or run.trial.pruned], tolerances.confidence)
 
 
 def _list_trials(trials: Iterable[Trial], most: int = 4) -> str:

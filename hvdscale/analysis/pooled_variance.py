@@ -6,11 +6,12 @@ degrees of freedom of one cell per setting. Ratios of such cells are paired by s
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import fdtri
 
+from .grouping import group_by
 from .intervals import OWN_FROM, Pools, Spread, joined, pooled, pooled_paired
 from .steps import Cell
 
@@ -28,7 +29,7 @@ def pools_of(cells: Sequence[Cell], by_batch: Sequence[Cell] = ()) -> Pools:
     cell = {name: pooled(_measured(by_batch, name)) for name in STEPS}
     cell |= {name: _once_a_setting(cells, name) for name in SECONDS}
     cell[SPEED] = pooled(_measured(cells, SPEED))
-    groups = [group for group in _group(cells, updates).values() if len(group) > 1]
+    groups = [group for group in group_by(cells, updates).values() if len(group) > 1]
     paired = {name: pooled_paired(_tables(groups, name)) for name in (*STEPS, *SECONDS, SPEED)}
     return Pools(cell, paired)
 
@@ -52,7 +53,7 @@ def updates(cell: Cell) -> tuple[str, tuple[int, ...]]:
 
 def _once_a_setting(cells: Sequence[Cell], name: str) -> Spread:
     parts = []
-    for group in _group(cells, lambda cell: cell.setting).values():
+    for group in group_by(cells, lambda cell: cell.setting).values():
         samples = _measured(group, name)
         spread = pooled(samples)
         freedom = min(spread.freedom, max(map(len, samples)) - 1)
@@ -73,10 +74,3 @@ def _measured(cells: Sequence[Cell], name: str) -> list[np.ndarray]:
 
 def _by_seed(cells: Sequence[Cell], name: str) -> list[np.ndarray]:
     return [getattr(cell.samples, name) for cell in cells]
-
-
-def _group(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> dict[Hashable, list[Cell]]:
-    groups: dict[Hashable, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(key(cell), []).append(cell)
-    return groups

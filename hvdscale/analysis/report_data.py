@@ -7,8 +7,10 @@ A section has one target, or none: then it is about throughput only.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from operator import itemgetter
 from typing import TypeVar
 
 from ..errors import UsageError
@@ -16,6 +18,7 @@ from ..log.schema import Status
 from ..target import Target
 from .best_of_n import common_trials
 from .cell_steps import noise_of, parts_of
+from .grouping import group_by
 from .intervals import CONFIDENCE, Pools
 from .noise import Noise
 from .pooled_variance import pools_of
@@ -23,7 +26,7 @@ from .regimes import PERFECT_WITHIN, USEFUL_WITHIN, Batches, batches_of
 from .search import STEPS, Search, covers, searches_of
 from .speedup import Series, outside, series_of
 from .step_breakdown import SKIPPED, StepParts
-from .steps import Cell, Run, cell_of, first_met, run_of
+from .steps import Cell, Run, cell_of, cells_by_workers, first_met, run_of
 from .trials import Trial, Workload, by_workload
 
 T = TypeVar("T")
@@ -158,17 +161,12 @@ def _sections(workload: Workload, trials: Sequence[Trial], targets: Sequence[Tar
 
 def _by_target(trials: Sequence[Trial], targets: Sequence[Target]) -> Iterator[tuple[Target, tuple[Trial, ...]]]:
     """(target, its trials) for each given target, or else for each target in the trials' own plans."""
-    pairs: dict[Target, Sequence[Trial]] = dict.fromkeys(targets, trials)
+    pairs: Mapping[Target, Sequence[Trial]] = dict.fromkeys(targets, trials)
     if not targets:
-        own: dict[str, list[Trial]] = {}
-        for trial in trials:
-            if trial.target:
-                own.setdefault(trial.target, []).append(trial)
-        for text, found in own.items():         # two texts may mean one target
-            target = Target.parse(text)
-            pairs[target] = [*pairs.get(target, ()), *found]
-    for target, its_trials in pairs.items():
-        about = tuple(trial for trial in its_trials if _is_relevant(trial, target))
+        parse = lru_cache(None)(Target.parse)
+        pairs = group_by((trial for trial in trials if trial.target), lambda trial: parse(trial.target))
+    for target, found in pairs.items():
+        about = tuple(trial for trial in found if _is_relevant(trial, target))
         if about:
             yield target, about
 
@@ -238,16 +236,13 @@ def _not_shown(shown: set[Hashable], cells: Iterable[Cell], measured: Callable[[
 
 def _cells(runs: Sequence[Run], options: Options) -> tuple[list[Cell], list[Cell]]:
     """The cells of one worker count and global batch each, and those by global batch over all worker counts."""
-    found: dict[tuple[int, int], list[Run]] = {}
-    for run in runs:
-        found.setdefault((run.trial.workers, run.trial.global_batch), []).append(run)
-    cells = {key: cell_of(found[key], options.confidence) for key in sorted(found)
-             if any(run.conclusive for run in found[key])}
-    by_batch = []
-    for batch in sorted({batch for _, batch in cells}):
-        keys = [key for key in found if key[1] == batch]
-        by_batch.append(cells[keys[0]] if len(keys) == 1 else
-                        cell_of([run for key in sorted(keys) for run in found[key]], options.confidence))
+    cells = cells_by_workers(runs, options.confidence)
+    by_batch: list[Cell] = []
+    for batch, own in sorted(group_by(runs, lambda run: run.trial.global_batch).items(), key=itemgetter(0)):
+        at_batch = [cell for cell in cells.values() if cell.global_batch == batch]
+        if at_batch and len({run.trial.workers for run in own}) > 1:
+            at_batch = [cell_of(sorted(own, key=lambda run: run.trial.workers), options.confidence)]
+        by_batch += at_batch
     return list(cells.values()), by_batch
 
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..target import Target
+from .grouping import group_by
 from .studies import KEPT_BYTES, Envelope, Study, best_values, envelope, envelope_of, promising
 from .trials import Workload
 
@@ -48,8 +49,31 @@ def published(study: Study, num_trials: int | None = None) -> np.ndarray:
     return first
 
 
+class _OfTrials:
+    """A result of one trial among some trials of a study."""
+
+    study: Study
+    among: np.ndarray
+    trial: int | None
+
+    @property
+    def global_batch(self) -> int:
+        """B of the study."""
+        return self.study.global_batch
+
+    @property
+    def key(self) -> tuple[str, int] | None:
+        """The log and the id of its trial."""
+        return None if self.trial is None else self.study.key(self.trial)
+
+    @property
+    def trials(self) -> int:
+        """The number of trials considered."""
+        return int(self.among.sum())
+
+
 @dataclass(frozen=True, eq=False)
-class StepsToResult:
+class StepsToResult(_OfTrials):
     """The earliest measurement among some trials that meets a target; ties are the first trial's.
 
     among   bool, shape (trials,): which trials
@@ -73,21 +97,6 @@ class StepsToResult:
     beyond: float
 
     @property
-    def global_batch(self) -> int:
-        """B of the study."""
-        return self.study.global_batch
-
-    @property
-    def key(self) -> tuple[str, int] | None:
-        """The log and the id of its trial."""
-        return None if self.trial is None else self.study.key(self.trial)
-
-    @property
-    def trials(self) -> int:
-        """The number of trials considered."""
-        return int(self.among.sum())
-
-    @property
     def met(self) -> int:
         """The number of them that met it."""
         return int((self.among & self.reached).sum())
@@ -109,7 +118,7 @@ class StepsToResult:
 
 
 @dataclass(frozen=True, eq=False)
-class BestMeasurement:
+class BestMeasurement(_OfTrials):
     """The best measurement of some trials under a budget. Of equals, the one with the fewest steps (seconds under a
     budget in seconds), then the first trial's.
 
@@ -128,21 +137,6 @@ class BestMeasurement:
     value: float
     step: float
     trial: int | None
-
-    @property
-    def global_batch(self) -> int:
-        """B of the study."""
-        return self.study.global_batch
-
-    @property
-    def trials(self) -> int:
-        """The number of trials considered."""
-        return int(self.among.sum())
-
-    @property
-    def key(self) -> tuple[str, int] | None:
-        """The log and the id of its trial."""
-        return None if self.trial is None else self.study.key(self.trial)
 
 
 class Measured:
@@ -290,7 +284,5 @@ def _read_ahead(studies: Iterable[Study], metrics: Sequence[tuple[str, bool]]
 
 def _by_workload(studies: Iterable[Study]) -> dict[Workload, list[Study]]:
     """The studies of each workload by batch; workloads in order of name."""
-    found: dict[Workload, list[Study]] = {}
-    for study in sorted(studies, key=lambda study: (study.workload, study.global_batch)):
-        found.setdefault(study.workload, []).append(study)
-    return found
+    return group_by(sorted(studies, key=lambda study: (study.workload, study.global_batch)),
+                    lambda study: study.workload)

@@ -22,6 +22,7 @@ from ..plan.search_space import Parameter, acts
 from ..plan.settings import KEYS
 from ..target import Target
 from .best_of_n import middle_ranks, midway
+from .grouping import group_by
 from .intervals import CONFIDENCE, Estimate
 from .steps import estimate, run_of, samples_of
 from .trials import Trial, Workload
@@ -285,11 +286,9 @@ def searches_of(trials: Sequence[Trial], target: Target | None = None, confidenc
     target  replaces the strictest target of studies that minimize steps; those that stop their trials too early to
             judge it are left out, see ``covers``
     """
-    studies: dict[tuple[Any, ...], list[Trial]] = {}
-    for trial in sorted(trials, key=lambda trial: trial.key):
-        if trial.study and (target is None or covers(trial.sweep, target)):
-            studies.setdefault(trial.study, []).append(trial)
-    found = [_search(group, target, confidence) for group in studies.values()]
+    judged = [trial for trial in sorted(trials, key=lambda trial: trial.key)
+              if trial.study and (target is None or covers(trial.sweep, target))]
+    found = [_search(group, target, confidence) for group in group_by(judged, lambda trial: trial.study).values()]
     return tuple(sorted(found, key=lambda search: (search.workload, search.global_batch, search.study)))
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from ..log.schema import Status
+from .grouping import group_by
 from .intervals import Spread, geometric_mean, pooled
 from .step_fit import Observed, Problem
 from .step_laws import LAWS, NAMES, RING, Law, Parameters
@@ -140,11 +141,9 @@ def timings_of(trials: Iterable[Trial]) -> Timings:
     Of several machines, the one with the most worker counts, then the most trials. Hosts with more workers than cores
     are left out if at least two worker counts remain, as their times do not transfer to another machine.
     """
-    by_machine: dict[Machine, list[Trial]] = {}
-    for trial in trials:
-        ended = trial.status == Status.COMPLETE or trial.pruned
-        if ended and 0 < trial.examples_per_second < np.inf:
-            by_machine.setdefault(_machine(trial), []).append(trial)
+    timed = [trial for trial in trials if (trial.status == Status.COMPLETE or trial.pruned)
+             and 0 < trial.examples_per_second < np.inf]
+    by_machine = group_by(timed, _machine)
     if not by_machine:
         return Timings((), None, (), ())
     machine = max(by_machine, key=lambda one: (len({t.workers for t in by_machine[one]}), len(by_machine[one])))
@@ -165,12 +164,10 @@ def _machine(trial: Trial) -> Machine:
 
 def _by_setting(trials: Iterable[Trial]) -> tuple[Timing, ...]:
     """The timings of trials, by workers, workers per node, batch and passes."""
-    found: dict[tuple[int, int, int, int], list[Trial]] = {}
-    for trial in trials:
-        execution = trial.execution
-        per_node = min(trial.workers, int(execution.get("local_workers") or trial.workers))
-        key = trial.workers, per_node, trial.global_batch, int(execution.get("accumulate") or 1)
-        found.setdefault(key, []).append(trial)
+    def setting_of(trial: Trial) -> tuple[int, int, int, int]:
+        per_node = min(trial.workers, int(trial.execution.get("local_workers") or trial.workers))
+        return trial.workers, per_node, trial.global_batch, int(trial.execution.get("accumulate") or 1)
+    found = group_by(trials, setting_of)
     return tuple(Timing(*key, np.array([one.global_batch / one.examples_per_second for one in found[key]]),
                         any(one.crowded for one in found[key]), tuple(one.key for one in found[key]))
                  for key in sorted(found))
@@ -314,10 +311,7 @@ class StepTimes:
 
     @cached_property
     def _by_setting(self) -> dict[tuple[int, int, int, int], list[Timing]]:
-        found: dict[tuple[int, int, int, int], list[Timing]] = {}
-        for one in self.timings.found:
-            found.setdefault((one.workers, one.nodes, one.global_batch, one.passes), []).append(one)
-        return found
+        return group_by(self.timings.found, lambda one: (one.workers, one.nodes, one.global_batch, one.passes))
 
     @cached_property
     def _cells(self) -> dict[tuple[int, int], Cell]:

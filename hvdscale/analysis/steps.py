@@ -6,9 +6,10 @@ batch B, then holds exactly for the means.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +17,7 @@ from numpy.typing import ArrayLike
 from ..log.schema import Status
 from ..target import Target
 from .best_of_n import best_of
+from .grouping import group_by
 from .intervals import (CONFIDENCE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median, mean_interval,
                         quotient)
 from .trials import Trial
@@ -246,15 +248,20 @@ def cell_of(runs: Sequence[Run], confidence: float = CONFIDENCE, pools: Pools = 
     trial with the fewest steps, whatever its repeats needed.
     """
     ended = sorted((run for run in runs if run.conclusive), key=lambda run: run.trial.key)
-    settings: dict[str, list[Run]] = {}
-    for run in ended:
-        settings.setdefault(run.trial.setting, []).append(run)
+    settings = group_by(ended, lambda run: run.trial.setting)
     setting = min(settings, key=lambda setting: _rank(settings[setting]))       # min keeps the first of equals
     best = tuple(run for run in settings[setting] if run.ended)
     return Cell(ended[0].trial.global_batch, tuple(sorted({run.trial.workers for run in ended})), best,
                 tuple(run.trial for run in settings[setting] if run.trial.status == Status.INFEASIBLE),
                 len(settings), tuple(run.trial for run in ended), setting, samples_of(best), confidence, pools,
                 _draws(runs, best))
+
+
+def cells_by_workers(runs: Iterable[Run], confidence: float = CONFIDENCE) -> dict[tuple[int, int], Cell]:
+    """The cells of runs by (workers, global batch), in order; without those that have no conclusive run."""
+    groups = group_by(runs, lambda run: (run.trial.workers, run.trial.global_batch))
+    return {key: cell_of(found, confidence) for key, found in sorted(groups.items(), key=itemgetter(0))
+            if any(run.conclusive for run in found)}
 
 
 def _draws(runs: Sequence[Run], best: Sequence[Run]) -> tuple[Run, ...]:

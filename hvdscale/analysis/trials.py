@@ -23,6 +23,7 @@ from ..log.plan_text import plan_at
 from ..log.reader import Log, Table
 from ..log.schema import PRUNED, Status
 from ..plan.scaling import TUNED
+from .grouping import group_by
 from .noise import NoiseSteps, read_noise
 from .step_breakdown import StepParts, read_parts
 
@@ -153,9 +154,7 @@ def read_trials(log: Log) -> list[Trial]:
 
 def by_workload(trials: Iterable[Trial]) -> dict[Workload, tuple[Trial, ...]]:
     """Trials grouped by workload; workloads in order of name, trials by log and id."""
-    groups: dict[Workload, list[Trial]] = {}
-    for trial in sorted(trials, key=lambda trial: trial.key):
-        groups.setdefault(trial.workload, []).append(trial)
+    groups = group_by(sorted(trials, key=lambda trial: trial.key), lambda trial: trial.workload)
     return {workload: tuple(groups[workload]) for workload in sorted(groups)}
 
 
