@@ -164,6 +164,30 @@ def _cell_values(cell):
     return values
 
 
+def count_cell(value, below="") -> Cell:
+    """``1,024``."""
+    return Cell(f"{value:,}", value, below=below)
+
+
+def number_cell(value, below="") -> Cell:
+    """To three digits; ``n/a`` for NaN."""
+    return Cell(number(value), value, below=below)
+
+
+def interval_cell(estimate, write=number) -> Cell:
+    """What has ``value``, ``low`` and ``high``; ``n/a`` for NaN."""
+    return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high,
+                span(estimate.low, estimate.high, write))
+
+
+def steps_cell(estimate, write=number) -> Cell:
+    """An estimate that may be known from below alone: ``> 300``, not met."""
+    if estimate.met:
+        return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high, interval_of(estimate, write))
+    shown = f"> {write(estimate.beyond)}" if estimate.beyond == estimate.beyond else "n/a"
+    return Cell(shown, estimate.value, estimate.low, estimate.high, "not met")
+
+
 def interval_of(estimate, write=number) -> str:
     """What stands under its value: its interval, or that so few trials or seeds give none worth the name."""
     if estimate.low == 0 and math.isinf(estimate.high):

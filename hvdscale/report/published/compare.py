@@ -15,7 +15,7 @@ from ...formatting.numbers import counted, exact, in_brackets, listed, number, p
 from ..drawing import BLUE, ORANGE, Figure, arrows_of, fraction, log2_axis, mark_estimate, power_ticks
 from ..file_names import section_name
 from ..scaling.noise import is_bounded, one_ended
-from ..table import Cell, Column, Row, Table
+from ..table import Cell, Column, Row, Table, steps_cell
 
 INTERPOLATED = "~"      # marks a batch size between two published ones
 
@@ -242,11 +242,7 @@ def _there(point):
 
 
 def _here(point):
-    steps = point.measured
-    if not steps.met:
-        shown = f"> {whole(steps.beyond)}" if steps.beyond == steps.beyond else "n/a"
-        return Cell(shown, steps.value, steps.low, steps.high, "not met")
-    return Cell(whole(steps.value), steps.value, steps.low, steps.high, span(steps.low, steps.high, whole))
+    return steps_cell(point.measured, whole)
 
 
 def _apart(point):

@@ -8,10 +8,10 @@ import math
 
 from ...analysis.critical_batch_fit import CriticalBatchFit
 from ...analysis.curves import Curve
-from ...formatting.numbers import listed, number, span, whole
+from ...formatting.numbers import listed, number, whole
 from ..columns import BATCH, EXAMPLES, PERFECT, SHALLUE
 from ..search.words import best_of_each, best_of_interval
-from ..table import Cell, Column, Row, Table, interval_of
+from ..table import Cell, Column, Row, Table, count_cell, interval_cell, number_cell, steps_cell
 from .regimes import BIAS_NOTE, meanings_said
 
 ASYMPTOTES = "McCandlish et al. 2018, arXiv 1812.06162, section 2.3"
@@ -37,7 +37,7 @@ def curve_table(curve: Curve | None) -> Table | None:
     """Steps and examples to the target at each batch; None for None."""
     if curve is None:
         return None
-    rows = tuple(Row((Cell(f"{point.global_batch:,}", point.global_batch), _met(point), _best_of(point, curve.n),
+    rows = tuple(Row((count_cell(point.global_batch), _met(point), _best_of(point, curve.n),
                       _value(point, point.steps, whole), _value(point, point.steps.scaled(point.global_batch), number),
                       Cell(("yes" if perfect else "no") if point.steps.met else "not met")), _keys(point), ())
                  for point, perfect in zip(curve.points, curve.regimes.perfect))
@@ -57,16 +57,13 @@ def _met(point):
 
 
 def _best_of(point, n):
-    return Cell(f"{n:,}", n) if point.trials else Cell("n/a", math.nan)
+    return count_cell(n) if point.trials else Cell("n/a", math.nan)
 
 
 def _value(point, estimate, write):
     if not point.trials:
         return Cell("diverged" if point.infeasible else "n/a", math.nan, math.nan, math.nan)
-    if not estimate.met:
-        return Cell(f"> {write(estimate.beyond)}" if estimate.beyond == estimate.beyond else "not met", estimate.value,
-                    estimate.low, estimate.high, "not met")
-    return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high, interval_of(estimate, write))
+    return steps_cell(estimate, write)
 
 
 def _keys(point):
@@ -81,7 +78,6 @@ def fit_table(fit: CriticalBatchFit | None, target, trials=()) -> Table | None:
     if fit is None:
         return None
     estimates = (fit.b_crit, fit.s_min, fit.overhead, fit.half_efficient, fit.shape)
-    cells = [Cell(number(one.value), one.value, one.low, one.high, span(one.low, one.high)) for one in estimates]
-    cells += [Cell(number(value), value) for value in (fit.rms_log2, fit.lack_of_fit, fit.points)]
+    cells = [*map(interval_cell, estimates), *map(number_cell, (fit.rms_log2, fit.lack_of_fit, fit.points))]
     return Table("critical-batch", f"The curve fitted to steps by global batch: {target}", FITTED,
                  (Row((*cells, Cell(listed(fit.left_out) or "none")), tuple(trials), ()),), ())

@@ -7,9 +7,9 @@ from __future__ import annotations
 import math
 
 from ...analysis.noise_against import as_estimate
-from ...formatting.numbers import in_brackets, number, ratio, span
+from ...formatting.numbers import in_brackets, number, ratio
 from ..columns import BATCH, MCCANDLISH, NOISE, QUARTERS
-from ..table import Cell, Column, Row, Table
+from ..table import Cell, Column, Row, Table, count_cell, interval_cell
 from .regimes import as_fitted
 
 # noise scale over critical batch in their table of run averages: 900/200, 4,000/500, 2,000/900, 30k/15k; 2/40, 10/200
@@ -77,7 +77,7 @@ def noise_against_table(found) -> Table | None:
                Column("noise_over_critical", "noise scale / B_crit", "1", "their ratio; intervals added as squares of "
                       "logarithms"))
     b_crit = _cell(found.b_crit)
-    rows = tuple(Row((Cell(f"{point.global_batch:,}", point.global_batch),
+    rows = tuple(Row((count_cell(point.global_batch),
                       *(_cell(as_estimate(one)) for one in (point.noise.whole, *point.noise.quarters)), b_crit,
                       _cell(point.ratio, ratio)), point.keys, ()) for point in found.points)
     return Table("noise-against", f"Noise scale beside the measured critical batch: {found.target}", columns, rows,
@@ -88,5 +88,4 @@ def noise_against_table(found) -> Table | None:
 def _cell(estimate, write=number):
     if not math.isfinite(estimate.value):
         return Cell("n/a", math.nan, math.nan, math.nan)
-    return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high,
-                span(estimate.low, estimate.high, write))
+    return interval_cell(estimate, write)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ...analysis.step_breakdown import NAMES
 from ...formatting.numbers import number, percent, ratio, span, spread, whole
 from ..columns import BATCH, EXAMPLES, MCCANDLISH, NOISE, PERFECT, POLLUX, QUARTERS, SHALLUE, STEPS
-from ..table import Cell, Column, Row, Table, interval_of, keys_of
+from ..table import Cell, Column, Row, Table, count_cell, interval_cell, keys_of, number_cell, steps_cell
 from . import words
 
 WORKERS = Column("workers", "workers", "1", "W: workers at the trial's start", short="W")
@@ -99,7 +99,7 @@ def _batch_table(section):
     for point in section.batches.points:
         cell = point.cell
         rows.append(_row((
-            _count(cell.global_batch), _ran_at(cell), _met(cell),
+            count_cell(cell.global_batch), _ran_at(cell), _met(cell),
             _estimate(cell.steps, cell, whole), _estimate(point.examples, cell),
             _ratio_cell(point.statistical_efficiency, cell, section.batches.points[0].cell),
             Cell(("yes" if point.perfect else "no") if cell.steps.met else _unmet(cell))),
@@ -114,8 +114,8 @@ def _parts_table(section):
     rows = []
     for cell, parts in section.parts:
         times = (1000 * parts.seconds * share for share in (1, *(getattr(parts, name) for name in NAMES)))
-        rows.append(_row((_workers(cell), _count(cell.global_batch), Cell(*_runs(cell)), _count(parts.steps),
-                          *(Cell(number(time), time) for time in times),
+        rows.append(_row((_workers(cell), count_cell(cell.global_batch), Cell(*_runs(cell)), count_cell(parts.steps),
+                          *map(number_cell, times),
                           Cell(percent(parts.communication), parts.communication)), cell))
     return Table("step-time", words.parts_title(section), columns, tuple(rows), words.parts_notes(section),
                  warnings=words.parts_warnings(section))
@@ -123,8 +123,8 @@ def _parts_table(section):
 
 def _noise_table(section):
     columns = (WORKERS, BATCH, RUNS, MEASURED, NOISE, *QUARTERS, GRAD_SQNORM, COV_TRACE)
-    rows = tuple(_row((_count(cell.workers[0]), _count(cell.global_batch), _count(len(cell.samples.seeds)),
-                       _count(noise.whole.steps), *map(_noise_scale, (noise.whole, *noise.quarters)),
+    rows = tuple(_row((count_cell(cell.workers[0]), count_cell(cell.global_batch), count_cell(len(cell.samples.seeds)),
+                       count_cell(noise.whole.steps), *map(_noise_scale, (noise.whole, *noise.quarters)),
                        *_square_norms(noise.whole)), cell)
                  for cell, noise in section.noise)
     return Table("noise-scale", words.noise_title(section), columns, rows, words.noise_notes(section))
@@ -132,8 +132,8 @@ def _noise_table(section):
 
 def _noise_groups_table(section):
     columns = (WORKERS, BATCH, LAYER_GROUP, NOISE, GRAD_SQNORM, COV_TRACE)
-    rows = tuple(_row((_count(cell.workers[0]), _count(cell.global_batch), Cell(name, name), _noise_scale(scale),
-                       *_square_norms(scale)), cell)
+    rows = tuple(_row((count_cell(cell.workers[0]), count_cell(cell.global_batch), Cell(name, name),
+                       _noise_scale(scale), *_square_norms(scale)), cell)
                  for cell, noise in section.noise for name, scale in noise.groups.items())
     return Table("noise-scale-parts", words.noise_groups_title(section), columns, rows,
                  words.noise_groups_notes(section))
@@ -145,7 +145,7 @@ def _noise_scale(scale):
 
 
 def _square_norms(scale):
-    return tuple(Cell(number(value), value) for value in (scale.grad_sqnorm, scale.cov_trace))
+    return tuple(map(number_cell, (scale.grad_sqnorm, scale.cov_trace)))
 
 
 def _row(cells, cell, baseline=None):
@@ -154,15 +154,15 @@ def _row(cells, cell, baseline=None):
 
 
 def _cell_columns(cell):
-    return (_workers(cell), _count(cell.global_batch), _met(cell), _estimate(cell.steps, cell, whole),
-            _estimate(cell.seconds, cell), _speed(cell.examples_per_second))
+    return (_workers(cell), count_cell(cell.global_batch), _met(cell), _estimate(cell.steps, cell, whole),
+            _estimate(cell.seconds, cell), interval_cell(cell.examples_per_second))
 
 
 def _speed_columns(cell):
     timed = {run.last_step for run in cell.runs}
-    return (_workers(cell), _count(cell.global_batch), Cell(*_runs(cell), below=_lost(cell)),
-            Cell(spread(timed), max(timed, default=0)), _speed(cell.examples_per_second),
-            _speed(cell.step_seconds))
+    return (_workers(cell), count_cell(cell.global_batch), Cell(*_runs(cell), below=_lost(cell)),
+            Cell(spread(timed), max(timed, default=0)), interval_cell(cell.examples_per_second),
+            interval_cell(cell.step_seconds))
 
 
 def _workers(cell):
@@ -172,10 +172,6 @@ def _workers(cell):
 def _ran_at(cell):
     every = ",".join(map(str, cell.workers))
     return Cell(every if len(every) < 12 else f"{cell.workers[0]}-{cell.workers[-1]}", every)
-
-
-def _count(value):
-    return Cell(f"{value:,}", value)
 
 
 def _runs(cell):
@@ -204,15 +200,9 @@ def _estimate(estimate, cell, write=number):
     """Steps, seconds or examples to target."""
     if not cell.runs:
         return Cell("diverged", math.nan, math.nan, math.nan)
-    if math.isinf(estimate.value):
-        shown = f"> {write(estimate.beyond)}" if estimate.beyond == estimate.beyond else "n/a"
-        return Cell(shown, estimate.value, estimate.low, estimate.high,
-                    span(estimate.low, estimate.high, write) if cell.met else "not met")
-    return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high, interval_of(estimate, write))
-
-
-def _speed(estimate):
-    return Cell(number(estimate.value), estimate.value, estimate.low, estimate.high, span(estimate.low, estimate.high))
+    found = steps_cell(estimate, write)
+    some = math.isinf(estimate.value) and cell.met          # of the seeds
+    return replace(found, below=span(estimate.low, estimate.high, write)) if some else found
 
 
 def _ratio(point, value, series):

@@ -11,7 +11,7 @@ from ...analysis.budgets import OWN_BUDGET, OWN_TARGET, PRUNED, SHORT
 from ...formatting.numbers import capital, in_brackets, listed, number, span
 from ..columns import BATCH, SHALLUE
 from ..columns import metric_name
-from ..table import Cell, Column, Row, Table
+from ..table import Cell, Column, Row, Table, count_cell, number_cell
 
 MARK = "+"              # marks a best value of a trial that ended before the budget was spent
 
@@ -28,9 +28,8 @@ def budgets_table(found) -> Table | None:
     for points in zip(*found.rows):
         keys = tuple(dict.fromkeys(key for point in points for key in point.keys))
         lost = points[0].diverged
-        rows.append(Row((Cell(f"{points[0].global_batch:,}", points[0].global_batch),
-                         Cell(f"{max(point.feasible for point in points):,}",
-                              max(point.feasible for point in points), below=f"{lost} div." if lost else ""),
+        feasible = max(point.feasible for point in points)
+        rows.append(Row((count_cell(points[0].global_batch), count_cell(feasible, f"{lost} div." if lost else ""),
                          *map(best_cell, points)), keys, ()))
     title = f"Best {metric_name(found.column)} under a budget"
     return Table(f"budgets-{found.column.replace('/', '-')}", title, columns,
@@ -49,10 +48,9 @@ def trials_table(found) -> Table | None:
                  "best in each; below: how many") for part, title in (("quarter", "best of a quarter"),
                                                                       ("half", "best of half"))))
     rows = tuple(Row((
-        Cell(heading(budget).removeprefix("within ")), Cell(f"{point.global_batch:,}", point.global_batch),
-        Cell(number(point.value), point.value), Cell(_step(point), point.step),
-        Cell(_trial(point)), Cell(f"{point.short:,}", point.short), _of_n(point, 4), _of_n(point, 2)), point.keys, ())
-        for budget, points in zip(found.budgets, found.rows) for point in points)
+        Cell(heading(budget).removeprefix("within ")), count_cell(point.global_batch), number_cell(point.value),
+        Cell(_step(point), point.step), Cell(_trial(point)), count_cell(point.short), _of_n(point, 4),
+        _of_n(point, 2)), point.keys, ()) for budget, points in zip(found.budgets, found.rows) for point in points)
     return Table(f"budget-trials-{found.column.replace('/', '-')}",
                  f"Trials behind the best {metric_name(found.column)} under a budget", columns, rows, notes(found),
                  warnings=warnings(found))
@@ -137,8 +135,7 @@ def _of_n(point, parts):
     n = point.feasible // parts
     if not n:
         return Cell("n/a", math.nan)
-    value = point.curve[n - 1].low
-    return Cell(number(value), value, below=f"of {n}")
+    return number_cell(point.curve[n - 1].low, f"of {n}")
 
 
 def _step(point):
@@ -180,7 +177,7 @@ def base_rates_table(*maps) -> Table | None:
             (Cell("n/a"), Cell("n/a")) if one is None else
             (Cell(number(found.value[one]) + (f" {MARK}" if found.kind[one] == SHORT else ""), float(found.value[one])),
              Cell(f"{found.log2_rate[one]:.1f}", float(found.log2_rate[one]))))]
-        rows.append(Row((Cell(f"{batch:,}", batch), *cells),
+        rows.append(Row((count_cell(batch), *cells),
                         tuple(found.key(one) for found, one in zip(maps, at) if one is not None), ()))
     short = any(found.kind[at] == SHORT for found in maps for at in found.best)
     return Table(f"base-rates-{maps[0].column.replace('/', '-')}",

@@ -11,7 +11,7 @@ from ...analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POW
 from ...formatting.numbers import capital, in_brackets, listed, number, percent
 from ..columns import BATCH, SHALLUE
 from ..columns import metric_name
-from ..table import Cell, Column, Row, Table
+from ..table import Column, Row, Table, count_cell, number_cell
 from .budgets import MARK, at_batches, best_cell, ends_said, heading
 
 BY_CHANCE = "Of sweeps without any penalty, 5 in 100 would seem to have one"
@@ -112,9 +112,9 @@ def quality_table(found, apart=False) -> Table | None:
                Column("short", "ended before", "1", "feasible trials that ended before the budget was spent"))
     best = dict(zip(found.compared, found.best))
     rows = tuple(Row((
-        Cell(f"{point.global_batch:,}", point.global_batch), Cell(f"{point.feasible:,}", point.feasible),
-        best_cell(point), Cell(number(best[at]), float(best[at])) if at in best else Cell("n/a", math.nan),
-        Cell(f"{point.short:,}", point.short)), point.keys, ()) for at, point in enumerate(found.points))
+        count_cell(point.global_batch), count_cell(point.feasible), best_cell(point),
+        number_cell(float(best.get(at, math.nan))), count_cell(point.short)), point.keys, ())
+        for at, point in enumerate(found.points))
     warnings = (f"{MARK} of a trial that ended before the budget was spent: it might have been better.",) * any(
         point.best_is_short for point in found.points)
     own = f"-{found.budget}".replace(" ", "-").replace(",", "") if apart else ""

@@ -11,7 +11,7 @@ import math
 from ...analysis.results import BestMeasurement, Results, StepsToResult
 from ...formatting.numbers import counted, listed, number
 from ..columns import BATCH, SHALLUE
-from ..table import Cell, Column, Row, Table
+from ..table import Cell, Column, Row, Table, count_cell, number_cell
 from .words import not_by
 
 FEWEST = Column("fewest_steps", "steps to target", "steps", "steps done at the earliest evaluation of any of the "
@@ -65,9 +65,9 @@ def _name(column):
 
 
 def _steps_row(row, pruned):
-    cells = (_count(row.global_batch), _steps(row), _trial(row), Cell(number(row.value), row.value),
-             Cell(f"{row.met:,}/{row.trials:,}", row.met), *[_count(row.pruned)] * pruned, _count(row.infeasible),
-             _count(row.met_before_diverging))
+    cells = (count_cell(row.global_batch), _steps(row), _trial(row), number_cell(row.value),
+             Cell(f"{row.met:,}/{row.trials:,}", row.met), *[count_cell(row.pruned)] * pruned,
+             count_cell(row.infeasible), count_cell(row.met_before_diverging))
     return Row(cells, _keys(row), ())
 
 
@@ -92,7 +92,7 @@ def _best_column(budget):
 
 def _best_row(row):
     keys = tuple(dict.fromkeys(key for one in row for key in _keys(one)))
-    return Row((_count(row[0].global_batch), _count(row[0].trials), *map(_best, row)), keys, ())
+    return Row((count_cell(row[0].global_batch), count_cell(row[0].trials), *map(_best, row)), keys, ())
 
 
 def _best(one):
@@ -103,7 +103,3 @@ def _best(one):
 
 def _keys(one):
     return () if one.trial is None else (one.key,)
-
-
-def _count(value):
-    return Cell(f"{value:,}", int(value))

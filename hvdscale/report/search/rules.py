@@ -12,7 +12,7 @@ from ...analysis.rules import FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS
 from ...formatting.numbers import capital, counted, in_brackets, listed, number, percent, ratio, span, whole
 from ...plan.settings import KEYS
 from ..columns import BATCH, SHALLUE, STEPS
-from ..table import Cell, Column, Row, Table, interval_of
+from ..table import Cell, Column, Row, Table, count_cell, interval_cell, interval_of, number_cell
 from .words import best_of_interval
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
@@ -154,11 +154,7 @@ def rules_table(found) -> Table:
         points = [cost.points[at] for cost in found.costs]
         steps = found.tuned_steps[at]
         rows.append(Row((
-            Cell(f"{one.global_batch:,}", one.global_batch),
-            _steps_cell(steps),
-            Cell(number(one.tried), one.tried),
-            Cell(number(one.best.value), one.best.value, one.best.low, one.best.high,
-                 span(one.best.low, one.best.high)),
+            count_cell(one.global_batch), _steps_cell(steps), number_cell(one.tried), interval_cell(one.best),
             *map(_loss_cell, points)),
             tuple(dict.fromkeys((*one.keys, *(key for point in points for key in point.keys)))), (),
             (found.base.key(found.base_trial),)))
@@ -180,11 +176,11 @@ def points_table(found) -> Table:
         Column("steps", "steps under the rule", "steps", "steps of the tuned optimum times the loss"),
         Column("how", "known from", "1", "runs made with the rule, or the landscape fitted to the search's trials"))
     rows = [Row((
-        Cell(str(cost.rule)), Cell(f"{point.global_batch:,}", point.global_batch), Cell(number(point.rate), point.rate),
-        Cell(f"{point.near.trials:,}", point.near.trials, below=f"{point.near.met} met" if point.near.trials else ""),
+        Cell(str(cost.rule)), count_cell(point.global_batch), number_cell(point.rate),
+        count_cell(point.near.trials, f"{point.near.met} met" if point.near.trials else ""),
         Cell(whole(point.near.fewest) if point.near.met else "n/a", point.near.fewest), _loss_cell(point),
-        _steps_cell(point.steps),
-        Cell(_how(point))), point.keys, (), point.near.keys) for cost in found.costs for point in cost.points]
+        _steps_cell(point.steps), Cell(_how(point))), point.keys, (), point.near.keys)
+        for cost in found.costs for point in cost.points]
     return Table("lr-rule-points", f"Learning-rate rules point by point: {found.target}", columns, tuple(rows),
                  notes(found))
 
@@ -198,10 +194,9 @@ def missing_table(found) -> Table | None:
     columns = (Column("rule", "rule"), BATCH, Column("rate", rate_name(found), "1", _formula(found)),
                *(Column(name, name.replace("_", " "), "1", "of the base's best trial; a rate scaled by the rule, a "
                         "schedule's steps by the budget") for name in names), Column("command", "command"))
-    rows = tuple(Row((Cell(str(run.rule)), Cell(f"{run.global_batch:,}", run.global_batch),
-                      Cell(number(run.rate), run.rate),
-                      *(Cell(number(run.values[name]), run.values[name]) if name in run.values else Cell("n/a")
-                        for name in names), Cell(command_of(run) or "n/a")),
+    rows = tuple(Row((Cell(str(run.rule)), count_cell(run.global_batch), number_cell(run.rate),
+                      *(number_cell(run.values[name]) if name in run.values else Cell("n/a") for name in names),
+                      Cell(command_of(run) or "n/a")),
                      (found.base.key(found.base_trial),), ()) for run in runs)
     return Table("lr-rule-missing", f"Runs that would tell where a rule first loses: {found.target}", columns, rows, ())
 

@@ -9,10 +9,10 @@ import math
 import re
 
 from ...analysis.search import DIVERGED, FAILED, STEPS
-from ...formatting.numbers import number, percent
+from ...formatting.numbers import percent
 from ...log.schema import PRUNED
 from ..columns import BATCH, SHALLUE
-from ..table import Cell, Column, Row, Table
+from ..table import Cell, Column, Row, Table, count_cell, number_cell
 from . import words
 
 DRAWS = Column("draws", "draws", "1", "points drawn whose trials ended; below: those that failed")
@@ -44,7 +44,7 @@ def tables_of_searches(searches) -> tuple[Table, ...]:
 def _search_table(searches):
     columns = (BATCH, DRAWS, FEASIBLE, LOST, STOPPED, BEST_TRIAL,
                FEWEST if searches[0].objective == STEPS else BEST_VALUE, NEAREST, IMPROVING)
-    rows = tuple(_row((_count(search.global_batch), *_draws(search), *_best(search), _nearest(search),
+    rows = tuple(_row((count_cell(search.global_batch), *_draws(search), *_best(search), _nearest(search),
                        _improving(search)), search) for search in searches)
     return Table(_name("search", searches), words.title(searches), columns, rows, words.notes(searches),
                  warnings=words.warnings(searches))
@@ -61,7 +61,8 @@ def _points_tables(searches):
         rows = []
         for search in found:
             cells = {bound.parameter.name: _point(bound) for bound in search.bounds}
-            rows.append(_row((_count(search.global_batch), *(cells.get(name, Cell("n/a")) for name in names)), search))
+            cells = (count_cell(search.global_batch), *(cells.get(name, Cell("n/a")) for name in names))
+            rows.append(_row(cells, search))
         idle = any(len(search.bounds) < len(names) for search in found)
         notes = ("n/a: does nothing beside the other values of the point.",) if idle else ()
         yield Table(_name("best-points", searches) + (f"-{at + 1}" if at else ""), words.points_title(searches),
@@ -79,17 +80,13 @@ def _row(cells, search):
                tuple(draw.trial.key for draw in search.of_kind(DIVERGED)))
 
 
-def _count(value, below=""):
-    return Cell(f"{value:,}", value, below=below)
-
-
 def _draws(search):
     failed, diverged, pruned = (len(search.of_kind(kind)) for kind in (FAILED, DIVERGED, PRUNED))
     saved = search.saved_share
     saved = f"{percent(saved)} saved" if pruned and saved == saved else ""
-    return (_count(len(search.draws), f"{failed} failed" if failed else ""), _count(len(search.feasible)),
-            _count(diverged, percent(search.diverged_share) if diverged else ""),
-            Cell("off", 0) if search.prune_keep is None else _count(pruned, saved))
+    return (count_cell(len(search.draws), f"{failed} failed" if failed else ""), count_cell(len(search.feasible)),
+            count_cell(diverged, percent(search.diverged_share) if diverged else ""),
+            Cell("off", 0) if search.prune_keep is None else count_cell(pruned, saved))
 
 
 def _best(search):
@@ -99,7 +96,7 @@ def _best(search):
     trial = Cell(f"{best.number}", best.number)
     if search.objective == STEPS:
         return trial, Cell(f"{best.value:,.0f}", best.value, best.before, best.value, words.not_by(best.before))
-    return trial, Cell(number(best.value), best.value, below=f"step {best.step:,.0f}")
+    return trial, number_cell(best.value, f"step {best.step:,.0f}")
 
 
 def _nearest(search):
