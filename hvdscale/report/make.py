@@ -160,18 +160,18 @@ def on_screen(document: Document):
     for note in document.notes:
         yield fill(note, WIDTH) + "\n"
     for group, pages in document.pages:
-        title = _titled(str(group.workload))
+        title = titled(str(group.workload))
         for page in pages:
-            yield from _page_text(page, title + _titled(page.title, "-") * (len(pages) > 1))
+            yield from _page_text(page, title + titled(page.title, "-") * (len(pages) > 1))
             title = ""
         if not pages:
             yield f"{title}No trial tells of a target.\n"
     for chapter in document.chapters:
         if chapter.view.findings or chapter.view.tables:
-            yield _titled(chapter.title) + _lines(chapter.view.summary)
+            yield titled(chapter.title) + bullets(chapter.view.summary)
             yield from (as_short_text(table, table.warnings) for table in chapter.view.tables)
     if document.how_to_read:
-        yield _titled("How to read this") + _lines(
+        yield titled("How to read this") + bullets(
             [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), LEFT_OUT])
     if all(page.target is None for _, pages in document.pages for page in pages):
         yield f"{NO_TARGET}\n"
@@ -190,21 +190,22 @@ def _page_text(page, title):
         if not at:
             yield from _findings_text(page.findings)
     if not page.tables:
-        yield _lines([f"{page.title}: no trial has run to its end yet.", *page.left_out])
+        yield bullets([f"{page.title}: no trial has run to its end yet.", *page.left_out])
 
 
 def _findings_text(findings):
     more = [f"{len(findings) - MOST} more, in report.html and report.json of --out."] * (len(findings) > MOST)
     if findings:
-        yield _lines([*(one.said for one in findings[:MOST]), *more])
+        yield bullets([*(one.said for one in findings[:MOST]), *more])
 
 
-def _lines(sentences):
+def bullets(sentences):
     """Each on a line of its own, indented where it takes more."""
     return "\n".join(fill(said, WIDTH, initial_indent="- ", subsequent_indent="  ") for said in sentences) + "\n"
 
 
-def _titled(title, line="="):
+def titled(title: str, line="=") -> str:
+    """A heading, underlined."""
     title = fill(title, WIDTH)
     return f"{title}\n{line * min(WIDTH, len(title))}\n"
 

@@ -25,13 +25,13 @@ from ...formatting.numbers import counted, finite
 from ...log.plan_text import OF_SEARCH
 from ..drawing import Figure, render
 from ..file_names import section_name, target_name
-from ..make import open_all
+from ..make import bullets, open_all
 from ..make import put_file as put
-from ..make import refuse_no_folder
-from ..table import WIDTH, Table, as_csv, as_text, as_values, trial_list
+from ..make import refuse_no_folder, titled
+from ..table import WIDTH, Table, as_csv, as_short_text, as_values, trial_list
 from .figures import EAGER, figures_of_plan
 from .tables import model_table, plan_table
-from .words import no_plan_said, summary, title
+from .words import advice, no_plan_said, summary, title
 
 FORMATS = ("json", "csv", "svg", "png")
 
@@ -99,13 +99,17 @@ def steps_of(section, studies):
 
 
 def on_screen(page: PlanPage):
-    """A plan as pieces of plain text: the recommendation first, then the tables."""
-    heading = fill(f"{page.plan.workload}: {page.title[0].lower()}{page.title[1:]}", WIDTH)
-    yield f"{heading}\n{'=' * min(WIDTH, len(heading))}\n"
-    yield "\n".join(fill(said, WIDTH) for said in page.summary) + "\n"
-    for table in page.tables:
-        if table.rows and (table.name == "plan" or page.plan.uses_model):
-            yield as_text(table)
+    """A plan as pieces of plain text: the recommendation, the tables, what it stands on, and how to read them."""
+    first = advice(page.plan)
+    tables = [table for table in page.tables if table.rows and (table.name == "plan" or page.plan.uses_model)]
+    yield titled(f"{page.plan.workload}: {page.title[0].lower()}{page.title[1:]}") + "".join(
+        f"{fill(said, WIDTH)}\n" for said in first)
+    yield from (as_short_text(table, table.warnings) for table in tables[:1])
+    if len(page.summary) > len(first):
+        yield bullets(page.summary[len(first):])
+    yield from (as_short_text(table, table.warnings) for table in tables[1:])
+    if tables:
+        yield titled("How to read this") + bullets(note for table in tables for note in table.notes)
 
 
 def write(pages, out, formats=FORMATS):

@@ -70,14 +70,14 @@ def _table_notes(plan):
                                      "what follows from them, are not measured."
                                      if plan.curve.met else "predicted, not measured."))
     if any(option.bounded and _bound(plan, option).shown == NO_BOUND for option in plan.options):
-        notes.append(f"{NO_BOUND} system efficiency is at most what it is at fewer workers; nothing more is known.")
+        notes.append("A dash: system efficiency is at most what it is at fewer workers; nothing more is known.")
     if plan.relative and plan.options:
         notes.append(f"Times and costs are relative to {counted(plan.options[0].workers, 'worker')}"
                      + ("; steps are multiples of S_min, which is not known." if plan.noise else "."))
     if any(option.seconds.high > option.seconds.low for option in plan.options):
-        notes.append(f"Under a value: its {request.confidence:.0%} interval"
+        notes.append(f"Intervals: {request.confidence:.0%}"
                      + (" (a bound, >, is its low end)" if any(one.bounded for one in plan.options) else "")
-                     + "; under how it is known: the share of the variance of log T that comes of leaving what was "
+                     + "; with how a value is known: the share of the variance of log T that comes of leaving what was "
                      "run. A cost has the interval of its time, times nodes and price.")
     if not request.global_batch and not request.local_batch:
         most = request.max_local_batch or plan.times.timings.most_local

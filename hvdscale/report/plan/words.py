@@ -41,9 +41,14 @@ def price_said(request) -> str:
 def summary(plan: WorkerPlan) -> tuple[str, ...]:
     """What to take, then what it stands on."""
     if not plan.options:
-        return (*picks_said(plan), *_left_out_said(plan))
-    return (*picks_said(plan), *_open_said(plan), *_limits_said(plan), *_efficiency_said(plan), *_reach_said(plan),
+        return (*advice(plan), *_left_out_said(plan))
+    return (*advice(plan), *_open_said(plan), *_efficiency_said(plan), *_reach_said(plan),
             *_bounded_said(plan), *_steps_said(plan), *_times_said(plan), *_laws_said(plan), *_left_out_said(plan))
+
+
+def advice(plan) -> tuple[str, ...]:
+    """What to take, and which worker counts stay within deadline and budget."""
+    return (*picks_said(plan), *_limits_said(plan))
 
 
 def picks_said(plan):
