@@ -2,7 +2,7 @@
 
 W workers, g of them on each of m nodes, pass e examples each through the model in k passes:
 
-    pass        c = a + b e                                     a: fixed part, b: seconds an example
+    pass        c = a + b e                                     a: fixed part, b: seconds per example
     allreduce   s = f(g; h, v) + f(m; h', v')                   within a node, and (primed) between nodes
     step        t = (k - 1) c + (c^p + s^p)^(1/p)               p = 1: in sequence; large p: fully overlapped
 

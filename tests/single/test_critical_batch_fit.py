@@ -94,6 +94,12 @@ def test_a_point_that_is_little_known_counts_little():
     assert fit_critical_batch(BATCHES, estimates).b_crit.value == pytest.approx(437, rel=0.05)
 
 
+def test_equal_points_are_fitted_once_and_draws_are_made_where_they_are_read():
+    fit = fit_critical_batch(BATCHES, within(curve(BATCHES), 0.07))
+    assert fit_critical_batch(list(BATCHES), within(curve(BATCHES), 0.07)) is fit
+    assert "draws" not in vars(fit) and fit.draws is fit.draws
+
+
 def test_draws_spread_as_the_intervals_do():
     found = fit_critical_batch(BATCHES, within(curve(BATCHES), 0.2))
     examples, critical, _ = found.draws.T
