@@ -24,7 +24,6 @@ class Heading:
 
     title: str
     short: str = ""             # where the full one is too wide
-    scaled: bool = False        # its intervals are another column's, times a known factor
     spare: bool = False         # follows from other columns
 
 
@@ -50,11 +49,10 @@ class TextTable:
         self.headings = headings
         self.heads = [_wrapped(heading.title) for heading in headings]
         self.cells = [[row[at].split("\n") for row in rows] for at in range(len(headings))]
-        self.dropped: list[Heading] = []         # those whose intervals are left out
 
     def narrow(self, width: int) -> None:
-        """Shorten headings, then leave out scaled intervals, then split the widest, until it is no wider than this."""
-        for make_narrower in (self._shorten, self._drop, *[self._split] * len(self.headings)):
+        """Shorten headings, then write the widest intervals on two lines, until it is no wider than this."""
+        for make_narrower in (self._shorten, *[self._split] * len(self.headings)):
             if self.width > width:
                 make_narrower()
 
@@ -75,13 +73,6 @@ class TextTable:
 
     def _shorten(self):
         self.heads = [_wrapped(heading.short or heading.title) for heading in self.headings]
-
-    def _drop(self):
-        for at, heading in enumerate(self.headings):
-            if heading.scaled and any(RANGE.search("".join(below)) for _, *below in self.cells[at]):
-                self.cells[at] = [[shown, *(line for line in below if not RANGE.search(line))]
-                                  for shown, *below in self.cells[at]]
-                self.dropped.append(heading)
 
     def _split(self):
         """Writes the intervals of one column on two lines: of the one that this makes narrowest."""

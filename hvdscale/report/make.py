@@ -28,7 +28,7 @@ from .document import MOST_EVALUATIONS, MOST_RULED, Document, as_json, document_
 from .file_names import LONGEST_FILE, cut
 from .findings import MOST
 from .studies import Asked
-from .table import WIDTH, as_csv, as_short_text
+from .table import WIDTH, as_csv, as_text
 
 LEFT_OUT = ("Tables. Columns that follow from others are left out of a table that would be too wide; the files of "
             "--out have them.")
@@ -169,7 +169,7 @@ def on_screen(document: Document):
     for chapter in document.chapters:
         if chapter.view.findings or chapter.view.tables:
             yield titled(chapter.title) + bullets(chapter.view.summary)
-            yield from (as_short_text(table, table.warnings) for table in chapter.view.tables)
+            yield from (as_text(table, table.warnings) for table in chapter.view.tables)
     if document.how_to_read:
         yield titled("How to read this") + bullets(
             [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), LEFT_OUT])
@@ -185,7 +185,7 @@ def _page_text(page, title):
     said = set()
     for at, table in enumerate(page.tables):
         warnings = (*table.warnings, *(() if at else page.left_out))
-        yield as_short_text(table, [warning for warning in warnings if warning not in said])
+        yield as_text(table, [warning for warning in warnings if warning not in said])
         said.update(warnings)
         if not at:
             yield from _findings_text(page.findings)

@@ -12,7 +12,7 @@ import textwrap
 from dataclasses import dataclass
 
 from ..formatting.escaping import as_cell
-from ..formatting.numbers import RANGE, finite, listed, number, span
+from ..formatting.numbers import RANGE, finite, number, span
 from ..formatting.text_table import Heading, TextTable, on_one_line
 
 WIDTH = 100
@@ -30,7 +30,6 @@ class Column:
     formula: str = ""
     source: str = ""
     short: str = ""             # heading where the full one is too wide
-    scaled: bool = False        # its interval is another column's, times a known factor
     spare: bool = False         # follows from other columns: left out of a text that would be too wide
 
 
@@ -68,20 +67,12 @@ class Table:
     warnings: tuple[str, ...] = ()  # what its numbers cannot be trusted for; stands right under it
 
 
-def as_text(table) -> str:
-    """The table in plain ASCII columns under its title, values above their intervals, warnings and notes wrapped.
+def as_text(table, notes=None) -> str:
+    """The table in plain ASCII columns under its title, each interval behind its value where there is room.
 
-    Where it is wider than WIDTH, headings are shortened, then intervals that follow from others left out, then the
-    widest of the rest written on two lines, as far as it takes.
+    Where it is too wide, spare columns are left out; then intervals stand under their values, the widest on two lines.
+    notes  wrapped under it; by default its warnings and notes
     """
-    drawn = TextTable(*_texts(table))
-    drawn.narrow(WIDTH)
-    return _under_title(table, drawn.lines(), (*table.warnings, *table.notes, *_dropped_notes(drawn.dropped)))
-
-
-def as_short_text(table, warnings) -> str:
-    """The table with each interval behind its value where there is room, and with these warnings alone; where it is
-    too wide, spare columns are left out, then intervals stand under their values."""
     lines = on_one_line(*_texts(table, "({})".format), WIDTH)
     if lines is None:
         headings, rows = _texts(table)
@@ -89,30 +80,21 @@ def as_short_text(table, warnings) -> str:
         drawn = TextTable([headings[at] for at in kept], [[row[at] for at in kept] for row in rows])
         drawn.narrow(WIDTH)
         lines = drawn.lines()
-    return _under_title(table, lines, warnings)
+    out = [*textwrap.wrap(table.title, WIDTH), "", *lines]
+    for note in (*table.warnings, *table.notes) if notes is None else notes:
+        out += textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join(out) + "\n"
 
 
 def _texts(table, word=str):
     """(headings, rows) for a TextTable; ``word`` writes what stands under a value and is no interval."""
-    headings = [Heading(column.title, column.short, column.scaled, column.spare) for column in table.columns]
+    headings = [Heading(column.title, column.short, column.spare) for column in table.columns]
     return headings, [[_entry(cell, word) for cell in row.cells] for row in table.rows]
 
 
 def _entry(cell, word):
     below = cell.below if not cell.below or RANGE.search(cell.below) or cell.below[0] in "<>" else word(cell.below)
     return "\n".join(filter(None, (cell.shown, below)))
-
-
-def _under_title(table, lines, notes):
-    out = [*textwrap.wrap(table.title, WIDTH), "", *lines]
-    for note in notes:
-        out += textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")
-    return "\n".join(out) + "\n"
-
-
-def _dropped_notes(headings):
-    return [f"{listed(heading.title for heading in headings).capitalize()}: the interval, left out here, is that of "
-            "the ratio beside times a known factor."] if headings else []
 
 
 def as_csv(table, target=None) -> str:

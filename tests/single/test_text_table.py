@@ -1,7 +1,7 @@
 """Text tables: columns in line, and no wider than asked as far as it takes."""
 import pytest
 
-from hvdscale.formatting.text_table import Heading, TextTable, aligned
+from hvdscale.formatting.text_table import Heading, TextTable, aligned, on_one_line
 
 ROWS = [["1,130\n1,090-1,160", "1.00", "1.00"], ["1,810\n1,760-1,870", "1.83\n0.66-1.25", "1.47\n1.06-2.01"]]
 FULL = """\
@@ -12,24 +12,28 @@ FULL = """\
 1,090-1,160
       1,810       1.83       1.47
 1,760-1,870  0.66-1.25  1.06-2.01"""
-SHORT_AND_LEFT_OUT = """\
-   examples       step
- per second    speedup     T
-----------------------------
-      1,130       1.00  1.00
-1,090-1,160
-      1,810       1.83  1.47
-1,760-1,870  0.66-1.25"""
 SPLIT = """\
   examples     step
-per second  speedup     T
--------------------------
-     1,130     1.00  1.00
+per second  speedup      T
+--------------------------
+     1,130     1.00   1.00
     1,090-
      1,160
-     1,810     1.83  1.47
-    1,760-    0.66-
-     1,870     1.25"""
+     1,810     1.83   1.47
+    1,760-    0.66-  1.06-
+     1,870     1.25   2.01"""
+ONE_LINE = """\
+         examples            step            time
+       per second         speedup         speedup
+-------------------------------------------------
+1,130 1,090-1,160  1.00            1.00
+1,810 1,760-1,870  1.83 0.66-1.25  1.47 1.06-2.01"""
+WITHOUT_SPARE = """\
+         examples            time
+       per second         speedup
+---------------------------------
+1,130 1,090-1,160  1.00
+1,810 1,760-1,870  1.47 1.06-2.01"""
 
 
 def test_columns_are_as_wide_as_their_longest_entry():
@@ -46,13 +50,17 @@ def test_a_table_may_have_no_rows():
     assert TextTable([Heading("loss")], []).lines() == ["loss", "----"]
 
 
-@pytest.mark.parametrize("width, expected, dropped", [
-    (33, FULL, []), (32, SHORT_AND_LEFT_OUT, ["time speedup"]), (25, SPLIT, ["time speedup"]),
-    (10, SPLIT, ["time speedup"])], ids=["as it is", "intervals left out", "intervals split", "as far as it takes"])
-def test_a_wide_table_is_narrowed_step_by_step(width, expected, dropped):
-    table = TextTable([Heading("examples per second"), Heading("step speedup"),
-                       Heading("time speedup", short="T", scaled=True)], ROWS)
+@pytest.mark.parametrize("width, expected", [(33, FULL), (25, SPLIT), (10, SPLIT)],
+                         ids=["as it is", "intervals split", "as far as it takes"])
+def test_a_wide_table_is_narrowed_step_by_step(width, expected):
+    table = TextTable([Heading("examples per second"), Heading("step speedup"), Heading("time speedup", "T")], ROWS)
     table.narrow(width)
     assert "\n".join(table.lines()) == expected
-    assert [heading.title for heading in table.dropped] == dropped
     assert table.width == max(map(len, table.lines()))
+
+
+def test_intervals_stand_behind_their_values_where_there_is_room_else_spare_columns_are_left_out():
+    headings = [Heading("examples per second"), Heading("step speedup", spare=True), Heading("time speedup", short="T")]
+    assert on_one_line(headings, ROWS, 52) == ONE_LINE.splitlines()
+    assert on_one_line(headings, ROWS, 40) == WITHOUT_SPARE.splitlines()
+    assert on_one_line(headings, ROWS, 20) is None

@@ -28,7 +28,7 @@ from ..file_names import section_name, target_name
 from ..make import bullets, open_all
 from ..make import put_file as put
 from ..make import refuse_no_folder, titled
-from ..table import WIDTH, Table, as_csv, as_short_text, as_values, trial_list
+from ..table import WIDTH, Table, as_csv, as_text, as_values, trial_list
 from .figures import EAGER, figures_of_plan
 from .tables import model_table, plan_table
 from .words import advice, no_plan_said, summary, title
@@ -104,10 +104,10 @@ def on_screen(page: PlanPage):
     tables = [table for table in page.tables if table.rows and (table.name == "plan" or page.plan.uses_model)]
     yield titled(f"{page.plan.workload}: {page.title[0].lower()}{page.title[1:]}") + "".join(
         f"{fill(said, WIDTH)}\n" for said in first)
-    yield from (as_short_text(table, table.warnings) for table in tables[:1])
+    yield from (as_text(table, table.warnings) for table in tables[:1])
     if len(page.summary) > len(first):
         yield bullets(page.summary[len(first):])
-    yield from (as_short_text(table, table.warnings) for table in tables[1:])
+    yield from (as_text(table, table.warnings) for table in tables[1:])
     if tables:
         yield titled("How to read this") + bullets(note for table in tables for note in table.notes)
 

@@ -23,16 +23,16 @@ SECONDS = Column("seconds_to_target", "seconds to target", "seconds",
                  "T = S B / x: train_seconds at that evaluation, evaluation left out, geometric mean over seeds")
 SPEED = Column("examples_per_second", "examples per second", "examples/second",
                "x = S B / T, geometric mean over seeds; over all steps of a run that did not meet")
-STEP_SPEEDUP = Column("step_speedup", "step speedup", "1", "S0 / S", SHALLUE, scaled=True, spare=True)
+STEP_SPEEDUP = Column("step_speedup", "step speedup", "1", "S0 / S", SHALLUE, spare=True)
 STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX, "stat. effic.")
 SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)", "", "system effic.")
 PRODUCT = Column("efficiency", "their product", "1", "statistical x system efficiency = (T0 / T) / (W / W0)", POLLUX,
-                 scaled=True, spare=True)
+                 spare=True)
 TIME_SPEEDUP = Column("time_speedup", "time speedup", "1", "T0 / T")
 RAN_AT = Column("workers", "workers", "1", "W: the worker counts that ran this batch")
 TIMED = Column("timed_steps", "steps timed", "steps", "steps of one run")
 STEP_SECONDS = Column("step_seconds", "seconds per step", "seconds", "B / x")
-THROUGHPUT = Column("throughput_speedup", "throughput speedup", "1", "x / x0", scaled=True)
+THROUGHPUT = Column("throughput_speedup", "throughput speedup", "1", "x / x0")
 PARTED = Column("timed_steps", "steps timed", "steps", "steps of all these runs")
 STEP_MS = Column("step_ms", "median step, ms", "milliseconds", "geometric mean over runs of the median of step_seconds")
 PART_MS = tuple(Column(f"{name}_ms", f"{'waiting' if name == 'communication' else name}, ms", "milliseconds",
