@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ..errors import PlanError, UsageError
 from ..system.checksum import sha256_of
@@ -16,6 +16,7 @@ from .settings import ACTS_ONLY_WITH, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .shards import Stream, step_passes
 
 GLOBAL, GHOST_BATCH = "global", 32
+PLANNED = frozenset(field.name for field in fields(Plan))       # a setting of such a name is planned as it was set
 
 
 @dataclass(frozen=True)
@@ -43,31 +44,20 @@ def settle(settings: Settings, workload, train_examples: int, val_examples: int,
     target = settle_target(settings, workload.metrics)
     stream = Stream(train_examples, global_batch, settings.seed, settings.last_batch)
     budget_steps = settle_budget(settings, stream)
-    return Plan(
-        workload=workload.name, dataset=workload.dataset, model=workload.model, model_args=settings.model_args,
-        data=settings.data_args,
+    as_set = {name: value for name, value in vars(settings).items() if name in PLANNED}
+    return Plan(**as_set | dict(
+        workload=workload.name, dataset=workload.dataset, model=workload.model, data=settings.data_args,
         init_from=settings.init_from and sha256_of(settings.init_from, UsageError),
         train_examples=train_examples, global_batch=global_batch, ghost_batch=ghost_batch,
-        last_batch=settings.last_batch, seed=settings.seed,
-        precision=settings.precision, compression=settings.compression, loss_scale=settle_loss_scale(settings),
-        group_by_group=settings.group_by_group == "always", unused_parameters=settings.unused_parameters,
-        **optimizer, weight_decay=settings.weight_decay, decay_norm_and_bias=settings.decay_norm_and_bias,
-        clip_norm=settings.clip_norm,
-        label_smoothing=settings.label_smoothing,
-        **settle_schedule(settings, stream, budget_steps),
+        loss_scale=settle_loss_scale(settings), group_by_group=settings.group_by_group == "always",
+        **optimizer, **settle_schedule(settings, stream, budget_steps),
         budget_steps=budget_steps, budget_seconds=settings.seconds, target=target and str(target),
-        keep_going=settings.keep_going, eval_every=settle_eval_every(settings, stream),
-        noise_every=settings.noise_every, noise_groups=settings.noise_groups,
-        eval_batch=settings.eval_batch, eval_splits=settle_splits(settings, target),
+        eval_every=settle_eval_every(settings, stream), eval_splits=settle_splits(settings, target),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
-        workers=place.workers, local_workers=place.local_workers, cores=place.cores,
+        workers=place.workers, local_workers=place.local_workers, cores=place.cores, device=place.device,
         local_batch=largest_pass(global_batch, ghost_batch, place.workers, accumulate), accumulate=accumulate,
-        device=place.device, deterministic=settings.deterministic,
         threads=settings.threads or max(1, place.cores // place.local_workers),
-        bucket_mib=settings.bucket_mib, loader_workers=settings.loader_workers,
-        untimed_passes=settings.untimed_passes, stall_seconds=settings.stall_seconds,
-        commit_every=settings.commit_every or 0,
-        **settle_checkpoints(settings, stream))
+        commit_every=settings.commit_every or 0, **settle_checkpoints(settings, stream)))
 
 
 def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple[int, int]:

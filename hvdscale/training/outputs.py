@@ -7,8 +7,9 @@ import time
 from ..errors import HvdscaleError
 from ..plan.plan import Plan
 from ..target import SPLITS
-from ..update.gradient_norms import log_columns, why_not_measured
+from ..update.gradient_norms import why_not_measured
 from ..update.model import how_to_be_faster
+from ..update.step import log_columns
 from ..workers.group import Workers
 from .checkpoint import Checkpoints, Folder, FolderCheckpoints
 from .describe import describe, regrouped
@@ -16,7 +17,7 @@ from .display import Display, NoDisplay
 from .elastic import ElasticCheckpoints, Memory
 from .job import Job
 from .outcome import Start
-from .run_log import TRIAL, NoLog, RunLog, open_log, parts_of_steps
+from .run_log import TRIAL, NoLog, RunLog, open_log
 
 
 def open_run_log(job: Job, workers: Workers, start: Start | None = None, memory: Memory | None = None) -> RunLog:
@@ -42,9 +43,8 @@ def _begin_run_log(job: Job, workers: Workers, start: Start) -> RunLog:
     asked = {"workload": job.name, **settings.asked()}
     columns = log_columns(job.plan, job.model)
     writer = open_log(start.log or settings.log or default_log(job.plan), job.plan, job.workload.metrics,
-                      workers.versions(), optional_steps=(*parts_of_steps(job.plan), *columns["optional_steps"]),
-                      layer_groups=columns["layer_groups"], overwrite=settings.overwrite,
-                      take_over=settings.take_over, resume=start.log_continues)
+                      workers.versions(), **columns, overwrite=settings.overwrite, take_over=settings.take_over,
+                      resume=start.log_continues)
     return RunLog(writer, TRIAL, job.plan, job.plan.as_record(asked), start)
 
 

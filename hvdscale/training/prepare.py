@@ -55,7 +55,7 @@ def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | No
         plan = plan_with()
         refuse_empty_splits(plan, settings, data)
         refuse_commit_every(settings, workers)
-        set_arithmetic(plan.precision, plan.deterministic, device)
+        set_arithmetic(plan, device)
         if device.type == "cpu":
             group.keep_freed_memory()
             local_workers, cores = _host_share(hosts, workers.rank)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from .. import __version__
 from ..errors import LogError
-from ..log.schema import LARGER, SMALLER, STEP_PARTS, Status
+from ..log.schema import LARGER, SMALLER, Status
 from ..log.writer import LogWriter
 from ..plan.plan import Plan
 from ..system.version import commit_of
@@ -40,11 +40,6 @@ def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str,
                      attributes={"versions": {**versions(), **group}, **commit()}, **how)
 
 
-def parts_of_steps(plan: Plan) -> tuple[str, ...]:
-    """The parts of a step that are timed on the plan's device."""
-    return STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
-
-
 class RunLog:
     """Rank 0's rows of one trial in an open log.
 
@@ -61,7 +56,7 @@ class RunLog:
     def __init__(self, writer: LogWriter, trial: int, plan: Plan, record: dict, start: Start,
                  more: Mapping[str, float] = {}):
         self.path, self.log_id = writer.path, writer.log_id
-        self._writer, self._trial, self._parts = writer, trial, parts_of_steps(plan)
+        self._writer, self._trial = writer, trial
         writer.append(
             "trials", id=trial, status=Status.RUNNING, stop_reason="", dataset=plan.dataset, model=plan.model,
             optimizer=plan.optimizer, global_batch=plan.global_batch, local_batch=plan.local_batch,
@@ -85,9 +80,8 @@ class RunLog:
 
     def step(self, step: int, lr: float, result: StepResult) -> None:
         """Add one row to /steps, for the step that made the count ``step``."""
-        parts = {name: getattr(result, name) for name in self._parts}
         self._write(self._writer.append, "steps", trial=self._trial, step=step, loss=result.loss, lr=lr,
-                    step_seconds=result.step_seconds, **parts, **result.noise)
+                    step_seconds=result.step_seconds, **result.measured)
 
     def flush(self, sync: bool = False) -> None:
         """Write all rows to the file, before a pause without new ones; ``sync``: to the disk."""

@@ -55,8 +55,8 @@ def layer_groups(plan: Plan, model: nn.Module) -> tuple[str, ...]:
     return tuple(dict.fromkeys(group for group, _ in _parameters(model))) if plan.noise_groups else ()
 
 
-def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """The log's optional columns for it, as arguments of LogWriter."""
+def noise_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """The optional columns of /steps for the noise scale, as arguments of LogWriter."""
     if not plan.noise_steps or why_not_measured(plan, model):
         return {"optional_steps": (), "layer_groups": ()}
     return {"optional_steps": COLUMNS, "layer_groups": layer_groups(plan, model)}

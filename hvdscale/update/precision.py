@@ -11,17 +11,19 @@ import os
 
 import torch
 
+from ..plan.plan import Plan
+
 PARAMETERS = {"fp64": torch.float64, **dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), torch.float32)}
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def set_arithmetic(precision: str, deterministic: bool, device: torch.device) -> None:
-    """Have torch compute on a GPU as the precision says: left alone, its convolutions take fp32 for TF32.
+def set_arithmetic(plan: Plan, device: torch.device) -> None:
+    """Set torch's GPU arithmetic to the plan's; by default torch computes fp32 convolutions in TF32.
 
-    deterministic  only by algorithms that give the same bits each time; what has none then raises RuntimeError
+    With ``deterministic``, operations without a deterministic kernel raise RuntimeError.
     """
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    if deterministic and device.type == "cuda":
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = plan.precision == "tf32"
+    if plan.deterministic and device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")         # read before the first product
         torch.use_deterministic_algorithms(True)
 

@@ -20,11 +20,12 @@ from ..data.splits import refuse_not_finite
 from ..errors import FaultError, WorkloadError, describe_raised
 from ..modules.ghost_groups import GhostGroups
 from ..modules.running_statistics import Buffers, Statistics
+from ..log.schema import STEP_PARTS
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload, bound_loss
-from .gradient_norms import GradientNoise
+from .gradient_norms import GradientNoise, noise_columns
 from .gradients import GradientBuffer
 from .optimizers import clip_
 from .precision import PARAMETERS, LossScale, autocast
@@ -38,16 +39,20 @@ CARRY = 1024        # a count travels as thousands and units: one of many tokens
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step gave: mean loss before the update, votes cast, the seconds of its parts (None: not measured), and by
-    column what was measured of its gradients."""
+    """What a step gave: mean loss before the update, votes cast, its seconds, and by column what else was measured
+    (see log_columns)."""
 
     loss: float
     votes: tuple[str, ...]
     step_seconds: float
-    data_seconds: float | None = None
-    compute_seconds: float | None = None
-    communication_seconds: float | None = None
-    noise: Mapping[str, float] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+
+def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """The optional columns of /steps that the plan's steps measure, as arguments of LogWriter."""
+    noise = noise_columns(plan, model)
+    parts = STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
+    return {**noise, "optional_steps": (*parts, *noise["optional_steps"])}
 
 
 class DataParallelStep:
@@ -94,11 +99,12 @@ class DataParallelStep:
             noise = self.noise.columns(self.buffer.gradients, sqnorms, count, self.scale.value)
             self._update(lr, count, len(self._groups(self.stream.size(step))) - 1)
         ended = time.perf_counter()
-        seconds = (ended - started, data_seconds, None, None)       # a GPU is still at work: the rest is not known
-        if self.device.type == "cpu":
+        measured = {"data_seconds": data_seconds, **noise}
+        if self.device.type == "cpu":                               # a GPU is still at work: the rest is not known
             communication = communicated - computed
-            seconds = (ended - started, data_seconds, ended - started - data_seconds - communication, communication)
-        return StepResult(loss * self.plan.global_batch / count, agreed, *seconds, noise)
+            measured |= {"compute_seconds": ended - started - data_seconds - communication,
+                         "communication_seconds": communication}
+        return StepResult(loss * self.plan.global_batch / count, agreed, ended - started, measured)
 
     def warm_up(self, passes: int) -> None:
         """Compute and reduce gradients of the first step without an update, so that the clock starts on warm caches.

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hvdscale.errors import PlanError
-from hvdscale.update.gradient_norms import COLUMNS, log_columns, why_not_measured
+from hvdscale.update.gradient_norms import COLUMNS, noise_columns, why_not_measured
 from hvdscale.update.model import fit_to_groups, make_model
 from hvdscale.update.optimizers import make_optimizer
 from hvdscale.update.step import DataParallelStep
@@ -37,7 +37,8 @@ def measured(workers, plan, model, train, steps):
     noise, before = [], []
     for step in range(steps):
         before.append([p.detach().clone() for p in model.parameters()])
-        noise.append(dict(take_step(step, plan.schedule.lr_at(step), set()).noise))
+        result = take_step(step, plan.schedule.lr_at(step), set())
+        noise.append({name: value for name, value in result.measured.items() if not name.endswith("_seconds")})
     return noise, before, plan, model
 
 
@@ -97,7 +98,7 @@ def test_one_worker_measures_two_ghost_groups_as_two_workers_do():
 @pytest.mark.parametrize("bucket_mib", [0.0, 1e-4])
 def test_groups_are_the_parts_of_the_model_and_add_up(size, bucket_mib):
     noise, _, plan, model = together(size, noise_groups=True, bucket_mib=bucket_mib)
-    groups = log_columns(plan, model)["layer_groups"]
+    groups = noise_columns(plan, model)["layer_groups"]
     assert groups == ("layers.0", "layers.4")           # the convolution, and the readout
     for found in noise:
         for name in ("local_sqnorm", "reduced_sqnorm"):
@@ -137,7 +138,7 @@ def test_gradients_that_overflow_are_not_recorded():
 def test_a_batch_that_cannot_be_measured_is_told_and_leaves_the_log_without_the_columns(size, keys, said):
     noise, _, plan, model = together(size, steps=2, **keys)
     assert noise == [{}, {}] and said in why_not_measured(plan, model)
-    assert log_columns(plan, model) == {"optional_steps": (), "layer_groups": ()}
+    assert noise_columns(plan, model) == {"optional_steps": (), "layer_groups": ()}
 
 
 def test_a_batch_of_one_ghost_group_is_measured_where_nothing_joins_its_examples():

@@ -2,6 +2,7 @@
 import copy
 import math
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -112,7 +113,7 @@ def test_a_loss_scale_without_fp16_is_an_error():
 
 def test_a_gpu_rounds_factors_only_where_that_is_asked_for():
     for precision in ("tf32", "fp32", "bf16"):
-        set_arithmetic(precision, False, CPU)
+        set_arithmetic(SimpleNamespace(precision=precision, deterministic=False), CPU)
         assert torch.backends.cudnn.allow_tf32 == torch.backends.cuda.matmul.allow_tf32 == (precision == "tf32")
 
 
@@ -120,7 +121,7 @@ def test_a_gpu_rounds_factors_only_where_that_is_asked_for():
 def test_torch_is_told_to_be_deterministic_on_a_gpu_alone(monkeypatch, wanted, kind, set_):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     try:
-        set_arithmetic("fp32", wanted, torch.device(kind))
+        set_arithmetic(SimpleNamespace(precision="fp32", deterministic=wanted), torch.device(kind))
         assert torch.are_deterministic_algorithms_enabled() == ("CUBLAS_WORKSPACE_CONFIG" in os.environ) == set_
     finally:
         torch.use_deterministic_algorithms(False)
