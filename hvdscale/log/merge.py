@@ -17,7 +17,8 @@ from ..errors import LogError
 from ..system.files import TEMPORARY, writing
 from ..system.lock import Lock
 from . import segments
-from .closed_file import CompactFile, show
+from .closed_file import show
+from .compact_file import CompactFile
 from .reader import Log, Table, absent, in_order, read_log
 from .schema import SOURCE, TABLES, Column
 
@@ -72,11 +73,13 @@ def _write(logs: Sequence[Log], numbers: Sequence[np.ndarray], path: str) -> Non
         for place, name in enumerate(TABLES):
             tables = [log.tables[place] for log in logs]
             for spec in joined(name, (table.specs.values() for table in tables)):
-                out.add(name, spec, np.concatenate([
+                out.add_column(name, spec)
+                out.add(name, spec.name, np.concatenate([
                     _values(log, table, spec, new) for log, table, new in zip(logs, tables, numbers)]))
             if name == "trials":
                 for column, kept in zip(SOURCE, zip(*map(source_of, logs))):
-                    out.add(name, column, np.concatenate(kept))
+                    out.add_column(name, column)
+                    out.add(name, column.name, np.concatenate(kept))
 
 
 _SOURCE = tuple(column.name for column in SOURCE)

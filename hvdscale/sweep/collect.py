@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import LogError
-from ..log.closed_file import CompactFile, show
+from ..log.closed_file import show
+from ..log.compact_file import CompactFile
 from ..log.merge import joined, source_of
 from ..log.reader import Log, Table, absent, current_rows, read_log
 from ..log.schema import SOURCE, TABLES, Column, Status, columns
@@ -79,7 +80,8 @@ def collect(out: str, study: str, choose: Callable[[], Iterable[Chosen]], attrib
         with CompactFile(path + TEMPORARY, root) as file:
             for name, order in _in_sequence(**tables).items():
                 for spec in tables[name].specs:
-                    file.add(name, spec, tables[name].values[spec.name][order])
+                    file.add_column(name, spec)
+                    file.add(name, spec.name, tables[name].values[spec.name][order])
         show(path + TEMPORARY, path, ())
     return path
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from hvdscale.errors import LogError
-from hvdscale.exchange import bulk_log as bulk
-from hvdscale.exchange.bulk_log import BulkLog, SafeFile
-from hvdscale.exchange.deflate import pack
+from hvdscale.exchange.bulk_log import BulkLog
+from hvdscale.log import compact_file
+from hvdscale.log.deflate import pack
 from hvdscale.log.reader import read_log
+from hvdscale.log.safe_file import SafeFile
 from hvdscale.log.schema import Column, Status, columns
 from tests.conftest import command_environment
 from tests.single.made_archives import write_big_log
@@ -106,7 +107,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(full_at, tmp_path, monkeypat
             if self._end > full_at and self.error is None:
                 self.error = OSError(28, "No space left on device")
             return super().write(data)
-    monkeypatch.setattr(bulk, "SafeFile", Full)
+    monkeypatch.setattr(compact_file, "SafeFile", Full)
     with pytest.raises(LogError, match="log.h5: cannot be written: No space left on device"):
         write_big_log(tmp_path / "log.h5", 3, 300, 40_000)
     assert os.listdir(tmp_path) == []

@@ -20,12 +20,12 @@ from hvdscale.cli.data import Bar
 from hvdscale.data import fetch
 from hvdscale.errors import LogError
 from hvdscale.exchange import unpacking
-from hvdscale.exchange.bulk_log import SafeFile
 from hvdscale.exchange.csv_tables import export_tables, import_tables
 from hvdscale.formatting.escaping import as_cell, of_cell, printable
 from hvdscale.log.merge import merge
 from hvdscale.log.reader import read_log
 from hvdscale.log.repair import repair
+from hvdscale.log.safe_file import SafeFile
 from hvdscale.log.schema import Status
 from hvdscale.report.make import put_file
 from hvdscale.sweep.progress import Progress

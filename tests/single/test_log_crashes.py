@@ -133,7 +133,7 @@ def test_a_merge_that_fails_leaves_the_segments_as_they_were(tmp_path, monkeypat
     log = open_log(path, resume=True)
     begin(log, first_step=20)
     write(log, 40, first_step=20)
-    monkeypatch.setattr("hvdscale.log.closed_file.save", raise_no_space)
+    monkeypatch.setattr("hvdscale.log.compact_file.CompactFile.close", raise_no_space)
     with pytest.raises(LogError, match="No space"):
         log.finish()
     assert sorted(os.listdir(tmp_path)) == ["w.1.h5", "w.h5"]

@@ -1,0 +1,273 @@
+"""A log as one closed, compressed file, written column by column in bounded memory: what ``finish``, ``merge``,
+``repair`` and imports write.
+
+    with CompactFile(path, attributes) as out:
+        out.add_column("steps", spec)
+        out.add("steps", spec.name, values)               the column's next rows; columns go on each at its own pace
+    # here the file is on the disk; after an error inside nothing is left
+
+Rows are gathered into chunks, which threads compress while more is gathered.
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import h5py
+import numpy as np
+
+from ..system.cores import usable_cores
+from .deflate import pack
+from .files import BOUNDS, TYPES, create_column, write_attribute, write_root_attributes
+from .safe_file import SafeFile
+from .schema import TABLES, Column
+
+SMALL_BYTES = 512                # a column up to this size is stored as it is
+CHUNK_ROWS = 1 << 16
+HEAP_CHUNK = 1 << 20                # bytes of /text
+SHARED_TEXTS, SHARED_BYTES = 4096, 1 << 25      # of texts that are remembered, so that a repeated one is stored once
+WAITING = 8                         # chunks for each thread that may wait to be written
+
+
+class CompactFile:
+    """The one writer of a closed file of a log; see the module's synopsis.
+
+    attributes  root attributes to add;  threads: that compress; None: one a core that this process may use
+    Raises OSError where the file cannot be written.
+    """
+
+    def __init__(self, path: str, attributes: Mapping, threads: int | None = None):
+        self._target = path
+        self._threads = threads or len(usable_cores())
+        self._texts: dict[str, tuple[int, int]] = {}
+        self._remembered = 0
+        self._spool, self._spooled = None, 0
+        self._spans: dict[tuple[str, str], list[np.ndarray]] = {}
+        self._waiting: deque[tuple[_Piecewise, int, Future]] = deque()
+        self._columns: dict[tuple[str, str], _Piecewise] = {}
+        self._file, self._sink = None, SafeFile(path)
+        self._pool = ThreadPoolExecutor(self._threads)
+        try:
+            self._file = h5py.File(self._sink, "w", libver=BOUNDS)
+            write_root_attributes(self._file, attributes)
+            for table in TABLES:
+                self._file.create_group(table)
+        except BaseException:
+            self._abandon()
+            raise
+        self._heap = _Piecewise(self._file, HEAP)
+
+    def add_column(self, table: str, spec: Column, rows: int = 0):
+        """One more column, of which the first ``rows`` rows are absent: NaN, or empty texts."""
+        column = self._columns[table, spec.name] = _Piecewise(self._file[table], spec)
+        absent = np.zeros((1, 2), np.int64) if spec.type == "text" else np.full(1, np.nan)
+        for first in range(0, rows, CHUNK_ROWS):
+            size = min(CHUNK_ROWS, rows - first)
+            self._extend(column, np.repeat(absent, size, 0))
+
+    def add(self, table: str, name: str, values, shared: bool = True):
+        """The next rows of a column: an array, or str of a text column.
+
+        shared  of texts: the same are met again and again, and are stored once. Others come to lie behind all shared
+                ones, so that who reads names does not read them; until then they are in a file without a name
+        """
+        column = self._columns[table, name]
+        if column.spec.type == "text":
+            if not shared:
+                self._spans.setdefault((table, name), []).append(self._put_aside(values))
+                return
+            values = self._store(values)
+        self._extend(column, np.asarray(values, TYPES[column.spec.type]))
+
+    def note(self, name: str, value):
+        """One more root attribute."""
+        write_attribute(self._file, name, value)
+        self._raise_if_full()
+
+    def rows(self, table: str, name: str) -> int:
+        """How many rows the column has so far."""
+        return self._columns[table, name].rows
+
+    def close(self):
+        """Writes what is left, closes and syncs."""
+        self._take_back()
+        for column in (*self._columns.values(), self._heap):
+            column.finish(self._write)
+        self._drain(0)
+        for table in TABLES:
+            rows = {name: column.rows for (of, name), column in self._columns.items() if of == table}
+            if len(set(rows.values())) > 1:
+                raise ValueError(f"the columns of {table} have not the same number of rows: {rows}")
+            self._file[table].create_dataset("committed_rows", data=np.full(1, max(rows.values(), default=0), np.int64))
+        self._file.close()
+        if self._spool is not None:
+            self._spool.close()
+        self._sink.sync()
+        self._sink.close()
+        self._raise_if_full()
+        self._pool.shutdown()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            self._abandon()
+            return
+        try:
+            self.close()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self):
+        """Leaves nothing behind; never raises, safe to call twice."""
+        self._pool.shutdown(cancel_futures=True)
+        for close in (self._file, self._sink, self._spool):
+            with contextlib.suppress(Exception):
+                close.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._target)
+
+    def _store(self, texts) -> np.ndarray:
+        """Where the texts stand in /text: int64 of shape (rows, 2)."""
+        spans, data, end = np.empty((len(texts), 2), np.int64), [], self._heap.rows
+        for row, text in enumerate(texts):
+            span = self._texts.get(text)
+            if span is None:
+                encoded = text.encode("utf-8", "replace")
+                span = (end, len(encoded))
+                end += len(encoded)
+                data.append(encoded)
+                self._remembered += len(text)
+                if len(self._texts) >= SHARED_TEXTS or self._remembered > SHARED_BYTES:
+                    self._texts.clear()
+                    self._remembered = len(text)
+                self._texts[text] = span
+            spans[row] = span
+        if data:
+            self._extend(self._heap, np.frombuffer(b"".join(data), np.uint8))
+        return spans
+
+    def _put_aside(self, texts) -> np.ndarray:
+        """Where the texts will stand behind the shared ones."""
+        encoded = [text.encode("utf-8", "replace") for text in texts]
+        lengths = np.array([len(text) for text in encoded], np.int64)
+        starts = self._spooled + np.cumsum(lengths) - lengths
+        try:
+            if self._spool is None:
+                self._spool = tempfile.TemporaryFile(dir=os.path.dirname(self._target) or ".", buffering=0)
+            data = memoryview(b"".join(encoded))
+            while len(data):
+                data = data[self._spool.write(data):]
+        except OSError as error:
+            raise self._refusal(error) from error
+        self._spooled += int(lengths.sum())
+        return np.stack([starts, lengths], 1)
+
+    def _take_back(self):
+        """Appends what was put aside to /text."""
+        first = self._heap.rows
+        if self._spool is not None:
+            self._spool.seek(0)
+            while data := self._spool.read(HEAP_CHUNK):
+                self._extend(self._heap, np.frombuffer(data, np.uint8))
+        for key, pieces in self._spans.items():
+            self._extend(self._columns[key], np.concatenate(pieces) + np.array([first, 0]))
+
+    def _extend(self, column, values):
+        column.extend(values, self._write)
+        self._raise_if_full()
+
+    def _write(self, column, first, values):
+        """Has a chunk compressed, and writes those that are done."""
+        self._waiting.append((column, first, self._pool.submit(pack, values)))
+        self._drain(WAITING * self._threads)
+
+    def _drain(self, leave: int):
+        while len(self._waiting) > leave or (self._waiting and self._waiting[0][2].done()):
+            column, first, packed = self._waiting.popleft()
+            column.put(first, packed.result())
+
+    def _raise_if_full(self):
+        if self._sink.error is not None:
+            raise self._refusal(self._sink.error)
+
+    def _refusal(self, error: OSError) -> Exception:
+        return error
+
+
+HEAP = Column("text", "bytes", "1", "the texts, one after another")
+
+
+class _Piecewise:
+    """One column on its way into the file: rows that wait for a whole chunk, and where the next one goes."""
+
+    def __init__(self, group: h5py.Group, spec: Column):
+        self.spec, self.rows = spec, 0
+        self._group, self._dataset = group, None
+        self._chunk = HEAP_CHUNK if spec is HEAP else CHUNK_ROWS
+        self._pieces: list[np.ndarray] = []
+        self._gathered = self._begun = 0
+
+    def extend(self, values: np.ndarray, write):
+        """``write(column, first row, values)`` is called for each whole chunk."""
+        self.rows += len(values)
+        while len(values):
+            piece = values[:self._chunk - self._gathered]
+            self._pieces.append(piece)
+            self._gathered += len(piece)
+            values = values[len(piece):]
+            if self._gathered == self._chunk:
+                self._flush(write)
+
+    def finish(self, write):
+        """The last chunk; a column of few bytes is stored as it is."""
+        if self._dataset is None:
+            values = self._joined()
+            if values.nbytes <= SMALL_BYTES:
+                dataset = self._create(len(values), {})
+                if len(values):
+                    dataset[...] = values
+                return
+            self._chunk = len(values)
+            self._begin(len(values))
+        if self._gathered:
+            self._flush(write)
+
+    def put(self, first: int, packed: bytes):
+        """Writes a compressed chunk."""
+        self._dataset.id.write_direct_chunk((first,) + (0,) * (self._dataset.ndim - 1), packed)
+
+    def _flush(self, write):
+        if self._dataset is None:
+            self._begin(0, maxshape=(None,))
+        values = self._joined()
+        if len(values) < self._chunk:               # the file's chunks are all of one size
+            rest = np.zeros((self._chunk - len(values), *values.shape[1:]), values.dtype)
+            values = np.concatenate([values, rest])
+        self._dataset.resize(self._begun + self._gathered, axis=0)
+        write(self, self._begun, values)
+        self._begun += self._gathered
+        self._pieces, self._gathered = [], 0
+
+    def _begin(self, rows, **layout):
+        """Bytes of equal weight are compressed side by side (shuffle)."""
+        self._dataset = self._create(rows, {"chunks": (self._chunk,), "compression": "gzip", "compression_opts": 1,
+                                            "shuffle": self._joined().itemsize > 1, **layout})
+
+    def _joined(self) -> np.ndarray:
+        if not self._pieces:
+            shape = (0, 2) if self.spec.type == "text" else (0,)
+            return np.empty(shape, np.uint8 if self.spec is HEAP else TYPES[self.spec.type])
+        self._pieces = [np.concatenate(self._pieces) if len(self._pieces) > 1 else self._pieces[0]]
+        return self._pieces[0]
+
+    def _create(self, rows, layout) -> h5py.Dataset:
+        if self.spec is HEAP:
+            return self._group.create_dataset(HEAP.name, (rows,), "u1", **layout)
+        return create_column(self._group, self.spec, rows, **layout)

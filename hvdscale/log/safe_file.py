@@ -1,0 +1,95 @@
+"""A file that HDF5 can always write to, whatever the disk says."""
+from __future__ import annotations
+
+import io
+import os
+
+from ..system.files import new_descriptor
+
+
+class SafeFile(io.RawIOBase):
+    """A new file that HDF5 can always write to: ``error`` is set once the disk refused something.
+
+    HDF5 crashes the process, later and for good, when a write fails (see ``files.create``). So it is told that all went
+    well: what follows the failure stays in memory, and is read from there, until HDF5 has closed the file.
+    """
+
+    def __init__(self, path: str):
+        super().__init__()
+        self.error: OSError | None = None
+        self._descriptor = new_descriptor(path)
+        self._at = self._end = 0
+        self._kept: list[tuple[int, bytes]] = []
+
+    def write(self, data):
+        """All of ``data``, on the disk or, after a failure, in memory."""
+        view, at = memoryview(data).cast("B"), self._at
+        self._at += len(view)
+        self._end = max(self._end, self._at)
+        rest = view
+        while len(rest) and self.error is None:
+            try:
+                written = os.pwrite(self._descriptor, rest, self._at - len(rest))
+            except OSError as error:
+                self.error = error
+            else:
+                rest = rest[written:]
+        if self.error is not None:
+            self._kept.append((at, bytes(view)))
+        return len(view)
+
+    def readinto(self, buffer):
+        """What was written there; zeros where nothing was."""
+        view = memoryview(buffer).cast("B")
+        got = os.preadv(self._descriptor, [view], self._at)
+        view[got:] = bytes(len(view) - got)
+        for at, data in self._kept:
+            first, last = max(at, self._at), min(at + len(data), self._at + len(view))
+            if first < last:
+                view[first - self._at:last - self._at] = data[first - at:last - at]
+        self._at += len(view)
+        return len(view)
+
+    def seek(self, offset, whence=io.SEEK_SET):
+        """As of any file."""
+        self._at = offset + (0, self._at, self._end)[whence]
+        return self._at
+
+    def tell(self):
+        """As of any file."""
+        return self._at
+
+    def truncate(self, size=None):
+        """HDF5 cuts the file to the end that it counts on."""
+        self._end = self._at if size is None else size
+        self._try(os.ftruncate, self._descriptor, self._end)
+        return self._end
+
+    def seekable(self):
+        """Yes."""
+        return True
+
+    def readable(self):
+        """Yes."""
+        return True
+
+    def writable(self):
+        """Yes."""
+        return True
+
+    def sync(self):
+        """Has the disk keep it."""
+        self._try(os.fsync, self._descriptor)
+
+    def close(self):
+        """Closes the real file."""
+        if not self.closed:
+            self._try(os.close, self._descriptor)
+        super().close()
+
+    def _try(self, act, *arguments):
+        try:
+            if self.error is None or act is os.close:
+                act(*arguments)
+        except OSError as error:
+            self.error = self.error or error
