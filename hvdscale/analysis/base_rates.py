@@ -89,7 +89,7 @@ def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget
     studies = tuple(study for study in sorted(studies, key=lambda study: study.global_batch)
                     if column in study.evaluations.columns)
     effective = any(scales_with_momentum(study) for study in studies)
-    parts = [_points(at, study, column, minimizes, budget) for at, study in enumerate(studies)]
+    parts = [_place(at, study, column, minimizes, budget) for at, study in enumerate(studies)]
     parts = [part for part in parts if len(part[0])]
     if not parts:
         return None
@@ -121,7 +121,7 @@ def rates_of(study: Study) -> np.ndarray:
     return np.where((rate > 0) & np.isfinite(rate), rate, np.nan)
 
 
-def _points(at: int, study: Study, column: str, minimizes: bool, budget: Budget | None) -> tuple[np.ndarray, ...]:
+def _place(at: int, study: Study, column: str, minimizes: bool, budget: Budget | None) -> tuple[np.ndarray, ...]:
     outcomes = outcomes_under(study, column, minimizes, budget)
     rate = rates_of(study) / study.global_batch
     rows = np.flatnonzero(~np.isnan(rate) & (outcomes.kind != LOST) & ~study.repeat)

@@ -123,13 +123,13 @@ def _median_best(values: np.ndarray, n: int) -> float:
 def _product_limit(steps: np.ndarray, before: np.ndarray, last: np.ndarray, n: int) -> tuple[float, float]:
     """(steps, steps before) of the first trial at which the Kaplan-Meier share of unmet trials has fallen to 2^(-1/n);
     (inf, NaN) where it never does."""
-    met, order = _in_order(steps, last)
+    met, order = _sort_trials(steps, last)
     staying = np.cumprod(np.where(met, 1 - 1 / np.arange(len(steps), 0, -1), 1.0))
     found = np.flatnonzero(met & (staying <= 2 ** (-1 / n) + 1e-12))
     return (float(steps[order[found[0]]]), float(before[order[found[0]]])) if len(found) else (np.inf, np.nan)
 
 
-def _in_order(steps: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _sort_trials(steps: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(whether each met, order) of trials by their last step; among equals, those that met come first."""
     met = np.isfinite(steps)
     order = np.lexsort((~met, np.where(met, steps, last)))
@@ -159,7 +159,7 @@ def _log(steps: np.ndarray) -> np.ndarray:
 def _interval(values: np.ndarray, before: np.ndarray, last: np.ndarray, n: int, confidence: float,
               scale: Callable[[np.ndarray], np.ndarray]) -> tuple[Ends, float]:
     """(ends of the interval, median) of the quantile at H = ln(2) / n, on ``scale``; -inf and inf: unknown."""
-    met, order = _in_order(values, last)
+    met, order = _sort_trials(values, last)
     smallest = np.flatnonzero(met)
     expected = len(values) * np.log(2) / n
     smallest = smallest[:int(LOWEST + expected + 5 * np.sqrt(expected))]

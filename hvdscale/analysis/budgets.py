@@ -73,7 +73,7 @@ class Budget:
 def common_budgets(studies: Sequence[Study]) -> tuple[Budget | None, Budget | None]:
     """The most epochs and the most steps that some feasible trial of every study of a workload ran, rounded down to two
     digits; None where no trial ran, or where the size of an epoch is unknown."""
-    furthest = [(_furthest(study), study) for study in studies]
+    furthest = [(_find_last_step(study), study) for study in studies]
     furthest = [(steps, study) for steps, study in furthest if steps]
     if not furthest:
         return None, None
@@ -83,7 +83,7 @@ def common_budgets(studies: Sequence[Study]) -> tuple[Budget | None, Budget | No
             Budget(_round_down(min(steps for steps, _ in furthest)), "steps"))
 
 
-def _furthest(study: Study) -> float:
+def _find_last_step(study: Study) -> float:
     """The last step of any feasible trial."""
     counts = study.evaluations.counts
     rows = np.flatnonzero(study.feasible & (counts > 0))

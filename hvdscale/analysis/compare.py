@@ -157,7 +157,7 @@ def _compare(workload: Workload, target: Target | None, before: Mapping[tuple[in
     samples = [_Samples(*_at_common_trials(before[key], after[key]), target) for key in before if key in after]
     pools = {measure: _Pools(samples, measure) for measure in MEASURES}
     cells = tuple(_compare_cells(one, target, pools, tolerances) for one in samples)
-    return Comparison(workload, target, cells, _overall(samples, target, tolerances),
+    return Comparison(workload, target, cells, _test_overall(samples, target, tolerances),
                       tuple(key for key in before if key not in after),
                       tuple(key for key in after if key not in before), tolerances)
 
@@ -251,13 +251,13 @@ class _Pools:
         once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}
         pairs = {one.place(measure) for one in samples if one.pairs}
         self.paired = [pooled_paired([np.array([side[at] for side in sides]) for place, sides in once.items()
-                                      if place in pairs and len(sides[0][0]) > 1 and _positive(sides, at)])
+                                      if place in pairs and len(sides[0][0]) > 1 and _are_positive(sides, at)])
                        for at in (0, 1)]
         self.apart = [pooled([side[at] for place, sides in once.items() if place not in pairs for side in sides])
                       for at in (0, 1)]
 
 
-def _positive(sides: tuple[_Side, _Side], at: int) -> bool:
+def _are_positive(sides: tuple[_Side, _Side], at: int) -> bool:
     return all((side[at] > 0).all() and np.isfinite(side[at]).all() for side in sides)
 
 
@@ -301,7 +301,7 @@ def _change(measure: str, samples: _Samples, pool: _Pools, confidence: float) ->
         return Estimate(mean_ratio(b, a), *NONE, runs)
     corners = [_interval(a, b, pool, samples, 0, confidence)]
     if measure != SPEED and not samples.same:
-        corners += _grid_corners(sides, pool, samples, confidence)
+        corners += _find_corners(sides, pool, samples, confidence)
     return Estimate(mean_ratio(b, a), *hull(*corners), len(a) if samples.pairing == "draw" else runs)
 
 
@@ -313,7 +313,7 @@ def _ends_ratio(before: Estimate, after: Estimate, runs: int) -> Estimate:
     return Estimate(after.value / before.value if after.met else np.nan, low, high, runs)
 
 
-def _grid_corners(sides: tuple[_Side, _Side], pool: _Pools, samples: _Samples, confidence: float
+def _find_corners(sides: tuple[_Side, _Side], pool: _Pools, samples: _Samples, confidence: float
                   ) -> list[tuple[float, float]]:
     """The intervals with either side at its evaluation before."""
     (a, a_before), (b, b_before) = sides
@@ -372,10 +372,10 @@ def judge(change: Estimate, tolerance: float, more_is_better: bool = False, doub
     low, high = change.low, change.high
     if more_is_better:
         low, high = (1 / end if end else np.inf for end in (high, low))
-    return (UNDECIDED, doubt) if doubt else _against(low, high, 1 + tolerance)
+    return (UNDECIDED, doubt) if doubt else _judge_interval(low, high, 1 + tolerance)
 
 
-def _against(low: float, high: float, limit: float) -> tuple[str, str]:
+def _judge_interval(low: float, high: float, limit: float) -> tuple[str, str]:
     """(verdict, reason) of an interval that must not be above a limit."""
     if math.isnan(low) or math.isnan(high):
         return UNDECIDED, "no interval"
@@ -390,17 +390,17 @@ def _best_test(samples: _Samples, target: Target, tolerances: Tolerances) -> tup
     if not all(runs):
         return 0, None
     horizon = min(run.last_step for run in (*runs[0], *runs[1]))
-    by_seed = [{run.trial.seed: _best(run.trial, target, horizon) for run in own} for own in runs]
+    by_seed = [{run.trial.seed: _find_best(run.trial, target, horizon) for run in own} for own in runs]
     a, b = (np.array([own[seed] for seed in sorted(own)]) for own in by_seed)
     paired = samples.pairing == "seed"
     change = _difference(a, b, paired, tolerances.confidence)
     before, after = (float(np.nanmean(values)) if np.isfinite(values).any() else np.nan for values in (a, b))
     worse = (change.low, change.high) if target.minimizes else (-change.high, -change.low)
-    verdict, reason = (None, "") if tolerances.metric is None else _against(*worse, tolerances.metric)
+    verdict, reason = (None, "") if tolerances.metric is None else _judge_interval(*worse, tolerances.metric)
     return horizon, Test(BEST, before, after, change, verdict, reason)
 
 
-def _best(trial: Trial, target: Target, horizon: int) -> float:
+def _find_best(trial: Trial, target: Target, horizon: int) -> float:
     """The best value of the target's metric in the first ``horizon`` steps; NaN: none."""
     values = trial.metrics[target.column][trial.step <= horizon]
     values = values[np.isfinite(values)]
@@ -424,7 +424,7 @@ def _difference(a: np.ndarray, b: np.ndarray, paired: bool, confidence: float) -
     return Estimate(value, value - half, value + half, runs)
 
 
-def _overall(samples: Sequence[_Samples], target: Target | None, tolerances: Tolerances) -> tuple[Test, ...]:
+def _test_overall(samples: Sequence[_Samples], target: Target | None, tolerances: Tolerances) -> tuple[Test, ...]:
     """The tests over all cells, where there are at least two."""
     tests = []
     for measure in (MEASURES if target else (SPEED,)):

@@ -112,7 +112,7 @@ def _fit_points(batches: tuple[float, ...], estimates: tuple[Estimate, ...], con
     points = weighted if len(weighted) >= LEAST_POINTS else met
     if len(points) < LEAST_POINTS:
         return None
-    kept = points[:_before_a_rise(points)] if points is weighted else points
+    kept = points[:_count_before_rise(points)] if points is weighted else points
     return _fit(kept, points is weighted, tuple(int(point.batch) for point in points[len(kept):]), confidence,
                 np.asarray(shapes, float))
 
@@ -131,7 +131,7 @@ class _Point:
         self.deviation = float(np.sqrt((sides ** 2).mean()) / ndtri(0.5 + confidence / 2)) if sides.any() else np.nan
 
 
-def _before_a_rise(points: Sequence[_Point]) -> int:
+def _count_before_rise(points: Sequence[_Point]) -> int:
     """The number of points, from the smallest batch on, before a significant rise; at least LEAST_POINTS.
 
     A tail rises where its mean log S lies RISES standard errors above the level before it. That level is the last block
@@ -222,8 +222,9 @@ class _Region:
         self.x, self.shapes, self.levels, squares = surface.x, surface.shapes, surface.levels, surface.squares
         for _ in range(3):
             inside = squares - surface.least <= root ** 2
-            self.x = _closer(self.x, inside.any(1), surface.best[0], CLOSE)
-            self.shapes = np.exp(_closer(np.log(self.shapes), inside.any(0), np.log(surface.best[1]), len(self.shapes)))
+            self.x = _refine_grid(self.x, inside.any(1), surface.best[0], CLOSE)
+            log_shapes = _refine_grid(np.log(self.shapes), inside.any(0), np.log(surface.best[1]), len(self.shapes))
+            self.shapes = np.exp(log_shapes)
             self.levels, squares = surface.at(self.x[:, None], self.shapes)
         self.excess = np.maximum(squares - surface.least, 0)
         self.inside = self.excess <= root ** 2
@@ -233,7 +234,7 @@ class _Region:
 
     def b_crit(self) -> Estimate:
         """The interval of B_crit."""
-        return self._of_x(0.0, 0.0, 0.0)
+        return self._interval_of_x(0.0, 0.0, 0.0)
 
     def of_excess(self, share: float) -> Estimate:
         """The interval of the batch at which B S = (1 + share) E_min: B_crit ((1 + share)^p - 1)^(1/p).
@@ -243,9 +244,9 @@ class _Region:
         def shift(shape: float | np.ndarray) -> Any:
             return np.log((1 + share) ** shape - 1) / shape
         upper = np.where(np.isclose(self.shapes, SHAPES[-1]), np.log1p(share), shift(self.shapes))
-        return self._of_x(shift(self.surface.best[1]), shift(self.shapes), upper)
+        return self._interval_of_x(shift(self.surface.best[1]), shift(self.shapes), upper)
 
-    def _of_x(self, best: Any, lower: Any, upper: Any) -> Estimate:
+    def _interval_of_x(self, best: Any, lower: Any, upper: Any) -> Estimate:
         """The interval of x plus a shift: at the best shape, and the least and the largest by shape."""
         value = self.surface.best[0] + best if not self.surface.end else self.surface.end * np.inf
         low, high = (np.where(self.inside, self.x[:, None] + one, np.nan) for one in (lower, upper))
@@ -270,7 +271,7 @@ class _Region:
         return Estimate(float(np.exp(value)), float(np.exp(low)), float(np.exp(high)), len(self.surface.batches))
 
 
-def _closer(grid: np.ndarray, inside: np.ndarray | np.bool_, best: float, count: int) -> np.ndarray:
+def _refine_grid(grid: np.ndarray, inside: np.ndarray | np.bool_, best: float, count: int) -> np.ndarray:
     """A grid of ``count`` points that spans those inside and their neighbors, or the best's where none is inside."""
     at = np.flatnonzero(inside) if inside.any() else np.array([np.searchsorted(grid, best)])
     return np.linspace(grid[max(at[0] - 1, 0)], grid[min(at[-1] + 1, len(grid) - 1)], count)
@@ -286,8 +287,9 @@ def _fit(points: Sequence[_Point], weighted: bool, left_out: tuple[int, ...], co
     """See fit_critical_batch; left_out are batches that the points do not include."""
     surface, count = _Surface(points, weighted, shapes), len(points)
     if len(shapes) > 1 and count - 3 + OWN_FREEDOM * weighted < 2:      # too few points to fit the shape and a spread
-        return _hull([_fit(points, weighted, left_out, confidence, shapes[[at]]) for at in range(len(shapes))],
-                     _fit(points, weighted, left_out, confidence, np.array([HYPERBOLA])), shapes)
+        fits = [_fit(points, weighted, left_out, confidence, shapes[[at]]) for at in range(len(shapes))]
+        hyperbola = _fit(points, weighted, left_out, confidence, np.array([HYPERBOLA]))
+        return _widen_over_shapes(fits, hyperbola, shapes)
     freedom = residual_freedom = count - 2 - (len(shapes) > 1)
     squares, own, lack = surface.least, np.nan, np.nan
     if weighted:
@@ -318,7 +320,7 @@ def _draw_curves(surface: _Surface, variance: float, freedom: float, half_grid: 
     deviation = np.sqrt(variance)
     wanted = deviation * stdtrit(freedom, random.permutation((np.arange(DRAWS) + 0.5) / DRAWS))
     region = _Region(surface, np.abs(wanted).max())
-    x = np.where(wanted < 0, _ends(region, -wanted, -1), _ends(region, wanted, 1)).clip(min=surface.x[0])
+    x = np.where(wanted < 0, _find_ends(region, -wanted, -1), _find_ends(region, wanted, 1)).clip(min=surface.x[0])
     seen = x.clip(max=surface.x[-1])            # beyond it, S B does not change
     excess = region.excess[np.searchsorted(region.x, seen).clip(max=CLOSE - 1)] / max(variance, 1e-30)
     density = (1 + excess / freedom) ** (-(freedom + 1) / 2)
@@ -329,7 +331,7 @@ def _draw_curves(surface: _Surface, variance: float, freedom: float, half_grid: 
     return np.stack([np.exp(level + seen), np.exp(x), shape], axis=1)
 
 
-def _ends(region: _Region, roots: np.ndarray, way: int) -> np.ndarray:
+def _find_ends(region: _Region, roots: np.ndarray, way: int) -> np.ndarray:
     """The x above (way 1) or below (-1) the best at which the root of the least excess over shapes reaches these roots;
     way * inf where it never does."""
     best = region.surface.best[0]
@@ -340,7 +342,8 @@ def _ends(region: _Region, roots: np.ndarray, way: int) -> np.ndarray:
     return np.where(roots >= known[-1], way * np.inf if is_open else grid[-1], np.interp(roots, known, grid))
 
 
-def _hull(fits: Sequence[CriticalBatchFit], hyperbola: CriticalBatchFit, shapes: np.ndarray) -> CriticalBatchFit:
+def _widen_over_shapes(fits: Sequence[CriticalBatchFit], hyperbola: CriticalBatchFit, shapes: np.ndarray
+                       ) -> CriticalBatchFit:
     """The hyperbola with intervals and draws over all shapes."""
     def widen(name: str) -> Estimate:
         ends = [getattr(one, name) for one in fits]

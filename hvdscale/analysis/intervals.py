@@ -149,8 +149,8 @@ def mean_interval(values: ArrayLike, pool: Spread = UNKNOWN, confidence: float =
     logs = logarithms(values)
     if logs.shape[-1] < 2:
         return NONE
-    spread = _spread_of(logs, pool)
-    return _around(logs.mean(-1), spread.variance / logs.shape[-1], spread.freedom, confidence)
+    spread = _choose_spread(logs, pool)
+    return _t_interval(logs.mean(-1), spread.variance / logs.shape[-1], spread.freedom, confidence)
 
 
 def ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE) -> Ends:
@@ -161,7 +161,7 @@ def ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, c
     samples = logarithms(above), logarithms(below)
     if min(logs.shape[-1] for logs in samples) < 2:
         return NONE
-    spreads = [_spread_of(logs, pool) for logs in samples]
+    spreads = [_choose_spread(logs, pool) for logs in samples]
     parts = [spread.variance / logs.shape[-1] for spread, logs in zip(spreads, samples)]
     variance = parts[0] + parts[1]
     freedom: float | np.ndarray = pool.freedom
@@ -169,7 +169,7 @@ def ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, c
         with np.errstate(invalid="ignore", divide="ignore"):        # Welch-Satterthwaite
             freedom = variance ** 2 / sum(part ** 2 / spread.freedom for part, spread in zip(parts, spreads))
         freedom = np.where(variance > 0, freedom, sum(spread.freedom for spread in spreads))
-    return _around(samples[0].mean(-1) - samples[1].mean(-1), variance, freedom, confidence)
+    return _t_interval(samples[0].mean(-1) - samples[1].mean(-1), variance, freedom, confidence)
 
 
 def paired_ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, confidence: float = CONFIDENCE
@@ -196,7 +196,7 @@ def hull(*intervals: Ends) -> tuple[float, float]:
     return float(np.nanmin(ends[:, 0])), float(np.nanmax(ends[:, 1]))
 
 
-def _spread_of(logs: np.ndarray, pool: Spread) -> Spread:
+def _choose_spread(logs: np.ndarray, pool: Spread) -> Spread:
     """The spread of a sample: the pool's, or its own where it has enough repeats or there is no pool."""
     count = logs.shape[-1]
     return Spread(logs.var(-1, ddof=1), count - 1) if count >= OWN_FROM or not pool.freedom else pool
@@ -208,6 +208,6 @@ def logarithms(values: ArrayLike) -> np.ndarray:
         return np.log(np.asarray(values, float))
 
 
-def _around(centre: np.ndarray, variance: np.ndarray, freedom: float | np.ndarray, confidence: float) -> Ends:
+def _t_interval(centre: np.ndarray, variance: np.ndarray, freedom: float | np.ndarray, confidence: float) -> Ends:
     half = stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(variance)
     return np.exp(centre - half), np.exp(centre + half)

@@ -135,7 +135,7 @@ def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, pr
     for points_drawn, rounds in ((_PROPOSED, _ROUNDS), (_LAST, 0 if rough else _LAST_ROUNDS)):
         for number in range(rounds):
             points, likely = trials.draw_around(points, likely, number, points_drawn)
-            if _effective(likely) >= _ENOUGH * _PROPOSED:
+            if _effective_number(likely) >= _ENOUGH * _PROPOSED:
                 break
     weight = np.exp(likely - likely.max())
     best, fewest, *shape = points[random.choice(len(points), DRAWS, p=weight / weight.sum())].T
@@ -181,7 +181,7 @@ class _Trials:
     def likelihood(self, points: np.ndarray) -> np.ndarray:
         """The log likelihood, shape (points,), in blocks of points whose arrays fit in the processor's cache."""
         blocks = len(points) * len(self.low) // _BLOCK + 1
-        return np.concatenate([_likelihood(block, *self.columns) for block in np.array_split(points, blocks)])
+        return np.concatenate([_log_likelihood(block, *self.columns) for block in np.array_split(points, blocks)])
 
     def posterior(self, points: np.ndarray) -> np.ndarray:
         """The logarithm of likelihood times prior, shape (points,)."""
@@ -190,7 +190,8 @@ class _Trials:
         return np.where(inside, self.likelihood(points) + prior, -np.inf)
 
 
-def _likelihood(points: np.ndarray, log_rate: np.ndarray, low: np.ndarray, high: np.ndarray, met: int) -> np.ndarray:
+def _log_likelihood(points: np.ndarray, log_rate: np.ndarray, low: np.ndarray, high: np.ndarray, met: int
+                    ) -> np.ndarray:
     """The log likelihood of points, shape (points, 6), given trials, shape (trials, 1), of which the first ``met`` met.
 
     In single precision, with as few exponentials and logarithms as possible, as most of a report's time may be spent
@@ -210,15 +211,15 @@ def _likelihood(points: np.ndarray, log_rate: np.ndarray, low: np.ndarray, high:
     middle *= inverse
     middle += np.multiply(above, log_rate, out=ratio)
     middle += constant
-    share_below = _share(low, middle, scale)
+    share_below = _odds(low, middle, scale)
     likely = 1 / (1 + share_below)
-    share_above = _share(high[:met], middle[:met], scale)
+    share_above = _odds(high[:met], middle[:met], scale)
     likely[:met] *= (share_above - share_below[:met]) / (1 + share_above)
     return np.log(np.maximum(likely, _FLOOR, out=likely), out=likely).sum(0, dtype=float)
 
 
-def _share(at: np.ndarray, middle: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """E at these values, see _likelihood."""
+def _odds(at: np.ndarray, middle: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """E at these values, see _log_likelihood."""
     found = at - middle
     found *= scale
     return np.exp(np.minimum(found, _STEEP, out=found), out=found)
@@ -227,13 +228,13 @@ def _share(at: np.ndarray, middle: np.ndarray, scale: np.ndarray) -> np.ndarray:
 def _temper(log_weight: np.ndarray) -> np.ndarray:
     """Weights that sum to 1, flattened until their effective number is _LEAST_EFFECTIVE."""
     power = 1.0
-    while _effective(power * log_weight) < _LEAST_EFFECTIVE and power >= 0.01:
+    while _effective_number(power * log_weight) < _LEAST_EFFECTIVE and power >= 0.01:
         power *= 0.6
     weight = np.exp(power * (log_weight - log_weight.max()))
     return weight / weight.sum()
 
 
-def _effective(log_weight: np.ndarray) -> float:
+def _effective_number(log_weight: np.ndarray) -> float:
     """The effective number of weighted points (Kish 1965)."""
     weight = np.exp(log_weight - log_weight.max())
     return float(weight.sum() ** 2 / (weight ** 2).sum())
@@ -245,12 +246,12 @@ def _draw_around(points: np.ndarray, log_weight: np.ndarray, number: int, count:
     mean = weight @ points
     centered = points - mean
     root = np.linalg.cholesky(1.2 * (centered.T * weight @ centered) + 1e-6 * np.eye(points.shape[1]))
-    drawn, density = _students_t(number, count, len(root))
+    drawn, density = _draw_students_t(number, count, len(root))
     return mean + drawn @ root.T, density
 
 
 @lru_cache(maxsize=64)
-def _students_t(number: int, count: int, dimensions: int) -> tuple[np.ndarray, np.ndarray]:
+def _draw_students_t(number: int, count: int, dimensions: int) -> tuple[np.ndarray, np.ndarray]:
     """The draws of a round, the same for every landscape: shape (count, dimensions), and their log density without its
     constant, shape (count,)."""
     random = np.random.default_rng(number)

@@ -27,7 +27,7 @@ def pools_of(cells: Sequence[Cell], by_batch: Sequence[Cell] = ()) -> Pools:
     by_batch  cells by global batch, over all worker counts
     """
     cell = {name: pooled(_measured(by_batch, name)) for name in STEPS}
-    cell |= {name: _once_a_setting(cells, name) for name in SECONDS}
+    cell |= {name: _pool_settings(cells, name) for name in SECONDS}
     cell[SPEED] = pooled(_measured(cells, SPEED))
     groups = [group for group in group_by(cells, updates).values() if len(group) > 1]
     paired = {name: pooled_paired(_tables(groups, name)) for name in (*STEPS, *SECONDS, SPEED)}
@@ -51,7 +51,7 @@ def updates(cell: Cell) -> tuple[str, tuple[int, ...]]:
     return cell.setting, tuple(cell.samples.seeds)
 
 
-def _once_a_setting(cells: Sequence[Cell], name: str) -> Spread:
+def _pool_settings(cells: Sequence[Cell], name: str) -> Spread:
     parts = []
     for group in group_by(cells, lambda cell: cell.setting).values():
         samples = _measured(group, name)

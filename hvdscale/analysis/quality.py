@@ -122,7 +122,7 @@ def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: B
     [points] = found.rows
     compared = tuple(at for at, point in enumerate(points) if point.feasible >= LEAST_TRIALS)
     n = min((points[at].feasible for at in compared), default=0)
-    costs = np.array([_best_of(points[at], n) for at in compared])
+    costs = np.array([_median_best(points[at], n) for at in compared])
 
     none = Quality(found.workload, column, minimizes, budget, points, compared, n, costs if minimizes else -costs,
                    p_value=np.nan, worse_from=None, worse_by=Estimate.unknown(), improves=False, detectable=np.nan,
@@ -134,7 +134,7 @@ def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: B
     p_value = rise_p_value(costs)
     improves = p_value > 0.5 and rise_p_value(-costs) <= LEVEL
     if improves:
-        if _unfinished(points[compared[0]], column, budget):
+        if _is_unfinished(points[compared[0]], column, budget):
             return replace(none, why=UNFINISHED)
         return replace(none, p_value=p_value, improves=True)
     detectable = float(detectable_rise(len(costs)) * costs.std(ddof=1))
@@ -207,14 +207,14 @@ def detectable_rise(count: int, simulated: int = 1000) -> float:
     return high
 
 
-def _best_of(point: Point, n: int) -> float:
+def _median_best(point: Point, n: int) -> float:
     """The median best of n, as a cost: smaller is better."""
     values = point.outcomes.value[point.outcomes.searched]
     [found] = best_of_n((values if point.minimizes else -values).tolist(), [False] * len(values), [n])
     return found.low
 
 
-def _unfinished(point: Point, column: str, budget: Budget | None) -> bool:
+def _is_unfinished(point: Point, column: str, budget: Budget | None) -> bool:
     """Whether more training would have improved the best of a batch: it came at the end of the budget, or its trials
     later reached a value outside its interval. False under budgets of epochs, where small batches take the most steps.
     """

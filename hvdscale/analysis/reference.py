@@ -183,10 +183,10 @@ def load(name: str) -> Reference:
     """The publication of this name; UsageError that lists the publications where the name is unknown."""
     record = box.read(name)
     return Reference(name, record["title"], record["source"], record["obtained"], record.get("estimate", ""),
-                     tuple(_published(name, record, one) for one in record.get("curve", ())),
+                     tuple(_parse_curve(name, record, one) for one in record.get("curve", ())),
                      tuple(Job(one["label"], one["dataset"], one["unit"], tuple(map(float, one["b_crit"])),
                                tuple(map(float, one["noise_scale"]))) for one in record.get("job", ())),
-                     tuple(map(_ordering, record.get("ordering", ()))))
+                     tuple(map(_parse_ordering, record.get("ordering", ()))))
 
 
 def against(curve: Curve, published: Published) -> Fidelity | NoMatch | None:
@@ -197,19 +197,19 @@ def against(curve: Curve, published: Published) -> Fidelity | NoMatch | None:
     workload = curve.workload
     if workload.dataset != published.dataset or workload.model not in published.models:
         return None
-    reasons, remarks = _differences(curve, published)
+    reasons, remarks = _list_differences(curve, published)
     if reasons:
-        other_goal = len(reasons) == 1 and not _same_goal(curve.target, published.target)
+        other_goal = len(reasons) == 1 and not _is_same_goal(curve.target, published.target)
         return NoMatch(published.label, tuple(reasons), curve, published,
-                       _base(curve, published) if other_goal else None)
+                       _find_base(curve, published) if other_goal else None)
     found, beyond = [], []
     for point in curve.points:
         at = published.at(point.global_batch)
         if at is None:
             beyond.append(point.global_batch)
         else:
-            found.append(_point(point, at, point.global_batch not in published.batches))
-    return Fidelity(curve, published, tuple(found), tuple(beyond), tuple(remarks), _marks(curve, published, found))
+            found.append(_compare_point(point, at, point.global_batch not in published.batches))
+    return Fidelity(curve, published, tuple(found), tuple(beyond), tuple(remarks), _make_marks(curve, published, found))
 
 
 def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
@@ -218,7 +218,7 @@ def ordering_of(curves: Sequence[Curve], ordering: Ordering) -> PassMark | None:
     def end(optimizers: tuple[str, ...]) -> float | None:
         ends = [curve.regimes.perfect_until.value for curve in curves
                 if curve.workload.dataset == ordering.dataset and curve.workload.model in ordering.models
-                and curve.workload.optimizer in optimizers and _same_goal(curve.target, ordering.target)]
+                and curve.workload.optimizer in optimizers and _is_same_goal(curve.target, ordering.target)]
         return next((float(value) for value in ends if value is not None and value == value), None)
     earlier, later = end(ordering.earlier), end(ordering.later)
     if earlier is None or later is None:
@@ -231,7 +231,7 @@ def jobs_of(reference: Reference, workload: Workload) -> tuple[Job, ...]:
     return tuple(job for job in reference.jobs if job.dataset == workload.dataset)
 
 
-def _published(name: str, record: Mapping[str, Any], one: Mapping[str, Any]) -> Published:
+def _parse_curve(name: str, record: Mapping[str, Any], one: Mapping[str, Any]) -> Published:
     target = Target.parse(one["target"])
     kind = one.get("kind", record["kind"])
     if kind == "steps":
@@ -239,7 +239,7 @@ def _published(name: str, record: Mapping[str, Any], one: Mapping[str, Any]) -> 
         off = 2.0 ** record["within_log2"]
         low, high = steps / off, steps * off
     else:
-        batches, steps, low, high = _of_means(one, kind)
+        batches, steps, low, high = _parse_means(one, kind)
     order = np.argsort(batches)
     trials = 0 if kind != "steps" else one.get("trials", record["trials"])
     return Published(name, one["label"], one["dataset"], tuple(one["models"]), tuple(one["optimizers"]),
@@ -249,7 +249,7 @@ def _published(name: str, record: Mapping[str, Any], one: Mapping[str, Any]) -> 
                      one.get("file", ""))
 
 
-def _of_means(one: Mapping[str, Any], kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _parse_means(one: Mapping[str, Any], kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(batches, steps, low, high) from means of runs in epochs or examples, read at evaluations ``every`` so many."""
     rows = np.array([[float(batch), *value] for batch, value in one["values"].items()])
     batches, mean, runs, variation = rows.T
@@ -259,18 +259,18 @@ def _of_means(one: Mapping[str, Any], kind: str) -> tuple[np.ndarray, np.ndarray
             unit * mean * (1 + half) / batches)
 
 
-def _ordering(one: Mapping[str, Any]) -> Ordering:
+def _parse_ordering(one: Mapping[str, Any]) -> Ordering:
     return Ordering(one["label"], one["dataset"], tuple(one["models"]), Target.parse(one["target"]),
                     tuple(one["earlier"]), tuple(one["later"]), tuple(map(float, one["perfect"])),
                     float(one["at_least"]))
 
 
-def _differences(curve: Curve, published: Published) -> tuple[list[str], list[str]]:
+def _list_differences(curve: Curve, published: Published) -> tuple[list[str], list[str]]:
     """(differences that rule out a comparison, other differences), in words."""
     workload, reasons, remarks = curve.workload, [], []
     if workload.optimizer not in published.optimizers:
         reasons.append(f"published for {published.optimizers[0]}, here {workload.optimizer}")
-    if not _same_goal(curve.target, published.target):
+    if not _is_same_goal(curve.target, published.target):
         reasons.append(f"published to {published.target}, here to {curve.target}")
     elif curve.target != published.target:
         remarks.append(f"published to {published.target}, here to {curve.target}")
@@ -283,12 +283,12 @@ def _differences(curve: Curve, published: Published) -> tuple[list[str], list[st
     return reasons, remarks
 
 
-def _same_goal(one: Target, other: Target) -> bool:
+def _is_same_goal(one: Target, other: Target) -> bool:
     """Whether two targets are the same, regardless of < or <=."""
     return (one.column, one.minimizes, one.value) == (other.column, other.minimizes, other.value)
 
 
-def _base(curve: Curve, published: Published) -> int | None:
+def _find_base(curve: Curve, published: Published) -> int | None:
     """The smallest batch with steps on both curves of one metric; None where there are fewer than two."""
     if (curve.target.column, curve.target.minimizes) != (published.target.column, published.target.minimizes):
         return None
@@ -297,7 +297,7 @@ def _base(curve: Curve, published: Published) -> int | None:
     return min(both) if len(both) > 1 else None
 
 
-def _point(point: CurvePoint | BatchPoint, at: tuple[float, float, float], interpolated: bool) -> FidelityPoint:
+def _compare_point(point: CurvePoint | BatchPoint, at: tuple[float, float, float], interpolated: bool) -> FidelityPoint:
     published, low, high = at
     steps = point.steps
     apart = math.log2(steps.value / published) if steps.met and steps.value > 0 else math.inf
@@ -305,10 +305,10 @@ def _point(point: CurvePoint | BatchPoint, at: tuple[float, float, float], inter
     if not steps.met and not steps.beyond > published * 2 ** WITHIN_LOG2:
         apart, within = math.nan, None
     return FidelityPoint(point.global_batch, published, low, high, interpolated, steps, apart, within,
-                         None if within is None else _covered(steps, low, high), point)
+                         None if within is None else _overlaps(steps, low, high), point)
 
 
-def _covered(steps: Estimate, low: float, high: float) -> bool | None:
+def _overlaps(steps: Estimate, low: float, high: float) -> bool | None:
     """Whether an interval overlaps low to high; see FidelityPoint.covered."""
     if steps.runs < 2 or math.isnan(steps.low) or math.isnan(steps.high):
         return None
@@ -323,16 +323,16 @@ def _count(points: Iterable[FidelityPoint], name: str) -> tuple[int, int]:
     return sum(decided), len(decided)
 
 
-def _marks(curve: Curve, published: Published, points: Sequence[FidelityPoint]) -> tuple[PassMark, ...]:
+def _make_marks(curve: Curve, published: Published, points: Sequence[FidelityPoint]) -> tuple[PassMark, ...]:
     def share(name: str, wanted: float, label: str) -> PassMark:
         passed, decided = _count(points, name)
         found = passed / decided if decided else math.nan
         return PassMark(label, wanted, found, found >= wanted if decided else None)
-    return (share("within", SHARE_WITHIN, "steps"), _critical_batch_mark(curve, published),
+    return (share("within", SHARE_WITHIN, "steps"), _mark_critical_batch(curve, published),
             share("covered", SHARE_COVERED, "intervals"))
 
 
-def _critical_batch_mark(curve: Curve, published: Published) -> PassMark:
+def _mark_critical_batch(curve: Curve, published: Published) -> PassMark:
     """B_crit over the published one. A fit with an open end can show that it is too far off, never that it is close."""
     fit = getattr(curve.regimes, "fit", None)
     if fit is None:

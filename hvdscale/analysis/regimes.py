@@ -72,22 +72,24 @@ def regimes_of(batches: Sequence[int], estimates: Sequence[Estimate], perfect_wi
     steps, examples = logarithms([one.value if one.met else np.inf for one in estimates]), logarithms(batches)
     fit = fit_critical_batch(batches, estimates, confidence)
     drawn = _draw_log_steps(steps, estimates, confidence, float(np.fmin(1.0, fit.spread)) if fit else 1.0)
-    perfect = _within(steps + examples, perfect_within)
-    unbroken = perfect & ~_broken(batches, estimates, perfect, perfect_within)
+    perfect = _is_within(steps + examples, perfect_within)
+    unbroken = perfect & ~_is_past_break(batches, estimates, perfect, perfect_within)
     if not perfect.any():
         none = BatchEstimate(None)
         return Regimes(none, none, fit, tuple(perfect.tolist()), perfect_within, useful_within, confidence)
     until = int(_last(unbroken))
-    useful = max(until, int(_first(_within(steps, useful_within))))
+    useful = max(until, int(_first(_is_within(steps, useful_within))))
     until_drawn = useful_drawn = None
     if drawn is not None:
-        until_drawn = _last(_within(drawn + examples, perfect_within))
-        useful_drawn = np.maximum(until_drawn, _first(_within(drawn, useful_within)))
-    return Regimes(_regime(batches, until, until_drawn, confidence), _regime(batches, useful, useful_drawn, confidence),
-                   fit, tuple(perfect.tolist()), perfect_within, useful_within, confidence)
+        until_drawn = _last(_is_within(drawn + examples, perfect_within))
+        useful_drawn = np.maximum(until_drawn, _first(_is_within(drawn, useful_within)))
+    return Regimes(_estimate_batch(batches, until, until_drawn, confidence),
+                   _estimate_batch(batches, useful, useful_drawn, confidence), fit, tuple(perfect.tolist()),
+                   perfect_within, useful_within, confidence)
 
 
-def _broken(batches: Sequence[int], estimates: Sequence[Estimate], perfect: np.ndarray, tolerance: float) -> np.ndarray:
+def _is_past_break(batches: Sequence[int], estimates: Sequence[Estimate], perfect: np.ndarray, tolerance: float
+                   ) -> np.ndarray:
     """Whether each lies past a batch at which scaling is certainly not perfect, counted from the first perfect one.
 
     Certain: the lower end of B S is above the upper end of the smallest B S plus the tolerance. An interval from the
@@ -100,7 +102,7 @@ def _broken(batches: Sequence[int], estimates: Sequence[Estimate], perfect: np.n
     return np.logical_or.accumulate(certainly_not & (np.arange(len(perfect)) > _first(perfect)))
 
 
-def _regime(batches: Sequence[int], chosen: int, drawn: np.ndarray | None, confidence: float) -> BatchEstimate:
+def _estimate_batch(batches: Sequence[int], chosen: int, drawn: np.ndarray | None, confidence: float) -> BatchEstimate:
     """The batch of this index, with an interval from draws of the index, shape (DRAWS,)."""
     value = int(batches[chosen])
     if drawn is None:
@@ -111,7 +113,7 @@ def _regime(batches: Sequence[int], chosen: int, drawn: np.ndarray | None, confi
                          np.inf if high == len(batches) - 1 else float(max(value, batches[high])))
 
 
-def _within(logs: np.ndarray, tolerance: float) -> np.ndarray:
+def _is_within(logs: np.ndarray, tolerance: float) -> np.ndarray:
     """Whether each value is finite and within tolerance of the smallest along the last axis."""
     return np.isfinite(logs) & (logs <= logs.min(-1, keepdims=True) + np.log1p(tolerance) + 1e-12)
 

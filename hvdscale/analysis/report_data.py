@@ -204,14 +204,14 @@ def _section(workload: Workload, target: Target | None, trials: tuple[Trial, ...
     if target is not None:
         by_batch = [cell for cell in by_batch if cell.global_batch not in left_out]
         batches = batches_of(by_batch, options.perfect_within, options.useful_within, options.confidence)
-    parts = _not_shown(shown.parts, cells, parts_of)
-    noise = _not_shown(shown.noise, cells, lambda cell: noise_of(cell, options.confidence))
+    parts = _take_new(shown.parts, cells, parts_of)
+    noise = _take_new(shown.noise, cells, lambda cell: noise_of(cell, options.confidence))
     return Section(workload, target, trials, series, outside(cells, series), batches, pools, parts, noise,
-                   _searches(shown.searches, trials, target, options), options, tuple(left_out.items()))
+                   _take_new_searches(shown.searches, trials, target, options), options, tuple(left_out.items()))
 
 
-def _searches(shown: set[Hashable], trials: Sequence[Trial], target: Target | None, options: Options
-              ) -> tuple[Search, ...]:
+def _take_new_searches(shown: set[Hashable], trials: Sequence[Trial], target: Target | None, options: Options
+                       ) -> tuple[Search, ...]:
     """The studies to show in a section; those with another objective are shown once in a group."""
     found = []
     for search in searches_of(trials, target, options.confidence):
@@ -222,8 +222,8 @@ def _searches(shown: set[Hashable], trials: Sequence[Trial], target: Target | No
     return tuple(found)
 
 
-def _not_shown(shown: set[Hashable], cells: Iterable[Cell], measured: Callable[[Cell], T | None]
-               ) -> tuple[tuple[Cell, T], ...]:
+def _take_new(shown: set[Hashable], cells: Iterable[Cell], measured: Callable[[Cell], T | None]
+              ) -> tuple[tuple[Cell, T], ...]:
     """(cell, the measurement of its steps) of cells whose runs are not in ``shown`` yet; adds them to it."""
     found = []
     for cell in cells:

@@ -226,7 +226,7 @@ class RuleCosts:
 
 def rules_of(curve: Curve, rules: Sequence[Rule] = RULES, tolerance: float = TOLERANCE) -> RuleCosts | None:
     """The cost of each rule along a curve of tuned batches; None where fewer than two batches were tuned."""
-    effective = _momentum_searched(curve)
+    effective = _is_momentum_searched(curve)
     batches = [_Batch(point, curve, effective) for point in curve.searched if len(point.study)]
     tuned = [batch for batch in batches if batch.tuned]
     if len(tuned) < 2:
@@ -265,16 +265,16 @@ def exponent_of(rates: Sequence[BestRate], until: float = np.inf, confidence: fl
     x = np.log(batches)
     y, variance = np.array([[best.mean(), best.var()] for _, best in known]).T
     weight = 1 / variance
-    _, left, slack = _line(x, y, weight)
+    _, left, slack = _fit_line(x, y, weight)
     between = max(0.0, (left - (len(x) - 2)) / slack)
     weight = 1 / (variance + between)
-    slope, left, _ = _line(x, y, weight)
+    slope, left, _ = _fit_line(x, y, weight)
     spread = (weight * (x - np.average(x, weights=weight)) ** 2).sum()
     half = stdtrit(len(x) - 2, 0.5 + confidence / 2) * np.sqrt(max(1.0, left / (len(x) - 2)) / spread)
     return Exponent(float(slope), float(slope - half), float(slope + half), batches)
 
 
-def _line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, float, float]:
+def _fit_line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, float, float]:
     """(slope, weighted residual squares, what a variance of 1 between batches would add to them) of a weighted line."""
     design = np.stack([np.ones_like(x), x])
     inverse = np.linalg.inv(design * weight @ design.T)
@@ -283,7 +283,7 @@ def _line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, floa
     return found[1], float((weight * (y - found @ design) ** 2).sum()), slack
 
 
-def _momentum_searched(curve: Curve) -> bool:
+def _is_momentum_searched(curve: Curve) -> bool:
     """Whether the momentum differs between the trials of a batch."""
     found = [point.study.metaparameter("momentum") for point in curve.searched]
     return any(len(np.unique(values[~np.isnan(values)])) > 1 for values in found)
@@ -298,7 +298,7 @@ class _Batch:
         self.reached: Outcomes = outcomes(self.study, curve.target)
         lr = self.study.metaparameter("learning_rate")
         self.rate = rates_of(self.study) if effective else np.where(lr > 0, lr, np.nan)
-        self.made_by = _made_by(self.study)
+        self.made_by = _find_rules(self.study)
         known = (self.study.feasible | self.study.infeasible) & ~self.study.repeat & ~np.isnan(self.rate)
         known[list(self.made_by)] = False
         self.searched = np.flatnonzero(known)
@@ -342,24 +342,24 @@ class _Batch:
         rate = start * rule.factor(self.study.global_batch / base.study.global_batch)
         if self is base:
             return RulePoint(self.study.global_batch, rate, Estimate(1.0, 1.0, 1.0, 1), BASE, KEPT, self.point.steps,
-                             self._near(rate), (self.study.key(self.best),), None)
-        loss, how, keys = self._loss(rule, base, rate, tolerance)
+                             self._find_near(rate), (self.study.key(self.best),), None)
+        loss, how, keys = self._find_loss(rule, base, rate, tolerance)
         verdict = LOST if loss.low > 1 + tolerance else KEPT if loss.high <= 1 + tolerance else UNKNOWN
         steps = times(self.point.steps, loss)
-        return RulePoint(self.study.global_batch, rate, loss, how, verdict, steps, self._near(rate), keys,
-                         self._missing(rule, rate, base, start) if verdict == UNKNOWN else None)
+        return RulePoint(self.study.global_batch, rate, loss, how, verdict, steps, self._find_near(rate), keys,
+                         self._name_missing(rule, rate, base, start) if verdict == UNKNOWN else None)
 
-    def _loss(self, rule: Rule, base: _Batch, rate: float, tolerance: float
-              ) -> tuple[Estimate, str, tuple[tuple[str, int], ...]]:
+    def _find_loss(self, rule: Rule, base: _Batch, rate: float, tolerance: float
+                   ) -> tuple[Estimate, str, tuple[tuple[str, int], ...]]:
         """(loss, how it is known or why not, trials)."""
         ratio = self.study.global_batch / base.study.global_batch       # rules may agree below their caps
         runs = [trial for trial, made in self.made_by.items() if made.factor(ratio) == rule.factor(ratio)
                 and abs(np.log(self.rate[trial] / rate)) <= np.log(NEAR) and self.study.feasible[trial]]
         if runs:
             tuned = [row for row in np.flatnonzero(self._same_point()).tolist() if row not in self.made_by]
-            known = self._steps_of(tuned)
+            known = self._estimate_steps(tuned)
             known = self.point.steps if np.isnan(known.low) else known
-            return over(self._steps_of(runs), known), RUNS, tuple(map(self.study.key, [*runs, *tuned]))
+            return over(self._estimate_steps(runs), known), RUNS, tuple(map(self.study.key, [*runs, *tuned]))
         keys = tuple(map(self.study.key, self.searched[:MOST_TRIALS]))
         if self.why or self.landscape is None:
             return Estimate.unknown(), self.why, keys
@@ -378,7 +378,7 @@ class _Batch:
             return replace(loss, high=loss.high if loss.high <= most else np.inf)
         return Estimate(np.inf, min(loss.low, most), np.inf, loss.runs, most)
 
-    def _steps_of(self, trials: Sequence[int]) -> Estimate:
+    def _estimate_steps(self, trials: Sequence[int]) -> Estimate:
         """Steps over the seeds of one setting, one trial each; without an interval for one seed."""
         rows = np.array(trials)[np.unique(self.study.seed[trials], return_index=True)[1]]
         met = np.isfinite(self.reached.steps[rows])
@@ -393,13 +393,13 @@ class _Batch:
             alike &= (values == values[self.best]) | (np.isnan(values) & np.isnan(values[self.best]))
         return alike
 
-    def _near(self, rate: float) -> Near:
+    def _find_near(self, rate: float) -> Near:
         rows = self.searched[np.abs(np.log(self.rate[self.searched] / rate)) <= np.log(NEAR)]
         steps = np.where(self.study.feasible[rows], self.reached.steps[rows], np.inf)
         return Near(len(rows), int(np.isfinite(steps).sum()), float(steps.min(initial=np.inf)),
                     tuple(map(self.study.key, rows)))
 
-    def _missing(self, rule: Rule, rate: float, base: _Batch, start: float) -> Missing:
+    def _name_missing(self, rule: Rule, rate: float, base: _Batch, start: float) -> Missing:
         values = {name: float(column[base.best]) for name, column in base.study.metaparameters.items()
                   if not np.isnan(column[base.best])}
         budgets = [float(batch.study.budget_steps[batch.best]) for batch in (base, self)]
@@ -418,16 +418,16 @@ class _Batch:
         return Missing(rule, self.study.global_batch, float(rate), values, asked)
 
 
-def _made_by(study: Study) -> dict[int, Rule]:
+def _find_rules(study: Study) -> dict[int, Rule]:
     """The rule of each trial that was run under one, by trial."""
     first = {text: trial for trial, text in reversed(list(enumerate(study.plan_texts)))}
     if len(first) > MOST_PLANS:
         return {}
-    rules = {text: _rule_of(study.plan(trial)) for text, trial in first.items()}
+    rules = {text: _read_rule(study.plan(trial)) for text, trial in first.items()}
     return {trial: rule for trial, text in enumerate(study.plan_texts) for rule in [rules[text]] if rule is not None}
 
 
-def _rule_of(plan: Mapping[str, Any]) -> Rule | None:
+def _read_rule(plan: Mapping[str, Any]) -> Rule | None:
     """The rule that a run used; None for a search's trial, and where the plan does not have it."""
     problem = plan.get("problem") or {}
     name, batch, base = (problem.get(key) for key in ("lr_rule", "global_batch", "base_batch"))

@@ -189,10 +189,10 @@ class Search:
         """The position of the best point in each dimension of the space."""
         point = self.best.point if self.best else {}
         found = [bound_of(one, point[one.name]) for one in self.space if one.name in point]
-        return tuple(replace(bound, matters=self._better_towards(bound)) if bound.parameter.values else bound
+        return tuple(replace(bound, matters=self._is_better_towards(bound)) if bound.parameter.values else bound
                      for bound in found)
 
-    def _better_towards(self, bound: Bound) -> bool:
+    def _is_better_towards(self, bound: Bound) -> bool:
         """Whether feasible trials did better towards this end, by a rank correlation beyond ORDERED."""
         name, values = bound.parameter.name, bound.parameter.values
         found = [(draw.point[name], self._cost(draw)) for draw in self.feasible if draw.point.get(name) in values]
@@ -223,7 +223,7 @@ class Search:
     @property
     def repeat_values(self) -> tuple[float, ...]:
         """Each repeat's steps to the target, inf: not met, or the objective's best value; NaN: it diverged."""
-        draws = [_draw(0, trial, self.target, self.maximizes) for trial in self.repeats]
+        draws = [_read_draw(0, trial, self.target, self.maximizes) for trial in self.repeats]
         return tuple(math.nan if draw.kind == DIVERGED else draw.value for draw in draws)
 
     @cached_property
@@ -358,25 +358,26 @@ def _search(trials: Sequence[Trial], target: Target | None, confidence: float) -
     wanted, max_draws = (max(trial.sweep[name] for trial in trials) for name in ("trials", "max_draws"))
     search = Search(sweep["study"], trials[0].workload, trials[0].global_batch,
                     tuple(map(Parameter.of, sweep["space"])), sweep["objective"], target, maximizes, wanted, max_draws,
-                    sweep["prune_keep"], _draws(trials, target, maximizes), (), confidence)
-    return replace(search, repeats=_repeats(trials, search.best))
+                    sweep["prune_keep"], _find_draws(trials, target, maximizes), (), confidence)
+    return replace(search, repeats=_find_repeats(trials, search.best))
 
 
-def _draws(trials: Sequence[Trial], target: Target | None, maximizes: bool) -> tuple[Draw, ...]:
+def _find_draws(trials: Sequence[Trial], target: Target | None, maximizes: bool) -> tuple[Draw, ...]:
     """The draws that ended, in order, and earlier ones that have no trial in the log."""
     found: dict[int, Trial] = {}
     for trial in trials:
         if not trial.sweep["repeat"] and trial.status != Status.RUNNING:
             kept = found.setdefault(trial.sweep["draw"], trial)
-            if _kind(kept) == FAILED:                   # another attempt, in logs not collected, may have succeeded
+            if _classify(kept) == FAILED:                   # another attempt, in logs not collected, may have succeeded
                 found[trial.sweep["draw"]] = trial
-    return tuple(_draw(number, found.get(number), target, maximizes) for number in range(max(found, default=-1) + 1))
+    return tuple(_read_draw(number, found.get(number), target, maximizes)
+                 for number in range(max(found, default=-1) + 1))
 
 
-def _draw(number: int, trial: Trial | None, target: Target | None, maximizes: bool) -> Draw:
+def _read_draw(number: int, trial: Trial | None, target: Target | None, maximizes: bool) -> Draw:
     if trial is None:
         return Draw(number, FAILED, math.nan, 0.0, 0.0, None)
-    kind = _kind(trial)
+    kind = _classify(trial)
     if target is not None:
         run = run_of(trial, target)
         return Draw(number, MET if kind == BUDGET and run.met else kind, run.steps, run.steps,
@@ -390,14 +391,14 @@ def _draw(number: int, trial: Trial | None, target: Target | None, maximizes: bo
     return Draw(number, kind, float(values[at]), float(trial.step[at]), before, trial)
 
 
-def _kind(trial: Trial) -> str:
+def _classify(trial: Trial) -> str:
     """How a trial ended, regardless of a target."""
     if trial.status == Status.INCOMPLETE:
         return PRUNED if trial.pruned else FAILED
     return DIVERGED if trial.status == Status.INFEASIBLE else BUDGET
 
 
-def _repeats(trials: Sequence[Trial], best: Draw | None) -> tuple[Trial, ...]:
+def _find_repeats(trials: Sequence[Trial], best: Draw | None) -> tuple[Trial, ...]:
     """The trials of the best draw's setting under other seeds, by seed, without failed ones."""
     found = {trial.seed: trial for trial in trials if best and best.trial and trial.sweep["repeat"]
              and trial.setting == best.trial.setting and trial.status in (Status.COMPLETE, Status.INFEASIBLE)}

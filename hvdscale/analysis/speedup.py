@@ -89,18 +89,18 @@ def compare(cell: Cell, baseline: Cell, confidence: float = CONFIDENCE) -> Point
     """A cell relative to its series' baseline."""
     worker_ratio = cell.workers[0] / baseline.workers[0]
     steps = step_speedup(cell, baseline, confidence)
-    time = _ratio(baseline, cell, "seconds", confidence)
-    speed = _speed_ratio(cell, baseline, confidence)
+    time = _divide(baseline, cell, "seconds", confidence)
+    speed = _divide_speeds(cell, baseline, confidence)
     return Point(cell, worker_ratio, steps, steps.scaled(baseline.global_batch / cell.global_batch),
                  speed.scaled(1 / worker_ratio), time.scaled(1 / worker_ratio), time)
 
 
 def step_speedup(cell: Cell, baseline: Cell, confidence: float = CONFIDENCE) -> Estimate:
     """S0 / S."""
-    return _ratio(baseline, cell, "steps", confidence)
+    return _divide(baseline, cell, "steps", confidence)
 
 
-def _ratio(above: Cell, below: Cell, name: str, confidence: float) -> Estimate:
+def _divide(above: Cell, below: Cell, name: str, confidence: float) -> Estimate:
     """The ratio of two cells' estimates of steps or seconds to target."""
     over, under = getattr(above, name), getattr(below, name)
     runs = min(over.runs, under.runs)
@@ -122,13 +122,13 @@ def _ratio(above: Cell, below: Cell, name: str, confidence: float) -> Estimate:
         return Estimate(value, float(low), float(high), runs)
     a_before, b_before = (getattr(cell.samples, f"{name}_before") for cell in (above, below))
     a_before, b_before, a, b = a_before[~np.isnan(a)], b_before[~np.isnan(b)], known(a), known(b)
-    low, high = _grid_hull(a, a_before, b, b_before, above.pools.of(name), confidence)
+    low, high = _hull_over_grid(a, a_before, b, b_before, above.pools.of(name), confidence)
     shift = 1 if all_known else value / mean_ratio(a, b)        # seconds of some seeds, steps of all
     return Estimate(value, low * shift, high * shift, runs)
 
 
-def _grid_hull(a: np.ndarray, a_before: np.ndarray, b: np.ndarray, b_before: np.ndarray, pool: Spread, confidence: float
-               ) -> tuple[float, float]:
+def _hull_over_grid(a: np.ndarray, a_before: np.ndarray, b: np.ndarray, b_before: np.ndarray, pool: Spread,
+                    confidence: float) -> tuple[float, float]:
     """The interval of a / b, widened for the evaluation grid: each may be as low as at the evaluation before."""
     corners = [ratio_interval(over, under, pool, confidence) if min(len(over), len(under)) > 1 else
                (mean_ratio(over, under),) * 2
@@ -137,7 +137,7 @@ def _grid_hull(a: np.ndarray, a_before: np.ndarray, b: np.ndarray, b_before: np.
     return (low if a_before.min() > 0 else 0.0), (high if b_before.min() > 0 else np.inf)
 
 
-def _speed_ratio(cell: Cell, baseline: Cell, confidence: float) -> Estimate:
+def _divide_speeds(cell: Cell, baseline: Cell, confidence: float) -> Estimate:
     over, under = cell.examples_per_second, baseline.examples_per_second
     runs = min(over.runs, under.runs)
     if cell is baseline:

@@ -63,9 +63,9 @@ class Law:
         one_pass = parameters.fixed + parameters.example * examples
         allreduce = (self.hops(inside) * parameters.hop + self.volumes(inside) * parameters.volume
                      + self.hops(nodes) * parameters.node_hop + self.volumes(nodes) * parameters.node_volume)
-        return (np.asarray(passes) - 1) * one_pass + self._both(one_pass, allreduce, parameters.overlap)
+        return (np.asarray(passes) - 1) * one_pass + self._overlap_seconds(one_pass, allreduce, parameters.overlap)
 
-    def _both(self, one_pass: np.ndarray, allreduce: np.ndarray, overlap: np.ndarray) -> np.ndarray:
+    def _overlap_seconds(self, one_pass: np.ndarray, allreduce: np.ndarray, overlap: np.ndarray) -> np.ndarray:
         """Seconds of a pass and the allreduce that overlaps with it."""
         if self.overlap == NONE:
             return one_pass + allreduce

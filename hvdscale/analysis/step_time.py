@@ -143,7 +143,7 @@ def timings_of(trials: Iterable[Trial]) -> Timings:
     """
     timed = [trial for trial in trials if (trial.status == Status.COMPLETE or trial.pruned)
              and 0 < trial.examples_per_second < np.inf]
-    by_machine = group_by(timed, _machine)
+    by_machine = group_by(timed, _read_machine)
     if not by_machine:
         return Timings((), None, (), ())
     machine = max(by_machine, key=lambda one: (len({t.workers for t in by_machine[one]}), len(by_machine[one])))
@@ -155,7 +155,7 @@ def timings_of(trials: Iterable[Trial]) -> Timings:
     return Timings(free, machine, tuple(other for other in by_machine if other != machine), crowded)
 
 
-def _machine(trial: Trial) -> Machine:
+def _read_machine(trial: Trial) -> Machine:
     execution, problem = trial.execution, trial.plan.get("problem") or {}
     return Machine(str(execution.get("device") or "").split(":")[0], int(execution.get("threads") or 0),
                    str(problem.get("precision") or ""),
@@ -265,7 +265,7 @@ def fit_steps(timings: Sequence[Timing], between: tuple[float, float] | None = N
     spread   of the logarithms of single runs' times; by default pooled over the timings
     """
     spread = pooled([one.seconds for one in timings]) if spread is None else spread
-    observed = _observed(timings, between, spread)
+    observed = _observe(timings, between, spread)
     problems = [Problem(law, observed) for law in (LAWS if observed.timed or between else (RING,))]
     problems.sort(key=lambda one: one.misfit)
     best = problems[0]
@@ -281,7 +281,7 @@ def fit_steps(timings: Sequence[Timing], between: tuple[float, float] | None = N
     return StepModel(tuple(fits), within, between_known, given, len(timings), draws, FAR if given or sure else NEAR)
 
 
-def _observed(timings: Sequence[Timing], between: tuple[float, float] | None, spread: Spread) -> Observed:
+def _observe(timings: Sequence[Timing], between: tuple[float, float] | None, spread: Spread) -> Observed:
     deviation = spread.deviation if spread.freedom else ASSUMED_DEVIATION
     workers, per_node, examples, passes = (np.array([getattr(one, name) for one in timings], float)
                                            for name in ("workers", "per_node", "examples", "passes"))

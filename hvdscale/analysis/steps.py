@@ -126,14 +126,15 @@ def estimate(values: np.ndarray, before: np.ndarray, reached: Sequence[float] | 
     """
     met = np.isfinite(values)
     if met.all():
-        return _all_met(values, before, pool, pool_before, confidence)
+        return _estimate_met(values, before, pool, pool_before, confidence)
     beyond = float(np.min(reached)) if len(reached) else np.nan
     if not met.any():
         return Estimate(np.inf, beyond, np.inf, len(values), beyond)
     return Estimate(geometric_median(values), float(np.min(before[met])), np.inf, len(values), beyond)
 
 
-def _all_met(values: np.ndarray, before: np.ndarray, pool: Spread, pool_before: Spread, confidence: float) -> Estimate:
+def _estimate_met(values: np.ndarray, before: np.ndarray, pool: Spread, pool_before: Spread, confidence: float
+                  ) -> Estimate:
     mean, mean_before = float(geometric_mean(values)), float(geometric_mean(before))
     if len(values) == 1:
         # only the evaluation grid limits the value
@@ -180,14 +181,14 @@ class Cell:
                              for name in ("steps", "steps_before", "last_step")),
                            pruned=[run.trial.pruned for run in self.draws], n=self.best_of_n,
                            confidence=self.confidence)
-        return self._to_target("steps", [run.last_step for run in self.runs if not run.met])
+        return self._estimate_to_target("steps", [run.last_step for run in self.runs if not run.met])
 
     @cached_property
     def seconds(self) -> Estimate:
         """T: seconds to target; for a search, its steps at the speed of the best setting."""
         if self.searched:
-            return self._at_speed()
-        found = self._to_target("seconds", [run.last_seconds for run in self.runs if not run.met])
+            return self._seconds_at_speed()
+        found = self._estimate_to_target("seconds", [run.last_seconds for run in self.runs if not run.met])
         all_met = self.met == len(self.samples.seeds)
         if not self.steps.met or all_met and self.all_timed or found.value == 0:
             return found
@@ -211,7 +212,7 @@ class Cell:
         low, high = mean_interval(values, self.pools.of("examples_per_second"), self.confidence)
         return Estimate(float(geometric_mean(values)), float(low), float(high), len(values))
 
-    def _at_speed(self) -> Estimate:
+    def _seconds_at_speed(self) -> Estimate:
         """S B / x with the intervals of both; with that of S alone where the spread of x is unknown."""
         speed, steps = self.examples_per_second, self.steps.scaled(self.global_batch)
         if not speed.runs:
@@ -219,7 +220,7 @@ class Cell:
         ends = quotient(steps, speed) if speed.low == speed.low else (steps.low / speed.value, steps.high / speed.value)
         return Estimate(steps.value / speed.value, *ends, steps.runs, steps.beyond / speed.value)
 
-    def _to_target(self, name: str, reached: Sequence[float]) -> Estimate:
+    def _estimate_to_target(self, name: str, reached: Sequence[float]) -> Estimate:
         values, before = getattr(self.samples, name), getattr(self.samples, f"{name}_before")
         timed = ~np.isnan(values)
         if not timed.any():
@@ -254,7 +255,7 @@ def cell_of(runs: Sequence[Run], confidence: float = CONFIDENCE, pools: Pools = 
     return Cell(ended[0].trial.global_batch, tuple(sorted({run.trial.workers for run in ended})), best,
                 tuple(run.trial for run in settings[setting] if run.trial.status == Status.INFEASIBLE),
                 len(settings), tuple(run.trial for run in ended), setting, samples_of(best), confidence, pools,
-                _draws(runs, best))
+                _find_draws(runs, best))
 
 
 def cells_by_workers(runs: Iterable[Run], confidence: float = CONFIDENCE) -> dict[tuple[int, int], Cell]:
@@ -264,7 +265,7 @@ def cells_by_workers(runs: Iterable[Run], confidence: float = CONFIDENCE) -> dic
             if any(run.conclusive for run in found)}
 
 
-def _draws(runs: Sequence[Run], best: Sequence[Run]) -> tuple[Run, ...]:
+def _find_draws(runs: Sequence[Run], best: Sequence[Run]) -> tuple[Run, ...]:
     """The feasible trials of the search that drew the best setting, one per draw, in order."""
     drawn = [run.trial.study for run in best if run.trial.sweep and not run.trial.sweep["repeat"]]
     found = {run.trial.sweep["draw"]: run for run in runs if drawn and run.trial.study == drawn[0]

@@ -118,15 +118,15 @@ class StepsCurve:
                          log_variance(factor))
         same = [point for point in self.points if point.global_batch == batch]
         if same:
-            return Steps(same[0].steps.value, self._of(same[0]), MEASURED, point=same[0])
+            return Steps(same[0].steps.value, self._draw_point(same[0]), MEASURED, point=same[0])
         below = [point for point in self.met if point.global_batch < batch]
         above = [point for point in self.met if point.global_batch > batch]
         if below and above:
-            return self._between(below[-1], above[0], batch)
+            return self._interpolate(below[-1], above[0], batch)
         beside = below[-1] if below else above[0] if above else None
-        if beside is None or self._lost_beyond(beside, bool(below)):
+        if beside is None or self._is_lost_beyond(beside, bool(below)):
             return Steps(np.inf, np.full(self.draws, np.inf), EXTRAPOLATED)
-        return self._beyond(beside, batch)
+        return self._extrapolate(beside, batch)
 
     @property
     def critical_batch(self) -> float | None:
@@ -143,12 +143,12 @@ class StepsCurve:
             low, high = np.quantile(self.critical, (tail, 1 - tail), method="hazen")
         return float(low), np.inf if np.isnan(high) else float(high)
 
-    def _lost_beyond(self, beside: StepsPoint, above: bool) -> bool:
+    def _is_lost_beyond(self, beside: StepsPoint, above: bool) -> bool:
         """Whether a batch above (or below) this one did not meet the target."""
         lost = [point.global_batch for point in self.points if point not in self.met]
         return any((batch > beside.global_batch) == above for batch in lost)
 
-    def _between(self, left: StepsPoint, right: StepsPoint, batch: int) -> Steps:
+    def _interpolate(self, left: StepsPoint, right: StepsPoint, batch: int) -> Steps:
         ends = left.global_batch, right.global_batch
         straight = np.log(batch / ends[0]) / np.log(ends[1] / ends[0])
         inverse = (1 / ends[0] - 1 / batch) / (1 / ends[0] - 1 / ends[1])
@@ -156,28 +156,28 @@ class StepsCurve:
         def steps(first: Any, last: Any, share: Any) -> Any:
             return (first ** (1 - straight) * last ** straight) ** share * (
                 first + (last - first) * inverse) ** (1 - share)
-        draws = self._of(left), self._of(right)
+        draws = self._draw_point(left), self._draw_point(right)
         known = np.isfinite(draws).all(0)
         share = np.random.default_rng([self.seed, 7]).uniform(size=self.draws)
         drawn = np.full(self.draws, np.inf)
         drawn[known] = steps(draws[0][known], draws[1][known], share[known])
         return Steps(steps(left.steps.value, right.steps.value, 0.5), drawn, INTERPOLATED)
 
-    def _beyond(self, beside: StepsPoint, batch: int) -> Steps:
+    def _extrapolate(self, beside: StepsPoint, batch: int) -> Steps:
         above = batch > beside.global_batch
         shape = 1.0 if self.shape is None else self.shape
         if self.critical is None:
-            factor = (beside.global_batch / batch) ** self._slope(above)
+            factor = (beside.global_batch / batch) ** self._draw_slope(above)
         else:
             factor = np.divide(*(steps_at(one, 1.0, self.critical, shape) for one in (batch, beside.global_batch)))
-        value, drawn = beside.steps.value * float(np.median(factor)), self._of(beside) * factor
+        value, drawn = beside.steps.value * float(np.median(factor)), self._draw_point(beside) * factor
         if self.critical is not None and self.examples is not None:
             curve = steps_at(batch, self.examples, self.critical, shape)
             value, drawn = float(np.median(curve)), np.where(np.isinf(drawn), np.inf, curve)
         return Steps(value, drawn, PREDICTED if self.predicted else EXTRAPOLATED, log_variance(factor),
                      open=above and self.open_above)
 
-    def _slope(self, above: bool) -> np.ndarray:
+    def _draw_slope(self, above: bool) -> np.ndarray:
         """Draws of the power of the batch with which steps fall beyond the batches. As returns diminish, it lies
         between that of the last two batches and 0 above them, and between that of the first two and 1 below."""
         share = np.random.default_rng([self.seed, 3]).uniform(size=self.draws)
@@ -185,11 +185,12 @@ class StepsCurve:
             return share
         left, right = self.met[-2:] if above else self.met[:2]
         with np.errstate(invalid="ignore", divide="ignore"):        # where one was not met
-            slope = np.log(self._of(left) / self._of(right)) / np.log(right.global_batch / left.global_batch)
+            ratio = self._draw_point(left) / self._draw_point(right)
+            slope = np.log(ratio) / np.log(right.global_batch / left.global_batch)
         slope = np.clip(np.where(np.isfinite(slope), slope, 1 if above else 0), 0, 1)
         return share * slope if above else 1 - share * (1 - slope)
 
-    def _of(self, point: StepsPoint) -> np.ndarray:
+    def _draw_point(self, point: StepsPoint) -> np.ndarray:
         """Draws of a point's steps: log-normal on each side of the value, as wide as its interval."""
         estimate = point.steps
         if not estimate.met or estimate.value == 0:
@@ -231,7 +232,7 @@ def points_of_both(section: Section, curve: Curve) -> tuple[tuple[StepsPoint, ..
     the section's own for the others; the fit is through all."""
     searched = {point.global_batch for point in curve.points}
     own = {point.global_batch: point for point in points_of(section)[0]}
-    points = [_with_seeds(point, own.get(point.global_batch)) for point in points_of_curve(curve)[0]
+    points = [_add_seeds(point, own.get(point.global_batch)) for point in points_of_curve(curve)[0]
               if point.global_batch in searched]
     points += [point for batch, point in own.items() if batch not in searched]
     points.sort(key=lambda point: point.global_batch)
@@ -240,7 +241,7 @@ def points_of_both(section: Section, curve: Curve) -> tuple[tuple[StepsPoint, ..
     return tuple(points), _draws_of(fit)
 
 
-def _with_seeds(point: StepsPoint, own: StepsPoint | None) -> StepsPoint:
+def _add_seeds(point: StepsPoint, own: StepsPoint | None) -> StepsPoint:
     """A search's point with the seeds of its best trial's setting, where the section's own point is of that setting."""
     if own is None or not set(point.trials) & set(own.trials):
         return point

@@ -201,14 +201,14 @@ class _TrialRows:
         self.status = np.asarray(table["status"], np.int8)
         self.metaparameters = [name.removeprefix(METAPARAMETER) for name in table.columns
                                if name.startswith(METAPARAMETER)]
-        at, reasons = _different(table["stop_reason"])
+        at, reasons = _find_distinct(table["stop_reason"])
         pruned = np.array([is_pruning(*one) for one in reasons], bool)[at]
         self.pruned = (self.status == Status.INCOMPLETE) & pruned
-        at, rows = _different(*(table[name] for name in ("dataset", "model", "optimizer", "plan")))
+        at, rows = _find_distinct(*(table[name] for name in ("dataset", "model", "optimizer", "plan")))
         first = self.id[np.unique(at, return_index=True)[1]]
         plans = [(row, plan_at(log.path, number, row[-1])) for number, row in zip(first.tolist(), rows)]
         self.repeat = np.array([bool((plan.get("sweep") or {}).get("repeat")) for _, plan in plans], bool)[at]
-        self.untimed = np.isin(self.id, _of_several_worker_counts(log.restarts))
+        self.untimed = np.isin(self.id, _find_changed_workers(log.restarts))
         workloads = [workload_of(dataset, model, optimizer, plan) for (dataset, model, optimizer, _), plan in plans]
         self._group(workloads, at, np.asarray(table["global_batch"]))
 
@@ -231,7 +231,7 @@ class _TrialRows:
         return np.asarray(self.table[METAPARAMETER + name], float)
 
 
-def _of_several_worker_counts(restarts: Table) -> np.ndarray:
+def _find_changed_workers(restarts: Table) -> np.ndarray:
     """The ids of trials that changed their worker count partway, so that their times apply to no single count."""
     if not restarts.rows:
         return np.empty(0, np.int64)
@@ -241,7 +241,7 @@ def _of_several_worker_counts(restarts: Table) -> np.ndarray:
     return trial[order][1:][same & (workers[order][1:] != workers[order][:-1])]
 
 
-def _different(*columns: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ...]]]:
+def _find_distinct(*columns: np.ndarray) -> tuple[np.ndarray, list[tuple[str, ...]]]:
     """(index, distinct rows): the distinct rows of text columns, and for each row its index among them."""
     known: dict[tuple[str, ...], int] = {}
     at = [known.setdefault(row, len(known)) for row in zip(*(column.tolist() for column in columns))]
@@ -301,7 +301,7 @@ class _Part:
 
 def _sources(table: Table, rows: _TrialRows) -> list[_Source]:
     """For each study of a log, where its evaluations are."""
-    ids, first, count = _stretches(table)
+    ids, first, count = _find_stretches(table)
     by_id = np.argsort(rows.id)
     at = np.searchsorted(rows.id[by_id], ids).clip(max=max(len(by_id) - 1, 0))
     known = rows.id[by_id][at] == ids if len(by_id) else np.zeros(len(ids), bool)
@@ -316,7 +316,7 @@ def _sources(table: Table, rows: _TrialRows) -> list[_Source]:
             for own, begin, end in zip(rows.of_studies, ends[:-1], ends[1:])]
 
 
-def _stretches(table: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _find_stretches(table: Table) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(trial ids, first rows, row counts) of the stretches of consecutive rows of one trial in /evaluations."""
     ids, starts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for begin in range(0, table.rows, BLOCK_ROWS):

@@ -57,7 +57,7 @@ def explore(studies: Sequence[Study], target: Target,
     stops = stops_of([one.value[one.step > 0] for one in envelopes], target, strictest)
     if not any(len(one.value) for one in envelopes):
         return None
-    found = [[_reached(one, stop) for one in envelopes] for stop in stops]
+    found = [[_find_fewest(one, stop) for one in envelopes] for stop in stops]
     steps: list[Mapping[int, Estimate]] = [{} if steps_at is None else steps_at(stop) for stop in stops]
     return Explored(
         target, stops, studies,
@@ -104,7 +104,7 @@ def _decimal(value: float) -> float:
     return float(f"{value:.{DIGITS + 2}g}")
 
 
-def _reached(found: Envelope, stop: Target) -> tuple[Estimate, int]:
+def _find_fewest(found: Envelope, stop: Target) -> tuple[Estimate, int]:
     """(the fewest steps, the trial that took them) at one stop; (inf, -1): not met."""
     met = np.flatnonzero(stop.met_by(found.value))
     if not len(met):

@@ -142,7 +142,7 @@ def read_trials(log: Log) -> list[Trial]:
     evaluations = _Slices(log.evaluations, ids, by_step=True)
     values = {name: evaluations.column(name) for name in log.evaluations.columns if "/" in name}
     step, seconds = evaluations.column("step"), evaluations.column("train_seconds")
-    timed = _timed_steps(log, [at.stop > at.start and step[at.stop - 1] > 0 for at in evaluations.rows])
+    timed = _count_timed_steps(log, [at.stop > at.start and step[at.stop - 1] > 0 for at in evaluations.rows])
     parts, noise = read_parts(log), read_noise(log)
     starts = _Slices(log.restarts, ids)
     workers = starts.column("workers").tolist()
@@ -219,7 +219,7 @@ def _json(value: Any) -> str:
     return _ENCODER.encode(value) if value else ""
 
 
-def _timed_steps(log: Log, evaluated: Sequence[bool]) -> list[tuple[int, float]]:
+def _count_timed_steps(log: Log, evaluated: Sequence[bool]) -> list[tuple[int, float]]:
     """(steps, seconds) in /steps of each trial that was not evaluated after step 0; (0, 0.0) for the others."""
     if all(evaluated) or not log.steps.rows:
         return [(0, 0.0)] * len(evaluated)

@@ -3,7 +3,7 @@
     T = S(B) t(W, B)        seconds to target: steps to target (steps_curve) times seconds per step (step_time)
     C = nodes T price       whole nodes are paid for: nodes = ceil(W / workers per node)
 
-At each worker count the batch is the one with the least T among those that fit (_best_of). The knee is the worker count
+At each worker count the batch is the one with the least T among those that fit (_choose). The knee is the worker count
 with the least cost x time, where efficiency over time is largest (Eager, Zahorjan and Lazowska 1989). Past it, saving
 one percent of the time costs more than one percent.
 """
@@ -236,18 +236,18 @@ def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: Wor
     """
     drafts, left_out = [], []
     for workers in sorted(set(request.workers)):
-        batches, why = _batches(workers, curve, times, request, workload.train_examples if workload else 0)
+        batches, why = _list_batches(workers, curve, times, request, workload.train_examples if workload else 0)
         found = [_Draft(workers, *batch, curve, times, request) for batch in batches]
         found = [draft for draft in found if np.isfinite(draft.value)]
         if found:
-            drafts.append(_best_of(found))
+            drafts.append(_choose(found))
         else:
             left_out.append((workers, why or "no batch that it can run is known to meet the target"))
     options = tuple(draft.option(drafts[0], curve.relative) for draft in drafts)
     return WorkerPlan(workload, target, request, curve, times, options, tuple(left_out), noise)
 
 
-def _best_of(drafts: Sequence[_Draft]) -> _Draft:
+def _choose(drafts: Sequence[_Draft]) -> _Draft:
     """The draft with the least time. A batch beyond those that met, with extrapolated steps, is chosen only if it is
     faster in a share LIKELY of the draws; one with open steps only if there is no other, or if it is only a bound."""
     inside, beyond, open_above = (
@@ -275,12 +275,12 @@ def plans_of(group: Group, request: Request, *, links: Links | None = None, give
     if not timings.found:
         return tuple(NoPlan(group.workload, target, NO_TIMES) for target in [one.target for one in about] or [None])
     times = StepTimes.of(timings, links)
-    noise = NoiseScale(noise_scale, np.nan, np.nan, np.nan, np.nan, 0, 0, 0) if noise_scale else _noise_of(group)
+    noise = NoiseScale(noise_scale, np.nan, np.nan, np.nan, np.nan, 0, 0, 0) if noise_scale else _find_noise(group)
     basis = _Basis(group.workload, times, request, noise)
     if not about:
         cells = [cell for section in group.sections for cell in section.cells]
         return basis.plan(None, (given,) if given else (), None, cells),
-    return tuple(basis.plan(section.target, *steps(section), section.cells, _best(section)) for section in about)
+    return tuple(basis.plan(section.target, *steps(section), section.cells, _find_best(section)) for section in about)
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,14 +307,14 @@ class _Basis:
         return plan_of(curve, self.times.of_cells(cells), self.request, self.workload, target, noise)
 
 
-def _noise_of(group: Group) -> NoiseScale | None:
+def _find_noise(group: Group) -> NoiseScale | None:
     """The noise scale at the largest batch with a finite one; None without."""
     found = [(cell.global_batch, noise.whole.steps, noise.whole) for section in group.sections
              for cell, noise in section.noise if 0 < noise.whole.noise_scale < np.inf]
     return max(found, key=lambda one: one[:2])[2] if found else None
 
 
-def _best(section: Section) -> float:
+def _find_best(section: Section) -> float:
     """The best value of the target's metric at any evaluation of a section; NaN: none."""
     target = section.target
     if target is None:
@@ -325,8 +325,8 @@ def _best(section: Section) -> float:
     return float(values.min() if target.minimizes else values.max()) if len(values) else np.nan
 
 
-def _batches(workers: int, curve: StepsCurve, times: StepTimes, request: Request, train_examples: int
-             ) -> tuple[list[tuple[int, int]], str]:
+def _list_batches(workers: int, curve: StepsCurve, times: StepTimes, request: Request, train_examples: int
+                  ) -> tuple[list[tuple[int, int]], str]:
     """(the (global batch, passes) that a worker count can run, why there are none)."""
     most_local = request.local_batch or request.max_local_batch or times.timings.most_local
     run = {(one.global_batch, one.passes) for one in times.timings.found if one.workers == workers}
@@ -377,7 +377,7 @@ class _Draft:
     def option(self, first: _Draft, relative: bool) -> Option:
         """The option; ``first`` is the draft of the smallest worker count."""
         unit, unit_price = (first.value, first.price) if relative else (1.0, 1.0)
-        draws = _quotient(self.draws, first.draws) if relative else self.draws
+        draws = _divide_draws(self.draws, first.draws) if relative else self.draws
         paid = self.price / unit_price
         laws = max(first.step_time.laws, self.step_time.laws)
         seconds = self._seconds(self.value / unit, draws, laws if relative else self.step_time.laws)
@@ -419,7 +419,7 @@ def hull(draws: np.ndarray, confidence: float, laws: int) -> tuple[float, float]
     return min(lows), max(highs)
 
 
-def _quotient(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+def _divide_draws(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     """The quotient of draws; 1 where both are the same array."""
     if above is below:
         return np.ones(len(above))
@@ -429,4 +429,5 @@ def _quotient(above: np.ndarray, below: np.ndarray) -> np.ndarray:
 
 
 def _ratio(above: Steps | StepTime, below: Steps | StepTime, factor: float, confidence: float, laws: int = 1) -> Value:
-    return _value(factor * above.value / below.value, factor * _quotient(above.draws, below.draws), confidence, laws)
+    draws = factor * _divide_draws(above.draws, below.draws)
+    return _value(factor * above.value / below.value, draws, confidence, laws)
