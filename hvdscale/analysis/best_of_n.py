@@ -137,10 +137,10 @@ def _sort_trials(steps: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def middle_ranks(count: int, n: int) -> tuple[int, int]:
-    """The ranks, among ``count`` values, of the median over all subsets of n of the smallest in each: two ranks, equal
-    unless the median lies midway between two values.
+    """Two ranks among ``count`` values: those around the median, over all subsets of n, of each subset's smallest.
 
-    Of the C(count, n) subsets, C(count, n) - C(count - j, n) contain one of the j smallest.
+    They are equal unless the median lies midway between two values. Of the C(count, n) subsets,
+    C(count, n) - C(count - j, n) contain one of the j smallest values.
     """
     subsets = math.comb(count, n)
     first = next(j for j in range(count) if 2 * (subsets - math.comb(count - j - 1, n)) >= subsets)

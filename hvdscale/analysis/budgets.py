@@ -163,8 +163,10 @@ def outcomes_under(study: Study, column: str, minimizes: bool, budget: Budget | 
 
 
 def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
-    """Whether each trial ended before it spent the budget (None: its own, in steps): its search stopped it, or one more
-    evaluation at the spacing of the last two was within the budget. False where it has no budget."""
+    """Whether each trial ended before it spent the budget (None: its own, in steps); False where it has no budget.
+
+    It did if its search stopped it, or if one more evaluation at the spacing of the last two fits in the budget.
+    """
     evaluations = study.evaluations
     limit = study.budget_steps if budget is None else np.full(len(study), budget.limit(study.workload))
     short = study.pruned.copy()
@@ -271,8 +273,10 @@ def curve_of_n(values: np.ndarray, minimizes: bool) -> tuple[BestOf, ...]:
 
 
 def best_value_of(values: np.ndarray, minimizes: bool, confidence: float = CONFIDENCE) -> Estimate:
-    """The best value with the interval of the median best of as many trials, see best_of_n.py: on a log scale if all
-    values are above 0, else on a linear one."""
+    """The best value with the interval of the median best of that many trials, see best_of_n.py.
+
+    The interval is computed on a log scale if all values are above 0, else on a linear one.
+    """
     value = float(values.min() if minimizes else values.max())
     if len(values) < 2:
         return Estimate(value, np.nan, np.nan, len(values))

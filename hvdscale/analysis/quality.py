@@ -3,8 +3,9 @@
     found = quality_of(studies, "val/error", True, Budget(50000, "steps"))
     found.p_value, found.worse_from, found.worse_by.value
 
-It compares the best value of the metric within a budget, as the best of the same number of trials at every batch (the
-median over all subsets of that size where a batch has more). Shallue et al. 2019 (sections 4.6 and 4.7) do so by eye.
+It compares the best value of the metric within a budget, taken over the same number of trials at every batch. Where a
+batch has more trials, that is the median over all subsets of that size. Shallue et al. 2019 (sections 4.6 and 4.7) do
+so by eye.
 
 Null hypothesis: the best of n trials does not depend on the batch, so every order of the batches is equally likely.
 This holds for any distribution of the trials, and includes all noise: the finite search, the seeds, the evaluations.

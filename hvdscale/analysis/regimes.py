@@ -5,11 +5,11 @@ So all worker counts of a batch share one row, and a seed counts once.
 
 The regimes are stated as batches that were run. Perfect scaling extends to the largest batch whose B S is within a
 tolerance of the smallest B S, but not past a batch that is certainly outside it. A batch whose interval leaves that
-open does not end it. The maximum useful batch is the smallest whose S is within a tolerance of the fewest steps, and no
-smaller than the end of perfect scaling: where the largest batches are closer together than the tolerance, S still
-falls there. Both compare with the smallest of several noisy values, which is low by chance. On average the end of
-perfect scaling comes out 0.2 to 0.6 of a doubling low, the maximum useful batch 0.2 to 0.8 high (ten batches;
-tools/coverage). B_crit has no such bias.
+open does not end it. The maximum useful batch is the smallest whose S is within a tolerance of the fewest steps. It is
+no smaller than the end of perfect scaling, as S still falls where the largest batches are close together. Both compare
+with the smallest of several noisy values, which is low by chance. On average the end of perfect scaling comes out 0.2
+to 0.6 of a doubling low, the maximum useful batch 0.2 to 0.8 high (ten batches; tools/coverage). B_crit has no such
+bias.
 
 Their intervals are also stated as batches: percentiles over draws of the steps at all batches. The draws are log-normal
 on each side of a value, and narrower where the points lie closer to the fitted curve than their intervals claim. Draws

@@ -8,11 +8,11 @@ steps at the tuned optimum of each batch (Shallue et al. 2019, section 4.7; Goya
 
 The rule scales the effective learning rate eta / (1 - momentum) where the momentum was searched too, else eta.
 
-Steps under a rule come from runs made with it, where the logs have any that start near the tuned optimum; their repeats
-are compared with those of the tuned point. Otherwise they come from the search's own trials, see lr_response.py. That
+Steps under a rule come from runs made with it, where the logs have any that start near the tuned optimum. Their repeats
+are compared with those of the tuned point. Otherwise steps come from the search's own trials, see lr_response.py. That
 compares the rule's rate with the best rate at the same batch, with the other metaparameters drawn alike. Nearby trials
-would not do: twenty trials in three dimensions have none near a rule's point in all of them, and those near in the rate
-alone differ in the others. Losses beyond the largest budget of the trials cannot be observed and are reported as a
+would not do. Twenty trials in three dimensions have none near a rule's point in all of them, and those with a similar
+rate differ in the others. Losses beyond the largest budget of the trials cannot be observed and are reported as a
 bound. Where the trials do not bracket the best rate, or the rule's rate lies outside those tried, the loss is unknown,
 and the missing run is named.
 """
@@ -113,8 +113,8 @@ class RulePoint:
 
     rate     by the rule
     loss     its steps over those of the tuned optimum, with an interval; NaN: unknown. inf: only the lower bound
-             ``beyond`` is known, as it exceeds the budget of the trials, its runs did not meet the target, or the rate
-             lies outside those tried, where the loss is at least that at their end
+             ``beyond`` is known. Then the loss exceeds the budget of the trials, its runs did not meet the target, or
+             the rate lies outside those tried (the loss is at least that at their end)
     how      BASE, RUNS or FITTED; FEW, OPEN: why the loss is unknown; OUTSIDE: at most a bound is known
     verdict  LOST: certainly more than the tolerance; KEPT: certainly not; else UNKNOWN
     steps    of the tuned optimum times the loss; a lower bound where the loss is

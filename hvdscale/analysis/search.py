@@ -4,8 +4,8 @@
         print(search.best.number, search.best.value, [bound.position for bound in search.bounds])
 
 A *study* draws points of a space until a number of its trials are feasible: finite up to their stop. A study that
-minimizes steps to a target may prune: it stops a trial that has not met the target by the step at which the
-``prune_keep``-th best of the earlier draws did. A pruned trial is only known to need more steps than that.
+minimizes steps to a target may prune: it stops a trial at the step at which the ``prune_keep``-th best of the earlier
+draws met the target. A pruned trial is only known to need more steps than that.
 """
 from __future__ import annotations
 

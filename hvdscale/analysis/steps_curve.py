@@ -3,7 +3,7 @@
 At batches that met the target, S is as measured. Between two of them it lies between a straight line on logarithmic
 axes and one in 1 / B, as S_min (1 + B_crit / B) is (McCandlish et al. 2018, arXiv 1812.06162). Beyond them it follows
 the curve fitted to all of them. Without a fit, it follows the curve through the last batch with the gradient noise
-scale as B_crit, which is a prediction; without either, it falls no faster than between the last two batches. Draws
+scale as B_crit, which is a prediction. Without either, it falls no faster than between the last two batches. Draws
 represent the uncertainty. Where the batches do not bound B_crit from above, steps beyond them are open: between perfect
 scaling and the curve of the lower end of B_crit.
 """

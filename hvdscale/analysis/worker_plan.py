@@ -198,8 +198,10 @@ class WorkerPlan:
         return float(np.mean((option.seconds_draws <= deadline) & (option.cost_draws <= budget)))
 
     def assumed(self, *options: Option) -> tuple[str, ...]:
-        """Why chances of these options, by default of all that can be recommended, are assumed rather than measured:
-        those of MODEL, ONE_RUN and PREDICTED that apply; none where they are measured."""
+        """Why chances of these options are assumed rather than measured: MODEL, ONE_RUN, PREDICTED; none if measured.
+
+        options  by default all that can be recommended
+        """
         options, points = options or self.eligible, self.curve.met
         modelled = any(option.step_time.mark != MEASURED for option in options)
         reasons = {MODEL: modelled and 2 * len(self.determined) < len(self.times.model.names),
@@ -225,7 +227,7 @@ class WorkerPlan:
 
 
 LIKELY = 0.75
-MODEL, ONE_RUN = "model", "one run"     # why a chance is assumed: few parameters told; steps of one run
+MODEL, ONE_RUN = "model", "one run"     # why a chance is assumed: few parameters determined; steps of one run
 
 
 def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: Workload | None = None,
@@ -248,8 +250,8 @@ def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: Wor
 
 
 def _choose(drafts: Sequence[_Draft]) -> _Draft:
-    """The draft with the least time. A batch beyond those that met, with extrapolated steps, is chosen only if it is
-    faster in a share LIKELY of the draws; one with open steps only if there is no other, or if it is only a bound."""
+    """The draft with the least time. One with extrapolated steps is chosen only if it is faster in a share LIKELY of
+    the draws. One with open steps is chosen only if there is no other, or if it is only a bound."""
     inside, beyond, open_above = (
         min((draft for draft in drafts if (draft.steps.beyond, draft.steps.open and not draft.bounded) == side),
             key=lambda draft: (draft.value, draft.passes), default=None)
