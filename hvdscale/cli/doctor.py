@@ -15,21 +15,21 @@ from ..workers.launch import launched
 from .common import version_option
 from .train import Grouped, asked, carry_out_together, key_options
 
-WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite")         # keys of what a run leaves behind
+WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite")         # keys of what a run writes
 
 
 @click.command(cls=Grouped, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @click.argument("workload", required=False)
 @key_options(unlisted=WRITES)
 @click.option("--sample", type=click.IntRange(min=8), default=46, show_default=True,
-              help="examples in the step that the model's checks take; fewer are faster, and need less memory")
+              help="examples in the step that the model's checks take; fewer are faster and need less memory")
 @version_option
 def command(workload, sample, **given):
     """Check that WORKLOAD is the same problem on any number of workers: alone, or under horovodrun, mpirun or srun.
 
-    WORKLOAD is dataset/model (`hvdscale-train --list` names them) or module:object, a hvdscale.workload.Workload of
-    your own. What is checked is the very job that hvdscale-train would run with these options. Nothing is written,
-    neither a log nor a checkpoint, so options such as --checkpoint are ignored.
+    WORKLOAD is dataset/model (`hvdscale-train --list` names them) or module:object, your own
+    hvdscale.workload.Workload. The doctor checks the job that hvdscale-train would run with these options. It writes
+    neither log nor checkpoint, so options such as --checkpoint are ignored.
 
     \b
       hvdscale-doctor digits/cnn
@@ -39,11 +39,11 @@ def command(workload, sample, **given):
 
 
 def main() -> None:
-    """Run the command. Exit codes: 0 all sound, 1 some check failed, or the job cannot be started; 2 misuse."""
-    carry_out_together(command, _go_on)
+    """Run the command. Exit codes: 0 no check failed, 1 some check failed or the job cannot start, 2 misuse."""
+    carry_out_together(command, _run)
 
 
-def _go_on(parsed, error, workers) -> int:
+def _run(parsed, error, workers) -> int:
     with workers.together("the command line"):
         if error:
             raise error
@@ -61,7 +61,7 @@ def _examine(name: str, layers: list[dict], sample: int, workers) -> int:
     started, terminal = time.monotonic(), workers.rank == 0 and on_terminal(sys.stdout)
     width = shutil.get_terminal_size((100, 0)).columns
     if launched() is None:
-        play(0, 1)                      # as the others that run alone are played, so that the job may ask for its rank
+        play(0, 1)                      # as in the child processes, so that the job may ask for its rank
     try:
         job = prepare(name, layers, workers)
     except RanksDifferError as error:
@@ -78,7 +78,7 @@ def _examine(name: str, layers: list[dict], sample: int, workers) -> int:
 
 
 def say_on(rank: int, terminal: bool) -> Callable[[str], None]:
-    """What tells on this rank of each check that begins: a terminal at once, else stderr once it takes a while."""
+    """The printer of check names on this rank: to a terminal at once, else to stderr once it takes a while."""
     if terminal:
         return _progress
     tell = Progress(partial(click.echo, err=True)) if rank == 0 else quiet

@@ -1,1 +1,1 @@
-"""Whether a job is the same problem on any number of workers: checks of the user's own job, each with a finding."""
+"""Checks whether the user's own job is the same problem on any number of workers; each check returns a finding."""

@@ -1,8 +1,8 @@
-"""Child processes of the doctor's: the job as other ranks have it, and a job that stops on purpose.
+"""The doctor's child processes: the job as other ranks see it, and a job that stalls on purpose.
 
-They run beside the other checks, which wait for them last. Run as a module it is such a child:
+They run in the background while the other checks run. This module is also their main program:
 
-    python -m hvdscale.doctor.children digest WORKLOAD      which rank to play, on stdin; a digest on stdout, as JSON
+    python -m hvdscale.doctor.children digest WORKLOAD      stdin: the rank to simulate; stdout: its digest as JSON
     python -m hvdscale.doctor.children stop SECONDS         under a launcher: rank 1 stops, rank 0 waits for it
 """
 from __future__ import annotations
@@ -33,7 +33,7 @@ JOINED = "joined"
 
 
 class Child:
-    """A process of its own process group, in the background; its output goes to a file that has no name."""
+    """A background process in its own process group; its output goes to an unnamed temporary file."""
 
     def __init__(self, command: list[str], environment: dict[str, str], given: str = ""):
         self._output = tempfile.TemporaryFile("w+", encoding="utf-8")
@@ -45,7 +45,7 @@ class Child:
             self._process.stdin.close()
 
     def ended(self, seconds: float) -> bool:
-        """Whether it ended by itself within this many seconds of its start; after that it is killed."""
+        """Whether it ended by itself within this many seconds of its start; if not, it is killed."""
         try:
             self._process.wait(max(0.0, self._started + seconds - time.monotonic()))
             return True
@@ -54,13 +54,13 @@ class Child:
             return False
 
     def kill(self) -> None:
-        """End it and its children, if they run."""
+        """End it and its children if they are running."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def close(self) -> None:
-        """End it, and drop its output."""
+        """End it and discard its output."""
         self.kill()
         self._output.close()
 
@@ -73,19 +73,19 @@ class Child:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the children look at: the job as it was typed, and the examples in their step."""
+    """What the children check: the job as the user typed it, and the number of examples in their step."""
 
     name: str
     layers: list[dict]
     wanted: int
 
     def played(self, rank: int, size: int) -> Child:
-        """A process that plays this rank in a group of this size."""
+        """A process that simulates this rank in a group of this size."""
         command = [sys.executable, "-m", __name__, "digest", self.name]
         return Child(command, environment(rank, size), json.dumps([rank, size, self.layers, self.wanted]))
 
     def twice(self, size: int) -> list[dict[str, Entry]]:
-        """The digests of two processes that play rank 0 in a group of this size."""
+        """The digests of two processes that both simulate rank 0 in a group of this size."""
         children = [self.played(0, size) for _ in range(2)]
         try:
             return [_digest_of(child) for child in children]
@@ -95,20 +95,20 @@ class Asked:
 
 
 class OtherRank:
-    """The job in processes that play rank 0 and rank 1 of two, for a doctor that runs without a launcher."""
+    """Two processes that simulate ranks 0 and 1 of the job, for a doctor that runs without a launcher."""
 
     def __init__(self, asked: Asked):
         self._asked, self._children = asked, [asked.played(rank, 2) for rank in range(2)]
 
     def finding(self, sample: Sample, mine: dict[str, Entry]) -> Finding:
-        """Whether the two have the same, and this process, which plays the only worker, has it too."""
-        looked_at = (f"{COMPARED} in two processes that play rank 0 and rank 1 of 2, and in this one. Only a launch "
-                     "on several machines shows what differs between these, and only a launch runs code that "
+        """Whether the two ranks agree, and agree with this process, a single worker."""
+        looked_at = (f"{COMPARED} in two processes that simulate rank 0 and rank 1 of 2, and in this one. Differences "
+                     "between machines show only in a launch on several of them, and only a launch runs code that "
                      "communicates: mpirun -np 2 hvdscale-doctor")
         ranks = [_digest_of(child) for child in self._children]
         if TOO_LONG in ranks:
-            return Finding("ranks", NOT_APPLICABLE, f"loading the job took longer than {PATIENCE:g} s; run under a "
-                           "launcher the doctor compares the ranks themselves")
+            return Finding("ranks", NOT_APPLICABLE, f"loading the job took longer than {PATIENCE:g} s; under a "
+                           "launcher the doctor compares the real ranks")
 
         def why(otherwise: str):
             return lambda what, part: why_not_the_same(
@@ -122,20 +122,20 @@ class OtherRank:
         return found
 
     def kill(self) -> None:
-        """End what still runs."""
+        """End the processes that still run."""
         for child in self._children:
             child.close()
 
 
 class Stop:
-    """A small job of two workers, one of which stops: does the other end it, and say why?"""
+    """A small job of two workers, one of which stalls: does the other end the job and say why?"""
 
     def __init__(self):
         self._child, self._reason = None, ""
         try:
             launcher = find_launcher()
             if launcher is None:
-                self._reason = "it takes horovodrun or mpirun, and neither is on PATH"
+                self._reason = "this check needs horovodrun or mpirun, and neither is on PATH"
                 return
             command = [sys.executable, "-m", __name__, "stop", str(STALL_SECONDS)]
             self._child = Child(launch_command(launcher, 2, command), launch_environment(bare()))
@@ -143,25 +143,25 @@ class Stop:
             self._reason = f"no two workers can be started here: {error}"
 
     def finding(self) -> Finding:
-        """Whether it has ended, in time and with a word why."""
+        """Whether the job ended in time and gave the reason."""
         name = "stall"
         if self._child is None:
             return Finding(name, NOT_APPLICABLE, self._reason)
         ended = self._child.ended(PATIENCE)
         output = re.sub(r"\[\d+(,\d+)?\]<std(out|err)>:", "", self._child.output)        # horovodrun marks lines
         reason = re.search(f"has waited {STALL_SECONDS:g} s for the other workers|a worker was lost", output)
-        looked_at = f"a job of 2 workers beside this one, of which one stops, with stall_seconds={STALL_SECONDS:g}"
+        looked_at = f"a separate job of 2 workers, one of which stalls, with stall_seconds={STALL_SECONDS:g}"
         if JOINED not in output:
-            lines = output.strip().splitlines() or ["it said nothing"]
+            lines = output.strip().splitlines() or ["no output"]
             return Finding(name, NOT_APPLICABLE, f"no two workers can be started from here: {lines[-1][:200]}")
         if ended and reason:
-            return Finding(name, PASSED, f"{looked_at}: it ended, and said why ({reason[0]!r})")
-        return Finding(name, FAILED, looked_at, "it ended without the reason" if ended else "it has not ended",
-                       cause="the launcher does not end the other workers when one has ended",
+            return Finding(name, PASSED, f"{looked_at}: it ended and gave the reason ({reason[0]!r})")
+        return Finding(name, FAILED, looked_at, "it ended without giving the reason" if ended else "it did not end",
+                       cause="the launcher does not end the other workers when one ends",
                        remedy="use horovodrun or mpirun, or srun with --kill-on-bad-exit=1")
 
     def kill(self) -> None:
-        """End what still runs."""
+        """End the processes that still run."""
         if self._child is not None:
             self._child.close()
 
@@ -173,7 +173,7 @@ def _digest_of(child: Child) -> dict[str, Entry]:
     with contextlib.closing(child):
         if not child.ended(PATIENCE):
             return TOO_LONG
-        last = (child.output.strip().splitlines() or ["nothing was said"])[-1]
+        last = (child.output.strip().splitlines() or ["no output"])[-1]
     try:
         return {what: Entry(*entry) for what, entry in json.loads(last).items()}
     except (ValueError, AttributeError, TypeError):
@@ -188,7 +188,7 @@ def _digest(name: str) -> None:
     from ..workers.group import SingleWorker
     try:
         job = prepare(name, layers, SingleWorker())
-        if rank:                            # of load nothing is asked under another name: it may find its files by it
+        if rank:                            # only after load, which may find its files by the host name
             on_host(f"{socket.gethostname()}-{rank}")
             if not job.settings.init_from:
                 job = replace(job, model=make_model(job.workload, job.plan, job.device))
@@ -210,7 +210,7 @@ def _stop(seconds: float) -> None:
         if workers.rank == 1:
             time.sleep(PATIENCE)
         workers.sum_(torch.ones(1), "second")
-    except WorkerLostError as lost:         # where Horovod's own check is the first
+    except WorkerLostError as lost:         # Horovod's own stall check came first
         print(lost, flush=True)
         os._exit(lost.exit_code)
 

@@ -1,4 +1,4 @@
-"""All checks of a job, in order: those of its parts on rank 0, the others on all workers together."""
+"""All checks of a job, in order: most run on rank 0 alone, the others on all workers together."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from .state import checkpoint, evaluation
 
 @dataclass(frozen=True)
 class Examination:
-    """What the checks found of a job; ``notes``: what depends on the worker count and is no fault."""
+    """The findings on a job; ``notes``: legitimate dependence on the worker count (see caveats.py)."""
 
     job: Job
     sample: Sample
@@ -35,7 +35,7 @@ class Examination:
 
 def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPLES,
             say: Callable[[str], None] = lambda name: None) -> Examination:
-    """Every check's finding, complete on rank 0; a collective. ``say`` is told of each check that begins.
+    """Run every check; a collective whose findings are complete on rank 0. ``say`` gets the name of each check.
 
     layers   the user's settings, as for ``prepare``;  wanted  examples in the step that the checks take
     """
@@ -45,9 +45,9 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
     try:
         with workers.together("the sample"):
             sample = make_sample(job, wanted, workers.size)
-            mine = digest(sample)       # first, as what follows may leave something in generators of the job's own
+            mine = digest(sample)       # first, as later checks may move the job's own generators
             sample.data
-        compared = [] if alone else [_compared(sample, mine, asked, workers)]
+        compared = [] if alone else [_compare_ranks(sample, mine, asked, workers)]
         findings = in_this_process(sample, workers, say, *compared)
         say("stall")
         findings += [ranks.finding(sample, mine)] if ranks else []
@@ -61,9 +61,9 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
 
 def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None] = lambda name: None,
                     ranks: Finding | None = None) -> list[Finding]:
-    """The findings of the checks that need no other process; on ranks above 0 of those alone that all take part in.
+    """Run the checks that need no child process; ranks above 0 run only the collective ones.
 
-    ranks  what was found of them under a launcher: among the findings, too
+    ranks  the finding on the ranks under a launcher, which is added to the others
     """
     job, found = sample.job, [ranks] if ranks else []
     alone = {"losses": lambda: losses(sample), "random numbers": lambda: random_numbers(sample),
@@ -76,8 +76,8 @@ def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None]
         if name in together or (name in alone and workers.rank == 0):
             say(name)
             found.append(carried_out(name, {**alone, **together}[name]))
-        workers.gather(None, f"doctor/{name}")          # so that no rank waits longer than one check takes
-    return [_traced(finding, {source.check: source for source in found}) for finding in found]
+        workers.gather(None, f"doctor/{name}")          # so no rank waits longer than one check takes
+    return [_trace_cause(finding, {source.check: source for source in found}) for finding in found]
 
 
 # where one of these checks fails, it explains why the others fail
@@ -89,8 +89,8 @@ EXPLAINS = {
     "padding": ("gradients", "losses", "batch-norm", "last batch", "evaluation")}
 
 
-def _traced(finding: Finding, found: dict[str, Finding]) -> Finding:
-    """The finding with the cause of the first failure among the others that explains its own."""
+def _trace_cause(finding: Finding, found: dict[str, Finding]) -> Finding:
+    """The finding, with the cause of the first other failure that explains it."""
     for check, explained in EXPLAINS.items():
         source = found.get(check)
         if source and finding.verdict == source.verdict == FAILED and finding.check in explained and (
@@ -103,13 +103,13 @@ ORDER = ("gradients", "losses", "random numbers", "batch-norm", "padding", "last
          "ranks", "evaluation", "checkpoint", "weight decay", "learning rate", "stall")
 
 
-def _compared(sample: Sample, mine: dict, asked: Asked, workers: Workers) -> Finding:
+def _compare_ranks(sample: Sample, mine: dict, asked: Asked, workers: Workers) -> Finding:
     by_rank = workers.gather(mine, "doctor/digest")
 
     def why(what: str, part: str) -> tuple[str, str]:
         if workers.rank:
             return "", ""               # rank 0 alone reports it
         return why_not_the_same(sample, what, part, lambda: asked.twice(workers.size), RANK)
-    looked_at = (f"{COMPARED} as all {workers.size} ranks have them; without a launcher the doctor also compares two "
-                 "workers with one")
+    looked_at = (f"{COMPARED} on all {workers.size} ranks; without a launcher the doctor also compares two workers "
+                 "with one")
     return same_on_ranks(by_rank, looked_at, sample.limit, why)

@@ -1,4 +1,4 @@
-"""Checks of the data: which examples a step visits, and whether an example is the same whoever reads it."""
+"""Checks of the data: which examples a step visits, and whether an example is the same in any batch."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -14,11 +14,11 @@ from ..workers.group import Workers
 from .finding import FAILED, PASSED, Finding
 
 WORKERS = (1, 2, 3, 4, 5)
-STEPS = 2000                # looked at, at most
+STEPS = 2000                # checked, at most
 SOME = 24                   # examples read of each split
-NOT_DETERMINISTIC = ("the data set is not deterministic: it draws from a generator of its own, from the time, or from "
-                     "what was read before")
-KEYED = ("draw augmentation from the Draws that Split's augment is given, or, in a MapSplit, from torch's, numpy's or "
+NOT_DETERMINISTIC = ("the data set is not deterministic: an example depends on a private random generator, on the "
+                     "time, or on what was read before")
+KEYED = ("draw augmentation from the Draws passed to Split's augment or, in a MapSplit, from torch's, numpy's or "
          "Python's global generator, which are seeded for each example")
 
 
@@ -35,8 +35,8 @@ def shards(job: Job, workers: Workers) -> Finding:
                 way = replace(plan, workers=count)
                 met = [p for rank in range(count) for part in way.passes(size, rank) for p in range(*part[:2])]
                 if sorted(met) != list(range(size)):
-                    return Finding(name, FAILED, looked_at, f"the shares of {count} workers in a step of {size} are no "
-                                   "partition of it", cause="a fault of hvdscale", remedy="report it")
+                    return Finding(name, FAILED, looked_at, f"the shares of {count} workers do not partition a step "
+                                   f"of {size} examples", cause="a bug in hvdscale", remedy="report it")
     seen: dict[int, list[np.ndarray]] = {}
     for step in range(steps):
         visits = stream.visits(step, 0, stream.size(step))
@@ -47,12 +47,12 @@ def shards(job: Job, workers: Workers) -> Finding:
         twice = len(indices) - len(np.unique(indices))
         if twice:
             return Finding(name, FAILED, looked_at, f"{twice} examples are visited twice in epoch {epoch}",
-                           cause="a fault of hvdscale", remedy="report it")
+                           cause="a bug in hvdscale", remedy="report it")
     return Finding(name, PASSED, f"{looked_at}: every position once, no example twice in an epoch")
 
 
 def examples(job: Job) -> Finding:
-    """Whether an example is the same when read again, alone or in any batch, and take gives as many as are visited."""
+    """Whether an example is the same when read again, alone or in any batch, and take returns one per visit."""
     name, seed, read, notes = "examples", job.plan.seed, [], ""
     splits = {"train": job.data.train, **{split: data for split, data in job.data.evaluated(
         job.plan.train_eval_examples).items() if split != "train"}}
@@ -60,47 +60,47 @@ def examples(job: Job) -> Finding:
         n = min(len(data), SOME)
         if not n:
             continue
-        indices = np.unique(np.linspace(0, len(data) - 1, n).astype(np.int64))         # the last one too
+        indices = np.unique(np.linspace(0, len(data) - 1, n).astype(np.int64))         # including the last
         visits = Visits(indices, np.zeros_like(indices), seed)
         try:
             wrong = _count_wrong(data, visits) or _differs(data, visits)
         except Exception as error:
             wrong = (f"{type(error).__name__}: {error}", None, "the split's length promises examples that it does not "
-                     "have, or one that cannot be read", "have len(split) be the number of examples that can be taken")
+                     "have, or an example cannot be read", "make len(split) the number of examples that can be read")
         if wrong:
             differs, by, cause, remedy = wrong
-            return Finding(name, FAILED, f"{len(indices)} examples of {split}, read twice, in another order, and alone",
+            return Finding(name, FAILED, f"{len(indices)} examples of {split}, read twice, in another order and alone",
                            f"{split}: {differs}", by, 0.0, cause, remedy)
         read.append(f"{len(indices)} of {split}")
         if split == "train":
             again = _compare(_named(data.take(visits)), _named(data.take(visits._replace(epochs=visits.epochs + 1))))
             notes = "; training examples change from epoch to epoch" if again else "; the same in every epoch"
-    return Finding(name, PASSED, f"{', '.join(read)}: the same bits when read twice, in another order and alone{notes}")
+    return Finding(name, PASSED, f"{', '.join(read)}: identical when read twice, in another order and alone{notes}")
 
 
 def _count_wrong(data, visits: Visits) -> tuple | None:
-    """Where a batch has more or fewer rows than were visited, by its own length or all of its tensors'."""
+    """The fault where a batch has more or fewer rows than visits, by its own length or by all its tensors'."""
     for n in (min(len(visits.indices), k) for k in (5, 3, 1)):
         batch = data.take(_some(visits, slice(n)))
         lengths = {name: len(values) for name, values in _named(batch).items() if values.ndim}
         own = len(batch) if hasattr(batch, "__len__") and not isinstance(batch, (tuple, list, dict)) else None
         rows = own if own is not None else min(lengths.values(), default=n)
         if rows != n and (own is not None or n not in lengths.values() and _grows(data, visits, lengths)):
-            more = f"take gives {rows} examples for {counted(n, 'visit')}"
+            more = f"take returns {rows} examples for {counted(n, 'visit')}"
             return (more, None, "a sampler or batch that pads, repeats or drops examples, as DistributedSampler does "
-                    "to make shares even", "take gives one example for each visit, in their order: hvdscale's shares "
-                    "may be uneven, and need no padding")
+                    "to make shares even", "take must return one example for each visit, in their order; hvdscale's "
+                    "shares may be uneven and need no padding")
     return None
 
 
 def _grows(data, visits: Visits, lengths: dict[str, int]) -> bool:
-    """Whether some tensor's length follows the number of visits: others, such as one in time, say nothing of it."""
+    """Whether some tensor's length grows with the number of visits; other lengths, such as time, do not count rows."""
     whole = {name: len(values) for name, values in _named(data.take(visits)).items() if values.ndim}
     return any(whole.get(name) != length for name, length in lengths.items())
 
 
 def _differs(data, visits: Visits) -> tuple | None:
-    """The first example that is another when read again, in another order, or alone."""
+    """The first example that differs when read again, in another order, or alone."""
     whole, n = _named(data.take(visits)), len(visits.indices)
     again = _compare(whole, _named(data.take(visits)))
     if again:
@@ -113,8 +113,8 @@ def _differs(data, visits: Visits) -> tuple | None:
                          {name: values for name, values in other.items() if values.ndim and len(values) == len(rows)})
         if found:
             return (_example((rows[found[0]], *found[1:]), visits, f"read {how}"), found[2],
-                    "an example depends on the batch that it is read in, or on how many were read before",
-                    f"{KEYED}; take gives the examples visited, in their order")
+                    "an example depends on the batch that it is in, or on how many were read before it",
+                    f"{KEYED}; take must return the examples visited, in their order")
     return None
 
 
@@ -127,12 +127,12 @@ def _named(batch) -> dict[str, Tensor]:
 
 
 def _compare(values: dict[str, Tensor], others: dict[str, Tensor]) -> tuple[int, str, float] | None:
-    """The first row that differs, its tensor's name, and how far at most; tensors of other shapes are let be."""
+    """The first row that differs, its tensor's name, and the largest difference; other shapes are skipped."""
     for name, a in values.items():
         b = others.get(name)
         if b is None or a.shape != b.shape or a.dtype != b.dtype or not a.numel():
             continue
-        apart = (a != b) & ~((a != a) & (b != b))         # NaN is like NaN
+        apart = (a != b) & ~((a != a) & (b != b))         # NaN equals NaN here
         if apart.any():
             row = int(apart.nonzero()[0, 0]) if a.ndim else 0
             return row, name, (a.double() - b.double()).abs().nan_to_num(float("inf")).max().item()
@@ -142,4 +142,4 @@ def _compare(values: dict[str, Tensor], others: dict[str, Tensor]) -> tuple[int,
 def _example(found: tuple[int, str, float], visits: Visits, how: str) -> str:
     row, name, _ = found
     which = f"example {visits.indices[row]}" if row < len(visits.indices) else "an example"
-    return f"{name} of {which} is another when {how}"
+    return f"{name} of {which} differs when {how}"

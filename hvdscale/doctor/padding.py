@@ -1,7 +1,7 @@
-"""The check of padding: do results of an example change with how far the batch around it is padded?
+"""The padding check: does an example's result depend on how far its batch is padded?
 
-The same few examples are looked at twice: in a batch of their own, and cut out of a batch with longer ones. Both times
-the job's own collate function has padded them, and nothing else differs.
+The same few examples are computed twice: as a batch, and cut out of a batch with longer examples. Both times the job's
+own collate function pads them; nothing else differs.
 """
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding
 from .probe_step import Sample, calls_of, passing
 
 NAME = "padding"
-MEASURED = 16               # examples of an evaluated split, whose batches are looked at
+MEASURED = 16               # examples of each evaluated split
 CAUSE = "results depend on how far a batch is padded: padded positions enter them"
-REMEDY = ("keep padding out of all that joins positions: pack the sequences of an RNN (pack_padded_sequence), mask "
-          "attention, means and convolutions, let loss and measure count real positions alone; or pad all examples to "
-          "one length")
-NORM_REMEDY = ("keep padding out of the statistics of batch-norm, or use a normalisation of each position, such as "
-               "LayerNorm")
+REMEDY = ("keep padding out of operations that mix positions: pack the sequences of an RNN (pack_padded_sequence), "
+          "mask attention, means and convolutions, and count only real positions in loss and measure; or pad all "
+          "examples to one length")
+NORM_REMEDY = ("keep padding out of batch-norm's statistics, or normalize each position by itself, as LayerNorm does")
 
 
 class Case(NamedTuple):
-    """The same examples in two batches, padded little and much; ``how``: the tensor that grows, and how far.
+    """The same examples in two batches, one padded further; ``how``: the tensor that grows, and how far.
 
-    of  (model, batch) -> numbers by name;  training  the mode of the model
+    of  (model, batch) -> numbers by name;  training  the model's mode
     """
 
     split: str
@@ -47,10 +46,10 @@ class Case(NamedTuple):
 
 
 def padding(sample: Sample) -> Finding:
-    """Whether loss and metrics of the same examples are the same however far they are padded."""
+    """Whether loss and metrics of the same examples do not depend on how far they are padded."""
     looked_at = []
     for case in _cases(sample):
-        model = _model(sample, case.training)
+        model = _make_model(sample, case.training)
         values = _values(sample, model, case)
         if values is None:
             continue
@@ -58,9 +57,9 @@ def padding(sample: Sample) -> Finding:
         for what, (short, long) in values.items():
             by = abs(short - long) / max(abs(short), abs(long), 1e-30)
             if by > sample.limit:
-                return _failed(sample, model, case, f"{what} is {short:.6g} and {long:.6g}", by)
+                return _report_failure(sample, model, case, f"{what} is {short:.6g} and {long:.6g}", by)
     if not looked_at:
-        return Finding(NAME, NOT_APPLICABLE, "no batch is padded to its longest example")
+        return Finding(NAME, NOT_APPLICABLE, "batches are not padded to their longest example")
     return Finding(NAME, PASSED, f"{'; '.join(dict.fromkeys(looked_at))}: the same results")
 
 
@@ -89,16 +88,16 @@ def _cases(sample: Sample) -> Iterator[Case]:
             yield Case(split, *stretched, metrics)
 
 
-def _model(sample: Sample, training: bool) -> nn.Module:
+def _make_model(sample: Sample, training: bool) -> nn.Module:
     model = sample.model().train(training)
     for module in model.modules():
         if isinstance(module, (nn.modules.dropout._DropoutNd, Dropout)):
-            module.eval()               # the shape of its masks follows the padding
+            module.eval()               # the shape of its masks depends on the padding
     return model
 
 
 def _values(sample: Sample, model: nn.Module, case: Case) -> dict[str, tuple[float, float]] | None:
-    """What the two batches give, by name; None where random numbers are drawn, whose shape may follow the padding."""
+    """The results of the two batches, by name; None where the job draws random numbers, as padding may change these."""
     found = []
     with passing(sample, model, sample.plan) as enter:
         for batch in case.batches:
@@ -110,10 +109,10 @@ def _values(sample: Sample, model: nn.Module, case: Case) -> dict[str, tuple[flo
     return {what: (value, found[1][what]) for what, value in found[0].items()}
 
 
-def _failed(sample: Sample, model: nn.Module, case: Case, differs: str, by: float) -> Finding:
+def _report_failure(sample: Sample, model: nn.Module, case: Case, differs: str, by: float) -> Finding:
     looked_at = f"{case.examples} examples of {case.split}, {case.how}"
     if case.training:
-        same = "; updates are the same on any number of workers, as the job runs group by group"
+        same = "; updates are still the same on any number of workers, as the job runs group by group"
         return Finding(NAME, WARNED if sample.plan.group_by_group else FAILED, looked_at, f"in training, {differs}", by,
                        sample.limit, CAUSE + same * sample.plan.group_by_group, NORM_REMEDY)
     layer = _first_layer(sample, model, case)
@@ -121,7 +120,7 @@ def _failed(sample: Sample, model: nn.Module, case: Case, differs: str, by: floa
 
 
 def _first_layer(sample: Sample, model: nn.Module, case: Case) -> str:
-    """The first layer whose output changes where the examples themselves are, in words; empty: none is seen to."""
+    """The first layer whose output changes at the real positions, in words; empty if none is found."""
     if case.split != "train":
         return ""
     for name, module, _, (short, long) in calls_of(sample, model, [(Pass(0, case.examples), b) for b in case.batches]):
@@ -134,8 +133,8 @@ def _first_layer(sample: Sample, model: nn.Module, case: Case) -> str:
 
 
 def _stretched(sample: Sample, data, visits: Visits) -> tuple[int, tuple, str] | None:
-    """The shortest of these examples in a batch of their own and as in one of all: how many, the two, and how far they
-    are padded; None where no batch is padded, or not in a way that is understood."""
+    """The shortest of these examples, as a batch and cut out of the batch of all: their number, the batches, and
+    how far each is padded. None where batches are not padded, or where the padding cannot be identified."""
     if type(data) is Split or isinstance(data, MapSplit) and data.collate is None:
         return None                     # neither can pad
     whole, n = data.take(visits), len(visits.indices)
@@ -158,7 +157,7 @@ def _of(visits: Visits, rows: list[int]) -> Visits:
 
 
 def _rows(part, n: int, rows: list[int]):
-    """These rows of a batch of n examples: of its tensors' first or second dimension, of its lists, one for each."""
+    """These rows of a batch of n examples: along its tensors' first or second dimension, and in its lists."""
     if isinstance(part, Tensor):
         along = next((dim for dim in range(min(2, part.ndim)) if part.shape[dim] == n), None)
         return part if along is None else part.index_select(along, torch.tensor(rows))
@@ -177,7 +176,7 @@ def _rows(part, n: int, rows: list[int]):
 
 
 def _how(short: dict[str, Tensor], long: dict[str, Tensor]) -> str:
-    """How far the two are padded, in words; empty where they are alike, or hold other values than padding apart."""
+    """How far the two are padded, in words; empty where they are equal, or differ by more than padding."""
     how = ""
     for name, values in short.items():
         other = long.get(name)
@@ -190,7 +189,7 @@ def _how(short: dict[str, Tensor], long: dict[str, Tensor]) -> str:
 
 
 def _cuts(values: Tensor, shape: torch.Size) -> Iterator[Tensor]:
-    """The first and the last of the values along each dimension, as many as the shape has."""
+    """The leading and the trailing block of this shape."""
     if all(a >= b for a, b in zip(values.shape, shape)):
         yield values[tuple(slice(0, b) for b in shape)]
         yield values[tuple(slice(a - b, a) for a, b in zip(values.shape, shape))]

@@ -1,5 +1,4 @@
-"""Checks of what the model and its loss make of a step that is cut into passes: gradients, losses, random numbers,
-batch-norm, and the last batch of an epoch."""
+"""Checks that cut a step into passes: gradients, losses, random numbers, batch-norm, and the last batch of an epoch."""
 from __future__ import annotations
 
 import random
@@ -22,21 +21,21 @@ from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
 from .probe_step import Difference, Sample, cuts, distance, first_difference, mean_gradient, passing, step_of
 from .simulated_workers import on_each
 
-OWN_GENERATOR = ("loss or model draws from a generator of its own, without a seed or seeded by the time, or keeps a "
+OWN_GENERATOR = ("loss or model draws from a generator of its own, without a seed or seeded by the time, or keeps "
                  "state from one pass to the next")
 KEYED = ("draw from torch's, numpy's or Python's global generator, which hvdscale keys by seed, step and ghost group, "
-         "or use hvdscale.modules.Dropout; keep what must be kept in buffers")
+         "or use hvdscale.modules.Dropout; keep state in buffers")
 KEYED_BY_GROUP = ("draw from torch's global generator with group_by_group=always, so that each ghost group has its own "
                   "random numbers at any worker count")
 WHOLE_BATCH = "statistics are taken over the worker's whole pass (batch statistics per local batch)"
-A_SUM = "the loss is a mean where a sum is asked for, so that it counts once for each pass, however few its examples"
-RETURN_SUM = "return losses.sum(), len(losses): the sum over the examples (or tokens), and how many they are"
+A_SUM = "the loss is a mean where a sum is expected, so every pass has the same weight, however few its examples"
+RETURN_SUM = "return losses.sum(), len(losses): the sum over the examples (or tokens), and their number"
 
 
 def gradients(sample: Sample, workers: Workers) -> Finding:
-    """Whether workers and accumulation leave the mean gradient, and the buffers, what autograd makes of the whole step.
+    """Whether workers and accumulation give the mean gradient and the buffers that autograd gives for the whole step.
 
-    Under a launcher by its workers, a collective; alone by up to 4 simulated ones.
+    Under a launcher on its workers, a collective; otherwise on up to 4 simulated ones.
     """
     name = "gradients"
     ways = list(_ways(sample, [workers.size] if workers.size > 1 else [1, 2, 3, 4]))
@@ -53,20 +52,20 @@ def gradients(sample: Sample, workers: Workers) -> Finding:
     by, worst = max(apart, key=lambda pair: pair[0])
     first, _, reference = made[0]
     moved = max(distance(buffers, reference) for plan, _, buffers in made if plan.ghost_batch == first.ghost_batch)
-    looked_at = (f"{len(ways)} ways to cut a step of {sample.plan.global_batch} examples: {_shown(ways)}; "
+    looked_at = (f"{len(ways)} ways to cut a step of {sample.plan.global_batch} examples: {_describe(ways)}; "
                  f"{'real' if workers.size > 1 else 'simulated'} workers against autograd on the whole step")
     if not by <= sample.limit:
         what = f"the mean gradient of {_way(worst)} from that of the whole step"
         return Finding(name, FAILED, looked_at, what, by, sample.limit, *_why(sample))
     if moved > sample.limit:
-        return Finding(name, FAILED, looked_at, "the model's buffers after a step, between these ways", moved,
-                       sample.limit, "buffers are moved by every pass, and not by ghost group",
+        return Finding(name, FAILED, looked_at, "the model's buffers after a step, from one way to another", moved,
+                       sample.limit, "every pass updates the buffers, where each ghost group should",
                        "set group_by_group=always, or use hvdscale.modules.BatchNorm")
     return Finding(name, PASSED, looked_at, by=max(by, moved), limit=sample.limit)
 
 
 def _ways(sample: Sample, counts: list[int]) -> Iterator[Plan]:
-    """The sample's plan at these worker counts, of 1 and 2 passes each; and in one ghost group that workers share."""
+    """The sample's plan at these worker counts, with 1 and 2 passes; and with one ghost group that workers share."""
     plan, model = sample.plan, sample.job.model
     groups = plan.ghost_groups
     for count in counts:
@@ -80,7 +79,7 @@ def _ways(sample: Sample, counts: list[int]) -> Iterator[Plan]:
             yield replace(plan, workers=count, ghost_batch=plan.global_batch)
 
 
-def _shown(ways: list[Plan]) -> str:
+def _describe(ways: list[Plan]) -> str:
     counts = sorted({plan.workers for plan in ways})
     workers = f"{counts[0]}-{counts[-1]} workers" if len(counts) > 1 else counted(counts[0], "worker")
     sizes = sorted({plan.ghost_batch for plan in ways})
@@ -94,19 +93,19 @@ def _way(plan: Plan) -> str:
 
 
 def _why(sample: Sample) -> tuple[str, str]:
-    """Cause and remedy where gradients differ: what the checks that follow look at one by one."""
+    """Cause and remedy where gradients differ, found by the more specific checks."""
     for check in (random_numbers, batch_norm, losses):
         found = check(sample)
         if found.verdict == FAILED:
             return found.cause, f"{found.remedy} (see the check {found.check!r})"
-    return ("the loss joins the examples of a pass, or the data of an example change with the batch that it is in, as "
-            "where a collate function pads to its longest",
-            "see the check 'examples'; a loss over pairs or whole batches needs group_by_group=always, which takes the "
-            "same ghost groups at any worker count")
+    return ("the loss mixes the examples of a pass, or an example's data depend on its batch, as where a collate "
+            "function pads to the longest",
+            "see the check 'examples'; a loss over pairs or whole batches needs group_by_group=always, which computes "
+            "it on the same ghost groups at any worker count")
 
 
 def losses(sample: Sample) -> Finding:
-    """Whether the loss and its count of a whole batch are the sums of those of its parts, of one example too."""
+    """Whether a whole batch's loss and count are the sums over its parts, one of them a single example."""
     name, plan, model = "losses", sample.plan, sample.model().eval()
     loss = bound_loss(sample.job.workload, plan.label_smoothing)
     whole, parts = sample.parts(plan, sample.whole), sample.parts(plan, cuts(plan.global_batch))
@@ -120,12 +119,12 @@ def losses(sample: Sample) -> Finding:
             return total.item(), count
         (total, count), sums = of(*whole[0]), [of(*part) for part in parts]
     sizes = [part.stop - part.start for part, _ in parts]
-    looked_at = f"loss and count of {plan.global_batch} examples, and of parts of {_listed(sizes)}, in evaluation mode"
+    looked_at = f"loss and count of {plan.global_batch} examples and of parts of {_list_sizes(sizes)}, in eval mode"
     summed, counted = sum(t for t, _ in sums), sum(c for _, c in sums)
     if counted != count:
         return Finding(name, FAILED, looked_at, f"the count of the whole batch is {count:g}, of its parts together "
-                       f"{counted:g}", cause="the count is not of what the loss sums over: of batches, or of padding",
-                       remedy=RETURN_SUM)
+                       f"{counted:g}", cause="the count is not the number of terms in the sum: it is a number of "
+                       "batches, or includes padding", remedy=RETURN_SUM)
     by = abs(summed - total) / max(abs(total), abs(summed), 1e-30)
     if by <= sample.limit:
         return Finding(name, PASSED, looked_at, by=by, limit=sample.limit)
@@ -135,60 +134,60 @@ def losses(sample: Sample) -> Finding:
     if from_mean <= 1e-4 * abs(total) or (draws and from_mean < abs(summed - total)):
         return Finding(name, FAILED, looked_at, differs, by, sample.limit, A_SUM, RETURN_SUM)
     if draws:
-        return Finding(name, PASSED, f"{looked_at}: they differ by the random numbers that are drawn, which are those "
-                       "of each ghost group at any worker count")
+        return Finding(name, PASSED, f"{looked_at}: they differ only by the random numbers drawn, which each ghost "
+                       "group has for itself at any worker count")
     layer = first_difference(sample, model, whole, parts)
     if layer:
-        cause, remedy = _of_layer(layer)
+        cause, remedy = _explain_layer(layer)
         return Finding(name, FAILED, looked_at, differs, by, sample.limit,
-                       f"{cause}; the first layer to differ is {_named(layer)}", remedy)
+                       f"{cause}; the first layer to differ is {_describe_layer(layer)}", remedy)
     if plan.group_by_group:
-        return Finding(name, PASSED, f"{looked_at}: they differ, but every ghost group has its own loss at any worker "
-                       "count, as the job runs group by group", by=by, limit=sample.limit)
+        return Finding(name, PASSED, f"{looked_at}: they differ, but the job runs group by group, so the loss is "
+                       "that of the same ghost groups at any worker count", by=by, limit=sample.limit)
     return Finding(name, FAILED, looked_at, differs, by, sample.limit,
-                   "the loss of an example depends on the others that are in the batch: it is a loss over pairs, or "
+                   "the loss of an example depends on the other examples of its batch: it is a loss over pairs, or "
                    "shapes (n, 1) and (n,) were broadcast to (n, n)",
                    f"{RETURN_SUM}; a loss over pairs needs group_by_group=always")
 
 
-def _listed(sizes: list[int]) -> str:
+def _list_sizes(sizes: list[int]) -> str:
     return ", ".join(map(str, sizes[:-1])) + f" and {sizes[-1]}" if len(sizes) > 1 else str(sizes[0])
 
 
-def _named(layer: Difference) -> str:
+def _describe_layer(layer: Difference) -> str:
     return f"{layer.layer} ({type(layer.module).__name__}), by {layer.by:.2g}"
 
 
-def _of_layer(layer: Difference) -> tuple[str, str]:
+def _explain_layer(layer: Difference) -> tuple[str, str]:
     if layer.in_input:
-        return ("the code before that layer, such as the loss, draws random numbers for the batch as a whole, or joins "
+        return ("the code before that layer, such as the loss, draws random numbers for the batch as a whole, or mixes "
                 "its examples: the layer's input differs already"), KEYED_BY_GROUP
     kind, of_torch = type(layer.module).__name__, is_batch_norm(layer.module)
     if of_torch or "norm" in kind.lower():
-        return WHOLE_BATCH, (f"in place of {kind} use hvdscale.modules.BatchNorm (convert(model) puts it in for "
-                             f"torch's own), or set group_by_group={'auto' if of_torch else 'always'}")
+        return WHOLE_BATCH, (f"replace {kind} by hvdscale.modules.BatchNorm (convert(model) does so for torch's own "
+                             f"layers), or set group_by_group={'auto' if of_torch else 'always'}")
     if isinstance(layer.module, (nn.modules.dropout._DropoutNd, Dropout)):
         return "dropout masks come from a stream that depends on how the batch is cut", (
             "use hvdscale.modules.Dropout, or set group_by_group=auto")
-    return (f"{kind} joins the examples of a batch: {WHOLE_BATCH}, or random numbers are drawn for the batch as a "
-            "whole"), "have it take each example alone; or set group_by_group=always"
+    return (f"{kind} mixes the examples of a batch: {WHOLE_BATCH}, or random numbers are drawn for the batch as a "
+            "whole"), "make it treat each example alone, or set group_by_group=always"
 
 
 def random_numbers(sample: Sample) -> Finding:
-    """Whether the same pass, started from the same keys, gives the same gradients again."""
+    """Whether the same pass, seeded by the same keys, gives the same gradients again."""
     name, plan, model = "random numbers", sample.plan, sample.model()
     bounds = group_bounds(plan.global_batch, plan.ghost_batch) if plan.group_by_group else sample.whole
     parts = sample.parts(plan, bounds)
     first = mean_gradient(sample, model, plan, parts)
-    time.sleep(1 - time.time() % 1)             # the next second: a seed taken from the time is another
+    time.sleep(1 - time.time() % 1)             # the next second, when a seed taken from the time differs
     second = mean_gradient(sample, model, plan, parts)
-    by, looked_at = distance(second, first), "two passes over the same batch under the same keys"
+    by, looked_at = distance(second, first), "two passes over the same batch with the same seeds"
     if by <= sample.limit:
         draws = plan.group_by_group or any(isinstance(m, Dropout) for m in model.modules())
-        how = "keyed by ghost group" if draws else "the model draws none"
+        how = "keyed by ghost group" if draws else "the model draws no random numbers"
         return Finding(name, PASSED, f"{looked_at}; {how}", by=by, limit=sample.limit)
     layer = first_difference(sample, model, parts, parts)
-    where = f"; the first layer to differ is {_named(layer)}" if layer else ""
+    where = f"; the first layer to differ is {_describe_layer(layer)}" if layer else ""
     owners = [f"{path or 'the model'} holds a {type(value).__name__}" for path, module in model.named_modules()
               for value in vars(module).values()
               if isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random))]
@@ -197,59 +196,59 @@ def random_numbers(sample: Sample) -> Finding:
 
 
 def batch_norm(sample: Sample) -> Finding:
-    """Which layers see more than one example, over which groups; and whether some do over whatever a worker has."""
+    """Which layers mix examples, over which ghost groups; and whether any mixes all examples of a worker's pass."""
     name, job, plan, model = "batch-norm", sample.job, sample.plan, sample.model()
     ours = [m for m in model.modules() if isinstance(m, BatchNorm)]
     torchs = [m for m in model.modules() if is_batch_norm(m) and not isinstance(m, BatchNorm)]
     groups = job.plan.ghost_groups
     sizes = sorted({job.plan.global_batch // groups, -(-job.plan.global_batch // groups)})
     over = f"ghost groups of {' or '.join(map(str, sizes))} examples, {groups} a step"
+    how = "group by group: correct, but slower" if plan.group_by_group else "not by ghost group"
     kinds = [f"{len(ours)} of hvdscale.modules (fast)"] * bool(ours) + [
-        f"{len(torchs)} of torch's own ({'group by group: right, but slower' if plan.group_by_group else 'not keyed'})"
-    ] * bool(torchs)
+        f"{len(torchs)} of torch's own ({how})"] * bool(torchs)
     if not plan.group_by_group:
         parts = sample.parts(plan, sample.whole)
         if first_difference(sample, model, parts, parts) is None:
             layer = first_difference(sample, model, parts, sample.parts(plan, cuts_by_groups(plan)))
             if layer:
-                return Finding(name, FAILED, "each layer's output for a whole step and for its parts, in training",
+                return Finding(name, FAILED, "each layer's output on a whole step and on its parts, in training mode",
                                f"the first layer to differ is {layer.layer} ({type(layer.module).__name__})", layer.by,
-                               sample.limit, *_of_layer(layer))
+                               sample.limit, *_explain_layer(layer))
     if not kinds:
-        said = ("it runs group by group" if plan.group_by_group else "no layer joins the examples of a batch")
-        return Finding(name, NOT_APPLICABLE, f"the model has no batch-norm; {said}")
+        reason = "it runs group by group" if plan.group_by_group else "no layer mixes the examples of a batch"
+        return Finding(name, NOT_APPLICABLE, f"the model has no batch-norm; {reason}")
     return Finding(name, PASSED, f"{', '.join(kinds)}; statistics over {over}")
 
 
 def cuts_by_groups(plan: Plan) -> list[int]:
-    """Bounds of two uneven parts of the step, between ghost groups where there are several."""
+    """Bounds of two uneven parts of the step, cut between ghost groups; of one part if there are too few."""
     groups = group_bounds(plan.global_batch, plan.ghost_batch)
     return [0, groups[max(1, len(groups) // 3)], plan.global_batch] if len(groups) > 2 else [0, plan.global_batch]
 
 
 def last_batch(sample: Sample) -> Finding:
-    """Whether an epoch's examples weigh one each, where the batch does not divide the epoch."""
+    """Whether each example of an epoch has the same weight where the batch does not divide the epoch."""
     name, stream = "last batch", sample.job.plan.stream
     left = stream.examples % stream.global_batch
     steps = min(int(np.ceil(stream.steps_per_epoch)), 100_000)
     what = f"{stream.examples} examples in batches of {stream.global_batch}, {stream.last_batch}"
     if stream.last_batch == "drop":
-        return Finding(name, PASSED, f"{what}: {left} examples of every epoch, others each time, are not visited")
+        return Finding(name, PASSED, f"{what}: {left} examples of every epoch, not always the same, are left out")
     if stream.last_batch == "carry":
         wrong = [step for step in range(steps) if stream.size(step) != stream.global_batch]
         verdict = FAILED if wrong else PASSED
-        return Finding(name, verdict, f"{what}: every step has {stream.global_batch}, so all weigh the same")
+        return Finding(name, verdict, f"{what}: every step has {stream.global_batch}, so all have the same weight")
     summed = sum(stream.size(step) for step in range(steps))
     looked_at = f"{what}: the steps of an epoch have {summed} together"
     if summed != stream.examples:
-        return Finding(name, FAILED, looked_at, f"{summed} from {stream.examples}")
+        return Finding(name, FAILED, looked_at, f"{summed} examples, not {stream.examples}")
     short = _short(sample)
     if not left or short is None:
         return Finding(name, PASSED, looked_at)
     by = max(distance(on_each(count, lambda worker: step_of(sample, replace(short, workers=count), worker, 1))[0][0],
                       mean_gradient(sample, sample.model(), short, step=1)) for count in (1, 2))
-    looked_at += (f"; a short one of {short.stream.size(1)}, whose examples weigh 1/{short.stream.size(1)} each, on 1 "
-                  "and 2 simulated workers")
+    looked_at += (f"; a short one of {short.stream.size(1)}, whose examples have weight 1/{short.stream.size(1)} each, "
+                  "on 1 and 2 simulated workers")
     if by > sample.limit:
         return Finding(name, FAILED, looked_at, "the mean gradient of a short step from autograd's", by, sample.limit,
                        *_why(sample))
@@ -257,7 +256,7 @@ def last_batch(sample: Sample) -> Finding:
 
 
 def _short(sample: Sample) -> Plan | None:
-    """A plan whose step 1 is short; None where the sample is too small for one."""
+    """A plan whose step 1 is short; None if the sample is too small."""
     batch = sample.plan.global_batch * 2 // 3
     short = replace(sample.plan, train_examples=sample.plan.global_batch, global_batch=batch, last_batch="short")
     groups = len(group_bounds(short.stream.size(1), short.ghost_batch)) - 1 if batch > 1 else 0

@@ -1,10 +1,10 @@
-"""A process plays one rank of several: variables, Horovod and torch answer as under a launcher, and so does its host.
+"""Simulate one rank of several in this process: environment, Horovod, torch and host name answer as under a launcher.
 
     environment(1, 2)               the variables of such a process
     play(1, 2)                      Horovod's and torch's calls, before the job's code is imported
     on_host("node1")                the name of its machine
 
-Nothing is joined: code that communicates fails, or waits in vain.
+There is no real group: code that communicates fails or hangs.
 """
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "HOROVOD_", "PRTE_", "ORTE_")
 
 
 def bare() -> dict[str, str]:
-    """This process's variables without those of its launcher."""
+    """This process's environment without its launcher's variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
 
 
 def environment(rank: int, size: int) -> dict[str, str]:
-    """The variables of a process that a launcher started with this rank and size."""
+    """The environment of a process that a launcher started with this rank and size."""
     return {**MEETING, **bare(), **dict.fromkeys(RANKS, str(rank)), **dict.fromkeys(SIZES, str(size))}
 
 
 def play(rank: int, size: int) -> None:
-    """Have Horovod and torch.distributed report this rank and size to this process.
+    """Make Horovod and torch.distributed report this rank and size in this process.
 
-    As in a run, Horovod is there already where several workers are, and torch.distributed once the job asks for it.
+    As in a run, Horovod is already initialized if there are several workers, and torch.distributed once the job asks.
     """
     ranks = {"rank": rank, "local_rank": rank, "cross_rank": 0, "size": size, "local_size": size, "cross_size": 1}
     try:
@@ -54,7 +54,7 @@ def play(rank: int, size: int) -> None:
 
 
 def on_host(name: str) -> None:
-    """Have the system's calls give this name for the machine."""
+    """Make the system calls return this host name."""
     system = os.uname()
     os.uname = _answer(os.uname_result((system.sysname, name, *system[2:])))
     socket.gethostname = platform.node = _answer(name)

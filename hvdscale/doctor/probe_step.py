@@ -1,6 +1,6 @@
-"""A small part of a job, on which the checks work: one step of some examples, in fp64 where the job's code allows it.
+"""The small part of a job that the checks run: one step of a few examples, in fp64 where the job's code allows it.
 
-What is computed here for reference is slow and obvious, and shares no code with hvdscale.update.step.
+The reference computations are slow and obvious, and share no code with hvdscale.update.step.
 """
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from .finding import Finding, carried_out
 
 EXAMPLES = 46           # by default; a multiple of neither 3 nor 4
 PASSES = 8              # fewest ghost groups: for up to 4 workers x 2 passes
-CLOSE, NARROW_CLOSE = 1e-9, 1e-4        # how far apart two sums of the same values may be, in fp64 and in less
+CLOSE, NARROW_CLOSE = 1e-9, 1e-4        # allowed difference between sums of the same values, in fp64 and below
 
 
 class Difference(NamedTuple):
-    """Where two computations part: a layer's name, its kind, the largest difference relative to the largest value, and
-    whether the layer's input differed already."""
+    """Where two computations diverge: a layer's name, its module, the largest difference relative to the largest value,
+    and whether the layer's input differed already."""
 
     layer: str
     module: nn.Module
@@ -47,9 +47,9 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """A job's plan cut to ``plan.global_batch`` examples a step, and how exact it is.
+    """A job's plan cut to ``plan.global_batch`` examples a step, and its precision.
 
-    limit   how far apart sums taken in another order may be;  note: why not in fp64, where it is not
+    limit   allowed difference between sums in another order;  note: why it is not in fp64, if so
     """
 
     job: Job
@@ -59,22 +59,22 @@ class Sample:
 
     @cached_property
     def data(self) -> Finding:
-        """What the check of the job's examples found."""
+        """The finding of the check of the job's examples."""
         return carried_out("examples", lambda: examples(self.job))
 
     @property
     def whole(self) -> list[int]:
-        """The step as one part: bounds."""
+        """The bounds of the step as one part."""
         return [0, self.plan.global_batch]
 
     def model(self, plan: Plan | None = None) -> nn.Module:
-        """A new model with the parameters of the job's, in the precision of the plan."""
+        """A new model with the job's parameters, in the plan's precision."""
         model = make_model(self.job.workload, plan or self.plan, self.job.device)
         model.load_state_dict(self.job.model.state_dict())
         return model
 
     def batch(self, visits: Visits):
-        """The training batch of these visits, as a step has it."""
+        """The training batch of these visits, as in a step."""
         return to_device(self.job.data.train.take(visits), self.job.device, PARAMETERS[self.plan.precision])
 
     def parts(self, plan: Plan, bounds: Sequence[int], step: int = 0) -> list[tuple[Pass, object]]:
@@ -85,9 +85,7 @@ class Sample:
 def make_sample(job: Job, wanted: int, workers: int) -> Sample:
     """A sample of ``wanted`` examples, at least as many as the workers need, at most all.
 
-    Raises what the job's code raises.
-
-    Ghost groups are cut smaller than the job's where every pass must have one.
+    Ghost groups are smaller than the job's where every pass must have one. Raises what the job's code raises.
     """
     most = max(4, workers)
     batch = min(len(job.data.train), max(wanted, 6 * most - 2))
@@ -99,15 +97,15 @@ def make_sample(job: Job, wanted: int, workers: int) -> Sample:
     try:
         dtype = _loss_type(sample)
     except HvdscaleError:
-        return sample                   # the checks say what is wrong with it
+        return sample                   # the checks will report it
     except (RuntimeError, TypeError) as error:
         sample = replace(sample, plan=replace(plan, precision="fp32"), limit=NARROW_CLOSE,
                          note=f"in fp32, as the job's code does not run in fp64 ({error})".splitlines()[0])
         _loss_type(sample)
         return sample
     if dtype != torch.float64:
-        return replace(sample, limit=NARROW_CLOSE, note=f"the loss comes as {str(dtype).removeprefix('torch.')}, "
-                                                        "whatever the model's type")
+        return replace(sample, limit=NARROW_CLOSE, note=f"the loss is {str(dtype).removeprefix('torch.')}, whatever "
+                                                        "the model's type")
     return sample
 
 
@@ -123,8 +121,8 @@ def _loss_type(sample: Sample) -> torch.dtype:
 def passing(sample: Sample, model: nn.Module, plan: Plan, step: int = 0) -> Iterator:
     """A context for forward passes that leave generators and buffers as they were.
 
-    Gives a function to call before each pass, which sets the modules' position and seeds the generators: by
-    its ghost group where the plan says group by group, else all passes alike, as those of several ranks would be.
+    Yields a function to call before each pass, which sets the modules' position and seeds the generators: by ghost
+    group where the plan says group by group, else alike for all passes, as on several ranks.
     """
     ghosts = GhostGroups(plan.seed, SingleWorker(), sample.job.device)
     ghosts.attach(model)
@@ -143,7 +141,7 @@ def passing(sample: Sample, model: nn.Module, plan: Plan, step: int = 0) -> Iter
 def mean_gradient(sample: Sample, model: nn.Module, plan: Plan, parts: Sequence | None = None, step: int = 0) -> Tensor:
     """The gradient of the step's summed loss over its summed count, by autograd alone: one float64 vector.
 
-    The whole step is one pass, or a pass a ghost group where the plan says so.
+    The whole step is one pass, or one pass per ghost group where the plan says so.
     """
     size = plan.stream.size(step)
     if parts is None:
@@ -159,12 +157,12 @@ def mean_gradient(sample: Sample, model: nn.Module, plan: Plan, parts: Sequence 
         sums = [a if g is None else a + g for a, g in zip(sums, gradients)]
         counted += count
     if not counted:
-        raise WorkloadError(f"the counts that loss gave for {size} examples add up to 0, so they have no mean")
+        raise WorkloadError(f"the counts returned by loss for {size} examples add up to 0, so they have no mean")
     return _vector(sums) / counted
 
 
 def step_of(sample: Sample, plan: Plan, workers: Workers, step: int = 0) -> tuple[Tensor, Tensor]:
-    """Mean gradient, and buffers after it, of a step that hvdscale takes on these workers; a collective."""
+    """The mean gradient of a step taken by hvdscale on these workers, and the buffers after it; a collective."""
     model = sample.model(plan)
     job, optimizer = sample.job, torch.optim.SGD(trained(model), lr=0.0)
     take_step = DataParallelStep(plan, job.workload, job.data.train, model, optimizer, workers, job.device)
@@ -173,7 +171,7 @@ def step_of(sample: Sample, plan: Plan, workers: Workers, step: int = 0) -> tupl
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that are trained."""
+    """The trainable parameters."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
@@ -182,13 +180,13 @@ def _vector(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def distance(values: Tensor, reference: Tensor) -> float:
-    """The norm of the difference over the reference's; infinite where a value is not finite on one side alone."""
+    """The norm of the difference over the reference's norm; infinite where only one side is finite."""
     apart, norm = torch.linalg.vector_norm(values - reference).item(), torch.linalg.vector_norm(reference).item()
     return 0.0 if apart == 0 else apart / norm if norm and np.isfinite(apart) else float("inf")
 
 
 class Call(NamedTuple):
-    """A module's first input and first output, a tensor for each part."""
+    """A module's first input and first output, one tensor per part."""
 
     name: str
     module: nn.Module
@@ -197,7 +195,7 @@ class Call(NamedTuple):
 
 
 def calls_of(sample: Sample, model: nn.Module, parts: Sequence) -> list[Call]:
-    """The calls of the model's modules, in the order in which they end."""
+    """The calls of the model's modules, in the order in which they return."""
     found: list[list[tuple[str, nn.Module, Tensor, Tensor]]] = []
     hooks = [module.register_forward_hook(
         lambda m, given, out, name=name: found[-1].append((name, m, _first(given), _first(out))))
@@ -223,9 +221,9 @@ def _first(out) -> Tensor:
 
 
 def first_difference(sample: Sample, model: nn.Module, parts: Sequence, others: Sequence) -> Difference | None:
-    """The first module whose rows are not the same in the passes ``others`` as in ``parts``; None: none is found.
+    """The first module whose rows differ between the passes ``parts`` and ``others``; None if there is none.
 
-    Modules whose outputs do not have an example a row, or are padded to another length, are not compared.
+    Modules whose outputs are not one row per example, or are padded to another length, are not compared.
     """
     for call, other in zip(calls_of(sample, model, parts), calls_of(sample, model, others)):
         by = _apart(call.outputs, other.outputs)
@@ -237,7 +235,7 @@ def first_difference(sample: Sample, model: nn.Module, parts: Sequence, others: 
 
 
 def _apart(ours: list[Tensor], theirs: list[Tensor]) -> float | None:
-    """The largest difference over the largest value; None where rows cannot be compared."""
+    """The largest difference over the largest value; None if the rows cannot be compared."""
     if {o.shape[1:] for o in ours} != {o.shape[1:] for o in theirs} or any(o.ndim == 0 for o in ours + theirs):
         return None
     one, other = torch.cat(ours), torch.cat(theirs)
@@ -247,5 +245,5 @@ def _apart(ours: list[Tensor], theirs: list[Tensor]) -> float | None:
 
 
 def cuts(examples: int) -> list[int]:
-    """Bounds of uneven parts of a step: one example, a third of the rest, what is left."""
+    """Bounds of uneven parts of a step: one example, a third of the rest, the remainder."""
     return sorted({0, min(1, examples), *(1 + b for b in even_bounds(examples - 1, 3)[1:2]), examples})

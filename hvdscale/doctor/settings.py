@@ -1,4 +1,4 @@
-"""Checks of what the settings make of the job: what decays, the learning rate of every step."""
+"""Checks of what follows from the settings: weight decay and the learning rate of every step."""
 from __future__ import annotations
 
 import math
@@ -17,9 +17,9 @@ LOOKED_AT = 100_000         # steps whose rate is computed, at most
 
 
 def decay(sample: Sample) -> Finding:
-    """Which parameters an update takes towards zero where all gradients are zero, and which of these should decay.
+    """Which parameters an update shrinks when all gradients are zero, and which of them should decay.
 
-    The optimizer is asked by a step from parameters of 1, so that a class with a decay of its own is seen, too.
+    The check takes a step from parameters of 1, so it also finds an optimizer class with its own decay.
     """
     name, plan, model = "weight decay", sample.job.plan, sample.model()
     optimizer, apart = make_optimizer(plan, model), norms_and_biases(model)
@@ -37,29 +37,29 @@ def decay(sample: Sample) -> Finding:
     sizes = {key: sum(p.numel() for path, p in named if (decays[path], _kind(p, apart)) == key) for key in kinds}
     rows = tuple((kind, f"{kinds[key]} tensors, {sizes[key]:,} numbers", "decay" if key[0] else "do not decay")
                  for key in sorted(kinds, key=lambda key: not key[0]) for kind in key[1:])
-    looked_at = f"weight_decay = {plan.weight_decay:g}; a step of {plan.optimizer} from zero gradients"
+    looked_at = f"weight_decay = {plan.weight_decay:g}; a step of {plan.optimizer} with zero gradients"
     unasked = [path for path in decays if decays[path] and not wanted[path]]
     if unasked:
-        biases = "biases and normalisation parameters among them" if any(
-            id(p) in apart for path, p in named if path in unasked) else "though no weight_decay is asked for"
+        biases = "biases and normalization parameters among them" if any(
+            id(p) in apart for path, p in named if path in unasked) else "though weight_decay is 0"
         return Finding(name, FAILED, looked_at, f"{list_first(unasked, 3)} decay unasked, {biases}",
-                       cause="the optimizer decays by itself, and all parameters alike: a default of its class, or "
-                       "its step", remedy="have it take weight_decay from its parameter groups, or set weight_decay "
-                       "and decay_norm_and_bias=true to say that it is meant", rows=rows)
+                       cause="the optimizer decays by itself, and all parameters alike: by a default of its class, or "
+                       "in its step", remedy="make it read weight_decay from its parameter groups; if the decay is "
+                       "intended, set weight_decay and decay_norm_and_bias=true", rows=rows)
     idle = [path for path in decays if wanted[path] and not decays[path]]
     if idle:
-        return Finding(name, FAILED, looked_at, f"{list_first(idle, 3)} do not decay, and weight_decay is asked for",
+        return Finding(name, FAILED, looked_at, f"{list_first(idle, 3)} do not decay, though weight_decay is set",
                        cause="the optimizer does not read weight_decay from its parameter groups",
-                       remedy="take group['weight_decay'] in its step, or set weight_decay=0", rows=rows)
+                       remedy="use group['weight_decay'] in its step, or set weight_decay=0", rows=rows)
     return Finding(name, PASSED, looked_at, rows=rows)
 
 
 def _kind(parameter, apart: set[int]) -> str:
-    return "biases and normalisation" if id(parameter) in apart else "weights"
+    return "biases and normalization" if id(parameter) in apart else "weights"
 
 
 def learning_rate(job: Job) -> Finding:
-    """The rate at the steps where it turns, and whether it is a positive number until the last."""
+    """The rate at the steps where its schedule changes, and whether it is finite and not negative throughout."""
     plan, rate = job.plan, job.plan.schedule.lr_at
     last = plan.budget_steps - 1 if plan.budget_steps else None
     rows = tuple((f"step {step:,}", f"{rate(step):.6g}", what) for step, what in _turns(plan, last))
@@ -68,7 +68,7 @@ def learning_rate(job: Job) -> Finding:
     for step in checked:
         if not (math.isfinite(rate(step)) and rate(step) >= 0):
             return Finding("learning rate", FAILED, looked_at, f"it is {rate(step)} at step {step}",
-                           cause="warmup, decay and rule do not fit each other", remedy="mend the schedule", rows=rows)
+                           cause="warmup, decay and rule do not fit together", remedy="fix the schedule", rows=rows)
     return Finding("learning rate", PASSED, looked_at, rows=rows)
 
 
@@ -81,7 +81,7 @@ def _turns(plan: Plan, last: int | None) -> list[tuple[int, str]]:
         turns |= {step: f"times {plan.decay_factor:g}" for step in plan.decay_at}
     elif plan.decay != "constant":
         middle = (plan.decay_steps + plan.warmup_steps) // 2
-        turns |= {middle: "half-way of the decay", plan.decay_steps: "end of the decay"}
+        turns |= {middle: "halfway through the decay", plan.decay_steps: "end of the decay"}
     if last is not None:
         turns = {step: what for step, what in turns.items() if step <= last} | {last: "last"}
     return sorted(turns.items())

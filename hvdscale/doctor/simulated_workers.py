@@ -1,4 +1,4 @@
-"""Several workers simulated in one process: threads of which one runs at a time, until it waits for the others.
+"""Several workers simulated in one process: threads, of which only one runs until it waits for the others.
 
     results = on_each(3, lambda worker: ...)        worker: a group member with rank, size, sum_, gather, ...
 """
@@ -14,7 +14,7 @@ from ..workers.group import Workers
 
 
 class Member(Workers):
-    """One rank of a simulated group. Sums go over the ranks in their order."""
+    """One rank of a simulated group. Sums are taken in rank order."""
 
     def __init__(self, rank: int, size: int, turn: threading.Lock, barrier: threading.Barrier, slots: list):
         self.rank, self.size, self.local_rank, self.local_size = rank, size, rank, size
@@ -35,7 +35,7 @@ class Member(Workers):
         self._slots[self.rank] = value
         self._meet()
         given = list(self._slots)
-        self._meet()                # nobody overwrites what another has yet to read
+        self._meet()                # so that no rank overwrites what another has yet to read
         return given
 
     def _meet(self) -> None:
@@ -47,9 +47,9 @@ class Member(Workers):
 
 
 def on_each(workers: int, function: Callable[[Member], object]) -> list:
-    """What the function gives for each member of a group of this many workers, in rank order; raises what one raises.
+    """Call the function on each member of a group of this many workers; returns the results in rank order.
 
-    Generators and other globals of the process belong to the member that runs, as only one runs at a time.
+    Only one member runs at a time, so it may use the process's generators and other globals. Raises what one raises.
     """
     turn, barrier, slots = threading.Lock(), threading.Barrier(workers), [None] * workers
     errors: list[BaseException] = []

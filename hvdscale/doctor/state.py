@@ -1,4 +1,4 @@
-"""Checks of what a run carries from step to step and measures: its checkpoint, its evaluation."""
+"""Checks of a run's checkpoint and its evaluation."""
 from __future__ import annotations
 
 import os
@@ -24,8 +24,8 @@ from .probe_step import Sample
 from .simulated_workers import on_each
 
 BEFORE = 2                  # steps before the checkpoint
-MEASURED = 100              # examples of a split that are measured, at most
-CHUNKS = (32, 7)            # examples per pass, two ways
+MEASURED = 100              # examples measured per split, at most
+CHUNKS = (32, 7)            # examples per pass, in two ways
 
 
 def checkpoint(sample: Sample) -> Finding:
@@ -33,7 +33,7 @@ def checkpoint(sample: Sample) -> Finding:
     name, job = "checkpoint", sample.job
     plan = replace(job.plan, workers=1, accumulate=1, global_batch=sample.plan.global_batch, loader_workers=0,
                    noise_every=0, ghost_batch=sample.plan.ghost_batch)
-    looked_at = (f"{BEFORE} steps, a checkpoint written and read, and the next step in a new model and optimizer "
+    looked_at = (f"{BEFORE} steps, a checkpoint written and read, and the next step with a new model and optimizer "
                  f"({plan.optimizer}, {plan.precision})")
 
     def parts():
@@ -53,18 +53,18 @@ def checkpoint(sample: Sample) -> Finding:
             state = read(path)
         except CheckpointError as error:
             return Finding(name, FAILED, looked_at, str(error).replace(folder + os.sep, ""),
-                           cause="the state of the optimizer or the model holds an object of a class, which could only "
-                           "be kept by pickling it", remedy="keep tensors, numbers and texts in state_dict()")
+                           cause="the state of the optimizer or the model holds a custom object, which could only be "
+                           "saved by pickling", remedy="keep only tensors, numbers and strings in state_dict()")
         other = parts()
         restore(state, *other)
         resumed = other[2](BEFORE, plan.schedule.lr_at(BEFORE), set()).loss
     differing = [path for (path, a), b in zip(run[0].state_dict().items(), other[0].state_dict().values())
                  if not torch.equal(a, b)]
     if not differing:
-        return Finding(name, PASSED, f"{looked_at}: equal to the last bit", by=0.0, limit=0.0)
+        return Finding(name, PASSED, f"{looked_at}: bit-identical", by=0.0, limit=0.0)
     by = max((a.double() - b.double()).abs().max().item() for a, b in zip(run[0].parameters(), other[0].parameters()))
     if resumed != uninterrupted:
-        cause = ("the model or the data keep a state that no checkpoint has: an attribute that is no buffer, a "
+        cause = ("the model or the data keep state outside the checkpoint: an attribute that is not a buffer, or a "
                  "generator of their own")
         remedy = "keep it in a buffer (register_buffer); draw from the global generators"
     else:
@@ -74,9 +74,9 @@ def checkpoint(sample: Sample) -> Finding:
 
 
 def evaluation(sample: Sample, workers: Workers) -> Finding:
-    """Whether a metric is the same however a split is cut into chunks, to the last bit at any worker count.
+    """Whether metrics do not depend on the chunks a split is cut into, and are bit-identical at any worker count.
 
-    Under a launcher on its workers, a collective; alone on up to 3 simulated ones.
+    Under a launcher on its workers, a collective; otherwise on up to 3 simulated ones.
     """
     name, job, model = "evaluation", sample.job, sample.model()
     splits = {split: data.first(min(len(data), MEASURED)) for split, data in job.data.evaluated(
@@ -85,10 +85,10 @@ def evaluation(sample: Sample, workers: Workers) -> Finding:
     if target and target.split not in splits:
         return Finding(name, FAILED, "the splits that are evaluated", f"the target {target} names the {target.split} "
                        f"split, which has no examples: {target.column} is always NaN, and never meets it",
-                       cause=f"load gives no {target.split} split, or an empty one", remedy="give load's Data examples "
-                       f"of {target.split}, or set a target on {' or '.join(splits) or 'another split'} (--target)")
+                       cause=f"load returns no {target.split} split, or an empty one", remedy=f"return {target.split} "
+                       f"examples from load, or set a target on {' or '.join(splits) or 'another split'} (--target)")
     if not splits:
-        return Finding(name, NOT_APPLICABLE, "no split has an example")
+        return Finding(name, NOT_APPLICABLE, "no split has examples")
 
     def by(worker: Workers, chunk: int) -> dict[str, float]:
         return Evaluator(job.workload, splits, chunk, worker, job.device, sample.plan.precision)(model, tuple(splits))
@@ -109,42 +109,41 @@ def evaluation(sample: Sample, workers: Workers) -> Finding:
         return Finding(name, FAILED, looked_at, f"{_are_nan(broken)}, though the data are finite",
                        cause="measure divides zero by zero, or takes the logarithm or root of a negative number; the "
                        "NaN of one example makes the mean of its whole split NaN, which never meets a target",
-                       remedy="find the example, as by torch.isnan in measure, and leave out of sum and count what has "
-                       "no value")
+                       remedy="find the example, as with torch.isnan in measure, and leave it out of sum and count")
     for column, values in counted[CHUNKS[0]].items():
         other = counted[CHUNKS[1]][column]
         if values != other:
             return Finding(name, FAILED, looked_at, f"the count of {column} is {values:g} in chunks of {CHUNKS[0]} and "
                            f"{other:g} in chunks of {CHUNKS[1]}",
-                           cause="measure gives a mean with a count of 1, or counts something else than what it sums "
-                           "over; or a batch is padded",
-                           remedy="measure returns (values.sum(), len(values)) of each metric")
+                           cause="measure returns a mean with a count of 1, or counts something else than the terms of "
+                           "its sum; or a batch is padded",
+                           remedy="return (values.sum(), len(values)) for each metric from measure")
     for column, value in alone[CHUNKS[0]].items():
         apart = _apart(value, alone[CHUNKS[1]][column])
         if not apart <= sample.limit:
-            return Finding(name, FAILED, looked_at, f"{column} between the two ways to cut", apart, sample.limit,
-                           "measure gives a mean where a sum is asked for, or an example's value depends on its "
-                           "batch, or on the moment", "measure returns (values.sum(), len(values)); see the checks "
-                           "'losses' and 'examples'")
+            return Finding(name, FAILED, looked_at, f"{column} between the two chunk sizes", apart, sample.limit,
+                           "measure returns a mean where a sum is expected, or an example's value depends on its "
+                           "batch, or changes from call to call", "return (values.sum(), len(values)) from measure; "
+                           "see the checks 'losses' and 'examples'")
     for count, values in zip(counts, shared):
         for column, value in values.items():
             if _apart(value, alone[CHUNKS[0]][column]) != 0:
-                return Finding(name, FAILED, looked_at, f"{column} on {count} workers from that on one",
-                               _apart(value, alone[CHUNKS[0]][column]), 0.0, "data or model of some rank differ",
+                return Finding(name, FAILED, looked_at, f"{column} on {count} workers and on one",
+                               _apart(value, alone[CHUNKS[0]][column]), 0.0, "data or model differ on some rank",
                                "see the checks 'ranks' and 'examples'")
     whole = {column.split("/")[0] for column, count in counted[CHUNKS[0]].items()
              if count != len(splits[column.split("/")[0]])}
-    per = "the counts that measure gives add up alike" if whole else "each example counts once"
+    per = "the counts from measure have the same sum" if whole else "each example counts once"
     apart = max((_apart(value, alone[CHUNKS[1]][column]) for column, value in alone[CHUNKS[0]].items()), default=0.0)
     if undefined:
         per += f"; {_are_nan(undefined)}"
     valued = {column.partition("/")[2] for column, value in alone[CHUNKS[0]].items() if value == value}
     needed = [column for column in undefined if column.partition("/")[2] not in valued or (
-        target and column == target.column)]            # else its workload measures it on some splits alone
+        target and column == target.column)]            # else the workload measures it only on some splits
     if needed:
         return Finding(name, WARNED, f"{looked_at}; {per}", f"{_are_nan(needed)} before the first step",
-                       cause="its count is 0 in these examples, as of a metric over predictions that an untrained "
-                       "model does not make; or summarize gives NaN",
+                       cause="its count is 0 on these examples, as for a metric over predictions that an untrained "
+                       "model does not make; or summarize returns NaN",
                        remedy="see whether it has a value after some steps (hvdscale-train --steps 20); while it is "
                        "NaN, it meets no target")
     return Finding(name, PASSED, f"{looked_at}; {per}", by=apart, limit=sample.limit)
@@ -160,7 +159,7 @@ def _apart(a: float, b: float) -> float:
 
 @torch.no_grad()
 def _counts(sample: Sample, model, splits: dict, chunk: int) -> dict[str, float]:
-    """``split/metric`` -> what the counts of all chunks add up to."""
+    """``split/metric`` -> the sum of the counts over all chunks."""
     workload, found = sample.job.workload, {}
     model.eval()
     for split, data in splits.items():

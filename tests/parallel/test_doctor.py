@@ -57,7 +57,7 @@ def test_a_rank_in_a_seed_is_found_by_comparing_the_ranks(doctor, job, differs, 
     assert differs in said and cause in said
     if job.startswith("loss"):          # and no other check blames it on the examples of a pass
         assert "FAILED: gradients" in said and "see the check 'ranks' first" in said
-        assert "joins the examples" not in said and "group_by_group=always" not in said
+        assert "mixes the examples" not in said and "group_by_group=always" not in said
 
 
 def alone(job):

@@ -56,26 +56,26 @@ def test_a_sound_job_passes_every_check(name, layer):
 
 
 @pytest.mark.parametrize("name, layer, check, differs, cause", [
-    ("mean_loss", {}, "losses", "the loss of the whole batch is", "a mean where a sum is asked for"),
-    ("mean_loss", {}, "gradients", "the mean gradient of 4 workers x 2 passes from", "a mean where a sum is asked for"),
+    ("mean_loss", {}, "losses", "the loss of the whole batch is", "a mean where a sum is expected"),
+    ("mean_loss", {}, "gradients", "the mean gradient of 4 workers x 2 passes from", "a mean where a sum is expected"),
     ("count_of_one", {}, "losses", "whole batch is 1, of its parts together 3", "of batches"),
     ("count_of_one", {}, "gradients", "the mean gradient of", "of batches"),
-    ("pairs", {}, "gradients", "the mean gradient of", "depends on the others that are in the batch"),
+    ("pairs", {}, "gradients", "the mean gradient of", "depends on the other examples of its batch"),
     ("broadcast", {}, "losses", "the loss of the whole batch is", r"shapes \(n, 1\) and \(n,\) were broadcast"),
-    ("padded", {}, "examples", "train: take gives 8 examples for 5 visits", "pads, repeats or drops"),
+    ("padded", {}, "examples", "train: take returns 8 examples for 5 visits", "pads, repeats or drops"),
     ("padded", {}, "evaluation", "is 32 in chunks of 32 and 36 in chunks of 7", "pads, repeats or drops"),
-    ("local_norm", {}, "gradients", "the mean gradient of", "Standardised joins .*batch statistics per local"),
+    ("local_norm", {}, "gradients", "the mean gradient of", "Standardised mixes .*batch statistics per local"),
     ("local_norm", {}, "batch-norm", r"layers.1 \(Standardised\)", "batch statistics per local batch"),
     ("torchs_own", dict(group_by_group="never"), "batch-norm", r"layers.1 \(BatchNorm2d\)", "per local batch"),
     ("torchs_dropout", dict(group_by_group="never"), "gradients", "the mean gradient of", "how the batch is cut"),
-    ("non_deterministic", {}, "examples", "the batch.0. of example 0 is another when read twice", "deterministic"),
+    ("non_deterministic", {}, "examples", "the batch.0. of example 0 differs when read twice", "deterministic"),
     ("non_deterministic", {}, "gradients", "the mean gradient of", "not deterministic"),
     ("too_long", {}, "examples", "val: DataError: example 61 of TooLong cannot be read", "length promises examples"),
     ("metric_count", {}, "evaluation", "the count of train/error is 1 in chunks of 32 and 5", "something else"),
-    ("metric_mean", {}, "evaluation", "train/error between the two ways to cut", "a mean where a sum is asked for"),
+    ("metric_mean", {}, "evaluation", "train/error between the two chunk sizes", "a mean where a sum is expected"),
     ("own_generator", {}, "random numbers", r"layers.4 \(OwnGenerator\)", "of its own.*layers.4 holds a Generator"),
     ("own_generator", {}, "gradients", "the mean gradient of", "generator of its own"),
-    ("mean_loss_with_noise", {}, "losses", "the loss of the whole batch", "a mean where a sum is asked for"),
+    ("mean_loss_with_noise", {}, "losses", "the loss of the whole batch", "a mean where a sum is expected"),
     ("unseeded", {}, "random numbers", "their gradients", "without a seed"),
     ("noise_for_the_batch", {}, "losses", "the loss of the whole batch", "loss, draws random numbers .* as a whole"),
     ("noise_for_the_batch", {}, "gradients", "the mean gradient of", "loss, draws random numbers .* as a whole"),
@@ -157,7 +157,7 @@ def test_shares_of_the_jobs_own_worker_count_are_checked_too():
 def test_decay_groups_are_told_whatever_is_found():
     rows = decay(sample("sound")).rows
     assert rows == (("weights", "2 tensors, 356 numbers", "decay"),
-                    ("biases and normalisation", "4 tensors, 17 numbers", "do not decay"))
+                    ("biases and normalization", "4 tensors, 17 numbers", "do not decay"))
     asked = decay(sample("sound", decay_norm_and_bias=True))
     assert asked.verdict == PASSED and {row[2] for row in asked.rows} == {"decay"}
 
@@ -178,7 +178,7 @@ def test_the_learning_rate_is_shown_where_it_turns():
 @pytest.mark.parametrize("name", ["padding_in_gru", "padding_in_attention", "padding_in_mean"])
 def test_padding_is_not_blamed_on_a_layer_that_takes_each_example_alone(name):
     for finding in failures(name).values():
-        assert "group_by_group" not in finding.remedy and "joins the examples" not in finding.cause
+        assert "group_by_group" not in finding.remedy and "mixes the examples" not in finding.cause
     assert re.search("pack the sequences.*mask", failures(name)["padding"].remedy)
 
 
@@ -349,7 +349,7 @@ def test_an_examination_is_sound_where_nothing_failed():
     ("by_global_generator", "random numbers of its own, so .* but slower$")])
 def test_what_would_be_faster_is_said_where_something_would(name, said):
     cut = sample(name)
-    [note] = [note for note in notes(cut.job, cut) if "each ghost group goes through it alone" in note]
+    [note] = [note for note in notes(cut.job, cut) if "each ghost group gets its own pass" in note]
     assert re.search(said, note)
 
 
