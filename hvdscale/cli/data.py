@@ -1,4 +1,4 @@
-"""hvdscale-data: data sets with a public address, brought to disk before a job trains on them."""
+"""hvdscale-data: fetches public data sets to disk before a job trains on them."""
 from __future__ import annotations
 
 import math
@@ -15,18 +15,18 @@ from ..formatting.screen import Screen, time_left
 from ..formatting.text_table import aligned
 from .common import Group, version_option
 
-EVERY_SECONDS = 0.1, 5.0           # between two drawings of the bar, two lines
+EVERY_SECONDS = 0.1, 5.0           # between updates of the bar; between lines
 
 
 @click.group(cls=Group, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @version_option
 def main():
-    """Bring data sets to disk. A job that trains never fetches anything."""
+    """Fetch data sets to disk. Training never downloads anything."""
 
 
 @main.command("list")
 def list_data_sets():
-    """What can be fetched, with size and terms; and how the others are had."""
+    """List the data sets that can be fetched, with size and terms, and how to get the others."""
     rows = [("data set", "", "size", "terms")]
     for name, data_set in DATA_SETS.items():
         sizes = [file.size for file in data_set.published]
@@ -39,13 +39,13 @@ def list_data_sets():
 @main.command("fetch")
 @click.argument("name")
 @click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False),
-              help="where the files go, and what hvdscale-train takes as its --data-dir  [default: data/NAME]")
+              help="folder for the files, as in hvdscale-train's --data-dir  [default: data/NAME]")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,
-              metavar="SECONDS", help="how long a server may be silent")
+              metavar="SECONDS", help="time without data after which a connection counts as broken")
 def fetch_data_set(name, data_dir, timeout):
-    """Download the data set NAME, verify it, and resume an interrupted download.
+    """Download the data set NAME and verify it; resumes an interrupted download.
 
-    Files that were placed by hand are checked, and count.
+    Files copied by hand are verified too.
 
     \b
       hvdscale-data fetch mnist
@@ -63,34 +63,34 @@ def fetch_data_set(name, data_dir, timeout):
 
 
 class Bar:
-    """Progress of a file: a bar on a terminal, a line now and then elsewhere."""
+    """Progress of a file: a bar on a terminal, otherwise a line every few seconds."""
 
     def __init__(self, out, clock=time.monotonic):
         self._clock, self._screen = clock, Screen(out, out.isatty(), EVERY_SECONDS)
         self._name, self._started, self._first = "", 0.0, 0
 
     def say(self, text: str) -> None:
-        """A line of text."""
+        """Print a line of text."""
         self.end()
         self._screen.say(text)
 
     def progress(self, name: str, done: int, total: int | None) -> None:
-        """So many bytes of the file are done, of so many in all where that is known."""
+        """Show that ``done`` bytes of the file, of ``total`` if known, are there."""
         now = self._clock()
         if name != self._name or done < self._first:
             self._name, self._started, self._first = name, now, done
             self._screen.drawn = -math.inf if self._screen.terminal else now
         if self._screen.due(now):
             indent = "" if self._screen.terminal else "  "
-            text = f"{indent}{name}  {_amount(done, total)}{self._speed(done, total, now)}"
+            text = f"{indent}{name}  {_format_amount(done, total)}{self._format_speed(done, total, now)}"
             self._screen.line(text, now, done / total if total else 0)
 
     def end(self) -> None:
-        """No progress follows."""
+        """End the display of progress."""
         self._screen.erase()
         self._name = ""
 
-    def _speed(self, done, total, now):
+    def _format_speed(self, done, total, now):
         seconds = now - self._started
         if seconds <= 0 or done <= self._first:
             return ""
@@ -98,7 +98,7 @@ class Bar:
         return f"  {byte_size(round(rate))}/s" + (f"  {time_left((total - done) / rate)}" if total else "")
 
 
-def _amount(done, total):
+def _format_amount(done, total):
     return byte_size(done) if total is None else f"{byte_size(done)} of {byte_size(total)}"
 
 

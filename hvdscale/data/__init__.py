@@ -1,1 +1,1 @@
-"""Examples, from a published address to a batch on a device."""
+"""The path of examples, from a published address to a batch on a device."""

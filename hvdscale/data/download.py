@@ -1,9 +1,9 @@
-"""A published file brought to disk: gone on with where it broke off, checked, and only then given its name.
+"""Download a published file: resume where it broke off, verify it, and only then rename it.
 
     file = Published("t10k-labels-idx1-ubyte.gz", ("https://...", "https://..."), "f7ae60f9...", 4542)
     download(file, Path("data/mnist"), progress=print)
 
-What has come so far lies in NAME.part, and beside it, in NAME.part.version, which version of the file it is of.
+A partial download is NAME.part; NAME.part.version says which version of the file it belongs to.
 """
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from ..system.files import write_whole
 from ..system.lock import BUSY, flock
 
 CHUNK = 2**18
-WAIT_SECONDS = 1.0              # before a broken connection is made again
+WAIT_SECONDS = 1.0              # before reconnecting
 HEADERS = {"User-Agent": "hvdscale-data", "Accept-Encoding": "identity"}
 NETWORK = (OSError, http.client.HTTPException)
 
-Progress = Callable[[str, int, "int | None"], None]         # a file's name, bytes so far, bytes in all where known
+Progress = Callable[[str, int, "int | None"], None]         # a file's name, bytes so far, total bytes if known
 
 
 @dataclass(frozen=True)
 class Published:
     """A file as it is published.
 
-    addresses  that it is to be had from, the one to be tried first before the others
-    sha256     as published, or found to be the same in independent copies
-    size       in bytes; None where that could not be established
+    addresses  in the order in which they are tried
+    sha256     as published, or found identical in independent copies
+    size       in bytes; None if unknown
     """
 
     name: str
@@ -49,19 +49,19 @@ class Published:
 
 
 class DownloadError(DataError):
-    """A file that could not be had: what was wrong at each address is its message."""
+    """A file that could not be downloaded; the message has the error at each address."""
 
 
 class _Broken(Exception):
-    """An address that gives nothing, or not all; the message says why."""
+    """An address that failed or sent an incomplete file; the message says why."""
 
 
 def download(file: Published, folder: Path, progress: Progress, timeout: float = 60.0,
              wait: Callable[[float], None] = time.sleep) -> Path:
-    """The file, in the folder, which is made where it is missing; what is there already of it is gone on with.
+    """Download the file into the folder, which is created if missing; resumes a partial download.
 
-    Raises DownloadError where no address has it whole and with the published checksum, and DataError where the disk
-    takes no more, or another process is fetching the same file.
+    Raises DownloadError if no address has the whole file with the published checksum, and DataError if the disk is
+    full or another process is fetching the same file.
 
     timeout  seconds without a byte after which a connection counts as broken
     """
@@ -82,7 +82,7 @@ def download(file: Published, folder: Path, progress: Progress, timeout: float =
 
 
 class _Part:
-    """What there is of a file so far, open and locked; raises DataError where it cannot be written."""
+    """A partial download, open and locked; raises DataError where it cannot be written."""
 
     def __init__(self, path: Path):
         self.path, self._version_path = path, path.with_name(f"{path.name}.version")
@@ -91,30 +91,30 @@ class _Part:
             self._file = open(path, "ab", buffering=0)
         except OSError as error:
             raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
-        if flock(self._file.fileno()) in BUSY:          # a file system may be without locks
+        if flock(self._file.fileno()) in BUSY:          # a file system may have no locks
             self._file.close()
             raise DataError(f"{path}: is being written by another process; wait for it to end")
         self.size = os.fstat(self._file.fileno()).st_size
         if not path.exists():
             self._file.close()
-            raise DataError(f"{path}: another process has just finished it; type the command again")
+            raise DataError(f"{path}: another process has just finished it; run the command again")
 
     @property
     def version(self) -> str:
-        """What a server calls the version that these bytes are of; empty where it has no name."""
+        """The server's name for the version of these bytes; empty if it gave none."""
         try:
             return self._version_path.read_text()
         except OSError:
             return ""
 
     def start(self, version: str) -> None:
-        """Begin again, with a file of this version."""
+        """Restart with a file of this version."""
         self.discard()
         with writing(self.path):
             write_whole(self._version_path, version)
 
     def append(self, chunk: bytes) -> None:
-        """Write behind what there is."""
+        """Append to the partial file."""
         with writing(self.path):
             while chunk:
                 written = self._file.write(chunk)
@@ -122,12 +122,12 @@ class _Part:
                 chunk = chunk[written:]
 
     def discard(self) -> None:
-        """Keep nothing."""
+        """Discard all bytes."""
         self._file.truncate(0)
         self.size = 0
 
     def finish(self, target: Path) -> Path:
-        """Give the file its name."""
+        """Rename the partial file to its final name."""
         with writing(self.path):
             os.fsync(self._file.fileno())
             os.replace(self.path, target)
@@ -135,7 +135,7 @@ class _Part:
         return target
 
     def close(self) -> None:
-        """Let go of it; an empty one is removed."""
+        """Close the file; an empty one is removed."""
         if self.size == 0:
             self.path.unlink(missing_ok=True)
             self._version_path.unlink(missing_ok=True)
@@ -145,24 +145,25 @@ class _Part:
         """Raise DataError where the disk has no room for the rest of a file of this size."""
         rest, free = total - self.size, shutil.disk_usage(self.path.parent).free
         if rest > free:
-            raise DataError(f"{self.path}: {byte_size(rest)} are to come, and only {byte_size(free)} are free there; "
-                            "make room, or name another folder with --data-dir, and type the command again")
+            raise DataError(f"{self.path}: {byte_size(rest)} are missing, but only {byte_size(free)} are free on the "
+                            "disk; free some space or choose another folder with --data-dir, then run the command "
+                            "again")
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns what the disk refuses into a DataError that says how much room there is."""
+    """Turn an error of the disk into a DataError that says how much space is free."""
     try:
         yield
     except OSError as error:
         there = next(folder for folder in path.absolute().parents if folder.exists())
         free = byte_size(shutil.disk_usage(there).free)
-        raise DataError(f"{path}: cannot be written: {error.strerror or error} ({free} are free there). What came so "
-                        "far is kept: mend that, and type the command again") from None
+        raise DataError(f"{path}: cannot be written: {error.strerror or error} ({free} are free). What was downloaded "
+                        "so far is kept; fix this and run the command again") from None
 
 
 def _receive_all(part: _Part, file: Published, address: str, progress: Progress, timeout: float, wait) -> None:
-    """Receive what is missing, over as many connections as it takes, while each gets further than all before it."""
+    """Receive what is missing, over any number of connections as long as each one gets further."""
     furthest = part.size
     while file.size is None or part.size != file.size:
         try:
@@ -175,23 +176,23 @@ def _receive_all(part: _Part, file: Published, address: str, progress: Progress,
 
 
 def _receive(part: _Part, file: Published, address: str, progress: Progress, timeout: float) -> None:
-    """Receive what is missing over one connection; raises _Broken where it ends before the file does."""
+    """Receive what is missing over one connection; raises _Broken if it ends before the file does."""
     if file.size is not None and part.size > file.size:
         part.discard()
-    response = _opened(part, file, address, timeout)
+    response = _open(part, file, address, timeout)
     if response is None:
         return
     with response:
         if response.status == http.client.PARTIAL_CONTENT:
             first, total = _range(response)
             if first != part.size:
-                raise _Broken(f"gives other bytes than those from {part.size:,} on, which were asked for")
+                raise _Broken(f"does not send the bytes from {part.size:,} on, as requested")
         else:
             length = response.headers.get("Content-Length", "")
             total = int(length) if length.isdecimal() else None
         if None not in (total, file.size) and total != file.size:
-            raise _Broken(f"has {total:,} bytes there, not the published {file.size:,}; it is not the file, or another "
-                          "version of it")
+            raise _Broken(f"the file there has {total:,} bytes, not the published {file.size:,}; it is another file or "
+                          "another version")
         if response.status != http.client.PARTIAL_CONTENT:
             part.start(_version(response))
         total = file.size if total is None else total
@@ -203,13 +204,13 @@ def _receive(part: _Part, file: Published, address: str, progress: Progress, tim
             progress(file.name, part.size, total)
             if total is not None and part.size > total:
                 part.discard()
-                raise _Broken(f"gives more than {total:,} bytes")
+                raise _Broken(f"sends more than {total:,} bytes")
         if total is not None and part.size < total:
             raise _Broken(f"the connection ended after {part.size:,} of {total:,} bytes")
 
 
-def _opened(part: _Part, file: Published, address: str, timeout: float) -> http.client.HTTPResponse | None:
-    """The answer to a request for what is missing; None where nothing is."""
+def _open(part: _Part, file: Published, address: str, timeout: float) -> http.client.HTTPResponse | None:
+    """The response to a request for the missing bytes; None if none are missing."""
     headers = dict(HEADERS)
     if part.size:
         headers["Range"] = f"bytes={part.size}-"
@@ -222,8 +223,8 @@ def _opened(part: _Part, file: Published, address: str, timeout: float) -> http.
             if error.headers.get("Content-Range", "").endswith(f"/{part.size}"):
                 return None
             part.discard()
-            return _opened(part, file, address, timeout)
-        raise _Broken(f"answers {error.code} {error.reason}") from None
+            return _open(part, file, address, timeout)
+        raise _Broken(f"HTTP error {error.code} {error.reason}") from None
     except NETWORK as error:
         raise _Broken(_reason(error)) from None
 
@@ -236,7 +237,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 
 
 def _range(response: http.client.HTTPResponse) -> tuple[int | None, int | None]:
-    """First byte and size of the whole file, as the header Content-Range says (RFC 9110, section 14.4)."""
+    """First byte and total size from the header Content-Range (RFC 9110, section 14.4)."""
     match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", "").strip())
     if match is None:
         return None, None
@@ -244,24 +245,24 @@ def _range(response: http.client.HTTPResponse) -> tuple[int | None, int | None]:
 
 
 def _version(response: http.client.HTTPResponse) -> str:
-    """What the header If-Range may name the version by: a strong ETag, or else the date (RFC 9110, section 13.1.5)."""
+    """The validator for the header If-Range: a strong ETag, or else the date (RFC 9110, section 13.1.5)."""
     tag = response.headers.get("ETag", "")
     return tag if tag.startswith('"') else response.headers.get("Last-Modified", "")
 
 
 def _reason(error: Exception) -> str:
-    """What a person needs to know of an error of the network."""
+    """A network error in words."""
     error = getattr(error, "reason", error) if isinstance(error, urllib.error.URLError) else error
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "timed out"
     if isinstance(error, OSError):
         return f"no connection: {error.strerror or error}"
     return f"{type(error).__name__}: {error}"
 
 
 def _check(part: _Part, file: Published) -> None:
-    """Raise _Broken, and keep nothing, where the bytes are not the published ones."""
+    """Raise _Broken and discard all bytes if the checksum is not the published one."""
     found = sha256_of(part.path)
     if found != file.sha256:
         part.discard()
-        raise _Broken(f"what came has SHA-256 {found}, not the published {file.sha256}; it was removed")
+        raise _Broken(f"the download has SHA-256 {found}, not the published {file.sha256}; it was removed")

@@ -1,9 +1,9 @@
-"""A data set brought into a folder, whole and checked, in the layout that its workload reads.
+"""Fetch a data set into a folder, verified, in the layout that its workload reads.
 
     fetch("wikitext-2", Path("data/wikitext-2"), say=print, progress=lambda *_: None)
 
-What is there already is checked and left as it is; nothing is written over. An archive that is unpacked leaves a
-receipt, ARCHIVE.unpacked, which lists the files that came of it.
+Existing files are verified and never overwritten. An unpacked archive leaves a receipt, ARCHIVE.unpacked, which lists
+its files.
 """
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ DAMAGED = (EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, ValueErro
 
 
 def fetch(name: str, folder: Path, say: Callable[[str], None], progress: Progress, timeout: float = 60.0) -> None:
-    """Bring the data set of this name into the folder; does nothing where it is complete.
+    """Fetch the data set of this name into the folder; does nothing if it is complete.
 
-    Raises UsageError for an unknown name, and DataError, which names what to place by hand, where it cannot be brought.
+    Raises UsageError for an unknown name, and DataError, which lists the files to copy by hand, if the download fails.
     """
     data_set = find(name)
     try:
         for file in data_set.files:
-            bring = _bring_archive if isinstance(file, Archive) else _bring
-            say(f"  {bring(file, folder, progress, timeout)}")
+            fetch_one = _fetch_archive if isinstance(file, Archive) else _fetch_file
+            say(f"  {fetch_one(file, folder, progress, timeout)}")
         for joined, parts in data_set.joined.items():
             say(f"  {_join(folder / joined, [folder / part for part in parts])}")
     except DownloadError as error:
-        raise DataError(f"{name}: {error}\n{_by_hand(name, data_set, folder)}") from None
+        raise DataError(f"{name}: {error}\n{_explain_by_hand(name, data_set, folder)}") from None
     say(f"{name} is complete in {folder} (terms: {data_set.terms}). Next:\n  {command(data_set, folder)}")
 
 
 def find(name: str) -> DataSet:
-    """The data set of this name; raises UsageError listing those that there are, or saying how one is had."""
+    """The data set of this name; raises UsageError that lists the known ones, or says how to get this one."""
     if name in BY_HAND:
         raise UsageError(f"{name} {BY_HAND[name]}")
     if name not in DATA_SETS:
@@ -58,47 +58,47 @@ def find(name: str) -> DataSet:
 
 
 def command(data_set: DataSet, folder: Path) -> str:
-    """What to type when the folder is complete."""
+    """The command to run once the folder is complete."""
     return data_set.command.format(folder=shlex.quote(str(folder)))
 
 
-def _bring(file: Published, folder: Path, progress: Progress, timeout: float) -> str:
-    """Have the file in the folder; gives what was done."""
+def _fetch_file(file: Published, folder: Path, progress: Progress, timeout: float) -> str:
+    """Fetch the file into the folder if it is missing; returns a line on what was done."""
     path = folder / file.name
     if _is_there(file, path):
-        return f"{file.name}: is there, checked"
+        return f"{file.name}: already there, verified"
     download(file, folder, progress, timeout)
-    return f"{file.name}: {byte_size(path.stat().st_size)}, checked"
+    return f"{file.name}: {byte_size(path.stat().st_size)}, verified"
 
 
 def _is_there(file: Published, path: Path) -> bool:
-    """Whether the file is there; raises DataError where it is another than the published one."""
+    """Whether the file is there; raises DataError if it is not the published one."""
     if not os.path.lexists(path):
         return False
     found = sha256_of(path)
     if found != file.sha256:
         raise DataError(f"{path}: has SHA-256 {found}, not the published {file.sha256}; it is damaged or another file. "
-                        "Move it away, and type the command again")
+                        "Move it away and run the command again")
     return True
 
 
-def _bring_archive(archive: Archive, folder: Path, progress: Progress, timeout: float) -> str:
-    """Have the archive's files in the folder; gives what was done."""
+def _fetch_archive(archive: Archive, folder: Path, progress: Progress, timeout: float) -> str:
+    """Fetch and unpack the archive if needed; returns a line on what was done."""
     path = folder / archive.file.name
     receipt = path.with_name(f"{path.name}.unpacked")
     if _is_unpacked(receipt):
-        return f"{path.name}: was unpacked, its {archive.count} files are there"
+        return f"{path.name}: already unpacked into {archive.count} files"
     if not _is_there(archive.file, path):
         download(archive.file, folder, progress, timeout)
     sizes = _unpack(archive, path, progress)
     with writing(receipt):
-        write_whole(receipt, json.dumps(sizes, indent=1))     # before what it is of is removed
+        write_whole(receipt, json.dumps(sizes, indent=1))     # before the archive is removed
         path.unlink()
     return f"{path.name}: unpacked into {len(sizes)} files, {byte_size(sum(sizes.values()))}, and removed"
 
 
 def _is_unpacked(receipt: Path) -> bool:
-    """Whether there is a receipt, and all files that it lists have their sizes."""
+    """Whether there is a receipt and all files that it lists have the right size."""
     try:
         sizes = json.loads(receipt.read_text())
         return all((receipt.parent / name).stat().st_size == size for name, size in sizes.items())
@@ -107,7 +107,7 @@ def _is_unpacked(receipt: Path) -> bool:
 
 
 def _unpack(archive: Archive, path: Path, progress: Progress) -> dict[str, int]:
-    """Unpack the members that are wanted, each under another name until it is whole; gives their sizes by name."""
+    """Unpack the wanted members, each under a temporary name until it is whole; returns their sizes by name."""
     sizes = {}
     try:
         for member, size, stream, done in _members(path):
@@ -119,12 +119,12 @@ def _unpack(archive: Archive, path: Path, progress: Progress) -> dict[str, int]:
     except DAMAGED as error:
         raise DataError(f"{path}: cannot be unpacked: {error}") from None
     if len(sizes) != archive.count:
-        raise DataError(f"{path}: has {len(sizes)} of the {archive.count} files that it should: {', '.join(sizes)}")
+        raise DataError(f"{path}: has {len(sizes)} of {archive.count} expected files: {', '.join(sizes)}")
     return sizes
 
 
 def _members(path: Path) -> Iterator[tuple[str, int, BinaryIO, int]]:
-    """Names, sizes and contents of an archive's files, and how many bytes of the archive are behind."""
+    """Names, sizes and contents of an archive's files, with the bytes of the archive read so far."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as packed:
             for entry in packed.infolist():
@@ -139,7 +139,7 @@ def _members(path: Path) -> Iterator[tuple[str, int, BinaryIO, int]]:
 
 
 def _name(archive: Archive, member: str) -> str | None:
-    """What the member is called in the folder; None where it is not wanted."""
+    """The member's name in the folder; None if it is not wanted."""
     for pattern, name in archive.members.items():
         if fnmatchcase(member, pattern):
             return name + member.rpartition("/")[2] if name.endswith("/") else name
@@ -147,7 +147,7 @@ def _name(archive: Archive, member: str) -> str | None:
 
 
 def _is_kept(path: Path, size: int, stream: BinaryIO) -> bool:
-    """Whether there is a file of this name already; raises DataError where it holds something else."""
+    """Whether the file exists already; raises DataError if it has other contents."""
     if not path.exists():
         return False
     _refuse_another(path, size)
@@ -155,20 +155,20 @@ def _is_kept(path: Path, size: int, stream: BinaryIO) -> bool:
     while chunk := stream.read(2**20):
         digest.update(chunk)
     if sha256_of(path) != digest.hexdigest():
-        raise DataError(f"{path}: has other bytes than the data set's; it is damaged or another file. Move it away, "
-                        "and type the command again")
+        raise DataError(f"{path}: differs from the data set's file; it is damaged or another file. Move it away and "
+                        "run the command again")
     return True
 
 
 def _refuse_another(path: Path, size: int) -> None:
-    """Raise DataError where there is a file of this name already, and of another size."""
+    """Raise DataError if the file exists already with another size."""
     if path.exists() and path.stat().st_size != size:
-        raise DataError(f"{path}: has {path.stat().st_size:,} bytes, not the {size:,} that the data set's has; it is "
-                        "damaged or another file. Move it away, and type the command again")
+        raise DataError(f"{path}: has {path.stat().st_size:,} bytes, but the data set's file has {size:,}; it is "
+                        "damaged or another file. Move it away and run the command again")
 
 
 def _write(streams: Iterable[BinaryIO], path: Path) -> int:
-    """Write what the streams hold, one after the other; gives how many bytes."""
+    """Write the streams one after the other; returns the number of bytes."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path, path.with_name(f"{path.name}.part")) as out:
@@ -178,19 +178,19 @@ def _write(streams: Iterable[BinaryIO], path: Path) -> int:
 
 
 def _join(path: Path, parts: list[Path]) -> str:
-    """Have a text file of the lines of others, one after the other; gives what was done."""
+    """Concatenate text files into one if it is missing; returns a line on what was done."""
     names = ", ".join(part.name for part in parts)
     _refuse_another(path, sum(part.stat().st_size for part in parts))
     if path.exists():
-        return f"{path.name}: is there, of {names}"
+        return f"{path.name}: already there, joined from {names}"
     with ExitStack() as opened:
         _write([opened.enter_context(open(part, "rb")) for part in parts], path)
-    return f"{path.name}: joined of {names}"
+    return f"{path.name}: joined from {names}"
 
 
-def _by_hand(name: str, data_set: DataSet, folder: Path) -> str:
-    """What to do where there is no network: the files to place, and what to type then."""
-    lines = ["Type the command again to go on; or bring from a machine with a network, and place so:"]
+def _explain_by_hand(name: str, data_set: DataSet, folder: Path) -> str:
+    """What to do without a network: the files to copy, and the command to run then."""
+    lines = ["Run the command again to resume, or copy these files from a machine with a network:"]
     for file in data_set.files:
         published = file.file if isinstance(file, Archive) else file
         path = folder / published.name
@@ -198,7 +198,7 @@ def _by_hand(name: str, data_set: DataSet, folder: Path) -> str:
             size = f"{byte_size(published.size)}, " if published.size else ""
             lines.append(f"  {path}    ({size}SHA-256 {published.sha256}, from {published.addresses[0]})")
     again = f"hvdscale-data fetch {name} --data-dir {shlex.quote(str(folder))}"
-    lines.append(f"then, to have it checked{' and unpacked' if _has_archives(data_set) else ''} without a network:\n"
+    lines.append(f"then run this to verify{' and unpack' if _has_archives(data_set) else ''} them without a network:\n"
                  f"  {again}")
     return "\n".join(lines)
 

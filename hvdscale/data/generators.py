@@ -1,6 +1,6 @@
-"""The process's own random generators, torch's, numpy's and Python's: what a user's code draws from.
+"""The process's global random generators (torch's, numpy's and Python's), which a user's code draws from.
 
-    with OwnGenerators() as generators:     whatever is drawn inside, they stand afterwards as before
+    with OwnGenerators() as generators:     their state is restored afterwards, whatever is drawn inside
         seed_generators(key)
         generators.moved()
 """
@@ -15,14 +15,14 @@ CPU = torch.device("cpu")
 
 
 def seed_generators(key: int, gpus: bool = True) -> None:
-    """Start the generators from this key; without ``gpus`` torch's on the CPU alone."""
+    """Seed the generators with this key; without ``gpus`` torch's only on the CPU."""
     (torch if gpus else torch.default_generator).manual_seed(key)
     np.random.seed(key % 2**32)
     random.seed(key)
 
 
 def random_state(device: torch.device = CPU) -> dict:
-    """Where the generators stand, that of a GPU where the device is one: plain values and tensors."""
+    """The state of the generators, including the GPU's if the device is one: plain values and tensors."""
     kind, keys, *rest = np.random.get_state()
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     numbers = (kind, torch.from_numpy(keys.astype(np.int64)), *rest)
@@ -30,7 +30,7 @@ def random_state(device: torch.device = CPU) -> dict:
 
 
 def set_random_state(state: dict, device: torch.device = CPU) -> None:
-    """Set the generators as ``random_state`` gave them; one of a device that is not here stays."""
+    """Restore the state from ``random_state``; the generator of a missing device is left alone."""
     torch.set_rng_state(state["torch"])
     if device.type == "cuda" and state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"], device)
@@ -40,7 +40,7 @@ def set_random_state(state: dict, device: torch.device = CPU) -> None:
 
 
 class OwnGenerators:
-    """A context that leaves the generators as it found them; ``moved()`` says whether they have been drawn from."""
+    """A context that restores the generators; ``moved()`` says whether they have been drawn from."""
 
     def __init__(self, device: torch.device = CPU):
         self._device = device
@@ -50,13 +50,13 @@ class OwnGenerators:
         return self
 
     def moved(self) -> bool:
-        """Whether some generator stands elsewhere than before."""
-        return not all(map(np.array_equal, _flat(self._before), _flat(random_state(self._device))))
+        """Whether any generator's state has changed."""
+        return not all(map(np.array_equal, _flatten(self._before), _flatten(random_state(self._device))))
 
     def __exit__(self, *_: object) -> None:
         set_random_state(self._before, self._device)
 
 
-def _flat(state: dict) -> list:
+def _flatten(state: dict) -> list:
     return [state["torch"], [] if state["cuda"] is None else state["cuda"], state["numpy"][1], state["numpy"][2:],
             state["python"][1]]

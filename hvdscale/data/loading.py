@@ -1,12 +1,12 @@
-"""Batches on their device, in order: read in line, or ahead of their use by loader workers.
+"""Batches on their device, in order: read when needed, or ahead of time by loader workers.
 
     feed = Feed(split, stream, passes, device, loader_workers)
-    for batch in feed.batches(step): ...            those of this rank's passes, one after the other
+    for batch in feed.batches(step): ...            one for each of this rank's passes
     loader = Loader(splits, device, loader_workers)
     for batch in loader.batches([("val", visits), ...]): ...
 
-Loader workers are processes that each take whole batches, torch's DataLoader keeping the order. An example is the same
-whoever reads it, so their number changes the time alone.
+Loader workers are processes that each read whole batches; torch's DataLoader keeps the order. Their number changes the
+time only: an example is the same whichever process reads it.
 """
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ TRAIN = "train"
 
 
 class Loader:
-    """Batches of some splits, by name. With loader workers and a map-style data set among them, these read all.
+    """Batches of some splits, by name. Loader workers read them all if any split is a map-style data set.
 
-    dtype    that floating-point tensors are converted to on the device; None: none are
-    seconds  spent so far in waiting for batches
+    dtype    floating-point tensors are converted to it on the device; None: not converted
+    seconds  spent waiting for batches so far
     """
 
     def __init__(self, splits: Mapping[str, Split | MapSplit], device: torch.device, loader_workers: int = 0,
@@ -47,32 +47,32 @@ class Loader:
         self.seconds = 0.0
         if loader_workers and any(isinstance(split, MapSplit) for split in splits.values()):
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "This DataLoader will create")        # more than there are cores
+                warnings.filterwarnings("ignore", "This DataLoader will create")        # more workers than cores
                 self._loader = DataLoader(
-                    _Taken(splits), batch_size=None, sampler=self._order, collate_fn=_as_taken,
+                    _Batches(splits), batch_size=None, sampler=self._order, collate_fn=_identity,
                     num_workers=loader_workers, prefetch_factor=AHEAD, persistent_workers=True,
                     worker_init_fn=_end_with_parent, multiprocessing_context=_context(),
                     pin_memory=device.type == "cuda", generator=torch.Generator())
 
     def batches(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
-        """The batches of these visits to splits; what was asked for before and not taken is forgotten.
+        """The batches of these visits to splits; an earlier request that is not used up is dropped.
 
-        Raises DataError naming the example that cannot be read, or where a loader worker is lost.
+        Raises DataError naming the example that cannot be read, or if a loader worker is lost.
         """
-        return self._placed(self._read(wanted) if self._loader is None else self._received(wanted))
+        return self._place(self._read(wanted) if self._loader is None else self._receive(wanted))
 
     def batches_in_line(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
-        """The batches of these visits, read by this process; what was asked for before stays so."""
-        return self._placed(self._read(wanted))
+        """The batches of these visits, read by this process; an earlier request stays valid."""
+        return self._place(self._read(wanted))
 
     def close(self) -> None:
         """End the loader workers."""
         if self._loader is not None and self._loader._iterator is not None:
-            self._loader._iterator._shutdown_workers()          # a DataLoader has no public way
+            self._loader._iterator._shutdown_workers()          # DataLoader has no public method for it
         self._loader = None
 
-    def _placed(self, taken: Iterator) -> Iterator:
-        """The batches on the device, the wait for each timed."""
+    def _place(self, taken: Iterator) -> Iterator:
+        """Move the batches to the device, timing the wait for each."""
         while True:
             started = time.perf_counter()
             batch = next(taken, _END)
@@ -86,34 +86,34 @@ class Loader:
     def _read(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
         return (self._splits[name].take(visits) for name, visits in wanted)
 
-    def _received(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
+    def _receive(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
         self._order.wanted = wanted
-        received = self._started()
+        received = self._start()
         while True:
             try:
                 batch = next(received)
             except StopIteration:
                 return
             except (RuntimeError, OSError, EOFError) as error:
-                raise _lost(error) from None
+                raise _lost_worker(error) from None
             if isinstance(batch, _Failure):
                 raise DataError(batch.message)
             yield batch
 
-    def _started(self) -> Iterator:
+    def _start(self) -> Iterator:
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Got pickle error")       # the error says it
+                warnings.filterwarnings("ignore", "Got pickle error")       # the error below says it
                 return iter(self._loader)
-        except Exception as error:          # of the pickling, and whatever an object's own way of being pickled raises
-            if self._loader._iterator is not None:      # started long since
-                raise _lost(error) from None
-            raise DataError(f"the data set cannot be sent to loader workers: {error}. Define its class, and the "
-                            "functions that it holds, at the top of a module, or set loader_workers=0") from None
+        except Exception as error:          # of pickling, or raised by an object's own __reduce__
+            if self._loader._iterator is not None:      # the workers had started
+                raise _lost_worker(error) from None
+            raise DataError(f"the data set cannot be sent to loader workers: {error}. Define its class and its "
+                            "functions at the top level of a module, or set loader_workers=0") from None
 
 
 class Feed:
-    """The batches of a rank's training passes, step after step; loader workers go on to the next steps meanwhile.
+    """The batches of a rank's training passes, step after step; loader workers read the next steps ahead.
 
     passes   step -> the rank's passes in it, none of them empty
     """
@@ -126,11 +126,11 @@ class Feed:
 
     @property
     def seconds(self) -> float:
-        """Spent so far in waiting for batches."""
+        """Spent waiting for batches so far."""
         return self._loader.seconds
 
     def batches(self, step: int) -> Iterator:
-        """One for each of the step's passes; any step may follow another, the next one follows at once."""
+        """One for each of the step's passes. Steps may come in any order; consecutive ones are read ahead."""
         passes, follows = len(self._passes(step)), step == self._next
         if passes and not follows:
             self._batches = self._loader.batches(self._wanted(step))
@@ -142,7 +142,7 @@ class Feed:
             yield batch
 
     def read(self, step: int, part: Pass) -> Iterator:
-        """The batch of one pass over any positions of a step, read in line; the steps' order is not left."""
+        """The batch of one pass over any positions of a step, read by this process; reading ahead continues."""
         return self._loader.batches_in_line([(TRAIN, self._stream.visits(step, part.start, part.stop))])
 
     def close(self) -> None:
@@ -160,18 +160,18 @@ _END = object()
 
 @dataclass(frozen=True)
 class _Failure:
-    """What comes from a loader worker instead of a batch."""
+    """Sent by a loader worker instead of a batch."""
 
     message: str
 
 
-def _lost(error: Exception) -> DataError:
-    return DataError(f"a loader worker was lost: {error}. What ended it stands above; or it was killed, as where "
-                     "memory or shared memory (/dev/shm) runs out: try fewer loader_workers")
+def _lost_worker(error: Exception) -> DataError:
+    return DataError(f"a loader worker was lost: {error}. The reason is printed above, unless it was killed because "
+                     "memory or shared memory (/dev/shm) ran out: try fewer loader_workers")
 
 
 class _Order:
-    """The sampler of a DataLoader: what is wanted now."""
+    """The sampler of a DataLoader: the current request."""
 
     wanted: Iterable[tuple[str, Visits]] = ()
 
@@ -179,8 +179,8 @@ class _Order:
         return iter(self.wanted)
 
 
-class _Taken:
-    """The data set that a DataLoader sees, in its workers: whole batches by split and visits."""
+class _Batches:
+    """The data set that a DataLoader's workers read: whole batches by split and visits."""
 
     def __init__(self, splits: Mapping[str, Split | MapSplit]):
         self._splits = splits
@@ -191,18 +191,18 @@ class _Taken:
             return self._splits[name].take(visits)
         except HvdscaleError as error:
             return _Failure(str(error))
-        except Exception as error:          # of an augmentation, or of a split of the user's own
+        except Exception as error:          # of an augmentation, or of the user's own split
             return _Failure(f"a batch of the {name} split cannot be read: {describe_raised(error)}")
 
 
-def _as_taken(batch):
+def _identity(batch):
     return batch
 
 
 def _end_with_parent(_: int) -> None:
-    """Have this loader worker end when the process that it reads for does, in whatever way.
+    """End this loader worker when the process that it reads for ends, in whatever way.
 
-    torch watches the process that a worker was forked from, which here is the server.
+    torch watches only the process that a worker was forked from, which here is the fork server.
     """
     def wait():
         multiprocessing.parent_process().join()
@@ -211,19 +211,19 @@ def _end_with_parent(_: int) -> None:
 
 
 def _context():
-    """The way loader workers are started: forked from a server of their own, as a process that uses MPI or CUDA, or has
-    threads, cannot be forked.
+    """The context that starts loader workers: forked from a fork server, as a process with MPI, CUDA or threads cannot
+    be forked.
 
-    The server and its workers are deaf to the signals by which a run is told to end after the step it is in.
+    The server and its workers block the signals that ask a run to stop after its current step.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    deaf_to = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, deaf_to)
-    sys.warnoptions.append("ignore:resource_tracker")       # no word of it beside the error that ends a run
+    blocked = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    sys.warnoptions.append("ignore:resource_tracker")       # no warning beside the error that ends a run
     try:
-        resource_tracker.ensure_running()                   # which lets signals in again
-        signal.pthread_sigmask(signal.SIG_BLOCK, deaf_to)
+        resource_tracker.ensure_running()                   # which unblocks signals
+        signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         forkserver.ensure_running()
     finally:
         sys.warnoptions.remove("ignore:resource_tracker")

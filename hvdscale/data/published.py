@@ -1,10 +1,10 @@
-"""Data sets with a public address: their files, checksums and terms, and what a folder holds once they are fetched.
+"""Data sets with a public address: their files, checksums, terms, and layout in a folder.
 
-Nothing here is fetched while a job trains: ``hvdscale-data fetch`` does it before.
+Only ``hvdscale-data fetch`` downloads them; training never does.
 
 Sizes and SHA-256 checksums are those of tensorflow/datasets (MNIST, Fashion-MNIST, CIFAR, LM1B, WMT), of several
-independent public repositories (WikiText), and of copies at hand (Multi30k, tiny shakespeare). That every address still
-answers could not be tried.
+independent public repositories (WikiText), and of local copies (Multi30k, tiny shakespeare). Not every address has been
+tried.
 """
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .download import Published
 
 @dataclass(frozen=True)
 class Archive:
-    """A published archive that is unpacked, and then removed.
+    """A published archive, which is unpacked and then removed.
 
-    members  pattern of members -> what each becomes in the folder: a name, or a sub-folder ending in "/"
-    count    files unpacked
+    members  pattern of members -> their name in the folder, or a subfolder ending in "/"
+    count    number of files unpacked
     """
 
     file: Published
@@ -28,13 +28,13 @@ class Archive:
 
 @dataclass(frozen=True)
 class DataSet:
-    """What ``hvdscale-data fetch`` brings.
+    """A data set that ``hvdscale-data fetch`` downloads.
 
     title    in words
-    files    that lie in the folder as they are published, or Archives
-    terms    under which it may be used, as far as they are stated
-    command  that uses it, with {folder}
-    joined   name of a text file -> those whose lines it has, one file after the other
+    files    kept in the folder as published, or Archives
+    terms    of use, as far as they are stated
+    command  a command that uses it, with {folder}
+    joined   name of a text file -> the files that are concatenated into it
     """
 
     title: str
@@ -45,12 +45,12 @@ class DataSet:
 
     @property
     def published(self) -> tuple[Published, ...]:
-        """All that is downloaded."""
+        """All files that are downloaded."""
         return tuple(file.file if isinstance(file, Archive) else file for file in self.files)
 
 
 def _files(bases: tuple[str, ...], *rows: tuple[str, int, str]) -> tuple[Published, ...]:
-    """Files of the same addresses but for their names; a row has name, size and SHA-256."""
+    """Files under the same base addresses; a row has name, size and SHA-256."""
     return tuple(Published(name, tuple(base + name for base in bases), sha256, size) for name, size, sha256 in rows)
 
 
@@ -158,11 +158,11 @@ DATA_SETS = {
 }
 
 BY_HAND = {
-    "imagenet": "is given to those who register at https://image-net.org. Unpack it into DIR/train/SYNSET/*.JPEG and "
+    "imagenet": "requires registration at https://image-net.org. Unpack it into DIR/train/SYNSET/*.JPEG and "
                 "DIR/val/SYNSET/*.JPEG, then: hvdscale-train imagenet/resnet_50 --data-dir DIR",
-    "open_images_v4": "has its tables and the way to its 9 million images at https://storage.googleapis.com/openimages/"
-                      "web/download_v4.html. Then: hvdscale-train open_images_v4/resnet_50 --data-dir DIR",
-    "common_crawl": "has no fixed text of its own: choose WET files at https://commoncrawl.org, make text of them. "
+    "open_images_v4": "has its tables and download instructions at https://storage.googleapis.com/openimages/web/"
+                      "download_v4.html. Then: hvdscale-train open_images_v4/resnet_50 --data-dir DIR",
+    "common_crawl": "is not one fixed text: choose WET files at https://commoncrawl.org and convert them to text. "
                     "Then: hvdscale-train common_crawl/transformer --data-dir DIR",
     "digits": "comes with scikit-learn: hvdscale-train digits/fc",
 }

@@ -4,7 +4,7 @@
     Data(train=MapSplit(dataset, collate), val=MapSplit(...))        any map-style torch Dataset
     batch = to_device(split.take(visits), device)
 
-Whatever is random about an example depends on (seed, epoch, example) alone, so that it is the same at any worker count.
+All randomness of an example depends only on (seed, epoch, example), so it is the same at any worker count.
 """
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..errors import DataError, HvdscaleError, describe_raised
 from ..plan.shards import Visits, stream_key
 from .generators import OwnGenerators, seed_generators
 
-AUGMENTATION = "augmentation"       # the purpose of the random streams here
+AUGMENTATION = "augmentation"       # the purpose that keys the random streams here
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ class Batch:
 
 
 class Draws:
-    """Random numbers for the augmentation of a batch: each visit of an example draws from a stream of its own."""
+    """Random numbers for the augmentation of a batch: each visit to an example has its own stream."""
 
     def __init__(self, visits: Visits):
         self._visits, self._calls = visits, 0
 
     def uniform(self, k: int) -> Tensor:
-        """k numbers of [0, 1) for each example: float64, shape (n, k); another call gives others.
+        """k numbers in [0, 1) for each example: float64, shape (n, k); each call draws new ones.
 
-        They are those of the stream SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
-        generators") at k places for each example; every epoch and call has a stream of its own.
+        They come from SplitMix64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
+        generators") at k positions for each example; every epoch and call has its own stream.
         """
         indices, epochs, seed = self._visits
         known, where = np.unique(epochs, return_inverse=True)
@@ -68,8 +68,8 @@ class Split:
     """Examples held in memory as two tensors.
 
     inputs   (n, ...), of any type
-    labels   (n, ...): class numbers, values to predict, whatever the loss understands
-    augment  (inputs of a batch, Draws) -> inputs, for training; it draws from nothing else
+    labels   (n, ...): class numbers, values to predict, or whatever the loss takes
+    augment  (inputs of a batch, Draws) -> inputs, for training; must draw only from the Draws
     """
 
     inputs: Tensor
@@ -86,28 +86,28 @@ class Split:
     def take(self, visits: Visits) -> Batch:
         """The visited examples, in this order."""
         where = torch.from_numpy(np.ascontiguousarray(visits.indices))
-        inputs = self.inputs.index_select(0, where)         # of bytes, several times as fast as self.inputs[where]
+        inputs = self.inputs.index_select(0, where)         # for bytes several times as fast as self.inputs[where]
         if self.augment is not None:
             inputs = self.augment(inputs, Draws(visits))
         return Batch(inputs, self.labels.index_select(0, where))
 
     def first(self, examples: int) -> Split:
-        """The first examples alone."""
+        """Only the first examples."""
         return replace(self, inputs=self.inputs[:examples], labels=self.labels[:examples])
 
     def plain(self) -> Split:
-        """The same examples as they are stored."""
+        """The same examples without augmentation."""
         return self if self.augment is None else replace(self, augment=None)
 
 
 @dataclass(frozen=True)
 class MapSplit:
-    """The examples of a map-style torch Dataset (``len`` and ``[i]``), read as they are needed, by loader_workers.
+    """The examples of a map-style torch Dataset (``len`` and ``[i]``), read when needed, if set by loader_workers.
 
-    dataset   gives tensors, numbers, tuples, dicts: what torch's default_collate takes, or ``collate``. It may draw
+    dataset   returns what torch's default_collate, or ``collate``, takes: tensors, numbers, tuples, dicts. It may draw
               from torch's, numpy's or Python's global generators, which are seeded before each example
-    collate   list of examples -> batch; it draws nothing. None: torch's default_collate
-    examples  how many there are, where not all
+    collate   list of examples -> batch, without random numbers. None: torch's default_collate
+    examples  the number of examples used; None: all
     """
 
     dataset: object
@@ -117,8 +117,8 @@ class MapSplit:
     def __post_init__(self):
         lacks = [name for name in ("__len__", "__getitem__") if not hasattr(self.dataset, name)]
         if lacks or isinstance(self.dataset, IterableDataset):
-            raise DataError(f"MapSplit needs a map-style data set, with len() and [i], which a "
-                            f"{type(self.dataset).__name__} is not")
+            raise DataError(f"MapSplit needs a map-style data set, with len() and [i]; a "
+                            f"{type(self.dataset).__name__} is not one")
 
     def __len__(self) -> int:
         return len(self.dataset) if self.examples is None else self.examples
@@ -135,16 +135,16 @@ class MapSplit:
             except HvdscaleError:
                 raise
             except Exception as error:
-                hint = "" if self.collate else "; where examples differ in length, give MapSplit a collate function"
-                raise DataError(f"examples {_some(visits.indices)} of {type(self.dataset).__name__} do not make a "
+                hint = "" if self.collate else "; if examples differ in length, give MapSplit a collate function"
+                raise DataError(f"examples {_list_some(visits.indices)} of {type(self.dataset).__name__} cannot form a "
                                 f"batch: {describe_raised(error)}{hint}") from None
 
     def first(self, examples: int) -> MapSplit:
-        """The first examples alone."""
+        """Only the first examples."""
         return replace(self, examples=min(examples, len(self)))
 
     def plain(self) -> MapSplit:
-        """The same: what the data set does to its examples is its own."""
+        """The same split: augmentation inside the data set cannot be switched off."""
         return self
 
     def _read(self, index: int, epoch: int, seed: int):
@@ -158,21 +158,21 @@ class MapSplit:
             raise DataError(f"{what} cannot be read: {describe_raised(error)}") from None
 
 
-def _some(indices: np.ndarray) -> str:
+def _list_some(indices: np.ndarray) -> str:
     return ", ".join(map(str, indices[:4].tolist())) + ", ..." * (len(indices) > 4)
 
 
 @dataclass(frozen=True)
 class Data:
-    """A data set's splits; each is a Split, a MapSplit, or what has len, take and first as they do.
+    """A data set's splits; each is a Split, a MapSplit, or an object with the same len, take and first.
 
     test        by default empty
-    train_eval  the training examples as the evaluation of the train split sees them, without augmentation; by default
-                those of ``train``, of a Split without its augment
-    model_args  arguments of the model that the data says, as {"vocabulary": 8000}
-    record      what of the data makes the problem and no option says, as {"missing": ["data_batch_5.bin"]}: plain
-                values, the same on all ranks; the log has them
-    notes       what the user is told of it, a line each
+    train_eval  the training examples for evaluation, without augmentation; by default ``train``, without its augment
+                if it is a Split
+    model_args  model arguments that the data determines, such as {"vocabulary": 8000}
+    record      what defines the problem and is not an option, such as {"missing": ["data_batch_5.bin"]}: plain values,
+                the same on all ranks, kept in the log
+    notes       lines for the user
     """
 
     train: Split | MapSplit
@@ -191,13 +191,13 @@ class Data:
         if self.train_eval is not None:
             _check_split("train_eval", self.train_eval)
             if len(self.train_eval) != len(self.train):
-                raise DataError(f"train_eval has {len(self.train_eval)} examples and train {len(self.train)}; they are "
-                                "the same ones")
+                raise DataError(f"train_eval has {len(self.train_eval)} examples and train {len(self.train)}; both "
+                                "must have the same ones")
         if len(self.train) == 0:
             raise DataError("the training split is empty; there is nothing to train on")
 
     def with_train_subset(self, examples: int | None) -> Data:
-        """The same with the first training examples alone; raises DataError where there are fewer."""
+        """The same data with only the first training examples; raises DataError if there are fewer."""
         if examples is None:
             return self
         if examples > len(self.train):
@@ -211,23 +211,23 @@ class Data:
         return any(isinstance(split, MapSplit) for split in (self.train, self.val, self.test, self.train_eval))
 
     def evaluated(self, train_examples: int) -> dict[str, Split | MapSplit]:
-        """The splits as they are evaluated, by name: so many of the training examples, without augmentation."""
+        """The splits for evaluation, by name; of train only this number of examples, without augmentation."""
         train = self.train_eval or (self.train.plain() if hasattr(self.train, "plain") else self.train)
         return {"train": train.first(train_examples), "val": self.val, "test": self.test}
 
 
 def _check_split(name: str, split) -> None:
     if not all(hasattr(split, method) for method in ("__len__", "take", "first")):
-        hint = "Split(inputs, labels) or MapSplit(dataset)"
+        hint = "give Split(inputs, labels) or MapSplit(dataset)"
         if hasattr(split, "__getitem__") and hasattr(split, "__len__"):
-            hint = f"a data set is wrapped: {name}=MapSplit(dataset)"
+            hint = f"wrap a data set: {name}=MapSplit(dataset)"
         raise DataError(f"the {name} split is a {type(split).__name__}; {hint}")
 
 
 def to_device(batch, device: torch.device, dtype: torch.dtype | None = None):
-    """The batch on the device: tensors, and those in tuples, lists, dicts and dataclasses; what has ``.to`` by that.
+    """The batch on the device: tensors, also inside tuples, lists, dicts and dataclasses, and objects with ``.to``.
 
-    dtype  that floating-point tensors are converted to; None: none are
+    dtype  floating-point tensors are converted to it; None: not converted
     """
     if isinstance(batch, Tensor):
         return batch.to(device, dtype if batch.is_floating_point() and dtype else batch.dtype, non_blocking=True)
@@ -246,7 +246,7 @@ def to_device(batch, device: torch.device, dtype: torch.dtype | None = None):
 
 
 def tensors_of(batch, name: str = "the batch") -> Iterator[tuple[str, Tensor]]:
-    """The tensors that ``to_device`` moves, each with where it stands in the batch."""
+    """The tensors that ``to_device`` moves, each with its path in the batch."""
     if isinstance(batch, Tensor):
         yield name, batch
     elif isinstance(batch, Mapping):
@@ -261,14 +261,14 @@ def tensors_of(batch, name: str = "the batch") -> Iterator[tuple[str, Tensor]]:
 
 
 def refuse_not_finite(batch, visits: Visits, where: str) -> None:
-    """Raise DataError where a batch holds something not finite: name, value and example of the first such.
+    """Raise DataError, with name, value and example, if a batch holds a value that is not finite.
 
-    where  the split's name, and what stands before it
+    where  the words before the example's number, such as "in val"
     """
     for name, values in tensors_of(batch):
         bad = ~values.isfinite()
         if bad.any():
             row, rows = bad.nonzero()[0, 0] if values.ndim else 0, len(values) if values.ndim else 0
             among = [visits.indices[row]] if rows == len(visits.indices) else visits.indices
-            raise DataError(f"{name} holds {values[bad][0]:g} {where} example {' or '.join(map(str, among))}; mend or "
-                            "leave out what is not finite in the data")
+            raise DataError(f"{name} holds {values[bad][0]:g} {where} example {' or '.join(map(str, among))}; fix or "
+                            "leave out values that are not finite")

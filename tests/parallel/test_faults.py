@@ -73,7 +73,7 @@ def test_a_rank_that_never_starts_ends_the_job_after_five_stall_times(train, lau
 @pytest.mark.parametrize("np, launcher", [(2, "mpirun"), pytest.param(3, "gloo", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fault, exit_code, said", [
     ("raise:1:30", 1, r"rank 1 of \d: step \d+: RuntimeError: the planted fault"),
-    pytest.param("nan:1:30", 1, r"rank 1 of \d: the batch.inputs holds nan at step \d+, in training example \d+; mend",
+    pytest.param("nan:1:30", 1, r"rank 1 of \d: the batch.inputs holds nan at step \d+, in training example \d+; fix",
                  marks=pytest.mark.slow),
     pytest.param("label:1:30", 1, r"rank 1 of \d: label 5 of a training example is not one of 0 .. 4",
                  marks=pytest.mark.slow),

@@ -229,7 +229,8 @@ def test_a_weak_tag_names_no_version_but_a_date_does(server, tmp_path):
 def test_a_wrong_checksum_is_named_with_the_published_one_and_nothing_is_kept(server, tmp_path):
     file = server.file(sha256="0" * 64)
     said = refused(file, tmp_path)
-    assert f"what came has SHA-256 {hashlib.sha256(CONTENT).hexdigest()}, not the published {'0' * 64}; it was" in said
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    assert f"the download has SHA-256 {digest}, not the published {'0' * 64}; it was" in said
     assert os.listdir(tmp_path) == []
 
 
@@ -237,29 +238,29 @@ def test_a_file_of_another_size_is_refused_before_it_comes(server, tmp_path):
     file, page = server.file(), b"<html>log in to this network</html>"
     server.files["/file.bin"], server.ranges = page, False
     part(tmp_path, CONTENT[:7000])
-    assert "has 35 bytes there, not the published 10,240" in refused(file, tmp_path)
+    assert "the file there has 35 bytes, not the published 10,240" in refused(file, tmp_path)
     server.ranges = True
-    assert "answers 416 " in refused(file, tmp_path)
+    assert "HTTP error 416 " in refused(file, tmp_path)
     assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:7000]
 
 
 def test_more_bytes_than_the_file_has_are_refused(server, tmp_path):
     file = server.file()
     server.files["/file.bin"], server.told = CONTENT + b"x", False
-    assert "gives more than 10,240 bytes" in refused(file, tmp_path)
+    assert "sends more than 10,240 bytes" in refused(file, tmp_path)
 
 
 def test_other_bytes_than_those_asked_for_are_refused(server, tmp_path, monkeypatch):
     monkeypatch.setattr(transfer, "_range", lambda response: (0, len(CONTENT)))
     part(tmp_path, CONTENT[:7000])
-    assert "gives other bytes than those from 7,000 on" in refused(server.file(), tmp_path)
+    assert "does not send the bytes from 7,000 on" in refused(server.file(), tmp_path)
 
 
 @pytest.mark.parametrize("code", [404, 403, 500, 503])
 def test_what_a_server_answers_instead_is_named(server, tmp_path, code):
     file = server.file()
     server.codes["/file.bin"] = code
-    assert f"{server.address('file.bin')}: answers {code} " in refused(file, tmp_path)
+    assert f"{server.address('file.bin')}: HTTP error {code} " in refused(file, tmp_path)
     assert os.listdir(tmp_path) == []
 
 
@@ -269,7 +270,7 @@ def test_addresses_are_tried_in_order_and_all_failures_are_named(server, tmp_pat
     bad = (dead, server.address("none"))
     assert bring(Published(file.name, (*bad, *file.addresses), file.sha256), tmp_path) == CONTENT
     said = refused(Published(file.name, bad, file.sha256), tmp_path / "other")
-    assert f"  {dead}: no connection: Connection refused\n  {server.address('none')}: answers 404 " in said
+    assert f"  {dead}: no connection: Connection refused\n  {server.address('none')}: HTTP error 404 " in said
 
 
 def test_what_one_address_gave_is_gone_on_with_at_the_next(server, tmp_path):
@@ -283,7 +284,7 @@ def test_what_one_address_gave_is_gone_on_with_at_the_next(server, tmp_path):
 def test_a_server_that_falls_silent_is_given_up_in_time(server, tmp_path):
     server.silent = threading.Event()
     started = time.monotonic()
-    assert "the connection broke: no answer in time" in refused(server.file(), tmp_path, timeout=0.2)
+    assert "the connection broke: timed out" in refused(server.file(), tmp_path, timeout=0.2)
     assert time.monotonic() - started < 5
     assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:1000]
 
@@ -295,7 +296,7 @@ def test_a_name_that_no_network_knows_is_named(tmp_path):
 def test_a_disk_that_takes_no_more_is_named_and_what_came_is_kept(server, tmp_path):
     with largest_file(4096):
         said = refused(server.file(), tmp_path)
-    assert "file.bin.part: cannot be written: File too large (" in said and "What came so far is kept" in said
+    assert "file.bin.part: cannot be written: File too large (" in said and "What was downloaded so far is kept" in said
     assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:4096]
     assert bring(server.file(), tmp_path) == CONTENT
     assert server.asked[-1] == ("/file.bin", "bytes=4096-", TAG)
@@ -304,7 +305,7 @@ def test_a_disk_that_takes_no_more_is_named_and_what_came_is_kept(server, tmp_pa
 def test_a_file_that_the_disk_has_no_room_for_is_not_begun(server, tmp_path, monkeypatch):
     monkeypatch.setattr(transfer.shutil, "disk_usage", lambda path: Free)
     said = refused(server.file(), tmp_path)
-    assert "10.0 KiB are to come, and only 99 bytes are free there" in said and os.listdir(tmp_path) == []
+    assert "10.0 KiB are missing, but only 99 bytes are free on the disk" in said and os.listdir(tmp_path) == []
 
 
 class Free:
@@ -376,7 +377,7 @@ def test_a_data_set_comes_whole_and_the_command_says_what_to_type_next(published
     folder = tmp_path / "a folder"
     output, code = told("fetch", "pair", "--data-dir", folder)
     assert (code, tree(folder)) == (0, {"a.gz": b"first" * 100, "b.gz": b"second" * 100})
-    assert "a.gz: 500 bytes, checked\n" in output and "(terms: free)" in output
+    assert "a.gz: 500 bytes, verified\n" in output and "(terms: free)" in output
     assert output.endswith(f"Next:\n  hvdscale-train pair/model --data-dir '{folder}'\n")
 
 
@@ -384,7 +385,8 @@ def test_what_is_complete_is_left_as_it_is(published, server, tmp_path):
     told("fetch", "pair", "--data-dir", tmp_path)
     told("fetch", "words", "--data-dir", tmp_path)
     asked, times = len(server.asked), {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    for name, said in (("pair", "a.gz: is there, checked"), ("words", "words.zip: was unpacked, its 4 files are")):
+    for name, said in (("pair", "a.gz: already there, verified"),
+                       ("words", "words.zip: already unpacked into 4 files")):
         output, code = told("fetch", name, "--data-dir", tmp_path)
         assert code == 0 and said in output and f"{name} is complete" in output
     assert len(server.asked) == asked
@@ -414,7 +416,7 @@ def test_a_file_of_an_archive_that_is_lost_is_brought_again_but_another_in_its_p
     assert told("fetch", "words", "--data-dir", tmp_path)[1] == 0
     (tmp_path / "train.txt").write_bytes(b"mine")
     output, code = told("fetch", "words", "--data-dir", tmp_path)
-    assert code == 1 and f"{tmp_path / 'train.txt'}: has 4 bytes, not the 3,996 that the data set's has" in output
+    assert code == 1 and f"{tmp_path / 'train.txt'}: has 4 bytes, but the data set's file has 3,996" in output
     assert (tmp_path / "train.txt").read_bytes() == b"mine"
     (tmp_path / "train.txt").unlink()
     assert told("fetch", "words", "--data-dir", tmp_path)[1] == 0
@@ -427,7 +429,7 @@ def test_what_an_archive_would_write_over_is_compared_byte_by_byte(published, se
     (tmp_path / "train.txt").write_bytes(UNPACKED["train.txt"])
     (tmp_path / "valid.txt").write_bytes(b"d\n")
     output, code = told("fetch", "words", "--data-dir", tmp_path)
-    assert code == 1 and f"{tmp_path / 'valid.txt'}: has other bytes than the data set's" in output
+    assert code == 1 and f"{tmp_path / 'valid.txt'}: differs from the data set's file" in output
     assert (tmp_path / "valid.txt").read_bytes() == b"d\n"
     (tmp_path / "valid.txt").unlink()
     written = (tmp_path / "train.txt").stat().st_mtime_ns
@@ -450,9 +452,10 @@ def test_a_disk_that_does_not_take_what_an_archive_holds_is_named_and_the_next_a
 def test_texts_are_joined_in_their_order_and_once(published, server, tmp_path):
     published["words"] = DataSet("", published["words"].files, "", "", {"all.txt": ("valid.txt", "train.txt")})
     output, code = told("fetch", "words", "--data-dir", tmp_path)
-    assert code == 0 and "all.txt: joined of valid.txt, train.txt" in output
+    assert code == 0 and "all.txt: joined from valid.txt, train.txt" in output
     assert (tmp_path / "all.txt").read_bytes() == UNPACKED["valid.txt"] + UNPACKED["train.txt"]
-    assert "all.txt: is there, of valid.txt, train.txt" in told("fetch", "words", "--data-dir", tmp_path)[0]
+    again, _ = told("fetch", "words", "--data-dir", tmp_path)
+    assert "all.txt: already there, joined from valid.txt, train.txt" in again
     (tmp_path / "all.txt").write_bytes(b"mine")
     output, code = told("fetch", "words", "--data-dir", tmp_path)
     assert code == 1 and "all.txt: has 4 bytes" in output and (tmp_path / "all.txt").read_bytes() == b"mine"
@@ -462,7 +465,7 @@ def test_an_archive_that_lacks_a_file_is_named(published, server, tmp_path):
     packed = archived({name: content for name, content in MEMBERS.items() if "2-of" not in name}, "zip")
     published["words"] = DataSet("", (Archive(server.file("words.zip", packed), WANTED, 4),), "", "")
     output, code = told("fetch", "words", "--data-dir", tmp_path)
-    assert code == 1 and "has 3 of the 4 files that it should: train.txt, valid.txt, news/news-1-of-2" in output
+    assert code == 1 and "has 3 of 4 expected files: train.txt, valid.txt, news/news-1-of-2" in output
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
@@ -482,7 +485,7 @@ def test_without_a_network_the_files_to_place_are_named_and_placing_them_complet
     (folder).mkdir()
     (folder / "a.gz").write_bytes(contents["/a.gz"])
     output, code = told("fetch", "pair", "--data-dir", folder)
-    assert code == 1 and "b.gz could not be fetched:\n  http://127.0.0.1" in output and "answers 404" in output
+    assert code == 1 and "b.gz could not be fetched:\n  http://127.0.0.1" in output and "HTTP error 404" in output
     digest = hashlib.sha256(b"second" * 100).hexdigest()
     assert f"\n  {folder / 'b.gz'}    (SHA-256 {digest}, from {server.address('b.gz')})\n" in output
     assert f"{folder / 'a.gz'} " not in output
@@ -490,7 +493,7 @@ def test_without_a_network_the_files_to_place_are_named_and_placing_them_complet
     (folder / "b.gz").write_bytes(contents["/b.gz"])
     assert told("fetch", "pair", "--data-dir", folder)[1] == 0
     output, code = told("fetch", "words", "--data-dir", folder)
-    assert code == 1 and "to have it checked and unpacked without a network" in output
+    assert code == 1 and "to verify and unpack them without a network" in output
     (folder / "words.zip").write_bytes(contents["/words.zip"])
     assert told("fetch", "words", "--data-dir", folder)[1] == 0
     assert (folder / "train.txt").read_bytes() == UNPACKED["train.txt"]

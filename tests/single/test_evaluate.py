@@ -179,8 +179,8 @@ def test_a_value_that_is_not_finite_is_named_on_all_ranks(workers, named, value)
         with pytest.raises(DataError) as raised:
             evaluated(Averaged(), splits, 2, member, model)
         return str(raised.value)
-    assert on_each(workers, said) == [f"{named}the batch.inputs holds {value:g} in test example 2; mend or leave out "
-                                      "what is not finite in the data"] * workers
+    assert on_each(workers, said) == [f"{named}the batch.inputs holds {value:g} in test example 2; fix or leave out "
+                                      "values that are not finite"] * workers
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -222,7 +222,7 @@ def test_an_augmentation_that_fails_in_a_loader_worker_is_named_with_its_line():
 
 @pytest.mark.parametrize("loader_workers", [0, 1])
 def test_examples_that_do_not_make_a_batch_are_named_with_the_way_out(loader_workers):
-    with pytest.raises(DataError, match=r"examples (\d+, ){3}\d+ of Ragged do not make a batch: .*collate function"):
+    with pytest.raises(DataError, match=r"examples (\d+, ){3}\d+ of Ragged cannot form a batch: .*collate function"):
         fed(MapSplit(Ragged()), range(4), [Pass(0, 4)], loader_workers)
 
 
@@ -244,8 +244,8 @@ class Streamed(IterableDataset):
 
 
 @pytest.mark.parametrize("make, said", [
-    (lambda: MapSplit(Streamed()), "needs a map-style data set, with len.. and .i., which a Streamed is not"),
-    (lambda: MapSplit(iter([1])), "which a list_iterator is not"),
+    (lambda: MapSplit(Streamed()), "needs a map-style data set, with len.. and .i.; a Streamed is not one"),
+    (lambda: MapSplit(iter([1])), "a list_iterator is not one"),
     (lambda: Split(torch.zeros(3), torch.zeros(2)), "3 inputs and 2 labels"),
     (lambda: Data(Noisy(), MapSplit(Noisy())), r"the train split is a Noisy; .* train=MapSplit\(dataset\)"),
     (lambda: Data(MapSplit(Noisy()), None), "the val split is a NoneType"),
