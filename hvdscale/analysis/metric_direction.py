@@ -30,5 +30,5 @@ def check_direction(target: Target, logs: Sequence[Log]) -> None:
     way = better(target.column, logs)
     if way and target.minimizes != (way == SMALLER):
         meant = replace(target, comparison=OTHER_WAY[target.comparison])
-        raise UsageError(f"target {str(target)!r}: a {way} {target.column} is better, and this asks for a "
+        raise UsageError(f"target {str(target)!r}: a {way} {target.column} is better, but this target asks for a "
                          f"{LARGER if way == SMALLER else SMALLER} one; write {str(meant)!r}")

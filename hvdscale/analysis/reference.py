@@ -279,7 +279,7 @@ def _list_differences(curve: Curve, published: Published) -> tuple[list[str], li
         text = f"published with {sizes[1]:,} training examples, here {sizes[0]:,}"
         (reasons if abs(sizes[0] - sizes[1]) > SIZE_WITHIN * sizes[1] else remarks).append(text)
     if workload.model_args not in ("", "{}", "null"):
-        remarks.append(f"the model has arguments of its own here: {workload.model_args}")
+        remarks.append(f"the model has other arguments here: {workload.model_args}")
     return reasons, remarks
 
 

@@ -42,7 +42,7 @@ def published(study: Study, num_trials: int | None = None) -> np.ndarray:
         return complete
     rows = np.flatnonzero(complete)
     if len(rows) < num_trials:
-        raise UsageError(f"{study}: {num_trials} COMPLETE trials are asked for, and there are {len(rows)}; give at "
+        raise UsageError(f"{study}: {num_trials} COMPLETE trials wanted, but there are {len(rows)}; ask for at "
                          f"most {len(rows)}")
     first = np.zeros(len(study), bool)
     first[rows[:num_trials]] = True

@@ -244,7 +244,7 @@ def plan_of(curve: StepsCurve, times: StepTimes, request: Request, workload: Wor
         if found:
             drafts.append(_choose(found))
         else:
-            left_out.append((workers, why or "no batch that it can run is known to meet the target"))
+            left_out.append((workers, why or "no batch that fits is known to meet the target"))
     options = tuple(draft.option(drafts[0], curve.relative) for draft in drafts)
     return WorkerPlan(workload, target, request, curve, times, options, tuple(left_out), noise)
 
@@ -353,7 +353,7 @@ def _list_batches(workers: int, curve: StepsCurve, times: StepTimes, request: Re
         return [], f"batch {min(batches):,} is larger than the {train_examples:,} training examples"
     if not sized:
         return [], f"batch {max(batches):,} has fewer examples than workers"
-    return [], f"more than {most_local:,} examples a worker; --accumulate or a larger --max-local-batch would allow it"
+    return [], f"more than {most_local:,} examples per worker; use --accumulate or a larger --max-local-batch"
 
 
 class _Draft:

@@ -112,7 +112,7 @@ def test_many_budgets_give_what_each_gives_alone():
 
 def test_fewer_complete_trials_than_asked_for_are_an_error_as_published():
     study, = studies_of([log(trial(0), trial(1, status=Status.INFEASIBLE), trial(2))])
-    with pytest.raises(UsageError, match="batch 32: 3 COMPLETE trials are asked for, and there are 2"):
+    with pytest.raises(UsageError, match="batch 32: 3 COMPLETE trials wanted, but there are 2"):
         published(study, 3)
     assert published(study, 1).tolist() == [True, False, False]
 
@@ -201,7 +201,7 @@ def test_a_log_says_which_way_its_metric_gets_better():
     check_direction(Target.parse("val/score>1"), [made])
     made.evaluations = type("Table", (), {"specs": {"val/score": metric_column("val/score", "larger")}})()
     assert better("val/score", [made, log()]) == "larger"
-    with pytest.raises(UsageError, match="a larger val/score is better, and this asks for a smaller one"):
+    with pytest.raises(UsageError, match="a larger val/score is better, but this target asks for a smaller one"):
         check_direction(Target.parse("val/score<1"), [made])
 
 

@@ -26,6 +26,6 @@ def read(name: str) -> dict[str, Any]:
     """A publication's file; UsageError that lists the publications where the name is unknown."""
     if name not in names():
         there = "".join(f"\n  {one}: {read(one)['title']}" for one in names())
-        raise UsageError(f"--compare {name}: there is no such publication in the box; there are:{there}")
+        raise UsageError(f"--compare {name}: there is no such publication; choose one of:{there}")
     with importlib.resources.as_file(FOLDER / f"{name}.toml") as path:
         return read_toml(str(path))
