@@ -165,7 +165,7 @@ def on_screen(document: Document):
             yield from _page_text(page, title + titled(page.title, "-") * (len(pages) > 1))
             title = ""
         if not pages:
-            yield f"{title}No trial tells of a target.\n"
+            yield f"{title}No trial measured the target.\n"
     for chapter in document.chapters:
         if chapter.view.findings or chapter.view.tables:
             yield titled(chapter.title) + bullets(chapter.view.summary)

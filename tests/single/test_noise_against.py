@@ -72,10 +72,10 @@ def test_the_batch_whose_noise_scale_is_known_best_is_chosen():
 def test_without_a_fit_the_noise_scale_stands_alone_and_without_a_bound_nothing_is_said_of_b_crit():
     for b_crit in (None, Estimate(146, 0, math.inf, 4)):        # an open interval is no measurement
         [said] = noise_said(against((256, noise(900, 800, 1000)), b_crit=b_crit))
-        assert "a guess at the critical batch, which the steps to val/error<0.01 do not tell" in said
+        assert "a guess at the critical batch, which the steps to val/error<0.01 do not bound" in said
         assert " 146" not in said
     said = noise_said(against((256, noise(math.inf, 100, math.inf, ()))))
-    assert "is not told from 0" in said[0]
+    assert "cannot be distinguished from 0" in said[0]
 
 
 def reported(tmp_path, *arguments):

@@ -307,8 +307,8 @@ def test_where_few_met_the_target_nothing_is_claimed():
     assert point.how == FEW and point.verdict == UNKNOWN and math.isnan(point.loss.value)
     assert found.rates[-1].why == FEW and math.isnan(found.exponent.value)
     assert rules_said(found) == ("Learning-rate rules from the best of batch 4: what they cost is not known at batch "
-                                 "16 (too few trials met the target to tell).",
-                                 "How the best learning rate grows cannot be told from 1 batch.")
+                                 "16 (too few trials met the target).",
+                                 "How the best learning rate grows cannot be estimated from 1 batch.")
     assert "n/a" in as_text(rules_table(found))
 
 

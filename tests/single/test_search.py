@@ -112,7 +112,7 @@ def test_an_improvement_within_the_spacing_of_the_evaluations_does_not_call_for_
     found = search(drawn(0, 400), *(drawn(number, 500) for number in (1, 2, 3)))
     assert found.lowered > 0.05 and found.on_the_grid and not found.improving
     assert lines(found)[-1] == ("  Going from 2 to 4 trials lowered the median best by 11%, no more than the steps "
-                                "between two evaluations: whether more trials would improve it cannot be told.")
+                                "between two evaluations: it is unclear whether more trials would improve it.")
     made = [drawn(number, 400 if number == 0 else 500, point=point) for number, point in
             enumerate(points(0.02, 0.03, 0.04, 0.05, 0.06, 0.07))]
     said = summary(section(*made))

@@ -84,7 +84,7 @@ def make_plan(paths, targets, request, *, out=None, formats=FORMATS, skip_broken
 def _unused(plans, given, noise_scale):
     """What the user gave and no plan needs."""
     if given is not None and all(plan.target for plan in plans):
-        yield "--steps is not used: runs here were held against a target, and tell their steps."
+        yield "--steps is not used: runs here have a target, which gives the steps."
     if noise_scale is not None and not any(plan.curve.predicted for plan in plans):
         yield "--noise-scale is not used: the steps that were measured give B_crit."
 

@@ -124,9 +124,9 @@ def _unmet_said(option):
 def _assumed_said(plan):
     """Why no chance is given, where none is."""
     reasons = [ASSUMED[reason] if reason != MODEL else
-               f"of the {len(plan.times.model.names)} parameters of the step-time model the logs tell "
-               f"{len(plan.determined) or 'none'}, the others are taken from wide priors" for reason in plan.assumed()]
-    return [f"How sure this choice is cannot be told, only assumed: {listed(reasons)}."
+               f"the logs determine {len(plan.determined) or 'none'} of the {len(plan.times.model.names)} parameters of "
+               "the step-time model, the others have wide priors" for reason in plan.assumed()]
+    return [f"Confidence unknown: {listed(reasons)}."
             ] if reasons and len(plan.eligible) > 1 else []
 
 
@@ -189,16 +189,16 @@ def _open_said(plan):
     if not (_opened(plan) or held_back) or math.isinf(curve.at(following).value):       # inf: ran, and did not meet
         return []
     if curve.critical is None:
-        why = "fewer than three batches tell no B_crit"
+        why = "B_crit needs three batches"
     else:
         low, high = curve.critical_ends
         most = f", at most {number(high, 2)}" if high < math.inf else ", without an upper end"
         why = (f"B_crit is at least {number(low, 2)}{most}" if low > curve.met[0].global_batch / TOO_LOW else
-               "these batches do not tell B_crit")
+               "these batches do not bound B_crit")
     ends = (number(end, 2) for end in curve.at(following).interval(plan.request.confidence))
-    more = (f" A run at batch {following:,} would tell more: there {' to '.join(ends)} steps are possible."
+    more = (f" A run at batch {following:,} would narrow this: {' to '.join(ends)} steps are possible there."
             if following > last else "")
-    return [f"No batch beyond {last:,} is recommended: {why}, so steps may fall on as in "
+    return [f"No batch beyond {last:,} is recommended: {why}, so steps may keep falling as in "
             f"perfect scaling, or hardly at all.{more}"]
 
 
@@ -279,7 +279,7 @@ def _bounded_said(plan):
             f"The logs had up to {counted(per_node, 'worker')} on a node; --per-node says how many there will be")
     return [f"At {_counts(bounded)} workers a step needs links {links}, which no log has timed: the times there are "
             f"lower bounds, the low ends of their {plan.request.confidence:.0%} intervals as if these links cost "
-            f"nothing, and no recommendation. Runs on {runs} would tell, or --bandwidth, --latency and --parameters. "
+            f"nothing, and no recommendation. Time runs on {runs}, or give --bandwidth, --latency and --parameters. "
             f"{node}."]
 
 
@@ -378,6 +378,6 @@ def no_plan_said(found: NoPlan) -> str:
                 "not known what a larger batch saves. Give --target, or logs of runs with --set noise_every=1, or "
                 "--noise-scale, or compare times at one --global-batch.")
     if found.why == AT_ONCE:
-        return f"{where}: met before the first step, so there is nothing to plan. A stricter target would tell."
+        return f"{where}: met before the first step, so there is nothing to plan. Use a stricter target."
     best = f" The best {found.target.column} was {number(found.best)}." if found.best == found.best else ""
-    return f"{where}: not met by most runs at any batch.{best} A target that they reach, or longer runs, would tell."
+    return f"{where}: not met by most runs at any batch.{best} Use a target that they reach, or longer runs."

@@ -30,7 +30,7 @@ COVERED = Column("covered", "interval covers", "1", "whether the interval of ste
                  "value may be off by have steps in common; no where the target was not met")
 MARK = Column("mark", "pass mark", "1")
 WANTED = Column("wanted", "asked for", "1")
-FOUND = Column("found", "found", "1", "share of the batch sizes that tell; B_crit here over B_crit fitted to the "
+FOUND = Column("found", "found", "1", "share of the batch sizes run far enough; B_crit here over B_crit fitted to the "
                "published steps; ratio of where perfect scaling ends")
 PASSED = Column("passed", "passed", "1")
 
@@ -114,7 +114,7 @@ def _said(found, reference):
             text += f"; {covered} of {counted(known, 'interval')} cover them ({percent(SHARE_COVERED)} asked for)"
         said.append(text + f": {_verdict(found.marks)}.")
     else:
-        said.append(f"Against {published.label} ({reference.title}): no batch size was run far enough to tell.")
+        said.append(f"Against {published.label} ({reference.title}): no batch size was run far enough.")
     if found.remarks:
         said.append(f"They differ otherwise, too: {'; '.join(found.remarks)}.")
     return said
@@ -130,7 +130,7 @@ def _verdict(marks):
     if failed:
         return f"{listed(_NAMES[mark.name] for mark in failed)} {'does' if len(failed) == 1 else 'do'} not pass"
     if open_:
-        return f"what can be told passes; {listed(_NAMES[mark.name] for mark in open_)} cannot be told"
+        return f"what can be judged passes; {listed(_NAMES[mark.name] for mark in open_)} cannot be judged"
     return "all pass"
 
 
@@ -189,7 +189,7 @@ def _marks_table(name, reference, marks, remarks, target=None):
 
 def _mark_texts(mark: PassMark):
     """(what it is, what is asked, what was found) of a pass mark."""
-    untold = "cannot be told"
+    untold = "cannot be judged"
     if mark.name == "steps":
         return (f"steps within {WITHIN_LOG2:g} log2", f"{percent(mark.wanted)} of batches",
                 percent(mark.found) if mark.passed is not None else untold)
@@ -215,7 +215,7 @@ def _notes(found, reference):
         notes.append("interval covers, n/a: the interval has no upper end, so it cannot show that it covers the "
                      "published steps.")
     if any(point.within is None for point in found.points):
-        notes.append("n/a: the target was not met, but nor was it run for as long as would tell.")
+        notes.append("n/a: the target was not met, nor was it run for long enough.")
     fewer = {_trials(point.point) for point in found.points} - {None}
     if published.trials and fewer:
         low, high = min(fewer), max(fewer)

@@ -231,8 +231,8 @@ def _noise_figure(section):
         "noise-scale", "Gradient noise scale in training",
         "The noise scale over each quarter of the measured steps, which a pale line spans; one colour a worker count "
         f"and global batch. Bars are {section.options.confidence:.0%} intervals, cut off at the edge; one with an "
-        "arrow has no upper end: its steps do not tell |G|^2 from 0. Quarters in which |G|^2 or tr(Sigma) came out "
-        "below 0 have no point.",
+        "arrow has no upper end: its steps do not distinguish |G|^2 from 0. Quarters in which |G|^2 or tr(Sigma) came "
+        "out below 0 have no point.",
         "tr(Sigma) / |G|^2, each averaged over the quarter first", MCCANDLISH,
         _keys(cell for cell, _ in found), draw)
 

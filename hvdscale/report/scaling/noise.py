@@ -23,12 +23,12 @@ def noise_said(found) -> tuple[str, ...]:
     if found is None:
         return ()
     if found.chosen is None:
-        return ("The gradient noise scale was measured, but |G|^2 is not told from 0 at any batch: it says nothing of "
-                "the critical batch. More measured steps (a smaller noise_every) would.",)
+        return ("The gradient noise scale was measured, but |G|^2 cannot be distinguished from 0 at any batch. More "
+                "measured steps (a smaller noise_every) are needed.",)
     scale = (f"The noise scale, {_with_ends(as_estimate(found.chosen.noise.whole))} examples at batch "
              f"{found.chosen.global_batch:,},")
     if not is_bounded(found.b_crit):
-        return (f"{scale} is a guess at the critical batch, which the steps{_target(found)} do not tell. {CAUTION}",)
+        return (f"{scale} is a guess at the critical batch, which the steps{_target(found)} do not bound. {CAUTION}",)
     if one_ended(found.b_crit):
         verdict = f": {_verdict(found.ratio)}" if found.ratio.low == found.ratio.low else ""
         return (f"{scale} is a guess at the critical batch, which the steps{_target(found)} only show to be "

@@ -67,8 +67,8 @@ def regimes_found(regimes: Regimes | None, batches: Sequence[int], estimates: Se
     """
     untrained = [f"{batch:,}" for batch, one in zip(batches, estimates) if one.value == 0]
     if untrained:
-        return (Finding(f"The target is met before the first step at batch {listed(untrained)}: nothing can be told of "
-                        "how steps scale with the batch. A stricter target would tell."),)
+        return (Finding(f"The target is met before the first step at batch {listed(untrained)}: how steps "
+                        "scale with the batch cannot be estimated. Use a stricter target."),)
     if len(batches) < 2 or regimes is None or regimes.maximum_useful.value is None:
         return ()
     return (Finding(_perfect_said(regimes, batches, estimates), (), regimes.perfect_until),

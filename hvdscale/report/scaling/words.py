@@ -120,8 +120,8 @@ def noise_notes(section) -> tuple[str, ...]:
 def _unbounded_notes(scales):
     notes = []
     if any(math.isinf(scale.high) for scale in scales):
-        notes.append("An interval without an upper end: the steps measured do not tell |G|^2 from 0. More of them (a "
-                     "smaller noise_every) or a larger batch would.")
+        notes.append("An interval without an upper end: the steps measured do not distinguish |G|^2 from 0. More of "
+                     "them (a smaller noise_every) or a larger batch would.")
     if any(math.isinf(scale.noise_scale) for scale in scales):
         notes.append(f"{UNBOUNDED} the estimate of |G|^2 came out below 0.")
     return notes

@@ -20,7 +20,7 @@ NAMES = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a c
 DROPPED = ("workload", "checkpoint", "checkpoint_every", "resume", "log", "seed", "config", "noise_every", "keep_going",
            "lr_per_example", "save_model")      # of what a trial was asked, not for another run
 FIRST = ("global_batch", "optimizer", "lr", "base_batch", "lr_rule", "max_lr_factor", "momentum")
-PROBLEMS = {FEW: "too few trials met the target to tell", OPEN: "the trials do not bracket the best rate",
+PROBLEMS = {FEW: "too few trials met the target", OPEN: "the trials do not bracket the best rate",
             OUTSIDE: "outside what was tried"}
 
 
@@ -101,7 +101,7 @@ def rate_name(found) -> str:
 def _exponent_said(found):
     count, name = len(found.exponent.batches), rate_name(found)
     if not math.isfinite(found.exponent.value):
-        return f"how the best {name} grows cannot be told from {count} {'batch' if count == 1 else 'batches'}"
+        return f"how the best {name} grows cannot be estimated from {count} {'batch' if count == 1 else 'batches'}"
     return f"the best {name} grows as batch^{_power(found.exponent)}"
 
 
@@ -220,7 +220,7 @@ def notes(found) -> tuple[str, ...]:
     missing = sum(len(cost.missing) for cost in found.costs)
     if missing:
         said.append(f"{counted(missing, 'run')} would tell more: the table lr-rule-missing, among the files of --out, "
-                    "has the commands, each to be run under three seeds.")
+                    "has the commands; run each with three seeds.")
     return tuple(said)
 
 

@@ -124,7 +124,7 @@ def _more_said(search):
                 f"{search.prune_keep} is too small to tell."]
     if search.lowered > IMPROVED:
         return [f"{whole_study} {word} the median best by {amount}, no more than the steps between two evaluations: "
-                "whether more trials would improve it cannot be told."]
+                "it is unclear whether more trials would improve it."]
     return [f"{whole_study} {word} the median best by {amount}: more trials would hardly improve it."]
 
 
