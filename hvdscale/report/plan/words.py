@@ -123,9 +123,10 @@ def _unmet_said(option):
 
 def _assumed_said(plan):
     """Why no chance is given, where none is."""
+    names = plan.times.model.names
     reasons = [ASSUMED[reason] if reason != MODEL else
-               f"the logs determine {len(plan.determined) or 'none'} of the {len(plan.times.model.names)} parameters of "
-               "the step-time model, the others have wide priors" for reason in plan.assumed()]
+               f"the logs determine {len(plan.determined) or 'none'} of the {len(names)} parameters of the step-time "
+               "model, the others have wide priors" for reason in plan.assumed()]
     return [f"Confidence unknown: {listed(reasons)}."
             ] if reasons and len(plan.eligible) > 1 else []
 
