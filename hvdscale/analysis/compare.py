@@ -25,6 +25,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from ..errors import UsageError
+from ..formatting.numbers import list_first
 from ..log.schema import Status
 from ..target import Target
 from .intervals import (CONFIDENCE, NONE, Estimate, geometric_mean, hull, mean_interval, mean_ratio,
@@ -149,7 +150,7 @@ def _cells(trials: Iterable[Trial], target: Target | None, tolerances: Tolerance
 def _list_trials(trials: Iterable[Trial], most: int = 4) -> str:
     """The distinct jobs of trials, for a message."""
     seen = dict.fromkeys(f"{trial.workload} at W = {trial.workers}, B = {trial.global_batch:,}" for trial in trials)
-    return "; ".join(list(seen)[:most]) + (f" and {len(seen) - most} more" if len(seen) > most else "") or "nothing"
+    return list_first(seen, most, "; ") or "nothing"
 
 
 def _compare(workload: Workload, target: Target | None, before: Mapping[tuple[int, int], Cell],

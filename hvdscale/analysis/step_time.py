@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
+from ..formatting.numbers import counted
 from ..log.schema import Status
 from .grouping import group_by
 from .intervals import Spread, geometric_mean, pooled
@@ -80,7 +81,7 @@ class Machine:
         return 2 if self.compression == "fp16" else 8 if self.precision == "fp64" else 4
 
     def __str__(self) -> str:
-        threads = f", {self.threads} thread{'s' * (self.threads != 1)} a worker" if self.threads else ""
+        threads = f", {counted(self.threads, 'thread')} a worker" if self.threads else ""
         rest = [self.precision, f"{self.compression} compression" if self.compression else ""]
         return ", ".join(filter(None, [(self.device or "an unnamed device") + threads, *rest]))
 

@@ -1,7 +1,7 @@
 """One HDF5 file of a log: how it is laid out when made and what is looked at when it is opened.
 
     file = create({"segment": 0})                     column = create_column(file["steps"], spec, ...)
-    save(file, path, sync=True)
+    save(file, path)
     with reading(path):                               any failure inside is a LogError that names the file
         file = open_file(path)
 """
@@ -75,16 +75,13 @@ def make_directory(path: str) -> None:
         raise LogError(f"{path}: its directory cannot be made: {error.strerror}") from error
 
 
-def save(file: h5py.File, path: str, sync: bool) -> None:
-    """Closes a file made by ``create`` and writes it to ``path``; OSError, and no file, where that fails.
-
-    sync    also have the disk keep it (fsync)
-    """
+def save(file: h5py.File, path: str) -> None:
+    """Closes a file made by ``create`` and writes it to ``path``; OSError, and no file, where that fails."""
     file.flush()
     image = file.id.get_file_image()
     file.close()
     head = as_closed(image[:SUPERBLOCK.size])           # HDF5 1.12 forgets the checksum there
-    with new_file(path, sync) as out:
+    with new_file(path, sync=False) as out:
         out.write(head)
         out.write(memoryview(image)[len(head):])
 

@@ -222,7 +222,7 @@ class LogWriter:
                 create_column(group, column, 0, maxshape=(None,), chunks=(CHUNK_ROWS[table],))
             group.create_dataset("committed_rows", data=np.zeros(1, np.int64))
         file.create_dataset("text", (0,), "u1", maxshape=(None,), chunks=(HEAP_CHUNK,))
-        save(file, path, sync=False)
+        save(file, path)
 
     def _store(self, text: str) -> tuple[int, int]:
         """Where the text will stand in /text: first byte and bytes."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..formatting.numbers import counted
 from ..plan.plan import Plan
 from ..plan.scaling import lr_factor
 from .outcome import Start
@@ -53,7 +54,7 @@ def _checkpoints(plan, folder):
 
 
 def _workers(plan):
-    threads = f", {plan.threads} thread{'s' * (plan.threads > 1)} each" if plan.device == "cpu" else ""
+    threads = f", {counted(plan.threads, 'thread')} each" if plan.device == "cpu" else ""
     return f"{plan.workers} on {plan.device}{threads}"
 
 
@@ -61,7 +62,7 @@ def _batch(plan):
     even = plan.workers * plan.local_batch * plan.accumulate == plan.global_batch
     share = f"{plan.local_batch} examples" if even else f"at most {plan.local_batch} examples"
     passes = f" x {plan.accumulate} passes" if plan.accumulate > 1 else ""
-    return f"{plan.global_batch} = {plan.workers} worker{'s' * (plan.workers > 1)} x {share}{passes}"
+    return f"{plan.global_batch} = {counted(plan.workers, 'worker')} x {share}{passes}"
 
 
 def _lr(plan):
@@ -109,4 +110,4 @@ def _evaluation(plan):
     if not plan.eval_every:
         return "none"
     splits = [f"{split} ({plan.train_eval_examples})" if split == "train" else split for split in plan.eval_splits]
-    return f"every {plan.eval_every} step{'s' * (plan.eval_every > 1)}: {', '.join(splits)}"
+    return f"every {counted(plan.eval_every, 'step')}: {', '.join(splits)}"

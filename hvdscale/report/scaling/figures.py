@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from ...analysis.best_points import BestOfTrials
-from ...formatting.numbers import exact, percent
+from ...formatting.numbers import counted, exact, percent
 from ..columns import MCCANDLISH, POLLUX, SHALLUE, metric_name
 from ..drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Figure, decimal_ticks, draw_arrow, explain_crowded, fraction,
                        is_known, is_named, is_positive, log2_axis, mark_estimate, power_ticks, set_ticks, shade)
@@ -108,7 +108,7 @@ def _speedup_figure(section, series):
                 mark_estimate(axes, point.workers, point.time_speedup, BLUE, "o", "time to target",
                               point.cell.oversubscribed)
         axes.set_xlabel("workers W")
-        axes.set_ylabel(f"speedup over {series.points[0].workers} worker{'s' * (series.points[0].workers > 1)}")
+        axes.set_ylabel(f"speedup over {counted(series.points[0].workers, 'worker')}")
     what = f"Speedup to {section.target}" if section.target else "Speedup in examples per second"
     lost = (" The band above the squares is lost to the system, the band below to statistics; on this scale the two "
             "add up to all that is lost." if section.target else "")

@@ -11,7 +11,8 @@ from ...analysis.search import STEPS
 from ...analysis.speedup import WEAK
 from ...analysis.step_breakdown import MOST_ROWS
 from ...analysis.steps import run_of
-from ...formatting.numbers import capital, counted, exact, in_brackets, listed, number, percent, ratio, spread, whole
+from ...formatting.numbers import (
+    capital, counted, exact, in_brackets, list_first, listed, number, percent, ratio, spread, whole)
 from ...log.schema import Status
 from ...plan.schedule import Schedule
 from ...target import Target
@@ -511,5 +512,4 @@ def _ends(value):
 
 
 def _named(trials, most=4):
-    names = [f"{trial.log}:{trial.id}" for trial in trials[:most]]
-    return ", ".join(names) + (f" and {len(trials) - most} more" if len(trials) > most else "")
+    return list_first([f"{trial.log}:{trial.id}" for trial in trials], most)
