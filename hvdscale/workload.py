@@ -1,12 +1,12 @@
-"""What is trained: data set, model, loss, metrics and defaults; the user's own jobs derive from ``Workload``.
+"""Workloads: data set, model, loss, metrics and defaults. Your own job is a subclass of ``Workload``.
 
     data = load_data(workload, data_dir, data_args)        Data: train, val and test splits
     model = build_model(workload, model_args)              a torch module
     loss = bound_loss(workload, label_smoothing)
-    total, count = loss(model, batch)                      the sum of the batch's losses, and of how many
+    total, count = loss(model, batch)                      the sum of the batch's losses, and their count
     found = measured(workload, model, batch)               each metric's sum and count, which add up over batches
 
-These functions call the workload's own and check what they give: a mistake is an error that says what is needed.
+These functions call the workload's methods and check the results; an error says what a method must return.
 """
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = ["Batch", "Card", "Classification", "Data", "Draws", "MapSplit", "Spli
 
 @dataclass(frozen=True)
 class Card:
-    """What is known of a workload before its data is read: the published facts of a data set, as a workload loads it.
+    """What is known of a workload before its data is read: facts of the published data set, as the workload loads it.
 
-    train_examples, val_examples   sizes of the train and of the validation split
-    batch                          gives a batch of one example on the meta device, as a split's ``take`` would
-    model_args                     the arguments of build that the published data determines, {"vocabulary": 32000}
+    train_examples, val_examples   sizes of the training and validation splits
+    batch                          makes a batch of one example on the meta device, as a split's ``take`` would
+    model_args                     arguments of build that the published data determines, {"vocabulary": 32000}
     """
 
     train_examples: int
@@ -68,29 +68,29 @@ class Workload:
         return f"{self.dataset}/{self.model}"
 
     def load(self, data_dir: str | None) -> Data:
-        """The examples; data_dir is what --data-dir says, None without it.
+        """The examples; data_dir is the value of --data-dir, None without it.
 
-        Further parameters are the workload's data arguments; ``allow_missing`` is given what that option says, and
-        ``cache_dir`` what that key says.
+        Further parameters are the workload's data arguments, except ``allow_missing`` and ``cache_dir``, which get the
+        values of the settings of that name.
         """
         raise NotImplementedError
 
     def build(self, **model_args) -> nn.Module:
-        """A new model, drawn from torch's generator, which is seeded before; model_args are the user's."""
+        """A new model, drawn from torch's generator, already seeded; model_args are the user's."""
         raise NotImplementedError
 
     def loss(self, model: nn.Module, batch) -> tuple[Tensor, float]:
-        """The sum of the losses of the batch, and their count: of examples, or of tokens, whichever the mean is over.
+        """The sum of the batch's losses, and their count: of examples or of tokens, whichever the mean is over.
 
-        The gradient of a step is that of all sums divided by all counts. A third parameter, ``label_smoothing``, is
-        given what that key says; without it the key is refused.
+        The gradient of a step is that of the total sum divided by the total count. An optional third parameter,
+        ``label_smoothing``, gets the value of that key; without it the key is refused.
         """
         raise NotImplementedError
 
     def measure(self, model: nn.Module, batch) -> dict[str, tuple[Tensor | float, float]]:
-        """Each metric's sum over the batch and count, by name; the mean over a split is all sums by all counts.
+        """Each metric's sum over the batch and count, by name; a split's mean is the total sum over the total count.
 
-        In place of the ``summarized`` metrics it gives the ``parts``, as tensors of one dimension.
+        Instead of the ``summarized`` metrics it returns the ``parts``, as tensors of one dimension.
         """
         raise NotImplementedError
 
@@ -99,13 +99,13 @@ class Workload:
         raise NotImplementedError
 
     def check_data(self, data: Data) -> None:
-        """Raise DataError where the data cannot be right; nothing is checked unless a subclass does."""
+        """Raise DataError if the data cannot be right; by default nothing is checked."""
 
     def check_label_smoothing(self, share: float) -> None:
-        """Raise PlanError where the loss does not take this share."""
+        """Raise PlanError if the loss does not support this share."""
         if share and not _takes_label_smoothing(self):
-            raise PlanError(f"label_smoothing = {share:g}: the loss of {self.name} takes none; leave it out, or give "
-                            "the loss a third parameter label_smoothing")
+            raise PlanError(f"label_smoothing = {share:g}: the loss of {self.name} takes none; leave it out, or add a "
+                            "third parameter label_smoothing to the loss")
 
 
 METHODS = {"load": "load(self, data_dir) -> Data(train, val, test)", "build": "build(self, **model_args) -> nn.Module",
@@ -114,26 +114,26 @@ METHODS = {"load": "load(self, data_dir) -> Data(train, val, test)", "build": "b
 
 
 def problems(workload) -> list[str]:
-    """What an object lacks of a workload, a line each, with what is needed; nothing where it is one."""
+    """What keeps an object from being a workload, one line each, with the fix; empty for a workload."""
     if inspect.isclass(workload):
         return [f"it is a class; name an instance: workload = {workload.__name__}()"]
     if not isinstance(workload, Workload):
         return [f"it is a {type(workload).__name__}, not an instance of a subclass of hvdscale.workload.Workload"]
-    found = [f"{name} must be a name, such as {name} = 'mine'; it is {_shown(workload, name)}"
+    found = [f"{name} must be a name, such as {name} = 'mine'; it is {_describe_attribute(workload, name)}"
              for name in ("dataset", "model") if not isinstance(getattr(workload, name, None), str) or
              not getattr(workload, name)]
     metrics, defaults = getattr(workload, "metrics", None), workload.defaults
     if not isinstance(metrics, Mapping) or not metrics or not all(_is_metric(*pair) for pair in metrics.items()):
         found.append("metrics must map names to the better direction, such as metrics = {'error': 'min'}; it is "
-                     f"{_shown(workload, 'metrics')}")
+                     f"{_describe_attribute(workload, 'metrics')}")
     elif set(workload.summarized) - set(metrics):
         found.append(f"summarized names {', '.join(sorted(set(workload.summarized) - set(metrics)))}, which metrics "
                      "does not declare")
     elif workload.summarized and type(workload).summarize is Workload.summarize:
         found.append("summarize is missing: summarize(self, means, parts) -> {metric: number}")
     elif not _are_parts(workload.parts, metrics) or (workload.parts and not workload.summarized):
-        found.append("parts must map names that are no metrics to lengths, such as parts = {'bleu_counts': 10}, for "
-                     f"the metrics that summarized names; it is {workload.parts!r}")
+        found.append("parts must map names other than metrics to lengths, such as parts = {'bleu_counts': 10}, and "
+                     f"needs metrics named in summarized; it is {workload.parts!r}")
     if not isinstance(defaults, Mapping):
         found.append(f"defaults must be a dict of keys, such as dict(lr=0.1, local_batch=32); it is {defaults!r}")
     found += [f"{name} is missing: {needed}" for name, needed in METHODS.items()
@@ -150,21 +150,21 @@ def _are_parts(parts, metrics: Mapping[str, str]) -> bool:
         isinstance(name, str) and type(length) is int and length > 0 for name, length in parts.items())
 
 
-def _shown(workload, name: str) -> str:
+def _describe_attribute(workload, name: str) -> str:
     return repr(getattr(workload, name)) if hasattr(workload, name) else "missing"
 
 
 def load_data(workload: Workload, data_dir: str | None, data_args: Mapping = {}, **given) -> Data:
-    """The workload's data; raises DataError or WorkloadError for what cannot be trained on, UsageError for data_args
-    that ``load`` does not take.
+    """The workload's data; raises DataError or WorkloadError for unusable data, UsageError for data_args that ``load``
+    does not take.
 
     given  allow_missing and cache_dir, for a ``load`` that takes them
     """
     taken = inspect.signature(workload.load).parameters
     if given.get("allow_missing") and "allow_missing" not in taken:
-        raise UsageError(f"--allow-missing: the data of {workload.name} has no parts that may be missing; leave it out")
+        raise UsageError(f"--allow-missing: the data of {workload.name} has no optional parts; leave it out")
     if given.get("cache_dir") and "cache_dir" not in taken:
-        raise UsageError(f"cache_dir: nothing is made of the data of {workload.name} that would be kept; leave it out")
+        raise UsageError(f"cache_dir: nothing from the data of {workload.name} is cached; leave it out")
     known = [name for name, parameter in [*taken.items()][1:] if parameter.kind not in (
         parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) and name not in ("allow_missing", "cache_dir")]
     unknown = [name for name in data_args if name not in known]
@@ -173,19 +173,19 @@ def load_data(workload: Workload, data_dir: str | None, data_args: Mapping = {},
     try:
         data = workload.load(data_dir, **data_args, **{name: value for name, value in given.items() if name in taken})
     except DataError as error:
-        from .data.published import DATA_SETS  # not at every start: it brings all that downloads need
+        from .data.published import DATA_SETS  # not at every start: it imports all that downloads need
         if data_dir is None and workload.dataset in DATA_SETS:
-            raise DataError(f"{error}. `hvdscale-data fetch {workload.dataset}` brings it") from None
+            raise DataError(f"{error}. `hvdscale-data fetch {workload.dataset}` downloads it") from None
         raise
     if not isinstance(data, Data):
-        raise WorkloadError(f"{workload.name}: load gave a {type(data).__name__}; it returns "
-                            "hvdscale.workload.Data(train, val, test)")
+        raise WorkloadError(f"{workload.name}: load returned a {type(data).__name__}; it must "
+                            "return hvdscale.workload.Data(train, val, test)")
     workload.check_data(data)
     return data
 
 
 def build_model(workload: Workload, model_args: dict) -> nn.Module:
-    """The workload's model; raises UsageError for arguments that it does not take, WorkloadError for no such model."""
+    """The workload's model; raises UsageError for arguments it does not take, WorkloadError for an unusable model."""
     try:
         model = workload.build(**model_args)
     except HvdscaleError:
@@ -196,9 +196,10 @@ def build_model(workload: Workload, model_args: dict) -> nn.Module:
         raise UsageError(f"{workload.name} does not take model_args = {model_args}: {error}" +
                          f". It takes {', '.join(taken)}" * bool(taken)) from None
     if not isinstance(model, nn.Module):
-        raise WorkloadError(f"{workload.name}: build gave a {type(model).__name__}; it returns a torch.nn.Module")
+        raise WorkloadError(f"{workload.name}: build returned a {type(model).__name__}; it must return a "
+                            "torch.nn.Module")
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise WorkloadError(f"{workload.name}: the model has no parameter that is trained (requires_grad)")
+        raise WorkloadError(f"{workload.name}: the model has no trainable parameter (requires_grad)")
     return model
 
 
@@ -209,13 +210,14 @@ def bound_loss(workload: Workload, label_smoothing: float) -> Callable[[nn.Modul
     def loss(model, batch):
         given = workload.loss(model, batch, **more)
         if not isinstance(given, tuple) or len(given) != 2:
-            raise WorkloadError(f"loss gave {_kind(given)}; it returns the sum of the batch's losses and their count, "
-                                "so that any worker count has one mean: return losses.sum(), len(losses)")
+            raise WorkloadError(f"loss returned {_kind(given)}; it must return the sum of the batch's losses and their "
+                                "count, so that the mean is the same at any worker count: return losses.sum(), "
+                                "len(losses)")
         total, count = given
         if not isinstance(total, Tensor) or total.numel() != 1 or not total.requires_grad:
             without = " without gradient" * (isinstance(total, Tensor) and not total.requires_grad)
-            raise WorkloadError(f"loss gave {_kind(total)}{without} for the sum of the losses; it must be one number, "
-                                "as a tensor that backward can start from: losses.sum()")
+            raise WorkloadError(f"loss returned {_kind(total)}{without} for the sum of the losses; it must be one "
+                                "number, as a tensor with a gradient: losses.sum()")
         return total.reshape(()), _count(count, "loss")
     return loss
 
@@ -226,7 +228,7 @@ def _takes_label_smoothing(workload) -> bool:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one batch gave: sum and count by metric that is a mean, and the vector of each part."""
+    """The measurements of one batch: sum and count of each metric that is a mean, and the vector of each part."""
 
     sums: dict[str, tuple[float, float]]
     parts: dict[str, list[float]]
@@ -238,38 +240,38 @@ def mean_metrics(workload: Workload) -> list[str]:
 
 
 def _mismatch(given, workload: Workload) -> str:
-    """``: mae is missing, MAE is unknown``, for what ``measure`` gave by name."""
+    """``: mae is missing, MAE is unknown``, for the names that ``measure`` returned."""
     if not isinstance(given, Mapping):
         return ""
     wanted = [*mean_metrics(workload), *workload.parts]
-    said = [f"{name} is missing" for name in wanted if name not in given]
-    said += [f"{name} comes from summarize alone" if name in workload.summarized else f"{name} is unknown"
-             for name in given if name not in wanted]
-    return f": {', '.join(said)}"
+    faults = [f"{name} is missing" for name in wanted if name not in given]
+    faults += [f"{name} comes only from summarize" if name in workload.summarized else f"{name} is unknown"
+               for name in given if name not in wanted]
+    return f": {', '.join(faults)}"
 
 
 def measured(workload: Workload, model: nn.Module, batch) -> Measured:
-    """What the workload measures of the batch, in the order that it declares; raises WorkloadError."""
+    """The workload's measurements of the batch, in the order that it declares; raises WorkloadError."""
     given, wanted = workload.measure(model, batch), mean_metrics(workload)
     if not isinstance(given, Mapping) or set(given) != {*wanted, *workload.parts}:
         names = ", ".join(map(str, given)) if isinstance(given, Mapping) else _kind(given)
         parts = f"; parts, {', '.join(workload.parts)}" if workload.parts else ""
-        raise WorkloadError(f"measure gave {names or 'nothing'}, and metrics declares {', '.join(wanted)}{parts}; it "
-                            f"returns {{metric: (sum, count)}} with each of these{_mismatch(given, workload)}")
+        raise WorkloadError(f"measure returned {names or 'nothing'}, but metrics declares {', '.join(wanted)}{parts}; "
+                            f"it must return {{metric: (sum, count)}} with each of these{_mismatch(given, workload)}")
     sums = {}
     for name in wanted:
         try:
             total, count = given[name]
             sums[name] = float(total), _count(count, f"measure, {name},")
         except (TypeError, ValueError, RuntimeError):
-            raise WorkloadError(f"measure gave {_kind(given[name])} for {name}; it returns the sum over the batch and "
-                                "the count: (values.sum(), len(values))") from None
+            raise WorkloadError(f"measure returned {_kind(given[name])} for {name}; it must return the sum over the "
+                                "batch and the count: (values.sum(), len(values))") from None
     return Measured(sums, {name: _vector(name, given[name], length) for name, length in workload.parts.items()})
 
 
 def _vector(name: str, values, length: int) -> list[float]:
     if not isinstance(values, Tensor) or values.shape != (length,):
-        raise WorkloadError(f"measure gave {_kind(values)} for {name}, and parts declares a vector of {length} numbers")
+        raise WorkloadError(f"measure returned {_kind(values)} for {name}, but parts declares a vector of {length}")
     return values.tolist()
 
 
@@ -278,20 +280,20 @@ def summarized(workload: Workload, means: dict[str, float], parts: dict[str, np.
     given = workload.summarize(means, parts)
     if not isinstance(given, Mapping) or set(given) != set(workload.summarized):
         names = ", ".join(map(str, given)) or "nothing" if isinstance(given, Mapping) else _kind(given)
-        raise WorkloadError(f"summarize gave {names}; it returns {{metric: number}} with each of "
+        raise WorkloadError(f"summarize returned {names}; it must return {{metric: number}} with each of "
                             f"{', '.join(workload.summarized)}")
     try:
         return {name: float(value) for name, value in given.items()}
     except (TypeError, ValueError, RuntimeError):
-        raise WorkloadError(f"summarize gave {given} where each metric is one number") from None
+        raise WorkloadError(f"summarize returned {given}; each metric must be one number") from None
 
 
 def _count(count, where: str) -> float:
-    """The count as a number; zero is one, as of a batch without a token that counts."""
+    """The count as a number; it may be zero, as for a batch without a token that counts."""
     number = count.item() if isinstance(count, Tensor) and count.numel() == 1 else count
     if not isinstance(number, (int, float)) or not 0 <= number < math.inf:
-        raise WorkloadError(f"{where} gave {_kind(count)} for the count; it is the number of examples or tokens in the "
-                            "sum")
+        raise WorkloadError(f"{where} returned {_kind(count)} for the count; it must be the number of examples or "
+                            "tokens in the sum")
     return number
 
 
@@ -311,9 +313,9 @@ def as_stored(inputs: Tensor, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True)
 class Classification(Workload):
-    """A ready-made workload: classification with one label an example.
+    """A ready-made workload: classification with one label per example.
 
-    classes   labels are 0 .. classes-1; None: the data says, as its model_args["classes"]
+    classes   labels are 0 .. classes-1; None: determined by the data, as its model_args["classes"]
     load      data_dir (None: no folder given) -> Data, of batches that unpack as inputs, labels (n,) int64
     build     model arguments -> module from a batch's inputs, as ``prepare`` makes them, to (n, classes) logits
     prepare   stored inputs and a floating type -> the model's inputs
@@ -350,7 +352,7 @@ class Classification(Workload):
         return {"cross_entropy": (cross_entropy, len(labels)), "error": (errors, len(labels))}
 
     def check_data(self, data: Data) -> None:
-        """Raise DataError for labels in memory that are no class, naming the first."""
+        """Raise DataError for labels in memory outside 0 .. classes-1, naming the first."""
         classes = data.model_args["classes"] if self.classes is None else self.classes
         for name in ("train", "val", "test"):
             split = getattr(data, name)
@@ -358,7 +360,7 @@ class Classification(Workload):
                 _check_labels(name, split.labels, classes)
 
     def check_label_smoothing(self, share: float) -> None:
-        """Raise PlanError for a share that leaves the true class less than each other."""
+        """Raise PlanError for a share that gives the true class less weight than each other class."""
         if self.classes is not None:
             _refuse_too_smooth(share, self.classes)
 
@@ -368,8 +370,8 @@ class Classification(Workload):
 
 def _check_labels(name: str, labels: Tensor, classes: int) -> None:
     if labels.dtype != torch.int64 or labels.ndim != 1:
-        raise DataError(f"the {name} split's labels are {labels.dtype} of shape {tuple(labels.shape)}; a label is a "
-                        "whole number an example: torch.int64, shape (n,)")
+        raise DataError(f"the {name} split's labels are {labels.dtype} of shape {tuple(labels.shape)}; a label must "
+                        "be one integer per example: torch.int64, shape (n,)")
     if len(labels) and not (0 <= labels.min() and labels.max() < classes):
         at = int(((labels < 0) | (labels >= classes)).nonzero()[0])
         raise DataError(f"the {name} split's label {labels[at]} of example {at} is not one of 0 .. {classes - 1}")
@@ -378,18 +380,18 @@ def _check_labels(name: str, labels: Tensor, classes: int) -> None:
 def _refuse_too_smooth(share: float, classes: int) -> None:
     most = 1 - 1 / classes
     if share > most:
-        raise PlanError(f"label_smoothing = {share:g} leaves the true one of {classes} classes less than each other; "
+        raise PlanError(f"label_smoothing = {share:g} gives the true class less weight than each other of {classes}; "
                         f"use at most {most:g}")
 
 
 def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """Sum over the examples of the cross-entropy to targets of 1 - s on the label and s / (K - 1) on each other class.
 
-    This is the published definition (Shallue et al. 2019); torch's ``label_smoothing`` spreads its s over all K
-    classes, so that s here equals s K / (K - 1) there.
+    This is the published definition (Shallue et al. 2019). torch's ``label_smoothing`` spreads s over all K classes, so
+    s here equals s K / (K - 1) there.
 
     logits  (n, K);  labels  (n,) int64;  smoothing  s in [0, 1 - 1/K]
-    Raises PlanError for a share that leaves the true class less than each other.
+    Raises PlanError for a share that gives the true class less weight than each other class.
     """
     classes = logits.shape[1]
     _refuse_too_smooth(smoothing, classes)

@@ -1,4 +1,4 @@
-"""Batch-norm and dropout by ghost groups: for your own models, in place of torch's.
+"""Batch-norm and dropout by ghost groups: replacements for torch's in your own models.
 
     from hvdscale.modules import BatchNorm, Dropout, convert
 """

@@ -1,4 +1,4 @@
-"""Where a pass stands among the ghost groups of its step: what a module must know that sees more than one example.
+"""The position of a pass among the ghost groups of its step, for modules that mix examples.
 
     ghosts = GhostGroups(seed=0, workers=workers, device=torch.device("cpu"))
     ghosts.attach(model)                     every Dropout and BatchNorm of hvdscale.modules in it
@@ -26,29 +26,29 @@ class GhostGroups:
         self.seed, self.workers, self.device = seed, workers, device
         self.generator = torch.Generator(device)
         self.step, self.groups, self.part = 0, [0], Pass(0, 0)
-        self._uses: Counter[int] = Counter()                    # of each layer in this pass
+        self._uses: Counter[int] = Counter()                    # by layer, in this pass
         self._shapes: dict[tuple[int, int], torch.Size] = {}    # of a row, by layer and use
 
     def attach(self, model: nn.Module) -> None:
-        """Make the model's modules that know of ghost groups use these, numbered in the order of the modules."""
+        """Connect the model's Dropout and BatchNorm modules to this object, and number them in order."""
         for layer, module in enumerate(m for m in model.modules() if hasattr(m, "ghosts")):
             module.ghosts, module.layer = self, layer
 
     def at(self, step: int, groups: list[int], part: Pass) -> None:
-        """The next pass takes these of the step's positions, which ``groups`` (bounds) partition."""
+        """Set the next pass: ``part`` of the step's positions, which ``groups`` (bounds) partition."""
         self.step, self.groups, self.part = step, groups, part
         self._uses.clear()
 
     def segments(self, rows: int) -> Iterator[tuple[int, int, int]]:
-        """(group, first, last + 1) for each group with members in the pass: its number in the step, its rows.
+        """(group, first, last + 1) for each group with examples in the pass: its number in the step, its rows.
 
-        Raises UsageError where a module gets another number of rows than the pass has examples.
+        Raises UsageError if a module's input does not have one row per example of the pass.
         """
         start, stop, _ = self.part
         if rows != stop - start:
             raise UsageError(f"a Dropout or BatchNorm of hvdscale.modules got {rows} rows in a pass of {stop - start} "
-                             "examples: its input must have an example a row. Use torch's own module there, which is "
-                             "run group by group")
+                             "examples: its input must have one row per example. Use torch's own module there, which "
+                             "runs group by group")
         for group in range(bisect_right(self.groups, start) - 1, len(self.groups) - 1):
             a, b = self.groups[group:group + 2]
             if a >= stop:
@@ -56,14 +56,14 @@ class GhostGroups:
             yield group, max(a, start) - start, min(b, stop) - start
 
     def owns(self, group: int) -> bool:
-        """Whether the group's first example is in this pass; of all passes, one owns it."""
+        """Whether the group's first example is in this pass; exactly one pass owns a group."""
         return self.part.start <= self.groups[group] < self.part.stop
 
     def keep(self, layer: int, shape: torch.Size, probability: float) -> Tensor:
-        """Which of a layer's values to keep, each with this probability: bool, of the given shape, an example a row.
+        """A layer's dropout mask, each value True with this probability: bool, of the given shape, one row per example.
 
-        A group's are drawn whole, from its own stream (a further one where a pass uses the layer again), and cut to the
-        rows that are here. Raises UsageError where the shape of a row depends on the pass.
+        A group's mask is drawn whole, from its own stream (a new one each time a pass uses the layer again), then cut
+        to the rows in this pass. Raises UsageError if the shape of a row depends on the pass.
         """
         use = self._uses[layer]
         self._uses[layer] += 1
@@ -79,15 +79,15 @@ class GhostGroups:
 
     def _check_shape(self, layer: int, use: int, shape: torch.Size) -> None:
         start, stop, _ = self.part
-        if (start, stop) in zip(self.groups, self.groups[1:]):      # a whole group alone has a shape of its own
+        if (start, stop) in zip(self.groups, self.groups[1:]):      # a pass of one whole group may have any shape
             return
         known = self._shapes.setdefault((layer, use), shape)
         if known != shape:
             raise UsageError(f"a Dropout of hvdscale.modules got rows of shape {tuple(shape)}, after rows of "
-                             f"{tuple(known)}: where examples are padded to the longest of a pass, masks depend on the "
+                             f"{tuple(known)}: with examples padded to the longest of a pass, masks depend on the "
                              "number of workers. Set group_by_group=always, or pad all to one length")
 
     def seed_generators(self) -> None:
-        """Start torch's, numpy's and Python's own generators from the stream of the pass's first group."""
+        """Seed torch's, numpy's and Python's global generators from the stream of the pass's first group."""
         group = bisect_right(self.groups, self.part.start) - 1
         seed_generators(stream_key(self.seed, "module", self.step, group))

@@ -1,7 +1,7 @@
-"""Dropout and batch-norm whose results depend on the ghost groups of the global batch, never on the worker.
+"""Dropout and batch-norm whose results depend on the ghost groups of the global batch, never on the worker count.
 
     nn.Sequential(nn.Conv2d(3, 16, 3), BatchNorm(16), nn.ReLU(), nn.Flatten(), Dropout(0.4), nn.Linear(16, 10))
-    model = convert(model)              the same, in place of torch's own
+    model = convert(model)              replaces torch's own modules
 """
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .ghost_groups import GhostGroups
 
 
 class Dropout(nn.Module):
-    """As nn.Dropout, (n, ...) -> (n, ...), with masks keyed by seed, step, ghost group and layer.
+    """Like nn.Dropout, (n, ...) -> (n, ...), with masks keyed by seed, step, ghost group and layer.
 
-    On the CPU the masks are the same everywhere; a GPU draws others, the same at any number of workers.
+    Masks are the same on every CPU; a GPU draws different ones, also the same at any number of workers.
     """
 
     ghosts: GhostGroups | None = None
@@ -39,11 +39,11 @@ class Dropout(nn.Module):
 
 
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
-    """As nn.BatchNorm1d/2d/3d, (n, channels, ...) -> the same, with the statistics of each ghost group (Hoffer et al.
-    2017, arXiv:1705.08741): of a group that several workers share, too.
+    """Like nn.BatchNorm1d/2d/3d, (n, channels, ...) -> the same, with the statistics of each ghost group (Hoffer et al.
+    2017, arXiv:1705.08741), even if several workers share a group.
 
-    Its running statistics move once a step, by the mean over the step's groups of their means and unbiased variances:
-    no order of the groups shows. ``sums`` collects them, shape (2, channels), until ``merge``.
+    Running statistics move once a step, by the mean over the step's groups of their means and unbiased variances, so
+    the order of the groups does not matter. ``sums`` collects them, shape (2, channels), until ``merge``.
     """
 
     ghosts: GhostGroups | None = None
@@ -52,7 +52,7 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def _check_input_dim(self, x: Tensor) -> None:
         if x.ndim < 2:
-            raise ValueError(f"batch-norm wants (n, channels, ...), not a tensor of shape {tuple(x.shape)}")
+            raise ValueError(f"batch-norm needs (n, channels, ...), not a tensor of shape {tuple(x.shape)}")
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.ghosts is None:
@@ -70,12 +70,12 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         return torch.cat([self._even(x[first:last], 1) for _, first, last in segments])
 
     def _even(self, x: Tensor, groups: int) -> Tensor:
-        """Normalize groups of equal size: the groups of a channel become channels of their own."""
+        """Normalize groups of equal size: each (group, channel) pair becomes a channel."""
         n, channels, *rest = x.shape
         aside = x if groups == 1 else x.unflatten(0, (groups, -1)).transpose(0, 1).reshape(-1, groups * channels, *rest)
         weight, bias = (None if p is None else p.repeat(groups) for p in (self.weight, self.bias))
         means, variances = torch.zeros(2, groups, channels, device=x.device, dtype=self._dtype(x))
-        # a momentum of 1 leaves the batch's own statistics in the place of running ones
+        # with momentum 1 the running statistics become those of the batch
         y = functional.batch_norm(aside, means.flatten(), variances.flatten(), weight, bias, True, 1.0, self.eps)
         self._note(means, variances)
         return y if groups == 1 else y.unflatten(1, (groups, channels)).transpose(0, 1).reshape(n, channels, *rest)
@@ -100,11 +100,11 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 class _Shared(torch.autograd.Function):
-    """Batch-norm of groups whose members lie on several workers: x (n, channels, ...) -> y, and the means and unbiased
-    variances of all groups of the step, (groups, channels).
+    """Batch-norm of groups shared by several workers: x (n, channels, ...) -> y, and the means and unbiased variances
+    of all groups of the step, (groups, channels).
 
-    Three sums over the workers: of x and of its squared distance from the mean forward, and of dy and dy xhat
-    backward (Ioffe & Szegedy 2015, arXiv:1502.03167, section 3).
+    Takes three sums over the workers: forward of x and of its squared distance from the mean, backward of dy and
+    dy xhat (Ioffe & Szegedy 2015, arXiv:1502.03167, section 3).
     """
 
     @staticmethod
@@ -154,7 +154,7 @@ OF_TORCH = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def convert(model: nn.Module) -> nn.Module:
-    """The model with torch's BatchNorm and Dropout replaced by the ones above; names and values stay as they are."""
+    """The model with torch's BatchNorm and Dropout replaced by the ones above; names and values are kept."""
     if is_replaced(model) and type(model) is nn.Dropout:
         return Dropout(model.p)
     if is_replaced(model):
@@ -168,10 +168,10 @@ def convert(model: nn.Module) -> nn.Module:
 
 
 def is_replaced(module: nn.Module) -> bool:
-    """Whether ``convert`` puts a module of this file in the place of this one."""
+    """Whether ``convert`` replaces this module."""
     return type(module) in OF_TORCH or (type(module) is nn.Dropout and module.p < 1)
 
 
 def is_batch_norm(module: nn.Module) -> bool:
-    """Whether the module is batch-norm, of torch or of this module."""
+    """Whether the module is batch-norm, torch's or ours."""
     return isinstance(module, nn.modules.batchnorm._BatchNorm)

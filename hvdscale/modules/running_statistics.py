@@ -1,7 +1,7 @@
-"""Buffers that training moves: batch-norm's running statistics, and whatever else a model keeps.
+"""Buffers that training updates: batch-norm's running statistics, and any others of a model.
 
-They move once a step, by the mean over the step's ghost groups of where each group alone would move them, so that
-neither the worker count nor an order of the groups shows. The sums travel with the gradients.
+They move once a step, by the mean over the step's ghost groups of the move that each group alone would make, so neither
+the worker count nor the order of the groups matters. The sums are reduced with the gradients.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .layers import BatchNorm
 
 
 class Buffers:
-    """A model's buffers, by where they stand: a forward pass may put new tensors in their place.
+    """A model's buffers, found by name, as a forward pass may replace the tensors.
 
     without  modules whose buffers are left out
     """
@@ -26,12 +26,12 @@ class Buffers:
                         for name, buffer in module._buffers.items() if buffer is not None]
 
     def values(self) -> list[Tensor]:
-        """The buffers as they are."""
+        """The current buffers."""
         return [buffers[name] for _, buffers, name in self._places]
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[Callable[[], list[str]]]:
-        """A context that leaves the buffers as it found them; what it gives names those that have moved."""
+        """A context that restores the buffers; yields a function that names those that have changed."""
         tensors = self.values()
         before = [tensor.clone() for tensor in tensors]
         yield lambda: [path for (path, *_), now, then in zip(self._places, self.values(), before)
@@ -43,9 +43,9 @@ class Buffers:
 
 
 class Statistics:
-    """Collects what the groups of a step do to the model's buffers.
+    """Collects how the groups of a step move the model's buffers.
 
-    group_by_group  whether buffers that hvdscale's own BatchNorm does not keep are collected as well, in ``group``
+    group_by_group  whether ``group`` also collects buffers outside hvdscale's own BatchNorm
     """
 
     def __init__(self, model: nn.Module, group_by_group: bool):
@@ -56,7 +56,7 @@ class Statistics:
         self.size = sum(self._sizes)
 
     def collect_in(self, sums: Tensor) -> None:
-        """Add up in this vector, of ``size`` values, which its owner sets to zero before a step and sums after it."""
+        """Add up in this vector of ``size`` values, which its owner zeroes before a step and reduces after it."""
         views = sums.split(self._sizes) if self._sizes else ()
         for norm, view in zip(self._norms, views):
             norm.sums = view.view(2, -1)
@@ -64,7 +64,7 @@ class Statistics:
 
     @contextlib.contextmanager
     def group(self) -> Iterator[None]:
-        """A group's pass: its moves are noted, and the buffers then stand as they did before it."""
+        """A context for a group's pass: collects the moves of the buffers, then restores them."""
         before = [buffer.clone() for buffer in self._others.values()]
         with self._others.kept() if before else contextlib.nullcontext():
             yield

@@ -1,14 +1,14 @@
-"""Square norms of gradients in a measured step: of the shares' own, and of the reduced one; see analysis/noise.py.
+"""Squared gradient norms of a measured step, of each share and of the reduced gradient; see analysis/noise.py.
 
-With several workers a share is a worker's: its square norm is taken before the reduction, and travels in the tail of
-that. At one worker the first examples are a share (an eighth of the batch, or a ghost group), whose gradient is
-computed once more before the step, and the rest another, whose gradient is what is left of the whole one. Either way
-the step's update is bit for bit what it is without a measurement, and nothing is kept from one to the next.
+With several workers a share is a worker's: its squared norm is taken before the reduction, and reduced in its tail. At
+one worker the first examples (an eighth of the batch, or a ghost group) are one share, whose gradient is computed once
+more before the step; the rest is the other share, whose gradient is the whole gradient minus the first. Either way the
+step's update is bit-identical to an unmeasured one, and no state is kept between measurements.
 
     noise.first(step)                   the pass that is computed once more, at one worker
-    noise.keep(gradients, count)        what it gave
-    note = noise.begin(step)            the step's own passes follow
-    note(gradients)                     of this rank alone, a bucket at a time, before they are reduced
+    noise.keep(gradients, count)        its result
+    note = noise.begin(step)            before the step's own passes
+    note(gradients)                     this rank's own, a bucket at a time, before the reduction
     tail = noise.tail(count, scale)     to be summed over the workers
     noise.columns(...)                  the row's values
 """
@@ -23,35 +23,35 @@ from ..modules.layers import is_batch_norm
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
 
-SHARE = 8                   # at one worker, 1 / SHARE of the batch is computed once more
+SHARE = 8                   # at one worker, 1 / SHARE of the batch is computed twice
 COLUMNS = ("local_sqnorm", "reduced_sqnorm", "local_examples")
 
 
 def why_not_measured(plan: Plan, model: nn.Module) -> str:
-    """Why no step can be measured, though the plan asks for it; empty where they can be, or are not to be."""
+    """Why no step can be measured though the plan asks for it; empty if steps can be, or need not be."""
     cut = plan.ghost_groups < 2 if plan.workers == 1 else any(part.shared for part in plan.passes(plan.global_batch, 0))
     joined = joins_examples(plan, model)
     if not plan.noise_steps or plan.global_batch > 1 and not (cut and joined):
         return ""
-    said = "the gradient noise scale is not measured: "
+    refusal = "the gradient noise scale is not measured: "
     if not joined:
-        return said + "a batch of one example has none"
+        return refusal + "a batch of one example has none"
     examples = f"{min(plan.global_batch, plan.ghost_batch)} examples, which " + (
         "passing group by group keeps whole" if plan.group_by_group else "batch-norm keeps whole")
     if plan.workers == 1:
-        return f"{said}with one ghost group of {examples}, a step has no two parts to compare; a smaller " \
-               "--ghost-batch gives it two"
-    return f"{said}with ghost groups of {examples}, spread over several workers, a worker has no part of a step of " \
-           "its own to compare; a smaller --ghost-batch gives it one"
+        return f"{refusal}with one ghost group of {examples}, a step has no two parts to compare; use a smaller " \
+               "--ghost-batch"
+    return f"{refusal}with ghost groups of {examples}, spread over several workers, a worker has no separate part " \
+           "of a step to compare; use a smaller --ghost-batch"
 
 
 def joins_examples(plan: Plan, model: nn.Module) -> bool:
-    """Whether an example's gradient depends on the others of its ghost group, so that shares are of whole groups."""
+    """Whether an example's gradient depends on the others of its ghost group, so that shares must be whole groups."""
     return plan.group_by_group or any(map(is_batch_norm, model.modules()))
 
 
 def layer_groups(plan: Plan, model: nn.Module) -> tuple[str, ...]:
-    """Names of the parts of the model that are measured apart, its top-level modules; none unless the plan asks so."""
+    """Names of the model's top-level modules, if the plan measures each of them; else none."""
     return tuple(dict.fromkeys(group for group, _ in _parameters(model))) if plan.noise_groups else ()
 
 
@@ -63,7 +63,7 @@ def noise_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
 
 
 class GradientNoise:
-    """What a run measures of its gradients, every ``plan.noise_steps`` steps; see the module's text.
+    """The gradient measurements of a run, every ``plan.noise_steps`` steps; see the module's docstring.
 
     Gradients are those of a GradientBuffer: of the sum of losses, divided by the global batch, times the loss scale.
     """
@@ -78,38 +78,38 @@ class GradientNoise:
         bounds = group_bounds(plan.global_batch, plan.ghost_batch)
         size = bounds[1] if joins_examples(plan, model) else max(1, plan.global_batch // SHARE)
         self._first = Pass(0, size, shared=size not in bounds)
-        self._own: list[float] | None = None            # square norms by group; None: the step is not measured
+        self._own: list[float] | None = None            # squared norms by group; None: the step is not measured
         self._kept: tuple[Tensor, float] | None = None
 
     @property
     def size(self) -> int:
-        """Numbers in the tail."""
+        """Number of values in the tail."""
         return max(1, len(self._groups)) if self._every and not self._alone else 0
 
     def first(self, step: int) -> Pass | None:
-        """The pass whose gradients are to be given to ``keep`` before the step; None: there is none."""
+        """The pass whose gradients ``keep`` needs before the step; None if there is none."""
         return self._first if self._alone and self._due(step) else None
 
     def keep(self, gradients: Tensor, count: float) -> None:
-        """The gradients of ``first``, and the count that its loss came with."""
+        """Keep the gradients of ``first``, and the count from its loss."""
         self._kept = gradients.clone(), count
 
     def begin(self, step: int) -> Callable[[Tensor], None] | None:
-        """The step's own passes follow; gives what is to see this rank's own gradients before they are reduced."""
+        """Start the step's own passes; returns the function to call on this rank's gradients before the reduction."""
         self._own = [0.0] * max(1, len(self._groups)) if self._due(step) else None
         return self._note if self._own is not None and not self._alone else None
 
     def tail(self, count: float, scale: float) -> list[float]:
-        """This rank's square norms, of its mean gradient, weighted by its examples; ``count`` of its own losses."""
+        """The squared norms of this rank's mean gradient, weighted by its examples; ``count`` is that of its losses."""
         if not self.size or self._own is None or not count:
             return [0.0] * self.size
         weight = (self._batch / count / scale) ** 2 * self._examples / self._batch
         return [weight * own for own in self._own]
 
     def columns(self, gradients: Tensor, tail: Sequence[float], count: float, scale: float) -> dict[str, float]:
-        """The row's values by column; empty where the step was not measured, or gradients are not finite.
+        """The row's values by column; empty if the step was not measured, or gradients are not finite.
 
-        gradients  the buffer's;  tail, count  what they were, all of them summed over the workers
+        gradients  the buffer's;  tail, count  as before; all three summed over the workers
         """
         if self._own is None:
             return {}
@@ -128,11 +128,11 @@ class GradientNoise:
         self._own = [sum(pair) for pair in zip(self._own, self._sqnorms(gradients))]
 
     def _due(self, step: int) -> bool:
-        """At this interval, steps that have the whole batch."""
+        """Whether to measure this step: at the interval, if it has a full batch."""
         return self._every > 0 and step % self._every == 0 and self._stream.size(step) == self._batch
 
     def _of_two(self, gradients: Tensor, count: float, scale: float) -> list[float]:
-        """As the summed tail, of two shares: of what was kept, and of the rest."""
+        """The values of the summed tail for two shares: the kept gradient, and the rest."""
         (first, first_count), self._kept = self._kept, None
         found = [0.0] * len(self._own)
         for share, share_count, examples in ((first, first_count, self._first.stop),
@@ -142,7 +142,7 @@ class GradientNoise:
         return found
 
     def _sqnorms(self, gradients: Tensor) -> list[float]:
-        """Square norms by group, of the buffer or of one of its buckets."""
+        """Squared norms by group, of the buffer or of one of its buckets."""
         offset, found = gradients.storage_offset(), [0.0] * max(1, len(self._groups))
         for group, start, stop in self._spans:
             values = gradients[max(0, start - offset):max(0, stop - offset)]
@@ -151,7 +151,7 @@ class GradientNoise:
 
 
 def _parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Trainable parameters with the names of their groups: up to the first part of the name in which any differ."""
+    """Trainable parameters with their group's name: the name's parts up to the first in which any differ."""
     found = [(name.split("."), parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     depth = 1
     while len({tuple(name[:depth]) for name, _ in found}) == 1 and all(len(name) > depth + 1 for name, _ in found):
@@ -160,7 +160,7 @@ def _parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _spans(model: nn.Module, groups: Sequence[str]) -> list[tuple[int, int, int]]:
-    """(group, first, last + 1) of each run of values in a GradientBuffer that one group has; one run without groups."""
+    """(group, first, last + 1) for each stretch of a GradientBuffer within one group; one stretch without groups."""
     spans, end = [], 0
     for name, parameter in reversed(_parameters(model)):
         group, start, end = groups.index(name) if groups else 0, end, end + parameter.numel()

@@ -1,10 +1,10 @@
 """Gradients of all parameters in one flat buffer, summed over workers by one allreduce, or by buckets during backward.
 
-What else a step sums travels with them: statistics that the model's modules collect, and a few scalars (the tail): the
-loss, the example count, and the votes of the ranks on leaving the loop.
+The other sums of a step are reduced with them: statistics that modules collect, and a few scalars (the tail), such as
+the loss, the example count, and the ranks' votes to leave the loop.
 
     buffer.begin()
-    buffer.backward(loss, last_pass=True)      once a pass; gradients of a step's passes add up
+    buffer.backward(loss, last_pass=True)      once per pass; gradients of a step's passes add up
     tail = buffer.sum_(tail)                   every parameter.grad is the sum over the workers, a view into the buffer
 """
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..workers.group import Workers
 
 
 class _Bucket:
-    """A part of the gradients that is reduced at once, when none of its parameters' gradients is missing."""
+    """A part of the gradients that is reduced in one call, once all of its parameters have gradients."""
 
     def __init__(self, name: str):
         self.name, self.gradients, self.slots = name, None, []
@@ -37,8 +37,8 @@ class _Slot:
 
 
 def _arrived(buffer: weakref.ref[GradientBuffer], number: int, _: nn.Parameter) -> None:
-    """The hook of a parameter. It must not keep the buffer, which has the parameter: Python's garbage collector does
-    not see what torch's hooks refer to, and would keep both, and the model, for ever."""
+    """A parameter's hook. It must not hold a reference to the buffer, which holds the parameter: Python's garbage
+    collector does not look into torch's hooks, so buffer and model would never be freed."""
     if (there := buffer()) is not None:
         there.arrived(number)
 
@@ -49,7 +49,7 @@ class GradientBuffer:
     tail          number of scalars;  statistics  number of values that modules add up in ``self.statistics``
     bucket_bytes  0: one allreduce after backward; else buckets of about this size, each reduced once its gradients are
                   ready, during the backward pass
-    wire          the type in which gradients travel; None: their own, with all else in the last bucket's allreduce
+    wire          the type in which gradients are sent; None: their own, with the rest in the last bucket's allreduce
     """
 
     def __init__(self, model: nn.Module, tail: int, workers: Workers, bucket_bytes: int = 0, statistics: int = 0,
@@ -80,9 +80,10 @@ class GradientBuffer:
         return buckets
 
     def begin(self, note: Callable[[torch.Tensor], None] | None = None) -> None:
-        """Forget all gradients: a new step.
+        """Start a new step without gradients.
 
-        note  is shown this rank's own gradients, bucket by bucket, before they are summed; the last one by ``finish``
+        note  called with this rank's own gradients, bucket by bucket, before they are summed; with the last one by
+              ``finish``
         """
         self._last_pass, self._note = False, note
         self.statistics.zero_()
@@ -92,19 +93,19 @@ class GradientBuffer:
             bucket.missing = len(bucket.slots)
 
     def backward(self, loss: torch.Tensor, last_pass: bool) -> None:
-        """Add the loss's gradients; in a step's last pass they go into the buffer, and whole buckets set off."""
+        """Add the loss's gradients; a step's last pass fills the buffer and starts the reduction of full buckets."""
         self._last_pass = last_pass
         loss.backward()
         self._last_pass = False
 
     def without_gradient(self) -> list[nn.Parameter]:
-        """The parameters that the step's backward passes have not reached."""
+        """The parameters that got no gradient in the step's backward passes."""
         return [slot.parameter for slot in self._slots if slot.missing and slot.parameter.grad is None]
 
     def finish(self) -> torch.Tensor:
-        """The passes are over: what they gave is put in the buffer, zeros where a parameter has no gradient.
+        """End the passes: put the remaining gradients in the buffer, zeros for a parameter without one.
 
-        Gives the gradients, which are this rank's own as long as the buffer is one bucket.
+        Returns the gradients, which are this rank's own as long as the buffer is one bucket.
         """
         for slot in self._slots:
             if slot.missing:
@@ -115,9 +116,9 @@ class GradientBuffer:
         return self.gradients
 
     def sum_(self, tail: Sequence[float]) -> list[float]:
-        """Sum gradients, statistics and tail over the workers; gives the tail's sums.
+        """Sum gradients, statistics and tail over the workers; returns the tail's sums.
 
-        A parameter without a gradient, on any rank, adds zeros there.
+        A parameter without a gradient on a rank counts as zeros there.
         """
         self.finish()
         self._tail.copy_(torch.tensor(tail, dtype=self._flat.dtype))
@@ -130,7 +131,7 @@ class GradientBuffer:
         return self._tail.tolist()
 
     def arrived(self, number: int) -> None:
-        """Backward has the gradient of this parameter, in the order of ``_slots``."""
+        """Called when backward has computed the gradient of this parameter, an index into ``_slots``."""
         if self._last_pass:
             self._take(self._slots[number])
 

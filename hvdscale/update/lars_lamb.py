@@ -1,11 +1,11 @@
 """Update rules that torch.optim lacks: momentum with the learning rate inside the velocity, LARS, and LAMB.
 
 g is the mean gradient over the global batch, p a parameter (a layer's weights), lr the learning rate, which the
-training step sets anew in ``group["lr"]`` before each update. Every parameter needs its gradient at every update. A
-group with ``layerwise`` false has no trust ratio: by convention biases and normalisation parameters have none (the LARS
+training step sets in ``group["lr"]`` before each update. Every parameter needs its gradient at every update. A
+group with ``layerwise`` false has no trust ratio: by convention biases and normalization parameters have none (the LARS
 of MLPerf Training names them in its skip list).
 
-All that an update depends on is in ``state_dict()``, as tensors and plain numbers.
+The whole state of an update is in ``state_dict()``, as tensors and plain numbers.
 """
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class RateInVelocity(torch.optim.Optimizer):
     """Momentum with the learning rate inside the velocity (Goyal et al. 2017, arXiv:1706.02677, equations 9 and 10).
 
         d <- g + weight_decay p
-        v <- m c v + lr d                       c = lr / (lr of the update before) with correction, else 1
+        v <- m c v + lr d                       c = lr / (lr of the previous update) with correction, else 1
         p <- p - v                              nesterov: p <- p - (lr d + m v)
 
     With correction these are the updates of torch.optim.SGD, p <- p - lr u with u <- m u + d, under any learning rates;
     without, a velocity built up at one rate continues at that rate after the rate has changed. Corrected updates at a
-    rate of 0 move nothing and keep the velocity at the scale of the rate before them, for equation 10 has none at 0.
+    rate of 0 move nothing and keep the velocity at the scale of the previous rate, as equation 10 is undefined at 0.
     """
 
     def __init__(self, groups: Iterable[dict], lr: float, momentum: float, nesterov: bool = False,
@@ -38,7 +38,7 @@ class RateInVelocity(torch.optim.Optimizer):
             parameters = group["params"]
             lr, momentum, before = group["lr"], group["momentum"], group["velocity_lr"]
             scale = (lr or before or 1.0) if group["correction"] else lr      # the rate that the velocity holds
-            moved = lr / scale if group["correction"] else 1.0                # 1, and 0 at a corrected rate of 0
+            moved = lr / scale if group["correction"] else 1.0                # 1, but 0 at a corrected rate of 0
             carried = momentum * scale / before if group["correction"] and before else momentum
             directions = self._directions(group, parameters)
             velocities = _state(self, parameters, "velocity")
@@ -62,9 +62,9 @@ class Lars(RateInVelocity):
         v <- m v + lr r (g + weight_decay p)
         p <- p - v
 
-    The learning rate stands inside the velocity, uncorrected, in the paper and in MLPerf's reference; ``correction``
-    multiplies v by the ratio of the rates as in RateInVelocity, which is the form with lr outside. The trust ratio r
-    is inside the velocity in either form.
+    In the paper and in MLPerf's reference the learning rate is inside the velocity, without correction. ``correction``
+    multiplies v by the ratio of the rates as in RateInVelocity, which equals lr outside. The trust ratio r is inside
+    the velocity in either form.
     """
 
     def __init__(self, groups: Iterable[dict], lr: float, momentum: float, trust_coefficient: float = 0.001,
@@ -106,7 +106,7 @@ class Lamb(torch.optim.Optimizer):
             torch._foreach_add_(parameters, directions, alpha=-group["lr"])
 
     def _directions(self, group: dict, parameters: list[Tensor]) -> list[Tensor]:
-        """d of every parameter, in new tensors, from moments that have taken in the gradients."""
+        """d of every parameter, in new tensors; updates the moments first."""
         group["updates"] += 1
         beta1, beta2 = group["betas"]
         gradients = [p.grad for p in parameters]

@@ -1,4 +1,4 @@
-"""The model before its first step: made from the seed, the same on all workers, asked what it needs of a pass."""
+"""The model before its first step: built from the seed, the same on all workers, examined for group-by-group passes."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ RANDOM = "random numbers of its own"
 
 
 def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Module:
-    """The model as the seed makes it, the same in every precision: drawn in fp32 on the CPU; raises UsageError."""
+    """The model drawn from the seed in fp32 on the CPU, so the same in every precision; raises UsageError."""
     with OwnGenerators():
         seed_generators(stream_key(plan.seed, "model"))
         model = build_model(workload, plan.model_args)
@@ -32,10 +32,10 @@ def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Modul
 
 
 def share_model(model: nn.Module, workers: Workers) -> None:
-    """Give all ranks rank 0's parameters; processors of different kinds may draw different last bits.
+    """Give all ranks rank 0's parameters, as different processors may draw different last bits.
 
-    Raises RanksDifferError on all ranks where some rank's parameters have other names or shapes, or values that differ
-    beyond last bits.
+    Raises RanksDifferError on all ranks if some rank's parameters have other names or shapes, or values that differ by
+    more than that.
     """
     shapes = [(name, tuple(values.shape)) for name, values in model.named_parameters()]
     by_rank = workers.gather(shapes, "model/shapes")
@@ -43,23 +43,23 @@ def share_model(model: nn.Module, workers: Workers) -> None:
         for mine, other in zip([*by_rank[0], None], [*others, None]):
             if mine != other:
                 raise RanksDifferError(
-                    f"rank {rank} built another model than rank 0: {_shaped(other)} where rank 0 has {_shaped(mine)}; "
-                    "build must give all workers the same model")
+                    f"rank {rank} built another model than rank 0: {_describe(other)} where rank 0 has "
+                    f"{_describe(mine)}; build must return the same model on all workers")
     with torch.no_grad():
         own = nn.utils.parameters_to_vector(model.parameters())
         shared = workers.broadcast_(own.clone(), "model")
         sizes = [p.numel() for p in model.parameters()]
         far = [name for (name, _), a, b in zip(shapes, own.split(sizes), shared.split(sizes)) if _differ(a, b)]
         for parameter, values in zip(model.parameters(), shared.split(sizes)):
-            parameter.copy_(values.view_as(parameter))      # in place: an LSTM's lie in one block, for cuDNN
+            parameter.copy_(values.view_as(parameter))      # in place: an LSTM's share one block, for cuDNN
     for rank, names in enumerate(workers.gather(far, "model/values")):
         if names:
             raise RanksDifferError(f"rank {rank} built a model whose {names[0]} differs from rank 0's; draw it from "
-                                   "torch's, numpy's or Python's generator, which the run's seed sets, not from the "
+                                   "torch's, numpy's or Python's generator, which the run seeds, and not from the "
                                    "rank or the time")
 
 
-def _shaped(parameter: tuple[str, tuple] | None) -> str:
+def _describe(parameter: tuple[str, tuple] | None) -> str:
     return "no further parameter" if parameter is None else f"{parameter[0]} of shape {parameter[1]}"
 
 
@@ -71,9 +71,9 @@ def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, mode
                   plan_with: Callable[[int], Plan] | None = None) -> tuple[Plan, str]:
     """The plan with group_by_group settled (asked: auto, always or never), and why the model would need it.
 
-    plan_with  the plan with another ghost batch, given the default one for a model that runs group by group; None:
-               the user set the ghost batch
-    Raises PlanError where the plan cuts ghost groups that the model needs whole, and what the workload's loss raises.
+    plan_with  makes the plan with the default ghost batch of a model that runs group by group; None: the user set the
+               ghost batch
+    Raises PlanError if the plan cuts ghost groups that the model needs whole, and what the workload's loss raises.
     """
     reason = bound_to_passes(plan, workload, train, model, device)
     group_by_group = asked == "always" or (asked == "auto" and bool(reason))
@@ -85,20 +85,20 @@ def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, mode
 
 
 def default_ghost_batch(reason: str, workload: Workload) -> int:
-    """The ghost batch of a model that runs group by group, where each worker needs a group of its own: 16 examples, or
-    8 where they share nothing but their padding or a random stream; never more than the workload's own local batch.
+    """The default ghost batch of a model that runs group by group, where each worker needs at least one group: 16
+    examples, or 8 if these share only padding or a random stream; at most the workload's own local batch.
 
-    The same at any worker count and global batch, so that the worker count changes no update.
+    It is the same at any worker count and global batch, so the worker count changes no update.
     """
     most = 8 if reason in (PADDED, RANDOM) else 16
     return max(2, min(most, workload.defaults.get("local_batch", most)))
 
 
 def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Module, device: torch.device) -> str:
-    """Why the model's updates would depend on how the global batch is cut into passes; empty: they do not.
+    """Why the model's updates would depend on how the global batch is cut into passes; empty if they do not.
 
-    A model that draws random numbers, or moves buffers, in its forward pass sees one pass at a time: so the first ghost
-    group goes through it, and leaves no trace. Raises what the workload's loss raises for it.
+    They do if its forward pass draws random numbers or updates buffers. To find out, the loss is computed on the first
+    ghost group, and the state restored. Raises what the workload's loss raises.
     """
     norms = [module for module in model.modules() if is_batch_norm(module) and not isinstance(module, BatchNorm)]
     groups = group_bounds(plan.stream.size(0), plan.ghost_batch)
@@ -113,22 +113,22 @@ def bound_to_passes(plan: Plan, workload: Workload, train: Split, model: nn.Modu
         return f"torch's own {type(norms[0]).__name__}"
     if isinstance(train, MapSplit) and train.collate and any(hasattr(module, "ghosts") for module in model.modules()):
         return PADDED
-    return RANDOM if drawn else f"the buffer {moved[0]}, which it moves" if moved else ""
+    return RANDOM if drawn else f"the buffer {moved[0]}, which its forward pass changes" if moved else ""
 
 
 def how_to_be_faster(reason: str, model: nn.Module) -> str:
-    """How a model that runs group by group, for this reason, would run faster, in words; empty: no way is known."""
+    """How a model that runs group by group for this reason could run faster, in words; empty if no way is known."""
     if reason == PADDED:
-        return "where all are of one length, group_by_group=never is faster"
+        return "if all have one length, group_by_group=never is faster"
     return "the modules of hvdscale.modules are faster" if any(map(is_replaced, model.modules())) else ""
 
 
 def check_groups(plan: Plan, model: nn.Module, reason: str) -> None:
-    """Raise PlanError where the plan's passes cut ghost groups that the model needs whole."""
+    """Raise PlanError if the plan's passes cut ghost groups that the model needs whole."""
     groups = plan.ghost_groups
     passes = plan.workers * plan.accumulate
     if plan.group_by_group and groups < passes:
-        ours = ", or hvdscale.modules (convert(model) puts them in place), which share a group"
+        ours = ", or hvdscale.modules (by convert(model)), which let workers share a group"
         raise PlanError(
             f"the model has {reason or 'group_by_group = always'}, so it runs group by group; but a global batch of "
             f"{plan.global_batch} has {counted(groups, 'ghost group')} for the passes of "

@@ -1,4 +1,4 @@
-"""The optimizer that a problem names, with weight decay kept off biases and normalisation parameters."""
+"""The optimizer that a problem names, with weight decay kept off biases and normalization parameters."""
 from __future__ import annotations
 
 import re
@@ -13,14 +13,14 @@ from .lars_lamb import Lamb, Lars, RateInVelocity
 
 
 def make_optimizer(problem: Problem, model: nn.Module) -> torch.optim.Optimizer:
-    """The problem's optimizer over the model's trainable parameters; raises UsageError for a class that is none.
+    """The problem's optimizer over the model's trainable parameters; raises UsageError for an unusable class.
 
-    Weight decay is added to the gradient, and so into velocity and moments; adamw and lamb add it beside the adaptive
-    direction, so that it takes lr times the decay off a weight (Loshchilov & Hutter 2019, arXiv:1711.05101). Nothing
-    here depends on the number of workers: the gradient is a mean already.
+    Weight decay is added to the gradient, and so enters velocity and moments. adamw and lamb decouple it: it subtracts
+    lr times the decay from a weight (Loshchilov & Hutter 2019, arXiv:1711.05101). Nothing here depends on the number
+    of workers, as the gradient is already a mean.
 
     momentum and nesterov are torch's form v <- m v + g, p <- p - lr v: the learning rate is outside the velocity,
-    so a change of it needs no momentum correction (Goyal et al. 2017, remark 2). lr_in_velocity is the other form.
+    so changing it needs no momentum correction (Goyal et al. 2017, remark 2). lr_in_velocity is the other form.
     """
     groups = parameter_groups(problem, model)
     if not groups:
@@ -43,9 +43,9 @@ def make_optimizer(problem: Problem, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _of_class(problem: Problem, groups: list[dict]) -> torch.optim.Optimizer:
-    """The module:Class optimizer, which has shown on a parameter apart that it steps from a gradient alone."""
+    """The module:Class optimizer, after a trial step on a separate parameter: it must need no closure."""
     if "weight_decay" in problem.optimizer_args:
-        raise UsageError("optimizer_args has weight_decay, which is a key of its own: --set weight_decay=...")
+        raise UsageError("optimizer_args has weight_decay, which is a separate key: --set weight_decay=...")
     factory = import_object(problem.optimizer, "optimizer")
     apart = nn.Parameter(groups[0]["params"][0].detach().new_ones(2, 2))
     apart.grad = torch.ones_like(apart)
@@ -61,16 +61,16 @@ def _of_class(problem: Problem, groups: list[dict]) -> torch.optim.Optimizer:
         trial.step()
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise UsageError(f"optimizer {problem.optimizer!r} does not step from a dense gradient alone, without a "
-                         f"closure that computes the loss again: {error or type(error).__name__}. Choose another"
+                         f"closure that recomputes the loss: {error or type(error).__name__}. Choose another"
                          ) from None
     return optimizer
 
 
 def parameter_groups(problem: Problem, model: nn.Module) -> list[dict]:
-    """Trainable parameters in the model's order, in two groups at most: weights, then biases and norms.
+    """Trainable parameters in the model's order, in at most two groups: weights, then biases and normalization.
 
-    Only the first group decays, unless the problem has decay_norm_and_bias, and has trust ratios. A shared parameter
-    appears once.
+    Only the weights have trust ratios and, unless the problem sets decay_norm_and_bias, weight decay. A shared
+    parameter appears once.
     """
     apart = norms_and_biases(model)
     groups = {True: [], False: []}
@@ -88,9 +88,9 @@ _NORM = re.compile(r"norm(alization)?(\d+d)?$", re.IGNORECASE)
 
 
 def norms_and_biases(model: nn.Module) -> set[int]:
-    """Ids of the parameters that are no weights: of one dimension or none, named bias, or a normalisation module's.
+    """Ids of the parameters that are not weights: of at most one dimension, named bias, or in a normalization module.
 
-    A normalisation module is one whose class, or one that its class derives from, is named so.
+    A normalization module is one whose class, or a base class of it, has such a name.
     """
     found = set()
     for module in model.modules():
@@ -101,7 +101,7 @@ def norms_and_biases(model: nn.Module) -> set[int]:
 
 
 def clip_(gradients: torch.Tensor, largest: float) -> torch.Tensor:
-    """Scale the mean gradient down to the norm ``largest`` where it is longer; gives the norm before, shape ().
+    """Scale the mean gradient down to the norm ``largest`` if it is longer; returns the norm before, shape ().
 
     g <- g largest / |g| where |g| > largest (Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063, algorithm 1), with |g|
     over all parameters.

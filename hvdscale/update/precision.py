@@ -1,8 +1,8 @@
-"""Arithmetic narrower than the parameters': which types a precision means, and the loss scale that fp16 needs.
+"""Precisions: the types that each one uses, and the loss scale that fp16 needs.
 
     fp64, fp32    parameters, gradients and arithmetic alike
     tf32          fp32, but a GPU rounds the factors of products and convolutions to 10 bits, which is faster
-    bf16, fp16    mixed precision: fp32 parameters, gradients and optimizer, the model's arithmetic by torch's autocast
+    bf16, fp16    mixed precision: fp32 parameters, gradients and optimizer; the model computes under torch's autocast
 """
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def autocast(precision: str, device: torch.device):
 
 
 class LossScale:
-    """What the loss is multiplied by before backward, so that small gradients do not vanish in fp16 (Micikevicius et
-    al. 2018, arXiv:1710.03740, section 3.2): halved, and the update left out, where the reduced gradient is not finite;
-    doubled after ``growth_steps`` steps in which it was. All ranks see the same gradient, so all agree.
+    """The factor on the loss before backward, so that small gradients do not vanish in fp16 (Micikevicius et al. 2018,
+    arXiv:1710.03740, section 3.2). If the reduced gradient is not finite, it is halved and the update skipped; after
+    ``growth_steps`` finite steps it is doubled. All ranks see the same gradient, so all agree.
     """
 
     least, growth_steps = 2.0**-14, 2000
@@ -48,7 +48,7 @@ class LossScale:
 
     def accepts(self, gradients: torch.Tensor) -> bool:
         """Whether these gradients, summed over the workers and still scaled, make an update; adapts the next scale."""
-        if self.value > self.least and not gradients.isfinite().all():    # at the least, what overflows diverges
+        if self.value > self.least and not gradients.isfinite().all():    # at ``least`` an overflow is divergence
             self.value, self.good_steps, self.left_out = self.value / 2, 0, self.left_out + 1
             return False
         self.good_steps += 1
@@ -57,9 +57,9 @@ class LossScale:
         return True
 
     def state(self) -> dict:
-        """What a checkpoint keeps."""
+        """The state for a checkpoint."""
         return dict(vars(self))
 
     def restore(self, state: dict) -> None:
-        """Go on from what ``state`` gave."""
+        """Restore the result of ``state``."""
         vars(self).update(state)

@@ -1,7 +1,7 @@
-"""One optimizer update from the exact mean gradient over the global batch, the same code at 1 worker as at 8.
+"""One optimizer update from the exact mean gradient over the global batch, by the same code at 1 worker and at 8.
 
-Each worker adds up the gradients of the sum of its examples' losses, pass by pass; the sum over the workers is then
-divided by the number of examples, so uneven shares, short batches and accumulation all give the same mean.
+Each worker adds up the gradients of its examples' summed losses, pass by pass. The sum over the workers is then divided
+by the number of examples, so uneven shares, short batches and accumulation all give the same mean.
 """
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from .gradients import GradientBuffer
 from .optimizers import clip_
 from .precision import PARAMETERS, LossScale, autocast
 
-# the votes a rank may cast at the end of a step: why to leave the loop, to keep a checkpoint or commit in memory, that
-# hosts have changed, and what went wrong with its share
+# the votes a rank may cast at the end of a step: reasons to leave the loop, to write a checkpoint or commit in memory,
+# a change of hosts, and a fault in its share
 VOTES = ("signal", "seconds", "log", "prune", "checkpoint", "commit", "hosts", "fault")
 
-CARRY = 1024        # a count travels as thousands and units: one of many tokens has more digits than a float
+CARRY = 1024        # a count is sent as thousands and units, as a float cannot hold a large count of tokens exactly
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step gave: mean loss before the update, votes cast, its seconds, and by column what else was measured
+    """The result of a step: mean loss before the update, votes cast, its seconds, and further measurements by column
     (see log_columns)."""
 
     loss: float
@@ -56,7 +56,7 @@ def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
 
 
 class DataParallelStep:
-    """Takes the plan's steps with a model and its optimizer; a call is a collective."""
+    """Takes the plan's steps with a model and its optimizer; each call is a collective."""
 
     def __init__(self, plan: Plan, workload: Workload, train: Split, model: nn.Module, optimizer: torch.optim.Optimizer,
                  workers: Workers, device: torch.device):
@@ -72,18 +72,18 @@ class DataParallelStep:
             torch.float16 if plan.compression == "fp16" else None)
         self.statistics.collect_in(self.buffer.statistics)
         self.scale = LossScale(plan.loss_scale)
-        # step size -> its ghost groups and this rank's passes; sizes differ only where an epoch ends with a short batch
+        # step size -> its ghost groups and this rank's passes; sizes differ only if an epoch ends with a short batch
         self._groups = lru_cache(lambda size: group_bounds(size, plan.ghost_batch))
         self._passes = lru_cache(lambda size: tuple(self._parts(size)))
         self.feed = Feed(train, self.stream, lambda step: self._passes(self.stream.size(step)), device,
                          plan.loader_workers, PARAMETERS[plan.precision])
 
     def __call__(self, step: int, lr: float, votes: set[str]) -> StepResult:
-        """The update that follows ``step`` done steps, at this learning rate; none where the loss is not finite.
+        """Make the update after ``step`` steps, at this learning rate; no update if the loss is not finite.
 
-        Raises the same HvdscaleError on all ranks where some rank's share cannot be computed (FaultError on that one
-        alone where the others wait for it to share a ghost group), DataError where a batch has values that are not
-        finite, WorkloadError where a parameter gets no gradient.
+        Raises the same HvdscaleError on all ranks if some rank's share cannot be computed (FaultError on that rank
+        only if the others wait for it in a shared ghost group), DataError if a batch has values that are not finite,
+        WorkloadError if a parameter gets no gradient.
         """
         started = time.perf_counter()
         fault, tail, data_seconds = self._share(step, votes)
@@ -92,7 +92,7 @@ class DataParallelStep:
         communicated = time.perf_counter()
         self._raise_together(step, agreed, fault, loss)
         if count == 0:
-            raise WorkloadError(f"the counts that loss gave add up to 0 at step {step}, so its batch has no mean; a "
+            raise WorkloadError(f"the counts returned by loss add up to 0 at step {step}, so its batch has no mean; a "
                                 "count is the number of examples or tokens in the sum")
         noise = {}
         if math.isfinite(loss):
@@ -100,16 +100,16 @@ class DataParallelStep:
             self._update(lr, count, len(self._groups(self.stream.size(step))) - 1)
         ended = time.perf_counter()
         measured = {"data_seconds": data_seconds, **noise}
-        if self.device.type == "cpu":                               # a GPU is still at work: the rest is not known
+        if self.device.type == "cpu":                               # a GPU is still working, so the rest is unknown
             communication = communicated - computed
             measured |= {"compute_seconds": ended - started - data_seconds - communication,
                          "communication_seconds": communication}
         return StepResult(loss * self.plan.global_batch / count, agreed, ended - started, measured)
 
     def warm_up(self, passes: int) -> None:
-        """Compute and reduce gradients of the first step without an update, so that the clock starts on warm caches.
+        """Compute and reduce gradients of the first step without an update, to warm up before timing.
 
-        Leaves parameters, buffers and random streams as they were; raises what a step raises.
+        Leaves parameters, buffers and random generators as they were; raises what a step raises.
         """
         with OwnGenerators(self.device), Buffers(self.model).kept():
             for _ in range(passes):
@@ -118,15 +118,15 @@ class DataParallelStep:
                 self._raise_together(0, agreed, fault, loss)
 
     def state(self) -> dict:
-        """What a checkpoint keeps beside model and optimizer."""
+        """The state for a checkpoint, beside model and optimizer."""
         return {"loss_scale": self.scale.state()}
 
     def restore(self, state: dict) -> None:
-        """Go on from what ``state`` gave."""
+        """Restore the result of ``state``."""
         self.scale.restore(state["loss_scale"])
 
     def _parts(self, size: int) -> Iterator[Pass]:
-        """This rank's passes over a step of ``size`` examples, one a ghost group where the plan says so."""
+        """This rank's passes over a step of ``size`` examples, one per ghost group if the plan says so."""
         groups = self._groups(size)
         for part in self.plan.passes(size, self.workers.rank):
             if self.plan.group_by_group:
@@ -136,9 +136,9 @@ class DataParallelStep:
                 yield part
 
     def _share(self, step: int, votes: set[str]) -> tuple[Exception | None, list[float], float]:
-        """Compute this rank's share of the gradients: the fault met, the tail to reduce with them, seconds of data.
+        """Compute this rank's share of the gradients; returns a fault or None, the tail to reduce, seconds of data.
 
-        A fault travels as a vote, so that all ranks end with it, where no reduction inside a pass waits for this rank.
+        A fault is sent as a vote, so that all ranks raise it, unless a reduction inside a pass waits for this rank.
         """
         fault, loss, count, data_seconds = None, 0.0, 0, 0.0
         parts = self._passes(self.stream.size(step))
@@ -161,13 +161,13 @@ class DataParallelStep:
         return fault, [loss, *divmod(count, CARRY), *(float(vote in votes) for vote in VOTES), *sqnorms], data_seconds
 
     def _reduce(self, tail: list[float]) -> tuple[float, float, tuple[str, ...], list[float]]:
-        """Sum gradients and tail over the workers; gives the loss, the count, the votes cast and the square norms."""
+        """Sum gradients and tail over the workers; returns the loss, the count, the votes and the squared norms."""
         loss, thousands, units, *rest = self.buffer.sum_(tail)
         agreed = tuple(vote for vote, ranks in zip(VOTES, rest) if ranks)
         return loss, CARRY * thousands + units, agreed, rest[len(VOTES):]
 
     def _before(self, step: int) -> None:
-        """Compute the gradients that the noise scale needs beside those of the update."""
+        """Compute the extra gradients that the noise scale needs."""
         part = self.noise.first(step)
         if part is not None:
             self.buffer.begin()
@@ -175,9 +175,9 @@ class DataParallelStep:
             self.noise.keep(self.buffer.finish(), count)
 
     def _gradients(self, step: int, parts: tuple[Pass, ...], batches: Iterable) -> tuple[float, int, float]:
-        """Add up the gradients of the passes; gives the sum of losses over the nominal batch, count, seconds of data.
+        """Add up the gradients of the passes; returns the sum of losses over the nominal batch, count, seconds of data.
 
-        Losses are divided by the nominal global batch first: at a mean's scale no sum over workers overflows.
+        Losses are first divided by the nominal global batch, so that no sum over workers overflows.
         """
         groups = self._groups(self.stream.size(step))
         loss_sum, count, waited = 0.0, 0, self.feed.seconds
@@ -195,7 +195,7 @@ class DataParallelStep:
         return loss_sum, count, self.feed.seconds - waited
 
     def _update(self, lr: float, count: int, groups: int) -> None:
-        """Make the sums means over the examples, and take the optimizer's step."""
+        """Turn the sums into means over the examples, and take the optimizer's step."""
         gradients, factor = self.buffer.gradients, self.plan.global_batch / count
         if self.plan.scales_loss:
             factor /= self.scale.value
@@ -211,7 +211,7 @@ class DataParallelStep:
         self.optimizer.step()
 
     def _raise_together(self, step: int, agreed: tuple[str, ...], fault: Exception | None, loss: float) -> None:
-        """Raise on all ranks what some rank has met; nothing where the votes are on leaving the loop alone."""
+        """Raise some rank's fault on all ranks; other votes raise nothing."""
         if "fault" in agreed:
             with self.workers.together(f"step {step}"):
                 if fault:
@@ -221,14 +221,14 @@ class DataParallelStep:
                 self._name_not_finite(step)
 
     def _unused(self, step: int) -> WorkloadError | None:
-        """The error where this rank's passes have not reached some parameter."""
+        """The error if some parameter got no gradient in this rank's passes."""
         missing = {id(parameter) for parameter in self.buffer.without_gradient()}
         if not missing or self.plan.unused_parameters == "zeros" or not self._passes(self.stream.size(step)):
             return None
         names = [name for name, parameter in self.model.named_parameters() if id(parameter) in missing]
         return WorkloadError(f"{', '.join(names)}: no gradient at step {step}, as the loss does not depend on "
-                             f"{'it' if len(names) == 1 else 'them'}. Freeze what is not trained "
-                             "(requires_grad_(False)), or set unused_parameters=zeros to count a missing gradient as 0")
+                             f"{'it' if len(names) == 1 else 'them'}. Freeze parameters that are not "
+                             "trained (requires_grad_(False)), or set unused_parameters=zeros to use zero gradients")
 
     def _name_not_finite(self, step: int) -> None:
         for part in self._passes(self.stream.size(step)):

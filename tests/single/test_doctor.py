@@ -345,7 +345,7 @@ def test_an_examination_is_sound_where_nothing_failed():
 
 @pytest.mark.parametrize("name, said", [
     ("torchs_own", "slower; the modules of hvdscale.modules are faster$"),
-    ("packed", "slower; where all are of one length, group_by_group=never is faster$"),
+    ("packed", "slower; if all have one length, group_by_group=never is faster$"),
     ("by_global_generator", "random numbers of its own, so .* but slower$")])
 def test_what_would_be_faster_is_said_where_something_would(name, said):
     cut = sample(name)

@@ -131,7 +131,7 @@ def test_gradients_that_overflow_are_not_recorded():
 
 @pytest.mark.parametrize("size, keys, said", [
     (1, dict(global_batch=4, model_args=dict(norm="ours")),
-     "with one ghost group of 4 examples, which batch-norm keeps whole, a step has no two parts to compare; a smaller"),
+     "with one ghost group of 4 examples, which batch-norm keeps whole, a step has no two parts to compare; use a"),
     (3, dict(ghost_batch=24, model_args=dict(norm="ours")),
      "with ghost groups of 24 examples, which batch-norm keeps whole, spread over several workers, a"),
     (1, dict(global_batch=1), "one example")])

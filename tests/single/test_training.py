@@ -327,7 +327,7 @@ def test_a_buffer_that_the_forward_pass_moves_binds_a_model_to_its_passes():
             self.seen += len(x)
             return super().forward(x)
     found = bound_to_passes(toy.settled(1), toy.WORKLOAD, toy.load().train, Counting(), torch.device("cpu"))
-    assert found == "the buffer seen, which it moves"
+    assert found == "the buffer seen, which its forward pass changes"
 
 
 def test_ghost_groups_that_the_plan_cuts_and_the_model_needs_whole_are_an_error():
@@ -402,9 +402,9 @@ def test_an_error_in_a_users_method_is_its_traceback_and_a_line_that_says_where(
 
 
 @pytest.mark.parametrize("mistake, line", [
-    ("length", "measure gave a tensor of shape (3,) for calls, and parts declares a vector of 1 numbers"),
-    ("name", "summarize gave f1; it returns {metric: number} with each of macro_f1"),
-    ("two", "summarize gave {'macro_f1': [1, 2]} where each metric is one number")])
+    ("length", "measure returned a tensor of shape (3,) for calls, but parts declares a vector of 1"),
+    ("name", "summarize returned f1; it must return {metric: number} with each of macro_f1"),
+    ("two", "summarize returned {'macro_f1': [1, 2]}; each metric must be one number")])
 def test_parts_and_summarize_that_do_not_fit_are_one_line_before_the_log(command, tmp_path, mistake, line):
     assert command("MISTAKEN", MISTAKE=mistake) == (f"Error: {line}\n", 2)
     assert not (tmp_path / "w.h5").exists()

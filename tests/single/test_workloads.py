@@ -238,13 +238,14 @@ ONE = torch.ones((), requires_grad=True)
 
 
 @pytest.mark.parametrize("given, said", [
-    (ONE, r"loss gave a tensor of shape \(\) \(1\); it returns the sum .* and their count"),
-    ([ONE, 1], "loss gave a list"), ((ONE, 1, 2), r"loss gave \(a tensor .*, 1, 2\)"), (None, "loss gave None"),
+    (ONE, r"loss returned a tensor of shape \(\) \(1\); it must return the sum .* and their count"),
+    ([ONE, 1], "loss returned a list"), ((ONE, 1, 2), r"loss returned \(a tensor .*, 1, 2\)"),
+    (None, "loss returned None"),
     ((torch.ones(3, requires_grad=True), 3), r"a tensor of shape \(3,\) for the sum of the losses; it must be one"),
-    ((torch.ones(()), 3), "without gradient for the sum"), ((1.5, 3), "loss gave 1.5 for the sum"),
-    ((ONE, -1), "loss gave -1 for the count"), ((ONE, math.nan), "loss gave nan for the count"),
-    ((ONE, math.inf), "loss gave inf for the count"), ((ONE, torch.ones(2)), r"of shape \(2,\) for the count"),
-    ((ONE, "3"), "loss gave '3' for the count")])
+    ((torch.ones(()), 3), "without gradient for the sum"), ((1.5, 3), "loss returned 1.5 for the sum"),
+    ((ONE, -1), "loss returned -1 for the count"), ((ONE, math.nan), "loss returned nan for the count"),
+    ((ONE, math.inf), "loss returned inf for the count"), ((ONE, torch.ones(2)), r"of shape \(2,\) for the count"),
+    ((ONE, "3"), "loss returned '3' for the count")])
 def test_a_loss_that_is_no_sum_and_count_is_named(given, said):
     with pytest.raises(WorkloadError, match=said):
         bound_loss(Job(loss=given), 0.0)(None, None)
@@ -257,12 +258,15 @@ def test_a_count_may_be_a_tensor_or_zero_and_a_sum_have_a_dimension_of_one():
 
 
 @pytest.mark.parametrize("given, said", [
-    ({}, "measure gave nothing, and metrics declares nats, odd"), ({"nats": (1, 1)}, "measure gave nats, and metrics"),
-    ({"nats": (1, 1), "odd": (1, 1), "more": (1, 1)}, "measure gave nats, odd, more, and metrics declares nats, odd"),
+    ({}, "measure returned nothing, but metrics declares nats, odd"),
+    ({"nats": (1, 1)}, "measure returned nats, but metrics"),
+    ({"nats": (1, 1), "odd": (1, 1), "more": (1, 1)},
+     "measure returned nats, odd, more, but metrics declares nats, odd"),
     ({"nats": (1, 1), "ODD": (1, 1)}, "with each of these: odd is missing, ODD is unknown"),
-    ((1, 2), r"measure gave \(1, 2\), and"), ({"nats": (1, 1), "odd": 0.5}, "measure gave 0.5 for odd; .*sum over the"),
+    ((1, 2), r"measure returned \(1, 2\), but"),
+    ({"nats": (1, 1), "odd": 0.5}, "measure returned 0.5 for odd; .*sum over the"),
     ({"nats": (1, 1), "odd": (torch.ones(2), 2)}, "for odd"),
-    ({"nats": (1, 1), "odd": (1, -2)}, "measure, odd, gave -2 for the count")])
+    ({"nats": (1, 1), "odd": (1, -2)}, "measure, odd, returned -2 for the count")])
 def test_a_measure_that_is_not_each_metrics_sum_and_count_is_named(given, said):
     with pytest.raises(WorkloadError, match=said):
         measured(Job(measure=given), None, None)
@@ -279,18 +283,19 @@ NATS = {"nats": (1, 1), "odd": (1, 1)}
 
 
 @pytest.mark.parametrize("more, said", [
-    ({"vector": torch.ones(3)}, "declares nats, odd; parts, vector, one; it returns"),
-    ({"vector": torch.ones(3), "first": (1, 1)}, ": one is missing, first comes from summarize alone"),
-    ({"vector": torch.ones(2), "one": torch.ones(1)}, r"of shape \(2,\) for vector, and parts declares a vector of 3"),
+    ({"vector": torch.ones(3)}, "declares nats, odd; parts, vector, one; it must return"),
+    ({"vector": torch.ones(3), "first": (1, 1)}, ": one is missing, first comes only from summarize"),
+    ({"vector": torch.ones(2), "one": torch.ones(1)}, r"of shape \(2,\) for vector, but parts declares a vector of 3"),
     ({"vector": [1, 2, 3], "one": torch.ones(1)}, "a list for vector"),
-    ({"vector": torch.ones(3), "one": torch.ones(())}, r"of shape \(\) \(1\) for one, and parts declares a vector")])
+    ({"vector": torch.ones(3), "one": torch.ones(())}, r"of shape \(\) \(1\) for one, but parts declares a vector")])
 def test_parts_that_are_not_as_declared_are_named(more, said):
     with pytest.raises(WorkloadError, match=said):
         measured(WithParts(measure={**NATS, **more}), None, None)
 
 
 @pytest.mark.parametrize("given, said", [
-    ({"first": 1}, "each of first, last"), (None, "summarize gave None"), ({"first": 1, "last": "x"}, "is one number")])
+    ({"first": 1}, "each of first, last"), (None, "summarize returned None"),
+    ({"first": 1, "last": "x"}, "must be one number")])
 def test_a_summary_that_is_not_each_summarized_metric_is_named(given, said):
     with pytest.raises(WorkloadError, match=said):
         summarized(WithParts(summarize=given), {}, {})
@@ -315,7 +320,7 @@ def test_parts_that_cannot_be_are_named(parts, summarized):
             return {}
     Faulty.parts, Faulty.summarized = parts, summarized
     [said] = problems(Faulty())
-    assert said.startswith("parts must map names that are no metrics to lengths") and said.endswith(f"it is {parts!r}")
+    assert said.startswith("parts must map names other than metrics to lengths") and said.endswith(f"it is {parts!r}")
 
 
 class WithArguments(Tokens):
@@ -335,16 +340,16 @@ def test_data_arguments_reach_the_load_that_takes_them():
         load_data(WithArguments(), None, {"lengths": 3})
     with pytest.raises(UsageError, match="has no data argument 'length'; it takes none"):
         load_data(Tokens(), None, {"length": 3})
-    with pytest.raises(UsageError, match="--allow-missing: the data of .* has no parts that may be missing"):
+    with pytest.raises(UsageError, match="--allow-missing: the data of .* has no optional parts"):
         load_data(Tokens(), None, allow_missing=True)
-    with pytest.raises(UsageError, match="cache_dir: nothing is made of the data of .*; leave it out"):
+    with pytest.raises(UsageError, match="cache_dir: nothing from the data of .* is cached; leave it out"):
         load_data(Tokens(), None, cache_dir="c")
 
 
 @pytest.mark.parametrize("name", ["mnist/fc_8", "cifar_10/alexnet", "cifar_100/resnet_8", "multi30k/transformer"])
 def test_a_data_set_that_can_be_fetched_says_so_where_no_folder_is_given(name):
     dataset = name.partition("/")[0]
-    with pytest.raises(DataError, match=f"^{dataset} needs --data-dir .*`hvdscale-data fetch {dataset}` brings it$"):
+    with pytest.raises(DataError, match=f"^{dataset} needs --data-dir .*`hvdscale-data fetch {dataset}` downloads it$"):
         load_data(find(name), None)
 
 
@@ -357,16 +362,16 @@ def test_what_the_data_says_of_the_problem_stands_in_the_plan():
 
 
 @pytest.mark.parametrize("given, said", [
-    ((1, 2, 3), "load gave a tuple; it returns hvdscale.workload.Data"), (None, "load gave a NoneType")])
+    ((1, 2, 3), "load returned a tuple; it must return hvdscale.workload.Data"), (None, "load returned a NoneType")])
 def test_a_load_that_gives_no_data_is_named(given, said):
     with pytest.raises(WorkloadError, match=said):
         load_data(Job(load=given), None)
 
 
 @pytest.mark.parametrize("given, said", [
-    (None, "build gave a NoneType; it returns a torch.nn.Module"), (torch.nn.Linear, "build gave a type"),
-    (torch.nn.Linear(1, 1).requires_grad_(False), "no parameter that is trained"),
-    (torch.nn.ReLU(), "no parameter that is trained")])
+    (None, "build returned a NoneType; it must return a torch.nn.Module"), (torch.nn.Linear, "build returned a type"),
+    (torch.nn.Linear(1, 1).requires_grad_(False), "no trainable parameter"),
+    (torch.nn.ReLU(), "no trainable parameter")])
 def test_a_build_that_gives_no_model_to_train_is_named(given, said):
     with pytest.raises(WorkloadError, match=said):
         build_model(Job(build=given), {})
@@ -385,9 +390,9 @@ def test_label_smoothing_is_for_losses_that_take_it():
     Tokens().check_label_smoothing(0.0)
     logits, labels = torch.zeros(2, 5), torch.tensor([1, 4])
     assert smoothed_cross_entropy(logits, labels, 0.8) == pytest.approx(2 * math.log(5))
-    with pytest.raises(PlanError, match="label_smoothing = 0.81 leaves the true one of 5 classes less .* at most 0.8"):
+    with pytest.raises(PlanError, match="label_smoothing = 0.81 gives the true class less weight .* at most 0.8"):
         smoothed_cross_entropy(logits, labels, 0.81)
-    with pytest.raises(PlanError, match="label_smoothing = 0.81 leaves the true one of 5 classes less"):
+    with pytest.raises(PlanError, match="label_smoothing = 0.81 gives the true class less weight"):
         toy.WORKLOAD.check_label_smoothing(0.81)
     logits = torch.nn.Linear(36, 5).double()
     batch = Batch(torch.randn(8, 36, dtype=torch.float64), TRUTH)
