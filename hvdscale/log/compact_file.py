@@ -14,8 +14,9 @@ import contextlib
 import os
 import tempfile
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import h5py
 import numpy as np
@@ -40,16 +41,18 @@ class CompactFile:
     Raises OSError where the file cannot be written.
     """
 
-    def __init__(self, path: str, attributes: Mapping, threads: int | None = None):
+    def __init__(self, path: str, attributes: Mapping[str, Any], threads: int | None = None) -> None:
         self._target = path
         self._threads = threads or len(usable_cores())
         self._texts: dict[str, tuple[int, int]] = {}
         self._remembered = 0
-        self._spool, self._spooled = None, 0
+        self._spool: Any = None             # a temporary file, once texts are put aside
+        self._spooled = 0
         self._spans: dict[tuple[str, str], list[np.ndarray]] = {}
-        self._waiting: deque[tuple[_Piecewise, int, Future]] = deque()
+        self._waiting: deque[tuple[_Piecewise, int, Future[bytes]]] = deque()
         self._columns: dict[tuple[str, str], _Piecewise] = {}
-        self._file, self._sink = None, SafeFile(path)
+        self._file: Any = None              # an h5py.File
+        self._sink = SafeFile(path)
         self._pool = ThreadPoolExecutor(self._threads)
         try:
             self._file = h5py.File(self._sink, "w", libver=BOUNDS)
@@ -61,7 +64,7 @@ class CompactFile:
             raise
         self._heap = _Piecewise(self._file, HEAP)
 
-    def add_column(self, table: str, spec: Column, rows: int = 0):
+    def add_column(self, table: str, spec: Column, rows: int = 0) -> None:
         """One more column, of which the first ``rows`` rows are absent: NaN, or empty texts."""
         column = self._columns[table, spec.name] = _Piecewise(self._file[table], spec)
         absent = np.zeros((1, 2), np.int64) if spec.type == "text" else np.full(1, np.nan)
@@ -69,7 +72,7 @@ class CompactFile:
             size = min(CHUNK_ROWS, rows - first)
             self._extend(column, np.repeat(absent, size, 0))
 
-    def add(self, table: str, name: str, values, shared: bool = True):
+    def add(self, table: str, name: str, values: Any, shared: bool = True) -> None:
         """The next rows of a column: an array, or str of a text column.
 
         shared  of texts: the same are met again and again, and are stored once. Others come to lie behind all shared
@@ -83,7 +86,7 @@ class CompactFile:
             values = self._store(values)
         self._extend(column, np.asarray(values, TYPES[column.spec.type]))
 
-    def note(self, name: str, value):
+    def note(self, name: str, value: Any) -> None:
         """One more root attribute."""
         write_attribute(self._file, name, value)
         self._raise_if_full()
@@ -92,7 +95,7 @@ class CompactFile:
         """How many rows the column has so far."""
         return self._columns[table, name].rows
 
-    def close(self):
+    def close(self) -> None:
         """Writes what is left, closes and syncs."""
         self._take_back()
         for column in (*self._columns.values(), self._heap):
@@ -111,10 +114,10 @@ class CompactFile:
         self._raise_if_full()
         self._pool.shutdown()
 
-    def __enter__(self):
+    def __enter__(self) -> CompactFile:
         return self
 
-    def __exit__(self, kind, *_):
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._abandon()
             return
@@ -124,7 +127,7 @@ class CompactFile:
             self._abandon()
             raise
 
-    def _abandon(self):
+    def _abandon(self) -> None:
         """Leaves nothing behind; never raises, safe to call twice."""
         self._pool.shutdown(cancel_futures=True)
         for close in (self._file, self._sink, self._spool):
@@ -133,7 +136,7 @@ class CompactFile:
         with contextlib.suppress(OSError):
             os.unlink(self._target)
 
-    def _store(self, texts) -> np.ndarray:
+    def _store(self, texts: Sequence[str] | np.ndarray) -> np.ndarray:
         """Where the texts stand in /text: int64 of shape (rows, 2)."""
         spans, data, end = np.empty((len(texts), 2), np.int64), [], self._heap.rows
         for row, text in enumerate(texts):
@@ -153,7 +156,7 @@ class CompactFile:
             self._extend(self._heap, np.frombuffer(b"".join(data), np.uint8))
         return spans
 
-    def _put_aside(self, texts) -> np.ndarray:
+    def _put_aside(self, texts: Iterable[str]) -> np.ndarray:
         """Where the texts will stand behind the shared ones."""
         encoded = [text.encode("utf-8", "replace") for text in texts]
         lengths = np.array([len(text) for text in encoded], np.int64)
@@ -169,7 +172,7 @@ class CompactFile:
         self._spooled += int(lengths.sum())
         return np.stack([starts, lengths], 1)
 
-    def _take_back(self):
+    def _take_back(self) -> None:
         """Appends what was put aside to /text."""
         first = self._heap.rows
         if self._spool is not None:
@@ -179,21 +182,21 @@ class CompactFile:
         for key, pieces in self._spans.items():
             self._extend(self._columns[key], np.concatenate(pieces) + np.array([first, 0]))
 
-    def _extend(self, column, values):
+    def _extend(self, column: _Piecewise, values: np.ndarray) -> None:
         column.extend(values, self._write)
         self._raise_if_full()
 
-    def _write(self, column, first, values):
+    def _write(self, column: _Piecewise, first: int, values: np.ndarray) -> None:
         """Has a chunk compressed, and writes those that are done."""
         self._waiting.append((column, first, self._pool.submit(pack, values)))
         self._drain(WAITING * self._threads)
 
-    def _drain(self, leave: int):
+    def _drain(self, leave: int) -> None:
         while len(self._waiting) > leave or (self._waiting and self._waiting[0][2].done()):
             column, first, packed = self._waiting.popleft()
             column.put(first, packed.result())
 
-    def _raise_if_full(self):
+    def _raise_if_full(self) -> None:
         if self._sink.error is not None:
             raise self._refusal(self._sink.error)
 
@@ -201,20 +204,22 @@ class CompactFile:
         return error
 
 
+_Write = Callable[["_Piecewise", int, np.ndarray], None]
 HEAP = Column("text", "bytes", "1", "the texts, one after another")
 
 
 class _Piecewise:
     """One column on its way into the file: rows that wait for a whole chunk, and where the next one goes."""
 
-    def __init__(self, group: h5py.Group, spec: Column):
+    def __init__(self, group: h5py.Group, spec: Column) -> None:
         self.spec, self.rows = spec, 0
-        self._group, self._dataset = group, None
+        self._group = group
+        self._dataset: Any = None           # an h5py.Dataset, once there is a chunk
         self._chunk = HEAP_CHUNK if spec is HEAP else CHUNK_ROWS
         self._pieces: list[np.ndarray] = []
         self._gathered = self._begun = 0
 
-    def extend(self, values: np.ndarray, write):
+    def extend(self, values: np.ndarray, write: _Write) -> None:
         """``write(column, first row, values)`` is called for each whole chunk."""
         self.rows += len(values)
         while len(values):
@@ -225,7 +230,7 @@ class _Piecewise:
             if self._gathered == self._chunk:
                 self._flush(write)
 
-    def finish(self, write):
+    def finish(self, write: _Write) -> None:
         """The last chunk; a column of few bytes is stored as it is."""
         if self._dataset is None:
             values = self._joined()
@@ -239,11 +244,11 @@ class _Piecewise:
         if self._gathered:
             self._flush(write)
 
-    def put(self, first: int, packed: bytes):
+    def put(self, first: int, packed: bytes) -> None:
         """Writes a compressed chunk."""
         self._dataset.id.write_direct_chunk((first,) + (0,) * (self._dataset.ndim - 1), packed)
 
-    def _flush(self, write):
+    def _flush(self, write: _Write) -> None:
         if self._dataset is None:
             self._begin(0, maxshape=(None,))
         values = self._joined()
@@ -255,7 +260,7 @@ class _Piecewise:
         self._begun += self._gathered
         self._pieces, self._gathered = [], 0
 
-    def _begin(self, rows, **layout):
+    def _begin(self, rows: int, **layout: Any) -> None:
         """Bytes of equal weight are compressed side by side (shuffle)."""
         self._dataset = self._create(rows, {"chunks": (self._chunk,), "compression": "gzip", "compression_opts": 1,
                                             "shuffle": self._joined().itemsize > 1, **layout})
@@ -267,7 +272,7 @@ class _Piecewise:
         self._pieces = [np.concatenate(self._pieces) if len(self._pieces) > 1 else self._pieces[0]]
         return self._pieces[0]
 
-    def _create(self, rows, layout) -> h5py.Dataset:
+    def _create(self, rows: int, layout: Mapping[str, Any]) -> h5py.Dataset:
         if self.spec is HEAP:
             return self._group.create_dataset(HEAP.name, (rows,), "u1", **layout)
         return create_column(self._group, self.spec, rows, **layout)

@@ -16,6 +16,7 @@ import zlib
 
 import numpy as np
 
+_Bytes = bytes | memoryview
 STORED = 7.0            # bits of entropy a byte, from which a plane is stored as it is
 SAMPLED = 16            # every so many bytes are looked at for it
 LONGEST = 65535         # bytes of a stored block (RFC 1951, 3.2.4)
@@ -30,7 +31,7 @@ def pack(values: np.ndarray) -> bytes:
     return b"".join([HEADER, *parts, LAST, struct.pack(">I", zlib.adler32(planes.data))])
 
 
-def _packed(plane, kind) -> list:
+def _packed(plane: np.ndarray, kind: str) -> list[_Bytes]:
     if len(plane) and (plane == plane[0]).all():
         return _constant(int(plane[0]), len(plane))
     if kind == "f" and _entropy(plane[::SAMPLED]) > STORED:         # counts repeat in patterns
@@ -39,19 +40,19 @@ def _packed(plane, kind) -> list:
 
 
 @functools.lru_cache(64)
-def _constant(byte: int, size: int) -> list:
+def _constant(byte: int, size: int) -> list[_Bytes]:
     return _deflated(memoryview(bytes([byte]) * size))
 
 
-def _stored(data: memoryview) -> list:
-    blocks = []
+def _stored(data: memoryview) -> list[_Bytes]:
+    blocks: list[_Bytes] = []
     for start in range(0, len(data), LONGEST):
         block = data[start:start + LONGEST]
         blocks += [struct.pack("<BHH", 0, len(block), 0xFFFF ^ len(block)), block]
     return blocks
 
 
-def _deflated(data: memoryview) -> list:
+def _deflated(data: memoryview) -> list[_Bytes]:
     """Blocks of their own that end on a whole byte, and are not the stream's last."""
     packer = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS, 9)
     return [packer.compress(data), packer.flush(zlib.Z_FULL_FLUSH)]

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
+from typing import Any
 
 from ..system.files import new_descriptor
 
@@ -14,14 +16,14 @@ class SafeFile(io.RawIOBase):
     well: what follows the failure stays in memory, and is read from there, until HDF5 has closed the file.
     """
 
-    def __init__(self, path: str):
+    def __init__(self, path: str) -> None:
         super().__init__()
         self.error: OSError | None = None
         self._descriptor = new_descriptor(path)
         self._at = self._end = 0
         self._kept: list[tuple[int, bytes]] = []
 
-    def write(self, data):
+    def write(self, data: Any) -> int:
         """All of ``data``, on the disk or, after a failure, in memory."""
         view, at = memoryview(data).cast("B"), self._at
         self._at += len(view)
@@ -38,7 +40,7 @@ class SafeFile(io.RawIOBase):
             self._kept.append((at, bytes(view)))
         return len(view)
 
-    def readinto(self, buffer):
+    def readinto(self, buffer: Any) -> int:
         """What was written there; zeros where nothing was."""
         view = memoryview(buffer).cast("B")
         got = os.preadv(self._descriptor, [view], self._at)
@@ -50,44 +52,44 @@ class SafeFile(io.RawIOBase):
         self._at += len(view)
         return len(view)
 
-    def seek(self, offset, whence=io.SEEK_SET):
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """As of any file."""
         self._at = offset + (0, self._at, self._end)[whence]
         return self._at
 
-    def tell(self):
+    def tell(self) -> int:
         """As of any file."""
         return self._at
 
-    def truncate(self, size=None):
+    def truncate(self, size: int | None = None) -> int:
         """HDF5 cuts the file to the end that it counts on."""
         self._end = self._at if size is None else size
         self._try(os.ftruncate, self._descriptor, self._end)
         return self._end
 
-    def seekable(self):
+    def seekable(self) -> bool:
         """Yes."""
         return True
 
-    def readable(self):
+    def readable(self) -> bool:
         """Yes."""
         return True
 
-    def writable(self):
+    def writable(self) -> bool:
         """Yes."""
         return True
 
-    def sync(self):
+    def sync(self) -> None:
         """Has the disk keep it."""
         self._try(os.fsync, self._descriptor)
 
-    def close(self):
+    def close(self) -> None:
         """Closes the real file."""
         if not self.closed:
             self._try(os.close, self._descriptor)
         super().close()
 
-    def _try(self, act, *arguments):
+    def _try(self, act: Callable[..., Any], *arguments: int) -> None:
         try:
             if self.error is None or act is os.close:
                 act(*arguments)
