@@ -166,7 +166,7 @@ class Plan(Execution, Measurement, Problem):
 
     def as_record(self, asked: dict) -> dict:
         """The plan for the log: its three parts, and what the user asked."""
-        def part(kind):
+        def part(kind: type) -> dict:
             return {field.name: getattr(self, field.name) for field in fields(kind)}
         return {"problem": part(Problem), "measurement": part(Measurement), "execution": part(Execution),
                 "asked": asked}

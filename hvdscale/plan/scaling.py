@@ -17,11 +17,11 @@ def exponent(rule: str) -> float:
     """The power of the batch ratio that the rule applies; raises UsageError for a rule that is none."""
     if rule in EXPONENTS:
         return EXPONENTS[rule]
-    word, _, power = rule.partition(":")
+    word, _, written = rule.partition(":")
     try:
         if word != "power":
             raise ValueError
-        power = float(power)
+        power = float(written)
         if not abs(power) <= 10:
             raise ValueError
         return power

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 # decays from the peak to end_lr_factor of it: the share of the way that is behind after a share of the steps
@@ -44,7 +44,7 @@ class Schedule:
     def __str__(self) -> str:
         return self.said()
 
-    def said(self, write="{:g}".format) -> str:
+    def said(self, write: Callable[[float], str] = "{:g}".format) -> str:
         """In words; ``write`` writes a rate."""
         said = [write(self.peak_lr)]
         if self.warmup != "none":

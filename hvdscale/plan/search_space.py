@@ -41,7 +41,7 @@ class Parameter:
     high: float
     values: tuple = ()
 
-    def at(self, u: float):
+    def at(self, u: float) -> float | str:
         """The value below which the share u of the scale lies, u in [0, 1): the inverse of its distribution.
 
         On a linear scale every integer has the same share. On a log scale integer k has that of [k - 1/2, k + 1/2],
@@ -54,7 +54,7 @@ class Parameter:
         value = math.floor(_spread(self.scale, self.low - 0.5, self.high + 0.5, u) + 0.5)
         return int(min(max(value, self.low), self.high))
 
-    def position(self, value) -> float:
+    def position(self, value: float | str) -> float:
         """Where a value lies between the bounds, in the scale of the search: 0 at the low one, 1 at the high one.
 
         A discrete value's is its place among the values in their order. 0.5 where there is but one value; 0 or 1 for a
@@ -65,8 +65,8 @@ class Parameter:
             return place / last if last else 0.5
         if self.low == self.high:
             return 0.5
-        value = min(max(value, self.low), self.high)
-        low, at, high = (_in_scale(self.scale, v) for v in (self.low, value, self.high))
+        inside = min(max(float(value), self.low), self.high)
+        low, at, high = (_in_scale(self.scale, v) for v in (self.low, inside, self.high))
         return (at - low) / (high - low)
 
     def record(self) -> dict:

@@ -23,7 +23,9 @@ else:
     import tomli as tomllib
 
 
-def _key(default, help, flag=False, choices=None, least=None, above=None, below=None, word=None):
+def _key(default: typing.Any, help: str, flag: bool = False, choices: tuple[str, ...] | None = None,
+         least: float | None = None, above: float | None = None, below: float | None = None,
+         word: str | None = None) -> typing.Any:
     """A settings field. flag: has its own command line option; least, above, below: bounds of a number; word: accepted
     in place of a number."""
     metadata = dict(help=help, flag=flag, choices=choices, least=least, above=above, below=below, word=word)
@@ -44,7 +46,7 @@ class Settings:
         1, "forward and backward passes whose gradients a worker accumulates for one step", True, least=1)
     max_local_batch: int | None = _key(
         None, "largest pass that fits a worker's memory, in examples; sets accumulate", True, least=1)
-    ghost_batch: int | None = _key(
+    ghost_batch: int | str | None = _key(
         None, "examples that share batch-norm statistics and a dropout stream, at any worker count: a number, or "
         "global; default 32, or fewer where the model runs one ghost group at a time", True, least=2, word="global")
     group_by_group: str = _key(
@@ -276,7 +278,7 @@ def checked(layer: dict) -> dict:
     return {name: check(name, value) for name, value in layer.items()}
 
 
-def check(name: str, value):
+def check(name: str, value: typing.Any) -> typing.Any:
     """The value as the key's type; raises UsageError naming key and value where it is not one that the key takes."""
     if name not in KEYS:
         hint = did_you_mean(name, KEYS, "`hvdscale-train --help` names them all")
@@ -298,7 +300,7 @@ def _grows(values: list, types: tuple) -> bool:
     return numbers and values != [] and values == sorted(values)
 
 
-def read_toml(path: str) -> dict:
+def read_toml(path: str | Path) -> dict:
     """A TOML file as a dict; raises UsageError naming the file, and line and column of a syntax error."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -332,7 +334,7 @@ def parse_assignments(texts: typing.Iterable[str]) -> dict:
     return layer
 
 
-def _toml_value(written: str):
+def _toml_value(written: str) -> object:
     try:
         return tomllib.loads(f"value = {written}")["value"]
     except tomllib.TOMLDecodeError:

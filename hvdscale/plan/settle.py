@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 from ..errors import PlanError, UsageError
 from ..system.checksum import sha256_of
@@ -29,15 +30,23 @@ class Place:
     device: str = "cpu"
 
 
-def settle(settings: Settings, workload, train_examples: int, val_examples: int, place: Place) -> Plan:
+class Named(Protocol):
+    """What a plan asks of a workload: names, and its metrics with "min" or "max" each."""
+
+    name: str
+    dataset: str
+    model: str
+    metrics: Mapping[str, str]
+
+
+def settle(settings: Settings, workload: Named, train_examples: int, val_examples: int, place: Place) -> Plan:
     """The plan for these settings at this place; raises PlanError or UsageError for what cannot hold.
 
-    workload        its name, dataset and model name the problem
     train_examples  training examples there are, after train_subset
     """
     global_batch, accumulate = settle_batch(settings, place.workers, train_examples)
     settings = settle_tuned(settings, workload.name, global_batch)
-    ghost_batch = {None: GHOST_BATCH, GLOBAL: global_batch}.get(settings.ghost_batch, settings.ghost_batch)
+    ghost_batch = global_batch if settings.ghost_batch == GLOBAL else int(settings.ghost_batch or GHOST_BATCH)
     accumulate = settle_accumulate(settings, global_batch, ghost_batch, place.workers, accumulate)
     optimizer = settle_optimizer(settings)
     refuse_unused(settings)
@@ -64,9 +73,9 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
     """Global batch B and accumulation k, from B = W·b·k and what was typed of it."""
     typed, accumulate = settings.typed, settings.accumulate
     local, batch = settings.local_batch, settings.global_batch
-    if local is None and batch is None:
-        raise PlanError("no batch: give --local-batch or --global-batch")
     if batch is None:
+        if local is None:
+            raise PlanError("no batch: give --local-batch or --global-batch")
         batch = workers * local * accumulate
     elif local is not None and {"global_batch", "local_batch"} <= typed:
         if "accumulate" not in typed:
@@ -74,7 +83,8 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
         if workers * local * accumulate != batch:
             raise PlanError(
                 f"--global-batch {batch} is not {workers} workers x --local-batch {local} x {accumulate} passes = "
-                f"{workers * local * accumulate}. What fits: {_fitting(settings, workers, train_examples)}")
+                f"{workers * local * accumulate}. What fits: "
+                f"{_fitting(settings, batch, workers * local, train_examples, workers)}")
     if batch > train_examples:
         raise PlanError(f"a global batch of {batch} ({_product(workers, batch, accumulate)}) is larger than the "
                         f"training set of {train_examples} examples; use fewer workers or a smaller batch")
@@ -106,13 +116,12 @@ def settle_accumulate(settings: Settings, global_batch: int, ghost_batch: int, w
     return next(k for k in range(least, share + 1) if largest_pass(global_batch, ghost_batch, workers, k) <= most)
 
 
-def _fitting(settings: Settings, workers: int, train_examples: int) -> str:
-    """Global batches that fit the other numbers typed."""
-    batch, unit = settings.global_batch, workers * settings.local_batch
+def _fitting(settings: Settings, batch: int, unit: int, train_examples: int, workers: int) -> str:
+    """Global batches that fit the other numbers typed; ``unit`` examples are one pass of all workers."""
     below = unit * max(1, batch // unit)
     near = [unit * settings.accumulate] if "accumulate" in settings.typed else [below, below + unit]
-    near = [str(fits) for fits in near if fits <= train_examples]
-    said = [f"--global-batch {' or '.join(near)}"] if near else []
+    fitting = [str(fits) for fits in near if fits <= train_examples]
+    said = [f"--global-batch {' or '.join(fitting)}"] if fitting else []
     if workers * settings.accumulate <= batch <= train_examples:
         said.append(f"--global-batch {batch} without --local-batch, in uneven shares")
     return "; or ".join(said) or "fewer workers, or a smaller --local-batch"
@@ -288,7 +297,7 @@ def settle_eval_every(settings: Settings, stream: Stream) -> int:
     """Steps between evaluations, by default an epoch's; 0: never."""
     if settings.eval_every is not None:
         return settings.eval_every
-    return _in_steps(stream)(None, settings.eval_every_epochs or 1.0)
+    return _in_steps(stream)(None, settings.eval_every_epochs or 1.0) or 0
 
 
 def settle_budget(settings: Settings, stream: Stream) -> int:
@@ -312,10 +321,10 @@ def settle_checkpoints(settings: Settings, stream: Stream) -> dict:
     return dict(checkpoint_every=every, checkpoint_seconds=seconds, keep_checkpoints=settings.keep_checkpoints)
 
 
-def _in_steps(stream: Stream):
+def _in_steps(stream: Stream) -> Callable[[int | None, float | None], int | None]:
     """A function of (steps, epochs), one of which is given or neither: the length in steps, at least 1, or None."""
-    def steps(steps, epochs):
+    def in_steps(steps: int | None, epochs: float | None) -> int | None:
         if epochs is None:
             return steps
         return max(1, math.ceil(epochs * stream.steps_per_epoch - 1e-9)) if epochs else 0
-    return steps
+    return in_steps

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -74,20 +75,25 @@ class Stream:
     @property
     def steps_per_epoch(self) -> float:
         """Steps in an epoch; a fraction where batches are carried over."""
-        ratio = self.examples / self.global_batch
-        return {"carry": ratio, "short": math.ceil(ratio), "drop": math.floor(ratio)}[self.last_batch]
+        return self.examples / self.global_batch if self.last_batch == "carry" else self._whole_steps
+
+    @property
+    def _whole_steps(self) -> int:
+        """Steps in an epoch where no batch is carried over."""
+        whole, left = divmod(self.examples, self.global_batch)
+        return whole + (left > 0 and self.last_batch == "short")
 
     def size(self, step: int) -> int:
         """Examples in the step."""
-        if self.last_batch != "short" or (step + 1) % self.steps_per_epoch:
+        if self.last_batch != "short" or (step + 1) % self._whole_steps:
             return self.global_batch
-        return self.examples - (self.steps_per_epoch - 1) * self.global_batch
+        return self.examples - (self._whole_steps - 1) * self.global_batch
 
     def examples_before(self, step: int) -> int:
         """Examples in the steps 0 .. step-1."""
         if self.last_batch != "short":
             return step * self.global_batch
-        epochs, rest = divmod(step, self.steps_per_epoch)
+        epochs, rest = divmod(step, self._whole_steps)
         return epochs * self.examples + rest * self.global_batch
 
     def visits(self, step: int, start: int, stop: int) -> Visits:
@@ -95,7 +101,7 @@ class Stream:
         if self.last_batch == "carry":
             epoch, offset = divmod(step * self.global_batch + start, self.examples)
         else:
-            epoch, rest = divmod(step, self.steps_per_epoch)
+            epoch, rest = divmod(step, self._whole_steps)
             offset = rest * self.global_batch + start
         parts, epochs, wanted = [np.empty(0, np.int64)], [np.empty(0, np.int64)], stop - start
         while wanted > 0:
@@ -133,7 +139,7 @@ def step_passes(batch: int, ghost_batch: int, workers: int, accumulate: int) -> 
             for share in _shares(range(batch + 1), workers)]
 
 
-def _shared_pass(groups: list[int], workers: int) -> list[Pass]:
+def _shared_pass(groups: Sequence[int], workers: int) -> list[Pass]:
     """Each rank's part of one pass over these groups (bounds): whole groups, or examples where there are too few."""
     start, stop = groups[0], groups[-1]
     shared = len(groups) - 1 < workers <= stop - start
@@ -141,11 +147,11 @@ def _shared_pass(groups: list[int], workers: int) -> list[Pass]:
             for share in _shares(range(start, stop + 1) if shared else groups, workers)]
 
 
-def _shares(bounds, parts: int) -> list:
+def _shares(bounds: Sequence[int], parts: int) -> list[Sequence[int]]:
     """The runs between the bounds dealt out evenly: for each part its bounds, one more than it has runs."""
     cuts = even_bounds(len(bounds) - 1, parts)
     return [bounds[a:b + 1] for a, b in zip(cuts, cuts[1:])]
 
 
-def _runs(bounds, parts: int) -> list[tuple[int, int]]:
+def _runs(bounds: Sequence[int], parts: int) -> list[tuple[int, int]]:
     return [(share[0], share[-1]) for share in _shares(bounds, parts)]

@@ -5,16 +5,18 @@ import difflib
 import math
 import operator
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ..errors import UsageError
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", list: "a list", dict: "a table"}
-BOUNDS = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
+BOUNDS: dict[str, Callable[[Any, Any], bool]] = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
 LARGEST_INT = 2**63 - 1
 
 
-def check_value(name: str, value, kind: type, word: str | None = None, least=None, above=None, below=None):
+def check_value(name: str, value: Any, kind: type[Any], word: str | None = None, least: float | None = None,
+                above: float | None = None, below: float | None = None) -> Any:
     """The value as its kind; raises UsageError naming key and value where it is of another, or out of bounds.
 
     kind  int, float (a whole number will do), bool, str, list or dict;  word: what an error calls it, if not WORDS

@@ -34,7 +34,7 @@ def read_config(config: str) -> tuple[dict, str | None]:
     return load(config)
 
 
-def load(name: str) -> tuple[dict, str]:
+def load(name: str) -> tuple[dict, str | None]:
     """A preset's keys and its workload."""
     with importlib.resources.as_file(FOLDER / f"{name}.toml") as path:
         return _with_workload(read_toml(path), name)
