@@ -601,11 +601,11 @@ def test_every_colour_has_one_for_dark_pages(odd):
         assert set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", svg)) <= known, figure.name
 
 
-@pytest.mark.parametrize("name, module", [("trials", "search_figures"), ("base-rates", "budget_figures")])
+@pytest.mark.parametrize("name, module", [("trials", "figures"), ("base-rates", "budget_figures")])
 def test_many_trials_are_one_picture_in_an_svg(odd, name, module, monkeypatch):
     [figure] = [one for one in odd if one.name == name]
     single = render(figure, "svg")
-    monkeypatch.setattr(f"hvdscale.report.{module}.MOST_MARKS", 5)
+    monkeypatch.setattr(f"hvdscale.report.search.{module}.MOST_MARKS", 5)
     figure = replace(figure)                            # has not been drawn before
     crowd = render(figure, "svg")
     assert crowd.count(b"<image ") >= figure.panels and b"<image " not in single
