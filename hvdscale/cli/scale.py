@@ -17,26 +17,26 @@ from .train import Grouped, asked, key_options
 
 
 class Scale(Grouped, Command):
-    """The command, with options under headings."""
+    """The command, with its options under headings."""
 
 
 @click.command(cls=Scale, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @click.argument("workload", required=False)
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True,
-              help="runs at each, with seeds that follow on")
-@click.option("--out", required=True, metavar="DIR", help="where the logs and the report go")
+              help="runs at each worker count, with consecutive seeds")
+@click.option("--out", required=True, metavar="DIR", help="folder for the logs and the report")
 @click.option("--probe", is_flag=True, help=f"throughput only: {PROBE['steps']} steps each, no evaluation")
 @click.option("--launcher", default="auto", show_default=True, help=f"auto, {', '.join(LAUNCHERS)}")
-@click.option("--hosts", metavar="A:4,B:4", help="hosts and their workers; by default this machine")
-@click.option("--overwrite", is_flag=True, help="run all again, replacing the logs")
+@click.option("--hosts", metavar="A:4,B:4", help="hosts and their numbers of workers  [default: this machine]")
+@click.option("--overwrite", is_flag=True, help="run everything again and replace the logs")
 @key_options(without=PLACES)
 @version_option
 def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **given):
-    """Run WORKLOAD at several worker counts and report what they buy.
+    """Run WORKLOAD at several worker counts and report speedup and efficiency.
 
-    Weak scaling: each worker keeps its share, the global batch grows; with --global-batch strong scaling. All other
-    options are those of hvdscale-train. The same command resumes it if it is interrupted.
+    By default scaling is weak: the local batch is fixed and the global batch grows. With --global-batch it is strong.
+    All other options are those of hvdscale-train. If interrupted, the same command resumes.
 
     \b
       hvdscale-scale digits/fc --workers 1,2,4 --repeats 3 --out runs/digits
@@ -45,8 +45,8 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
     refuse_no_folder(out)
     workload, layers = asked(workload, **given)
     keys = Settings.build({}, *layers).asked()
-    for name, instead in (("log", "--out says where logs go"), ("overwrite", "--overwrite is an option of its own"),
-                          ("checkpoint", "a folder of checkpoints is one run's")):
+    for name, instead in (("log", "--out says where logs go"), ("overwrite", "use the option --overwrite"),
+                          ("checkpoint", "a checkpoint folder belongs to one run")):
         if name in keys:
             raise UsageError(f"{name} cannot be set for a series of runs: {instead}")
     for name in ("steps", "epochs"):
@@ -55,22 +55,22 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
     if probe and repeats > 1:
         raise UsageError("--probe runs each worker count once; leave out --repeats")
     if launcher != "srun" and "SLURM_JOB_ID" not in os.environ:
-        # the same share of the machine at every count: else one worker has all cores, and nothing speeds up
+        # the same threads per worker at every count: one worker must not use all cores, or nothing speeds up
         keys.setdefault("threads", max(1, len(usable_cores()) // max(counts)))
     launcher = find_launcher(launcher)
     if hosts and launcher == "srun":
-        raise UsageError("--hosts and --launcher srun: Slurm's allocation says which hosts; leave --hosts out")
+        raise UsageError("--hosts and --launcher srun: Slurm's allocation determines the hosts; leave --hosts out")
     refuse_too_many(max(counts), launcher, hosts)
     runs = runs_of(counts, repeats, probe, keys, out)
     todo = [run for run in runs if overwrite or not ended(run, workload)]
     if len(todo) < len(runs):
-        click.echo(f"{len(runs) - len(todo)} of {len(runs)} runs are there already; --overwrite would run them again")
+        click.echo(f"{len(runs) - len(todo)} of {len(runs)} runs are already finished; --overwrite runs them again")
     for number, run in enumerate(todo, 1):
         click.echo(f"\n[{number}/{len(todo)}] {counted(run.workers, 'worker')}, seed "
                    f"{run.keys.get('seed', 0)}: {run.log}")
         known = number > 1 and todo[number - 2].workers == run.workers
         try:
-            carry_out(run, workload, launcher, hosts, _teller(with_plan=not known))
+            carry_out(run, workload, launcher, hosts, _make_printer(with_plan=not known))
         except KeyboardInterrupt:
             click.echo("\nthe same command resumes here", err=True)
             raise
@@ -78,16 +78,16 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
     make([run.log for run in runs], out=os.path.join(out, "report"), echo=echo)
 
 
-def _teller(with_plan: bool):
-    """A function that prints a run's lines, without its log's place, which the series says, and its plan if known."""
-    telling = with_plan
+def _make_printer(with_plan: bool):
+    """A function that prints a run's lines, except its log and next command, and its plan unless ``with_plan``."""
+    started = with_plan
 
-    def tell(line: str) -> None:
-        nonlocal telling
-        telling = telling or line.startswith(("step", "Error"))
-        if telling and not line.startswith(("log: ", "next: ")):
+    def show(line: str) -> None:
+        nonlocal started
+        started = started or line.startswith(("step", "Error"))
+        if started and not line.startswith(("log: ", "next: ")):
             click.echo(f"  {line}")
-    return tell
+    return show
 
 
 def parse_counts(text: str) -> list[int]:

@@ -17,16 +17,16 @@ from ..plan.presets import read_config
 from ..plan.settings import KEYS, Settings, key_type, keys_by_heading, parse_assignments
 from .common import echo, ended_by_ctrl_c, exit_now, parse, say_error, stop_before_the_steps, version_option
 
-# horovodrun takes --log for an ambiguous abbreviation of its own options, wherever it stands
+# horovodrun takes --log anywhere for an ambiguous abbreviation of its own options
 ALSO = {"log": ("--log-file",)}
 # options that set one entry of a table
 ARGUMENTS = {"--model-arg": "model_args", "--data-arg": "data_args"}
 
 
 def key_options(without=frozenset(), unlisted=frozenset()):
-    """A decorator that adds --config, --set, and an option for every key that has a flag of its own.
+    """A decorator that adds --config, --set, and an option for every key that has a flag.
 
-    unlisted  keys whose options are accepted, as in a command line of hvdscale-train, and ignored
+    unlisted  keys whose options are accepted but ignored, so that command lines of hvdscale-train work
     """
     def add(command):
         command = click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set any key")(command)
@@ -35,7 +35,7 @@ def key_options(without=frozenset(), unlisted=frozenset()):
                                    help=f"one of the {KEYS[table].metadata['help'].partition(',')[0]}")(command)
         command = click.option("--config", metavar="FILE|PRESET",
                                help="TOML file of keys, or a preset (`hvdscale-train --list` names them); options "
-                               "and --set win over it")(command)
+                               "and --set override it")(command)
         for name, key in reversed(list(KEYS.items())):
             if key.metadata["flag"] and name not in without:
                 kind = dict(is_flag=True, default=None) if key_type(name) is bool else dict(type=_option_type(name))
@@ -46,7 +46,7 @@ def key_options(without=frozenset(), unlisted=frozenset()):
 
 
 def _option_type(name: str):
-    """What click makes of the option's text: the key's type, or a whole number or the word that may stand for it."""
+    """The option's click type: the key's type, or a whole number or the word allowed instead."""
     word = KEYS[name].metadata["word"]
     return key_type(name) if word is None else _NumberOr(word)
 
@@ -70,14 +70,14 @@ class _NumberOr(click.ParamType):
 
 def asked(workload: str | None, config: str | None, assignments, model_args=(), data_args=(),
           **flags) -> tuple[str, list[dict]]:
-    """The workload's name, and the layers of settings that the options of ``key_options`` give, the strongest last.
+    """The workload's name, and the layers of settings from the options of ``key_options``, the strongest last.
 
-    workload  as typed; None: the configuration names it. Raises UsageError, as for all that cannot be meant
+    workload  as typed; None: named by the configuration. Raises UsageError for contradictory or malformed options
     """
     layer, named = read_config(config) if config else ({}, None)
     if (workload or named) is None:
         raise UsageError("which workload? Give its name first, such as digits/fc, or a --config that names one; "
-                         "`hvdscale-train --list` has the built-in ones")
+                         "`hvdscale-train --list` lists the built-in ones")
     typed = {name: value for name, value in flags.items() if value is not None}
     entries = []
     for option, texts in zip(ARGUMENTS, (model_args, data_args)):
@@ -94,15 +94,15 @@ def asked(workload: str | None, config: str | None, assignments, model_args=(), 
 
 
 def _help(key) -> str:
-    rules, said = key.metadata, key.metadata["help"]
+    rules, text = key.metadata, key.metadata["help"]
     if rules["choices"]:
-        said += f" ({', '.join(rules['choices'])})"
+        text += f" ({', '.join(rules['choices'])})"
     shown = key.default not in (None, MISSING) and key.default is not False
-    return f"{said} [{key.default}]" if shown else said
+    return f"{text} [{key.default}]" if shown else text
 
 
 class Grouped(click.Command):
-    """A command that lists its options under headings of what they are about."""
+    """A command that lists its options under headings."""
 
     def format_options(self, ctx, formatter):
         records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)
@@ -125,10 +125,10 @@ class _Command(Grouped):
                 with formatter.section(heading):
                     formatter.write_dl(rows)
         formatter.write_paragraph()
-        formatter.write_text("A workload's defaults win over values in brackets; --dry-run prints what holds.")
+        formatter.write_text("A workload's defaults override values in brackets; --dry-run prints the settled plan.")
         formatter.write_paragraph()
         formatter.write_text("Exit codes: 0 done, 1 error, 2 misuse, 3 diverged (the log says INFEASIBLE), 75 stopped "
-                             "by a signal; horovodrun --gloo makes 1 of both.")
+                             "by a signal; horovodrun --gloo returns 1 instead of 3 and 75.")
 
 
 @click.command(cls=_Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
@@ -140,8 +140,8 @@ class _Command(Grouped):
 def command(workload, dry_run, list_workloads, **given):
     """Train WORKLOAD, alone or under horovodrun, mpirun or srun; the worker count sets the global batch.
 
-    WORKLOAD is dataset/model (--list names them) or module:object, a hvdscale.workload.Workload of your own. A preset
-    names its own.
+    WORKLOAD is dataset/model (--list names them) or module:object, your own hvdscale.workload.Workload. A preset names
+    its workload.
 
     \b
       hvdscale-train digits/fc
@@ -158,33 +158,33 @@ def command(workload, dry_run, list_workloads, **given):
 def main() -> None:
     """Run the command."""
     for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, stop_before_the_steps)            # during the steps it is a vote
-    carry_out_together(command, _go_on)
+        signal.signal(number, stop_before_the_steps)            # during training a signal is a vote
+    carry_out_together(command, _run_and_regroup)
 
 
-def carry_out_together(command: click.Command, go_on) -> None:
-    """Run a command on all ranks that were started: one message and one exit code for all.
+def carry_out_together(command: click.Command, run) -> None:
+    """Run a command on all ranks of the launch, with one message and one exit code for all.
 
-    command  gives what it was asked, the layers of settings second, or an exit code
-    go_on    (what the command gave, None or the error in it, workers) -> exit code; raises the same error on all ranks
+    command  returns its arguments, the layers of settings second, or an exit code
+    run      (the command's result, its error or None, workers) -> exit code; raises the same error on all ranks
     """
     parsed, error = parse(command)
     if isinstance(parsed, int):
         sys.exit(parsed)
     try:
         with ended_by_ctrl_c():
-            from ..training import loop  # noqa: F401  imports may take long, so they come before the watch begins
+            from ..training import loop  # noqa: F401  slow imports must come before the stall check starts
             from ..workers.group import form
             workers = form(_stall_seconds(parsed))
     except ModuleNotFoundError as missing:
-        say_error(WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs it, Open "
-                               "MPI and Horovod"))
+        say_error(WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs it, with "
+                               "Open MPI and Horovod"))
         sys.exit(WorkersError.exit_code)
     except HvdscaleError as raised:
         say_error(raised)
         sys.exit(raised.exit_code)
     try:
-        code = go_on(parsed, error, workers)
+        code = run(parsed, error, workers)
     except (WorkerLostError, FaultError) as lost:
         say_error(lost)
         workers.abandon()
@@ -193,15 +193,15 @@ def carry_out_together(command: click.Command, go_on) -> None:
         if workers.rank == 0:
             say_error(agreed)
         code = agreed.exit_code
-    except KeyboardInterrupt:           # during the steps it is a vote
+    except KeyboardInterrupt:           # during training Ctrl-C is a vote
         exit_now(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         os._exit(ExitCode.BROKEN_PIPE)
     _leave(workers, code)
 
 
-def _go_on(parsed, error: HvdscaleError | None, workers) -> int:
-    """Run the command; in an elastic job also when workers are lost or hosts change, with those that are there then."""
+def _run_and_regroup(parsed, error: HvdscaleError | None, workers) -> int:
+    """Run the command; an elastic job continues with the remaining workers when some are lost or hosts change."""
     from ..training.elastic import Memory
     memory = Memory()
     while True:
@@ -213,10 +213,10 @@ def _go_on(parsed, error: HvdscaleError | None, workers) -> int:
         except (WorkerLostError, HostsChangedError) as end:
             if not workers.elastic:
                 raise
-            memory.end = str(end).partition(". ")[0]        # Horovod's first sentence
+            memory.end = str(end).partition(". ")[0]        # the first sentence of Horovod's message
             if isinstance(end, WorkerLostError) and workers.local_rank == 0:        # slurm/elastic.sbatch reads it
                 print(f"Note: {memory.end}; forms a new group", file=sys.stderr, flush=True)
-        gc.collect()                    # the old group's model, before there is a new one
+        gc.collect()                    # frees the old group's model before a new one is built
         workers.reform()
 
 
@@ -228,16 +228,16 @@ def _stall_seconds(parsed) -> float:
 
 
 def _leave(workers, code: int) -> None:
-    """End all ranks together. A launcher ends the others when one fails, so rank 0 alone gives the code."""
+    """End all ranks together. A launcher ends the others when one fails, so only rank 0 returns the code."""
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)           # what was to be done is done
+        signal.signal(number, signal.SIG_IGN)           # the work is done
     with contextlib.suppress(WorkerLostError):
         workers.leave()
     exit_now(code if workers.rank == 0 else 0)
 
 
 def _run(name: str, layers: list[dict], dry_run: bool, workers, memory) -> int:
-    """The job's exit code; its last lines say where the log is and what to type next."""
+    """Run the job and return its exit code; its last lines name the log and the next command."""
     from ..training.outputs import open_display, open_folder
     from ..training.prepare import prepare, sketch
     from ..training.resume import find_start
@@ -273,7 +273,7 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, memory) -> int:
 
 
 def _note_stop(stopped: StoppedError, layers: list[dict]) -> None:
-    """Write the outcome of a run that ended before training, for the script that requeues it."""
+    """Write the outcome of a run stopped before training, for the script that requeues it."""
     from ..training.checkpoint import Folder
     settings = Settings.build({}, *layers)
     if settings.checkpoint is not None:
@@ -307,18 +307,19 @@ def _train(job, start, folder, workers, memory) -> int:
     display.measured(outcome)
     job.save_model(outcome, display, workers)
     if run_log.failure is not None:
-        raise LogError(f"{run_log.failure}. What it holds can be read: hvdscale-log show {shlex.quote(run_log.path)}")
+        raise LogError(f"{run_log.failure}. To read the rows written so far: "
+                       f"hvdscale-log show {shlex.quote(run_log.path)}")
     display.say(f"log: {run_log.path}\nnext: {_next(job, outcome, run_log.path)}")
     return outcome.stop.exit_code
 
 
 def _next(job, outcome, log: str) -> str:
-    """What to type after a run; after one that was stopped, how to resume it."""
+    """The next command to run, or how to resume a stopped run."""
     if outcome.stop.exit_code != ExitCode.PREEMPTED:
         return f"hvdscale-report {shlex.quote(log)}"
     if job.settings.checkpoint is None:
-        return (f"the same command starts again at step 0, as the work of {outcome.step} steps was not kept; with "
-                "--checkpoint DIR a stopped run can be resumed")
+        return (f"the same command restarts at step 0, as the {outcome.step} steps were not saved; with --checkpoint "
+                "DIR a stopped run can resume")
     added = "" if job.settings.resume == "auto" else " with --resume auto"
     return f"the same command{added} resumes at step {outcome.step}"
 

@@ -1,9 +1,9 @@
-"""Checkpoints: rank 0 writes the run's state under another name, renames it, and keeps the newest few.
+"""Checkpoints: rank 0 writes the run's state to a temporary file, renames it, and keeps the newest few.
 
-    DIR/step-40.pt      plain values and tensors by torch.save; read with weights_only: nothing in it is executed
-    DIR/outcome         JSON: how the last run here ended (launchers lose exit codes); not there while one runs
+    DIR/step-40.pt      plain values and tensors by torch.save; read with weights_only, so no code in it is executed
+    DIR/outcome         JSON: how the last run here ended (launchers lose exit codes); absent during a run
 
-The log's rows are on the disk before a checkpoint has its name, so a log never lacks rows that precede a checkpoint.
+The log's rows are synced to disk before a checkpoint is renamed, so a log never lacks rows that precede a checkpoint.
 """
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UNFINISHED = re.compile(rf"(step-\d+\.pt|{OUTCOME}){re.escape(TEMPORARY)}")
 
 
 def listed(folder: str) -> list[tuple[int, str]]:
-    """Step and path of each checkpoint in the folder, the newest first; none where there is no such folder."""
+    """Step and path of each checkpoint in the folder, newest first; empty if there is no such folder."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -51,32 +51,32 @@ def listed(folder: str) -> list[tuple[int, str]]:
 
 
 def read(path: str) -> dict:
-    """The state in a checkpoint; raises CheckpointError where it is missing, not whole or not of a known format."""
+    """The state in a checkpoint; raises CheckpointError if it is missing, damaged or of an unknown format."""
     try:
         with open(path, "rb") as file:
             data = io.BytesIO(file.read())
         with zipfile.ZipFile(data) as parts:
-            damaged = parts.testzip()               # torch itself does not look at the checksums
+            damaged = parts.testzip()               # torch does not verify the checksums
         if damaged is not None:
             raise CheckpointError(f"{path}: is damaged: the checksum of {damaged} is wrong")
         data.seek(0)
         state = torch.load(data, map_location="cpu", weights_only=True)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from None
-    except pickle.UnpicklingError:                  # torch would have the user load it all the same
-        raise CheckpointError(f"{path}: holds more than plain values and tensors, and is not read") from None
+    except pickle.UnpicklingError:                  # torch's message suggests loading it anyway
+        raise CheckpointError(f"{path}: holds more than plain values and tensors, so it is not loaded") from None
     except (zipfile.BadZipFile, RuntimeError, EOFError, KeyError, ValueError, zlib.error, NotImplementedError) as error:
         reason = str(error).partition("\n")[0]
-        raise CheckpointError(f"{path}: is damaged or no checkpoint: {reason}") from None
+        raise CheckpointError(f"{path}: is damaged or not a checkpoint: {reason}") from None
     if not isinstance(state, dict) or "format" not in state:
-        raise CheckpointError(f"{path}: is a file of torch, but no checkpoint of hvdscale-train")
+        raise CheckpointError(f"{path}: is a torch file, but not a checkpoint of hvdscale-train")
     if state["format"] != FORMAT:
-        raise CheckpointError(f"{path}: is of checkpoint format {state['format']}, this hvdscale reads {FORMAT}")
+        raise CheckpointError(f"{path}: has checkpoint format {state['format']}, but this hvdscale reads {FORMAT}")
     return state
 
 
 def read_plan(path: str) -> dict | None:
-    """The plan in a checkpoint, without reading its tensors; None where ``read`` would say what is wrong."""
+    """The plan in a checkpoint, without reading its tensors; None if it cannot be read (``read`` says why)."""
     try:
         return json.loads(torch.load(path, map_location="cpu", weights_only=True, mmap=True)["plan"])
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError):
@@ -88,13 +88,13 @@ def write(path: str, state: dict) -> None:
     try:
         with whole_file(path, path + TEMPORARY) as file:
             torch.save(state, file)
-    except (OSError, RuntimeError) as error:        # torch makes a RuntimeError of a full disk
+    except (OSError, RuntimeError) as error:        # torch raises RuntimeError if the disk is full
         reason = error.strerror if isinstance(error, OSError) else f"the disk may be full ({error})".splitlines()[0]
         raise CheckpointError(f"{path}: cannot be written: {reason}") from None
 
 
 class Folder:
-    """The folder of a run's checkpoints, held by a lock; rank 0's. Raises CheckpointError where another run has it."""
+    """The folder of a run's checkpoints, locked by rank 0. Raises CheckpointError if another run holds it."""
 
     def __init__(self, path: str, take_over: bool = False):
         self.path, run = path, os.path.join(path, "run")
@@ -105,8 +105,8 @@ class Folder:
             raise CheckpointError(f"{path}: cannot be used for checkpoints: {error.strerror}") from None
         except LogError as error:
             owner = holder(run)
-            raise CheckpointError(f"{path}: another run keeps its checkpoints there: {describe(owner)}; wait for it to "
-                                  "end, or choose another folder" if owner else str(error)) from None
+            raise CheckpointError(f"{path}: another run writes its checkpoints there: {describe(owner)}; wait for it "
+                                  "to end, or choose another folder" if owner else str(error)) from None
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._outcome)
 
@@ -115,44 +115,44 @@ class Folder:
         return os.path.join(self.path, OUTCOME)
 
     def place(self, step: int) -> str:
-        """The path of the checkpoint after so many steps."""
+        """The path of the checkpoint after this number of steps."""
         return os.path.join(self.path, f"step-{step}.pt")
 
     def newest(self) -> str | None:
-        """The path of the newest checkpoint, whole or not."""
+        """The path of the newest checkpoint, intact or not."""
         return next((path for _, path in listed(self.path)), None)
 
     def remove(self, paths: list[str]) -> None:
-        """Remove checkpoints, and what a killed process left of one."""
+        """Remove checkpoints, and temporary files of a killed process."""
         unfinished = [os.path.join(self.path, name) for name in os.listdir(self.path) if UNFINISHED.fullmatch(name)]
         for path in paths + unfinished:
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
     def note_outcome(self, stop: Stop, **more: object) -> None:
-        """Write DIR/outcome; a disk that refuses it is let be, as the log says the same."""
+        """Write DIR/outcome; an error of the disk is ignored, as the log says the same."""
         self._note(stop.status.name, stop.reason, stop.exit_code, **more)
 
     def note_error(self, error: HvdscaleError, **more: object) -> None:
-        """Write DIR/outcome with the status ERROR, where the run that has the folder has noted no end."""
+        """Write DIR/outcome with the status ERROR, unless the run that holds the folder has written one."""
         if not os.path.exists(self._outcome):
             self._note("ERROR", str(error), error.exit_code, **more)
 
     def _note(self, status: str, reason: str, exit_code: int, **more: object) -> None:
         with contextlib.suppress(OSError, CheckpointError):
-            told = {"status": status, "reason": reason, "exit_code": exit_code,
-                    "job": os.environ.get("SLURM_JOB_ID"), "checkpoint": self.newest(), **more}
-            text = json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+            outcome = {"status": status, "reason": reason, "exit_code": exit_code,
+                       "job": os.environ.get("SLURM_JOB_ID"), "checkpoint": self.newest(), **more}
+            text = json.dumps(outcome, indent=1, ensure_ascii=False) + "\n"
             with whole_file(self._outcome, self._outcome + TEMPORARY) as file:
-                file.write(text.encode("utf-8", "backslashreplace"))        # names of files need not be text
+                file.write(text.encode("utf-8", "backslashreplace"))        # file names need not be valid text
 
     def release(self) -> None:
-        """Let another run have the folder."""
+        """Release the folder for another run."""
         self._lock.release()
 
 
 class Checkpoints:
-    """What the loop asks of a run's checkpoints; here, without a folder, none are kept."""
+    """The loop's interface to checkpoints; this base class, without a folder, writes none."""
 
     def __init__(self, start: Start):
         self._start = start
@@ -163,32 +163,31 @@ class Checkpoints:
         return Progress() if state is None else restore(state, model, optimizer, take_step)
 
     def wishes(self) -> set[str]:
-        """What this rank votes for at the next step: ``checkpoint`` where it is time for one by its clock."""
+        """This rank's votes at the next step: ``checkpoint`` if one is due by its clock."""
         return set()
 
     def due(self, step: int, votes: tuple[str, ...]) -> bool:
-        """Whether there is to be one now, after ``step`` steps, the last of which agreed on the votes."""
+        """Whether one is due now, after ``step`` steps, given the votes of the last step."""
         return False
 
     def save(self, done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer,
              take_step: DataParallelStep) -> None:
-        """Keep the run's state as it is now; a collective."""
+        """Save the run's current state; a collective."""
 
     def keeps_end(self, stop: Stop) -> bool:
-        """Whether the state of a run that has stopped is kept."""
+        """Whether to save the state of a run that has stopped."""
         return stop.status != Status.INFEASIBLE
 
     def commit(self, done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep,
                votes: tuple[str, ...]) -> None:
-        """In an elastic job, copy the run's state in memory where it is time; raise HostsChangedError where hosts have
-        changed."""
+        """In an elastic job, copy the run's state in memory if due; raise HostsChangedError if hosts have changed."""
 
     def end(self, stop: Stop) -> None:
-        """Note how the run ended."""
+        """Record how the run ended."""
 
 
 class FolderCheckpoints(Checkpoints):
-    """Checkpoints in a folder, which rank 0 alone has."""
+    """Checkpoints in a folder, which only rank 0 holds."""
 
     def __init__(self, start: Start, plan: Plan, folder: Folder | None, run_log: RunLog, display: Display,
                  workers: Workers):
@@ -214,7 +213,7 @@ class FolderCheckpoints(Checkpoints):
         if done.steps == self._kept_at:
             return
         generators = self.workers.gather(random_state(next(model.parameters()).device), "checkpoint")
-        if self._kept_at is None:                   # better no run than one whose checkpoints cannot be kept
+        if self._kept_at is None:                   # fail at the first step if checkpoints cannot be written
             with self.workers.together("the first checkpoint"):
                 self._write(done, generators, model, optimizer, take_step)
         else:
@@ -236,7 +235,7 @@ class FolderCheckpoints(Checkpoints):
                  "plan": json.dumps(self.plan.as_record({})),
                  "log": self.run_log.place()}
         write(self.folder.place(done.steps), state)
-        # later ones are damaged, or of steps that are being retaken
+        # later ones are damaged, or belong to steps that are being retaken
         there = listed(self.folder.path)
         earlier = [path for step, path in there if step <= done.steps]
         self.folder.remove([path for step, path in there if step > done.steps] + earlier[self.plan.keep_checkpoints:])

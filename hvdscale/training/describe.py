@@ -8,11 +8,11 @@ from ..plan.plan import Plan
 from ..plan.scaling import lr_factor
 from .outcome import Start
 
-LONGEST = 40        # characters of a value; of a longer one, such as a hash, only the first are shown
+LONGEST = 40        # characters of a value; a longer one, such as a hash, is abbreviated
 
 
 def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start | None = None) -> str:
-    """The plan in words and numbers, a line each; with the folder of checkpoints and where the run starts."""
+    """The plan, one line per subject; with the folder of checkpoints and the start of the run."""
     start = start or Start()
     rows = [("workers", _workers(plan)), ("global batch", _batch(plan)), ("learning rate", _lr(plan)),
             ("optimizer", _optimizer(plan)), ("budget", _budget(plan)), ("evaluation", _evaluation(plan)),
@@ -33,13 +33,13 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
 
 
 def _entries(table: Mapping) -> str:
-    """The entries of a table, each shown in a word or two."""
-    def shown(value):
+    """The entries of a table, each in a word or two."""
+    def format_value(value):
         if isinstance(value, Mapping):
-            return " ".join(f"{name}:{shown(entry)}" for name, entry in value.items())
+            return " ".join(f"{name}:{format_value(entry)}" for name, entry in value.items())
         text = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
         return text if len(text) <= LONGEST else f"{text[:12]}..."
-    return ", ".join(f"{name}={shown(value)}" for name, value in table.items())
+    return ", ".join(f"{name}={format_value(value)}" for name, value in table.items())
 
 
 def regrouped(plan: Plan, start: Start) -> str:
@@ -74,7 +74,7 @@ def _lr(plan):
         capped = plan.lr_factor < lr_factor(plan.lr_rule, plan.global_batch / plan.base_batch)
         parts.append(f"{plan.lr_rule} from batch {plan.base_batch}" + ", capped by max_lr_factor" * capped)
     if plan.warmup != "none":
-        flat = " (its peak: no climb)" if plan.start_lr == plan.peak_lr else ""
+        flat = " (already the peak)" if plan.start_lr == plan.peak_lr else ""
         parts.append(f"{plan.warmup} warmup of {plan.warmup_steps} steps from {plan.start_lr:g}{flat}")
     if plan.decay == "step":
         parts.append(f"x {plan.decay_factor:g} at steps {', '.join(map(str, plan.decay_at))}")
@@ -103,7 +103,7 @@ def _budget(plan):
         size = f"{plan.budget_seconds:g} s"
     if plan.target is None:
         return size
-    return f"{size}, {'through the target' if plan.keep_going else 'or less: until'} {plan.target}"
+    return f"{size}, {'past the target' if plan.keep_going else 'or until'} {plan.target}"
 
 
 def _evaluation(plan):

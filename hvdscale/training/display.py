@@ -1,4 +1,4 @@
-"""What rank 0 prints as it trains: a progress bar on a terminal, lines elsewhere."""
+"""Rank 0's output while training: a progress bar on a terminal, lines elsewhere."""
 from __future__ import annotations
 
 import os
@@ -17,7 +17,7 @@ LINE_SECONDS, BAR_SECONDS = 2.0, 0.1
 
 
 class Display:
-    """Rank 0's output: progress, with the metric that the target names (else the validation error or loss).
+    """Rank 0's output: progress, with the metric of the target (else the last validation metric).
 
     empty  splits without examples, whose metrics are NaN and are not shown
     """
@@ -26,7 +26,7 @@ class Display:
                  clock=time.monotonic):
         self._plan, self._clock, self._empty = plan, clock, empty
         self._screen = Screen(out, on_terminal(out), (BAR_SECONDS, LINE_SECONDS))
-        self._first, self._seen, self._nans = None, Counter(), Counter()       # evaluations, by what they measured
+        self._first, self._seen, self._nans = None, Counter(), Counter()       # evaluations by metric
         target = plan.stop_target
         self._column = target.column if target else f"val/{[*metrics][-1]}"
         self._value, self._loss, self._speed = "-", "", ""
@@ -43,7 +43,7 @@ class Display:
             self._show(step)
 
     def step(self, step: int, examples: int, seconds: float, loss: float) -> None:
-        """Show progress, if it is time: steps and examples done in these seconds, and the last loss."""
+        """Show progress if due: steps and examples done in these seconds, and the last loss."""
         rate = examples / seconds
         left = _remaining(self._plan, step, seconds)
         speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
@@ -52,25 +52,25 @@ class Display:
             self._show(step)
 
     def measured(self, outcome: Outcome) -> None:
-        """Print the last evaluation, by ``split/metric``; with its step where others followed."""
+        """Print the last evaluation, by ``split/metric``; with its step if others followed."""
         if outcome.measured:
             at = f"at step {outcome.evaluated}: " if outcome.evaluated != outcome.step else ""
-            values = ", ".join(f"{name} {value:.4g}" for name, value in sorted(self._shown(outcome.measured).items()))
+            values = ", ".join(f"{name} {value:.4g}" for name, value in sorted(self._select(outcome.measured).items()))
             self.say(f"  {at}{values}")
         for name, count in self._nans.items():
             since = f" since step {self._first}" if self._first else ""
             self.say(f"  note: {name} was NaN at {count} of {counted(self._seen[name], 'evaluation')}{since}")
 
     def end(self) -> None:
-        """No progress follows."""
+        """End the display of progress."""
         self._screen.erase()
 
-    def _shown(self, measured):
-        """What was measured, but for splits without examples."""
+    def _select(self, measured):
+        """The measurements, except of splits without examples."""
         return {name: value for name, value in measured.items() if name.partition("/")[0] not in self._empty}
 
     def _note_nans(self, step, measured):
-        shown = self._shown(measured)
+        shown = self._select(measured)
         self._first = step if self._first is None else self._first
         self._seen.update([*shown])
         for name in [name for name, value in shown.items() if value != value]:
@@ -87,7 +87,7 @@ class Display:
 
 
 class NoDisplay(Display):
-    """Prints nothing: on the ranks above 0."""
+    """Prints nothing; for the ranks above 0."""
 
     def __init__(self) -> None:
         pass
@@ -109,8 +109,8 @@ class NoDisplay(Display):
 
 
 def on_terminal(out) -> bool:
-    """Whether what is printed reaches a terminal as it is: launchers give their workers terminals of their own, and
-    horovodrun marks every line."""
+    """Whether output reaches a terminal unchanged. Launchers give workers pseudo-terminals, and horovodrun prefixes
+    every line."""
     if not out.isatty() or launched() is None:
         return out.isatty()
     try:

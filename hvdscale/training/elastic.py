@@ -1,9 +1,9 @@
-"""An elastic job: what its workers keep in memory, so that it continues when workers are lost or join.
+"""An elastic job: the state that its workers keep in memory, so that it continues when workers leave or join.
 
-At a commit rank 0 brings its rows into the log and every rank copies the run's state. When the group is formed anew,
-all take the state of the rank that stands furthest, and the steps since are taken again. The global batch, and so the
-schedule and the stream of examples, stays what it was at the first start; a worker passes no more examples through the
-model at once than it did then, or than batch-norm joins.
+At a commit rank 0 flushes its rows to the log, and every rank copies the run's state. When a new group forms, all take
+the state of the rank that is furthest ahead, and retake the steps since. The global batch, and so the schedule and the
+stream of examples, stays that of the first start. So does the most examples of a pass, unless a ghost group of
+batch-norm is larger.
 """
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from .outcome import Start
 from .run_log import RunLog
 from .snapshot import Progress, capture, share
 
-COST = 0.01         # share of the time that commits may take, where commit_every is not set
+COST = 0.01         # share of the time that commits may take if commit_every is not set
 
 
 @dataclass
 class Memory:
-    """One worker's; empty in one that has just been started.
+    """The memory of one worker; empty in a new one.
 
     batch       the job's global batch, its ghost batch and the most examples of a pass: keys of the settings
     log         path of the log, once there is one
-    sure        the last state that all ranks copied, whose rows are in the log whatever becomes of rank 0
-    newest      a later one: others may not have copied it yet, and its rows be lost with the process that writes them
-    writes      whether that is this process
+    sure        the last state that all ranks copied, whose rows are surely in the log
+    newest      a later one, which others may not have copied yet; its rows may be lost with their writer
+    writes      whether this process writes the rows
     end         why the last group ended
-    data        the data set, which need not be read again
+    data        the data set, so that it is not read again
     """
 
     batch: dict | None = None
@@ -54,16 +54,16 @@ class Memory:
         """Agree with the new group on the state of the job; a collective."""
         none_lost = any(workers.gather(self.writes and self.newest is not None, "memory/rows"))
         state = self.newest if none_lost and self.newest is not None else self.sure
-        told = workers.gather((_steps(state), self.batch, self.log, self.end), "memory")
-        furthest = max(range(len(told)), key=lambda rank: told[rank][0])
-        self.batch, self.log, self.end = (next(filter(None, known), None) for known in list(zip(*told))[1:])
+        by_rank = workers.gather((_steps(state), self.batch, self.log, self.end), "memory")
+        furthest = max(range(len(by_rank)), key=lambda rank: by_rank[rank][0])
+        self.batch, self.log, self.end = (next(filter(None, known), None) for known in list(zip(*by_rank))[1:])
         self.log, self.end = self.log or "", self.end or ""
-        self.sure, self.newest = share(state, workers, furthest) if told[furthest][0] >= 0 else None, None
+        self.sure, self.newest = share(state, workers, furthest) if by_rank[furthest][0] >= 0 else None, None
         if self.sure is not None:
-            self.sure["random"] = None                  # of another rank
+            self.sure["random"] = None                  # it is another rank's
 
     def settle(self, settings: Settings) -> Settings:
-        """The settings with the job's batch, at any number of workers."""
+        """The settings with the job's batch, the same at any number of workers."""
         if self.batch is None:
             return settings
         defaults, *layers = settings.layers
@@ -71,17 +71,17 @@ class Memory:
         return Settings.build(defaults, *layers, self.batch)
 
     def keep(self, plan: Plan, data: Data, model: nn.Module) -> None:
-        """Note what the job's first start settled, and the data."""
+        """Keep the batch that the job's first start settled, and the data."""
         self.data = data
         if self.batch is None:
             most = plan.local_batch
-            if joins_examples(plan, model):         # fewer workers than share a ghost group now must take it whole
+            if joins_examples(plan, model):         # later, fewer workers may have to take a shared ghost group whole
                 groups = group_bounds(plan.global_batch, plan.ghost_batch)
                 most = max(most, *(stop - start for start, stop in zip(groups, groups[1:])))
             self.batch = {"global_batch": plan.global_batch, "max_local_batch": most, "ghost_batch": plan.ghost_batch}
 
     def start(self, found: Start) -> Start:
-        """Where the group starts: from the state of the job, or from scratch in the same log."""
+        """Where the group starts: from the kept state, or from scratch in the same log."""
         if self.sure is not None:
             return Start(in_folder=True, step=_steps(self.sure), state=self.sure, log=self.log, log_continues=True,
                          previous_end=self.end, regrouped=True)
@@ -122,7 +122,7 @@ class ElasticCheckpoints(Checkpoints):
     def commit(self, done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep,
                votes: tuple[str, ...]) -> None:
         memory, every = self._memory, self._plan.commit_every
-        if memory.newest is not None:           # a step has been taken since, by all
+        if memory.newest is not None:           # all ranks have taken a step since
             memory.sure, memory.newest = memory.newest, None
         by_step = every > 0 and done.steps % every == 0 or self._kept.due(done.steps, votes)
         if by_step or memory.sure is None or {"commit", "hosts"} & set(votes):
@@ -135,13 +135,13 @@ class ElasticCheckpoints(Checkpoints):
         if "hosts" in votes:
             self._workers.gather(None, "hosts")
             memory.sure, memory.newest = memory.newest, None
-            raise HostsChangedError("hosts were added or taken out")
+            raise HostsChangedError("hosts were added or removed")
 
     def end(self, stop):
         self._kept.end(stop)
 
 
 def refuse_commit_every(settings: Settings, workers: Workers) -> None:
-    """Raise PlanError where commit_every was typed and there are no commits."""
+    """Raise PlanError if commit_every is set in a job that is not elastic."""
     if "commit_every" in settings.typed and not workers.elastic:
         raise PlanError("commit_every acts only under horovodrun --host-discovery-script; leave it out")

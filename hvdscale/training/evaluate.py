@@ -1,8 +1,8 @@
 """Exact means of a workload's metrics over whole splits: every example counts once, at any worker count.
 
-A split is cut into chunks of a fixed size, whatever the worker count; each worker measures some chunks, the table of
-all chunks' sums and counts is added up over the workers (every entry has one worker's value and else zeros), and the
-means are taken from it in one order. So the result does not depend on the worker count, to the last bit.
+A split is cut into chunks of a fixed size at any worker count. Each worker measures some chunks, and enters their sums
+and counts in a table, which is zero elsewhere. The table is summed over the workers, and the means are taken from it in
+one order. So the result is bit-identical at any worker count.
 """
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ..update.precision import PARAMETERS, autocast
 from ..workers.group import Workers
 from ..workload import Split, Workload, mean_metrics, measured, summarized
 
-TRIED = 2           # examples that are measured before there is a log
+TRIED = 2           # examples measured before the log is created
 
 
 @torch.no_grad()
 def try_measuring(workload: Workload, split: Split, model: nn.Module, precision: str, device: torch.device) -> None:
-    """Measure and summarize the split's first examples, and leave no trace; raises what the workload's code raises.
+    """Measure and summarize the split's first examples without side effects; raises what the workload's code raises.
 
-    So a mistake in it is an error before there is a log. A number that so few examples do not have is none.
+    So a mistake in it is an error before the log is created. An undefined metric of so few examples is no error.
     """
     first = np.arange(min(TRIED, len(split)))
     training = model.training
@@ -44,14 +44,14 @@ def try_measuring(workload: Workload, split: Split, model: nn.Module, precision:
 
 
 class Evaluator:
-    """Measures a workload on its splits, by name; a call is a collective, and raises on all ranks what any met."""
+    """Measures a workload on its splits, by name; a call is a collective, and raises any rank's error on all ranks."""
 
     def __init__(self, workload: Workload, splits: dict[str, Split], chunk: int, workers: Workers, device: torch.device,
                  precision: str = "fp32", loader_workers: int = 0):
         self.workload, self.splits, self.chunk, self.precision = workload, splits, chunk, precision
         self._metrics = mean_metrics(workload)
         self.workers, self.device = workers, device
-        self._sound: set[str] = set()       # splits whose values have been looked at
+        self._sound: set[str] = set()       # splits known to have finite values
         self.loader = Loader(splits, device, loader_workers, PARAMETERS[precision])
 
     @torch.no_grad()
@@ -81,7 +81,7 @@ class Evaluator:
         owners, values = np.array([split for split, _ in chunks], str), table[:-1].numpy()
         sums = {split: values[owners == split].sum(axis=0) for split in splits}
         means = {split: self._means(sums[split]) for split in splits}
-        self._look_at({split for split in splits if not all(map(math.isfinite, means[split].values()))}, chunks)
+        self._check_inputs({split for split in splits if not all(map(math.isfinite, means[split].values()))}, chunks)
         if self.workload.summarized:
             with self.workers.together("the evaluation"):
                 for split in dict.fromkeys(owners.tolist()):
@@ -89,8 +89,8 @@ class Evaluator:
         return {f"{split}/{metric}": means[split].get(metric, math.nan)
                 for split in splits for metric in self.workload.metrics}
 
-    def _look_at(self, suspects: set[str], chunks: list[tuple[str, int]]) -> None:
-        """Raise DataError on all ranks where these splits hold something not finite; else it is the model."""
+    def _check_inputs(self, suspects: set[str], chunks: list[tuple[str, int]]) -> None:
+        """Raise DataError on all ranks if these splits hold values that are not finite; else the model is at fault."""
         suspects = suspects & {split for split, _ in chunks} - self._sound
         if not suspects:
             return
@@ -103,7 +103,7 @@ class Evaluator:
         self._sound |= suspects
 
     def _measure(self, model: nn.Module, chunks: list[tuple[str, int]], table: torch.Tensor) -> None:
-        """Enter this rank's share of the chunks into the table."""
+        """Measure this rank's share of the chunks and enter it in the table."""
         mine = range(self.workers.rank, len(chunks), self.workers.size)
         for number, batch in zip(mine, self.loader.batches(self._visits(*chunks[number]) for number in mine)):
             with autocast(self.precision, self.device):

@@ -1,4 +1,4 @@
-"""A job: a settled plan with everything it takes to carry it out."""
+"""A job: a settled plan with everything needed to run it."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from .weights import save_weights
 
 @dataclass
 class Job:
-    """See prepare, which makes it."""
+    """Made by prepare."""
 
     name: str               # of the workload, as the user typed it
     plan: Plan
@@ -27,10 +27,10 @@ class Job:
     device: torch.device
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
-    bound_to_passes: str    # why the model runs group by group, or would have to
+    bound_to_passes: str    # why the model runs group by group, or would need to
 
     def save_model(self, outcome: Outcome, display: Display, workers: Workers) -> None:
-        """Write the final model where that is asked for; a run that did not end has none."""
+        """Write the final model if save_model is set; only of a COMPLETE run."""
         path = self.settings.save_model
         if path is None:
             return

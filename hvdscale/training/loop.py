@@ -1,6 +1,6 @@
 """The training loop: evaluate on the plan's grid, stop when the target is met or the budget is spent, else take a step.
 
-All ranks decide together: a rank that wants to stop says so by a vote in the step's own allreduce.
+All ranks decide together: a rank that wants to stop votes in the step's own allreduce.
 """
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from .snapshot import Progress
 
 def train(job: Job, run_log: RunLog, display: Display, workers: Workers, checkpoints: Checkpoints | None = None,
           wish: Callable[[Progress], set[str]] | None = None) -> Outcome:
-    """Carry out the job's plan from where the checkpoints say; its measurements are in the log when this returns.
+    """Carry out the job's plan from where the checkpoints say; all measurements are in the log when it returns.
 
-    wish  this rank's votes at the next step, given what is done; it then sees to signals, too. None: signals alone
+    wish  returns this rank's votes at the next step, given the progress; it must then also handle signals. None: only
+          signals cause votes
 
-    An error ends the trial INCOMPLETE in the log. Raises WorkerLostError where a worker was lost.
+    An error ends the trial INCOMPLETE in the log. Raises WorkerLostError if a worker is lost.
     """
     checkpoints = checkpoints or Checkpoints(Start())
 
@@ -67,7 +68,7 @@ def run(loop: Loop) -> Outcome:
 
 
 class Loop:
-    """The parts of the loop, and what is done so far. Each part may return a reason to stop, the same on all ranks."""
+    """The parts of the loop, and its progress. Each part may return a reason to stop, the same on all ranks."""
 
     def __init__(self, job: Job, run_log: RunLog, display: Display, workers: Workers, checkpoints: Checkpoints,
                  wish: Callable[[Progress], set[str]] | None):
@@ -88,7 +89,7 @@ class Loop:
         return self.model, self.optimizer, self.take_step
 
     def votes(self) -> contextlib.AbstractContextManager:
-        """In it, signals are votes to stop, unless the caller's wish sees to them."""
+        """A context in which signals are votes to stop, unless the caller's wish handles them."""
         return votes_by_signal(self.signals) if self.wish is None else contextlib.nullcontext()
 
     def close(self) -> None:
@@ -103,7 +104,7 @@ class Loop:
         return None
 
     def evaluate(self, stop: Stop | None) -> Stop | None:
-        """Evaluate where the plan's grid or the end of a complete run asks for it; returns why to stop, if at all."""
+        """Evaluate at the steps of the plan, and at the end of a complete run; returns why to stop, if at all."""
         done, plan = self.done, self.plan
         due = plan.evaluates_at(done.steps) if stop is None else stop.status == Status.COMPLETE
         if not due or done.evaluated == done.steps:
@@ -120,7 +121,7 @@ class Loop:
         return stop
 
     def _target_met(self, stop: Stop | None) -> Stop | None:
-        """Stop where the evaluation met the target; the splits that were left out are then evaluated as well."""
+        """Stop if the evaluation met the target, after evaluating the other splits too."""
         plan, done, target = self.plan, self.done, self.plan.stop_target
         if target is None or plan.keep_going or (stop and stop.status != Status.COMPLETE):
             return stop
@@ -132,7 +133,7 @@ class Loop:
         return Stop(Status.COMPLETE, f"target {plan.target} met at step {done.steps}", ExitCode.DONE)
 
     def keep_state(self) -> None:
-        """Commit the state in memory (elastic jobs) and write a checkpoint, each where it is due."""
+        """Commit the state in memory (elastic jobs) and write a checkpoint, each if due."""
         self.checkpoints.commit(self.done, *self._state, self.agreed)
         if self.checkpoints.due(self.done.steps, self.agreed):
             self.checkpoints.save(self.done, *self._state)
@@ -148,7 +149,7 @@ class Loop:
         return self._stop_after(result)
 
     def _wishes(self) -> set[str]:
-        """What this rank votes for at this step."""
+        """This rank's votes at this step."""
         wishes = self.signals | self.checkpoints.wishes()
         if self.run_log.failure is not None:
             wishes.add("log")
@@ -179,7 +180,7 @@ class Loop:
         return self.workers.sum_(bad, "finite").item() == 0
 
     def end(self, stop: Stop) -> None:
-        """Record the outcome, and keep the final state where that is wanted."""
+        """Record the outcome, and save the final state if checkpoints are kept."""
         self.run_log.end(stop.status, stop.reason)
         if self.checkpoints.keeps_end(stop):
             self.checkpoints.save(self.done, *self._state)
@@ -187,7 +188,7 @@ class Loop:
 
 @contextlib.contextmanager
 def votes_by_signal(votes: set[str]) -> Iterator[None]:
-    """SIGTERM, SIGINT and SIGUSR1 add ``signal`` to the votes instead of ending the process."""
+    """A context in which SIGTERM, SIGINT and SIGUSR1 add ``signal`` to the votes and do not end the process."""
     previous = {number: signal.signal(number, lambda *_: votes.add("signal"))
                 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
     try:
@@ -198,7 +199,7 @@ def votes_by_signal(votes: set[str]) -> Iterator[None]:
 
 
 class Clock:
-    """Counts the seconds inside ``with clock:`` blocks as done, the device's queued work included."""
+    """Adds the seconds of ``with clock:`` blocks to the progress, including the device's queued work."""
 
     def __init__(self, device: torch.device, done: Progress):
         self._device, self._done = device, done

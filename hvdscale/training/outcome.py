@@ -18,7 +18,7 @@ class Stop(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended, after how many steps; what its last evaluation measured, and after how many steps."""
+    """How and after how many steps a run ended; what its last evaluation measured, and after how many steps."""
 
     stop: Stop
     step: int
@@ -30,12 +30,13 @@ class Outcome:
 class Start:
     """Where a run starts; by default at the beginning, with a new log.
 
-    checkpoint      path of the checkpoint the run resumes from, in_folder: from its own folder; "": a new run
+    checkpoint      path of the checkpoint to resume from; "": a new run;  in_folder  whether it is in the run's folder
     step, state     the steps done by then, and the state, until it is restored
-    log             path of the log, "": as set; log_continues: in a new segment, after ``previous_end``
-    regrouped       whether it is an elastic job that continues with other workers
+    log             path of the log; "": from the settings
+    log_continues   whether the log continues in a new segment, after ``previous_end``
+    regrouped       whether an elastic job continues with other workers
     ended           how the run ended, if nothing is left to do
-    notes           what the user should know
+    notes           lines for the user
     """
 
     checkpoint: str = ""

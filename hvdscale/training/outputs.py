@@ -1,4 +1,4 @@
-"""What a run writes to: its log, its checkpoints and, on rank 0, the terminal."""
+"""The outputs of a run: its log, its checkpoints and, on rank 0, the terminal."""
 from __future__ import annotations
 
 import os
@@ -21,9 +21,9 @@ from .run_log import TRIAL, NoLog, RunLog, open_log
 
 
 def open_run_log(job: Job, workers: Workers, start: Start | None = None, memory: Memory | None = None) -> RunLog:
-    """Rank 0's log of the job, the others' silent one; raises the same LogError on all ranks.
+    """The job's log on rank 0, NoLog on the others; raises the same LogError on all ranks.
 
-    memory  of an elastic job, which continues the log that it began
+    memory  that of an elastic job, which continues its own log
     """
     run_log = NoLog()
     try:
@@ -33,7 +33,7 @@ def open_run_log(job: Job, workers: Workers, start: Start | None = None, memory:
                 if memory is not None:
                     memory.log = run_log.path
     except HvdscaleError:
-        run_log.let_go()            # of others, or of a worker that was lost meanwhile
+        run_log.let_go()            # the error may be another rank's, or a lost worker's
         raise
     return run_log
 
@@ -55,7 +55,7 @@ def default_log(plan: Plan) -> str:
 
 
 def open_folder(job: Job, workers: Workers) -> Folder | None:
-    """The folder of checkpoints, held by rank 0; None on the others and where none are kept."""
+    """The folder of checkpoints, locked by rank 0; None on the others, and if no checkpoints are kept."""
     folder = None
     try:
         with workers.together("the folder of checkpoints"):
@@ -63,14 +63,14 @@ def open_folder(job: Job, workers: Workers) -> Folder | None:
                 folder = Folder(job.settings.checkpoint, job.settings.take_over)
     except HvdscaleError:
         if folder is not None:
-            folder.release()        # the next attempt of an elastic job, in this process, locks it again
+            folder.release()        # an elastic job's next attempt, in this process, locks it again
         raise
     return folder
 
 
 def open_checkpoints(job: Job, start: Start, folder: Folder | None, run_log: RunLog, display: Display, workers: Workers,
                      memory: Memory) -> Checkpoints:
-    """What the loop asks for checkpoints, and an elastic job for commits."""
+    """The loop's checkpoints, with the commits of an elastic job."""
     kept = Checkpoints(start)
     if job.settings.checkpoint is not None:
         kept = FolderCheckpoints(start, job.plan, folder, run_log, display, workers)
@@ -78,7 +78,7 @@ def open_checkpoints(job: Job, start: Start, folder: Folder | None, run_log: Run
 
 
 def open_display(job: Job, log: str, workers: Workers, start: Start | None = None) -> Display:
-    """Rank 0's display, the others' quiet one."""
+    """The display on rank 0, NoDisplay on the others."""
     if workers.rank:
         return NoDisplay()
     start = start or Start()
@@ -92,14 +92,14 @@ def open_display(job: Job, log: str, workers: Workers, start: Start | None = Non
         display.say(f"  note: {note}")
     if job.plan.group_by_group:
         reason, faster = job.bound_to_passes, how_to_be_faster(job.bound_to_passes, job.model)
-        display.say(f"  note: the model has {reason or 'group_by_group = always'}, so each ghost group goes through it "
-                    f"alone{faster and '; ' + faster}")
+        display.say(f"  note: the model has {reason or 'group_by_group = always'}, so each ghost group gets its own "
+                    f"pass{faster and '; ' + faster}")
         if job.settings.ghost_batch is None:
-            display.say(f"  note: ghost batch {job.plan.ghost_batch}, by default and at any worker count: workers run "
-                        "whole groups, so each worker's share must hold at least one; --ghost-batch sets another")
+            display.say(f"  note: ghost batch {job.plan.ghost_batch}, the default at any worker count. Workers run "
+                        "whole groups, so each needs at least one per step; --ghost-batch changes the size")
     elif job.bound_to_passes:
-        display.say(f"  note: the model has {job.bound_to_passes}, and group_by_group is never: updates depend on the "
-                    "worker count")
+        display.say(f"  note: the model has {job.bound_to_passes}, and group_by_group = never, so updates depend on "
+                    "the worker count")
     if reason := why_not_measured(job.plan, job.model):
         display.say(f"  note: {reason}")
     return display

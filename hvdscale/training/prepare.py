@@ -1,4 +1,4 @@
-"""From settings to a job; what can fail is agreed on by all ranks before the first step."""
+"""From settings to a job; all ranks agree on anything that can fail before the first step."""
 from __future__ import annotations
 
 import hashlib
@@ -62,8 +62,8 @@ def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | No
             torch.set_num_threads(settings.threads or max(1, cores // local_workers))
         workload.check_label_smoothing(plan.label_smoothing)
         if "loader_workers" in settings.typed and plan.loader_workers and not data.is_mapped:
-            raise PlanError("loader_workers acts only on map-style data sets (MapSplit), and the examples of "
-                            f"{workload.name} are in memory or mapped into it; leave it out")
+            raise PlanError("loader_workers applies only to map-style data sets (MapSplit), but the examples of "
+                            f"{workload.name} are in memory or memory-mapped; leave it out")
         model = make_model(workload, plan, device)
         if settings.init_from:
             load_weights(model, settings.init_from)
@@ -87,7 +87,7 @@ def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | No
 
 
 def read_data(workload: Workload, settings: Settings) -> Data:
-    """The workload's data as the settings want it; raises HvdscaleError."""
+    """The workload's data under the settings; raises HvdscaleError."""
     data_dir = settings.data_dir and os.path.expanduser(settings.data_dir)
     data = load_data(workload, data_dir, settings.data_args, allow_missing=settings.allow_missing,
                      cache_dir=settings.cache_dir)
@@ -95,17 +95,17 @@ def read_data(workload: Workload, settings: Settings) -> Data:
 
 
 def with_data(plan: Plan, model_args: Mapping, record: Mapping) -> Plan:
-    """The plan with what the data says of the problem; raises UsageError where the user says it, too."""
+    """The plan with the arguments that the data determines; raises UsageError if the user sets one of them too."""
     for name in plan.model_args.keys() & model_args.keys():
-        raise UsageError(f"model_args.{name} = {plan.model_args[name]!r} cannot be set: the data says it "
-                         f"({model_args[name]!r}); leave it out")
+        raise UsageError(f"model_args.{name} = {plan.model_args[name]!r} cannot be set: the data determines "
+                         f"it ({model_args[name]!r}); leave it out")
     return replace(plan, model_args={**model_args, **plan.model_args}, data={**plan.data, **record})
 
 
 def refuse_empty_splits(plan: Plan, settings: Settings, data: Data) -> None:
-    """Raise PlanError where the target, or the evaluations, are of a split without examples.
+    """Raise PlanError if the target or an evaluation needs a split without examples.
 
-    A test split may be left out of the data: it is wanted where the target or eval_splits names it.
+    The test split may be empty unless the target or eval_splits names it.
     """
     target = plan.stop_target.split if plan.stop_target else None
     optional = {"test"} if settings.eval_splits == KEYS["eval_splits"].default else set()
@@ -113,14 +113,14 @@ def refuse_empty_splits(plan: Plan, settings: Settings, data: Data) -> None:
         if len(getattr(data, split)) == 0 and (split == target or split not in optional):
             why = (f"the target {plan.target} is measured on it" if split == target else
                    f"eval_splits = {settings.eval_splits!r} names it")
-            raise PlanError(f"the {split} split has no examples, but {why}, so every value would be NaN; give it "
+            raise PlanError(f"the {split} split has no examples, but {why}, so every value would be NaN; provide "
                             f"examples, or name other splits ({', '.join(SPLITS)})")
 
 
 def sketch(name: str, layers: list[dict], workers: Workers) -> str | None:
-    """The plan in words, by the published sizes of data that is not at hand; None where nothing is published of it.
+    """The plan in words, from the published sizes of missing data; None if no sizes are published.
 
-    Nothing is read, and the model is made without its numbers. Raises the same HvdscaleError on all ranks.
+    Reads no data, and makes the model on the meta device. Raises the same HvdscaleError on all ranks.
     """
     hosts = _hosts(workers)
     with workers.together("the plan"):
@@ -140,25 +140,25 @@ def sketch(name: str, layers: list[dict], workers: Workers) -> str | None:
 
 
 def settings_of(workload: Workload, layers: list[dict]) -> Settings:
-    """The user's layers over the workload's defaults, with OMP_NUM_THREADS among these, where it says a number."""
-    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    threads = {"threads": int(said)} if said.isdecimal() and int(said) else {}
+    """The user's layers over the workload's defaults, which include OMP_NUM_THREADS if it is a number."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    threads = {"threads": int(wanted)} if wanted.isdecimal() and int(wanted) else {}
     return Settings.build({**workload.defaults, **threads}, *layers)
 
 
 def _hosts(workers: Workers) -> list[tuple[str, frozenset, int]]:
-    """Of each rank its host, the cores that workers have there, and their number, those of other groups included."""
+    """Each rank's host, its workers' cores there, and the number of workers there, including other groups."""
     return workers.gather((socket.gethostname(), workers.cores(), workers.local_size), "hosts")
 
 
 def _host_share(hosts: list[tuple[str, frozenset, int]], rank: int) -> tuple[int, int]:
-    """Workers on the rank's host, and cores there that they may use."""
+    """Number of workers on the rank's host, and of cores there that they may use."""
     mine = [cores for host, cores, _ in hosts if host == hosts[rank][0]]
     return max(len(mine), hosts[rank][2]), len(frozenset().union(*mine))
 
 
 def agree_on(plan: Plan, data: Data, workers: Workers) -> None:
-    """Raise RanksDifferError on all ranks where some rank settled another plan or found other data."""
+    """Raise RanksDifferError on all ranks if some rank has another plan or other data."""
     settled = json.dumps(plan.as_record({}), sort_keys=True)
     found = f"{len(data.train)} training, {len(data.val)} validation and {len(data.test)} test examples"
     if data.record:
@@ -169,5 +169,5 @@ def agree_on(plan: Plan, data: Data, workers: Workers) -> None:
             raise RanksDifferError(f"rank {rank} found {there}, rank 0 {by_rank[0][0]}; give all workers the same "
                                    "files")
         if fingerprint != by_rank[0][1]:
-            raise RanksDifferError(f"rank {rank} settled another plan than rank 0; give all workers the same options, "
+            raise RanksDifferError(f"rank {rank} has another plan than rank 0; give all workers the same options, "
                                    "configuration file and kind of device")

@@ -1,4 +1,4 @@
-"""What a run resumes from: a checkpoint of the same problem, and the log that belongs to it."""
+"""Find what a run resumes from: a checkpoint of the same problem, and its log."""
 from __future__ import annotations
 
 import json
@@ -16,14 +16,14 @@ from .checkpoint import listed, read, read_plan
 from .outcome import Start, Stop
 from .snapshot import share
 
-# measurement fields that say when the run ends
+# measurement fields that determine when the run ends
 ENDS = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every")
 
 
 def find_start(settings: Settings, plan: Plan, workers: Workers) -> Start:
-    """Where the run starts: rank 0 looks, all ranks have what it found; a collective.
+    """Where the run starts, found by rank 0 and shared with all; a collective.
 
-    Raises CheckpointError, PlanError or LogError on all ranks where checkpoint, plan and log do not belong together.
+    Raises CheckpointError, PlanError or LogError on all ranks if checkpoint, plan and log do not belong together.
     """
     found = Start()
     with workers.together("the checkpoint to resume from"):
@@ -33,9 +33,9 @@ def find_start(settings: Settings, plan: Plan, workers: Workers) -> Start:
 
 
 def known_ghost_batch(settings: Settings, workers: Workers) -> int | None:
-    """The ghost batch of the checkpoint that a run resumes from, where the user set none; a collective.
+    """The ghost batch of the checkpoint that a run resumes from, if the user set none; a collective.
 
-    None where there is no such checkpoint, or none that can be read: find_start says what is wrong with it.
+    None if there is no readable checkpoint; find_start reports what is wrong.
     """
     known = None
     with workers.together("the checkpoint to resume from"):
@@ -46,11 +46,11 @@ def known_ghost_batch(settings: Settings, workers: Workers) -> int | None:
 
 
 def shared(found: Start, workers: Workers) -> Start:
-    """Rank 0's start, on all ranks; a collective."""
+    """Share rank 0's start with all ranks; a collective."""
     start = workers.gather(replace(found, state=None), "start")[0]
     start.state = share(found.state, workers)
     if start.state is not None:
-        generators = start.state["random"]          # one of each rank; other ranks than these keep their own
+        generators = start.state["random"]          # one per rank; at another size, ranks keep their own
         start.state["random"] = generators[workers.rank] if len(generators) == workers.size else None
     return start
 
@@ -68,8 +68,8 @@ def _find(settings: Settings, plan: Plan) -> Start:
     start = _newest(paths, settings, plan)
     in_folder = any(os.path.samefile(start.checkpoint, path) for _, path in there)
     if there and not in_folder and not settings.overwrite:
-        raise CheckpointError(f"{folder} has checkpoints of its own, beside {start.checkpoint}: choose another "
-                              "--checkpoint folder, or --overwrite them")
+        raise CheckpointError(f"{folder} has other checkpoints than {start.checkpoint}: choose another "
+                              "--checkpoint folder, or replace them with --overwrite")
     return replace(start, in_folder=in_folder)
 
 
@@ -77,11 +77,13 @@ def _candidates(settings: Settings) -> list[str]:
     """The checkpoints that the run may resume from, the newest first."""
     if settings.resume == "none":
         return []
-    return [path for _, path in listed(settings.checkpoint)] if settings.resume == "auto" else _named(settings.resume)
+    if settings.resume == "auto":
+        return [path for _, path in listed(settings.checkpoint)]
+    return _list_named(settings.resume)
 
 
-def _named(path: str) -> list[str]:
-    """The checkpoint that the user named: a file, or a folder's, newest first."""
+def _list_named(path: str) -> list[str]:
+    """The checkpoint file that the user named, or the checkpoints in that folder, newest first."""
     if not os.path.isdir(path):
         return [path]
     paths = [found for _, found in listed(path)]
@@ -91,9 +93,9 @@ def _named(path: str) -> list[str]:
 
 
 def _newest(paths: list[str], settings: Settings, plan: Plan) -> Start:
-    """The start from the first checkpoint that is whole and whose log has all rows up to it; else the first whole one.
+    """The start from the first intact checkpoint whose log has all rows up to it; else from the first intact one.
 
-    A log lacks rows if it could not be written, or if a process that resumed earlier has begun to retake those steps.
+    A log lacks rows if it could not be written, or if a process that resumed earlier began to retake those steps.
     """
     passed_over, starts = [], []
     for path in paths:
@@ -121,24 +123,24 @@ def _record(plan: Plan) -> dict:
 
 
 def _changes(old: dict, new: dict) -> list[str]:
-    """What differs between two parts of plans, in words."""
+    """The differences between two parts of plans, in words."""
     old, new = flat(old), flat(new)
     return [f"{name} was {old.get(name, 'not set')}, is now {new.get(name, 'not set')}"
             for name in {**old, **new} if old.get(name) != new.get(name)]
 
 
 def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
-    """Raises PlanError where the checkpoint is of another problem; gives what else has changed as notes.
+    """Raise PlanError if the checkpoint is of another problem; returns other changes as notes.
 
-    The last evaluation is then repeated: other splits may count now.
+    If the measurement has changed, the last evaluation is repeated, as other splits may count now.
     """
     old, new, progress = json.loads(state["plan"]), _record(plan), state["progress"]
     differ = _changes(old["problem"], new["problem"])
     if differ:
-        raise PlanError(f"{path} is of another plan: {'; '.join(differ)}. {_move(old, new)}")
+        raise PlanError(f"{path} belongs to another plan: {'; '.join(differ)}. {_suggest(old, new)}")
     if 0 < plan.budget_steps < progress["steps"]:
-        raise PlanError(f"{path} is at step {progress['steps']}, beyond a budget of {plan.budget_steps} steps; "
-                        "give a larger one")
+        raise PlanError(f"{path} is at step {progress['steps']}, beyond the budget of {plan.budget_steps} steps; "
+                        "give a larger budget")
     changed = _changes(old["measurement"], new["measurement"])
     if changed:
         progress["evaluated"], progress["measured"] = -1, {}
@@ -146,8 +148,8 @@ def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
     return tuple(changed + moved)
 
 
-def _move(old: dict, new: dict) -> str:
-    """What to type where the problem differs."""
+def _suggest(old: dict, new: dict) -> str:
+    """What the user can do if the problem differs."""
     batch, steps = old["problem"]["global_batch"], old["problem"]["decay_steps"]
     if batch != new["problem"]["global_batch"]:
         return f"--global-batch {batch} resumes it at any number of workers; or choose another --checkpoint folder"
@@ -158,26 +160,26 @@ def _move(old: dict, new: dict) -> str:
 
 
 def _with_log(start: Start, settings: Settings, plan: Plan) -> tuple[Start, int]:
-    """The start with the log that its checkpoint belongs to, and the last step there.
+    """The start with its checkpoint's log, and the last step there.
 
-    With overwrite, a new log takes the place of another's, or of one that is not there: where the user says.
+    With overwrite, a new log replaces a missing one or another run's, at the path that the user gave.
     """
     path, known = settings.log or start.state["log"]["path"], start.state["log"]["id"]
     try:
         with read_log(path) as log:
             if log.segments[0].log_id == known:
                 return _after(start, log, plan), int(log.steps["step"].max()) if log.steps.rows else 0
-            wrong = f"{path} is the log of another run than {start.checkpoint}"
+            wrong = f"{path} is not the log of {start.checkpoint}, but of another run"
     except LogError as error:
         wrong = f"{start.checkpoint} belongs to a log that cannot be read: {error}"
-    if not settings.overwrite or not settings.log:      # a checkpoint does not say what is written over
-        anew = "--overwrite" if settings.log else "--log FILE --overwrite"
-        raise LogError(f"{wrong}. Name its log with --log, or begin a new one at step {start.step} with {anew}")
-    return replace(start, log=path, notes=(*start.notes, f"a new log begins at step {start.step}")), start.step
+    if not settings.overwrite or not settings.log:      # a path in a checkpoint is no permission to overwrite
+        options = "--overwrite" if settings.log else "--log FILE --overwrite"
+        raise LogError(f"{wrong}. Name its log with --log, or start a new one at step {start.step} with {options}")
+    return replace(start, log=path, notes=(*start.notes, f"a new log starts at step {start.step}")), start.step
 
 
 def _after(start: Start, log: Log, plan: Plan) -> Start:
-    """The start after what the log says of the run so far."""
+    """The start, updated with how the run has ended so far according to its log."""
     status, reason = Status(log.trials["status"][-1]), log.trials["stop_reason"][-1]
     old, new = json.loads(log.trials["plan"][-1])["measurement"], _record(plan)["measurement"]
     start = replace(start, log=log.path, log_continues=True, previous_end=reason or INTERRUPTED)
@@ -189,7 +191,7 @@ def _after(start: Start, log: Log, plan: Plan) -> Start:
 
 
 def _without_checkpoint(settings: Settings, plan: Plan) -> Start:
-    """A new run; in the log of one that ended before its first checkpoint, where there is such a log."""
+    """A new run; it continues the log of a run that ended before its first checkpoint, if there is one."""
     if settings.log is None or settings.overwrite or not os.path.exists(settings.log):
         return Start()
     with read_log(settings.log) as log:

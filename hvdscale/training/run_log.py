@@ -1,6 +1,6 @@
 """The run's rows in its log, written by rank 0; on the other ranks the same calls do nothing.
 
-A log that cannot be written must not stop rank 0 alone: the failure is kept, rank 0 votes to stop at the next step, and
+If the log cannot be written, rank 0 must not stop alone: it keeps the failure and votes to stop at the next step, so
 all ranks leave together.
 """
 from __future__ import annotations
@@ -28,7 +28,7 @@ DIRECTIONS = {"min": SMALLER, "max": LARGER}
 
 def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str, str], more: Iterable[str] = (),
              optional_steps: Iterable[str] = (), layer_groups: Iterable[str] = (), **how: bool) -> LogWriter:
-    """A log for trials of plans like this one; raises LogError where it cannot be opened.
+    """A log for trials of plans like this one; raises LogError if it cannot be opened.
 
     metrics the workload's: name -> "min" or "max"
     group   versions of the transport;  more  metaparameters beside the plan's
@@ -43,12 +43,12 @@ def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str,
 class RunLog:
     """Rank 0's rows of one trial in an open log.
 
-    record   the plan's, with what the user asked
+    record   the plan's record, with the user's settings
     start    where the run starts
     more     metaparameters beside the plan's
-    failure  what the log could not be written for; later rows are dropped
+    failure  why the log could not be written; later rows are dropped
 
-    Writes the trial's first rows at once; raises LogError where it cannot.
+    Writes the trial's first rows at once; raises LogError if it cannot.
     """
 
     failure: LogError | None = None
@@ -69,7 +69,7 @@ class RunLog:
         writer.flush(sync=True)
 
     def place(self) -> dict:
-        """What a checkpoint records of the log that belongs to it."""
+        """What a checkpoint records about its log."""
         return {"path": os.path.abspath(self.path), "id": self.log_id}
 
     def evaluation(self, step: int, examples: int, train_seconds: float, measured: Mapping[str, float]) -> None:
@@ -79,25 +79,25 @@ class RunLog:
         self.flush()
 
     def step(self, step: int, lr: float, result: StepResult) -> None:
-        """Add one row to /steps, for the step that made the count ``step``."""
+        """Add one row to /steps; ``step`` counts the steps including this one."""
         self._write(self._writer.append, "steps", trial=self._trial, step=step, loss=result.loss, lr=lr,
                     step_seconds=result.step_seconds, **result.measured)
 
     def flush(self, sync: bool = False) -> None:
-        """Write all rows to the file, before a pause without new ones; ``sync``: to the disk."""
+        """Write all rows to the file, before a pause; ``sync``: to the disk."""
         self._write(self._writer.flush, sync)
 
     def end(self, status: Status, reason: str) -> None:
-        """Record how the trial ended: its last row."""
+        """Record how the trial ended, in its last row."""
         self._write(self._writer.set_status, self._trial, status, reason)
 
     def close(self) -> None:
-        """Complete the log; nothing may follow."""
+        """Complete the log; no row may follow."""
         if self.failure is None:
             self._write(self._writer.finish)
 
     def let_go(self) -> None:
-        """Leave the log as it is, for another process or another attempt to continue."""
+        """Leave the log unfinished, for another process or attempt to continue."""
         self._writer.abandon()
 
     def _write(self, what, *row, **values):
@@ -110,7 +110,7 @@ class RunLog:
 
 
 class NoLog(RunLog):
-    """Writes nothing: on the ranks above 0."""
+    """Writes nothing; for the ranks above 0."""
 
     path = log_id = ""
 
@@ -137,13 +137,13 @@ class NoLog(RunLog):
 
 
 def device_name(kind: str) -> str:
-    """What this process computes on: its GPU by name, such as NVIDIA A100-SXM4-40GB, or cpu."""
+    """This process's device: its GPU's name, such as NVIDIA A100-SXM4-40GB, or cpu."""
     import torch
     return torch.cuda.get_device_name() if kind == "cuda" else kind
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
+    """Versions of the software that results depend on."""
     import numpy
     import torch
     return {"hvdscale": __version__, "python": platform.python_version(), "torch": torch.__version__,
@@ -151,6 +151,6 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> dict[str, str]:
-    """The commit of the repository that the job is started in, with + where files differ from it; nothing elsewhere."""
+    """The commit of the repository in the working directory, with + if files differ from it; empty outside one."""
     found = commit_of(".")
     return {"commit": found} if found else {}

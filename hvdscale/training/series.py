@@ -1,8 +1,8 @@
-"""One job at several worker counts, each run in processes of its own with a log of its own.
+"""One job at several worker counts, each run in separate processes with its own log.
 
-    OUT/w4-r2.h5     repeat 2 at 4 workers;  OUT/w4-probe.h5  its throughput alone;  *.out beside: what the run printed
+    OUT/w4-r2.h5     repeat 2 at 4 workers;  OUT/w4-probe.h5  throughput only;  *.out  the run's output
 
-A run whose log is there and ended is not run again, so an interrupted series continues where it was.
+A run with a finished log is not repeated, so an interrupted series resumes.
 """
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from ..workers.launch import killed_process, launch_command, launch_environment
 
 PROBE_STEPS = 50
 PROBE = {"steps": PROBE_STEPS, "eval_every": 0, "target": "none"}
-# where and how a run is written is no part of what was asked for
+# where and how a run is written does not identify it
 PLACES = {"log", "overwrite", "take_over", "save_model", "checkpoint", "resume"}
-# horovodrun marks each line with its rank
+# horovodrun prefixes each line with its rank
 _MARK = re.compile(r"\[\d+(,\d+)?\]<std(out|err)>:")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a series: its worker count, its log, and the keys that hvdscale-train is given."""
+    """One run of a series: its worker count, its log, and the keys for hvdscale-train."""
 
     workers: int
     log: str
@@ -40,7 +40,7 @@ class Run:
 
     @property
     def output(self) -> str:
-        """The file of what it printed."""
+        """The file with its output."""
         return self.log.removesuffix(".h5") + ".out"
 
 
@@ -55,9 +55,9 @@ def runs_of(counts: list[int], repeats: int, probe: bool, keys: dict, out: str) 
 
 
 def ended(run: Run, workload: str) -> bool:
-    """Whether the run has a log of this workload and these keys that reached its end.
+    """Whether the run has a finished log of this workload and these keys.
 
-    Raises UsageError where its log is of others, naming those that differ.
+    Raises UsageError, naming the differences, if its log is of other ones.
     """
     if not os.path.exists(run.log):
         return False
@@ -70,15 +70,15 @@ def ended(run: Run, workload: str) -> bool:
     wanted = {"workload": workload, **{key: value for key, value in run.keys.items() if key not in PLACES}}
     differ = sorted(key for key in asked.keys() | wanted.keys() if asked.get(key) != wanted.get(key))
     if differ:
-        told = "; ".join(f"{key} was {asked.get(key, 'not set')!r}, is now {wanted.get(key, 'not set')!r}"
-                         for key in differ)
-        raise UsageError(f"{run.log} is of another series: {told}. Choose another --out, or --overwrite to run all "
-                         "again")
+        changes = "; ".join(f"{key} was {asked.get(key, 'not set')!r}, is now {wanted.get(key, 'not set')!r}"
+                            for key in differ)
+        raise UsageError(f"{run.log} belongs to another series: {changes}. Choose another --out, or --overwrite to run "
+                         "all again")
     return status in (Status.COMPLETE, Status.INFEASIBLE)
 
 
 def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, say: Callable[[str], object]) -> None:
-    """Start the run, pass its lines on, and wait for its end; raises HvdscaleError where it left no ended log."""
+    """Start the run, forward its lines, and wait for its end; raises HvdscaleError if it left no finished log."""
     keys = {**run.keys, "log": run.log, "overwrite": True}
     given = [word for key, value in keys.items() for word in ("--set", f"{key}={toml(value)}")]
     command = [sys.executable, "-m", "hvdscale.cli.train", workload, *given]
@@ -115,7 +115,7 @@ def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, 
 def _writing(path: str) -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:         # of what reads our own output
+    except BrokenPipeError:         # of the reader of our own output
         raise
     except OSError as error:
         raise HvdscaleError(f"{path}: cannot be written: {error.strerror}; choose another --out") from None

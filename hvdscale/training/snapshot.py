@@ -1,11 +1,11 @@
-"""A run's state at one moment, in memory: taken, given to all ranks, put back.
+"""A run's state at one moment, in memory: capture it, share it with all ranks, restore it.
 
     state = capture(done, model, optimizer, take_step)      plain values, and copies of tensors on the CPU
     state = share(state, workers)                               rank 0's, on all ranks
     done = restore(state, model, optimizer, take_step)
 
-The stream of examples, the schedule and every random stream of hvdscale are functions of the step, so the number of
-steps is all that they need; the process's own generators are kept for what a user's code draws from them.
+The stream of examples, the schedule and every random stream of hvdscale are functions of the step, so only the number
+of steps is kept for them. The process's own generators are kept for the user's code.
 """
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ..errors import CheckpointError
 from ..update.step import DataParallelStep
 from ..workers.group import Workers
 
-BROADCAST_BYTES = 1 << 30       # at once: MPI counts in 32 bits
+BROADCAST_BYTES = 1 << 30       # per call: MPI counts in 32 bits
 PLAIN = (bool, int, float, str)
 
 
 @dataclass
 class Progress:
-    """What a run has done: steps, the seconds spent in them, and its last evaluation: after which step (-1: none yet),
-    and what it measured."""
+    """The progress of a run: steps, the seconds spent in them, and the last evaluation, with its step (-1: none yet)
+    and values."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -38,9 +38,9 @@ class Progress:
 
 def capture(done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer,
             take_step: DataParallelStep) -> dict:
-    """All that the run needs to go on from here, as copies; ``random`` is this rank's own, the rest alike on all ranks.
+    """All state that the run needs to resume, as copies; only ``random`` differs between ranks.
 
-    Raises CheckpointError, naming its place, for a value that could only be kept by pickling its class.
+    Raises CheckpointError, naming the entry, for a value that could only be saved by pickling.
     """
     state = {"progress": asdict(done), "model": model.state_dict(), "optimizer": optimizer.state_dict(),
              "step": take_step.state(), "random": random_state(_device(model))}
@@ -48,9 +48,9 @@ def capture(done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer,
 
 
 def restore(state: dict, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep) -> Progress:
-    """Put a captured state back, which stays as it was; without ``random`` this rank's generators are left alone."""
+    """Restore a captured state without changing it; without ``random`` this rank's generators are left alone."""
     model.load_state_dict(state["model"])
-    optimizer.load_state_dict(mapped(state["optimizer"], torch.clone))      # torch would go on with these very tensors
+    optimizer.load_state_dict(mapped(state["optimizer"], torch.clone))      # torch would use these very tensors
     take_step.restore(state["step"])
     if state.get("random") is not None:
         set_random_state(state["random"], _device(model))
@@ -58,7 +58,7 @@ def restore(state: dict, model: nn.Module, optimizer: torch.optim.Optimizer, tak
 
 
 def share(state: dict | None, workers: Workers, root: int = 0) -> dict | None:
-    """The root's state on all ranks, whatever the others give; a collective."""
+    """The root's state on all ranks; those of the others are ignored; a collective."""
     outline = state and mapped(state, lambda tensor: torch.empty_like(tensor, device="meta"))
     outline = workers.gather(outline if workers.rank == root else None, "state")[root]
     if outline is None:
@@ -69,7 +69,7 @@ def share(state: dict | None, workers: Workers, root: int = 0) -> dict | None:
 
 
 def _broadcast(tensor: torch.Tensor, workers: Workers, root: int) -> torch.Tensor:
-    # as bytes: Horovod does not know every type
+    # as bytes: Horovod does not support every type
     tensor = tensor.contiguous()
     for part in tensor.reshape(-1).view(torch.uint8).split(BROADCAST_BYTES):
         workers.broadcast_(part, "state", root)
@@ -77,7 +77,7 @@ def _broadcast(tensor: torch.Tensor, workers: Workers, root: int) -> torch.Tenso
 
 
 def mapped(value, change: Callable[[torch.Tensor], torch.Tensor], where: str = "state"):
-    """The same nest of dicts, lists and tuples with each tensor changed; raises CheckpointError for anything else."""
+    """The same nested dicts, lists and tuples with each tensor changed; raises CheckpointError for other objects."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -89,7 +89,7 @@ def mapped(value, change: Callable[[torch.Tensor], torch.Tensor], where: str = "
         return value.item()
     if value is None or type(value) in PLAIN:
         return value
-    raise CheckpointError(f"{where} is a {type(value).__name__}; a checkpoint holds tensors, numbers, texts, and "
+    raise CheckpointError(f"{where} is a {type(value).__name__}; a checkpoint holds tensors, numbers, strings, and "
                           "dicts, lists and tuples of them")
 
 

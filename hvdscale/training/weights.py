@@ -1,4 +1,4 @@
-"""A model's state dict in a file of its own: what a run starts from, and what it leaves behind."""
+"""A model's state dict in a file: --init-from reads it, --save-model writes it."""
 from __future__ import annotations
 
 import io
@@ -12,21 +12,21 @@ from ..errors import UsageError
 from ..formatting.numbers import list_first
 from .checkpoint import write
 
-SHOWN = 8           # names that an error lists of each kind
+SHOWN = 8           # names of each kind listed in an error
 
 
 def load_weights(model: nn.Module, path: str) -> None:
-    """Put a file's state dict into the model; raises UsageError naming what does not match."""
+    """Load a file's state dict into the model; raises UsageError naming what does not match."""
     given, wanted = _read(path), model.state_dict()
-    wrong = [_listed("has no", wanted.keys() - given.keys()), _listed("has", given.keys() - wanted.keys(),
-                                                                      ", which the model has not")]
+    wrong = [_list_names("has no", wanted.keys() - given.keys()),
+             _list_names("has", given.keys() - wanted.keys(), ", which the model lacks")]
     both = [name for name in wanted if name in given and given[name].shape != wanted[name].shape]
-    wrong.append(_listed("has other shapes:", {f"{name} {tuple(given[name].shape)} where the model has "
-                                               f"{tuple(wanted[name].shape)}" for name in both}))
+    wrong.append(_list_names("has other shapes:", {
+        f"{name} {tuple(given[name].shape)} where the model has {tuple(wanted[name].shape)}" for name in both}))
     if any(wrong):
         hint = ""
         if given and all(name.startswith("module.") for name in given):
-            hint = "; DistributedDataParallel names so what it wraps: save its .module.state_dict()"
+            hint = "; DistributedDataParallel adds the prefix module.: save its .module.state_dict()"
         raise UsageError(f"--init-from {path} does not fit the model: it {'; it '.join(filter(None, wrong))}{hint}")
     model.load_state_dict(given)
 
@@ -37,10 +37,10 @@ def save_weights(model: nn.Module, path: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raise UsageError where ``save_weights`` could not write: before the training, not after it."""
+    """Raise UsageError if ``save_weights`` could not write; called before training."""
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path) or not os.access(folder, os.W_OK):
-        reason = "is a folder" if os.path.isdir(path) else f"{folder} is no folder that can be written to"
+        reason = "is a folder" if os.path.isdir(path) else f"{folder} is not a writable folder"
         raise UsageError(f"--save-model {path}: {reason}")
 
 
@@ -51,12 +51,12 @@ def _read(path: str) -> dict[str, Tensor]:
     except OSError as error:
         raise UsageError(f"--init-from {path}: cannot be read: {error.strerror}") from None
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError):
-        given = None            # torch's own words are on how to load what it holds all the same
+        given = None            # torch's message suggests loading it anyway
     if not isinstance(given, dict) or not all(isinstance(values, Tensor) for values in given.values()):
-        raise UsageError(f"--init-from {path}: is no plain state dict, names with tensors, such as "
+        raise UsageError(f"--init-from {path}: is not a plain state dict of names and tensors, as "
                          "torch.save(model.state_dict(), FILE) writes")
     return given
 
 
-def _listed(what: str, names, also: str = "") -> str:
+def _list_names(what: str, names, also: str = "") -> str:
     return f"{what} {list_first(sorted(names), SHOWN)}{also}" if names else ""

@@ -103,9 +103,9 @@ def test_a_worker_is_lost_another_comes_and_the_updates_are_those_of_one_worker(
     assert restarts["workers"][0] == 3 and 1 <= restarts["workers"][1] < 3, restarts
     assert restarts["workers"][1] < restarts["workers"][2] <= 3
     assert restarts["first_step"][0] == 0 and restarts["first_step"][1] <= 10 and 20 < restarts["first_step"][2]
-    assert restarts["previous_end"][0] == "" and restarts["previous_end"][2] == "hosts were added or taken out"
+    assert restarts["previous_end"][0] == "" and restarts["previous_end"][2] == "hosts were added or removed"
     assert len(restarts["workers"]) == 3
-    assert "hosts were added or taken out: resumes after step" in output
+    assert "hosts were added or removed: resumes after step" in output
     assert re.search(r"Note: rank \d of 3: a worker was lost", output)         # slurm/elastic.sbatch reads it
 
 

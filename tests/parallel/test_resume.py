@@ -103,7 +103,7 @@ def test_an_error_of_rank_0_about_checkpoints_is_one_message_of_all(runs, tmp_pa
     (tmp_path / "ck").mkdir()
     (tmp_path / "ck/step-7.pt").write_text("no checkpoint")
     code, output = runs.start(2, tmp_path)
-    assert code == 1 and output.count("ck/step-7.pt: is damaged or no checkpoint") == 1, output
+    assert code == 1 and output.count("ck/step-7.pt: is damaged or not a checkpoint") == 1, output
 
 
 # exit codes of a start that got the signal, or ended before it

@@ -32,4 +32,4 @@ def test_a_job_at_two_worker_counts_ends_in_a_report_and_keeps_its_logs(run, tmp
 
     other = run(*SCALE, "--steps", "41", check=False)
     assert (other.returncode, other.stdout) == (2, "")
-    assert "out/w1-r1.h5 is of another series: steps was 40, is now 41. Choose" in other.stderr
+    assert "out/w1-r1.h5 belongs to another series: steps was 40, is now 41. Choose" in other.stderr

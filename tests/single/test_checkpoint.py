@@ -171,15 +171,15 @@ def test_nothing_in_a_checkpoint_is_executed(train):
         train(resume="ck/step-9.pt")
     with open("ck/step-9.pt", "wb") as file:
         pickle.dump(Trap(), file)
-    with pytest.raises(CheckpointError, match="step-9.pt: is damaged or no checkpoint"):
+    with pytest.raises(CheckpointError, match="step-9.pt: is damaged or not a checkpoint"):
         train(resume="ck/step-9.pt")
     assert not os.path.exists("sprung")
 
 
 @pytest.mark.parametrize("content, said", [
-    ({"weight": torch.ones(3)}, "is a file of torch, but no checkpoint of hvdscale-train"),
-    (torch.ones(3), "is a file of torch, but no checkpoint of hvdscale-train"),
-    ({"format": 2}, "is of checkpoint format 2, this hvdscale reads 1")])
+    ({"weight": torch.ones(3)}, "is a torch file, but not a checkpoint of hvdscale-train"),
+    (torch.ones(3), "is a torch file, but not a checkpoint of hvdscale-train"),
+    ({"format": 2}, "has checkpoint format 2, but this hvdscale reads 1")])
 def test_another_file_of_torch_is_named(train, content, said):
     train(signal_at=5)
     torch.save(content, "other.pt")
@@ -216,7 +216,7 @@ def test_checkpoints_come_by_steps_epochs_or_seconds_and_at_both_ends(train, key
 def test_a_checkpoint_of_another_problem_is_an_error_that_names_the_fields(train):
     train(signal_at=5)
     before = columns_of("w.h5")
-    with pytest.raises(PlanError, match="ck/step-7.pt is of another plan: seed was 0, is now 3. Leave these"):
+    with pytest.raises(PlanError, match="ck/step-7.pt belongs to another plan: seed was 0, is now 3. Leave these"):
         train(seed=3)
     with pytest.raises(PlanError, match="model_args.norm was ours, is now not set; .*; weight_decay was 0.001, is now"):
         train(model_args={}, weight_decay=0.1)
@@ -246,7 +246,7 @@ def test_a_longer_budget_goes_on_as_if_it_had_been_the_budget_from_the_start(tra
     assert "note: budget_steps was 30, is now 50" in train.said()
     assert_same_columns("w.h5", "whole.h5")
     assert_same_state(state_of("ck"), state_of("whole"))
-    with pytest.raises(PlanError, match="ck/step-50.pt is at step 50, beyond a budget of 20 steps"):
+    with pytest.raises(PlanError, match="ck/step-50.pt is at step 50, beyond the budget of 20 steps"):
         train(steps=20)
 
 
@@ -313,7 +313,7 @@ def test_the_outcome_is_there_only_once_a_run_has_ended(train, monkeypatch):
 
 def test_an_error_before_training_is_the_outcome(train, monkeypatch):
     train()
-    with pytest.raises(PlanError, match="ck/step-30.pt is of another plan: seed was 0, is now 9") as raised:
+    with pytest.raises(PlanError, match="ck/step-30.pt belongs to another plan: seed was 0, is now 9") as raised:
         train(seed=9)
     assert outcome() == {"status": "ERROR", "reason": str(raised.value), "exit_code": 2, "job": None,
                          "checkpoint": "ck/step-30.pt", "log": "w.h5"}
@@ -378,7 +378,7 @@ def test_a_folder_of_another_run_is_not_taken_or_emptied_unasked(train):
     with pytest.raises(CheckpointError, match="ck has checkpoints, the newest of step 7: --resume auto resumes from"):
         train(resume="none", log="other.h5")
     train(checkpoint="other", log="other.h5", signal_at=12)
-    with pytest.raises(CheckpointError, match="ck has checkpoints of its own, beside other/step-14.pt"):
+    with pytest.raises(CheckpointError, match="ck has other checkpoints than other/step-14.pt"):
         train(resume="other", log="other.h5")
     assert steps() == [7, 0] and steps("other") == [14, 7]
     assert train(resume="none", log="third.h5", overwrite=True) == 0
@@ -387,7 +387,8 @@ def test_a_folder_of_another_run_is_not_taken_or_emptied_unasked(train):
 
 def test_a_folder_has_one_run_at_a_time(train):
     held = Folder("ck")
-    with pytest.raises(CheckpointError, match=f"ck: another run keeps its checkpoints there: process {os.getpid()} on"):
+    with pytest.raises(CheckpointError,
+                       match=f"ck: another run writes its checkpoints there: process {os.getpid()} on"):
         train()
     held.release()
     assert train() == 0
@@ -404,13 +405,13 @@ def test_without_its_log_a_checkpoint_is_not_gone_on_from_unasked(train):
     train(signal_at=12)
     shutil.copytree(".", "/".join([os.getcwd(), "copy"]))
     os.unlink("w.h5")
-    with pytest.raises(LogError, match="w.h5.*begin a new one at step 14 with --overwrite"):
+    with pytest.raises(LogError, match="w.h5.*start a new one at step 14 with --overwrite"):
         train()
     assert train(log="other.h5", checkpoint="x", signal_at=3) == 75
-    with pytest.raises(LogError, match="other.h5 is the log of another run than ck/step-14.pt"):
+    with pytest.raises(LogError, match="other.h5 is not the log of ck/step-14.pt, but of another run"):
         train(log="other.h5")
     assert train(overwrite=True) == 0
-    assert "note: a new log begins at step 14" in train.said()
+    assert "note: a new log starts at step 14" in train.said()
     with read_log("w.h5") as log:
         assert log.steps["step"].tolist() == list(range(15, 31)) and log.restarts["first_step"].tolist() == [14]
 
@@ -429,7 +430,7 @@ def test_a_checkpoint_does_not_say_what_is_written_over(train, tmp_path):
     (tmp_path / "precious").write_text("mine")
     state = read("ck/step-14.pt")
     write("stranger.pt", {**state, "log": {**state["log"], "path": str(tmp_path / "precious")}})
-    with pytest.raises(LogError, match="precious.*begin a new one at step 14 with --log FILE --overwrite"):
+    with pytest.raises(LogError, match="precious.*start a new one at step 14 with --log FILE --overwrite"):
         train(resume="stranger.pt", checkpoint="new", log=None, overwrite=True)
     assert (tmp_path / "precious").read_text() == "mine"
 

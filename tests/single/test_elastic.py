@@ -122,7 +122,7 @@ def test_commit_every_sets_the_steps(monkeypatch):
 
 
 def test_a_change_of_hosts_is_committed_before_the_group_ends(monkeypatch):
-    with pytest.raises(HostsChangedError, match="hosts were added or taken out"):
+    with pytest.raises(HostsChangedError, match="hosts were added or removed"):
         commits(monkeypatch, 30, step_seconds=1.0, commit_seconds=5.0, every=7, hosts_at=10)
 
 

@@ -238,7 +238,7 @@ def test_a_presets_keys_lie_under_the_command_line():
 def test_a_dry_run_without_data_prints_the_plan_by_the_published_sizes(run, tmp_path):
     said = run(*TRAIN, "--config", "shallue2019-mnist-simple-cnn", "--dry-run").stdout.splitlines()
     assert said[0] == "mnist/simple_cnn_base"
-    assert "  budget         5000 steps (11.6 epochs of 55000 examples), or less: until val/error<0.01" in said
+    assert "  budget         5000 steps (11.6 epochs of 55000 examples), or until val/error<0.01" in said
     assert said[-1] == "  note: sizes as published: 55,000 training examples; no data was read"
     assert list(tmp_path.iterdir()) == []
 
@@ -265,7 +265,7 @@ def test_a_plan_without_data_refuses_what_cannot_hold(typed, said):
 
 def test_a_plan_without_data_has_the_model_arguments_that_the_data_would_say():
     assert sketch("cifar_100/resnet_8", [{}], SingleWorker()).startswith("cifar_100/resnet_8 (classes=100)\n")
-    with pytest.raises(UsageError, match="model_args.classes = 7 cannot be set: the data says it"):
+    with pytest.raises(UsageError, match="model_args.classes = 7 cannot be set: the data determines it"):
         sketch("cifar_100/resnet_8", [{"model_args": {"classes": 7}}], SingleWorker())
 
 

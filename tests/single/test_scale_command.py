@@ -101,12 +101,14 @@ def test_a_missing_log_and_one_that_is_none_are_still_to_do(tmp_path):
     ({"steps": 5, "seed": 0, "threads": 1}, r"lr was 'not set', is now 0.5\."),
     ({**KEYS, "lr": 0.25, "steps": 6}, r"lr was 0.25, is now 0.5; steps was 6, is now 5\.")])
 def test_a_log_of_other_options_is_an_error_naming_the_keys(logged, keys, said):
-    with pytest.raises(UsageError, match=f"w2-r1.h5 is of another series: {said} Choose another --out, or --overwrite"):
+    with pytest.raises(UsageError,
+                       match=f"w2-r1.h5 belongs to another series: {said} Choose another --out, or --overwrite"):
         ended(logged(Status.COMPLETE, keys), NAME)
 
 
 def test_a_log_of_another_workload_is_of_another_series(logged):
-    with pytest.raises(UsageError, match="w2-r1.h5 is of another .*: workload was 'digits/cnn', is now 'digits/fc'"):
+    with pytest.raises(UsageError,
+                       match="w2-r1.h5 belongs to another .*: workload was 'digits/cnn', is now 'digits/fc'"):
         ended(logged(Status.COMPLETE, workload="digits/cnn"), NAME)
 
 
@@ -149,11 +151,11 @@ def test_runs_that_are_there_are_not_run_again_unless_asked(scaled, logged, tmp_
     options = ("--workers", "1,2", "--steps", "5", "--lr", "0.5", "--set", "threads=1")
     output, carried, reported = scaled(*options)
     assert [run.workers for run, *_ in carried] == [1]
-    assert "1 of 2 runs are there already; --overwrite would run them again" in output
+    assert "1 of 2 runs are already finished; --overwrite runs them again" in output
     assert len(reported[0]) == 2
     assert [run.workers for run, *_ in scaled(*options, "--overwrite")[1]] == [1, 2]
     output, carried, _ = scaled(*options[:4], "--lr", "0.25", "--set", "threads=1", exit_code=2)
-    assert "w2-r1.h5 is of another series: lr was 0.5, is now 0.25" in output and carried == []
+    assert "w2-r1.h5 belongs to another series: lr was 0.5, is now 0.25" in output and carried == []
 
 
 @pytest.mark.parametrize("arguments, said", [
@@ -202,8 +204,8 @@ def test_a_run_whose_process_was_killed_says_which_of_what(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("words, said", [
     (["--set", "log=a.h5"], "--out says where logs go"),
-    (["--set", "overwrite=true"], "--overwrite is an option of its own"),
-    (["--set", "checkpoint=kept"], "a folder of checkpoints is one run's"),
+    (["--set", "overwrite=true"], "use the option --overwrite"),
+    (["--set", "checkpoint=kept"], "a checkpoint folder belongs to one run"),
     (["--probe", "--repeats", "2"], "--probe runs each worker count once"),
     (["--probe", "--steps", "5"], "--probe has 50 steps at each worker count; leave out --steps")])
 def test_what_a_series_does_not_take_is_misuse(tmp_path, words, said):

@@ -165,7 +165,7 @@ def test_where_all_trials_fail_alike_no_more_are_started_until_they_are_taken_ba
 
 def test_what_would_fail_in_every_trial_is_an_error_and_no_trials_own_failure(tmp_path):
     sweep = sweep_file(tmp_path, batch_sizes="[64]")
-    with pytest.raises(PlanError, match="loader_workers acts only on map-style data sets"):
+    with pytest.raises(PlanError, match="loader_workers applies only to map-style data sets"):
         here(sweep, tmp_path / "out", free={"loader_workers": 1})
     assert not list((tmp_path / "out").glob("trials/*/*.json"))
     assert here(sweep, tmp_path / "out")[0] == 0

@@ -123,7 +123,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(run, tmp_path):
 
 
 @pytest.mark.parametrize("options, following", [
-    ([], r"next: the same command starts again at step 0, as the work of \d+ steps was not kept; with --checkpoint .*"),
+    ([], r"next: the same command restarts at step 0, as the \d+ steps were not saved; with --checkpoint .*"),
     (["--checkpoint", "ck"], r"next: the same command with --resume auto resumes at step \d+"),
     (["--checkpoint", "ck", "--resume", "auto"], r"next: the same command resumes at step \d+")])
 def test_a_run_that_ctrl_c_stopped_says_whether_it_can_be_resumed_and_how(tmp_path, options, following):

@@ -49,10 +49,10 @@ def test_the_state_dict_started_from_is_part_of_the_problem_wherever_it_lies(tmp
 
 @pytest.mark.parametrize("given, said", [
     ({}, "it has no layers.0.bias, layers.0.weight, layers.4.bias, layers.4.weight$"),
-    ({"extra": torch.zeros(1)}, "it has extra, which the model has not$"),
+    ({"extra": torch.zeros(1)}, "it has extra, which the model lacks$"),
     ({"layers.4.bias": torch.zeros(4)}, r"it has other shapes: layers.4.bias \(4,\) where the model has \(5,\)$"),
-    ({f"layers.{i}.scale": torch.zeros(1) for i in range(11)}, "and 3 more, which the model has not$"),
-    (None, r"DistributedDataParallel names so what it wraps: save its .module.state_dict\(\)")])
+    ({f"layers.{i}.scale": torch.zeros(1) for i in range(11)}, "and 3 more, which the model lacks$"),
+    (None, r"DistributedDataParallel adds the prefix module.: save its .module.state_dict\(\)")])
 def test_names_and_shapes_that_do_not_match_are_listed(tmp_path, given, said):
     path, model = str(tmp_path / "m.pt"), toy.Net()
     own = model.state_dict()
@@ -70,7 +70,7 @@ class Own:
 def test_a_file_that_is_no_plain_state_dict_is_not_loaded(tmp_path, content):
     path = tmp_path / "m.pt"
     path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
-    with pytest.raises(UsageError, match="m.pt: is no plain state dict, names with tensors"):
+    with pytest.raises(UsageError, match="m.pt: is not a plain state dict of names and tensors"):
         load_weights(toy.Net(), str(path))
 
 
@@ -80,7 +80,7 @@ def test_a_file_that_is_not_there_is_named():
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_training(tmp_path):
-    with pytest.raises(UsageError, match="--save-model /none/m.pt: /none is no folder that can be written to"):
+    with pytest.raises(UsageError, match="--save-model /none/m.pt: /none is not a writable folder"):
         prepare(JOB, [{"save_model": "/none/m.pt"}], SingleWorker())
     with pytest.raises(UsageError, match="is a folder"):
         check_writable(str(tmp_path))

@@ -357,7 +357,7 @@ def test_what_the_data_says_of_the_problem_stands_in_the_plan():
     plan = replace(toy.settled(1), model_args={"width": 2}, data={"sequence": 8})
     found = with_data(plan, {"vocabulary": 9}, {"missing": ["a"]})
     assert found.model_args == {"vocabulary": 9, "width": 2} and found.data == {"sequence": 8, "missing": ["a"]}
-    with pytest.raises(UsageError, match="model_args.vocabulary = 9 cannot be set: the data says it"):
+    with pytest.raises(UsageError, match="model_args.vocabulary = 9 cannot be set: the data determines it"):
         with_data(found, {"vocabulary": 9}, {})
 
 
@@ -412,7 +412,8 @@ def test_labels_that_are_no_class_are_named_at_load(labels, said):
 
 
 def test_loader_workers_for_data_in_memory_are_refused():
-    with pytest.raises(PlanError, match="loader_workers acts only on map-style data sets .* of toy/net are in memory"):
+    with pytest.raises(PlanError,
+                       match="loader_workers applies only to map-style data sets .* of toy/net are in memory"):
         prepare("tests.parallel.toy:WORKLOAD", [{"loader_workers": 2, "threads": 1}], SingleWorker())
 
 
