@@ -1,4 +1,4 @@
-"""The folder for what is made of data sets once; one process of a host makes it while the others wait.
+"""The cache folder for prepared data sets; one process per host prepares while the others wait.
 
     place = cache_folder(cache_dir) / "tokens" / key
     with alone(place): ...
@@ -15,7 +15,7 @@ from ..system.lock import flock
 
 
 def cache_folder(cache_dir: str | None) -> Path:
-    """Where it is kept; None: hvdscale in $XDG_CACHE_HOME or ~/.cache. Raises DataError where there is no home."""
+    """The cache folder; None: hvdscale in $XDG_CACHE_HOME or ~/.cache. Raises DataError if there is no home."""
     if cache_dir:
         return Path(os.path.expanduser(cache_dir))
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -27,9 +27,9 @@ def cache_folder(cache_dir: str | None) -> Path:
 
 @contextmanager
 def alone(place: Path) -> Iterator[None]:
-    """With no other process of the host in this place; the kernel gives the lock beside it back when a process dies.
+    """Lock this place against other processes of the host; the kernel releases the lock when a process dies.
 
-    Raises DataError where the file system refuses locks, OSError where nothing can be written.
+    Raises DataError if the file system refuses locks, OSError if nothing can be written.
     """
     with open(f"{place}.lock", "w") as file:
         refusal = flock(file.fileno(), wait=True)

@@ -5,7 +5,7 @@
 
 The files may be plain, gzip, xz, or still in the published tar archive. The validation set is the last 5,000 of the
 published 50,000 training images, as in google/init2winit (by authors of Shallue et al. 2019); where training files are
-missing and --allow-missing is typed, the last 5,000 of those that there are.
+missing and --allow-missing is given, the last 5,000 of those present.
 
 Established from google/init2winit: this split's sizes, the means and deviations that pixels are standardised by, zero
 padding by 4, random crops and mirroring. That Shallue et al. 2019 did the same could not be looked up. The checksums

@@ -91,7 +91,7 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
          allow_missing: bool = False, cache_dir: str | None = None) -> Data:
     """The splits; raises DataError naming what is missing or wrong of the folders, UsageError for a data argument.
 
-    Data.model_args has the number of classes. The record tells copies apart, and says what is missing or was skipped.
+    Data.model_args has the number of classes. The record identifies the data, and says what is missing or was skipped.
     """
     _check_arguments(side, validation, skip_broken)
     pillow()

@@ -83,7 +83,7 @@ class LanguageModel(Workload):
         vocabulary        bpe:N, unigram:N, word[:N], char[:N] or byte, learned from the training text; or a file
         sequence          tokens of an example
         train, val, test  files in data_dir (a name, a folder, a pattern as part-*.txt), where their names do not tell
-        allow_missing     do without files of a numbered set that are not there
+        allow_missing     accept missing files of a numbered set
         """
         vocabulary, sequence = self._checked(vocabulary, sequence)
         named = {part: name for part, name in zip(PARTS, (train, val, test)) if name is not None}
@@ -117,7 +117,7 @@ class LanguageModel(Workload):
         vocabulary = self.vocabulary if vocabulary is None else vocabulary
         sequence = self.sequence if sequence is None else sequence
         if not isinstance(vocabulary, str):
-            raise UsageError(f"data_args.vocabulary = {vocabulary!r} is none of {LEARNED}, nor a file")
+            raise UsageError(f"data_args.vocabulary = {vocabulary!r} must be one of {LEARNED}, or a file")
         if type(sequence) is not int or sequence < 1:
             raise UsageError(f"data_args.sequence = {sequence!r} is not a number of tokens, 1 or more")
         return vocabulary, sequence

@@ -17,14 +17,14 @@ from . import find, names
 
 HEADINGS = ("workload", "parameters", "GFLOPs", "examples", "default target")
 NOTES = """\
-GFLOPs: of the forward pass and the loss of one example, a multiply-add as 2; of matrix products,
-convolutions and attention. examples: those of the published training split.
-Models are those without --model-arg. WIDTH stands for a number, as in mnist/fc_1024_1024.
--: depends on a width, or on a text of one's own."""
+GFLOPs: forward pass and loss of one example, a multiply-add counted as 2; matrix products,
+convolutions and attention only. examples: size of the published training split.
+Models are those without --model-arg. WIDTH is a number, as in mnist/fc_1024_1024.
+-: depends on a width, or on your own text."""
 
 
 def listing() -> str:
-    """The workloads as a table, what its numbers are, and the presets, in at most 100 columns."""
+    """The workloads as a table, notes on its numbers, and the presets, in at most 100 columns."""
     recipes = [(name, presets.load(name)[1], presets.title(name)) for name in presets.names()]
     return "\n".join([
         *aligned([HEADINGS, *map(row, names())], left=(0, 4)), "", NOTES, "",
@@ -32,7 +32,7 @@ def listing() -> str:
 
 
 def row(name: str) -> tuple[str, str, str, str, str]:
-    """A workload's entries under the headings; - for what is not known, or depends on a width."""
+    """A workload's entries under the headings; - if unknown or dependent on a width."""
     workload = find(example(name))
     card, target = workload.card, workload.defaults.get("target", "-")
     examples = "-" if card is None else whole(card.train_examples)
@@ -48,7 +48,7 @@ def example(name: str) -> str:
 
 
 def counts(workload: Workload) -> tuple[int, int]:
-    """How many numbers the model trains, and the operations of the forward pass and the loss of one example.
+    """The model's number of trainable parameters, and the operations of the forward pass and loss of one example.
 
     A multiply-add is two operations; matrix products, convolutions and attention count. Nothing is computed: the model
     and the example are on the meta device, of shapes alone.
@@ -63,7 +63,7 @@ def counts(workload: Workload) -> tuple[int, int]:
 class _Operations(TorchDispatchMode):
     """Adds up the operations of what is computed within, by the formulas of torch's own FlopCounterMode.
 
-    That one loads torch's compiler, too, which takes seconds.
+    FlopCounterMode also loads torch's compiler, which takes seconds.
     """
 
     total = 0
@@ -81,11 +81,11 @@ class _Operations(TorchDispatchMode):
 
 
 def whole(number: int) -> str:
-    """A whole number, from a billion on in three figures."""
+    """A whole number; from a billion on with three significant digits."""
     return f"{number:,}" if number < 1e9 else f"{number / 1e9:.3g} billion"
 
 
 def rounded(value: float) -> str:
-    """Three figures, but no more than six decimals."""
+    """Three significant digits, but at most six decimals."""
     decimals = 2 - math.floor(math.log10(value)) if value else 0
     return f"{value:,.{min(6, max(0, decimals))}f}"

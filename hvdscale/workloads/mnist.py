@@ -71,7 +71,7 @@ CARD = Card(60000 - VALIDATION, VALIDATION, _example)
 def load(dataset: str, data_dir: str | None, allow_missing: bool = False) -> Data:
     """The three splits; raises DataError naming the folder or file that is missing or not what it should be.
 
-    allow_missing  do without the test files
+    allow_missing  accept missing test files
     """
     if data_dir is None:
         raise DataError(f"{dataset} needs --data-dir DIR with its four IDX files (train-images-idx3-ubyte and the "

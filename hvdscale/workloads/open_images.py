@@ -123,7 +123,7 @@ def load(data_dir: str | None, side: int = SIDE, negatives: str = "all", machine
          allow_missing: bool = False) -> Data:
     """The three splits; raises DataError naming file and line that are wrong, UsageError for a data argument.
 
-    Data.model_args has the number of classes. The record tells copies apart, and says how many labelled images are
+    Data.model_args has the number of classes. The record identifies the data, and says how many labelled images are
     missing, how many were left out since they show no trainable class, and how many image files are not used.
 
     allow_missing  leave out labelled images without a file; the test part may be missing altogether
@@ -202,7 +202,7 @@ def _labelled(folder: Path, part: str, human: Labels, machine: Labels | None, al
 
 
 def _update(digest, images: Images, labels: tuple[Labels | None, ...]) -> None:
-    """Go on with what tells images and labels from others, wherever their files are."""
+    """Update the digest with what identifies images and labels, independent of their paths."""
     digest.update(images.names)
     for known in filter(None, labels):
         for array in (known.images, known.starts, known.classes, known.positive):

@@ -84,8 +84,8 @@ class Mapped:
                 mapped = mmap.mmap(file.fileno(), self.length * self.dtype.itemsize, access=mmap.ACCESS_READ)
             mapped.madvise(mmap.MADV_RANDOM)
         except (OSError, ValueError) as error:
-            raise DataError(f"{self.path}: cannot be mapped into memory: {error}; start again, so that the cache is "
-                            "made anew") from None
+            raise DataError(f"{self.path}: cannot be mapped into memory: {error}; run the command again to "
+                            "rebuild the cache") from None
         return mapped
 
 
@@ -154,8 +154,8 @@ class Cache:
 @dataclass(frozen=True)
 class StreamSplit:
     """Sequences cut from a text as one stream of tokens: example i predicts the tokens i T .. i T + T - 1 (T: sequence)
-    from those before them in the sequence, and the one before it; before the text stands ``eos``. The last sequence is
-    filled up with what does not count."""
+    from the tokens before them in the sequence, and the one before it; the text is preceded by ``eos``. The last
+    sequence is padded with labels that do not count."""
 
     text: Encoded
     sequence: int
@@ -207,7 +207,7 @@ class SentenceSplit:
 
 
 def _shifted(labels: np.ndarray, before: np.ndarray, pad: int) -> Batch:
-    """Labels, and as inputs what stands before each of them."""
+    """Labels, and as inputs the token before each."""
     inputs = np.concatenate((before[:, None], labels[:, :-1]), axis=1)
     inputs[inputs == IGNORED] = pad
     return Batch(torch.from_numpy(inputs), torch.from_numpy(labels))
@@ -258,7 +258,7 @@ def _identity(text: Text) -> list:
 
 
 def _whole(place: Path) -> Cache | None:
-    """The cache in this folder, if its manifest can be read and each file has the size that stands there."""
+    """The cache in this folder, if its manifest is readable and each file has the size listed there."""
     try:
         manifest = json.loads((place / MANIFEST).read_text())
         if manifest.pop("sha256") != _checksum(manifest):
@@ -351,7 +351,7 @@ class _Build:
         return {**known, "sha256": text.hexdigest()}
 
     def _lines(self, names: Sequence[str], doing: str) -> Iterator[list[str]]:
-        """The lines of these parts in chunks, with progress told."""
+        """The lines of these parts in chunks; reports progress."""
         texts = [text for name in names for text in self.parts[name]]
         progress = _Progress(doing, sum(text.stored_bytes for text in texts))
         for text in texts:

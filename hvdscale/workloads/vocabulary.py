@@ -133,15 +133,15 @@ class Listed(Vocabulary):
     def content(self):
         return "".join(f"{token}\n" for token in self.tokens).encode()
 
-    def _shown(self, ids: Iterable[int]) -> list[str]:
+    def _visible_tokens(self, ids: Iterable[int]) -> list[str]:
         hidden = {self.pad, self.bos, self.eos}
         return [self.tokens[i] for i in map(int, ids) if i not in hidden]
 
 
 class Words(Listed):
-    """What stands between white space. A word <unk> in the text, as WikiText has it, is ``unk``."""
+    """Words separated by white space. A word <unk> in the text, as in WikiText, is ``unk``."""
 
-    suffix = ".words"           # by which those of one letter each are told from characters
+    suffix = ".words"           # distinguishes one-letter words from characters
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -159,7 +159,7 @@ class Words(Listed):
         return np.fromiter(ids, np.uint32, int(counts.sum())), counts
 
     def decode(self, ids):
-        return " ".join(self._shown(ids))
+        return " ".join(self._visible_tokens(ids))
 
 
 class Characters(Listed):
@@ -182,7 +182,7 @@ class Characters(Listed):
 
     def decode(self, ids):
         return "".join("\N{REPLACEMENT CHARACTER}" if token == self.tokens[self.unk] else token
-                       for token in self._shown(ids))
+                       for token in self._visible_tokens(ids))
 
 
 class Bytes(Vocabulary):
@@ -232,10 +232,10 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
                       N all there are. In text of more than 2^22 different words some of the rarest are forgotten
     byte              takes no text
 
-    Raises DataError where the text does not bear the size, naming one that it does; UsageError as ``is_learned`` does.
+    Raises DataError if the text is too small for the size, naming a possible one; UsageError as ``is_learned`` does.
     """
     if not is_learned(wanted):
-        raise UsageError(f"vocabulary={wanted}: is none that is learned: {LEARNED}")
+        raise UsageError(f"vocabulary={wanted}: must be one of {LEARNED}")
     kind, _, number = wanted.partition(":")
     if kind == "byte":
         return Bytes()
@@ -322,10 +322,10 @@ def _pieces(wanted: str, kind: str, size: int, lines: list[str]) -> Pieces:
 
 
 def _why_not(kind: str, error: str) -> str:
-    """What SentencePiece's message says of the sizes that the text bears."""
+    """The sizes that the text allows, from SentencePiece's message."""
     high = re.search(r"too high .*<= (\d+)", error, re.DOTALL)
     if high and int(high[1]) > len(SPECIAL) + BYTES:
-        return f"the text bears no more than {high[1]} tokens of this kind; ask for {kind}:{high[1]} or fewer"
+        return f"the text allows at most {high[1]} tokens of this kind; ask for {kind}:{high[1]} or fewer"
     low = re.search(r"smaller than required_chars\. \d+ vs (\d+)", error)
     if low:
         return (f"the text's characters, the 256 bytes and the special tokens need {low[1]} tokens; ask for "

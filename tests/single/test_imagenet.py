@@ -380,7 +380,7 @@ def test_a_damaged_list_is_named(folder, tmp_path, content):
     load(folder, skip_broken=True, cache_dir=str(tmp_path / "cache"))
     for kept in (tmp_path / "cache").glob("*.json"):
         kept.write_text(content)
-    refused(folder, "damaged-.*json: is no list of damaged pictures .*; delete it", skip_broken=True,
+    refused(folder, "damaged-.*json: is not a list of damaged pictures .*; delete it", skip_broken=True,
             cache_dir=str(tmp_path / "cache"))
 
 

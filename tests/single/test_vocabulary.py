@@ -159,7 +159,7 @@ def test_what_is_no_kind_is_a_file():
     assert not is_learned("words.txt") and not is_learned("bpe8000") and not is_learned("/a/b.model")
     with pytest.raises(DataError, match="vocabulary=bpe8000: is neither bpe:8000, .* nor a file.*No such file"):
         read(Path("bpe8000"))
-    with pytest.raises(UsageError, match="none that is learned"):
+    with pytest.raises(UsageError, match="words.txt: must be one of bpe"):
         learn("words.txt", [])
 
 

@@ -69,7 +69,7 @@ def test_an_unknown_workload_near_no_other_is_named(name):
 
 
 @pytest.mark.parametrize("typed, meant", [
-    ("job.py", "Give job:workload, where workload is the name that job.py gives its Workload$"),
+    ("job.py", "Give job:workload, where workload is the name of the Workload in job.py$"),
     ("job", "Give job:workload, where"), ("./job.py", "Give job:workload, where"),
     ("./job.py:mine", "Give job:mine$"), ("job.py:mine", "Give job:mine$"),
     ("src/job.py:mine", "Give job:mine, and run the command in src$"),
@@ -83,7 +83,7 @@ def test_a_path_in_place_of_a_module_is_told_the_name_that_would_do(typed, meant
 
 
 def test_a_name_like_no_other_is_told_how_one_of_your_own_is_named():
-    with pytest.raises(UsageError, match="one of your own is module:object, as job:workload"):
+    with pytest.raises(UsageError, match="your own is module:object, such as job:workload"):
         find("job.workload")
 
 

@@ -17,22 +17,22 @@ def one_of(name: str, value, choices: tuple):
 
 
 def widened(channels: int, width: float) -> int:
-    """So many channels times the width, rounded, at least one; raises ValueError for a width that is no multiplier."""
+    """The channels times the width, rounded, at least one; raises ValueError for an unusable width."""
     if isinstance(width, bool) or not isinstance(width, (int, float)) or not 0 < width < math.inf:
         raise ValueError(f"width = {width!r} is not a number above 0; 1 is the published width, 2 twice it")
     return max(1, round(channels * width))
 
 
 def normed(norm: str, channels: int) -> list[nn.Module]:
-    """Batch-norm over so many channels, or nothing where norm is "none"."""
+    """Batch-norm over this number of channels, or nothing if norm is "none"."""
     return [BatchNorm(channels)] if norm == "batch" else []
 
 
 def channels_last(images: Tensor) -> Tensor:
     """The same images; on a CPU laid out with the channels innermost, as are then the outputs of convolutions.
 
-    A step of the models here takes a quarter to almost half less time so. On a GPU they stay as they are: whether it
-    pays there depends on the precision.
+    It makes a step of these models a quarter to almost half faster. On a GPU they are left alone, as the benefit there
+    depends on the precision.
     """
     return images.to(memory_format=torch.channels_last) if images.device.type == "cpu" else images
 

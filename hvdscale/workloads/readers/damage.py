@@ -52,4 +52,4 @@ def _read(path: Path, pictures: Pictures) -> dict[int, str]:
         reason = "it names pictures that are not there"
     except (OSError, ValueError, TypeError) as error:
         reason = str(error)
-    raise DataError(f"{path}: is no list of damaged pictures ({reason}); delete it, and it is made anew")
+    raise DataError(f"{path}: is not a list of damaged pictures ({reason}); delete it, and it is made again")
