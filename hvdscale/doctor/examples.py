@@ -73,7 +73,8 @@ def examples(job: Job) -> Finding:
                            f"{split}: {differs}", by, 0.0, cause, remedy)
         read.append(f"{len(indices)} of {split}")
         if split == "train":
-            again = _compare(_named(data.take(visits)), _named(data.take(visits._replace(epochs=visits.epochs + 1))))
+            later = visits._replace(epochs=visits.epochs + 1)
+            again = _compare(_tensors(data.take(visits)), _tensors(data.take(later)))
             notes = "; training examples change from epoch to epoch" if again else "; the same in every epoch"
     return Finding(name, PASSED, f"{', '.join(read)}: identical when read twice, in another order and alone{notes}")
 
@@ -82,7 +83,7 @@ def _count_wrong(data, visits: Visits) -> tuple | None:
     """The fault where a batch has more or fewer rows than visits, by its own length or by all its tensors'."""
     for n in (min(len(visits.indices), k) for k in (5, 3, 1)):
         batch = data.take(_some(visits, slice(n)))
-        lengths = {name: len(values) for name, values in _named(batch).items() if values.ndim}
+        lengths = {name: len(values) for name, values in _tensors(batch).items() if values.ndim}
         own = len(batch) if hasattr(batch, "__len__") and not isinstance(batch, (tuple, list, dict)) else None
         rows = own if own is not None else min(lengths.values(), default=n)
         if rows != n and (own is not None or n not in lengths.values() and _grows(data, visits, lengths)):
@@ -95,20 +96,20 @@ def _count_wrong(data, visits: Visits) -> tuple | None:
 
 def _grows(data, visits: Visits, lengths: dict[str, int]) -> bool:
     """Whether some tensor's length grows with the number of visits; other lengths, such as time, do not count rows."""
-    whole = {name: len(values) for name, values in _named(data.take(visits)).items() if values.ndim}
+    whole = {name: len(values) for name, values in _tensors(data.take(visits)).items() if values.ndim}
     return any(whole.get(name) != length for name, length in lengths.items())
 
 
 def _differs(data, visits: Visits) -> tuple | None:
     """The first example that differs when read again, in another order, or alone."""
-    whole, n = _named(data.take(visits)), len(visits.indices)
-    again = _compare(whole, _named(data.take(visits)))
+    whole, n = _tensors(data.take(visits)), len(visits.indices)
+    again = _compare(whole, _tensors(data.take(visits)))
     if again:
         return _example(again, visits, "read twice"), again[2], NOT_DETERMINISTIC, KEYED
     backwards = np.arange(n)[::-1].copy()
     cases = [("in another order", backwards)] + [("alone", np.array([row])) for row in range(n)]
     for how, rows in cases:
-        other = _named(data.take(_some(visits, rows)))
+        other = _tensors(data.take(_some(visits, rows)))
         found = _compare({name: values[rows] for name, values in whole.items() if values.ndim and len(values) == n},
                          {name: values for name, values in other.items() if values.ndim and len(values) == len(rows)})
         if found:
@@ -122,7 +123,7 @@ def _some(visits: Visits, which) -> Visits:
     return visits._replace(indices=visits.indices[which], epochs=visits.epochs[which])
 
 
-def _named(batch) -> dict[str, Tensor]:
+def _tensors(batch) -> dict[str, Tensor]:
     return dict(tensors_of(batch))
 
 

@@ -45,7 +45,7 @@ CARD = Card(SIZES[0], SIZES[1], _example)
 
 def load(data_dir: str | None) -> Data:
     """The three splits, cut from a fixed shuffle; raises DataError where scikit-learn is missing."""
-    images, labels = _whole()
+    images, labels = _load_all()
     order = epoch_order(len(labels), SPLIT_SEED, 0)
     inputs = torch.from_numpy(images.astype(np.uint8).reshape(-1, 1, 8, 8)[order])
     labels = torch.from_numpy(labels.astype(np.int64)[order])
@@ -53,7 +53,7 @@ def load(data_dir: str | None) -> Data:
     return Data(*(Split(inputs[a:b], labels[a:b]) for a, b in zip(bounds, bounds[1:])))
 
 
-def _whole() -> tuple[np.ndarray, np.ndarray]:
+def _load_all() -> tuple[np.ndarray, np.ndarray]:
     """Images (1797, 64) and labels, from the package's file where it lies: to import it takes a second of CPU."""
     package = importlib.util.find_spec("sklearn")
     file = Path(package.origin).parent / "datasets/data/digits.csv.gz" if package and package.origin else None

@@ -232,13 +232,13 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
                 "learn_from": [] if given else list(learn_from), "blank_lines": blank_lines}
     root = cache_folder(cache_dir) / "tokens"
     place = root / _checksum(settings)[:24]
-    found = _whole(place)
+    found = _open(place)
     if found is None:
         with _writing(root), alone(place):
-            found = _whole(place)           # another process may have made it in between
+            found = _open(place)           # another process may have made it in between
             if found is None:
                 _Build(place, parts, blank_lines).make(given or vocabulary, learn_from)
-                found = _whole(place)
+                found = _open(place)
     if found is None:
         raise DataError(f"{place}: is not whole although it was just made; is something else writing or removing files "
                         "there? Name another folder: --set cache_dir=DIR")
@@ -257,7 +257,7 @@ def _identity(text: Text) -> list:
     return [str(text.path.resolve()), known.st_size, known.st_mtime_ns, text.start, text.stop]
 
 
-def _whole(place: Path) -> Cache | None:
+def _open(place: Path) -> Cache | None:
     """The cache in this folder, if its manifest is readable and each file has the size listed there."""
     try:
         manifest = json.loads((place / MANIFEST).read_text())
@@ -314,7 +314,7 @@ class _Build:
                     vocabulary = learn(vocabulary, self._lines(learn_from, f"vocabulary {vocabulary}"))
                 self._write(Path(folder), vocabulary)
         except OSError:
-            if _whole(self.place) is None:          # else made on another host meanwhile, where locks do not reach
+            if _open(self.place) is None:          # else made on another host meanwhile, where locks do not reach
                 raise
 
     def _write(self, folder: Path, vocabulary: Vocabulary) -> None:

@@ -178,8 +178,8 @@ class Translation(Workload):
         beam              hypotheses kept in the search for a translation; 1: the likeliest token each time
         """
         corpus, languages = self.corpus, _languages(pair)
-        longest = _whole("longest", corpus.longest if longest is None else longest)
-        beam = _whole("beam", beam)
+        longest = _check_count("longest", corpus.longest if longest is None else longest)
+        beam = _check_count("beam", beam)
         prefixes = {"train": train or corpus.train, "val": val or corpus.val, "test": test or corpus.test}
         if data_dir is None:
             raise DataError(f"{self.dataset} needs --data-dir DIR with {prefixes['train']}.{languages[0]}, "
@@ -287,7 +287,7 @@ def _languages(pair: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def _whole(name: str, value: int) -> int:
+def _check_count(name: str, value: int) -> int:
     if type(value) is not int or value < 1:
         raise UsageError(f"data_args.{name} = {value!r}: give a whole number, 1 or more")
     return value

@@ -269,7 +269,7 @@ def parse(content: bytes, path: Path) -> Vocabulary:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" not in text and not path.name.endswith(Pieces.suffix):
-        return _listed(text, path)
+        return _parse_list(text, path)
     try:
         found = Pieces(content)
     except (RuntimeError, ValueError):
@@ -371,7 +371,7 @@ def _code_points(lines: Sequence[str]) -> np.ndarray:
     return np.frombuffer("".join(lines).encode("utf-32-le"), "<u4")
 
 
-def _listed(text: str, path: Path) -> Listed:
+def _parse_list(text: str, path: Path) -> Listed:
     tokens = text.removeprefix("\ufeff").split("\n")
     if tokens[-1] == "":
         tokens.pop()

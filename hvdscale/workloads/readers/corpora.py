@@ -64,12 +64,12 @@ def find_lm1b(folder: Path, allow_missing: bool) -> Files:
         raise DataError(f"{folder}: is a file; give {ASKED['lm1b']}")
     base = next((folder / name for name in LM1B_FOLDERS if (folder / name / LM1B_SHARDS).is_dir()), None)
     place = base / LM1B_SHARDS if base else folder
-    shards = [path for path in _listed(place) if SHARD.fullmatch(path.name)]
+    shards = [path for path in _list_files(place) if SHARD.fullmatch(path.name)]
     if not shards:
         raise DataError(f"{folder}: has no shards of LM1B; give {ASKED['lm1b']}; {holding(folder)}")
     shards, missing = complete(shards, allow_missing, first=1)
     for held_out in (base / LM1B_HELD_OUT if base else place, place.parent / LM1B_HELD_OUT):
-        found = [path for path in _listed(held_out) if HELD_OUT.fullmatch(path.name)] if held_out.is_dir() else []
+        found = [path for path in _list_files(held_out) if HELD_OUT.fullmatch(path.name)] if held_out.is_dir() else []
         if found:
             return _with_held_out(shards, found, missing)
     return replace(hold_out_last(shards), missing=missing)
@@ -89,7 +89,7 @@ def find_text(folder: Path, allow_missing: bool) -> Files:
     some way; or a folder of text files without such names, of which the last is held out."""
     if folder.is_file():
         return _cut(folder)
-    files = [path for path in _listed(folder) if TEXT.fullmatch(path.name)]
+    files = [path for path in _list_files(folder) if TEXT.fullmatch(path.name)]
     if any(pattern.fullmatch(path.name) for pattern in NAMED.values() for path in files):
         return find_named(folder, {}, allow_missing)
     if not files:
@@ -100,9 +100,9 @@ def find_text(folder: Path, allow_missing: bool) -> Files:
 
 def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> Files:
     """The files that data arguments name, by part; of the parts that these leave out, others whose names say so."""
-    files = {part: _named(folder, part, name) for part, name in named.items()}
+    files = {part: _find_named(folder, part, name) for part, name in named.items()}
     taken = {path.resolve() for paths in files.values() for path in paths}
-    others = [path for path in (_listed(folder) if folder.is_dir() else [])
+    others = [path for path in (_list_files(folder) if folder.is_dir() else [])
               if TEXT.fullmatch(path.name) and path.resolve() not in taken]
     for part in PARTS:
         if part not in named:
@@ -127,11 +127,11 @@ def _refuse_shared(files: Mapping[str, Sequence[Path]]) -> None:
                                 f"another file with --data-arg {part}=FILE")
 
 
-def _named(folder: Path, part: str, name: str) -> list[Path]:
+def _find_named(folder: Path, part: str, name: str) -> list[Path]:
     """The files that a data argument names: one, those of a folder, or those that a pattern fits."""
     path = folder / str(name)
     if path.is_dir():
-        return _listed(path)
+        return _list_files(path)
     is_pattern = not path.exists() and any(sign in path.name for sign in "*?[")
     found = sorted(path.parent.glob(path.name)) if is_pattern else [path]
     found = [path for path in found if path.is_file()]
@@ -190,7 +190,7 @@ def _cut(path: Path) -> Files:
         "testing",))
 
 
-def _listed(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     """The files in a folder, by name, without hidden ones; raises DataError where there is no such folder."""
     try:
         return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))

@@ -166,7 +166,7 @@ def read_classes(folder: Path) -> Classes:
     trained = _read_names(path, None)
     for name, line in trained.items():
         if name not in described:
-            raise DataError(f"{path}: line {line}: {_shown(name)} is not a label name of class-descriptions.csv; are "
+            raise DataError(f"{path}: line {line}: {_quote(name)} is not a label name of class-descriptions.csv; are "
                             "the files of one version?")
     if len(trained) > MOST_CLASSES:
         raise DataError(f"{path}: has {len(trained)} classes; at most {MOST_CLASSES} can be trained")
@@ -184,9 +184,9 @@ def _read_names(path: Path, header: bytes | None) -> dict[bytes, int]:
             continue
         name = text.partition(b",")[0] if header else text
         if not re.fullmatch(rb"/[!-+\--~]+", name):
-            raise DataError(f"{path}: line {number}: {_shown(text)} does not begin with a label name such as /m/0k4j")
+            raise DataError(f"{path}: line {number}: {_quote(text)} does not begin with a label name such as /m/0k4j")
         if name in names:
-            raise DataError(f"{path}: line {number}: {_shown(name)} stands in line {names[name]} already")
+            raise DataError(f"{path}: line {number}: {_quote(name)} stands in line {names[name]} already")
         names[name] = number
     if not names:
         raise DataError(f"{path}: has no label names; fetch it again")
@@ -252,7 +252,7 @@ def _starts(counts: np.ndarray) -> np.ndarray:
 def _without_header(path: Path, text: bytes) -> bytes:
     header, _, rest = text.partition(b"\n")
     if header != HEADER:
-        raise DataError(f"{path}: line 1: the header is {_shown(header)}, not {HEADER.decode()}; is it another of the "
+        raise DataError(f"{path}: line 1: the header is {_quote(header)}, not {HEADER.decode()}; is it another of the "
                         "data set's files?")
     return rest
 
@@ -317,7 +317,7 @@ class _Piece:
         if wrong.any():
             line = int(wrong.argmax())
             text = self._text[self._starts[line]:self._ends[line]]
-            raise DataError(f"{self._path}: line {self._first + line}: {_shown(text)}: {why}")
+            raise DataError(f"{self._path}: line {self._first + line}: {_quote(text)}: {why}")
 
 
 def _number(field: bytes) -> float:
@@ -325,7 +325,7 @@ def _number(field: bytes) -> float:
     return float(field) if re.fullmatch(rb"\d(\.\d+)?", field) else float("nan")
 
 
-def _shown(text: bytes) -> str:
+def _quote(text: bytes) -> str:
     """Some of a line, as it can be printed."""
     shown = repr(text[:80])[2:-1] + "..." * (len(text) > 80)
     return f"'{shown}'"
@@ -353,7 +353,7 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{path}: its gzip data ends early or is damaged, after line {line - 1} ({error}); fetch it "
                         "again") from None
     if rest:
-        raise DataError(f"{path}: line {line}: {_shown(rest)}: the file ends within a line; it is truncated, fetch it "
+        raise DataError(f"{path}: line {line}: {_quote(rest)}: the file ends within a line; it is truncated, fetch it "
                         "again (or, if it is whole, end its last line)")
     if line == 1:
         raise DataError(f"{path}: is empty; fetch it again")
