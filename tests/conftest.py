@@ -71,7 +71,8 @@ def launcher_command(launcher, np):
 
 
 def pytest_collection_modifyitems(items):
-    """A slow test may take as long as it does."""
+    """Tests of launched jobs come first, as they take longest; a slow test may take as long as it does."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/parallel/"))
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(0))

@@ -26,7 +26,7 @@ from hvdscale.training.checkpoint import listed
 from tests.conftest import small_disk
 from tests.parallel import node_faults
 from tests.parallel.launched_job import Job, held, reason
-from tests.single.made_runs import assert_same_columns, assert_same_state, state_of
+from tests.factories.runs import assert_same_columns, assert_same_state, state_of
 
 STALL, GONE, ENDLESS = 8, 30, 10**6     # seconds, seconds that a launcher may take to clear up, steps
 STARTED = 120                           # seconds that a job may take to its first step, on a busy machine

@@ -28,7 +28,7 @@ from hvdscale.log.reader import read_log
 from tests.conftest import ROOT, command_environment
 from tests.minislurm import FINAL, MiniSlurm, missing, possible
 from tests.parallel.launched_job import PROMISED_SECONDS, SLACK_SECONDS, Job, held, slow_workload
-from tests.single.made_runs import assert_same_columns, assert_same_state, state_of
+from tests.factories.runs import assert_same_columns, assert_same_state, state_of
 
 STALL = 20                              # seconds, for the start of a busy machine's workers
 NOTICED = 120                           # seconds in which Slurm gives up a node (SlurmdTimeout is 10), and clears up

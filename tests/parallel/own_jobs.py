@@ -11,7 +11,7 @@ from hvdscale.training.prepare import prepare
 from hvdscale.training.run_log import NoLog
 from hvdscale.workers.group import form
 
-JOBS = "tests.single.made_jobs"
+JOBS = "tests.factories.jobs"
 
 
 def trained(workers, name, **keys):

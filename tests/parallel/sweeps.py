@@ -15,7 +15,7 @@ from hvdscale.sweep.run import SweepRun
 from hvdscale.workers.group import SingleWorker
 from hvdscale.workers.launch import place
 from tests.conftest import command_environment, launcher_command
-from tests.single.made_sweeps import assert_same_study
+from tests.factories.sweeps import assert_same_study
 
 TUNE = (sys.executable, "-m", "hvdscale.cli.tune")
 

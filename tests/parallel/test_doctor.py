@@ -13,7 +13,7 @@ from hvdscale.training.prepare import prepare
 from hvdscale.workers.group import SingleWorker
 from tests.conftest import launcher_command
 
-MADE = "tests.single.made_faulty_jobs"
+MADE = "tests.factories.faulty_jobs"
 CHECKS = ["gradients", "losses", "random numbers", "batch-norm", "padding", "last batch", "shards", "examples", "ranks",
           "evaluation", "checkpoint", "weight decay", "learning rate", "stall"]
 

@@ -4,7 +4,7 @@ import torch
 
 from hvdscale.workers.group import SingleWorker
 from tests.parallel.open_images_measures import measures
-from tests.single import made_open_images
+from tests.factories import open_images as made_open_images
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 
 from hvdscale.log.reader import read_log
 from tests.conftest import command_environment, launcher_command
-from tests.single.made_runs import assert_same_columns, assert_same_state, state_of
+from tests.factories.runs import assert_same_columns, assert_same_state, state_of
 
 OPTIONS = ["--set", 'model_args={norm="ours", dropout=0.3}', "--steps", "60", "--eval-every", "10",
            "--set", "checkpoint_every=7", "--set", "threads=1", "--set", "stall_seconds=20", "--resume", "auto"]

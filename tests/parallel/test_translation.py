@@ -5,7 +5,7 @@ import torch
 
 from hvdscale.workers.group import SingleWorker
 from tests.parallel.translations import trained
-from tests.single.made_translations import folder_of
+from tests.factories.translations import folder_of
 
 pytest.importorskip("sacrebleu")
 

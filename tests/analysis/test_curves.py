@@ -1,0 +1,211 @@
+"""Curves of searches held as studies, and the sections of a report that tell of the same searches."""
+import csv
+import io
+import math
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.best_of_n import best_of
+from hvdscale.analysis.curves import curve_of, point_of
+from hvdscale.analysis.report_data import Options, analyse
+from hvdscale.analysis.studies import studies_of
+from hvdscale.analysis.trials import read_trials
+from hvdscale.log.schema import Status
+from hvdscale.report.findings import sentences_of
+from hvdscale.report.scaling.curves import fit_table
+from hvdscale.report.scaling.regimes import curve_findings
+from hvdscale.report.scaling.tables import tables_of
+from hvdscale.report.scaling.words import summary
+from hvdscale.report.table import as_csv
+from hvdscale.target import Target
+from tests.factories.logs import log, trial
+from tests.factories.studies import EVERY, drawn, studied
+
+EASY, STRICT = (Target.parse(f"val/error<{value}") for value in ("0.2", "0.1"))
+INF = math.inf
+
+
+def curve_said(curve):
+    return sentences_of(curve_findings(curve))
+
+
+def curve(*trials, target=STRICT, options=Options()):
+    return curve_of(studies_of([log(*trials)]), target, options)
+
+
+def section(*trials, target=STRICT):
+    [group] = analyse(read_trials(log(*trials)), [target])
+    return group.sections[0]
+
+
+def sweep(fewest=((64, 1600), (128, 800), (256, 600), (512, 500)), count=6, **changes):
+    """A study a batch, whose k-th draw needs k EVERY more steps than the fewest."""
+    return [drawn(100 * at + number, steps + EVERY * number, batch=batch, sweep={"draw": number}, **changes)
+            for at, (batch, steps) in enumerate(fewest) for number in range(count)]
+
+
+def expected(steps, last=()):
+    steps = np.array([*steps, *[INF] * len(last)], float)
+    return best_of(steps, steps - EVERY, np.array([*steps[:len(steps) - len(last)], *last], float))
+
+
+def test_a_point_is_the_fewest_steps_of_the_searchs_trials():
+    [point] = curve(drawn(0, 900), drawn(1, 600), drawn(2, 600), drawn(3), drawn(4, 1200)).points
+    assert point.steps == expected([900, 600, 600, 1200], [3000])
+    assert (point.best, point.trials, point.met, point.global_batch) == (1, 5, 4, 256)     # the first of equals
+    assert point.study.key(point.best) == ("made.h5", 1)
+
+
+def test_pruned_trials_are_censored_where_they_were_stopped():
+    [point] = curve(drawn(0, 600), drawn(1, 700), drawn(2, 2000, pruned=700)).points
+    assert point.steps == expected([600, 700], [700]) and (point.trials, point.met) == (3, 2)
+
+
+def test_repeats_of_the_winner_are_no_trials_of_the_search():
+    [point] = curve(drawn(0, 600), drawn(1, 700), drawn(0, 500, repeat=1)).points
+    assert point.steps == expected([600, 700]) and point.trials == 2
+
+
+def test_failed_trials_are_none_and_diverged_ones_are_counted_apart():
+    [point] = curve(drawn(0, 600), drawn(1, 900), drawn(2, failed=True), drawn(3, diverged=True)).points
+    assert (point.trials, point.infeasible, point.met_before_diverging) == (2, 1, 0)
+
+
+def test_trials_that_met_before_diverging_are_counted_apart():
+    lost = trial(9, (0, 100, 200), (1, 0.05, 0.5), batch=256, status=Status.INFEASIBLE)
+    point = point_of(studies_of([log(lost)])[0], STRICT)
+    assert (point.infeasible, point.met_before_diverging, point.best) == (1, 1, None)
+
+
+def test_batches_of_which_all_trials_diverged_are_points_that_are_not_met():
+    found = curve(*sweep(), drawn(900, diverged=True, batch=1024), target=EASY)
+    assert found.batches == (64, 128, 256, 512, 1024)
+    last = found.points[-1]
+    assert (last.trials, last.infeasible, last.best, last.steps.met) == (0, 1, None, False)
+    assert math.isnan(last.steps.value) and found.regimes.maximum_useful.value == 256 and found.regimes.fit.points == 4
+
+
+def test_a_target_that_no_trial_met_is_above_the_steps_they_reached():
+    found = curve(drawn(0), drawn(1))
+    assert (found.points[0].steps.value, found.points[0].steps.beyond, found.points[0].met) == (INF, 3000, 0)
+    assert found.regimes.maximum_useful.value is None and found.regimes.fit is None and curve_said(found) == ()
+
+
+def test_best_of_fewer_trials_at_every_batch():
+    found = curve(*sweep(), options=Options(trials=2))
+    assert [point.steps.value for point in found.points] == [1700, 900, 700, 600]       # the median best of 2 of 6
+    assert (found.n, found.left_out) == (2, ())
+
+
+def uneven():
+    """Batch 512 with two trials, the others with six."""
+    return [one for one in sweep() if one.row["global_batch"] < 512 or one.row["id"] % 100 < 2]
+
+
+def test_batches_are_compared_at_the_smallest_number_of_trials_and_the_report_says_so():
+    found = curve(*uneven())
+    assert [point.steps.value for point in found.points] == [1700, 900, 700, 500] and found.n == 2
+    said = " ".join(curve_said(found))
+    assert "compared at the median best of 2 trials, as batch 512 has no more; the searches have 2-6" in said
+    assert "--trials N compares at N trials and leaves out batches with fewer" in said
+
+
+def test_batches_with_fewer_trials_than_asked_for_are_left_out_and_named():
+    found = curve(*uneven(), options=Options(trials=4))
+    assert (found.batches, found.n, found.left_out) == ((64, 128, 256), 4, ((512, 2),))
+    assert "Left out, with fewer than the 4 trials asked for: batch 512 (2 trials)." in curve_said(found)
+
+
+def test_a_section_compares_its_searches_at_the_same_trials_as_the_curve():
+    for options in (Options(), Options(trials=4)):
+        [group] = analyse(read_trials(log(*uneven())), [STRICT], options)
+        found, expected = group.sections[0], curve(*uneven(), options=options)
+        assert [point.cell.steps for point in found.batches.points] == [point.steps for point in expected.points]
+        assert found.left_out == expected.left_out
+        assert [said for said in curve_said(expected) if "trials" in said][0] in summary(found)
+
+
+def test_all_that_was_fitted_is_in_a_table_for_files():
+    found = curve(*sweep())
+    table = fit_table(found.regimes.fit, found.target, found.keys)
+    [row] = csv.DictReader(io.StringIO(as_csv(table)))
+    fit = found.regimes.fit
+    assert float(row["b_crit"]) == fit.b_crit.value and float(row["s_min_high"]) == fit.s_min.high
+    assert float(row["shape_low"]) == fit.shape.low and row["left_out"] == "none"
+    assert table.rows[0].trials == found.keys and len(found.keys) == 4 and fit_table(None, STRICT) is None
+
+
+def test_a_median_best_that_pruning_hid_is_extrapolated_and_said_to_be():
+    """Ten draws of which the first two met; the others were pruned there, so the third fewest is not known."""
+    pruned = [drawn(number, 900 if number else 800, batch=64, pruned=900) for number in range(2)]
+    pruned += [drawn(number, 2000, batch=64, pruned=900) for number in range(2, 10)]
+    found = curve(*pruned, *[one for one in sweep() if one.row["global_batch"] > 64 and one.row["id"] % 100 < 3],
+                  options=Options(trials=2))
+    first = found.points[0].steps
+    assert first.extrapolated and first.value > 900 and first.low < first.value < first.high < INF
+    assert not any(point.steps.extrapolated for point in found.points[1:])
+    assert "Pruning hid the median best of 2 trials at batch 64" in " ".join(curve_said(found))
+
+
+def test_a_metric_that_no_log_has_makes_no_curve():
+    assert curve(*sweep(), target=Target.parse("test/error<0.1")) is None
+
+
+def test_options_reach_the_regimes():
+    assert curve(*sweep()).regimes.maximum_useful.value == 256
+    strict = curve(*sweep(), options=Options(useful_within=0.1, confidence=0.8))
+    assert (strict.regimes.maximum_useful.value, strict.confidence) == (512, 0.8)
+    wide = curve(*sweep()).points[0].steps
+    assert wide.low < strict.points[0].steps.low < strict.points[0].steps.high < wide.high
+
+
+def test_the_regimes_of_a_curve_are_put_in_words():
+    said = curve_said(curve(*sweep()))
+    assert said[0].startswith("Perfect scaling up to batch 128 (")
+    assert said[1].startswith("Maximum useful batch: 256 (") and "(500, at batch 512)" in said[1]
+
+
+def test_a_section_tells_of_a_search_as_its_curve_does():
+    made = [*sweep(), drawn(6, 2500, batch=64, pruned=2000), drawn(0, 1500, batch=64, repeat=1)]
+    found, points = section(*made), curve(*made).points
+    assert [point.cell.steps for point in found.batches.points] == [point.steps for point in points]
+    assert found.batches.regimes.maximum_useful == curve(*made).regimes.maximum_useful
+
+
+def test_repeats_of_the_winner_do_not_move_the_fewest_steps():
+    plain, repeated = (section(*sweep(), *more).batches.points[0].cell.steps
+                       for more in ((), [drawn(0, 3000, batch=64, repeat=1), drawn(0, batch=64, repeat=2)]))
+    assert plain == repeated and plain.value == 1600
+
+
+def test_seconds_and_ratios_inherit_the_interval_of_the_fewest_steps():
+    points = section(*sweep()).batches.points
+    first, last = points[0].cell, points[-1]
+    assert first.seconds.value == pytest.approx(64 * first.steps.value / first.examples_per_second.value)
+    assert first.seconds.low <= 64 * first.steps.low / first.examples_per_second.value * (1 + 1e-9)
+    assert last.examples.low == 512 * last.cell.steps.low
+    ratio = last.statistical_efficiency
+    assert ratio.value == pytest.approx(1600 * 64 / (500 * 512))
+    ends = [1600 * 64 / (steps * 512) for steps in (last.cell.steps.high, last.cell.steps.low)]
+    assert ratio.low < ends[0] < ratio.value < ends[1] < ratio.high
+
+
+def test_repeats_under_several_seeds_are_no_search():
+    made = [trial(seed, (0, 100, 200 + 10 * seed), (1, 0.5, 0.05), batch=64, seed=seed) for seed in range(3)]
+    [point] = section(*made).batches.points
+    assert not point.cell.searched and point.cell.steps.value == pytest.approx(np.exp(np.log([200, 210, 220]).mean()))
+
+
+def test_the_table_says_what_the_interval_of_a_search_is_of():
+    found = section(*sweep())
+    [table] = [table for table in tables_of(found) if table.name == "batches"]
+    notes = " ".join(table.notes)
+    assert "the 95% interval of that median, since other draws" in notes
+    assert "does not include that choice" not in notes and "one run" not in notes
+    assert any(said.startswith("S = S_min") or "critical batch" in said.lower() for said in summary(found))
+
+
+def test_a_study_read_from_its_own_log_is_the_same():
+    one = curve_of(studies_of([studied(*sweep(((256, 600),)))]), STRICT).points[0]
+    assert one.steps == expected([600 + EVERY * number for number in range(6)])

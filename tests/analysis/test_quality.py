@@ -1,0 +1,240 @@
+"""The test for a large-batch penalty: its level, what it finds, and when it says that it cannot tell."""
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.budgets import Budget
+from hvdscale.analysis.quality import (BATCHES, STOPPED, UNFINISHED, detectable_rise, isotonic, quality_of,
+                                       rise_p_value, rise_share, split)
+from hvdscale.analysis.report_data import Options
+from hvdscale.analysis.search import best_of_n
+from hvdscale.analysis.studies import studies_of
+from hvdscale.log.schema import Status
+from hvdscale.report.search.quality import quality_said, quality_table
+from hvdscale.report.studies import About, view_of
+from hvdscale.report.table import as_csv, as_text
+from hvdscale.target import Target
+from tests.factories.logs import log, trial
+
+COLUMN, STEPS = "val/error", (0, 50, 100)
+
+
+def swept(best, count=8, seed=1, short=(), status=Status.COMPLETE, first=0.9, settled=False):
+    """Studies of ``count`` trials each whose errors end at best[batch] and above; short: batches that stop early;
+    settled: they are there half way."""
+    random = np.random.default_rng(seed)
+    trials = []
+    for batch, value in best.items():
+        for id, final in enumerate(value + random.exponential(0.0025, count)):
+            steps = STEPS[:2] if batch in short else STEPS
+            errors = [first, final, final] if settled else np.linspace(first, final, len(steps))
+            made = trial(id + 1000 * batch, steps, errors, batch=batch, seed=id, status=status)
+            made.row["budget_steps"] = STEPS[-1]
+            trials.append(made)
+    return studies_of([log(*trials)])
+
+
+def flat(*batches, value=0.1):
+    return dict.fromkeys(batches, value)
+
+
+# the statistic
+
+def pool_adjacent(values):
+    """Isotonic regression, slowly: blocks that fall are joined."""
+    blocks = []
+    for value in values:
+        blocks.append([value])
+        while len(blocks) > 1 and np.mean(blocks[-2]) >= np.mean(blocks[-1]):
+            last = blocks.pop()
+            blocks[-1] += last
+    return [np.mean(block) for block in blocks for _ in block]
+
+
+def test_the_isotonic_regression_is_that_of_pooled_blocks():
+    random = np.random.default_rng(2)
+    for count in (1, 2, 5, 9):
+        rows = random.normal(size=(20, count))
+        np.testing.assert_allclose(isotonic(rows), [pool_adjacent(row) for row in rows])
+
+
+def test_the_p_value_is_the_share_of_all_orders():
+    values = np.array([0.3, 0.1, 0.5, 0.4, 0.8])
+    shares = [rise_share(np.array([order]))[0] for order in itertools.permutations(values)]
+    assert rise_p_value(values) == pytest.approx(np.mean(np.array(shares) >= rise_share(values[None])[0] - 1e-9))
+    assert rise_p_value(np.arange(4.0)) == pytest.approx(1 / 24) and rise_p_value(-np.arange(4.0)) == 1
+
+
+def test_values_that_are_all_equal_tell_of_no_rise():
+    assert rise_p_value(np.full(6, 0.1)) == 1 and rise_p_value(np.full(9, 0.3)) == 1
+
+
+def test_the_split_is_where_two_means_fit_best():
+    at, rise = split(np.array([0.1, 0.12, 0.11, 0.31, 0.29, 0.3]))
+    assert at == 3 and rise.value == pytest.approx(0.19) and rise.low < 0.19 < rise.high < 0.25
+
+
+@pytest.mark.parametrize("batches", [4, 6])
+def test_the_level_is_what_it_claims(batches, sweeps=300):
+    random = np.random.default_rng(batches)
+    found = [rise_p_value(random.exponential(size=(batches, 10)).min(1)) <= 0.05 for _ in range(sweeps)]
+    assert np.mean(found) <= 0.08
+
+
+def null_sweep(random, batches, scale=(1.0,), shape=(1.0,)):
+    """The median best of 10 at each batch, of 10 to 30 trials: the same in truth, however the trials are spread."""
+    values = []
+    for batch in range(batches):
+        wide, power = scale[batch * len(scale) // batches], shape[batch % len(shape)]
+        count = int(random.integers(10, 31))
+        costs = wide * (random.exponential(size=count) ** (1 / power) - (math.log(2) / 10) ** (1 / power))
+        values.append(best_of_n(costs.tolist(), [False] * count, [10])[0].low)
+    return np.array(values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batches", [5, 8, 12])
+def test_the_level_holds_over_500_null_sweeps(batches, sweeps=500):
+    random = np.random.default_rng(batches)
+    assert 0.02 <= np.mean([rise_p_value(null_sweep(random, batches)) <= 0.05 for _ in range(sweeps)]) <= 0.08
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batches", [5, 8])
+@pytest.mark.parametrize("spread", [{"scale": (1.0, 3.0)}, {"scale": (3.0, 1.0)}, {"shape": (0.5, 1.0, 2.0, 4.0)}])
+def test_the_level_stays_below_a_tenth_where_batches_are_not_alike(batches, spread, sweeps=500):
+    random = np.random.default_rng(batches)
+    assert np.mean([rise_p_value(null_sweep(random, batches, **spread)) <= 0.05 for _ in range(sweeps)]) <= 0.11
+
+
+def test_what_is_called_detectable_is_found_as_often_as_said(sweeps=300):
+    random = np.random.default_rng(0)
+    rise = detectable_rise(6) * np.linspace(0, 1, 6)
+    found = [rise_p_value(random.normal(size=6) + rise) <= 0.05 for _ in range(sweeps)]
+    assert 0.7 <= np.mean(found) <= 0.9
+
+
+# sweeps
+
+def test_no_penalty_is_found_where_there_is_none_and_the_power_is_said():
+    found = quality_of(swept(flat(2, 4, 8, 16, 32, 64)), COLUMN, True)
+    assert found.p_value > 0.05 and found.worse_from is None and found.n == 8 and found.detectable > 0
+    said = quality_said(found)
+    assert said[0].startswith("No sign of a large-batch penalty")
+    assert "would have been found in 80% of such sweeps" in said[1]
+
+
+def test_a_penalty_is_found_with_its_batch_and_size():
+    found = quality_of(swept(flat(2, 4, 8, 16, 32) | flat(64, 128, value=0.2)), COLUMN, True)
+    assert found.penalty and found.worse_from == 64
+    assert found.worse_by.low < 0.1 < found.worse_by.high and 0.08 < found.worse_by.value < 0.12
+    said = quality_said(found)
+    assert "is worse at batch 64 and above by 0." in said[0] and "p = 0.0" in said[1]
+
+
+def test_a_metric_to_be_maximized_is_turned_round():
+    worse = flat(2, 4, 8, 16, 32, value=0.9) | flat(64, 128, value=0.7)
+    assert quality_of(swept(worse, first=0.1), COLUMN, False).penalty
+    assert not quality_of(swept(worse), COLUMN, True).penalty
+
+
+def test_a_metric_that_betters_with_the_batch_is_no_penalty_and_said_to():
+    found = quality_of(swept({2 ** k: 0.5 - 0.05 * k for k in range(1, 8)}, settled=True), COLUMN, True)
+    assert found.improves and found.p_value > 0.5 and math.isnan(found.detectable)
+    assert "gets better with the batch, from 0.4" in quality_said(found)[0]
+    assert "That it gets better is more than chance" in quality_said(found)[1]
+
+
+def test_that_large_batches_are_better_where_small_ones_had_not_finished_tells_nothing():
+    studies = swept({2 ** k: 0.5 - 0.05 * k for k in range(1, 8)})
+    for budget, said in ((None, "with each trial as long as it was to run"),
+                         (Budget(100, "steps"), "within 100 steps")):
+        found = quality_of(studies, COLUMN, True, budget)
+        assert found.why == UNFINISHED and math.isnan(found.p_value) and not found.penalty
+        [told] = quality_said(found)
+        assert told.startswith(f"Cannot tell whether large batches reach a worse validation error {said}: ")
+        assert ("by then batch 2 had seen 0.2" in told and "batch 128 13" in told) == (budget is not None)
+    assert quality_of(studies, COLUMN, True, Budget(0.2, "epochs")).why != UNFINISHED
+
+
+def test_where_neither_steps_nor_whole_trials_tell_the_report_tests_within_the_epochs_of_every_batch():
+    random, made = np.random.default_rng(3), []
+    for batch in (4, 8, 16, 32, 64):
+        steps = np.arange(0, 9) * 512 // batch
+        for id in range(8):
+            errors = 0.9 / (1 + steps * batch / 500) + random.exponential(0.001)
+            one = trial(id + 1000 * batch, steps, errors, batch=batch)
+            one.row["budget_steps"] = 10 * steps[-1]
+            made.append(one)
+    studies = studies_of([log(*made)])
+    said = view_of(About(studies, Target.parse("val/error<0.001"), Options())).summary
+    assert quality_of(studies, COLUMN, True, Budget(64, "steps")).why == UNFINISHED
+    assert quality_of(studies, COLUMN, True).why == STOPPED
+    assert any(one.startswith("No sign of a large-batch penalty within 4 epochs: ") for one in said), said
+
+
+def test_under_a_budget_of_epochs_it_says_that_these_are_fewer_steps():
+    studies = swept({10 * 2 ** k: 0.1 for k in range(5)})
+    found = quality_of(studies, COLUMN, True, Budget(1, "epochs"))
+    assert found.penalty and any("fewer steps at a larger batch" in said for said in quality_said(found))
+    assert not quality_of(studies, COLUMN, True, Budget(100, "steps")).penalty
+
+
+@pytest.mark.parametrize("budget, ended, cure", [
+    (None, "at their target. A search with keep_going", "larger budget"),
+    (Budget(10 * STEPS[-1], "steps"), "at the end of their own budget. A search with a larger budget", "keep_going")])
+def test_where_trials_ended_early_it_says_how_and_what_would_tell(budget, ended, cure):
+    found = quality_of(swept(flat(2, 4, 8, 16, 32), short=(8, 16) if budget is None else ()), COLUMN, True, budget)
+    assert found.why == STOPPED and ended in quality_said(found)[0] and cure not in quality_said(found)[0]
+
+
+def test_where_the_best_trials_ended_early_it_cannot_tell():
+    studies = swept(flat(2, 4, 8, 16, 32), short=(8, 16))
+    found = quality_of(studies, COLUMN, True)
+    assert found.why == STOPPED and found.short == (8, 16) and math.isnan(found.p_value)
+    assert quality_said(found)[0].startswith("Cannot tell") and "at batch 8 and 16" in quality_said(found)[0]
+    assert not math.isnan(quality_of(studies, COLUMN, True, Budget(50, "steps")).p_value)
+
+
+@pytest.mark.parametrize("studies", [swept(flat(2, 4, 8)), swept(flat(2)), swept(flat(2, 4, 8, 16), count=3)])
+def test_of_too_few_batches_it_cannot_tell(studies):
+    found = quality_of(studies, COLUMN, True)
+    assert found.why == BATCHES and "the test needs 4" in quality_said(found)[0]
+    assert as_text(quality_table(found)) and as_csv(quality_table(found))
+
+
+@pytest.mark.parametrize("studies", [
+    swept(flat(2, 4, 8, 16), status=Status.INFEASIBLE), swept(flat(2, 4, 8, 16, value=math.nan), first=math.nan)])
+def test_where_all_diverged_or_nothing_was_measured_it_cannot_tell(studies):
+    found = quality_of(studies, COLUMN, True)
+    assert math.isnan(found.p_value) and found.compared == () and quality_said(found)[0].startswith("Cannot tell")
+    assert "n/a" in as_text(quality_table(found))
+
+
+def test_the_best_of_as_many_trials_is_compared_where_batches_have_different_numbers():
+    trials = [log(*[one for one in _trials(batch, count)], path=f"b{batch}.h5")
+              for batch, count in ((2, 6), (4, 12), (8, 24), (16, 6))]
+    found = quality_of(studies_of(trials), COLUMN, True)
+    assert found.n == 6 and [point.feasible for point in found.points] == [6, 12, 24, 6]
+    values = found.points[2].outcomes.value
+    assert found.best[2] == pytest.approx(np.median([min(one) for one in itertools.combinations(values, 6)]), rel=0.05)
+
+
+def _trials(batch, count):
+    random = np.random.default_rng(batch)
+    for id, final in enumerate(0.1 + 0.1 * random.random(count)):
+        made = trial(id, STEPS, [0.9, 0.5, final], batch=batch, seed=id)
+        made.row["budget_steps"] = STEPS[-1]
+        yield made
+
+
+def test_without_the_metric_there_is_nothing():
+    assert quality_of(swept(flat(2, 4)), "test/error", True) is None
+    assert quality_said(None) == () and quality_table(None) is None
+
+
+def test_each_row_names_its_trials():
+    table = quality_table(quality_of(swept(flat(2, 4, 8, 16)), COLUMN, True))
+    assert [len(row.trials) for row in table.rows] == [8] * 4

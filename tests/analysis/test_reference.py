@@ -1,0 +1,255 @@
+"""Published curves: the files that hold them, and how near measured ones come to them."""
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis import published as box
+from hvdscale.analysis.curves import measured_curve
+from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, ordering_of
+from hvdscale.analysis.report_data import analyse
+from hvdscale.analysis.steps import Estimate
+from hvdscale.analysis.trials import Workload, read_trials
+from hvdscale.errors import UsageError
+from hvdscale.report.drawing import render
+from hvdscale.report.published.compare import published_views
+from hvdscale.report.table import as_csv, as_text
+from hvdscale.target import Target
+from tests.factories.logs import log, trial
+
+MARKS = {"read", "dig", "fit", "mem"}
+
+
+def measured(steps, dataset="mnist", model="simple_cnn", optimizer="nesterov", target="val/error<0.01", size=55000,
+             b_crit=None, perfect=None, width=1.2, runs=3, b_crit_ends=None):
+    """A curve as analysis.curves makes it, as far as it is held against published ones; steps: {batch: steps}, inf and
+    (inf, last step) not met."""
+    def point(batch, value):
+        value, beyond = value if isinstance(value, tuple) else (value, math.nan)
+        ends = (value / width, value * width) if math.isfinite(value) else (beyond, math.inf)
+        return SimpleNamespace(global_batch=batch, steps=Estimate(value, *ends, runs, beyond))
+    fit = None
+    if b_crit is not None:
+        fit = SimpleNamespace(b_crit=Estimate(b_crit, *(b_crit_ends or (b_crit / 2, b_crit * 2)), 1))
+    return SimpleNamespace(
+        workload=Workload(dataset, model, "", optimizer, size), target=Target.parse(target), confidence=0.95,
+        points=tuple(point(*pair) for pair in steps.items()),
+        regimes=SimpleNamespace(fit=fit, perfect_until=SimpleNamespace(value=perfect)))
+
+
+def mnist():
+    return load("shallue2019").curves[0]
+
+
+def published_steps():
+    return dict(zip(map(int, mnist().batches), mnist().steps))
+
+
+@pytest.mark.parametrize("name", box.names())
+def test_every_publication_says_where_its_numbers_are_from(name):
+    record, reference = box.read(name), load(name)
+    assert record["mark"] in MARKS and reference.source and reference.obtained and reference.title
+    assert reference.curves or reference.jobs
+
+
+@pytest.mark.parametrize("published", [curve for name in box.names() for curve in load(name).curves],
+                         ids=lambda curve: curve.label)
+def test_the_published_hyperbolas_are_fits_of_the_published_points(published):
+    model = published.s_min * (1 + published.b_crit / published.batches)
+    rms = np.sqrt(np.mean(np.log2(published.steps / model) ** 2))
+    assert rms == pytest.approx(published.rms_log2, abs=0.02)
+    assert (published.low < published.steps).all() and (published.steps < published.high).all()
+    assert (np.diff(published.batches) > 0).all()
+
+
+def test_the_regimes_in_the_box_follow_from_the_published_points():
+    steps = published_steps()
+    examples = {batch: batch * value for batch, value in steps.items()}
+    first = examples[1]
+    assert max(batch for batch, value in examples.items() if value <= 1.25 * first) == mnist().perfect[0]
+    fewest = min(steps.values())
+    assert min(batch for batch, value in steps.items() if value <= 1.2 * fewest) >= mnist().useful[0]
+
+
+def test_epochs_and_examples_become_steps():
+    resnet, bert, _ = load("mlperf").curves
+    assert resnet.steps[0] == pytest.approx(35 * 1281167 / 1632)
+    assert bert.steps[0] == pytest.approx(2.55e6 / 256)
+    assert resnet.low[0] < 34 * 1281167 / 1632 and resnet.high[0] < 36 * 1281167 / 1632      # an epoch, and the mean's
+
+
+def test_a_curve_that_equals_the_published_one_passes_every_mark():
+    found = against(measured(published_steps(), b_crit=437), mnist())
+    assert [point.log2_apart for point in found.points] == pytest.approx([0] * 10)
+    assert found.counted("within") == (10, 10) and found.counted("covered") == (10, 10)
+    assert [mark.passed for mark in found.marks] == [True, True, True] and not found.remarks
+
+
+def test_a_curve_that_lies_a_factor_1_5_off_at_3_of_10_batches_fails_the_curve_and_the_coverage():
+    steps = {batch: value * (1.5 if at < 3 else 1) for at, (batch, value) in enumerate(published_steps().items())}
+    found = against(measured(steps, b_crit=200), mnist())
+    assert found.counted("within") == (7, 10) and found.counted("covered") == (7, 10)
+    assert [mark.passed for mark in found.marks] == [False, False, False]
+    assert found.marks[1].found == pytest.approx(200 / 437)
+
+
+def test_the_reading_error_of_the_published_values_counts_in_what_an_interval_covers():
+    off = {batch: value * 2 ** 0.14 for batch, value in published_steps().items()}
+    further = {batch: value * 2 ** 0.16 for batch, value in published_steps().items()}
+    assert against(measured(off, width=1.0), mnist()).counted("covered") == (10, 10)
+    assert against(measured(further, width=1.0), mnist()).counted("covered") == (0, 10)
+
+
+def test_batches_between_published_ones_are_interpolated_and_those_beyond_left_out():
+    found = against(measured({64: 1300, 256: 470, 60000: 140}), mnist())
+    assert [point.interpolated for point in found.points] == [True, True] and found.beyond == (60000,)
+    assert found.points[0].published == pytest.approx(math.sqrt(2500 * 680))
+
+
+def test_a_batch_that_was_not_met_counts_only_where_it_was_run_for_long_enough():
+    found = against(measured({32: (math.inf, 2600), 128: (math.inf, 2000), 512: 320}), mnist())
+    assert [point.within for point in found.points] == [None, False, True]
+    assert found.counted("within") == (1, 2)
+
+
+def test_batches_that_never_met_the_target_are_misses_of_the_coverage_mark():
+    curve = measured({batch: (math.inf, 5 * steps) for batch, steps in published_steps().items()})
+    for point in curve.points:              # a few trials met it: the interval begins below what most were run for
+        point.steps = replace(point.steps, low=point.steps.beyond / 5)
+    found = against(curve, mnist())
+    assert found.counted("within") == (0, 10) and found.counted("covered") == (0, 10)
+    assert [mark.passed for mark in found.marks] == [False, None, False]
+
+
+def test_an_interval_covers_only_where_it_has_an_upper_end():
+    open_ended, too_slow = measured(published_steps()), measured({32: 40_000})
+    for curve in (open_ended, too_slow):
+        for point in curve.points:
+            point.steps = replace(point.steps, high=math.inf)
+    found = against(open_ended, mnist())
+    assert found.counted("within") == (10, 10) and found.counted("covered") == (0, 0)
+    assert found.marks[2].passed is None
+    assert any("no upper end" in note for note in published_views([open_ended], "shallue2019").tables[0].notes)
+    assert against(too_slow, mnist()).counted("covered") == (0, 1)
+
+
+@pytest.mark.parametrize("b_crit, ends, passed, said", [
+    (437, (251, math.inf), None, None), (4370, (2000, math.inf), False, "B_crit is at least 4.58 times"),
+    (math.inf, (2000, math.inf), False, "B_crit is at least 4.58 times"), (0.0, (0.0, 600), None, None),
+    (50, (0.0, 100), False, "B_crit is at most 0.23 times")])
+def test_a_critical_batch_with_an_open_end_can_fail_its_mark_and_never_pass_it(b_crit, ends, passed, said):
+    curve = measured(published_steps(), b_crit=b_crit, b_crit_ends=ends)
+    assert against(curve, mnist()).marks[1].passed is passed
+    text = published_views([curve], "shallue2019").said[0]
+    assert said in text if said else "B_crit is" not in text
+
+
+def test_one_run_covers_nothing():
+    assert against(measured(published_steps(), runs=1), mnist()).counted("covered") == (0, 0)
+
+
+@pytest.mark.parametrize("changed, said", [
+    ({"target": "val/error<0.02"}, "published to val/error<0.01, here to val/error<0.02"),
+    ({"target": "test/error<0.01"}, "here to test/error<0.01"),
+    ({"optimizer": "adam"}, "published for nesterov, here adam"),
+    ({"size": 13750}, "published with 55,000 training examples, here 13,750")])
+def test_another_target_optimizer_or_training_set_is_not_compared_and_said(changed, said):
+    curve = measured(published_steps(), **changed)
+    found = against(curve, mnist())
+    assert isinstance(found, NoMatch) and said in "; ".join(found.why)
+    views = published_views([curve], "shallue2019")
+    assert not views.tables and "Not compared" in views.said[0] and said in views.said[0]
+    assert [figure.name for figure in views.figures] == [
+        "shape-shallue2019-mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02"
+    ] * (changed.get("target") == "val/error<0.02")
+
+
+def test_of_another_target_the_shapes_are_shown_and_it_is_said_what_would_do():
+    curve = measured({batch: 3 * steps for batch, steps in published_steps().items()}, target="val/error<0.02")
+    [figure], [said] = (getattr(published_views([curve, curve], "shallue2019"), name) for name in ("figures", "said"))
+    assert "with --target 'val/error<0.01'" in said and "over its own steps at batch 1." in said
+    from matplotlib.figure import Figure as Canvas
+    axes = Canvas().add_subplot()
+    figure.draw(axes)
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    published = lines["published: MNIST Simple CNN, to val/error<0.01"]
+    assert dict(published.get_xydata())[1] == pytest.approx(1.0) and "here, to val/error<0.02" in lines
+    assert axes.get_ylabel() == "steps / steps at B = 1" and min(axes.get_xticks()) == 1
+
+
+@pytest.mark.parametrize("changed, said", [
+    ({"target": "val/error<=0.01"}, "published to val/error<0.01, here to val/error<=0.01"),
+    ({"size": 54000}, "published with 55,000 training examples, here 54,000")])
+def test_a_difference_that_bears_little_is_said_beside_the_figures(changed, said):
+    curve = measured(published_steps(), **changed)
+    assert isinstance(against(curve, mnist()), Fidelity)
+    assert any(said in text for text in published_views([curve], "shallue2019").said)
+
+
+def test_a_training_set_of_unknown_size_is_taken_as_the_published_one():
+    assert isinstance(against(measured(published_steps(), size=0), mnist()), Fidelity)
+
+
+def test_another_model_is_passed_over_and_what_there_is_is_named():
+    [said] = published_views([measured({32: 100}, model="fc")], "shallue2019").said
+    assert "nothing to compare with" in said and "MNIST Simple CNN" in said and "LM1B LSTM" in said
+
+
+def test_the_views_are_a_figure_two_tables_and_sentences():
+    steps = {8: 11000, 32: 2400, 64: 1300, 128: 900, 512: 330, 2048: (math.inf, 900)}
+    views = published_views([measured(steps, b_crit=400)], "shallue2019")
+    [figure], [points, marks] = views.figures, views.tables
+    assert render(figure, "svg").startswith(b"<?xml") and "MNIST Simple CNN" in figure.title
+    assert "5 of 6 batch sizes" in views.said[0] and "83%" in views.said[0] and "0.92 times" in views.said[0]
+    shown = as_text(points)
+    assert "~64" in shown and "> 900" in shown and "+0.40" in shown and max(map(len, shown.splitlines())) <= 100
+    assert as_csv(points).splitlines()[0].startswith("global_batch,published_steps,published_steps_low")
+    assert "B_crit over published" in as_text(marks)
+
+
+def test_sgd_and_nesterov_are_ordered_where_both_were_measured():
+    [ordering] = load("shallue2019").orderings
+    job = dict(dataset="cifar_10", model="resnet_8", target="val/error<0.3", size=45000)
+    curves = [measured({16: 9000}, optimizer=name, perfect=end, **job) for name, end in (("sgd", 16), ("nesterov", 64))]
+    mark = ordering_of(curves, ordering)
+    assert mark.found == 4 and mark.passed is False
+    assert ordering_of(curves[:1], ordering) is None
+    assert any("factor of 8 that is asked for is not shown" in text
+               for text in published_views(curves, "shallue2019").said)
+
+
+def test_the_critical_batch_of_another_model_on_the_same_data_is_only_told():
+    curve = measured({32: 100}, b_crit=437)
+    [said] = published_views([curve], "mccandlish2018", {curve.workload: 800.0}).said
+    assert "critical batch of 200 and a noise scale of 900 examples" in said and "on a model of its own" in said
+    assert "B_crit 437 (220-870)" in said and "noise scale of 800" in said
+
+
+@pytest.mark.parametrize("b_crit, ends, said", [
+    (4020, (251, math.inf), "B_crit at least 250 to"), (math.inf, (251, math.inf), "B_crit at least 250 to"),
+    (0.0, (0.0, 251), "B_crit at most 250 to"), (400, (0.0, math.inf), None)])
+def test_of_a_critical_batch_with_an_open_end_the_other_end_is_told(b_crit, ends, said):
+    curve = measured({32: 100}, b_crit=b_crit, b_crit_ends=ends)
+    [text] = published_views([curve], "mccandlish2018").said
+    assert said in text if said else "B_crit" not in text
+    assert "4,020" not in text
+
+
+def test_a_section_of_repeats_is_held_against_the_published_curve_as_well():
+    trials = [trial(10 * batch + seed, (0, steps // 2, steps), (0.9, 0.5, 0.005), batch=batch, seed=seed,
+                    dataset="mnist", model="simple_cnn", target="val/error<0.01", train_examples=55000)
+              for batch, steps in ((32, 2400), (128, 700), (512, 330)) for seed in (0, 1)]
+    [group] = analyse(read_trials(log(*trials)))
+    curve = measured_curve(group.sections[0])
+    views = published_views([curve], "shallue2019")
+    assert "3 of 3 batch sizes (100%" in views.said[0]
+    assert views.tables[0].rows[0].trials == (("made.h5", 320), ("made.h5", 321))
+    [group] = analyse(read_trials(log(trial(target=None))))
+    assert measured_curve(group.sections[0]) is None
+
+
+def test_a_publication_that_is_not_there_is_an_error_that_names_those_there_are():
+    with pytest.raises(UsageError, match="shallue2020.*\n.*mccandlish2018.*\n.*mlperf.*\n.*shallue2019"):
+        published_views([], "shallue2020")

@@ -1,0 +1,289 @@
+"""The regimes of a curve of steps by batch: what they are, and how often their intervals hold. See tools/coverage."""
+import math
+import re
+import subprocess
+import sys
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
+from hvdscale.analysis.intervals import Estimate
+from hvdscale.analysis.regimes import BatchEstimate, regimes_of
+from hvdscale.report.findings import sentences_of
+from hvdscale.report.scaling.regimes import batch_said, fit_said, regimes_found
+from tests.conftest import ROOT
+from tests.factories.curves import KNEE, coverage, repeated, searched, searched_unevenly
+
+BATCHES = [32, 64, 128, 256, 512]
+STEPS = [1000, 500, 320, 300, 310]
+INF, NAN = math.inf, math.nan
+
+
+def estimates(steps, share=0.03, runs=3):
+    """With an interval of so large a share on both sides; inf: not met."""
+    return [Estimate(value, value / (1 + share), value * (1 + share), runs) if value < INF else
+            Estimate(INF, 400.0, INF, runs, 400.0) for value in steps]
+
+
+def single(steps):
+    return [Estimate(value, value - 1, value, 1) for value in steps]
+
+
+def regimes_said(*arguments):
+    return sentences_of(regimes_found(*arguments))
+
+
+def test_regimes_follow_their_tolerances():
+    found = regimes_of(BATCHES, estimates(STEPS))           # B S: 32000, 32000, 40960, 76800, 158720
+    assert (found.perfect_until.value, found.maximum_useful.value) == (64, 128)
+    assert found.perfect == (True, True, False, False, False)
+    wider = regimes_of(BATCHES, estimates(STEPS), perfect_within=0.3, useful_within=0.7)
+    assert wider.perfect_until.value == wider.maximum_useful.value == 128       # 64 needs 500 steps, within 70% of 300
+
+
+def test_the_maximum_useful_batch_is_never_below_the_end_of_perfect_scaling():
+    """As in rcps_unet3d.json of MLPerf training 3.1: the two largest batches lie closer than the tolerance."""
+    batches, steps = [32, 56, 80, 84], [1000, 580, 405, 385]
+    for made in (single(steps), estimates(steps)):
+        found = regimes_of(batches, made)
+        assert found.perfect_until.value == found.maximum_useful.value == 84
+        assert not found.maximum_useful.low < found.perfect_until.low
+        useful = regimes_said(found, batches, made, [True] * 4)[1]
+        assert useful.startswith("Maximum useful batch: 84") and "steps still fall there" in useful
+
+
+def test_narrow_intervals_leave_one_batch_and_wide_ones_several():
+    narrow, wide = (regimes_of(BATCHES, estimates(STEPS, share)) for share in (0.005, 0.8))
+    assert narrow.maximum_useful == BatchEstimate(128, 128, 128)
+    assert wide.maximum_useful.low <= 128 < wide.maximum_useful.high == INF
+    assert wide.perfect_until.low <= 64 < wide.perfect_until.high
+
+
+def test_a_curve_that_still_falls_leaves_the_maximum_useful_batch_open():
+    found = regimes_of(BATCHES, estimates([1600, 800, 400, 200, 100]))
+    assert (found.maximum_useful.value, found.maximum_useful.high) == (512, INF)
+    assert (found.perfect_until.value, found.perfect_until.high) == (512, INF)
+
+
+def test_a_batch_that_did_not_meet_is_in_no_regime():
+    found = regimes_of(BATCHES, estimates([1000, 500, 320, INF, INF]))
+    assert (found.perfect_until.value, found.maximum_useful.value) == (64, 128)
+    assert found.perfect[3:] == (False, False) and found.fit.points == 3
+
+
+def test_without_a_batch_that_met_there_are_no_regimes():
+    found = regimes_of(BATCHES, estimates([INF] * 5))
+    assert found.maximum_useful.value is found.perfect_until.value is found.fit is None
+    assert found.perfect == (False,) * 5
+    assert regimes_said(found, BATCHES, estimates([INF] * 5), [False] * 5) == ()
+
+
+def test_a_batch_without_a_trial_does_not_hide_the_others():
+    made = [*estimates(STEPS[:4]), Estimate(NAN, NAN, NAN, 0)]
+    assert regimes_of(BATCHES, made).maximum_useful.value == 128
+
+
+def test_single_runs_have_regimes_without_intervals():
+    found = regimes_of(BATCHES, single(STEPS))
+    assert found.maximum_useful.value == 128 and not found.maximum_useful.known and not found.perfect_until.known
+    assert batch_said(found.maximum_useful) == "128"
+
+
+@pytest.mark.parametrize("found, said", [
+    (BatchEstimate(2048, 1024, 4096), "2,048 (1,024-4,096)"), (BatchEstimate(128, 64, INF), "128 (at least 64)"),
+    (BatchEstimate(128, 128, 128), "128 (no other of those run)"), (BatchEstimate(128), "128")])
+def test_a_batch_is_said_with_its_interval(found, said):
+    assert batch_said(found) == said
+
+
+def said_of(steps, share=0.03):
+    made = estimates(steps, share) if share else single(steps)
+    return regimes_said(regimes_of(BATCHES, made), BATCHES, made, [one.met for one in made])
+
+
+def test_the_regimes_are_said_with_intervals():
+    until, useful, fit, shape, more = said_of(STEPS)
+    assert until == "Perfect scaling up to batch 64 (no other of those run); diminishing returns beyond."
+    assert useful == "Maximum useful batch: 128 (no other of those run), whose 320 steps are within 20% of the " \
+                     "fewest (300, at batch 256)."
+    assert re.fullmatch(r"Critical batch \(E_min / S_min\): \d+ \(.*\); S_min: \d+ \(.*\) steps\.", fit)
+    assert re.fullmatch(r"20% more examples than perfect scaling at batch \d+ \(.*\), twice as many at \d+ \(.*\)\.",
+                        more)
+    assert shape.startswith("The curve bends more sharply than McCandlish's hyperbola (p = 1): p = ")
+
+
+@pytest.mark.parametrize("p, said", [(1, "is consistent with McCandlish's hyperbola (p = 1): p = "),
+                                     (4, "bends more sharply than McCandlish's hyperbola (p = 1): p = ")])
+def test_the_shape_that_the_steps_prefer_is_said(p, said):
+    steps = 200 * (1 + (300 / 2.0 ** np.arange(3, 13)) ** p) ** (1 / p)
+    assert said in fit_said(fit_critical_batch(2.0 ** np.arange(3, 13), estimates(steps, 0.05)))[1]
+
+
+def test_too_few_batches_to_see_the_shape_are_said_to_be():
+    assert "do not show how sharply the curve bends" in said_of(STEPS, share=0.5)[3]
+
+
+def test_points_that_scatter_more_than_their_intervals_allow_are_said_to():
+    steps = 200 * (1 + 300 / 2.0 ** np.arange(3, 13)) * 1.2 ** np.resize([1, -1, -1], 10)
+    assert "The points scatter more than their intervals allow (lack of fit: p-value" in fit_said(
+        fit_critical_batch(2.0 ** np.arange(3, 13), estimates(steps, 0.05)))[1]
+
+
+def test_a_tail_that_rises_is_left_out_of_the_fit_and_named():
+    batches = 2 ** np.arange(4, 14)
+    steps = 200 * (1 + (100 / batches) ** 2) ** 0.5 * np.where(batches > 1024, (batches / 1024) ** 0.5, 1)
+    found = fit_critical_batch(batches, estimates(steps, 0.05))
+    assert found.left_out == (1024, 2048, 4096, 8192)[-len(found.left_out):] and len(found.left_out) >= 3
+    assert found.s_min.low < 200 < found.s_min.high
+    said = fit_said(found)[-1]
+    assert said.startswith("Steps rise again at the largest batches") and "4,096 and 8,192 are left out" in said
+    assert fit_critical_batch(batches, estimates(200 * (1 + 100 / batches), 0.05)).left_out == ()
+
+
+def test_a_batch_outside_that_its_interval_allows_does_not_end_perfect_scaling_and_is_named():
+    steps = [1000, 700, 250, 240, 310]                      # B S: 32000, 44800, 32000, 61440, 158720
+    found, said = regimes_of(BATCHES, estimates(steps, 0.3)), said_of(steps, 0.3)[0]
+    assert found.perfect == (True, False, True, False, False) and found.perfect_until.value == 128
+    assert said.endswith("beyond; but 64 needs more, within its interval.")
+    found, said = regimes_of(BATCHES, single(steps)), said_of(steps, None)[0]
+    assert found.perfect_until.value == 128 and said.endswith("; but 64 needs more.")
+
+
+def test_a_batch_that_surely_is_outside_ends_perfect_scaling_and_those_inside_again_are_named():
+    found, said = regimes_of(BATCHES, estimates([1000, 700, 250, 240, 310])), said_of([1000, 700, 250, 240, 310])[0]
+    assert found.perfect == (True, False, True, False, False) and found.perfect_until.value == 32
+    assert said.startswith("No perfect scaling") and said.endswith(
+        "; but 128 is within it again, beyond one that surely is not.")
+    until = regimes_of(BATCHES, estimates([1500, 500, 250, 240, 310])).perfect_until      # small ones waste examples
+    assert until.value == 128 and said_of([1500, 500, 250, 240, 310])[0].endswith("; but 32 needs more.")
+
+
+@pytest.mark.parametrize("steps", [STEPS, [1000, 700, 250, 240, 310], [1600, 800, 400, 200, 100],
+                                   [1000, 700, INF, 125, 70]])
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5, None])
+def test_the_sentence_and_the_column_agree(steps, share):
+    made = estimates(steps, share) if share else single(steps)
+    found = regimes_of(BATCHES, made)
+    said = regimes_said(found, BATCHES, made, [one.met for one in made])[0]
+    _, _, unsteady = said.partition("; but")
+    until = found.perfect_until.value
+    for batch, one, inside in zip(BATCHES, made, found.perfect):
+        assert (f" {batch} " in f"{unsteady} ") == (one.met and inside != (batch <= until))
+
+
+def test_what_the_batches_do_not_reach_is_said_to_be_at_least_or_at_most():
+    until, useful, fit = said_of([1600, 800, 400, 200, 100])
+    assert until.endswith("up to the largest, batch 512 (at least 512).") and "none larger was run" in useful
+    assert "at least" in fit and "no plateau is reached" in fit
+    until, useful, fit = said_of([300, 301, 299, 300, 300])
+    assert until.startswith("No perfect scaling") and "beyond batch 32 (no other of those run)" in until
+    assert "at most" in fit and "no perfect scaling is reached" in fit
+
+
+def test_two_points_make_no_fit_and_nothing_is_said_of_one():
+    made = estimates([1000, 500])
+    assert len(regimes_said(regimes_of([32, 64], made), [32, 64], made, [True] * 2)) == 2
+    assert regimes_said(regimes_of([32], made[:1]), [32], made[:1], [True]) == ()
+
+
+PUBLISHED = {       # Shallue et al. 2019, figure 1, read off its plots: steps, and what was fitted to them
+    "mnist simple cnn": ("1:70e3 2:35e3 8:9400 32:2500 128:680 512:320 2048:190 8192:200 32768:170 55000:140",
+                         437, 164, 0.11, 128),
+    "fashion simple cnn": ("2:23e3 8:6200 32:1800 128:510 512:290 2048:160 8192:150 32768:160 55000:160",
+                           314, 155, 0.11, None),
+    "cifar-10 resnet-8": ("2:120e3 4:57e3 8:33e3 16:14e3 32:6700 64:3800 128:2000 256:1100 512:920 1024:800 2048:920 "
+                          "4096:720 8192:920", 307, 685, 0.23, 256),
+    "imagenet resnet-50": ("64:1.4e6 128:650e3 256:400e3 512:210e3 1024:96e3 2048:53e3 4096:24e3 8192:13e3 16384:9400 "
+                           "32768:8500 65536:6400", 19e3, 4800, 0.16, 8192),
+    "open images resnet-50": ("64:770e3 128:470e3 256:270e3 512:150e3 1024:81e3 2048:39e3 4096:25e3 8192:12e3 "
+                              "16384:8200 32768:7600", 12.7e3, 5200, 0.20, None),
+    "lm1b transformer": ("16:560e3 32:290e3 64:150e3 128:75e3 256:43e3 512:25e3 1024:19e3 2048:14e3 4096:12e3 "
+                         "8192:12e3 16384:11e3 32768:10e3", 843, 10.2e3, 0.05, 256),
+    "common crawl transformer": ("32:670e3 64:350e3 256:110e3 1024:70e3 4096:38e3 16384:36e3", 553, 36e3, 0.15, None),
+    "imagenet vgg-11": ("32:1.7e6 64:850e3 256:210e3 512:110e3 1024:55e3 2048:46e3 4096:35e3 8192:30e3 16384:21e3 "
+                        "32768:14e3 65536:14e3", 3300, 16e3, 0.23, 1024),
+    "lm1b lstm": ("16:1e6 64:380e3 256:230e3 1024:190e3 4096:190e3 16384:190e3 32768:200e3", 72, 186e3, 0.05, None)}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_curves_have_the_summary_that_was_fitted_to_them(name):
+    """The end of perfect scaling is the published one or one batch before it: theirs is held against the examples of
+    small batches, ours against the smallest of all, which the reading of a plot makes smaller."""
+    points, b_crit, s_min, rms, until = PUBLISHED[name]
+    batches, steps = zip(*(map(float, point.split(":")) for point in points.split()))
+    found = regimes_of([int(batch) for batch in batches], single(steps))
+    hyperbola = fit_critical_batch(batches, single(steps), shapes=[HYPERBOLA])
+    assert hyperbola.b_crit.value == pytest.approx(b_crit, rel=0.07)
+    assert hyperbola.s_min.value == pytest.approx(s_min, rel=0.02)
+    assert hyperbola.rms_log2 == pytest.approx(rms, abs=0.015) and found.fit.rms_log2 <= hyperbola.rms_log2
+    assert (found.fit.shape.low > 1) == (name == "cifar-10 resnet-8")       # p is 1.7 or more: steps level off at once
+    if until:
+        at = batches.index(until)
+        assert found.perfect_until.value in batches[at - 1:at + 1]
+
+
+SHAPES = (HYPERBOLA, 2.0, 4.0, KNEE)
+FITTED = ("s_min", "b_crit", "half_efficient", "overhead")
+
+
+def too_low(found, least, names=FITTED):
+    return {name: found[name].share for name in names if found[name].share < least}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("sweep", [partial(searched, n=20), partial(repeated, seeds=3)], ids=["best of 20", "3 seeds"])
+def test_intervals_hold_what_they_are_of(sweep, shape):
+    """40 sweeps of a known curve: 0.82 is 4 standard deviations below 0.95."""
+    found = coverage(sweep, 40, shape=shape)
+    assert too_low(found, 0.82, found) == {}
+    assert found["b_crit"].ratio < 4 and found["perfect_until"].ratio <= 16         # and are not merely wide
+
+
+def test_intervals_of_searches_with_unequal_numbers_of_trials_hold_what_they_are_of():
+    """60 trials at the smallest batch falling to 6 at the largest; each at the best of all of its own loses B_crit."""
+    common, own = coverage(searched_unevenly, 40), coverage(partial(searched_unevenly, common=False), 40)
+    assert too_low(common, 0.82) == {} and abs(common["b_crit"].bias) < 0.15 and own["b_crit"].bias < -0.25
+
+
+def test_the_fit_of_sweeps_whose_tail_rises_holds_the_curve_before_it():
+    assert too_low(coverage(partial(repeated, seeds=3), 40, slope=0.5), 0.82) == {}
+
+
+def test_the_coverage_of_intervals_is_printed_as_tables():
+    done = subprocess.run([sys.executable, ROOT / "tools/coverage", "--sweeps", "2"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^knee, 10 batches, 3 seeds( +\d+\.\d% (x[\d.e+]+|open)){4}$", done.stdout, re.M)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("count", [4, 6, 10])
+@pytest.mark.parametrize("sweep", [*(partial(searched, n=n) for n in (8, 20, 50)), partial(repeated, seeds=3)], ids=str)
+def test_intervals_of_500_sweeps_hold_what_they_are_of(sweep, count, shape):
+    assert too_low(coverage(sweep, 500, shape=shape, count=count), 0.90) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sweep", [*(partial(searched, n=n) for n in (5, 12, 20, 50, 100)), searched_unevenly,
+                                   *(partial(repeated, seeds=seeds) for seeds in (2, 3, 5))], ids=str)
+def test_intervals_of_500_sweeps_of_ten_batches_hold_regimes_too(sweep):
+    assert too_low(coverage(sweep, 500), 0.90, ("steps", *FITTED, "perfect_until", "maximum_useful")) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slope", [0.5, 1.0])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("sweep", [partial(searched, n=20), partial(repeated, seeds=3)], ids=["best of 20", "3 seeds"])
+def test_intervals_of_500_sweeps_whose_tail_was_left_out_hold(sweep, shape, slope):
+    assert too_low(coverage(sweep, 500, shape=shape, slope=slope), 0.90) == {}
+
+
+def test_regimes_of_thirty_batches_take_a_fraction_of_a_second():
+    batches = [16 + 8 * at for at in range(30)]
+    made = estimates(100 * (1 + 60 / np.array(batches)))
+    start = time.process_time()
+    regimes_of(batches, made)
+    assert time.process_time() - start < 0.5

@@ -1,0 +1,210 @@
+"""The published analysis' tables, held against its definitions in plain Python."""
+import math
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.budgets import Budget
+from hvdscale.analysis.metric_direction import better, check_direction
+from hvdscale.analysis.results import best_measurements, published, results_of, steps_to_result
+from hvdscale.analysis.studies import studies_of
+from hvdscale.analysis.trials import read_trials
+from hvdscale.errors import UsageError
+from hvdscale.exchange import imported
+from hvdscale.log.schema import Status, metric_column
+from hvdscale.report.search.results import best_table, steps_table, tables_of_results
+from hvdscale.report.table import as_csv, as_text, as_values
+from hvdscale.target import Target
+from tests.factories.logs import log, trial
+from tests.factories.studies import drawn, studied
+
+BELOW, ABOVE = Target.parse("val/error<0.3"), Target.parse("val/error>0.6")
+BUDGETS = [None, Budget(6, "steps"), Budget(1, "steps"), Budget(64 * 9, "examples"), Budget(0.2, "epochs"),
+           Budget(0.05, "seconds")]
+
+
+def made_log(seed, trials=60, batches=(32, 64, 128)):
+    """Trials of few values at few steps, so that ties abound; gaps, NaN, and every status; ids in no order."""
+    random = np.random.default_rng(seed)
+
+    def one(number):
+        count = int(random.integers(0, 8))
+        steps = np.cumsum(random.integers(1, 4, count))
+        error = random.choice([0.1, 0.2, 0.3, 0.5, 0.6, 0.7, np.nan], count, p=[.05, .1, .2, .2, .2, .1, .15])
+        status = random.choice([1, 1, 2, 3, 0])
+        return trial(int(number), steps, error, batch=int(random.choice(batches)), status=Status(int(status)))
+    return log(*map(one, random.permutation(trials)))
+
+
+def chosen(trials, num_trials=None):
+    """The first COMPLETE trials by id."""
+    complete = sorted((one for one in trials if one.status == Status.COMPLETE), key=lambda one: one.id)
+    return complete[:num_trials]
+
+
+def rows_of(trials):
+    """(step, trial id, value, seconds) of every measurement."""
+    return [(int(step), one.id, float(value), float(seconds)) for one in trials for step, value, seconds in
+            zip(one.step, one.metrics["val/error"], one.train_seconds)]
+
+
+def published_steps(trials, goal, maximize):
+    """The first row beyond the goal of all rows sorted by step, then trial id; None without one."""
+    for step, number, value, _ in sorted(rows_of(trials)):
+        if (value > goal if maximize else value < goal):
+            return step, number, value
+    return None
+
+
+def published_best(trials, maximize, allowed):
+    """(value, step, trial id) of every row that the published table may show: those of the best value."""
+    rows = [(value, step, number) for step, number, value, seconds in rows_of(trials)
+            if value == value and allowed(step, seconds)]
+    best = (max if maximize else min)((value for value, *_ in rows), default=None)
+    return [row for row in rows if row[0] == best]
+
+
+def with_trials(made):
+    """Each study with its trials one by one."""
+    trials = {one.key: one for one in read_trials(made)}
+    return [(study, [trials[study.key(at)] for at in range(len(study))]) for study in studies_of([made])]
+
+
+@pytest.mark.parametrize("target", [BELOW, ABOVE], ids=str)
+@pytest.mark.parametrize("num_trials", [None, 3])
+def test_steps_to_result_are_the_published_ones(target, num_trials):
+    shown = set()
+    for seed in range(6):
+        for study, trials in with_trials(made_log(seed)):
+            found = steps_to_result(study, target, published(study, num_trials))
+            expected = published_steps(chosen(trials, num_trials), target.value, not target.minimizes)
+            if expected is None:
+                assert found.steps == math.inf and found.trial is None and math.isnan(found.value)
+            else:
+                assert (found.steps, found.key[1], found.value) == expected
+            shown.add(expected is None)
+    assert False in shown
+
+
+@pytest.mark.parametrize("minimizes", [True, False])
+@pytest.mark.parametrize("num_trials", [None, 3])
+@pytest.mark.parametrize("budget", BUDGETS, ids=str)
+def test_best_measurements_are_published_ones_with_ties_settled(budget, num_trials, minimizes):
+    for study, trials in [pair for seed in range(4) for pair in with_trials(made_log(seed))]:
+        found, = best_measurements(study, "val/error", minimizes, [budget], published(study, num_trials))
+        allowed = {None: lambda step, seconds: True, "steps": lambda step, seconds: step <= budget.amount,
+                   "examples": lambda step, seconds: step * study.global_batch <= budget.amount,
+                   "epochs": lambda step, seconds: step * study.global_batch <= budget.amount * 1000,
+                   "seconds": lambda step, seconds: seconds <= budget.amount}[budget and budget.unit]
+        expected = published_best(chosen(trials, num_trials), not minimizes, allowed)
+        if expected:
+            assert (found.value, found.step, found.key[1]) == min(expected)
+        else:
+            assert found.trial is None and math.isnan(found.value) and math.isnan(found.step)
+
+
+def test_many_budgets_give_what_each_gives_alone():
+    study = studies_of([made_log(0)])[0]
+    together = best_measurements(study, "val/error", True, BUDGETS)
+    alone = [best_measurements(study, "val/error", True, [budget])[0] for budget in BUDGETS]
+    assert [(one.budget, one.trial) for one in together] == [(one.budget, one.trial) for one in alone]
+
+
+def test_fewer_complete_trials_than_asked_for_are_an_error_as_published():
+    study, = studies_of([log(trial(0), trial(1, status=Status.INFEASIBLE), trial(2))])
+    with pytest.raises(UsageError, match="batch 32: 3 COMPLETE trials wanted, but there are 2"):
+        published(study, 3)
+    assert published(study, 1).tolist() == [True, False, False]
+
+
+def test_a_goal_that_is_just_reached_is_not_beyond_it():
+    study, = studies_of([log(trial(0, error=(0.9, 0.2, 0.2)))])
+    assert steps_to_result(study, Target.parse("val/error<0.2")).trial is None
+    assert steps_to_result(study, Target.parse("val/error<=0.2")).steps == 100
+
+
+def test_a_pruned_trial_that_met_an_easier_target_counts_in_ours_alone():
+    study, = studies_of([studied(drawn(0, 700), drawn(1, easier=200, pruned=300))])
+    easier = Target.parse("val/error<0.2")
+    ours, theirs = steps_to_result(study, easier, study.searched), steps_to_result(study, easier, published(study))
+    assert (ours.steps, ours.before, ours.trials, ours.pruned) == (200, 100, 2, 1)
+    assert (theirs.steps, theirs.before, theirs.trials, theirs.pruned) == (700, 600, 1, 0)
+
+
+def test_repeats_of_a_winner_are_no_part_of_the_search():
+    study, = studies_of([studied(drawn(0, 700), drawn(0, 300, repeat=1))])
+    assert steps_to_result(study, Target.parse("val/error<0.1")).steps == 700
+    assert published(study).tolist() == [True, False]
+    assert best_measurements(study, "val/error", True)[0].step == 700
+
+
+def test_trials_that_met_before_diverging_are_counted_apart():
+    study, = studies_of([log(trial(0, error=(0.9, 0.5, 0.5)), trial(1, error=(0.9, 0.1, 0.9), status=Status.INFEASIBLE),
+                             trial(2, error=(0.9, 0.8, np.nan), status=Status.INFEASIBLE))])
+    found = steps_to_result(study, BELOW)
+    assert (found.trial, found.met, found.trials, found.infeasible, found.met_before_diverging) == (None, 0, 1, 2, 1)
+    assert found.beyond == 200
+
+
+def test_a_table_shows_each_batch_with_its_trial():
+    made = log(trial(4, error=(0.9, 0.5, 0.1), batch=32), trial(5, error=(0.9, 0.1, 0.1), batch=64),
+               trial(6, error=(0.9, 0.5, 0.5), batch=128), trial(7, batch=256, status=Status.INFEASIBLE),
+               trial(8, (), (), batch=512, status=Status.RUNNING), trial(9, error=(0.9, 0.1, 0.1), batch=64))
+    table = steps_table([steps_to_result(study, BELOW) for study in studies_of([made])])
+    assert [[cell.shown for cell in row.cells[:5]] for row in table.rows] == [
+        ["32", "200", "4", "0.100", "1/1"], ["64", "100", "5", "0.100", "2/2"],
+        ["128", "not met", "none", "n/a", "0/1"], ["256", "diverged", "none", "n/a", "0/0"],
+        ["512", "n/a", "none", "n/a", "0/0"]]
+    assert [row.trials for row in table.rows] == [(("made.h5", 4),), (("made.h5", 5),), (), (), ()]
+    assert "fewest steps to val/error<0.3" in as_text(table)
+    assert as_csv(table).splitlines()[1].startswith("32,200.0,100.0,200.0,4,0.1,1,0,0,made.h5:4")
+    assert as_values(table)["rows"][2]["cells"]["fewest_steps"] == {
+        "shown": "not met", "value": None, "low": 200.0, "high": None}
+
+
+def test_a_table_of_best_measurements_has_a_column_for_each_budget():
+    made = log(trial(4, error=(0.9, 0.5, 0.1), batch=32), trial(5, error=(0.9, 0.2, 0.3), batch=64))
+    table = best_table([best_measurements(study, "val/error", True, [None, Budget(100, "steps"), Budget(4, "epochs")])
+                        for study in studies_of([made])])
+    assert [[(cell.shown, cell.below) for cell in row.cells[2:]] for row in table.rows] == [
+        [("0.1000", "200 steps"), ("0.5000", "100 steps"), ("0.5000", "100 steps")],
+        [("0.2000", "100 steps"), ("0.2000", "100 steps"), ("0.9000", "0 steps")]]
+    assert "smallest val/error at all, within 100 steps and within 4 epochs" in as_text(table).replace("\n", " ")
+    assert [column.key for column in table.columns][2:] == ["best", "best_within_100_steps", "best_within_4_epochs"]
+
+
+def test_each_workload_has_the_tables_of_the_targets_that_it_measured():
+    logs = [log(trial(0, model="net"), trial(1, model="net", batch=64), path="a.h5"),
+            log(trial(0, model="deep"), path="b.h5", metric="val/cross_entropy")]
+    logs[0].evaluations["val/cross_entropy"] = np.full(logs[0].evaluations.rows, np.nan)
+    targets = [BELOW, Target.parse("val/cross_entropy<0.5")]
+    deep, net = results_of(studies_of(logs), lambda workload: targets)
+    assert [table.name for table in tables_of_results(deep)] == ["steps-to-result-val-cross_entropy-0.5",
+                                                                 "best-measurement-val-cross_entropy"]
+    assert [table.name for table in tables_of_results(net)] == ["steps-to-result-val-error-0.3",
+                                                                "best-measurement-val-error"]
+    assert [len(rows) for _, rows in net.steps] == [2]
+
+
+@pytest.mark.parametrize("written, meant", [("val/error>0.1", "val/error<0.1"), ("test/bleu<=20", "test/bleu>=20"),
+                                            ("val/cross_entropy>=3.9", "val/cross_entropy<=3.9"),
+                                            ("val/average_precision<0.31", "val/average_precision>0.31")])
+def test_a_target_that_asks_for_worse_is_refused(written, meant):
+    with pytest.raises(UsageError, match=f"write '{meant}'"):
+        check_direction(Target.parse(written), [])
+    check_direction(Target.parse(meant), [])
+
+
+def test_a_log_says_which_way_its_metric_gets_better():
+    made = log(trial(0), metric="val/score")
+    check_direction(Target.parse("val/score<1"), [made])
+    check_direction(Target.parse("val/score>1"), [made])
+    made.evaluations = type("Table", (), {"specs": {"val/score": metric_column("val/score", "larger")}})()
+    assert better("val/score", [made, log()]) == "larger"
+    with pytest.raises(UsageError, match="a larger val/score is better, but this target asks for a smaller one"):
+        check_direction(Target.parse("val/score<1"), [made])
+
+
+@pytest.mark.parametrize("metric, way", [("top5_error", "smaller"), ("top5_accuracy", "larger"), ("bleu", "larger")])
+def test_a_metric_is_known_to_get_better_the_same_way_where_it_is_imported_and_where_it_is_judged(metric, way):
+    assert better(f"val/{metric}", []) == imported.better(f"val/{metric}") == way

@@ -1,0 +1,487 @@
+"""What a search over metaparameters says of itself: numbers by hand and by brute force, and its words in a report."""
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.report_data import analyse
+from hvdscale.analysis.search import MET, BestOf, best_of_n, bound_of, covers, searches_of
+from hvdscale.analysis.trials import read_trials
+from hvdscale.formatting.numbers import RANGE
+from hvdscale.log.schema import PRUNED, Status
+from hvdscale.plan.search_space import Parameter, discrete
+from hvdscale.report.document import as_json, document_of
+from hvdscale.report.drawing import render
+from hvdscale.report.page.html import as_html
+from hvdscale.report.scaling.figures import figures_of
+from hvdscale.report.scaling.tables import tables_of
+from hvdscale.report.scaling.words import left_out, summary
+from hvdscale.report.search.tables import tables_of_searches
+from hvdscale.report.search.words import lines
+from hvdscale.report.table import as_csv, as_text
+from hvdscale.target import Target
+from tests.factories.logs import log, trial
+from tests.factories.studies import BUDGET, SPACE, drawn, realistic, studied
+
+STRICT, EASY = Target.parse("val/error<0.1"), Target.parse("val/error<0.2")
+LR, MOMENTUM = SPACE
+POINT = {"lr": 0.1, "momentum": 0.99}
+
+
+def search(*trials, **given):
+    [found] = searches_of(read_trials(studied(*trials)), **given)
+    return found
+
+
+def points(*lrs):
+    return [{"lr": lr, "momentum": 0.99} for lr in lrs]
+
+
+def section(*trials, target=STRICT, path="nesterov-b256.h5"):
+    [group] = analyse(read_trials(studied(*trials, path=path)), [target] if target else [])
+    [found] = group.sections
+    return found
+
+
+def text(section):
+    return "\n".join(map(as_text, (*tables_of(section), *tables_of_searches(section.searches))))
+
+
+# best of n
+
+@pytest.mark.parametrize("count", range(1, 9))
+@pytest.mark.parametrize("seed", range(4))
+def test_the_median_best_of_n_is_that_of_all_subsets(count, seed):
+    costs = np.random.default_rng(seed).integers(1, 6, count).astype(float)        # with ties
+    costs[seed % 3:1] = math.inf
+    found = best_of_n(costs, [False] * count)
+    for n, one in enumerate(found, 1):
+        expected = np.median([min(subset) for subset in itertools.combinations(costs, n)])
+        assert one == BestOf(n, expected, expected)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_with_censored_costs_the_median_lies_between_its_bounds_whatever_they_are(seed):
+    random = np.random.default_rng(seed)
+    costs, censored = random.integers(1, 9, 7).astype(float), random.random(7) < 0.5
+    bounds = best_of_n(costs, censored)
+    for _ in range(50):
+        true = np.where(censored, costs + random.choice([0.5, 3, math.inf], 7), costs)
+        for one, exact in zip(bounds, best_of_n(true, [False] * 7)):
+            assert one.low <= exact.low <= one.high
+            assert not one.known or exact.low == one.low
+
+
+def test_the_median_of_one_trial_is_unknown_where_most_were_pruned_and_that_of_many_is_not():
+    found = search(drawn(0, 500), drawn(1, 700), *(drawn(k, pruned=700) for k in (2, 3, 4, 5)))
+    assert found.curve == (BestOf(1, 700, math.inf), BestOf(2, 700, 700), BestOf(3, 600, 600), BestOf(4, 500, 500),
+                           BestOf(5, 500, 500), BestOf(6, 500, 500))
+    assert found.half == BestOf(3, 600, 600) and found.lowered == pytest.approx(1 / 6)
+
+
+def test_the_median_best_of_a_thousand_trials_takes_no_time():
+    costs = list(range(1000))
+    assert best_of_n(costs, [False] * 1000)[499] == BestOf(500, 0.5, 0.5)
+
+
+def test_trials_that_never_met_are_inf_and_divergence_takes_no_part():
+    found = search(drawn(0), drawn(1), drawn(2, diverged=True), drawn(3, 900))
+    assert [one.low for one in found.curve] == [math.inf, 900, 900]
+    assert found.lowered == 1 and "needed to find any: at least half of all sets of 1 have none" in lines(found)[-1]
+
+
+def test_a_best_that_half_of_the_trials_find_does_not_call_for_more():
+    found = search(drawn(0, 500), drawn(1, 500), drawn(2, 900), drawn(3, 900))
+    assert found.lowered == 0 and not found.improving
+    assert lines(found)[-1] == ("  Going from 2 to 4 trials lowered the median best by 0%: more trials would hardly "
+                                "improve it.")
+
+
+def test_what_pruning_leaves_unknown_of_the_improvement_is_not_claimed():
+    known = {"prune_keep": 1}
+    found = search(drawn(0, 500, sweep=known), *(drawn(k, pruned=500, sweep=known) for k in (1, 2, 3)))
+    assert found.half == BestOf(2, 500, math.inf) and not found.improving
+    assert "an amount that pruning leaves unknown: prune_keep = 1 is too small" in lines(found)[-1]
+    later = search(drawn(0, 200, sweep=known), *(drawn(k, pruned=500, sweep=known) for k in (1, 2, 3)))
+    assert later.improving and "lowered the median best by at least 43%" in lines(later)[-1]
+
+
+def test_an_improvement_within_the_spacing_of_the_evaluations_does_not_call_for_more():
+    found = search(drawn(0, 400), *(drawn(number, 500) for number in (1, 2, 3)))
+    assert found.lowered > 0.05 and found.on_the_grid and not found.improving
+    assert lines(found)[-1] == ("  Going from 2 to 4 trials lowered the median best by 11%, no more than the steps "
+                                "between two evaluations: it is unclear whether more trials would improve it.")
+    made = [drawn(number, 400 if number == 0 else 500, point=point) for number, point in
+            enumerate(points(0.02, 0.03, 0.04, 0.05, 0.06, 0.07))]
+    said = summary(section(*made))
+    assert not any("More trials" in one for one in said)
+    assert any("as far as evaluations so far apart can tell at batch 256" in one for one in said)
+
+
+# bounds
+
+@pytest.mark.parametrize("parameter, value, position, near", [
+    (LR, 0.001, 0, True), (LR, 10 ** -1.5, 0.5, False), (LR, 0.9, 1 + math.log10(0.9) / 3, True),
+    (LR, 0.7, 1 + math.log10(0.7) / 3, False), (MOMENTUM, 0.99, 0.5, False), (MOMENTUM, 0.999, 1, True),
+    (MOMENTUM, 0.95, math.log10(2) / 2, False),
+    (Parameter("decay_steps", "integer", "linear", 100, 300), 295, 0.975, True),
+    (discrete("label_smoothing", (0.0, 0.01, 0.1)), 0.1, 1, True),
+    (discrete("label_smoothing", (0.0, 0.01, 0.1)), 0.01, 0.5, False),
+    (discrete("label_smoothing", (0.1, 0.0, 0.01)), 0.01, 0.5, False),
+    (discrete("label_smoothing", (0.0, 0.01, 0.1)), 0.0, 0, False),        # no smoothing is less than none
+    (discrete("clip_norm", (1.0, 2.0)), 1.0, 0, True),
+    (Parameter("weight_decay", "double", "linear", 0.0, 1.0), 0.01, 0.01, False),
+    (Parameter("momentum", "double", "linear", 0.5, 0.9), 0.5, 0, True),
+    (Parameter("model_args.dropout", "double", "linear", 0.0, 0.5), 0.49, 0.98, True)])
+def test_the_place_of_a_point_in_its_space(parameter, value, position, near):
+    bound = bound_of(parameter, value)
+    assert bound.position == pytest.approx(position) and bound.near == near
+
+
+@pytest.mark.parametrize("values, value", [(("linear", "cosine"), "linear"), ((True, False), True), ((0.5,), 0.5)])
+def test_values_without_an_order_have_no_ends(values, value):
+    bound = bound_of(discrete("decay", values), value)
+    assert math.isnan(bound.position) and not bound.near
+
+
+def test_a_space_that_cuts_the_best_point_off_is_flagged_with_the_end_to_move():
+    space = (*SPACE, discrete("label_smoothing", (0.0, 0.01, 0.1)))
+    best = {"lr": 0.97, "momentum": 0.99, "label_smoothing": 0.1}
+    found = search(drawn(0, 500, point=best, space=space),
+                   *(drawn(number, 500 + 100 * number, point=POINT | {"label_smoothing": value}, space=space)
+                     for number, value in enumerate((0.1, 0.01, 0.01, 0.0, 0.0), 1)))
+    assert lines(found)[1:4] == [
+        "  lr 0.97 lies 0.44% from the upper bound 1 (log scale): widen the space.",
+        "  label_smoothing 0.1 is the largest of the values tried (0, 0.01, 0.1): add larger ones.",
+        "  Distance from the nearer end of the space: momentum 50% (lower)."]
+    assert found.nearest.parameter.name == "label_smoothing"
+
+
+@pytest.mark.parametrize("large, small, told", [
+    ((500, 600, 700, 800), (900, 1000, 1100, math.inf), True),
+    ((500, 900, 1000, math.inf), (600, 700, 800, 1100), False),
+    ((500, 500), (500, 500), False), ((500,), (900,), False)])
+def test_values_are_asked_for_beyond_the_last_where_those_near_it_did_better_than_by_chance(large, small, told):
+    space = (*SPACE, discrete("label_smoothing", (0.0, 0.1)))
+    drawn_at = [*((0.1, met) for met in large), *((0.0, met) for met in small)]
+    found = search(*(drawn(number, met, point=POINT | {"label_smoothing": value}, space=space)
+                     for number, (value, met) in enumerate(drawn_at)))
+    assert ("label_smoothing 0.1 is the largest" in "".join(lines(found))) == told
+    assert (found.nearest.parameter.name == "label_smoothing") == told
+
+
+def test_a_dimension_that_does_nothing_at_the_best_point_is_not_looked_at():
+    space = (*SPACE, discrete("decay", ("constant", "linear")), Parameter("end_lr_factor", "double", "log", 1e-4, 0.1))
+    idle, acting = ({**POINT, "decay": decay, "end_lr_factor": 1e-4} for decay in ("constant", "linear"))
+    assert "end_lr_factor" not in "".join(lines(search(drawn(0, 500, point=idle, space=space))))
+    assert "end_lr_factor 0.0001 lies 0%" in "".join(lines(search(drawn(0, 500, point=acting, space=space))))
+
+
+# draws
+
+def test_draws_are_counted_by_what_became_of_them():
+    found = search(drawn(0, 900), drawn(1), drawn(2, diverged=True), drawn(3, failed=True), drawn(4, pruned=900),
+                   drawn(6, 500))
+    kinds = {kind: [draw.number for draw in found.of_kind(kind)]
+             for kind in ("met", "budget", PRUNED, "diverged", "failed")}
+    assert kinds == {"met": [0, 6], "budget": [1], PRUNED: [4], "diverged": [2], "failed": [3, 5]}     # 5 has no row
+    assert (len(found.feasible), found.diverged_share, found.best.number, found.done) == (4, 1 / 7, 6, False)
+    assert lines(found)[0].startswith(
+        "nesterov, B = 256: 4 feasible of 6 wanted, of 7 draws (1 diverged, 14%; 2 failed), 1 pruned: 27% of the steps "
+        "saved at most. Best: trial 6, 500 steps (not by 400), lr 0.1, momentum 0.99.")
+
+
+def test_running_trials_are_no_draws_yet():
+    running = drawn(1, 900)
+    running.row["status"] = int(Status.RUNNING)
+    assert [draw.number for draw in search(drawn(0, 900), running).draws] == [0]
+    assert lines(search(running)) == ["nesterov, B = 256: no trial has ended yet, of 6 feasible ones wanted. "
+                                      "No trial met val/error<0.1."]
+
+
+def test_the_best_trial_is_the_first_of_those_with_the_fewest_steps():
+    found = search(drawn(0, 900), drawn(1, 500), drawn(2, 500))
+    assert (found.best.number, found.best.value, found.best.before) == (1, 500, 400)
+
+
+def test_steps_saved_are_what_was_left_of_the_pruned_trials_budgets():
+    found = search(drawn(0, 500), drawn(1, 700), drawn(2, pruned=700), drawn(3, pruned=700))
+    assert found.saved_steps == 2 * (BUDGET - 700)
+    assert found.saved_share == pytest.approx(2 * (BUDGET - 700) / (500 + 700 + 2 * BUDGET))
+    off = search(drawn(0, 500, sweep={"prune_keep": None}))
+    assert off.saved_steps == 0 and "pruned" not in lines(off)[0]
+
+
+def test_a_budget_in_seconds_leaves_the_steps_saved_unknown():
+    made = drawn(1, pruned=700)
+    plan = json.loads(made.row["plan"])
+    plan["measurement"]["budget_steps"] = 0
+    made.row["plan"] = json.dumps(plan)
+    found = search(drawn(0, 500), made)
+    assert math.isnan(found.saved_share) and "1 pruned. Best" in lines(found)[0]
+
+
+def test_a_study_goes_on_under_more_trials():
+    found = search(drawn(0, 500, sweep={"trials": 1}), drawn(1, 600, sweep={"trials": 2}))
+    assert found.wanted == 2 and found.done
+
+
+def test_an_attempt_that_failed_does_not_stand_for_a_later_one_that_did_not():
+    first, second = drawn(0, failed=True), drawn(0, 500)
+    second.row["id"] = 7
+    assert search(first, second).best.value == 500
+
+
+def test_the_repeats_of_the_best_point_alone_are_its_own():
+    best, former = points(0.2, 0.3)
+    found = search(drawn(0, 900, point=former), drawn(1, 500, point=best), drawn(0, 800, point=former, repeat=1),
+                   drawn(1, 600, point=best, repeat=1), drawn(1, 700, point=best, repeat=2),
+                   drawn(1, diverged=True, point=best, repeat=3))
+    assert found.repeat_values[:2] == (600, 700) and math.isnan(found.repeat_values[2])
+    assert found.over_seeds.value == pytest.approx((500 * 600 * 700) ** (1 / 3)) and found.over_seeds.runs == 3
+    assert "Over its 3 seeds: 594 steps" in lines(found)[0] and "1 more seed of it diverged." in lines(found)[0]
+
+
+@pytest.mark.parametrize("minimizes, best, value, step", [(True, 1, 0.05, 300), (False, 2, 0.5, 0)])
+def test_of_another_objective_the_best_value_within_the_budget_wins(minimizes, best, value, step):
+    sweep = {"objective": "val/error", "minimizes": minimizes, "targets": [], "prune_keep": None}
+    made = [drawn(0, 900, sweep=sweep), drawn(1, 300, sweep=sweep), drawn(2, sweep=sweep)]
+    for one, worst in zip(made, (0.4, 0.3, 0.5)):
+        one.error[:] = np.minimum(one.error, worst)
+    made[0].error[-1], made[2].error[1] = 0.06, math.nan
+    found = search(*made)
+    assert (found.best.number, found.best.value, found.best.step) == (best, value, step)
+    assert f"Best: trial {best}, val/error {value:.4g}" in lines(found)[0].replace("0.500 ", "0.5 ").replace(
+        "0.0500", "0.05")
+    assert len(found.curve) == 3 and found.curve[-1].low == value and found.over_seeds is None
+
+
+def test_a_metric_that_never_had_a_value_is_no_best():
+    sweep = {"objective": "val/error", "minimizes": True, "targets": [], "prune_keep": None}
+    made = drawn(0, sweep=sweep)
+    made.error[:] = math.nan
+    assert search(made).best is None and "No trial has a val/error." in lines(search(made))[0]
+
+
+def test_studies_are_told_apart_by_batch_optimizer_and_space():
+    other = (Parameter("lr", "double", "log", 0.01, 1.0), MOMENTUM)
+    made = log(drawn(0, 500), drawn(1, 500, batch=32), drawn(2, 500, optimizer="sgd"), drawn(3, 500, space=other),
+               trial(9))
+    assert [(one.optimizer, one.global_batch, one.space[0].low) for one in searches_of(read_trials(made))] == [
+        ("nesterov", 32, 0.001), ("nesterov", 256, 0.001), ("nesterov", 256, 0.01), ("sgd", 256, 0.001)]
+
+
+def test_a_reverse_log_value_is_told_by_its_distance_from_one():
+    best = {"lr": 0.123456, "momentum": 0.9987654}
+    assert "lr 0.123, momentum 0.99877." in lines(search(drawn(0, 500, point=best)))[0]
+
+
+# targets
+
+@pytest.mark.parametrize("target, tells", [
+    ("val/error<0.1", True), ("val/error<0.2", True), ("val/error<0.09", False), ("val/error>0.2", False),
+    ("test/error<0.2", False)])
+def test_trials_tell_of_their_own_target_and_of_easier_ones(target, tells):
+    sweep = read_trials(studied(drawn(0, 500)))[0].sweep
+    assert covers(sweep, Target.parse(target)) == tells
+    assert covers({**sweep, "objective": "val/error"}, Target.parse(target))
+
+
+def test_at_an_easier_target_a_pruned_trial_that_had_met_it_counts():
+    made = [drawn(0, 500, easier=400), drawn(1, 600), drawn(2, pruned=600, easier=300), drawn(3, pruned=600)]
+    found = search(*made, target=EASY)
+    assert (found.best.number, found.best.value, len(found.of_kind(PRUNED))) == (2, 300, 2)
+    assert search(*made).best.number == 0
+    easy, strict = section(*made, target=EASY), section(*made)
+    assert [{run.trial.id for run in one.cells[0].runs} for one in (easy, strict)] == [{0, 1, 2}, {0, 1}]
+    assert "1 of them had met this target before, which counts here" in "".join(left_out(easy))
+    assert "which counts here" not in "".join(left_out(strict))
+
+
+def test_the_fewest_steps_to_every_target_are_the_same_with_and_without_pruning():
+    random = np.random.default_rng(5)
+    for _ in range(20):
+        met = random.integers(2, 29, 10) * 100
+        easier = met - random.integers(0, met // 100) * 100
+        whole, pruned, points_of = [], [], points(*np.linspace(0.01, 0.9, 10).tolist())
+        for k, (steps, easy, point) in enumerate(zip(met.tolist(), easier.tolist(), points_of)):
+            lower = sorted(met[:k].tolist())
+            limit = lower[1] if k > 1 else None
+            known = {"easier": easy, "point": point, "problem": {"lr": point["lr"]}}
+            whole.append(drawn(k, steps, sweep={"prune_keep": None}, **known))
+            pruned.append(drawn(k, steps, pruned=limit, **known) if limit and steps > limit else
+                          drawn(k, steps, **known))
+        for target in (EASY, STRICT):
+            one, other = search(*whole, target=target), search(*pruned, target=target)
+            assert (one.best.number, one.best.value) == (other.best.number, other.best.value)
+            with_, without = (section(*made, target=target).cells[0].steps for made in (pruned, whole))
+            assert (with_.value, with_.runs) == (without.value, without.runs)
+
+
+# reports
+
+def test_repeats_that_needed_more_steps_do_not_speak_against_the_best_point():
+    first, second = points(0.1, 0.2)
+    made = [drawn(0, 500, point=first, problem={"lr": 0.1}), drawn(1, 600, point=second, problem={"lr": 0.2}),
+            *(drawn(0, 900 + 100 * r, point=first, repeat=r, problem={"lr": 0.1}) for r in (1, 2))]
+    [cell] = section(*made).cells
+    assert sorted(run.trial.id for run in cell.runs) == [0, 100000, 200000]
+
+
+def test_a_point_drawn_twice_stands_for_its_batch_by_its_better_trial():
+    made = [drawn(0, 500, problem={"lr": 0.1}), drawn(1, 600, problem={"lr": 0.2}), drawn(2, 900, problem={"lr": 0.1})]
+    [cell] = section(*made).cells
+    assert [run.trial.id for run in cell.runs] == [0, 2]
+
+
+def test_a_report_names_what_was_tuned_instead_of_settings_that_differ():
+    made = [drawn(k, 500 + 100 * k, point=point, problem={"base_lr": point["lr"]})
+            for k, point in enumerate(points(0.1, 0.2, 0.3))]
+    shown = text(section(*made)).replace("\n  ", " ")
+    assert "Tuned at each batch: lr and momentum, 3 feasible trials; met: how many of them did. Steps" in shown
+    assert "Settings that differ" not in shown
+
+
+def test_more_seeds_under_the_tuned_rule_are_repeats_of_the_best_trial():
+    rate = {"peak_lr": 0.1, "lr_factor": 1.0}
+    found = studied(*(drawn(k, 500 + 100 * k, problem={
+        "lr_rule": "none", "base_lr": lr, "base_batch": 32, "lr_factor": 1.0, "peak_lr": lr})
+        for k, lr in enumerate((0.1, 0.2))))
+    tuned = trial(7, (0, 100, 700), (0.9, 0.5, 0.05), batch=256, seed=7, target="val/error<0.1",
+                  problem={**rate, "momentum": 0.99, "lr_rule": "tuned", "base_lr": 0.1, "base_batch": 256})
+    [group] = analyse(read_trials(found) + read_trials(log(tuned, path="again.h5")))
+    [cell] = group.sections[0].cells
+    assert [(run.trial.log, run.trial.id) for run in cell.runs] == [("again.h5", 7), ("nesterov-b256.h5", 0)]
+    assert "Tuned at each batch" in text(group.sections[0])
+
+
+def test_settings_beside_those_of_a_search_are_still_named():
+    made = studied(drawn(0, 500), trial(7, (0, 100, 700), (0.9, 0.5, 0.05), batch=256, target="val/error<0.1"))
+    [group] = analyse(read_trials(made))
+    shown = text(group.sections[0]).replace("\n  ", " ")
+    assert "were tried at batch 256 (2)" in shown and "Tuned at each batch" not in shown
+
+
+def test_what_was_tuned_at_every_point_of_a_series_is_no_other_problem():
+    few = [drawn(0, 500, batch=128, problem={"momentum": 0.9}), drawn(1, 600, batch=128, problem={"momentum": 0.8})]
+    many = [drawn(0, 300, workers=2, problem={"momentum": 0.95})]
+    made = read_trials(studied(*few, path="b128.h5")) + read_trials(studied(*many, path="b256.h5"))
+    [group] = analyse(made, [STRICT])
+    assert len(group.sections[0].series) == 1 and "not of one problem" not in text(group.sections[0])
+    precision = [drawn(0, 300, workers=2, problem={"precision": "fp64"})]
+    mixed = read_trials(studied(*(drawn(0, 500, batch=128, problem={"precision": "fp32"}),), path="b128.h5"))
+    [group] = analyse(mixed + read_trials(studied(*precision, path="b256.h5")), [STRICT])
+    assert "not of one problem: precision is fp32 at 1 worker" in text(group.sections[0])
+
+
+def test_searched_arguments_of_the_model_do_not_part_a_study():
+    space = (*SPACE, Parameter("model_args.dropout", "double", "linear", 0.0, 0.5))
+    made = [drawn(k, 500 + 100 * k, space=space, point={**POINT, "model_args.dropout": dropout},
+                  model_args={"dropout": dropout, "width": 8}) for k, dropout in enumerate((0.1, 0.2))]
+    found = search(*made)
+    assert len(found.draws) == 2 and json.loads(found.workload.model_args) == {"width": 8}
+
+
+def test_the_search_is_in_every_form_of_the_report(tmp_path):
+    trials = [one for batch, lr, fewest in ((64, 0.03, 900), (256, 0.1, 400))
+              for one in read_trials(studied(*realistic(batch, lr, fewest, repeats=2, count=40, seed=batch),
+                                             path=f"b{batch}.h5"))]
+    groups = analyse(trials)
+    document = document_of(groups)
+    [found] = groups[0].sections
+    table, best = tables_of_searches(found.searches)
+    assert [row.cells[0].value for row in table.rows] == [64, 256]
+    assert [row.cells[6].value for row in table.rows] == [one.best.value for one in found.searches]
+    assert max(map(len, as_text(table).splitlines())) <= 100 and as_text(table).isascii()
+    assert as_csv(best).splitlines()[0] == ("global_batch,lr,lr_low,lr_high,momentum,momentum_low,momentum_high,trials,"
+                                            "target")
+    page = as_html(document)
+    assert "Search: val/error&lt;0.1" in page and "<dt>Searches</dt>" in page and "What more trials found" in page
+    values = json.loads(json.dumps(as_json(document), allow_nan=False))["workloads"][0]["sections"][0]
+    assert [len(one["best_of_n"]) for one in values["searches"]] == [12, 12]
+    assert values["searches"][0]["said"] == lines(found.searches[0])
+    assert "What pruned trials cannot give: the best metric within the budget" in "".join(left_out(found))
+
+
+def test_the_figure_of_what_more_trials_found_is_drawn():
+    found = section(*realistic(256, 0.1, 400, count=40))
+    [figure] = [figure for figure in figures_of(found) if figure.name == "best-of-n"]
+    assert len(figure.trials) == 12
+    assert b"median best of n" in render(figure, "svg") and render(figure, "png").startswith(b"\x89PNG")
+
+
+def test_a_study_of_one_trial_or_none_that_met_has_its_row_and_no_curve():
+    for made in ([drawn(0, 500)], [drawn(0)], [drawn(0, diverged=True), drawn(1)], [drawn(0, diverged=True)]):
+        found = section(*made)
+        assert "Search" in text(found) and "would still improve" not in "".join(summary(found))
+        assert "best-of-n" not in [figure.name for figure in figures_of(found)]
+
+
+def test_a_target_that_the_search_stopped_short_of_says_so():
+    made = [drawn(0, 500), drawn(1, 700), drawn(2, pruned=700), drawn(3, 600)]
+    found = section(*made, target=Target.parse("val/error<0.01"))
+    said = "".join(left_out(found))
+    assert not found.searches and "Stopped by a search for the fewest steps to val/error<0.1: 4 of 4 trials" in said
+    assert "may be more than the fewest" in said and "Pruned" not in said
+    assert found.cells[0].steps.beyond == 500       # the best point went no further: the least that is known
+
+
+def test_each_further_target_of_a_sweep_has_a_line():
+    found = section(drawn(0, 500, easier=300), drawn(1, 700, easier=200), drawn(2, diverged=True))
+    said = [line for line in summary(found) if "also a target" in line]
+    assert said == ["val/error<0.2, also a target of the sweep: 200 steps at batch 256; --target 'val/error<0.2' has "
+                    "its tables."]
+
+
+def test_a_report_without_a_sweep_has_nothing_of_searches():
+    [group] = analyse(read_trials(log(trial(), trial(2, seed=1))))
+    document = document_of([group])
+    assert not group.sections[0].searches and "searches" not in as_json(document)["workloads"][0]["sections"][0]
+    assert "Search" not in as_html(document)
+
+
+# intervals are told apart
+
+def of_batches(*studies):
+    trials = [trial for at, made in enumerate(studies) for trial in read_trials(studied(*made, path=f"{at}.h5"))]
+    [found] = analyse(trials, [STRICT])[0].sections
+    return found
+
+
+def test_the_evaluation_grid_of_the_best_trial_does_not_look_like_the_interval_of_the_best_of_n():
+    found = of_batches(realistic(64, 0.1, 800, count=16), realistic(256, 0.2, 500, count=16))
+    by_batch = next(table for table in tables_of(found) if table.name == "batches")
+    of_search = next(table for table in tables_of_searches(found.searches) if table.name == "search")
+    steps = [cell for row in by_batch.rows for column, cell in zip(by_batch.columns, row.cells)
+             if column.key == "steps_to_target"]
+    fewest = [cell for row in of_search.rows for column, cell in zip(of_search.columns, row.cells)
+              if column.key == "fewest_steps"]
+    assert [cell.shown for cell in steps] == [cell.shown for cell in fewest]
+    assert all(RANGE.search(cell.below) for cell in steps)
+    assert all(cell.below == f"not by {cell.low:,.0f}" for cell in fewest)
+    assert "(median best of as many trials at each batch, with its 95% interval)" in by_batch.title
+    assert "95% interval of that median, since other draws" in " ".join(by_batch.notes)
+    assert "It bounds this one trial" in " ".join(of_search.notes)
+
+
+def test_the_steps_of_a_search_of_which_one_trial_met_are_shown_to_have_no_interval():
+    found = section(*[drawn(number, 800 if number == 3 else math.inf) for number in range(6)])
+    by_batch = next(table for table in tables_of(found) if table.name == "batches")
+    assert [(cell.shown, cell.below) for cell in by_batch.rows[0].cells[3:4]] == [("800", "no interval")]
+
+
+def test_a_search_says_how_many_trials_met_and_is_not_marked_as_one_run():
+    found = section(*realistic(64, 0.1, 800, count=16))
+    [made] = found.searches
+    met = f"{len(made.of_kind(MET))}/{len(made.feasible)}"
+    assert [row.cells[2].shown for table in tables_of(found) for row in table.rows] == [met] * 2 and met != "1/1"
+
+
+def test_all_batches_where_more_trials_would_help_are_in_one_sentence():
+    made = [[drawn(number, 3000 - 300 * number, batch=batch) for number in range(count)]
+            for batch, count in ((64, 8), (256, 10), (1024, 9))]
+    [said] = [said for said in summary(of_batches(*made)) if said.startswith("More trials")]
+    assert said.startswith("More trials would still improve the best, as going from half of them to all did: "
+                           "batch 64 (-") and "256 (-" in said and "1,024 (-" in said

@@ -1,0 +1,256 @@
+"""Speedups, efficiencies and regimes: the identities they must obey, and their edges."""
+import numpy as np
+import pytest
+
+from hvdscale.analysis.regimes import batches_of
+from hvdscale.analysis.report_data import Options, analyse
+from hvdscale.analysis.speedup import STRONG, WEAK
+from hvdscale.analysis.trials import read_trials
+from hvdscale.errors import UsageError
+from hvdscale.log.schema import Status
+from hvdscale.target import Target
+from tests.factories.logs import log, trial
+
+
+def runs(workers, batch, steps, seconds, first_id=0, **changes):
+    """One repeat for each of ``steps`` (to target; evaluated 10 before) and ``seconds``."""
+    return [trial(id=first_id + seed, seed=seed, workers=workers, batch=batch, steps=(0, count - 10, count),
+                  error=(0.9, 0.5, 0.1), seconds=(0, 0.9 * time, time), **changes)
+            for seed, (count, time) in enumerate(zip(steps, seconds))]
+
+
+def section(*trials, targets=(), **options):
+    [group] = analyse(read_trials(log(*trials)), targets, Options(**options))
+    [found] = group.sections
+    return found
+
+
+def weak(random=np.random.default_rng(5), repeats=3):
+    """Trials of 1, 2, 4, 8 workers at 32 examples each, with random steps and seconds."""
+    trials = []
+    for workers in (1, 2, 4, 8):
+        trials += runs(workers, 32 * workers, random.integers(50, 900, repeats), random.uniform(1, 9, repeats),
+                       first_id=10 * workers)
+    return trials
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 5])
+def test_statistical_times_system_efficiency_times_workers_is_the_time_ratio(repeats):
+    [series] = section(*weak(repeats=repeats)).series
+    first = series.points[0].cell.seconds.value
+    for point in series.points:
+        product = point.statistical_efficiency.value * point.system_efficiency.value
+        assert point.product.value == pytest.approx(product, rel=1e-12)
+        assert point.time_speedup.value == pytest.approx(product * point.worker_ratio, rel=1e-12)
+        assert point.time_speedup.value == pytest.approx(first / point.cell.seconds.value, rel=1e-12)
+
+
+def test_the_identity_holds_where_some_repeats_did_not_meet_the_target():
+    unmet = trial(id=99, seed=9, workers=2, batch=64, steps=(0, 1000), error=(1, 1), seconds=(0, 7.0))
+    [series] = section(*runs(1, 32, (300, 400), (3, 5)), *runs(2, 64, (200, 260), (2, 2.4), 10), unmet).series
+    point = series.points[1]
+    assert point.time_speedup.value == pytest.approx(
+        2 * point.statistical_efficiency.value * point.system_efficiency.value, rel=1e-12)
+    assert point.step_speedup.low == 0 and np.isfinite(point.step_speedup.high)
+
+
+def test_ideal_weak_scaling_halves_steps_and_keeps_every_efficiency_at_one():
+    [series] = section(*runs(1, 32, (800, 800), (8, 8)), *runs(2, 64, (400, 400), (4, 4), 10)).series
+    point = series.points[1]
+    assert (series.kind, series.size) == (WEAK, 32)
+    assert [point.step_speedup.value, point.statistical_efficiency.value, point.system_efficiency.value,
+            point.product.value, point.time_speedup.value] == pytest.approx([2, 1, 1, 1, 2])
+
+
+def test_strong_scaling_of_one_setting_is_paired_by_seed():
+    [series] = section(*runs(1, 64, (300, 900), (3, 9)), *runs(4, 64, (300, 900), (1, 3), 10)).series
+    point = series.points[1]
+    assert (series.kind, series.size) == (STRONG, 64)
+    assert (point.step_speedup.low, point.step_speedup.high) == pytest.approx((1, 1))
+    assert (point.time_speedup.low, point.time_speedup.high) == pytest.approx((3, 3))
+
+
+def test_independent_repeats_have_an_interval_that_the_grid_widens():
+    found = section(*runs(1, 32, (300, 340), (3, 3.3)), *runs(2, 64, (200, 220), (1, 1.2), 10))
+    speedup = found.series[0].points[1].step_speedup
+    assert speedup.low < (290 * 330 / 200 / 220) ** 0.5 < speedup.value < (300 * 340 / 190 / 210) ** 0.5 < speedup.high
+
+
+def test_two_repeats_a_point_share_their_spread_over_the_points_of_a_section():
+    found = section(*weak(np.random.default_rng(1), repeats=2))
+    assert [found.pools.of(name).freedom for name in ("steps", "seconds", "examples_per_second")] == [4, 4, 4]
+    cells = [point.cell for point in found.series[0].points]
+    widths = [np.log(cell.examples_per_second.high / cell.examples_per_second.low) for cell in cells]
+    assert widths == pytest.approx([widths[0]] * 4)
+    values = [np.log(cell.samples.examples_per_second) for cell in cells]
+    deviation = np.sqrt(sum(np.sum((logs - logs.mean()) ** 2) for logs in values) / 4)
+    assert widths[0] == pytest.approx(2 * 2.7764 * deviation / np.sqrt(2), rel=1e-4)    # t of 4 degrees of freedom
+
+
+def test_every_target_has_pools_of_its_own():
+    trials = weak(np.random.default_rng(1), repeats=2)
+    [group] = analyse(read_trials(log(*trials)), [Target.parse("val/error<0.2"), Target.parse("val/error<0.6")])
+    assert group.sections[0].pools.of("steps").variance != group.sections[1].pools.of("steps").variance
+
+
+def test_the_same_updates_at_several_worker_counts_tell_the_spread_of_steps_once():
+    made = [found for workers in (1, 2, 4) for found in runs(workers, 64, (300, 900), (3, 9), 10 * workers)]
+    pools = section(*made).pools
+    assert [pools.of(name).freedom for name in ("steps", "seconds", "examples_per_second")] == [1, 1, 3]
+    assert (pools.of_paired("steps").variance, pools.of_paired("steps").freedom) == (pytest.approx(0), 2)
+
+
+def test_paired_ratios_share_their_spread_too():
+    random = np.random.default_rng(2)
+    made = [found for workers in (1, 2, 4, 8)
+            for found in runs(workers, 64, (300, 900), (3, 9) * np.exp(random.normal(0, 0.1, 2)), 10 * workers)]
+    found = section(*made)
+    widths = [np.log(point.time_speedup.high / point.time_speedup.low) for point in found.series[0].points[1:]]
+    assert found.pools.of_paired("seconds").freedom == 3 and widths == pytest.approx([widths[0]] * 3)
+
+
+def test_a_point_of_one_run_among_repeats_keeps_the_grid_alone():
+    found = section(*runs(1, 32, (300, 340), (3, 3.3)), *runs(2, 64, (200,), (1,), 10)).cells[1]
+    assert (found.steps.low, found.steps.high) == pytest.approx((190, 200))
+    assert np.isnan(found.examples_per_second.low)
+
+
+def test_one_run_a_cell_leaves_the_grid_as_the_interval():
+    point = section(*runs(1, 32, (300,), (3,)), *runs(2, 64, (200,), (1,), 10)).series[0].points[1]
+    assert (point.step_speedup.low, point.step_speedup.high) == pytest.approx((290 / 200, 300 / 190))
+    assert point.step_speedup.runs == 1
+    assert np.isnan(point.system_efficiency.low)
+
+
+def test_a_cell_that_never_met_has_no_speedup_but_a_system_efficiency():
+    unmet = trial(id=10, workers=2, batch=64, steps=(0, 100), error=(1, 1), seconds=(0, 1))
+    point = section(*runs(1, 32, (300,), (3,)), unmet).series[0].points[1]
+    assert np.isnan(point.step_speedup.value) and np.isnan(point.time_speedup.value)
+    assert point.system_efficiency.value == pytest.approx(1.0)
+
+
+def test_a_baseline_that_never_met_leaves_no_ratios_to_form():
+    unmet = trial(id=10, workers=1, batch=32, steps=(0, 100), error=(1, 1))
+    points = section(unmet, *runs(2, 64, (200,), (1,))).series[0].points
+    assert all(np.isnan(point.time_speedup.value) for point in points)
+
+
+def test_a_cell_where_all_diverged_stays_in_its_series():
+    lost = trial(id=10, workers=2, batch=64, status=Status.INFEASIBLE)
+    point = section(*runs(1, 32, (300,), (3,)), lost).series[0].points[1]
+    assert np.isnan(point.system_efficiency.value) and len(point.cell.diverged) == 1
+
+
+def test_cells_in_no_series_stand_alone():
+    found = section(*runs(1, 32, (300,), (3,)), *runs(2, 64, (200,), (1,), 10), *runs(4, 100, (90,), (1,), 20))
+    assert [cell.workers for cell in found.alone] == [(4,)]
+    assert [cell.workers for cell in found.cells] == [(1,), (2,), (4,)]
+
+
+def test_one_worker_count_is_no_series():
+    found = section(*runs(4, 32, (300,), (3,)))
+    assert not found.series and len(found.alone) == 1
+
+
+def test_a_batch_s_runs_at_two_worker_counts_are_not_independent_repeats():
+    found = section(*runs(1, 64, (300, 900), (3, 9)), *runs(4, 64, (300, 900), (1, 3), 10))
+    [point] = found.batches.points
+    assert (point.cell.workers, point.cell.steps.runs) == ((1, 4), 2)
+
+
+def test_the_examples_to_target_are_steps_times_batch():
+    [point] = section(*runs(1, 32, (300,), (3,))).batches.points
+    assert (point.examples.value, point.examples.low) == (pytest.approx(9600), pytest.approx(9280))
+
+
+def regimes(steps, batches=(32, 64, 128, 256), **options):
+    trials = [found for at, (batch, count) in enumerate(zip(batches, steps))
+              for found in runs(1, batch, (count,), (1,), 10 * at)]
+    return section(*trials, **options).batches
+
+
+def test_regimes_follow_their_tolerances():
+    found = regimes((1000, 500, 320, 280))            # B S: 32000, 32000, 40960, 71680
+    assert [point.perfect for point in found.points] == [True, True, False, False]
+    assert found.maximum_useful == 128                # 320 <= 1.2 * 280
+    wider = regimes((1000, 500, 320, 280), perfect_within=0.3)
+    assert [point.perfect for point in wider.points] == [True, True, True, False]
+    assert regimes((1000, 500, 320, 280), useful_within=0.1).maximum_useful == 256
+
+
+def test_without_a_batch_that_met_there_are_no_regimes():
+    found = section(trial(steps=(0, 100), error=(1, 1))).batches
+    assert [point.perfect for point in found.points] == [False] and found.maximum_useful is None
+    assert batches_of(()).points == ()
+
+
+def test_a_target_that_no_log_measured_names_the_metrics_there_are():
+    with pytest.raises(UsageError, match="val/accuracy; the metrics there: val/error"):
+        analyse(read_trials(log(trial())), [Target.parse("val/accuracy>0.9")])
+
+
+def test_without_a_target_each_trial_is_held_against_its_own():
+    [group] = analyse(read_trials(log(trial(id=1), trial(id=2, target="val/error<0.5"), trial(id=3, target=None))))
+    assert [str(found.target) for found in group.sections] == ["val/error<0.2", "val/error<0.5", "None"]
+    assert [len(found.trials) for found in group.sections] == [1, 1, 1]
+
+
+def test_every_target_given_has_a_section_over_all_trials():
+    targets = [Target.parse("val/error<0.2"), Target.parse("val/classification_error<0.6")]
+    [group] = analyse(read_trials(log(trial(id=1), trial(id=2, seed=1))), targets)
+    assert [(str(found.target), len(found.trials)) for found in group.sections] == [("val/error<0.2", 2),
+                                                                                    ("val/error<0.6", 2)]
+
+
+def test_a_trial_that_stopped_at_an_easier_target_is_named_where_a_harder_one_is_asked():
+    found = section(trial(id=1), trial(id=2, seed=1, keep_going=True), targets=[Target.parse("val/error<0.05")])
+    assert [early.id for early in found.stopped_early] == [1]
+
+
+def test_a_trial_that_met_the_target_before_diverging_is_counted_apart():
+    found = section(trial(id=1), trial(id=2, seed=1, status=Status.INFEASIBLE),
+                    trial(id=3, seed=2, status=Status.INFEASIBLE, error=(np.nan,) * 3))
+    assert [lost.id for lost in found.met_before_diverging] == [2]
+
+
+def test_probes_are_kept_out_of_the_sections_with_a_target():
+    probe = trial(id=2, steps=(), error=(), step_seconds=[0.1] * 50, eval_every=0)
+    [group] = analyse(read_trials(log(trial(id=1), probe)))
+    assert [found.target and str(found.target) for found in group.sections] == ["val/error<0.2", None]
+    assert [len(found.trials) for found in group.sections] == [1, 1]
+
+
+def test_a_trial_that_diverged_before_its_first_evaluation_counts_where_its_target_is():
+    found = section(trial(id=1), trial(id=2, seed=1, steps=(), error=(), status=Status.INFEASIBLE),
+                    trial(id=3, seed=2, steps=(), error=(), status=Status.RUNNING))
+    assert [lost.id for lost in found.alone[0].diverged] == [2] and len(found.trials) == 3
+    assert found.met_before_diverging == ()
+
+
+def test_without_a_target_system_efficiency_is_all_there_is():
+    probes = [trial(id=workers, workers=workers, batch=32 * workers, steps=(), error=(), target=None,
+                    step_seconds=[0.1 * workers ** 0.5] * 50) for workers in (1, 4)]
+    found = section(*probes)
+    assert found.batches is None
+    assert found.series[0].points[1].system_efficiency.value == pytest.approx(0.5)
+    assert np.isnan(found.series[0].points[1].step_speedup.value)
+
+
+def test_a_baseline_of_runs_that_changed_their_worker_count_gives_ratios_of_steps_alone():
+    [series] = section(*runs(1, 32, [400, 420], [4, 5], worker_counts=(1, 2)),
+                       *runs(2, 64, [200, 210], [2, 3], first_id=10)).series
+    point = series.points[1]
+    assert point.step_speedup.value == pytest.approx(2)
+    assert all(np.isnan(ratio.value) for ratio in (point.system_efficiency, point.product, point.time_speedup))
+
+
+def test_seeds_that_kept_their_worker_count_alone_tell_the_speed_of_a_point():
+    """Strong scaling: the same updates, of which the second point has one seed less that was timed."""
+    moved = trial(id=12, seed=2, workers=2, steps=(0, 390, 400), error=(1, 1, 0.1), seconds=(0, 1, 99),
+                  worker_counts=(2, 1))
+    [series] = section(*runs(1, 32, [400, 410, 400], [4, 4.2, 4]), *runs(2, 32, [400, 410], [2, 2.2], 10),
+                       moved).series
+    point = series.points[1]
+    assert point.system_efficiency.low < point.system_efficiency.value < point.system_efficiency.high < 2
+    assert point.time_speedup.low < point.time_speedup.value < point.time_speedup.high < 4
+    assert point.product.value == pytest.approx(point.statistical_efficiency.value * point.system_efficiency.value)

@@ -1,0 +1,230 @@
+"""Steps to target of trials and cells: closed forms and every edge by name."""
+import json
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.cell_steps import parts_of
+from hvdscale.analysis.steps import cell_of, first_met, run_of
+from hvdscale.analysis.trials import by_workload, read_trials
+from hvdscale.log.schema import Status
+from hvdscale.target import Target
+from tests.factories.logs import log, trial
+
+TARGET = Target.parse("val/error<0.2")
+
+
+def cell(*trials, target=TARGET):
+    return cell_of([run_of(found, target) for found in read_trials(log(*trials))])
+
+
+def run_of_one(made):
+    [found] = read_trials(log(made))
+    return run_of(found, TARGET)
+
+
+def test_steps_to_target_are_those_of_the_first_evaluation_that_meets():
+    run = run_of_one(trial(steps=(0, 10, 20, 30), error=(0.9, 0.1, 0.5, 0.1), seconds=(0, 1, 2, 3)))
+    assert (run.steps, run.steps_before, run.seconds, run.seconds_before) == (10, 0, 1, 0)
+
+
+def test_the_paper_s_strict_comparison_does_not_count_the_value_itself():
+    assert first_met([0.2], TARGET) == -1
+    assert first_met([0.2], Target.parse("val/error<=0.2")) == 0
+
+
+def test_nan_at_one_evaluation_is_passed_over():
+    run = run_of_one(trial(steps=(10, 20, 30), error=(np.nan, np.nan, 0.1)))
+    assert (run.steps, run.steps_before) == (30, 20)
+
+
+def test_a_trial_that_never_meets_is_censored_at_its_last_step():
+    run = run_of_one(trial(steps=(0, 100, 250), error=(0.9, 0.8, 0.7)))
+    assert (run.steps, run.last_step, run.met) == (np.inf, 250, False)
+    assert run.examples_per_second == pytest.approx(32 * 250 / 2.5)
+
+
+def test_one_run_has_the_evaluation_grid_as_its_interval():
+    estimate = cell(trial(steps=(0, 100, 200), error=(0.9, 0.5, 0.1))).steps
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((200, 100, 200))
+    assert estimate.runs == 1
+
+
+def test_evaluations_are_taken_in_step_order_whatever_the_order_of_rows():
+    made = log(trial(steps=(0, 100, 200), error=(0.9, 0.5, 0.1)))
+    for name, column in made.evaluations.items():
+        made.evaluations[name] = column[::-1]
+    assert list(read_trials(made)[0].step) == [0, 100, 200]
+
+
+def test_repeats_give_the_geometric_mean_and_time_is_steps_by_speed():
+    found = cell(*[trial(id=seed, seed=seed, steps=(0, steps - 10, steps), error=(0.9, 0.5, 0.1),
+                         seconds=(0, 1, 2.0 + seed)) for seed, steps in enumerate((100, 200, 400))])
+    assert found.steps.value == pytest.approx(200)
+    assert found.seconds.value == pytest.approx((2 * 3 * 4) ** (1 / 3))
+    assert found.seconds.value == pytest.approx(32 * found.steps.value / found.examples_per_second.value, rel=1e-12)
+    assert found.steps.low < 100 < 400 < found.steps.high
+
+
+def test_the_evaluation_before_widens_the_lower_end_only():
+    repeats = [trial(id=seed, seed=seed, steps=(0, 100, 200), error=(0.9, 0.5, 0.1)) for seed in range(3)]
+    assert cell(*repeats).steps.low == pytest.approx(100)
+    assert cell(*repeats).steps.high == pytest.approx(200)
+
+
+def test_a_target_met_before_the_first_step_takes_none():
+    found = cell(trial(steps=(0, 100), error=(0.1, 0.1)), trial(id=2, seed=1, steps=(0, 100), error=(0.1, 0.1)))
+    assert (found.steps.value, found.steps.low, found.seconds.value) == (0, 0, 0)
+    assert found.examples_per_second.value == pytest.approx(3200)
+
+
+def test_the_first_evaluation_may_be_the_one_that_meets():
+    found = cell(*[trial(id=seed, seed=seed, steps=(100 + seed,), error=(0.1,)) for seed in range(2)])
+    assert found.steps.low == 0 and found.steps.high > 100
+
+
+def test_two_of_three_met_gives_the_median_and_an_open_interval():
+    found = cell(trial(id=1, seed=1, steps=(0, 90, 100), error=(1, 1, 0.1)),
+                 trial(id=2, seed=2, steps=(0, 290, 300), error=(1, 1, 0.1)),
+                 trial(id=3, seed=3, steps=(0, 500, 1000), error=(1, 1, 1)))
+    assert (found.met, found.steps.runs) == (2, 3)
+    assert (found.steps.value, found.steps.low, found.steps.high) == (pytest.approx(300), pytest.approx(90), np.inf)
+    assert found.seconds.value == pytest.approx(32 * 300 / found.examples_per_second.value)
+
+
+def test_where_no_trial_meets_the_target_the_estimate_is_above_the_least_last_step():
+    found = cell(trial(id=1, seed=1, steps=(0, 700), error=(1, 1)), trial(id=2, seed=2, steps=(0, 500), error=(1, 1)))
+    assert (found.met, found.steps.value, found.steps.beyond, found.steps.met) == (0, np.inf, 500, False)
+    assert found.seconds.beyond == pytest.approx(5.0)
+
+
+def test_ties_between_settings_go_to_the_first_trial_id():
+    found = cell(trial(id=5, peak_lr=0.1), trial(id=3, peak_lr=0.2), trial(id=4, peak_lr=0.3))
+    assert ([run.trial.id for run in found.runs], found.settings) == ([3], 3)
+
+
+def test_the_setting_with_the_fewest_steps_stands_for_its_cell():
+    slow = [trial(id=seed, seed=seed, peak_lr=0.1, steps=(0, 300), error=(1, 0.1)) for seed in (1, 2)]
+    fast = [trial(id=seed, seed=seed, peak_lr=0.2, steps=(0, 200), error=(1, 0.1)) for seed in (3, 4)]
+    unmet = [trial(id=5, peak_lr=0.3, steps=(0, 200), error=(1, 1))]
+    assert [run.trial.id for run in cell(*slow, *fast, *unmet).runs] == [3, 4]
+
+
+def test_runs_of_one_seed_count_once_whatever_their_worker_count():
+    found = cell(trial(id=1, workers=1, seed=7, seconds=(0, 1, 8)), trial(id=2, workers=2, seed=7, seconds=(0, 1, 2)))
+    assert (found.steps.runs, found.workers) == (1, (1, 2))
+    assert found.seconds.value == pytest.approx(4.0)
+
+
+def test_infeasible_trials_take_no_part_and_are_counted_with_their_setting():
+    found = cell(trial(id=1, seed=1), trial(id=2, seed=2, status=Status.INFEASIBLE),
+                 trial(id=3, peak_lr=9.0, status=Status.INFEASIBLE))
+    assert ([run.trial.id for run in found.runs], [lost.id for lost in found.diverged]) == ([1], [2])
+
+
+def test_a_cell_where_all_diverged_has_no_estimate():
+    found = cell(trial(status=Status.INFEASIBLE))
+    assert np.isnan(found.steps.value) and not found.runs and len(found.diverged) == 1
+
+
+def test_unfinished_trials_take_no_part():
+    found = cell(trial(id=1), trial(id=2, seed=1, status=Status.RUNNING), trial(id=3, seed=2, status=Status.INCOMPLETE))
+    assert [run.trial.id for run in found.runs] == [1]
+
+
+def test_a_probe_without_evaluations_is_timed_by_its_steps():
+    found = cell(trial(steps=(), error=(), step_seconds=[0.1] * 50), target=None)
+    assert found.examples_per_second.value == pytest.approx(320)
+    assert found.runs[0].last_step == 50
+
+
+def test_a_log_without_times_gives_steps_and_no_seconds():
+    found = cell(trial(seconds=(np.nan,) * 3))
+    assert found.steps.value == pytest.approx(200) and np.isnan(found.seconds.value)
+
+
+def test_a_run_of_several_worker_counts_tells_of_steps_and_not_of_times():
+    found = cell(trial(id=1, seed=1, seconds=(0, 1, 2)), trial(id=2, seed=2, seconds=(0, 1, 4)),
+                 trial(id=3, seed=3, seconds=(0, 50, 99), steps=(0, 100, 400), worker_counts=(1, 2)))
+    timed = cell(trial(id=1, seed=1, seconds=(0, 1, 2)), trial(id=2, seed=2, seconds=(0, 1, 4)))
+    assert (found.steps.value, found.steps.runs) == (pytest.approx((200 * 200 * 400) ** (1 / 3)), 3)
+    speed, alone = found.examples_per_second, timed.examples_per_second
+    assert (speed.value, speed.low, speed.high, speed.runs) == (alone.value, alone.low, alone.high, 2)
+    assert found.seconds.value == pytest.approx(32 * found.steps.value / speed.value)
+    assert found.seconds.high / found.seconds.low == pytest.approx(timed.seconds.high / timed.seconds.low)
+
+
+def test_a_probe_of_several_worker_counts_has_no_speed_and_no_parts():
+    found = cell(trial(steps=(), error=(), step_seconds=[0.1] * 50, communication_share=0.5, worker_counts=(2, 1)),
+                 target=None)
+    assert np.isnan(found.examples_per_second.value) and found.runs[0].last_step == 50 and parts_of(found) is None
+
+
+def test_of_two_settings_of_a_probe_the_one_that_was_timed_stands_for_the_cell():
+    fast = trial(id=1, steps=(), error=(), step_seconds=[0.1] * 50, worker_counts=(2, 1))
+    slow = trial(id=2, steps=(), error=(), step_seconds=[0.2] * 50, peak_lr=0.2)
+    assert [run.trial.id for run in cell(fast, slow, target=None).runs] == [2]
+
+
+def test_an_empty_log_has_no_trials():
+    assert read_trials(log()) == []
+
+
+def test_mixed_workloads_are_never_one_group():
+    trials = read_trials(log(trial(id=1), trial(id=2, model="other"), trial(id=3, optimizer="sgd"),
+                             trial(id=4, train_examples=500), trial(id=5, model_args={"width": 2}),
+                             trial(id=6, dataset="<script>"), trial(id=7, seed=9)))
+    groups = by_workload(trials)
+    assert sorted(map(len, groups.values())) == [1, 1, 1, 1, 1, 2]
+    assert any("(width=2), " in str(workload) for workload in groups)
+
+
+@pytest.mark.parametrize("plan", ["", "not JSON", "[]", json.dumps({"problem": None})])
+def test_a_plan_that_says_nothing_leaves_the_metaparameters_to_tell_settings_apart(plan):
+    trials = read_trials(log(trial(id=1, plan=plan), trial(id=2, plan=plan, seed=1), trial(id=3, plan=plan, peak_lr=2)))
+    assert trials[0].setting == trials[1].setting != trials[2].setting
+    assert trials[0].target is None
+
+
+def timed(**changes):
+    """Step parts of one trial whose first step stalls."""
+    return read_trials(log(trial(step_seconds=[9.0, 0.1, 0.3, 0.2, 0.2], **changes)))[0].step_parts
+
+
+def test_one_stall_counts_as_one_step():
+    parts = timed(communication_share=0.5)
+    assert (parts.steps, parts.seconds) == (5, pytest.approx(0.2))
+    assert (parts.data, parts.compute, parts.communication) == pytest.approx((0.1, 0.4, 0.5))
+
+
+def test_shares_are_the_mean_over_steps():
+    made = log(trial(step_seconds=[0.1, 0.1], communication_share=0.5))
+    made.steps["communication_seconds"] = np.array([0.0, 0.05])
+    made.steps["compute_seconds"] = np.array([0.1, 0.05])
+    made.steps["data_seconds"] = np.zeros(2)
+    assert read_trials(made)[0].step_parts.communication == pytest.approx(0.25)
+
+
+def test_steps_without_parts_leave_none():
+    assert timed() is None
+    one, other = read_trials(log(trial(id=1, step_seconds=[0.1], communication_share=0.5),
+                                 trial(id=2, step_seconds=[0.1])))
+    assert one.step_parts and other.step_parts is None
+
+
+def test_the_parts_of_a_cell_are_the_mean_of_its_runs():
+    found = cell(trial(id=1, step_seconds=[0.1] * 3, communication_share=0.2),
+                 trial(id=2, seed=1, step_seconds=[0.4] * 5, communication_share=0.6))
+    parts = parts_of(found)
+    assert (parts.steps, parts.seconds, parts.communication) == (8, pytest.approx(0.2), pytest.approx(0.4))
+
+
+def test_the_order_in_which_trials_ended_changes_no_estimate():
+    """Large batches end in another order, and diverge more: which trials count may not depend on who was first."""
+    made = [trial(id=i, seed=i, steps=(0, 90 + i, 100 + 7 * i), error=(0.9, 0.5, 0.1 if i % 3 else 0.3),
+                  status=Status.INFEASIBLE if i == 4 else Status.COMPLETE) for i in range(7)]
+    wanted = cell(*made)
+    for order in ([6, 5, 4, 3, 2, 1, 0], [3, 0, 6, 4, 1, 5, 2]):
+        found = cell(*(made[i] for i in order))
+        assert found.steps == wanted.steps and found.seconds == wanted.seconds
+        assert [run.trial.id for run in found.runs] == [run.trial.id for run in wanted.runs]

@@ -1,0 +1,268 @@
+"""Studies as columns, held against a loop over trials."""
+import numpy as np
+import pytest
+
+from hvdscale.analysis import studies as module
+from hvdscale.analysis.steps import run_of
+from hvdscale.analysis.studies import best_metric, envelope, outcomes, studies_of
+from hvdscale.analysis.trials import read_trials
+from hvdscale.errors import LogError
+from hvdscale.log import reader
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
+from hvdscale.target import Target
+from tests.factories.logs import log, save, trial
+from tests.factories.studies import drawn, studied
+
+TARGETS = [Target.parse(f"val/error{written}") for written in ("<0.4", "<=0.4", ">0.6", "<0", ">=0")]
+
+
+def made_trial(random, number, **changes):
+    """Values with many ties; some are NaN, some trials were never evaluated, some start beyond step 0."""
+    count = int(random.integers(0, 12))
+    steps = int(random.integers(0, 3)) + np.cumsum(random.integers(1, 4, count))
+    error = random.choice([0.2, 0.4, 0.5, 0.6, np.nan], count)
+    status = Status(int(random.integers(0, 4)))
+    return trial(number, steps, error, status=status, seed=number, **changes)
+
+
+def made_logs(seed, count=2):
+    """Logs of two workloads at two batches each, their trials' evaluations interleaved, ids in no order."""
+    random = np.random.default_rng(seed)
+    logs = []
+    for at in range(count):
+        ids = random.permutation(40)
+        logs.append(log(*[made_trial(random, int(number), batch=int(random.choice([32, 64])),
+                                     model=str(random.choice(["net", "deep"]))) for number in ids], path=f"{at}.h5"))
+    return logs
+
+
+def in_order_of_trials(made):
+    """The same log with the rows of each trial together, as those of one writer lie."""
+    order = np.lexsort((made.evaluations["step"], made.evaluations["trial"]))
+    for name, values in made.evaluations.items():
+        made.evaluations[name] = values[order]
+    return made
+
+
+def shuffled(made):
+    """The same log with rows in no order of steps."""
+    order = np.random.default_rng(0).permutation(made.evaluations.rows)
+    for name, values in made.evaluations.items():
+        made.evaluations[name] = values[order]
+    return made
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    """The logs as files."""
+    folder = tmp_path_factory.mktemp("logs")
+    return [save(in_order_of_trials(made), folder / made.path) for made in made_logs(1)]
+
+
+@pytest.fixture(params=["interleaved", "together", "shuffled", "files"])
+def logs(request, paths, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(module, "GAP_ROWS", 3)
+    monkeypatch.setattr(module, "KEPT_BYTES", 1000)
+    monkeypatch.setattr(module, "KEPT_COLUMNS", 1)
+    monkeypatch.setattr(module, "BINS", 5)
+    monkeypatch.setattr(reader, "SMALL", 0)
+    if request.param == "files":                # read by rows
+        with read_log(paths[0]) as first, read_log(paths[1]) as second:
+            yield [first, second]
+        return
+    yield [{"interleaved": lambda one: one, "together": in_order_of_trials, "shuffled": shuffled}[request.param](one)
+           for one in made_logs(1)]
+
+
+def with_trials(logs):
+    """Each study with its trials one by one, as read_trials gives them."""
+    trials = {one.key: one for each in logs for one in read_trials(each)}
+    return [(study, [trials[study.key(at)] for at in range(len(study))]) for study in studies_of(logs)]
+
+
+def test_a_study_has_the_trials_of_one_workload_at_one_batch_by_log_and_id(logs):
+    every = [one.key for each in logs for one in read_trials(each)]
+    found = []
+    for study, trials in with_trials(logs):
+        assert {(one.workload, one.global_batch) for one in trials} == {(study.workload, study.global_batch)}
+        assert [one.key for one in trials] == sorted(one.key for one in trials)
+        for name in ("id", "status", "pruned", "seed"):
+            assert getattr(study, name).tolist() == [getattr(one, name) for one in trials]
+        found += [one.key for one in trials]
+    assert sorted(found) == sorted(every)
+    order = [(study.workload, study.global_batch) for study in studies_of(logs)]
+    assert order == sorted(order) and len(set(order)) == len(order)
+
+
+def test_columns_lie_trial_after_trial_in_order_of_steps(logs):
+    for study, trials in with_trials(logs):
+        first = study.evaluations.first
+        for name, of_trial in (("step", lambda one: one.step), ("train_seconds", lambda one: one.train_seconds),
+                               ("val/error", lambda one: one.metrics["val/error"])):
+            values = study.evaluations.read(name)
+            assert values.dtype == np.float64 and len(values) == first[-1]
+            for at, one in enumerate(trials):
+                np.testing.assert_array_equal(values[first[at]:first[at + 1]], of_trial(one))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_outcomes_are_those_of_each_trial(logs, target):
+    for study, trials in with_trials(logs):
+        found = outcomes(study, target)
+        for at, one in enumerate(trials):
+            run = run_of(one, target)
+            assert found.steps[at] == run.steps and found.met[at] == run.met
+            assert found.seconds[at] == run.seconds and found.last_step[at] == one.last_step
+            earlier = [step for step, value in zip(one.step, one.metrics["val/error"])
+                       if step < run.steps and value == value]
+            assert found.before[at] == (earlier or [0])[-1] if run.met else np.isnan(found.before[at])
+
+
+@pytest.mark.parametrize("minimizes", [True, False])
+@pytest.mark.parametrize("most_steps", [np.inf, 9, 3, 0])
+def test_the_best_of_each_trial_is_its_first_best_within_the_steps(logs, minimizes, most_steps):
+    for study, trials in with_trials(logs):
+        found = best_metric(study, "val/error", minimizes, most_steps)
+        for at, one in enumerate(trials):
+            measured = [(value, step) for value, step in zip(one.metrics["val/error"], one.step)
+                        if value == value and step <= most_steps]
+            if not measured:
+                assert np.isnan([found.value[at], found.step[at]]).all()
+                continue
+            value = (min if minimizes else max)(value for value, _ in measured)
+            assert (found.value[at], found.step[at]) == (value, min(step for of, step in measured if of == value))
+
+
+def slow_envelope(trials, minimizes):
+    """The Pareto points of (steps, value), each with the first trial that has it."""
+    rows = [(step, value if minimizes else -value, at) for at, one in enumerate(trials)
+            for step, value in zip(one.step, one.metrics["val/error"])
+            if one.status == Status.COMPLETE and value == value]
+    points = []
+    for step, value, at in sorted(rows):
+        if not points or value < points[-1][1]:
+            points.append((step, value, at))
+    return [(value if minimizes else -value, step, at) for step, value, at in points]
+
+
+@pytest.mark.parametrize("minimizes", [True, False])
+def test_the_envelope_has_every_value_at_the_fewest_steps_of_a_complete_trial(logs, minimizes):
+    points = 0
+    for study, trials in with_trials(logs):
+        found = envelope(study, "val/error", minimizes)
+        expected = slow_envelope(trials, minimizes)
+        assert list(zip(found.value, found.step, found.trial)) == expected
+        points += len(expected)
+    assert points > 4
+
+
+def test_an_envelope_of_many_trials_is_that_of_a_sort():
+    random = np.random.default_rng(3)
+    steps = np.arange(0, 4000, 7)
+    made = log(*[trial(number, steps + random.integers(0, 3), np.round(np.exp(-steps / 900)
+                 * (1 + random.normal(0, 0.2, len(steps))), 2)) for number in range(20)])
+    study, = studies_of([made])
+    found = envelope(study, "val/error", True)
+    assert list(zip(found.value, found.step, found.trial)) == slow_envelope(read_trials(made), True)
+
+
+def test_an_envelope_along_seconds_has_the_fewest_seconds():
+    made = log(trial(0, (0, 10, 20), (0.9, 0.5, 0.1), (0, 5, 6)), trial(1, (0, 10, 20), (0.9, 0.6, 0.2), (0, 1, 2)))
+    study, = studies_of([made])
+    found = envelope(study, "val/error", True, along="train_seconds")
+    assert list(zip(found.along, found.value, found.step, found.trial)) == [
+        (0, 0.9, 0, 0), (1, 0.6, 10, 1), (2, 0.2, 20, 1), (6, 0.1, 20, 0)]
+
+
+def test_the_evaluation_before_is_the_last_that_was_measured():
+    study, = studies_of([log(trial(0, (5, 10, 20, 30), (0.9, np.nan, np.nan, 0.1)),
+                             trial(1, (10, 20), (np.nan, 0.1)), trial(2, (10, 20), (0.1, 0.1)))])
+    assert outcomes(study, Target.parse("val/error<0.2")).before.tolist() == [5, 0, 0]
+
+
+def test_what_a_search_did_is_told_from_its_plans():
+    trials = [drawn(0, 300), drawn(1, pruned=200), drawn(2, diverged=True), drawn(3, failed=True),
+              drawn(0, 400, repeat=1)]
+    study, = studies_of([studied(*trials)])
+    assert study.pruned.tolist() == [False, True, False, False, False]
+    assert study.feasible.tolist() == [True, True, False, False, True]
+    assert study.infeasible.tolist() == [False, False, True, False, False]
+    assert study.repeat.tolist() == [False] * 4 + [True]
+
+
+def test_seconds_of_a_trial_that_changed_its_worker_count_are_as_if_not_measured():
+    study, = studies_of([log(trial(0), trial(1, worker_counts=(2, 4)), trial(2, worker_counts=(2, 2)))])
+    seconds = outcomes(study, Target.parse("val/error<0.2")).seconds
+    np.testing.assert_allclose(seconds, [2.0, np.nan, 2.0])
+
+
+def test_a_metric_that_one_of_two_logs_lacks_is_nan_there_and_in_neither_an_error():
+    study, = studies_of([log(trial(0), path="a.h5"), log(trial(0), path="b.h5", metric="test/error")])
+    assert study.evaluations.columns == ("val/error", "test/error")
+    assert np.isnan(study.evaluations.read("val/error")).tolist() == [False] * 3 + [True] * 3
+    with pytest.raises(KeyError, match="train/error; there are val/error, test/error"):
+        study.evaluations.read("train/error")
+
+
+def test_metaparameters_that_a_log_lacks_are_nan():
+    more = log(trial(1, peak_lr=0.5), path="b.h5")
+    more.trials["metaparameters/momentum"] = np.array([0.9])
+    study, = studies_of([log(trial(0), path="a.h5"), more])
+    np.testing.assert_array_equal(study.metaparameters["learning_rate"], [0.1, 0.5])
+    np.testing.assert_array_equal(study.metaparameters["momentum"], [np.nan, 0.9])
+
+
+def test_a_log_without_trials_has_no_study():
+    assert studies_of([log()]) == ()
+    assert studies_of([]) == ()
+
+
+def test_a_study_without_evaluations_meets_nothing():
+    study, = studies_of([log(trial(0, (), ()))])
+    found = outcomes(study, Target.parse("val/error<1"))
+    assert found.steps.tolist() == [np.inf] and found.last_step.tolist() == [0] and found.seconds.tolist() == [np.inf]
+    assert np.isnan(best_metric(study, "val/error", True).value).all()
+    assert len(envelope(study, "val/error", True).value) == 0
+
+
+def test_evaluations_of_a_trial_that_is_not_there_are_passed_over():
+    made = log(trial(0), trial(1), trial(2))
+    for name, values in made.trials.items():
+        made.trials[name] = values[:2]
+    study, = studies_of([made])
+    assert study.evaluations.read("step").tolist() == [0, 100, 200] * 2
+
+
+def test_only_the_rows_of_a_study_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "SMALL", 0)
+    monkeypatch.setattr(module, "GAP_ROWS", 10)
+    far = [trial(number, range(100), [0.5] * 100, batch=batch) for number, batch in enumerate([32, 64, 32])]
+    with read_log(save(in_order_of_trials(log(*far)), tmp_path / "log.h5")) as made:
+        study, _ = studies_of([made])
+        rows = []
+        read = made.evaluations.read_rows
+        monkeypatch.setattr(made.evaluations, "read_rows", lambda *asked: rows.append(asked) or read(*asked))
+        study.evaluations.read("step")
+        study.evaluations.read("step")
+        assert rows == [("step", 0, 100), ("step", 200, 300)]
+
+
+def test_each_plan_is_parsed_once(monkeypatch):
+    parsed = []
+    monkeypatch.setattr(module, "plan_at", lambda path, number, text: parsed.append(text) or {})
+    studies_of([log(*[trial(number, plan=f'{{"problem": {{"train_examples": {number % 2}}}}}')
+                      for number in range(6)])])
+    assert len(parsed) == 2
+
+
+def test_a_trial_with_a_step_twice_is_named():
+    study, = studies_of([log(trial(0)), log(trial(3, (0, 100, 100), (0.9, 0.5, 0.5)), path="twice.h5")])
+    with pytest.raises(LogError, match="twice.h5: trial 3: evaluations/step is 100 twice"):
+        study.evaluations.read("val/error")
+
+
+def test_two_trials_of_one_id_are_named():
+    with pytest.raises(LogError, match="made.h5: trial 4 stands in trials twice, at rows 0 and 2"):
+        studies_of([log(trial(4), trial(5), trial(4))])

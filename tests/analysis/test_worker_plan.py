@@ -1,0 +1,484 @@
+"""The plan of workers: the optimum of a known curve and cluster is found, costs are of whole nodes, limits are kept."""
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.report_data import analyse
+from hvdscale.analysis.step_laws import PARTIAL_RING, Parameters
+from hvdscale.analysis.step_time import BOUNDED, EXTRAPOLATED, INTERPOLATED, MEASURED
+from hvdscale.analysis.steps import Estimate
+from hvdscale.analysis.steps_curve import PREDICTED, StepsPoint, noise_draws, points_of_curve, quantiles, steps_curve
+from hvdscale.analysis.trials import read_trials
+from hvdscale.analysis.worker_plan import (AT_ONCE, MODEL, NO_STEPS, NO_TIMES, NOT_MET, ONE_RUN, NoPlan, Request, hull,
+                                           plan_of, plans_of)
+from hvdscale.target import Target
+from tests.factories.logs import SQNORMS, log, trial
+
+S_MIN, B_CRIT = 2000.0, 600.0
+TRUE = Parameters(fixed=0.02, example=0.001, hop=2e-5, volume=8e-3, node_hop=2e-3, node_volume=3e-2, overlap=1.5)
+PER_NODE = 4
+step_seconds = PARTIAL_RING.seconds
+COUNTS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def steps_at(batch):
+    return S_MIN * (1 + B_CRIT / batch)
+
+
+def seconds_at(workers, local_batch=32, per_node=PER_NODE):
+    return float(step_seconds(TRUE, workers, per_node, local_batch))
+
+
+def time_at(workers, local_batch=32):
+    """T by the closed form."""
+    return steps_at(workers * local_batch) * seconds_at(workers, local_batch)
+
+
+def run(workers, local_batch=32, seed=0, random=None, spread=0.0, **changes):
+    """A trial on the known cluster, to the known curve's steps."""
+    random = random or np.random.default_rng([workers, local_batch, seed])
+    batch = workers * local_batch
+    every = round(steps_at(batch)) // 100
+    steps = round(steps_at(batch) * np.exp(spread * random.standard_normal()) / every) * every
+    seconds = seconds_at(workers, local_batch) * np.exp(spread / 2 * random.standard_normal())
+    return trial(1000 * workers + 10 * local_batch + seed, (0, steps - every, steps), (0.9, 0.5, 0.1),
+                 (0, (steps - every) * seconds, steps * seconds), workers=workers, batch=batch, seed=seed,
+                 local_workers=min(workers, PER_NODE), eval_every=every, train_examples=10 ** 6, **changes)
+
+
+def plans(*trials, workers=COUNTS, more=None, targets=(), **request):
+    [group] = analyse(read_trials(log(*trials)), targets)
+    return plans_of(group, Request(tuple(workers), **request), **(more or {}))
+
+
+def plan(*trials, **request):
+    [found] = plans(*trials, **request)
+    return found
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return plan(*(run(workers) for workers in COUNTS), local_batch=32, price=2.0)
+
+
+def test_the_fastest_cheapest_and_knee_of_a_measured_series_are_the_closed_forms(measured):
+    cost = {workers: workers * time_at(workers) * 2.0 / 3600 for workers in COUNTS}
+    assert measured.fastest.workers == min(COUNTS, key=time_at) == 32
+    assert measured.cheapest.workers == min(COUNTS, key=cost.get)
+    assert measured.knee.workers == min(COUNTS, key=lambda workers: cost[workers] * time_at(workers))
+    for option in measured.options:
+        assert option.mark == MEASURED and option.extrapolated_share == 0
+        assert option.seconds.value == pytest.approx(time_at(option.workers), rel=0.01)
+        assert option.cost.value == pytest.approx(cost[option.workers], rel=0.01)
+
+
+def test_a_heavier_knee_moves_towards_the_fastest_and_a_lighter_one_towards_the_cheapest(measured):
+    knees = [measured.under(knee=knee).knee.workers for knee in (0.01, 0.5, 1, 2, 5, 100)]
+    assert knees == sorted(knees) and (knees[0], knees[-1]) == (measured.cheapest.workers, measured.fastest.workers)
+
+
+def test_the_front_has_every_option_that_no_other_beats(measured):
+    options = [(option.seconds.value, option.cost.value) for option in measured.options]
+    expected = [option.workers for option, own in zip(measured.options, options)
+                if not any(other[0] <= own[0] and other[1] <= own[1] and other != own for other in options)]
+    assert sorted(option.workers for option in measured.front) == expected
+    assert [measured.front[0], measured.front[-1]] == [measured.cheapest, measured.fastest]
+
+
+def test_statistical_times_system_efficiency_is_the_time_won_over_the_workers_added(measured):
+    first = measured.options[0]
+    for option in measured.options:
+        assert option.statistical_efficiency.value * option.system_efficiency.value == pytest.approx(
+            first.seconds.value / option.seconds.value / (option.workers / first.workers), rel=1e-12)
+
+
+def test_worker_counts_that_were_not_run_are_found_as_if_they_had_been():
+    trials = [run(workers, local, seed, spread=0.02) for workers in (1, 2, 4, 8, 64) for local in (16, 32)
+              for seed in range(2)]
+    found = plan(*trials, local_batch=32)
+    by_workers = {option.workers: option for option in found.options}
+    assert {by_workers[16].step_time.mark, by_workers[32].step_time.mark} == {INTERPOLATED}
+    for workers in (16, 32):
+        option = by_workers[workers]
+        assert option.seconds.low < time_at(workers) < option.seconds.high
+        assert option.seconds.value == pytest.approx(time_at(workers), rel=0.15)
+    assert found.fastest.workers in (16, 32, 64)
+
+
+def test_beyond_what_was_run_intervals_hold_the_truth_and_say_what_they_stand_on():
+    trials = [run(workers, local, seed, spread=0.02) for workers in (1, 2, 4, 8, 16) for local in (16, 32)
+              for seed in range(2)]
+    found = plan(*trials, local_batch=32, workers=(4, 64, 1024))
+    for option in found.options:
+        assert option.seconds.low < time_at(option.workers) < option.seconds.high
+    near, far = found.options[0], found.options[-1]
+    assert (near.mark, far.mark, far.steps.mark) == (MEASURED, EXTRAPOLATED, EXTRAPOLATED)
+    assert near.extrapolated_share == 0 and far.extrapolated_share > 0.9
+    assert far.seconds.high / far.seconds.low > 3 * near.seconds.high / near.seconds.low
+
+
+def test_worker_counts_beyond_the_reach_of_the_laws_have_no_upper_end_and_are_never_recommended():
+    trials = [run(workers, local, seed, spread=0.2) for workers in (1, 2, 4, 8) for local in (16, 32)
+              for seed in range(2)]
+    found = plan(*trials, local_batch=32, workers=(8, 32, 64, 256), more={"noise_scale": B_CRIT})
+    assert [option.out_of_reach for option in found.options] == [False, False, True, True]
+    for option in found.options[2:]:
+        assert option.seconds.high == option.cost.high == np.inf and option.system_efficiency.low == 0
+        assert option not in (*found.eligible, *found.front, *found.within(0.0))
+
+
+def test_the_plan_of_a_tree_is_not_too_slow_for_certain_at_many_workers():
+    def tree(workers, batch):
+        return 0.01 + batch / 4096 / workers + 0.01 * np.log2(workers)
+    trials = [trial(100 * workers + 10 * at + seed, (0, 900, 1000), (0.9, 0.5, 0.1),
+                    np.array((0, 900, 1000)) * tree(workers, batch)
+                    * np.exp(0.01 * np.random.default_rng([workers, at, seed]).standard_normal()),
+                    workers=workers, batch=batch, seed=seed, local_workers=1, train_examples=10 ** 6)
+              for workers in (1, 2, 4, 8, 16) for at, batch in enumerate((1024, 4096)) for seed in range(3)]
+    for option in plan(*trials, workers=(64, 128, 256), global_batch=4096).options:
+        assert option.seconds.low < 1000 * tree(option.workers, 4096) < option.seconds.high < np.inf
+
+
+def curve(points=((64, 1000.0), (256, 400.0)), **more):
+    return steps_curve([StepsPoint(batch, Estimate(steps, 0.9 * steps, 1.1 * steps, 3)) for batch, steps in points],
+                       **more)
+
+
+def test_between_batches_steps_lie_from_straight_in_the_inverse_batch_to_straight_on_logarithmic_axes():
+    exact = [(batch, steps_at(batch)) for batch in (64, 1024)]
+    between = steps_curve([StepsPoint(batch, Estimate(steps, steps, steps, 3)) for batch, steps in exact]).at(256)
+    straight = (exact[0][1] * exact[1][1]) ** 0.5
+    assert between.mark == INTERPOLATED and between.value == pytest.approx((straight * steps_at(256)) ** 0.5)
+    assert between.draws.min() == pytest.approx(steps_at(256), rel=0.01)
+    assert between.draws.max() == pytest.approx(straight, rel=0.01)
+
+
+def test_beyond_the_batches_steps_follow_the_fit_and_by_the_noise_scale_they_go_on_from_the_last_one():
+    fitted, predicted = curve(fit=[(S_MIN * B_CRIT, B_CRIT, 1.0)] * 50), curve(noise=np.full(50, B_CRIT))
+    for batch, last, steps in ((1024, 256, 400), (16, 64, 1000)):
+        assert fitted.at(batch).value == pytest.approx(steps_at(batch)) and fitted.at(batch).mark == EXTRAPOLATED
+        assert predicted.at(batch).value == pytest.approx(steps * (1 + B_CRIT / batch) / (1 + B_CRIT / last))
+        assert predicted.at(batch).mark == PREDICTED
+
+
+def test_steps_above_batches_that_do_not_tell_an_upper_end_of_b_crit_are_open():
+    for critical, is_open in ((np.inf, True), (20 * 256, True), (5 * 256, False), (10, False)):
+        found = curve(fit=[(1e5, critical, 1.0)] * 50)
+        assert [found.at(batch).open for batch in (32, 64, 100, 512)] == [False, False, False, is_open]
+    assert curve().at(512).open and not curve(noise=np.full(50, np.inf)).at(512).open
+
+
+def noisy(workers, seed, local_batch=32):
+    """Perfect scaling but for the spread between seeds, a step of half a second."""
+    random = np.random.default_rng([workers, seed])
+    batch = workers * local_batch
+    steps = round(1e6 / batch * np.exp(0.1 * random.standard_normal()))
+    return trial(100 * workers + seed, (0, steps), (0.9, 0.1), (0, 0.5 * steps), workers=workers, batch=batch,
+                 seed=seed, eval_every=1, local_workers=min(workers, 8), train_examples=10 ** 6)
+
+
+def test_nothing_is_recommended_on_the_strength_of_batches_where_steps_are_open():
+    found = plan(*(noisy(workers, seed) for workers in (1, 2, 4, 8) for seed in range(2)), local_batch=32,
+                 workers=(1, 8, 16, 512))
+    assert found.curve.open_above and [option.steps.open for option in found.options] == [False, False, True, True]
+    assert [option.workers for option in found.eligible] == [1, 8] and found.fastest.workers == 8
+    assert all(option.workers <= 8 for option in (*found.front, *found.within()))
+    [low], [perfect] = ({round(option.steps.interval(0.95)[at] * option.global_batch / 1e6, 1)
+                         for option in found.options[-1:]} for at in (1, 0))
+    assert perfect < 1.1 and low > 5
+    assert [option.global_batch for option in found.under(local_batch=None, workers=(8,)).options] == [256]
+
+
+def test_without_a_fit_steps_beyond_fall_by_no_more_than_between_the_last_two_and_rise_by_no_more_than_perfectly():
+    found = curve([(64, 1000.0), (256, 400.0)])
+    low, high = quantiles(found.at(1024).draws, 0.999)
+    assert low > 400 * 0.16 / 1.5 and high < 400 * 1.3
+    low, high = quantiles(found.at(16).draws, 0.999)
+    assert low > 1000 * 2.5 / 1.5 and high < 4000 * 1.3
+    one = quantiles(curve([(64, 1000.0)]).at(256).draws, 0.999)
+    assert 200 < one[0] < 300 and one[1] > 950
+
+
+def test_the_draws_of_a_batch_have_its_interval():
+    point = StepsPoint(64, Estimate(1000.0, 700.0, 1200.0, 3))
+    low, high = quantiles(steps_curve([point], draws=20000).at(64).draws, 0.95)
+    assert (low, high) == (pytest.approx(700, rel=0.02), pytest.approx(1200, rel=0.02))
+
+
+def test_seeds_that_did_not_meet_are_as_likely_in_the_draws():
+    point = StepsPoint(64, Estimate(1000.0, 700.0, np.inf, 4), seeds=4, met=3)
+    assert np.isinf(steps_curve([point], draws=20000).at(64).draws).mean() == pytest.approx(0.25, abs=0.02)
+
+
+def test_seeds_of_a_searched_batch_that_did_not_meet_leave_its_fewest_steps_as_they_were_among_those_that_did():
+    point = StepsPoint(64, Estimate(1000.0, 700.0, 1200.0, 9), seeds=3, met=1, searched=True)
+    draws = steps_curve([point], draws=20000).at(64).draws
+    assert np.isinf(draws).mean() == pytest.approx(2 / 3, abs=0.02)
+    assert np.median(draws[np.isfinite(draws)]) == pytest.approx(1000, rel=0.01)
+
+
+def test_steps_of_a_target_met_at_once_are_0_in_every_draw():
+    point = StepsPoint(64, Estimate(0.0, 0.0, 0.0, 2))
+    assert not steps_curve([point]).at(64).draws.any()
+
+
+def test_batches_beyond_one_that_did_not_meet_are_not_planned_and_a_gap_is_bridged():
+    unmet = Estimate(np.inf, 500.0, np.inf, 3, 500.0)
+    points = [StepsPoint(64, Estimate(1000.0, 900.0, 1100.0, 3)), StepsPoint(128, unmet),
+              StepsPoint(256, Estimate(400.0, 380.0, 420.0, 3)), StepsPoint(1024, unmet)]
+    found = steps_curve(points)
+    assert [found.at(batch).value for batch in (128, 300, 1024, 4096)] == [np.inf] * 4
+    assert np.isfinite([found.at(batch).value for batch in (32, 64, 100, 200, 256)]).all()
+
+
+@pytest.mark.parametrize("workers, nodes", [(1, 1), (8, 1), (9, 2), (64, 8)])
+def test_nodes_are_paid_whole(workers, nodes):
+    found = plan(run(1), run(8), workers=[workers], per_node=8, price=32.0, local_batch=32)
+    [option] = found.options
+    assert option.nodes == nodes
+    assert option.cost.value == pytest.approx(nodes * option.seconds.value / 3600 * 32.0)
+    assert option.cost.high == pytest.approx(nodes * option.seconds.high / 3600 * 32.0)
+
+
+def test_without_nodes_every_worker_is_paid_for_itself_and_without_a_price_costs_are_hours(measured):
+    option = measured.under(price=None).options[-1]
+    assert option.cost.value == pytest.approx(64 * option.seconds.value / 3600)
+
+
+def test_deadline_and_budget_hold_with_the_chance_of_the_draws(measured):
+    deadline = time_at(16) * 1.05
+    within = measured.under(deadline=deadline)
+    assert {option.workers for option in within.within()} == {w for w in COUNTS if time_at(w) <= deadline}
+    for option in within.options:
+        assert within.chance_within(option) == np.mean(option.seconds_draws <= deadline)
+    budget = 4 * time_at(4) * 2.0 / 3600 * 1.05
+    both = measured.under(deadline=deadline, budget=budget)
+    assert not both.within()
+    assert {option.workers for option in measured.under(budget=budget).within()} >= {1, 2, 4}
+
+
+def test_without_a_batch_each_worker_count_has_the_one_with_the_least_time():
+    trials = [run(workers, local) for workers in (1, 4, 16) for local in (4, 8, 16, 32, 64)]
+    found = plan(*trials, workers=(1, 4, 16))
+    for option in found.options:
+        best = min((4, 8, 16, 32, 64), key=lambda local: time_at(option.workers, local))
+        assert option.local_batch == best and option.mark == MEASURED
+
+
+def test_a_batch_beyond_those_run_is_taken_only_where_it_is_likely_to_take_less():
+    once = [run(1, 64, seed) for seed in range(2)]
+    [option] = plan(*once, workers=(1,)).options            # nothing tells of smaller batches but priors
+    assert option.global_batch == 64 and option.mark == MEASURED
+    weak = [run(workers, seed=seed) for workers in (1, 2, 4, 8) for seed in range(2)]
+    assert plan(*weak, workers=(16,), per_node=16).options[0].global_batch == 512
+
+
+def test_a_fixed_batch_is_shared_out_over_the_workers():
+    found = plan(*(run(workers, 64 // workers) for workers in (1, 2, 4)), workers=(1, 2, 4, 64, 128), global_batch=64)
+    assert {option.global_batch for option in found.options} == {64}
+    assert [option.local_batch for option in found.options] == [64, 32, 16, 1]
+    assert found.left_out == ((128, "batch 64 has fewer examples than workers"),)
+    assert len({option.steps.value for option in found.options}) == 1
+
+
+def test_memory_bounds_the_local_batch_and_accumulation_lifts_the_bound():
+    trials = [run(workers, 32) for workers in (1, 2, 4, 8, 16)]
+    assert all(option.local_batch <= 32 and option.passes == 1 for option in plan(*trials).options)
+    tight = plan(*trials, workers=(1, 16), max_local_batch=8)
+    assert [option.local_batch for option in tight.options] == [8, 8]
+    [few] = plan(*trials, workers=(1,), global_batch=128, accumulate=True).options
+    assert (few.local_batch, few.passes) == (32, 4)
+    one_pass = TRUE.fixed + 32 * TRUE.example
+    assert few.step_time.value == pytest.approx(4 * one_pass, rel=0.05)
+    refused = plan(*trials, workers=(1,), global_batch=128)
+    assert not refused.options and "--accumulate" in refused.left_out[0][1]
+
+
+def test_a_batch_is_no_larger_than_the_training_set():
+    found = plan(run(1), run(4), workers=(4, 2 * 10 ** 6))
+    assert [option.workers for option in found.options] == [4]
+    assert found.left_out == ((2 * 10 ** 6, "more workers than the 1,000,000 training examples allow"),)
+    found = plan(run(1), run(4), workers=(4, 10 ** 5), local_batch=32)
+    assert found.left_out == ((10 ** 5, "batch 3,200,000 is larger than the 1,000,000 training examples"),)
+
+
+def test_what_needs_untimed_links_is_a_lower_bound_and_no_recommendation():
+    found = plan(*(run(workers) for workers in (1, 2, 4)), local_batch=32)
+    assert [option.bounded for option in found.options] == [False] * 3 + [True] * 4
+    bounded = found.options[-1]
+    assert bounded.step_time.mark == BOUNDED and bounded.seconds.high == np.inf
+    assert bounded.step_time.value < seconds_at(64)
+    assert found.fastest.workers == 4 and {option.workers for option in found.front} <= {1, 2, 4}
+
+
+def test_a_lower_bound_is_one_even_where_links_cost_nothing():
+    steps, free = round(steps_at(128)), Parameters(**{**vars(TRUE), "node_hop": 0.0, "node_volume": 0.0})
+    truth = steps * float(step_seconds(free, 8, PER_NODE, 16))
+    for seed in range(6):
+        random = np.random.default_rng(seed)
+        trials = [trial(10 * workers + run, (0, steps), (0.9, 0.1),
+                        (0, steps * float(step_seconds(free, workers, PER_NODE, 128 // workers))
+                         * np.exp(0.1 * random.standard_normal())), workers=workers, batch=128, seed=run,
+                        local_workers=workers, eval_every=steps, train_examples=10 ** 6)
+                  for workers in (1, 2, 4) for run in range(2)]
+        [option] = plan(*trials, workers=(8,), global_batch=128).options
+        assert option.bounded and option.seconds.value < truth
+        assert option.seconds.value == option.seconds.low == hull(option.seconds_draws, 0.95, option.step_time.laws)[0]
+        assert option.seconds.value <= quantiles(option.seconds_draws, 0.95)[0]
+        assert option.system_efficiency.value == option.system_efficiency.high
+
+
+def test_among_lower_bounds_the_batch_is_that_of_the_least_time_by_its_middle_steps_not_by_their_low_ends():
+    points = [StepsPoint(batch, Estimate(steps, low, 1100.0, 3)) for batch, steps, low in (
+        (64, 1000.0, 900.0), (128, 990.0, 300.0))]
+    [option] = plan(run(1), run(1, 64), workers=(4,), more={"steps": lambda section: (points, None)}).options
+    assert option.bounded and option.global_batch == 64
+
+
+def test_a_measured_time_is_that_of_the_report_with_its_interval_whatever_other_trials_of_the_batch_took():
+    slow = trial(9, (0, 300, 600, 900), (0.9, 0.8, 0.7, 0.1), (0, 9, 18, 27.0), seed=9, peak_lr=0.5)
+    best = [trial(seed, (0, 100, 200), (0.9, 0.5, 0.1), (0, 1.1 + 0.1 * seed, 2 + 0.2 * seed), seed=seed)
+            for seed in (1, 2)]
+    [group] = analyse(read_trials(log(slow, *best)))
+    [section] = group.sections
+    [found] = plans_of(group, Request((1,)))
+    [cell], [option] = section.cells, found.options
+    assert option.step_time.value == pytest.approx(cell.step_seconds.value) and option.step_time.value < 0.015
+    assert (option.seconds.value, option.seconds.low, option.seconds.high) == pytest.approx(
+        (cell.seconds.value, cell.seconds.low, cell.seconds.high))
+    assert option.trials == tuple(run.trial.key for run in cell.runs)
+
+
+def test_no_chance_is_stated_beyond_what_the_draws_tell(measured):
+    assert measured.surest == 0.95 and measured.under(confidence=0.9999).surest == 1 - 3 / 400
+
+
+def test_a_batch_that_a_seed_did_not_meet_is_never_the_cheapest_for_sure():
+    met = [run(workers, seed=seed) for workers in (1, 2) for seed in range(3)]
+    met[-1].error[-1] = 0.9
+    found = plan(*met, workers=(1, 2), local_batch=32)
+    assert found.options[-1].steps.point.unmet == pytest.approx(1 / 3)
+    with np.errstate(all="raise"):
+        chances = [found.chance_of(option, 0) for option in found.options]
+    assert sum(chances) == pytest.approx(1) and chances[0] > 0.3
+
+
+def test_chances_are_assumed_where_few_parameters_are_told_or_steps_are_of_one_run_or_predicted():
+    pairs = [run(workers, 64 // workers, seed) for workers in (1, 2) for seed in range(2)]
+    two = plan(*pairs, workers=(1, 2, 4), global_batch=64, per_node=4)
+    assert two.assumed() == two.assumed(two.options[2]) == (MODEL,) and two.assumed(two.options[0]) == ()
+    assert set(two.determined) < set(two.times.model.names)
+    assert plan(run(1), run(2), workers=(1, 2), local_batch=32).assumed() == (ONE_RUN,)
+    assert PREDICTED in plan(probe(1), probe(4), workers=(1, 4), local_batch=32).assumed()
+
+
+def test_one_cell_gives_a_plan_of_one_worker_count():
+    found = plan(run(1), local_batch=32)
+    assert [option.workers for option in found.eligible] == [1] and found.fastest is found.cheapest is found.knee
+
+
+def test_the_chances_of_being_the_fastest_add_up_to_one(measured):
+    chances = [measured.chance_of(option, np.inf) for option in measured.eligible]
+    assert sum(chances) == pytest.approx(1) and max(chances) == chances[COUNTS.index(32)]
+
+
+def probe(workers, noise=B_CRIT, steps=50, batch=None, **changes):
+    """A run for throughput alone, its gradient noise measured in every step; ``noise`` None: not at all."""
+    batch = batch or 32 * workers
+    sqnorms = [(1 + noise / 8, 1 + noise / batch, 8.0)] * steps if noise else None
+    made = trial(workers, (), (), (), workers=workers, batch=batch, target=None, eval_every=0,
+                 step_seconds=np.full(steps, seconds_at(workers, batch // workers)), sqnorms=sqnorms,
+                 local_workers=min(workers, PER_NODE), train_examples=10 ** 6, **changes)
+    assert len(SQNORMS) == 3
+    return made
+
+
+def test_a_probe_and_the_noise_scale_predict_relative_times_before_any_full_run():
+    found = plan(*(probe(workers) for workers in (1, 4, 16, 64)), workers=(1, 4, 16, 64), local_batch=32)
+    assert found.relative and found.noise.noise_scale == pytest.approx(B_CRIT)
+    assert {option.steps.mark for option in found.options} == {PREDICTED}
+    assert found.options[0].seconds.value == 1
+    for option in found.options:
+        truth = time_at(option.workers) / time_at(1)
+        assert option.seconds.value == pytest.approx(truth, rel=0.05)
+        assert option.seconds.low <= truth * 1.001 and option.seconds.high >= truth / 1.001
+
+
+def test_steps_known_at_one_batch_make_the_prediction_absolute():
+    known = StepsPoint(32, Estimate(*[steps_at(32)] * 3, 1))
+    found = plan(*(probe(workers) for workers in (1, 4)), workers=(1, 4), local_batch=32, more={"given": known})
+    assert not found.relative
+    assert [option.seconds.value for option in found.options] == pytest.approx([time_at(1), time_at(4)], rel=0.05)
+
+
+def test_a_noise_scale_that_is_given_takes_the_place_of_the_logs():
+    found = plan(probe(1, None), probe(4, None), workers=(1, 4), local_batch=32, more={"noise_scale": 600.0})
+    assert found.relative and found.noise.noise_scale == 600
+
+
+def test_the_noise_scale_stands_for_b_crit_only_where_there_is_no_fit():
+    def fitted(section):
+        return (StepsPoint(32, Estimate(1000.0, 900.0, 1100.0, 3)),), np.tile([1e5, 100.0, 1.0], (30, 1))
+    target = Target.parse("val/error<0.2")
+    [group] = analyse(read_trials(log(run(1), run(4), probe(2))), [target])
+    request = Request((1, 16), local_batch=32)
+    [from_fit] = plans_of(group, request, steps=fitted)
+    [from_noise] = plans_of(group, request, noise_scale=600.0)
+    assert (from_fit.options[-1].steps.mark, from_noise.options[-1].steps.mark) == (EXTRAPOLATED, PREDICTED)
+    assert (from_fit.curve.critical == 100).all() and from_fit.noise is None
+
+
+def test_one_batch_compares_times_without_any_steps():
+    found = plan(*(probe(workers, None, batch=64) for workers in (1, 2, 4)), workers=(1, 2, 4), global_batch=64)
+    assert found.relative and [option.seconds.value for option in found.options] == pytest.approx(
+        [seconds_at(workers, 64 // workers) / seconds_at(1, 64) for workers in (1, 2, 4)])
+
+
+def test_the_noise_scale_is_taken_for_b_crit_within_a_factor_4():
+    assert quantiles(noise_draws(600.0, 600.0, 600.0, draws=20000), 0.95) == pytest.approx((150, 2400), rel=0.1)
+    low, high = quantiles(noise_draws(600.0, 100.0, np.inf, draws=20000), 0.95)
+    assert low < 100 and high > 2400
+
+
+def test_what_cannot_be_planned_says_why():
+    assert plan(probe(1, None), probe(2, None)).why == NO_STEPS
+    untimed = trial(1, seconds=(np.nan,) * 3)
+    assert plan(untimed).why == NO_TIMES
+    unmet = plan(trial(1, error=(0.9, 0.5, 0.4)), targets=[Target.parse("val/error<0.1")])
+    assert isinstance(unmet, NoPlan) and (unmet.why, unmet.best) == (NOT_MET, 0.4)
+
+
+def test_a_target_met_before_the_first_step_is_not_planned_for():
+    assert plan(trial(1, error=(0.1, 0.1, 0.1)), trial(2, batch=64)).why == AT_ONCE
+
+
+def test_each_target_has_its_plan_and_the_times_are_shared():
+    trials = [trial(w, (0, 100, 200), (0.9, 0.15, 0.05), workers=w, batch=32 * w, target=None) for w in (1, 2)]
+    targets = [Target.parse("val/error<0.2"), Target.parse("val/error<0.1")]
+    loose, strict = plans(*trials, targets=targets, workers=(1, 2))
+    assert loose.options[0].seconds.value < strict.options[0].seconds.value
+    assert loose.times.model is strict.times.model
+    times = loose.times.of_cells(strict.times.cells)
+    again = plan_of(strict.curve, times, loose.request, SimpleNamespace(train_examples=0))
+    assert [option.seconds for option in again.options] == [option.seconds for option in strict.options]
+
+
+def test_a_curve_over_studies_gives_its_points_and_its_fit():
+    study = SimpleNamespace(key=lambda trial: ("sweep.h5", trial))
+    points = [SimpleNamespace(global_batch=batch, steps=Estimate(steps_at(batch), 1.0, 1e9, 20), best=3, study=study)
+              for batch in (64, 256)]
+    fit = SimpleNamespace(draws=np.array([[S_MIN * B_CRIT, B_CRIT, 1.0]] * 7))
+    found, drawn = points_of_curve(SimpleNamespace(searched=points, regimes=SimpleNamespace(fit=fit)))
+    assert [point.global_batch for point in found] == [64, 256]
+    assert [point.trials for point in found] == [(("sweep.h5", 3),)] * 2
+    assert steps_curve(found, drawn).at(1024).value == pytest.approx(steps_at(1024))
+
+
+def test_steps_beyond_the_batches_are_drawn_without_warnings_where_some_seeds_did_not_meet():
+    unbounded = [StepsPoint(batch, Estimate(steps, 0.9 * steps, np.inf, 4), seeds=4, met=3)
+                 for batch, steps in ((64, 1000.0), (256, 400.0))]
+    found = steps_curve(unbounded)
+    for batch, beside in ((16, 64), (1024, 256)):
+        unmet = np.isinf(found.at(batch).draws)
+        assert np.array_equal(unmet, np.isinf(found.at(beside).draws)) and 0 < unmet.mean() < 1

@@ -1,0 +1,390 @@
+"""Two logs held against each other: what counts as a regression, what cannot be told, and how the command ends."""
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from hvdscale.analysis.compare import OK, REGRESSION, UNDECIDED, Tolerances, compare_trials
+from hvdscale.analysis.intervals import quotient
+from hvdscale.analysis.trials import read_trials
+from hvdscale.cli.compare import main
+from hvdscale.errors import ExitCode, UsageError
+from hvdscale.log.schema import Status
+from hvdscale.report.compare import comparison_table, detail_table, verdict_line
+from hvdscale.report.table import as_text
+from hvdscale.target import Target
+from tests.factories.logs import log, save, trial
+from tests.factories.studies import drawn, studied
+
+EVERY = 5       # steps between evaluations
+
+
+def run(id, steps, *, seed=None, wiggle=0.0, seconds_a_step=0.01, budget=1000, **changes):
+    """A trial that meets val/error<0.2 at ``steps``, or never: inf; its evaluations differ by ``wiggle``."""
+    last = int(min(steps, budget))
+    at = np.arange(0, last + 1, EVERY)
+    error = np.where(at >= steps, 0.1, 0.5 + wiggle)
+    return trial(id, at, error, seconds_a_step * at, seed=id if seed is None else seed, eval_every=EVERY, **changes)
+
+
+def cell(steps, workers=1, batch=32, first=0, **changes):
+    """Trials of one cell, a seed each."""
+    return [run(1000 * workers + first + at, value, seed=first + at, workers=workers, batch=batch, **changes)
+            for at, value in enumerate(steps)]
+
+
+def compared(before, after, targets=(), **tolerances):
+    return compare_trials(read_trials(log(*before, path="a.h5")), read_trials(log(*after, path="b.h5")), targets,
+                          Tolerances(**tolerances))
+
+
+def measures_of(before, after, **tolerances):
+    [comparison] = compared(before, after, **tolerances)
+    [found] = comparison.cells
+    return {test.measure: test for test in found.tests}
+
+
+def test_the_same_log_twice_is_the_same_to_the_last_digit():
+    [comparison] = compared(cell([400, 420]), cell([400, 420]))
+    [found] = comparison.cells
+    assert [(test.change.value, test.change.low, test.change.high) for test in found.tests[:3]] == [(1, 1, 1)] * 3
+    assert comparison.verdict == OK and found.pairing == "seed"
+
+
+def test_one_run_is_told_where_it_is_the_same_run_and_not_where_it_is_another():
+    assert measures_of(cell([400]), cell([400]))["steps"].verdict == OK
+    other = measures_of(cell([400]), cell([400], wiggle=0.01))["steps"]
+    assert (other.verdict, other.reason) == (UNDECIDED, "one run")
+    assert other.change.low == pytest.approx(395 / 400) and other.change.high == pytest.approx(400 / 395)
+
+
+def test_pairs_of_seeds_that_all_need_half_more_are_a_regression():
+    found = measures_of(cell([400, 300, 500]), cell([600, 450, 750]))["steps"]
+    assert found.verdict == REGRESSION and found.change.value == pytest.approx(1.5)
+    assert found.change.low == pytest.approx(np.exp(np.mean(np.log([595 / 400, 445 / 300, 745 / 500]))), rel=0.02)
+
+
+def test_pairing_finds_what_independent_samples_cannot():
+    before, after = [400, 150, 900], [480, 180, 1080]
+    assert measures_of(cell(before, budget=2000), cell(after, budget=2000))["steps"].verdict == REGRESSION
+    apart = measures_of(cell(before, budget=2000), cell(after, first=10, budget=2000))["steps"]
+    assert apart.verdict == UNDECIDED and "spans" in apart.reason
+
+
+def test_a_ratio_within_the_tolerance_for_certain_is_ok():
+    assert measures_of(cell([400, 300, 500]), cell([405, 305, 505]))["steps"].verdict == OK
+    assert measures_of(cell([400, 300, 500]), cell([405, 305, 505]), steps=0.01)["steps"].verdict == UNDECIDED
+
+
+def test_the_spacing_of_evaluations_alone_may_leave_it_open():
+    coarse = [trial(at, (0, 100, 200), (0.9, 0.5, 0.1), seed=at) for at in range(3)]
+    moved = [trial(at, (0, 100, 200), (0.9, 0.51, 0.1), seed=at) for at in range(3)]
+    found = measures_of(coarse, moved)["steps"]
+    assert found.verdict == UNDECIDED and (found.change.low, found.change.high) == pytest.approx((0.5, 2.0))
+
+
+def test_a_target_that_is_not_met_is_a_regression_but_where_the_candidate_stopped_before():
+    before = cell([400, 420, 380])
+    found = measures_of(before, cell([math.inf] * 3))["steps"]
+    assert (found.verdict, found.reason) == (REGRESSION, "the target was not met")
+    assert measures_of(before, cell([math.inf] * 3, budget=300))["steps"].verdict == UNDECIDED
+    assert measures_of(cell([math.inf] * 3), before)["steps"].verdict == OK
+    assert measures_of(cell([math.inf] * 3), cell([math.inf] * 3, wiggle=0.1))["steps"].verdict == UNDECIDED
+
+
+def test_a_seed_that_does_not_meet_leaves_the_ratio_open_upwards():
+    found = measures_of(cell([400, 420, 380]), cell([400, 425, math.inf], wiggle=0.01))["steps"]
+    assert found.verdict == UNDECIDED and math.isinf(found.change.high)
+
+
+def test_trials_that_diverge_are_a_regression_where_all_do():
+    lost = [run(at, math.inf, seed=at, status=Status.INFEASIBLE) for at in range(3)]
+    before = [run(at, 400, seed=at) for at in range(3)]
+    found = measures_of(before, lost)["steps"]
+    assert (found.verdict, found.reason) == (REGRESSION, "every trial diverged")
+    found = measures_of(before, [*before[:2], lost[2]])["steps"]
+    assert (found.verdict, found.reason) == (UNDECIDED, "1 diverged, 0 in the baseline")
+
+
+def test_time_and_throughput_have_a_tolerance_of_their_own():
+    before, after = cell([400, 300, 500]), cell([400, 300, 500], seconds_a_step=0.015)
+    found = measures_of(before, after)
+    assert found["steps"].verdict == OK
+    assert found["seconds"].verdict == REGRESSION and found["seconds"].change.value == pytest.approx(1.5)
+    assert found["examples_per_second"].verdict == REGRESSION
+    assert found["examples_per_second"].change.value == pytest.approx(1 / 1.5)
+    found = measures_of(before, after, time=None)
+    assert found["seconds"].verdict is None and found["examples_per_second"].verdict is None
+    assert measures_of(after, before)["examples_per_second"].verdict == OK
+
+
+def test_times_that_were_not_measured_are_not_told():
+    before, after = cell([400, 300]), cell([400, 300], seconds_a_step=math.nan)
+    assert measures_of(before, after)["seconds"].reason == "not measured"
+
+
+def test_the_best_metric_is_taken_within_the_steps_that_all_took():
+    def ending(last, best):
+        return [trial(at, (0, 100, 200, 300)[:last], (0.9, 0.5, 0.15 + best + 0.01 * at, 0.01)[:last], seed=at,
+                      keep_going=True) for at in range(3)]
+    found = measures_of(ending(3, 0.0), ending(4, 0.02), metric=0.01)["best"]
+    assert found.change.value == pytest.approx(0.02) and found.verdict == REGRESSION
+    assert measures_of(ending(3, 0.0), ending(4, 0.02))["best"].verdict is None
+    assert measures_of(ending(3, 0.02), ending(4, 0.0), metric=0.01)["best"].verdict == OK
+
+
+def test_single_runs_at_several_worker_counts_tell_together():
+    def four(factor, **changes):
+        return [one for workers in (1, 2, 4, 8)
+                for one in cell([round(factor * 640 / workers / EVERY) * EVERY], workers, 32 * workers, **changes)]
+    [comparison] = compared(four(1), four(1.5))
+    assert all(one.tests[0].verdict == UNDECIDED for one in comparison.cells)
+    assert {test.measure: test.verdict for test in comparison.overall}["steps"] == REGRESSION
+    assert comparison.verdict == REGRESSION and "at all cells together (1.50 times" in verdict_line([comparison])
+
+
+def test_worker_counts_of_the_same_updates_count_once():
+    def at_three(steps, **changes):
+        return [one for workers in (1, 2, 4) for one in cell(steps, workers, 32, **changes)]
+    [comparison] = compared(at_three([400, 300]), at_three([420, 330]))
+    assert len(comparison.cells) == 3
+    assert [test.measure for test in comparison.overall] == ["examples_per_second"]     # of speeds there are three
+    once = measures_of(cell([400, 300]), cell([420, 330]))["steps"].change
+    assert comparison.cells[0].tests[0].change == once
+
+
+def test_cells_that_the_candidate_has_not_are_named_and_cannot_be_told():
+    [comparison] = compared(cell([400, 300]) + cell([200, 150], 2, 64), cell([400, 300]) + cell([60, 80], 4, 128))
+    assert comparison.missing == ((2, 64),) and comparison.added == ((4, 128),) and comparison.verdict == UNDECIDED
+    assert "W = 2, B = 64 is not in the candidate" in verdict_line([comparison])
+    assert "In the candidate alone: W = 4, B = 128" in as_text(comparison_table(comparison))
+
+
+def test_studies_of_one_space_are_paired_by_draw():
+    points = [{"lr": 0.01 * 2 ** at, "momentum": 0.9} for at in range(6)]
+
+    def study(factor):
+        return studied(*[drawn(at, factor * (300 + 100 * at), point=point) for at, point in enumerate(points)])
+    trials = [read_trials(study(factor)) for factor in (1, 2)]
+    [comparison] = compare_trials(*trials, [Target.parse("val/error<0.1")])
+    assert comparison.cells[0].pairing == "draw" and comparison.cells[0].tests[0].change.runs == 6
+    assert comparison.verdict == REGRESSION
+
+
+def searches(fewest, offset):
+    """Searches of 20 draws at two batch sizes, no two searches with a draw in common, the last 8 draws of each pruned;
+    the best needs ``fewest``."""
+    def study(batch):
+        return studied(*[drawn(at, fewest + 100 * (at // 2), batch=batch, pruned=fewest + 500,
+                               point={"lr": 0.01 * (at + 1) + offset, "momentum": 0.9}) for at in range(20)],
+                       path=f"{offset}-b{batch}.h5")
+    return [one for batch in (256, 512) for one in read_trials(study(batch))]
+
+
+def test_searches_without_a_draw_in_common_are_held_against_each_other_by_their_best_of_n():
+    before, after, worse = searches(1000, 0), searches(1100, 0.001), searches(2200, 0.002)
+    [near], [far] = (compare_trials(before, other, [Target.parse("val/error<0.1")]) for other in (after, worse))
+    steps, seconds, speed = near.cells[0].tests[:3]
+    own = [getattr(near.cells[0], side).steps for side in ("baseline", "candidate")]
+    assert near.cells[0].pairing == "search" and steps.change.value == own[1].value / own[0].value == 1.1
+    assert (steps.change.low, steps.change.high) == quotient(own[1], own[0])
+    assert steps.verdict == seconds.verdict == UNDECIDED and "spans" in steps.reason
+    assert speed.reason.startswith("one run") and math.isnan(speed.change.low)
+    assert [cell.tests[0].verdict for cell in far.cells] == [REGRESSION] * 2
+    together = far.overall[0].change
+    assert together.value == pytest.approx(2.2) and (together.low, together.high) == pytest.approx((2.1, 2.2 / 0.9))
+    text = as_text(comparison_table(far))
+    assert "The best of either search, its interval" in text and "12/20, 12/20" in text
+    assert "Where no interval stands, either side has one run." in " ".join(text.split())
+    assert "spacing of evaluations alone" not in text and max(map(len, text.splitlines())) <= 100
+
+
+def test_searches_of_unequal_numbers_of_trials_are_held_against_each_other_at_the_smaller_number():
+    """The candidate is the baseline's search with a quarter of its trials: its best alone looks twice as slow."""
+    steps = [1000, 2100, 2200, 2300, 2400, 2500, 2600, 2700]
+
+    def study(count, offset):
+        return read_trials(studied(*[drawn(at, steps[-1 - at] if count < 8 else steps[at], batch=256, point={
+            "lr": 0.01 * (at + 1) + offset, "momentum": 0.9}) for at in range(count)], path=f"{count}.h5"))
+    [found] = compare_trials(study(8, 0), study(2, 0.001), [Target.parse("val/error<0.1")])
+    before, after = found.cells[0].baseline, found.cells[0].candidate
+    assert (before.steps.value, after.steps.value) == (2200, 2600)      # the median best of 2 of 8: the third fewest
+    assert found.cells[0].tests[0].change.value == pytest.approx(2600 / 2200)
+
+
+def test_a_search_against_repeats_is_said_to_be_no_like_for_like():
+    point = {"lr": 0.011, "momentum": 0.9}
+    repeats = [drawn(at, 1100, point=point) for at in range(3)]
+    for one in repeats:
+        one.row["plan"] = json.dumps({**json.loads(one.row["plan"]), "sweep": None})
+    [found] = compare_trials(searches(1000, 0), read_trials(studied(*repeats)), [Target.parse("val/error<0.1")])
+    assert found.cells[0].pairing == "search" and found.cells[0].tests[0].verdict == UNDECIDED
+    text = " ".join(as_text(comparison_table(found)).split())
+    assert "12/20, 3/3" in text and "The best of a search against repeats of one setting" in text
+
+
+def notes_of(before, after):
+    [comparison] = compared(before, after)
+    return " ".join(comparison_table(comparison).notes)
+
+
+def test_how_runs_are_paired_is_said_once_or_for_each_cell_where_it_differs():
+    one, other = cell([400, 300]), cell([200, 150], 2, 64)
+    moved = cell([200, 150], 2, 64, first=10)
+    assert "Paired by seed. " in notes_of(one + other, one + other) and "Independent" not in notes_of(one, one)
+    assert "Independent samples, as the seeds are not the same." in notes_of(other, moved)
+    both = notes_of(one + other, one + moved)
+    assert "Paired by seed at W = 1, B = 32." in both
+    assert "Independent samples at W = 2, B = 64, as the seeds are not the same." in both
+
+
+def test_it_is_said_why_a_ratio_has_no_interval():
+    one, other, several = cell([400]), cell([410]), cell([400, 300], 2, 64)
+    why = "Where no interval stands, "
+    assert f"{why}either side has one run." in notes_of(one, other) and "spacing of evaluations alone" in notes_of(
+        one, other)
+    assert f"{why}all runs give this ratio to the last digit." in notes_of(several, several)
+    assert f"{why}all runs give this ratio to the last digit or either side has one run." in notes_of(
+        one + several, other + several)
+
+
+def test_the_best_metric_of_runs_that_stopped_at_the_target_is_said_to_be_no_end():
+    stopped = cell([400, 300])
+    assert "which side was further by then, not which would end better" in notes_of(stopped, stopped)
+    on = [trial(at, (0, 100, 200, 300), (0.9, 0.5, 0.1, 0.05), seed=at, keep_going=True) for at in range(2)]
+    assert "further by then" not in notes_of(on, on)
+
+
+def test_a_setting_that_changed_is_named():
+    [comparison] = compared(cell([400, 300], peak_lr=0.1), cell([400, 305], peak_lr=0.2))
+    assert "The settings differ (peak_lr 0.1, then 0.2) at W = 1, B = 32." in " ".join(
+        comparison_table(comparison).notes)
+
+
+def test_logs_without_a_target_are_compared_by_throughput():
+    before, after = (cell([400, 300], target=None, seconds_a_step=seconds) for seconds in (0.01, 0.02))
+    [comparison] = compared(before, after)
+    assert comparison.verdict == REGRESSION and comparison.target is None
+    text = as_text(comparison_table(comparison))
+    assert "throughput" in text and "spacing" not in text
+
+
+def test_nothing_in_common_is_misuse_that_says_what_either_has():
+    with pytest.raises(UsageError, match="baseline has made/net, nesterov.*W = 1, B = 32; the candidate.*B = 64"):
+        compared(cell([400]), cell([400], batch=64))
+
+
+def random_cell(random, factor, seeds, spread, workers):
+    pace = 400 * factor * np.exp(random.normal(0, spread, seeds))
+    return cell([max(EVERY, round(value / EVERY) * EVERY) for value in pace], workers, 32 * workers, budget=9999)
+
+
+def test_without_a_change_the_gate_raises_few_false_alarms_and_finds_a_change_of_half():
+    random, alarms, found, draws = np.random.default_rng(5), 0, 0, 40
+    for _ in range(draws):
+        before, same, slower = ([one for workers in (1, 2, 4) for one in random_cell(random, factor, 4, 0.1, workers)]
+                                for factor in (1, 1.1, 1.6))        # 1.1: the tolerance itself
+        [held], [worse] = compared(before, same, time=None), compared(before, slower, time=None)
+        alarms += held.verdict == REGRESSION
+        found += worse.verdict == REGRESSION
+    assert alarms <= 9          # 4 tests of at most 2.5 % each: 4 expected
+    assert found >= 38
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    """A baseline, one that is as good and one that needs half more steps, as files."""
+    folder = tmp_path_factory.mktemp("logs")
+    return [save(log(*cell(steps)), folder / name) for name, steps in (
+        ("a.h5", [400, 300, 500]), ("b.h5", [405, 305, 505]), ("c.h5", [600, 450, 750]))]
+
+
+def test_the_command_ends_with_0_or_with_4_and_says_why_in_its_last_words(logs):
+    good, bad = invoke(logs[0], logs[1]), invoke(logs[0], logs[2])
+    assert good.exit_code == 0 and good.output.split("\n\n")[-1].startswith("Verdict: ok: 3 tests")
+    assert bad.exit_code == ExitCode.REGRESSION == 4
+    assert bad.output.split("\n\n")[-1].startswith(
+        "Verdict: REGRESSION: steps and time to val/error<0.2 at W = 1, B = 32 (1.50 times,")
+    assert invoke(logs[0], logs[2], "--tolerance", "60%", "--time-tolerance", "none").exit_code == 0
+    assert max(map(len, bad.output.splitlines())) <= 100
+
+
+def test_an_interval_is_written_so_that_its_ends_differ_or_not_at_all(logs, tmp_path):
+    same = invoke(logs[0], logs[0]).output
+    assert "1.00-1.00" not in same and "Where no interval stands, all runs give this ratio" in same
+    pair = [save(log(*cell(steps, budget=90_000)), tmp_path / name) for name, steps in (
+        ("d.h5", [40_000, 30_000, 50_000]), ("e.h5", [40_005, 30_005, 50_005]))]
+    assert {"0.9999-", "1.0003"} <= set(invoke(*pair).output.split())
+
+
+def test_what_is_said_alike_of_several_tests_is_said_once_and_the_verdict_is_as_wide_as_the_table(tmp_path):
+    paths = [save(log(*[one for workers in (1, 2) for one in cell([400], workers, 32 * workers, wiggle=wiggle)]),
+                  tmp_path / f"{wiggle}.h5") for wiggle in (0.0, 0.01)]
+    said = invoke(*paths).output.split("\n\n")[-1]
+    assert " ".join(said.split()) == (
+        "Verdict: no regression is certain; cannot tell: steps and time to val/error<0.2 and throughput at "
+        "W = 1, B = 32 and W = 2, B = 64 (one run).")
+    assert len(said.splitlines()) > 1 and max(map(len, said.splitlines())) <= 100 and " =\n" not in said
+
+
+def test_the_verdict_names_the_workload_where_there_are_several():
+    both = cell([400, 300]) + cell([400, 300], 2, 64, model="other")
+    worse = cell([400, 300]) + cell([600, 450], 2, 64, model="other")
+    assert "made/other, nesterov, 1,000 training examples: steps and time to" in verdict_line(compared(both, worse))
+
+
+def test_strict_fails_where_times_are_lacking_but_where_they_are_not_judged(tmp_path):
+    path = save(log(*cell([400, 300], seconds_a_step=math.nan)), tmp_path / "timeless.h5")
+    done = invoke(path, path, "--strict")
+    assert done.exit_code == ExitCode.REGRESSION and "(not measured)" in done.output
+    assert invoke(path, path, "--strict", "--time-tolerance", "none").exit_code == 0
+    assert "missing times" in " ".join(invoke("--help").output.split())
+
+
+def test_strict_fails_where_it_cannot_be_told(logs):
+    close = [logs[0], logs[1], "--tolerance", "0.5%"]
+    assert invoke(*close).exit_code == 0 and "no regression is certain; cannot tell" in invoke(*close).output
+    assert invoke(*close, "--strict").exit_code == ExitCode.REGRESSION
+    assert invoke(logs[0], logs[1], "--strict").exit_code == 0
+
+
+def test_every_test_is_written_as_json_or_csv(logs, tmp_path):
+    assert invoke(logs[0], logs[2], "--out", tmp_path / "v.json").exit_code == ExitCode.REGRESSION
+    written = json.loads((tmp_path / "v.json").read_text())
+    assert written["verdict"] == REGRESSION and written["tolerances"]["steps"] == 0.1
+    [test] = [one for one in written["comparisons"][0]["tests"] if one["measure"] == "steps"]
+    assert test["verdict"] == REGRESSION and test["low"] > 1.1
+    invoke(logs[0], logs[2], "--out", tmp_path / "v.csv")
+    rows = list(csv.DictReader((tmp_path / "v.csv").read_text().splitlines()))
+    assert [row["measure"] for row in rows] == ["steps", "seconds", "examples_per_second", "best"]
+    assert float(rows[0]["change_low"]) > 1.1 and "c.h5:1000" in rows[0]["trials"]
+
+
+def test_missing_cells_stand_in_the_file_as_well():
+    [comparison] = compared(cell([400, 300]) + cell([200, 150], 2, 64), cell([400, 300]))
+    assert [row.cells[-2].shown for row in detail_table([comparison]).rows][-1] == UNDECIDED
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["--tolerance", "much"], "--tolerance much: is a share"), (["--tolerance", "-1"], "is a share"),
+    (["--time-tolerance", "nan"], "is a share"), (["--tolerance", "10"], "this is 1000%; for 10 % write 10%"),
+    (["--confidence", "2"], "--confidence 2: lies between"),
+    (["--out", "v.txt"], "ends in none of .json, .csv"), (["--target", "val/nothing<1"], "nothing to compare"),
+    (["--target", "error"], "is not split/metric")])
+def test_misuse_ends_with_2_and_a_word_on_it(logs, arguments, said):
+    done = invoke(*logs[:2], *arguments)
+    assert done.exit_code == 2 and said in done.output
+
+
+def test_a_log_that_is_missing_or_broken_ends_with_1(logs, tmp_path):
+    assert invoke(logs[0], tmp_path / "no.h5").exit_code == 1
+    (tmp_path / "empty.h5").write_bytes(b"")
+    done = invoke(logs[0], tmp_path / "empty.h5")
+    assert done.exit_code == 1 and "is an empty file" in done.output

@@ -1,0 +1,257 @@
+"""hvdscale-log: what it says of logs in every state, and what merge and repair leave behind."""
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from hvdscale.cli.common import Command
+from hvdscale.cli.log import main
+from hvdscale.log.check import check
+from hvdscale.log.merge import renumbered
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
+from tests.factories.log_files import begin, finished, interrupted, open_log, write
+
+
+def call(*words, code=0):
+    """What the command says on stdout and stderr together."""
+    done = CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def words_of(line):
+    return line.split()
+
+
+def test_ls_says_how_each_trial_ended_and_how_far_it_came(tmp_path):
+    finished(tmp_path / "done.h5", steps=50, trials=2)
+    interrupted(tmp_path / "killed.h5", steps=20)
+    live = open_log(tmp_path / "live.h5")
+    begin(live)
+    write(live, 30)
+    live.flush()
+    (tmp_path / "bad.h5").write_bytes(b"")
+    said = call("ls", tmp_path, code=1)
+    lines = [words_of(line) for line in said.splitlines()]
+    assert " ".join(lines[0]) == "log trial status workload batch workers steps metric last best size"
+    last = f"{0.5 / 51:.5g}"
+    assert lines[1][0] == str(tmp_path / "done.h5")
+    assert lines[1][1:10] == ["0", "COMPLETE", "digits/fc", "32", "2", "50", "val/error", last, last]
+    assert lines[2][:2] == ["1", "COMPLETE"]
+    assert lines[3][1:7] == ["0", "interrupted", "digits/fc", "32", "2", "20"]
+    assert lines[4][1:7] == ["0", "running", "digits/fc", "32", "2", "30"]
+    assert lines[5][:2] == ["Error:", f"{tmp_path / 'bad.h5'}:"]
+    live.abandon()
+
+
+def test_ls_shortens_a_log_of_many_trials_and_shows_a_log_without_one(tmp_path):
+    finished(tmp_path / "many.h5", steps=2, trials=40)
+    said = call("ls", tmp_path / "many.h5").splitlines()
+    assert len(said) == 14 and words_of(said[7]) == ["...", "28", "more"] and words_of(said[-1])[0] == "39"
+    assert len(call("ls", "--all", tmp_path / "many.h5").splitlines()) == 41
+    open_log(tmp_path / "empty.h5").finish()
+    assert words_of(call("ls", tmp_path / "empty.h5").splitlines()[1])[1:3] == ["-", "interrupted"]
+
+
+def test_ls_without_logs_looks_into_runs_and_says_when_there_is_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "there is no log" in call("ls", code=1)
+    finished("runs/w1.h5")
+    assert "runs/w1.h5" in call("ls")
+
+
+def test_show_tells_what_a_run_was_and_why_it_ended(tmp_path):
+    path = finished(tmp_path / "w.h5", steps=200, attributes={"commit": "abc"})
+    log = open_log(path, resume=True)
+    begin(log, 0, 200, "preempted")
+    write(log, 300, first_step=200)
+    log.set_status(0, Status.INCOMPLETE, "preempted again")
+    said = call("show", path)
+    for part in ("schema version 1", "in 2 files", "h5py ", "commit     abc", "trial 0: INCOMPLETE: preempted again",
+                 "workload   digits/fc", "batch      32 = 2 workers x 16, ghost batch 32", "sgd: learning_rate 0.1",
+                 "budget     1000 steps, target val/error<0.01, seed 0", 'asked      {"lr": 0.1}',
+                 "started    2023-11-14 22:13:20 UTC at step 0 on 2 workers (cpu, node1)",
+                 "resumed    2023-11-14 22:13:20 UTC at step 200 on 2 workers (cpu, node1), after: preempted",
+                 "(19 more)"):
+        assert part in said, part
+    rows = said.split("evaluations\n")[1].splitlines()
+    assert words_of(rows[0]) == ["step", "examples", "train_seconds", "val/error"]   # train/error: not measured
+    assert [words_of(row)[0] for row in rows[1:]] == ["0", "10", "20", "30", "40", "50", "(19",
+                                                      "250", "260", "270", "280", "290", "300"]
+    assert len(call("show", path, "--evaluations").splitlines()) == len(said.splitlines()) + 18
+    assert '"budget_steps": 1000' in call("show", path, "--plan")
+    steps = call("show", path, "--steps").split("steps\n")[-1].splitlines()
+    assert len(steps) == 301 and words_of(steps[-1]) == ["300", f"{1 / 300:.5g}", "0.1", "0.01"]
+    log.abandon()
+
+
+def test_show_lists_the_trials_of_a_log_that_holds_several(tmp_path):
+    path = finished(tmp_path / "w.h5", trials=3)
+    assert "--trial N shows one of them" in call("show", path)
+    assert "trial 2: COMPLETE" in call("show", path, "--trial", 2)
+    assert "there is no trial 7; there are 0, 1, 2" in call("show", path, "--trial", 7, code=1)
+
+
+def test_show_of_an_interrupted_log_says_so(tmp_path):
+    assert "trial 0: interrupted" in call("show", interrupted(tmp_path / "w.h5"))
+    log = open_log(tmp_path / "empty.h5")
+    assert "no trial has begun" in call("show", log.path)
+    log.abandon()
+
+
+def test_check_goes_on_after_a_bad_log_and_exits_with_1(tmp_path):
+    good, bad = finished(tmp_path / "good.h5"), tmp_path / "bad.h5"
+    bad.write_text("no")
+    said = call("check", bad, good, code=1)
+    assert f"{good}: ok: 1 trial, 1 restart, 6 evaluations, 50 steps" in said
+    assert f"Error: {bad}: is not an HDF5 file" in said
+    assert call("check", good).count("ok") == 1
+
+
+def test_merge_keeps_every_row_and_where_it_came_from(tmp_path):
+    one = finished(tmp_path / "one.h5", steps=20, trials=2, attributes={"commit": "abc"})
+    two = finished(tmp_path / "two.h5", steps=30, trials=3, metrics=("val/error", "test/error"),
+                   metaparameters=("learning_rate", "weight_decay"))
+    out = str(tmp_path / "all.h5")
+    said = call("merge", one, two, "--out", out)
+    assert "2 trials under another number" in said and f"{out}: 2 logs" in said
+    log = check(out)
+    assert log.trials["id"].tolist() == [0, 1, 3, 4, 2]            # two's 0 and 1 were taken
+    assert log.trials["source_trial"].tolist() == [0, 1, 0, 1, 2]
+    sources = [json.loads(text) for text in log.trials["source"]]
+    assert [source["path"] for source in sources] == [one] * 2 + [two] * 3 and sources[0]["commit"] == "abc"
+    assert (log.steps.rows, log.restarts.rows) == (2 * 20 + 3 * 30, 5)
+    for new, old in zip([3, 4, 2], [0, 1, 2]):
+        np.testing.assert_array_equal(log.steps["loss"][log.steps["trial"] == new],
+                                      read_log(two).steps["loss"][read_log(two).steps["trial"] == old])
+    assert log.evaluations.columns[-3:] == ("train/error", "val/error", "test/error")
+    assert np.isnan(log.trials["metaparameters/weight_decay"]).all() and log.attributes["merged"] == 2
+    assert sorted(os.listdir(tmp_path)) == ["all.h5", "one.h5", "two.h5"]
+    assert f"merged     from trial 1 of {two}" in call("show", out, "--trial", 4)
+
+
+def test_what_an_earlier_merge_noted_stays(tmp_path):
+    one, two, three = (finished(tmp_path / f"{name}.h5", steps=10) for name in ("one", "two", "three"))
+    call("merge", one, two, "--out", tmp_path / "some.h5")
+    call("merge", three, tmp_path / "some.h5", "--out", tmp_path / "all.h5")
+    log = check(tmp_path / "all.h5")
+    assert log.trials["id"].tolist() == [0, 2, 1] and log.trials["source_trial"].tolist() == [0, 0, 0]
+    assert [json.loads(text)["path"] for text in log.trials["source"]] == [three, one, two]
+
+
+def test_merge_refuses_copies_and_to_overwrite(tmp_path):
+    one, two = finished(tmp_path / "one.h5", steps=10), finished(tmp_path / "two.h5", steps=20)
+    (tmp_path / "copy.h5").write_bytes((tmp_path / "one.h5").read_bytes())
+    assert "is a copy of" in call("merge", one, tmp_path / "copy.h5", "--out", tmp_path / "all.h5", code=1)
+    assert "exists already" in call("merge", one, "--out", two, code=1)
+    assert read_log(two).steps.rows == 20
+    call("merge", one, two, "--out", two, "--overwrite")
+    assert check(two).steps.rows == 30
+    assert sorted(os.listdir(tmp_path)) == ["copy.h5", "one.h5", "two.h5"]
+
+
+@pytest.mark.parametrize("ids, expected", [
+    ([[0, 1], [0, 1]], [[0, 1], [2, 3]]),
+    ([[0], [5], [0]], [[0], [5], [6]]),
+    ([[3, 1], [], [1, 2, 3]], [[3, 1], [], [4, 2, 5]]),
+])
+def test_trials_keep_their_number_where_it_is_free(ids, expected):
+    new = renumbered([np.array(i, np.int64) for i in ids])
+    assert [n.tolist() for n in new] == expected
+
+
+def test_repair_closes_an_interrupted_log(tmp_path):
+    path = interrupted(tmp_path / "w.h5", trials=2)
+    before = read_log(path)
+    said = call("repair", path)
+    assert "kept 2 trials, 2 restarts, 12 evaluations, 100 steps" in said and "lost: nothing" in said
+    log = check(path)
+    assert log.trials["status"].tolist() == [Status.INCOMPLETE] * 2 and "interrupted" in log.trials["stop_reason"][0]
+    np.testing.assert_array_equal(log.steps["loss"], before.steps["loss"])
+    assert sorted(os.listdir(tmp_path)) == ["w.h5", "w.h5.broken"]
+    assert "nothing to repair" in call("repair", path)
+
+
+def test_repair_keeps_the_whole_rows_of_a_log_that_was_cut_off(tmp_path):
+    path = interrupted(tmp_path / "w.h5", steps=2000, trials=2)
+    whole, size = read_log(path), os.path.getsize(path)
+    os.truncate(path, size * 3 // 4)
+    said = call("repair", path)
+    log = check(path)
+    assert 0 < log.steps.rows < 4000 and f"{4000 - log.steps.rows} of 4000 rows of steps" in said
+    np.testing.assert_array_equal(log.steps["step"], whole.steps["step"][:log.steps.rows])
+    assert log.trials["plan"].tolist() == whole.trials["plan"].tolist()
+    assert os.path.getsize(path + ".broken") == size * 3 // 4
+
+
+@pytest.mark.parametrize("make", [finished, interrupted])
+def test_repair_never_makes_a_log_worse(make, tmp_path):
+    path = make(tmp_path / "w.h5", steps=300)
+    data = (tmp_path / "w.h5").read_bytes()
+    whole = read_log(path)
+    for number, share in enumerate(np.linspace(0.02, 0.98, 25)):
+        cut = tmp_path / str(number) / "w.h5"
+        cut.parent.mkdir()
+        cut.write_bytes(data[:int(share * len(data))])
+        done = CliRunner().invoke(main, ["repair", str(cut)])
+        if done.exit_code == 0:
+            log = read_log(cut)
+            for table, same in zip(log.tables, whole.tables):
+                for name in set(table) - {"status", "data_seconds", "metaparameters/learning_rate"}:
+                    if table[name].dtype != object:
+                        np.testing.assert_array_equal(table[name], same[name][:table.rows])
+            broken = cut.with_name("w.h5.broken")
+            assert (broken if broken.exists() else cut).read_bytes() == data[:int(share * len(data))]
+        else:
+            assert done.exit_code == 1 and str(cut) in done.output, done.output
+            assert os.listdir(cut.parent) == ["w.h5"] and cut.read_bytes() == data[:int(share * len(data))]
+
+
+def test_repair_goes_on_without_a_segment_that_is_lost(tmp_path):
+    path = str(tmp_path / "w.h5")
+    for first in (0, 20, 40):
+        log = open_log(path, resume=True)
+        begin(log, 0, first)
+        write(log, first + 20, first_step=first)
+        log.flush()
+        log.abandon()
+    (tmp_path / "w.1.h5").write_bytes(b"\x89HDF")
+    assert "w.1.h5: is not an HDF5 file" in call("check", path, code=1)
+    said = call("repair", path)
+    assert "kept 1 trial, 2 restarts" in said and "lost: " in said and "w.1.h5" in said
+    log = check(path)
+    assert log.steps["step"].tolist() == [*range(1, 21), *range(41, 61)]
+    assert sorted(os.listdir(tmp_path)) == ["w.1.h5.broken", "w.2.h5.broken", "w.h5", "w.h5.broken"]
+
+
+def test_repair_leaves_alone_what_cannot_be_saved_and_what_is_being_written(tmp_path):
+    (tmp_path / "w.h5").write_text("no log")
+    assert "nothing can be saved" in call("repair", tmp_path / "w.h5", code=1)
+    assert os.listdir(tmp_path) == ["w.h5"]
+    assert "there is no such log" in call("repair", tmp_path / "none.h5", code=1)
+    live = open_log(tmp_path / "live.h5")
+    assert "is being written by" in call("repair", live.path, code=1)
+    live.abandon()
+
+
+def test_misuse_is_exit_code_2():
+    assert "Missing option '--out'" in call("merge", "a.h5", code=2)
+    assert "No such command" in call("mend", code=2)
+
+
+def test_ctrl_c_is_exit_code_130():
+    command = Command("wait", callback=lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    done = CliRunner().invoke(command)
+    assert done.exit_code == 130 and "interrupted" in done.output
+
+
+def test_a_reader_of_stdout_that_leaves_is_no_traceback(tmp_path):
+    path = finished(tmp_path / "w.h5", steps=5000)
+    done = subprocess.run(["bash", "-c", f'"{sys.executable}" -m hvdscale.cli.log show {path} --steps | head -1; '
+                           'exit "${PIPESTATUS[0]}"'], capture_output=True, text=True)
+    assert done.returncode == 141 and done.stderr == "" and path in done.stdout

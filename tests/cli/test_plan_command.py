@@ -1,0 +1,387 @@
+"""hvdscale-plan: what it says, what it writes, and what it makes of bad values and of logs that do not tell."""
+import csv
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from hvdscale.cli.plan import main, seconds_of, workers_of
+from hvdscale.cli.report import main as report
+from hvdscale.errors import UsageError
+from hvdscale.formatting.numbers import duration
+from tests.factories.logs import log, save, trial
+from tests.factories.studies import TARGETS, drawn
+from tests.analysis.test_worker_plan import COUNTS, noisy, probe, run
+
+LINKS = ("--bandwidth", 10, "--latency", 20, "--parameters", "25.6M")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="module")
+def series(folder):
+    """Two runs each at 1 to 64 workers of a known cluster, four to a node; the fastest is 32 workers."""
+    return save(log(*(run(workers, seed=seed) for workers in COUNTS for seed in range(2))), folder / "series.h5")
+
+
+@pytest.fixture(scope="module")
+def short(folder):
+    """The same runs at 1 to 4 workers, all on one node."""
+    return save(log(*(run(workers) for workers in COUNTS[:3])), folder / "short.h5")
+
+
+def said(*arguments, code=0):
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.split())
+
+
+def test_the_recommendation_comes_first_then_the_table(series):
+    text = said(series, "--workers", "1-64", "--local-batch", 32, "--price", 2)
+    assert text.index("Fastest: 32 workers") < text.index("Cheapest:") < text.index("Gain ") < text.index("By worker")
+    assert "x the cost buys" in text and "x the speed" in text and "% sure." in text
+    assert "The gain ends at the knee, the least cost x time." in text
+    assert "Costs are in the unit of the price, 2.00 a worker-hour" in text
+
+
+def test_a_step_is_said_to_be_the_mean_one(series):
+    done = CliRunner().invoke(main, [series, "--workers", "1,2"])
+    assert "step, ms" in done.output and "(mean)" in done.output
+
+
+def test_the_screen_is_plain_and_no_wider_than_a_terminal(series):
+    done = CliRunner().invoke(main, [series, "--per-node", "4", "--price", "2", "--deadline", "2h", "--budget", "9"])
+    assert max(map(len, done.output.splitlines())) <= 100
+    done.output.encode("ascii")
+
+
+def test_the_files_say_what_the_screen_says(series, tmp_path):
+    said(series, "--workers", "1-64", "--local-batch", 32, "--price", 2, "--per-node", 4, "--out", tmp_path)
+    values = json.loads((tmp_path / "plan.json").read_text())
+    assert (values["format"], values["version"]) == ("hvdscale-plan", 1)
+    [plan] = values["plans"]
+    assert plan["fastest"] == 32 and plan["knee"] in plan["pareto_front"] and plan["target"] == "val/error<0.2"
+    rows = plan["tables"][0]["rows"]
+    for row in rows:
+        cells = {name: cell["value"] for name, cell in row["cells"].items()}
+        assert cells["seconds_to_target"] == pytest.approx(cells["steps_to_target"] * cells["step_ms"] / 1000)
+        assert cells["cost"] == pytest.approx(-(-cells["workers"] // 4) * cells["seconds_to_target"] / 3600 * 2)
+        assert row["trials"] and row["cells"]["steps_known"]["shown"] == "measured"
+    [table] = (tmp_path / "tables").iterdir()
+    with open(table) as file:
+        lines = list(csv.DictReader(file))
+    assert [int(line["workers"]) for line in lines] == list(COUNTS)
+    assert [float(line["seconds_to_target"]) for line in lines] == [
+        row["cells"]["seconds_to_target"]["value"] for row in rows]
+    figures = sorted(path.name.rsplit("-plan-", 1)[1] for path in (tmp_path / "figures").iterdir())
+    assert figures == ["cost.png", "cost.svg", "time.png", "time.svg"]
+    assert b"32 workers" in next((tmp_path / "figures").glob("*-plan-time.svg")).read_bytes()
+
+
+def test_only_the_formats_asked_for_are_written(series, tmp_path):
+    said(series, "--out", tmp_path, "--format", "json")
+    assert [path.name for path in tmp_path.rglob("*")] == ["plan.json"]
+    assert "choose from json, csv, svg, png" in said(series, "--format", "html", code=2)
+
+
+def test_a_deadline_and_a_budget_name_who_keeps_them_and_how_surely(series):
+    text = said(series, "--local-batch", 32, "--price", 2, "--deadline", "10m", "--workers", "1-64")
+    assert "Within 10.0 min: " in text and "Cheapest of them: " in text
+    assert "sure to stay within, if it meets the target as 2 of 2 seeds did" in text
+    text = said(series, "--local-batch", 32, "--price", 2, "--budget", 2, "--workers", "1-64")
+    assert "Within a cost of 2.00: " in text and "Fastest of them: " in text
+
+
+def test_limits_out_of_reach_name_the_best_that_can_be_had(series):
+    text = said(series, "--local-batch", 32, "--price", 2, "--deadline", "10s", "--budget", 0.01, "--workers", "1-64")
+    assert "Out of reach: none of these worker counts is likely to stay within 10.0 s and a cost of 0.01" in text
+    assert "the best chance is under 5%" in text and "0%." not in text
+
+
+@pytest.mark.parametrize("limits", [("--deadline", "10h"), ("--deadline", "10h", "--budget", 1e9)])
+def test_no_chance_is_certain_and_numbers_are_said_once(series, limits):
+    text = said(series, "--local-batch", 32, "--price", 2, "--workers", "1-64", *limits)
+    assert "100%" not in text and "over 95% sure to stay within" in text and "> 95%" in text
+    sentences = text[:text.index("How to read this")]
+    numbers = [found[1] for found in re.finditer(r"batch [\d,]+: ([\d.]+ min)", sentences)]
+    assert len(numbers) == len(set(numbers)) >= 2
+
+
+def test_a_batch_whose_target_some_seeds_of_the_best_trial_did_not_meet_is_warned_of(folder):
+    met = (900, 500, 700)
+
+    def point(number):
+        return {"lr": 0.05 * (number + 1), "momentum": 0.99}
+    searched = [drawn(number, steps, batch=256, point=point(number)) for number, steps in enumerate(met)]
+    searched += [drawn(1, batch=256, repeat=repeat, point=point(1)) for repeat in (1, 2)]
+    text = said(save(log(*searched), folder / "unsure.h5"), "--workers", "1", "--deadline", "1h")
+    assert "at batch 256 only 1 of 3 seeds met the target" in text
+    assert "33% of runs meet it, so that one which does takes 3.0 runs on average" in text
+    assert "Out of reach" in text and "sure to stay" not in text
+
+
+def test_a_batch_some_of_whose_repeats_did_not_meet_the_target_is_warned_of(folder):
+    runs = [run(1, seed=seed) for seed in range(3)]
+    runs[-1].error[-1] = 0.9
+    text = said(save(log(*runs), folder / "two_of_three.h5"), "--workers", "1")
+    assert "at batch 32 only 2 of 3 seeds met the target" in text and "a run may not meet it at all" in text
+
+
+def test_a_choice_that_hangs_on_priors_is_said_to_be_assumed(short, tmp_path):
+    text = said(short, "--global-batch", 128, "--workers", "1-64", "--bandwidth", 10, "--latency", 20, "--parameters",
+                "25.6M", "--deadline", "10h", "--per-node", 4, "--out", tmp_path, "--format", "json")
+    assert "Confidence unknown: the logs determine" in text
+    assert "how surely is assumed, not measured" in text and "% sure." not in text
+    assert re.search("Step-time laws that fit the timings: .*ring.*tree.* Intervals cover all laws that fit", text)
+    [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+    assert "model" in found["chances_assumed"]
+    assert found["tables"][0]["rows"][-1]["cells"]["chance_within"] == {"shown": "assumed", "value": None}
+
+
+def test_a_batch_beyond_those_run_is_marked_with_the_interval_of_its_steps(series, tmp_path):
+    text = said(series, "--workers", "1,512", "--local-batch", 32, "--out", tmp_path)
+    assert "extrapolated beyond batch 2,048" in text and "~2,0" in text and "are marked ~" in text
+    [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+    first, last = (row["cells"] for row in found["tables"][0]["rows"])
+    assert (first["steps_known"]["shown"], last["steps_known"]["shown"]) == ("measured", "extrapolated")
+    assert last["steps_to_target"]["low"] < last["steps_to_target"]["value"] < last["steps_to_target"]["high"]
+    [figure] = (tmp_path / "figures").glob("*-time.svg")
+    assert b"beyond batches run" in figure.read_bytes()
+
+
+def test_the_cost_figure_has_every_row_of_the_table(short, tmp_path):
+    said(short, "--local-batch", 32, "--workers", "1-64", "--out", tmp_path, "--format", "svg")
+    [figure] = (tmp_path / "figures").glob("*-cost.svg")
+    drawn = figure.read_bytes()
+    assert all(f">{workers}</text>".encode() in drawn for workers in (8, 16, 32, 64))
+    assert b"lower bound, beyond batches run" in drawn and b">measured<" in drawn
+
+
+def test_where_b_crit_is_open_no_batch_beyond_those_run_is_recommended_and_it_says_which_run_would_tell(folder):
+    path = save(log(*(noisy(workers, seed) for workers in (1, 2, 4, 8) for seed in range(2))), folder / "open.h5")
+    text = said(path, "--workers", "1,8,256", "--local-batch", 32, "--deadline", "1s", *LINKS)
+    assert re.search("Fastest( and cheapest)?: 8 workers, batch 256", text)
+    assert re.search(r"No batch beyond 256 is recommended: B_crit is at least [\d,]+, without an upper end, so "
+                     r"steps may keep falling .* A run at batch 1,024 would narrow this: [\d,]+ to [\d,]+ steps", text)
+    assert "Out of reach: none of these worker counts at batches up to 256 is likely" in text
+    assert "No batch beyond 256" in said(path, "--workers", "1,8") and "No batch" not in said(path, "--workers", "1,2")
+    few = save(log(*(noisy(workers, seed) for workers in (1, 2) for seed in range(2))), folder / "few.h5")
+    assert "No batch beyond 64 is recommended: B_crit needs three batches" in said(
+        few, "--workers", "1,4", "--local-batch", 32, *LINKS)
+
+
+def test_where_the_batches_tell_nothing_of_b_crit_it_says_so_without_an_end_of_its_search(folder):
+    steps = {1: (200, 2000), 2: (1900, 300), 4: (250, 1500)}
+    runs = [trial(10 * workers + seed, (0, count), (0.9, 0.1), (0, 0.5 * count), workers=workers, batch=32 * workers,
+                  seed=seed, eval_every=1, local_workers=workers) for workers in steps
+            for seed, count in enumerate(steps[workers])]
+    text = said(save(log(*runs), folder / "nothing.h5"), "--workers", "1,4,16", "--local-batch", 32, *LINKS)
+    assert "No batch beyond 128 is recommended: these batches do not bound B_crit, so steps" in text
+    unmet = [trial(seed, (0, 900), (0.9, 0.8), (0, 450), workers=8, batch=256, seed=seed, eval_every=1,
+                   local_workers=8) for seed in (80, 81)]
+    text = said(save(log(*runs, *unmet), folder / "unmet_beyond.h5"), "--workers", "1-8")
+    assert "No batch beyond" not in text and "inf" not in text
+
+
+def test_efficiencies_that_are_a_bound_without_content_are_left_out_and_those_of_a_guess_marked(short, tmp_path):
+    text = said(short, "--workers", "1-1024", "--local-batch", 32, "--out", tmp_path, "--format", "json")
+    assert "A dash: system efficiency is at most what it is at fewer workers; nothing more is known." in text
+    [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+    rows = [row["cells"] for row in found["tables"][0]["rows"]]
+    least = rows[2]["system_efficiency"]["value"]
+    for row in rows[3:]:
+        bound = row["system_efficiency"]
+        assert bound == {"shown": "-", "value": None} or bound["value"] < least <= 1
+        assert row["statistical_efficiency"]["shown"].startswith("~")
+    assert rows[3]["system_efficiency"]["shown"] == "-" and "~" not in rows[2]["statistical_efficiency"]["shown"]
+    said(short, "--workers", "1-1024", "--max-local-batch", 32, "--global-batch", 64, "--out", tmp_path, "--format",
+         "json")
+    [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+    assert found["tables"][0]["rows"][-1]["cells"]["system_efficiency"]["shown"].startswith("< 0.")
+
+
+@pytest.mark.parametrize("text, seconds", [("90m", 5400), ("2h", 7200), ("1d", 86400), ("30s", 30), ("1h30m", 5400),
+                                           ("1.5 h", 5400), ("10min", 600)])
+def test_a_deadline_has_its_unit(text, seconds):
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "90", "h", "-1h", "2 weeks", "1h30", "1e3s"])
+def test_a_deadline_without_a_clear_time_is_refused(text):
+    with pytest.raises(UsageError, match="not a time with its unit, such as 90m, 2h, 1d"):
+        seconds_of(text)
+
+
+@pytest.mark.parametrize("text", ["0s", "0h0m"])
+def test_a_deadline_of_no_time_is_refused(text):
+    with pytest.raises(UsageError, match=f"'{text}': a deadline is a time above 0"):
+        seconds_of(text)
+
+
+@pytest.mark.parametrize("seconds, shown", [(0.5, "0.500 s"), (100, "100 s"), (600, "10.0 min"), (7200, "2.00 h"),
+                                            (3 * 86400, "3.00 d")])
+def test_times_are_written_in_the_unit_that_reads_best(seconds, shown):
+    assert duration(seconds) == shown
+
+
+def test_a_range_of_workers_is_its_doublings_by_whole_nodes():
+    assert workers_of("1-16") == (1, 2, 4, 8, 16)
+    assert workers_of("1-50", 6) == (1, 2, 4, 6, 12, 24, 48, 50)
+    assert workers_of("3, 1-4,96") == (1, 2, 3, 4, 96)
+
+
+@pytest.mark.parametrize("text", ["0", "a", "4-2", "1,,2", "-3", "1-", "99999999999"])
+def test_worker_counts_that_are_none_are_refused(text):
+    with pytest.raises(UsageError, match="1,2,4,8 or 1-1024"):
+        workers_of(text)
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--price", "-1"], "--price -1: must be a number above 0"), (["--per-node", 0], "--per-node 0"),
+    (["--budget", 0], "--budget 0"), (["--knee", "nan"], "--knee nan"), (["--confidence", 1], "between 0 and 1"),
+    (["--local-batch", 8, "--global-batch", 64], "choose one"), (["--deadline", "soon"], "such as 90m"),
+    (["--bandwidth", 10], "--latency and --parameters are missing"),
+    (["--bandwidth", 10, "--latency", 5, "--parameters", "many"], "25.6M"), (["--steps", "860"], "860@32"),
+    (["--target", "val/loss<1"], "no log has val/loss"), (["--noise-scale", 0], "--noise-scale 0")])
+def test_bad_values_are_named_with_what_would_do(series, arguments, message):
+    assert message in said(series, *arguments, code=2)
+
+
+def test_beyond_one_node_it_says_what_is_missing_and_takes_it_when_given(short):
+    text = said(short, "--local-batch", 32, "--workers", "1-64")
+    assert "At 8, 16, 32 and 64 workers a step needs links between nodes, which no log has timed" in text
+    assert "--bandwidth, --latency and --parameters" in text and "Fastest: 4 workers" in text
+    text = said(short, "--global-batch", 128, "--workers", "1-64", "--bandwidth", 10, "--latency", 20, "--parameters",
+                "25.6M")
+    assert "which no log has timed" not in text and "given" in text and "extrapol." in text
+
+
+def test_beyond_the_reach_of_the_laws_it_says_so_and_recommends_nothing_there(series, tmp_path):
+    text = said(series, "--workers", "1-4096", "--local-batch", 32, "--out", tmp_path)
+    assert ("Step times at 2,048 and 4,096 workers have no upper end, so none of these counts is recommended: they "
+            "need more than 16 times the workers or nodes that were timed (up to 64 workers)") in text
+    assert "open above" in text and "Step-time laws that fit the timings: " in text
+    [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+    laws = {law["name"]: law["refuted"] for law in found["step_times"]["laws"]}
+    assert {"ring", "tree", "linear latency"} < set(laws) and not all(laws.values())
+    assert found["step_times"]["reach"] == 16
+    for row in found["tables"][0]["rows"]:
+        cells = row["cells"]
+        is_open = cells["workers"]["value"] > 1024
+        assert (cells["step_time_open"]["shown"] == "yes") == is_open == (cells["seconds_to_target"]["high"] is None)
+        assert not is_open or cells["workers"]["value"] not in (found["fastest"], found["knee"], *found["pareto_front"])
+    [figure] = (tmp_path / "figures").glob("*-plan-time.svg")
+    assert b"no upper end" in figure.read_bytes()
+
+
+def test_what_is_given_and_not_needed_is_named(series):
+    text = said(series, "--steps", "860@32", "--noise-scale", 500, "--workers", "1,2")
+    assert "--steps is not used: runs here" in text and "--noise-scale is not used: the steps" in text
+
+
+def test_worker_counts_none_of_which_can_run_say_why_without_an_empty_table(series):
+    text = said(series, "--workers", "2000000")
+    assert text.endswith("Not at 2,000,000 workers: more workers than the 1,000,000 training examples allow.")
+
+
+def test_a_report_recommends_by_the_intervals_of_its_table_and_says_which_runs_are_left_out(folder):
+    crowded = [run(workers, seed=seed, cores=2) for workers in (1, 2, 4) for seed in range(2)]
+    for one in crowded:
+        one.seconds *= 1 + 0.1 * one.row["seed"]
+    done = CliRunner().invoke(report, [save(log(*crowded), folder / "report.h5")])
+    text = " ".join(done.output.split())
+    fastest = re.search(r"Fastest: 2 workers, batch 64: ([\d.]+) min \(([\d.]+)-([\d.]+)\)", text)
+    value, low, high = (60 * float(number) for number in fastest.groups())
+    assert "Left out: the step times of 2 runs at 4 workers" in text
+    row = re.search(r" 2 64 2/2 20,700 ([\d,]+) .*? 20.49k-20.70k ([\d,]+)-([\d,]+) ", text)
+    assert (value, low, high) == pytest.approx([float(number.replace(",", "")) for number in row.groups()], rel=0.01)
+
+
+def test_one_cell_is_planned_for_alone(folder):
+    text = said(save(log(run(1)), folder / "one.h5"), "--workers", "1")
+    assert "Known at one worker count only: 1 worker, batch 32" in text
+    assert "hold nothing of the spread between seeds" in text and "a spread of 5% is assumed" in text
+
+
+def test_logs_without_times_ask_for_some(folder):
+    path = save(log(trial(1, seconds=(np.nan,) * 3)), folder / "untimed.h5")
+    assert "Add logs of runs, or of hvdscale-scale --probe" in said(path, code=1)
+
+
+def test_targets_that_were_not_met_name_the_best_value(folder):
+    path = save(log(trial(1, error=(0.9, 0.5, 0.4))), folder / "unmet.h5")
+    assert "not met by most runs at any batch. The best val/error was 0.400" in said(path, code=1)
+
+
+def test_workloads_are_planned_one_by_one_and_those_that_cannot_be_do_not_stop_the_others(series, folder):
+    other = save(log(run(1, model="other"), run(2, model="other")), folder / "other.h5")
+    unmet = save(log(trial(1, error=(0.9, 0.5, 0.4), model="third")), folder / "third.h5")
+    text = said(series, other, unmet, "--workers", "1-4", "--local-batch", 32)
+    assert text.count("By worker count: val/error<0.2") == 2
+    assert "made/net, nesterov" in text and "made/other, nesterov" in text
+    assert "made/third, nesterov" in text and "not met by most runs" in text
+
+
+def test_a_searched_batch_counts_with_the_best_of_its_trials_and_others_with_their_repeats(folder, tmp_path):
+    searched = [drawn(number, steps, batch=256) for number, steps in enumerate((900, 700, 500, 600, 800))]
+    plain = [trial(100 + seed, (0, 800, 900 + 10 * seed), (0.9, 0.5, 0.01), workers=2, batch=64, seed=seed,
+                   target=TARGETS[-1]) for seed in range(2)]
+    path = save(log(*searched, *plain), folder / "sweep.h5")
+    said(path, "--workers", "1,2", "--out", tmp_path, "--format", "json")
+    [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+    steps = {point["global_batch"]: point for point in found["steps"]}
+    assert steps[256]["value"] == 500 and steps[256]["low"] < 500 and len(steps[256]["trials"]) == 1
+    assert steps[64]["value"] == pytest.approx((900 * 910) ** 0.5) and len(steps[64]["trials"]) == 2
+
+
+def test_searches_are_taken_at_the_common_number_of_trials_or_the_one_asked_for(folder, tmp_path):
+    draws = [drawn(number + batch, steps * 256 // batch, batch=batch, sweep={"draw": number})
+             for batch, count in ((256, 5), (512, 5), (1024, 2))
+             for number, steps in enumerate((1600, 1200, 400, 800, 2000)[:count])]
+    path = save(log(*draws), folder / "uneven.h5")
+    for options, expected in (((), {256: 800, 512: 400, 1024: 300}), (("--trials", 5), {256: 400, 512: 200})):
+        said(path, "--workers", "1,2", *options, "--out", tmp_path, "--format", "json")
+        [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+        assert {point["global_batch"]: point["value"] for point in found["steps"]} == expected
+
+
+def test_times_of_crowded_hosts_are_not_trusted(folder):
+    mixed = save(log(*(run(workers, cores=2) for workers in (1, 2, 4))), folder / "crowded.h5")
+    text = said(mixed, "--local-batch", 32, "--workers", "1,2,4", "--per-node", 4)
+    assert "Left out: the step times of 1 run at 4 workers, as the host had fewer cores than workers" in text
+    alone = save(log(*(run(workers, cores=1) for workers in (2, 4))), folder / "all.h5")
+    text = said(alone, "--local-batch", 32, "--workers", "2,4")
+    assert "these times are not to be trusted" in text and "2#" in text
+
+
+def test_a_probe_alone_predicts_and_says_so(folder):
+    paths = [save(log(probe(workers)), folder / f"probe{workers}.h5") for workers in (1, 2, 4)]
+    text = said(*paths, "--workers", "1,2,4", "--local-batch", 32)
+    assert "relative times, predicted" in text and "A prediction, before any full run" in text
+    assert "with the gradient noise scale for B_crit: 600 examples" in text and "usually grows in training" in text
+    assert "Times and costs are relative to 1 worker; steps are multiples of S_min" in " ".join(text.split())
+    assert "~ predicted, not measured." in text
+    assert "--steps S@B" in said(*paths, "--deadline", "1h", code=2)
+    text = said(*paths, "--workers", "1,2,4", "--local-batch", 32, "--steps", "39500@32", "--deadline", "1h")
+    assert "steps as given" in text and "Steps at other batches than 32 are a prediction" in text
+
+
+def test_a_probe_without_the_noise_scale_says_what_would_do(folder):
+    path = save(log(probe(1, None)), folder / "quiet.h5")
+    assert "Give --target" in said(path, code=1)
+    assert "A prediction" in said(path, "--noise-scale", 600, "--workers", "1")
+    assert "times compare" in said(path, "--global-batch", 32, "--workers", "1")
+
+
+def test_the_command_imports_no_training_package(series):
+    code = ("import sys; from hvdscale.cli.plan import main; main([sys.argv[1], '--workers', '1-8'], "
+            "standalone_mode=False); assert not {'torch', 'horovod', 'mpi4py', 'matplotlib'} & set(sys.modules)")
+    done = subprocess.run([sys.executable, "-c", code, series], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

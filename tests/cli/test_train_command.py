@@ -1,0 +1,194 @@
+"""hvdscale-train: its options as settings, its help, and one process from its command line to its exit code."""
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from hvdscale.cli import doctor, scale, train
+from hvdscale.cli.train import asked, command
+from hvdscale.errors import UsageError
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
+from hvdscale.plan.settings import KEYS, Settings, key_type
+from hvdscale.workloads import names
+from tests.conftest import command_environment, heed_ctrl_c
+
+TRAIN = (sys.executable, "-m", "hvdscale.cli.train")
+
+
+def parsed(*arguments):
+    """What the command makes of these arguments: workload, layers, whether it is a dry run."""
+    result = CliRunner().invoke(command, arguments, standalone_mode=False)
+    if result.exception:
+        raise result.exception
+    return result.return_value
+
+
+def test_every_flag_sets_its_key():
+    sample = {int: ("3", 3), float: ("0.5", 0.5), str: ("text", "text")}
+    for name, key in KEYS.items():
+        if key.metadata["flag"] and key_type(name) is not bool:
+            written, value = sample[key_type(name)]
+            assert parsed("w", f"--{name.replace('_', '-')}", written) == ("w", [{}, {name: value}], False)
+    assert parsed("w", "--overwrite", "--dry-run") == ("w", [{}, {"overwrite": True}], True)
+    assert parsed("w", "--allow-missing")[1][1] == {"allow_missing": True}
+    assert parsed("w", "--log-file", "a.h5")[1][1] == {"log": "a.h5"}         # for horovodrun
+    assert parsed("w") == ("w", [{}, {}], False)
+
+
+def test_arguments_of_model_and_data_are_entries_of_their_tables(tmp_path):
+    (tmp_path / "job.toml").write_text("[model_args]\nwidth = 1\ndepth = 20\n")
+    _, layers, _ = parsed("w", "--config", str(tmp_path / "job.toml"), "--model-arg", "width=2", "--model-arg",
+                          "norm=none", "--data-arg", "vocabulary=bpe:8000", "--set", "data_args.sequence=64")
+    settings = Settings.build({"data_args": {"sequence": 128, "augment": True}}, *layers)
+    assert settings.model_args == {"width": 2, "depth": 20, "norm": "none"}
+    assert settings.data_args == {"sequence": 64, "augment": True, "vocabulary": "bpe:8000"}
+
+
+def test_a_configuration_file_lies_under_the_command_line(tmp_path):
+    (tmp_path / "job.toml").write_text("lr = 0.5\nepochs = 3\nseed = 1\n")
+    _, layers, _ = parsed("w", "--config", str(tmp_path / "job.toml"), "--steps", "7", "--set", "seed=2")
+    settings = Settings.build({"lr": 0.1}, *layers)
+    assert (settings.lr, settings.steps, settings.epochs, settings.seed) == (0.5, 7, None, 2)
+
+
+def test_a_flag_and_set_may_say_the_same_and_not_different_things():
+    assert parsed("w", "--lr", "1", "--set", "lr=1.0")[1][1] == {"lr": 1.0}
+    with pytest.raises(UsageError, match="--global-batch 64 and --set global_batch=32 differ; give one of them"):
+        parsed("w", "--global-batch", "64", "--set", "global_batch=32")
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["--steps", "5", "--set", "epochs=3"], "steps and epochs are alternatives"),
+    (["--set", "momentun=0.5"], "there is no key 'momentun'; did you mean momentum"),
+    (["--set", "steps=many"], "steps = 'many' is not a whole number"),
+    (["--seed", "-1"], "seed = -1 must be at least 0"),
+    (["--precision", "fp8"], "precision = 'fp8' is none of fp32, tf32, bf16, fp16, fp64"),
+    (["--config", "none.toml"], "none.toml: cannot be read: No such file")])
+def test_misuse_is_an_error_that_names_the_value(arguments, said):
+    with pytest.raises(UsageError, match=said):
+        Settings.build({}, *parsed("w", *arguments)[1])
+
+
+def test_an_option_may_take_a_number_or_a_word():
+    for typed, value in (("16", 16), ("global", "global")):
+        assert Settings.build({}, *parsed("w", "--ghost-batch", typed)[1]).ghost_batch == value
+    with pytest.raises(click.BadParameter, match="'some' is neither a whole number nor 'global'"):
+        parsed("w", "--ghost-batch", "some")
+
+
+def test_without_a_workload_the_message_says_how_to_go_on():
+    with pytest.raises(UsageError, match=r"which workload\? Give its name.*digits/fc.*--config.*--list"):
+        parsed()
+
+
+def test_the_list_has_every_workload(capsys):
+    result = CliRunner().invoke(command, ["--list"], standalone_mode=False)
+    listed = [line.split()[0] for line in result.output.splitlines() if "/" in line.split(" ")[0]]
+    assert (listed, result.return_value) == (names(), 0)
+
+
+def test_layers_of_no_options_are_empty():
+    assert asked("w", None, (), lr=None, seed=None) == ("w", [{}, {}])
+
+
+def test_the_help_names_every_key_without_loading_torch(run):
+    code = ("import sys; sys.argv = ['hvdscale-train', '--help']\n"
+            "from hvdscale.cli.train import main\n"
+            "try: main()\n"
+            "except SystemExit as left: assert not left.code\n"
+            "print('LOADED', {'torch', 'horovod', 'mpi4py', 'h5py', 'scipy', 'matplotlib'} & sys.modules.keys())\n")
+    text = run(sys.executable, "-c", code).stdout
+    assert "LOADED set()" in text
+    for name, key in KEYS.items():
+        spelling = rf"--{name.replace('_', '-')}\b" if key.metadata["flag"] else rf"^ +{name}\b"
+        assert re.search(spelling, text, re.M), name
+    assert "object at 0x" not in text and re.search(r"seed of every random stream\s+\[0\]", text)
+    assert "Exit codes: 0 done, 1 error, 2 misuse, 3 diverged" in text
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(run, tmp_path):
+    done = run(*TRAIN, "digits/fc", "--local-batch", "32", "--dry-run")
+    assert re.search(r"^digits/fc$", done.stdout, re.M)
+    assert re.search(r"^  global batch   32 = 1 worker x 32 examples$", done.stdout, re.M)
+    assert re.search(r"^  learning rate  \S+ = \S+ x 2; linear from batch 16; gradual warmup of 38", done.stdout, re.M)
+    assert re.search(r"^  log            none: a dry run$", done.stdout, re.M)
+    assert done.stderr == "" and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options, following", [
+    ([], r"next: the same command restarts at step 0, as the \d+ steps were not saved; with --checkpoint .*"),
+    (["--checkpoint", "ck"], r"next: the same command with --resume auto resumes at step \d+"),
+    (["--checkpoint", "ck", "--resume", "auto"], r"next: the same command resumes at step \d+")])
+def test_a_run_that_ctrl_c_stopped_says_whether_it_can_be_resumed_and_how(tmp_path, options, following):
+    pytest.importorskip("sklearn")
+    command = [*TRAIN, "digits/fc", "--steps", "1000000", "--target", "none", "--eval-every", "0", *options]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=command_environment(),
+                          preexec_fn=heed_ctrl_c) as run:
+        while not run.stdout.readline().startswith("step"):
+            assert run.poll() is None
+        run.send_signal(signal.SIGINT)
+        said = run.stdout.read().splitlines()
+    assert run.returncode == 75 and said[-3].startswith("INCOMPLETE: stopped by a signal after step"), said
+    assert re.fullmatch(following, said[-1]), said
+    assert re.search(r"\d+", said[-1].replace("step 0,", "")).group() in said[-3]
+
+
+def test_misuse_is_one_line_and_exit_code_2(run, tmp_path):
+    done = run(*TRAIN, "digits/fc", "--set", "local_bach=8", check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch("Error: there is no key 'local_bach'; did you mean local_batch or .*\n", done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_alone_says_its_plan_its_end_its_log_and_what_to_type_next(run, tmp_path):
+    pytest.importorskip("sklearn")
+    done = run(*TRAIN, "digits/fc", "--steps", "30", "--eval-every", "10", "--target", "none")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "digits/fc"
+    assert re.search(r"^COMPLETE: budget of 30 steps spent", done.stdout, re.M)
+    assert re.search(r"test/error \S+.*val/error \S+", done.stdout[done.stdout.index("COMPLETE"):])
+    log = re.fullmatch(r"log: (runs/digits-fc-\d{8}-\d{6}\.h5)", lines[-2]).group(1)
+    assert lines[-1] == f"next: hvdscale-report {log}"
+    assert f"  log            {log}" in lines
+    assert done.stderr == ""
+    assert [path.name for path in (tmp_path / "runs").glob("*.h5")] == [log.removeprefix("runs/")]
+    with read_log(tmp_path / log) as found:
+        assert found.trials["status"][0] == Status.COMPLETE
+        assert found.evaluations["step"].tolist() == [0, 10, 20, 30]
+    report = run(sys.executable, "-c", "from hvdscale.cli.report import main; main()", *shlex.split(lines[-1])[2:])
+    assert "digits/fc" in report.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_before_the_first_step_says_so_and_asks_to_be_queued_again(number, run, tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import os, signal, time\n"
+        "from tests.factories.jobs import Tokens\n\n\n"
+        "class Slow(Tokens):\n"
+        "    def load(self, data_dir):\n"
+        f"        os.kill(os.getpid(), {int(number)})\n"
+        "        time.sleep(60)\n\n\n"
+        "workload = Slow()\n")
+    done = run(*TRAIN, "slow:workload", "--checkpoint", "kept", check=False)
+    assert done.returncode == 75 and "Error: stopped by a signal before training began" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.loads((tmp_path / "kept" / "outcome").read_text())["exit_code"] == 75
+
+
+@pytest.mark.parametrize("module, more", [(train, ["--dry-run"]), (doctor, ["--sample"]), (scale, ["--workers"])])
+def test_the_help_lists_options_under_headings(module, more):
+    command = getattr(module, "command", None) or module.main
+    output = CliRunner().invoke(command, ["--help"]).output
+    sections = dict(re.findall(r"^(\w[^\n]*):\n((?:  .*\n)+)", output, re.M))
+    for heading, option in {"Options": more[0], "Batch": "--local-batch", "Learning rate": "--warmup-epochs",
+                            "Budget, target and evaluation": "--target", "Execution": "--device"}.items():
+        assert option in sections[heading]
+    assert ("Checkpoints" in sections) == (module is train)
+    assert output.count("--seed ") == 1

@@ -1,0 +1,379 @@
+"""hvdscale-doctor's checks: a sound job passes all of them, a planted fault is found and its cause named."""
+import functools
+import math
+import re
+import sys
+import textwrap
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from hvdscale.cli.doctor import command, say_on
+from hvdscale.doctor.caveats import notes
+from hvdscale.doctor.examine import Examination, in_this_process
+from hvdscale.doctor.examples import shards
+from hvdscale.doctor.finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding, carried_out
+from hvdscale.doctor.padding import padding
+from hvdscale.doctor.passes import gradients, last_batch, losses
+from hvdscale.doctor.probe_step import make_sample
+from hvdscale.doctor.ranks import PROCESS, RANK, broken, digest, same_on_ranks, why_not_the_same
+from hvdscale.doctor.report import render, render_findings
+from hvdscale.doctor.settings import decay, learning_rate
+from hvdscale.doctor.simulated_workers import on_each
+from hvdscale.doctor.state import checkpoint, evaluation
+from hvdscale.training.prepare import prepare
+from hvdscale.workers.group import SingleWorker
+from tests import guides
+
+MADE = "tests.factories.faulty_jobs"
+
+
+def job(name, **layer):
+    return prepare(name if "/" in name else f"{MADE}:{name}", [dict(threads=1, **layer)], SingleWorker())
+
+
+def sample(name, **layer):
+    return make_sample(job(name, **layer), 46, 1)
+
+
+@functools.cache
+def failures(name, **layer):
+    found = in_this_process(sample(name, **layer), SingleWorker())
+    return {finding.check: finding for finding in found if finding.verdict == FAILED}
+
+
+@pytest.mark.parametrize("name, layer", [
+    ("sound", {}), ("torchs_own", {}), ("digits/fc", {}), ("sound", dict(last_batch="short", ghost_batch="global")),
+    ("sound", dict(precision="bf16", optimizer="lamb", decay="cosine", accumulate=2)),
+    ("pairs", dict(group_by_group="always")), ("packed", {}), ("masked_attention", {}), ("masked_mean", {}),
+    ("masked_convolution", {}), ("even_gru", {}), ("by_global_generator", {}),
+    ("torchs_own", dict(last_batch="short", optimizer="adamw", train_subset=30))])
+def test_a_sound_job_passes_every_check(name, layer):
+    assert failures(name, **layer) == {}
+
+
+@pytest.mark.parametrize("name, layer, check, differs, cause", [
+    ("mean_loss", {}, "losses", "the loss of the whole batch is", "a mean where a sum is expected"),
+    ("mean_loss", {}, "gradients", "the mean gradient of 4 workers x 2 passes from", "a mean where a sum is expected"),
+    ("count_of_one", {}, "losses", "whole batch is 1, of its parts together 3", "of batches"),
+    ("count_of_one", {}, "gradients", "the mean gradient of", "of batches"),
+    ("pairs", {}, "gradients", "the mean gradient of", "depends on the other examples of its batch"),
+    ("broadcast", {}, "losses", "the loss of the whole batch is", r"shapes \(n, 1\) and \(n,\) were broadcast"),
+    ("padded", {}, "examples", "train: take returns 8 examples for 5 visits", "pads, repeats or drops"),
+    ("padded", {}, "evaluation", "is 32 in chunks of 32 and 36 in chunks of 7", "pads, repeats or drops"),
+    ("local_norm", {}, "gradients", "the mean gradient of", "Standardised mixes .*batch statistics per local"),
+    ("local_norm", {}, "batch-norm", r"layers.1 \(Standardised\)", "batch statistics per local batch"),
+    ("torchs_own", dict(group_by_group="never"), "batch-norm", r"layers.1 \(BatchNorm2d\)", "per local batch"),
+    ("torchs_dropout", dict(group_by_group="never"), "gradients", "the mean gradient of", "how the batch is cut"),
+    ("non_deterministic", {}, "examples", "the batch.0. of example 0 differs when read twice", "deterministic"),
+    ("non_deterministic", {}, "gradients", "the mean gradient of", "not deterministic"),
+    ("too_long", {}, "examples", "val: DataError: example 61 of TooLong cannot be read", "length promises examples"),
+    ("metric_count", {}, "evaluation", "the count of train/error is 1 in chunks of 32 and 5", "something else"),
+    ("metric_mean", {}, "evaluation", "train/error between the two chunk sizes", "a mean where a sum is expected"),
+    ("own_generator", {}, "random numbers", r"layers.4 \(OwnGenerator\)", "of its own.*layers.4 holds a Generator"),
+    ("own_generator", {}, "gradients", "the mean gradient of", "generator of its own"),
+    ("mean_loss_with_noise", {}, "losses", "the loss of the whole batch", "a mean where a sum is expected"),
+    ("unseeded", {}, "random numbers", "their gradients", "without a seed"),
+    ("noise_for_the_batch", {}, "losses", "the loss of the whole batch", "loss, draws random numbers .* as a whole"),
+    ("noise_for_the_batch", {}, "gradients", "the mean gradient of", "loss, draws random numbers .* as a whole"),
+    ("unseeded", {}, "losses", "the loss of the whole batch", "without a seed"),
+    ("by_second", {}, "random numbers", "their gradients", "seeded by the time"),
+    ("padding_in_gru", {}, "padding", r"the loss is .*; it enters in gru \(GRU\)", "how far a batch is padded"),
+    ("padding_in_gru", {}, "losses", "the loss of the whole batch is", "how far a batch is padded"),
+    ("padding_in_gru", {}, "evaluation", "train/cross_entropy between", "how far a batch is padded"),
+    ("padding_in_gru", dict(group_by_group="never"), "padding", "the loss is", "how far a batch is padded"),
+    ("padding_in_attention", {}, "padding", r"in attention \(MultiheadAttention\)", "how far a batch is padded"),
+    ("padding_in_mean", {}, "padding", r"before drop \(Dropout\), or in it", "how far a batch is padded"),
+    ("padding_in_convolution", {}, "padding", r"convolutions.2 \(Conv1d\)", "how far a batch is padded"),
+    ("padding_in_measure", {}, "padding", r"the count of error is \d+ and \d+", "how far a batch is padded"),
+    ("padding_in_measure", {}, "evaluation", "the count of train/error is", "how far a batch is padded"),
+    ("not_a_number", {}, "evaluation", "^train/error is NaN", "the NaN of one example"),
+    ("sound", dict(optimizer=f"{MADE}:Decaying"), "weight decay", "layers.0.bias, layers.1.weight.* decay unasked",
+     "the optimizer decays by itself"),
+    ("sound", dict(optimizer=f"{MADE}:Pickled"), "checkpoint", "state/0/counted is a Counted", "pickling"),
+    ("sound", dict(optimizer=f"{MADE}:Forgetful"), "checkpoint", "layers.0.weight after the next step",
+     "a state that its state_dict lacks"),
+])
+def test_a_planted_fault_is_found_and_its_cause_named(name, layer, check, differs, cause):
+    found = failures(name, **layer)
+    assert check in found, found
+    assert re.search(differs, found[check].differs) and re.search(cause, found[check].cause), found[check]
+    assert found[check].remedy
+
+
+def test_a_fault_of_the_data_is_named_as_the_cause_of_what_follows_from_it():
+    found = failures("non_deterministic")
+    assert {"gradients", "losses", "checkpoint", "evaluation"} <= set(found)
+    assert {finding.remedy for check, finding in found.items() if check != "examples"} == {
+        "see the check 'examples' first"}
+
+
+def test_a_fault_says_how_far_off_it_is():
+    by = failures("mean_loss")["losses"].by
+    assert 0.5 < by < 1 and failures("local_norm")["batch-norm"].by > 0.01       # three parts' means for one: 2/3 off
+
+
+def test_a_job_that_does_not_run_in_fp64_is_checked_in_fp32(monkeypatch):
+    made = job("sound")
+    forward = type(made.model).forward
+    monkeypatch.setattr(type(made.model), "forward", lambda model, x: forward(model, x.float()))
+    cut = make_sample(made, 46, 1)
+    assert cut.plan.precision == "fp32" and "does not run in fp64" in cut.note
+    assert gradients(cut, SingleWorker()).verdict == PASSED
+
+
+def test_checks_leave_parameters_buffers_and_generators_as_they_were():
+    cut = sample("sound")
+    before = [values.clone() for values in cut.job.model.state_dict().values()]
+    state = torch.get_rng_state()
+    list(in_this_process(cut, SingleWorker()))
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(before, cut.job.model.state_dict().values()))
+
+
+def test_an_error_inside_a_check_is_a_failed_finding_that_says_where():
+    def check():
+        raise ZeroDivisionError("of the job")
+    found = carried_out("losses", check)
+    assert found.verdict == FAILED
+    assert re.search(r"ZeroDivisionError: of the job \(.*test_doctor.py:\d+\)", found.differs)
+
+
+@pytest.mark.parametrize("last, said", [
+    ("carry", "every step has 16"), ("short", "have 61 together; a short one of"),
+    ("drop", "13 examples of every epoch")])
+def test_the_last_batch_of_an_epoch_is_accounted_for(last, said):
+    found = last_batch(sample("sound", last_batch=last))
+    assert found.verdict == PASSED and said in found.looked_at
+
+
+def test_shares_of_the_jobs_own_worker_count_are_checked_too():
+    assert "on 1, 2, 3, 4, 5, 7 workers" in shards(job("sound"), SimpleNamespace(size=7)).looked_at
+
+
+def test_decay_groups_are_told_whatever_is_found():
+    rows = decay(sample("sound")).rows
+    assert rows == (("weights", "2 tensors, 356 numbers", "decay"),
+                    ("biases and normalization", "4 tensors, 17 numbers", "do not decay"))
+    asked = decay(sample("sound", decay_norm_and_bias=True))
+    assert asked.verdict == PASSED and {row[2] for row in asked.rows} == {"decay"}
+
+
+def test_decay_that_an_optimizer_ignores_is_a_failure(monkeypatch):
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda self, closure=None: None)
+    assert "layers.0.weight, layers.5.weight do not decay" in decay(sample("sound", optimizer="sgd")).differs
+
+
+def test_the_learning_rate_is_shown_where_it_turns():
+    rows = learning_rate(job("sound", steps=40, warmup_steps=4, warmup_start_factor=0.0, decay="step",
+                             decay_at_steps=[20, 30])).rows
+    assert [(step, float(rate)) for step, rate, _ in rows] == [
+        ("step 0", 0.0), ("step 1", 0.0125), ("step 3", 0.0375), ("step 4", 0.05), ("step 20", 0.005),
+        ("step 30", 5e-4), ("step 39", 5e-4)]
+
+
+@pytest.mark.parametrize("name", ["padding_in_gru", "padding_in_attention", "padding_in_mean"])
+def test_padding_is_not_blamed_on_a_layer_that_takes_each_example_alone(name):
+    for finding in failures(name).values():
+        assert "group_by_group" not in finding.remedy and "mixes the examples" not in finding.cause
+    assert re.search("pack the sequences.*mask", failures(name)["padding"].remedy)
+
+
+def test_padding_in_statistics_of_batch_norm_is_a_warning_where_the_worker_count_does_not_show():
+    by_group, whole = (padding(sample("padding_in_norm", group_by_group=said)) for said in ("auto", "never"))
+    assert by_group.verdict == WARNED and "in training, the loss is" in by_group.differs
+    assert "any number of workers" in by_group.cause and "batch-norm" in by_group.remedy
+    assert whole.verdict == FAILED and "any number of workers" not in whole.cause
+
+
+def test_what_never_pads_has_no_padding_to_check():
+    for name in ("sound", "even_gru"):
+        assert padding(sample(name)).verdict == NOT_APPLICABLE
+    assert re.search(r"examples of train, the batch\['sequence'\] padded to \d and to \d.*: the same results",
+                     padding(sample("packed")).looked_at)
+
+
+def test_a_metric_that_counts_nothing_yet_is_a_warning_that_names_it():
+    found = evaluation(sample("nothing_counted"), SingleWorker())
+    assert found.verdict == WARNED
+    assert found.differs == "train/error, val/error, test/error are NaN before the first step"
+    assert "FAILED" not in render_findings([found], 80, False)
+    assert "warned: evaluation" in render_findings([found], 80, False)
+
+
+def test_a_metric_that_has_a_value_on_another_split_is_a_warning_only_where_the_target_names_it():
+    for target, verdict, differs in (("none", PASSED, ""), ("train/error<0.1", PASSED, ""),
+                                     ("val/error<0.1", WARNED, "val/error is NaN before the first step")):
+        found = evaluation(sample("some_counted", target=target, train_eval_examples=61), SingleWorker())
+        assert (found.verdict, found.differs) == (verdict, differs)
+        assert "val/error, test/error are NaN" in found.looked_at
+
+
+def test_an_empty_split_that_no_target_names_is_no_fault():
+    assert evaluation(sample("no_test", target="val/error<0.1"), SingleWorker()).verdict == PASSED
+
+
+def nothing_known(what, part):
+    return part, "a remedy"
+
+
+def test_ranks_that_have_other_data_are_named():
+    whole = digest(sample("sound"))
+    assert same_on_ranks([whole, dict(whole)], "two", 1e-9, nothing_known).verdict == PASSED
+    changed = {**whole, "example 3 of val": whole["example 3 of val"]._replace(value="another")}
+    other = same_on_ranks([whole, whole, changed], "three", 1e-9, nothing_known)
+    assert other.verdict == FAILED and other.differs == "example 3 of val is not the same on rank 2 as on rank 0"
+    assert same_on_ranks([broken("no file")] * 2, "two", 1e-9, nothing_known).verdict == NOT_APPLICABLE
+    one = same_on_ranks([whole, broken("no file")], "two", 1e-9, nothing_known)
+    assert one.verdict == FAILED and one.differs.endswith("on rank 1 as on rank 0: no file")
+
+
+@pytest.mark.parametrize("part, differs", [
+    ("load", "example 0 of train"), ("build", "the model's layers.5.bias, as built,"), ("read", "example 0 of train"),
+    ("collate", "example 0 of train"), ("loss", "the gradient of the loss of the same 46 examples under the same seed"),
+    ("measure", "train/cross_entropy of the same examples by the same model")])
+@pytest.mark.parametrize("variable", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
+def test_a_rank_in_any_part_of_the_job_is_seen_on_the_same_examples_under_the_same_seed(
+        monkeypatch, variable, part, differs):
+    by_rank = []
+    for number in range(2):
+        monkeypatch.setenv(variable, str(number))
+        by_rank.append(digest(sample(f"{part}_by_{variable}")))
+    found = same_on_ranks(by_rank, "two", 1e-9, nothing_known)
+    assert found.differs == f"{differs} is not the same on rank 1 as on rank 0"
+    assert found.cause == ("read" if part in ("load", "collate") else part)
+
+
+def test_numbers_are_the_same_up_to_the_limit_and_where_both_are_nan():
+    what = "train/error of the same examples by the same model"
+    measured = digest(sample("sound"))[what]
+    [value] = measured.value
+    for one, other, verdict in ((value, value * (1 + 1e-12), PASSED), (value, value * 1.01, FAILED),
+                                (value, math.nan, FAILED), (math.nan, math.nan, PASSED)):
+        pair = [{what: measured._replace(value=[number])} for number in (one, other)]
+        assert value > 0 and same_on_ranks(pair, "two", 1e-9, nothing_known).verdict == verdict
+
+
+def test_two_processes_of_one_rank_tell_a_rank_from_what_changes_with_the_process():
+    cut, what = sample("sound"), "example 0 of train"
+    one = digest(cut)
+    another = {**one, what: one[what]._replace(value="another")}
+    assert why_not_the_same(cut, what, "load", lambda: [one, one], RANK)[0] == RANK
+    assert why_not_the_same(cut, what, "load", lambda: [one, another], RANK)[0] == PROCESS
+
+
+def test_a_loss_that_is_never_the_same_is_not_called_a_matter_of_the_rank():
+    cut = sample("unseeded")
+    cause, remedy = why_not_the_same(cut, "the gradient", "loss", lambda: pytest.fail("is not asked"), RANK)
+    assert "without a seed" in cause and remedy == "see the check 'random numbers' first"
+
+
+def test_simulated_workers_sum_and_gather_in_rank_order():
+    def work(worker):
+        mine = torch.tensor([float(worker.rank), 1.0])
+        return worker.sum_(mine, "sum").tolist(), worker.gather(worker.rank, "ranks"), worker.broadcast_(
+            torch.tensor([worker.rank + 5]), "first").item()
+    for size in (1, 2, 3):
+        assert on_each(size, work) == [([sum(range(size)), size], list(range(size)), 5)] * size
+
+
+def test_an_error_of_one_simulated_worker_is_raised_and_nobody_waits_for_it():
+    def work(worker):
+        if worker.rank == 1:
+            raise ValueError("of rank 1")
+        return worker.sum_(torch.ones(1), "sum")
+    with pytest.raises(ValueError, match="of rank 1"):
+        on_each(3, work)
+
+
+FOUND = [Finding("losses", PASSED, "loss and count", by=1.2e-16, limit=1e-9),
+         Finding("examples", FAILED, "24 examples of train, read twice " * 4, "it differs", 0.25, 0.0,
+                 "not deterministic " * 9, "mend it"),
+         Finding("stall", NOT_APPLICABLE, "no launcher")]
+
+
+@pytest.mark.parametrize("width", [50, 72, 120])
+def test_a_report_keeps_to_the_terminals_width_and_its_columns(width):
+    lines = render_findings(FOUND, width, False).splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(line[:24].isspace() or re.match(r"  \S.{13}  (passed|FAILED|-     )  \S", line)
+               for line in lines[:lines.index("")])
+
+
+def test_without_a_terminal_checks_that_take_a_while_are_told_on_stderr_by_rank_0(capsys, monkeypatch):
+    monkeypatch.setattr("hvdscale.formatting.progress.AFTER", 0.0)
+    monkeypatch.setattr("hvdscale.formatting.progress.EVERY", 0.0)
+    for rank in (0, 1):
+        say_on(rank, False)("losses")
+    assert capsys.readouterr() == ("", "0 s: checking losses\n")
+
+
+def test_a_report_has_colour_only_where_it_is_asked_for():
+    assert "\x1b" not in render_findings(FOUND, 80, False)
+    assert render_findings(FOUND, 80, True).count("\x1b[1;31mFAILED\x1b[0m") == 2
+
+
+def test_a_failure_shows_what_differs_by_how_much_the_cause_and_the_next_move():
+    assert render_findings([replace(FOUND[1], cause="not deterministic")], 80, False).split("\n\n")[1].splitlines() == [
+        "FAILED: examples", "  what differs  it differs", "  by how much   0.25; allowed 0",
+        "  usual cause   not deterministic", "  next move     mend it"]
+
+
+def test_the_excerpt_in_the_guide_is_what_is_printed_of_that_fault(monkeypatch):
+    readme = guides.read("hvdscale/workloads/README.rst")
+    source = guides.block("hvdscale/workloads/README.rst", "python")
+    whole, faulty = "square().sum(), len(clean)\n", "square().sum(1).mean(), len(clean)"
+    assert source.count(whole) == 1 and f"``{faulty}``" in readme
+    made = ModuleType("made")
+    exec(source.replace(whole, faulty + "\n"), vars(made))
+    monkeypatch.setitem(sys.modules, "made", made)
+    cut = make_sample(prepare("made:workload", [dict(threads=1)], SingleWorker()), 46, 1)
+    printed = render_findings([losses(cut)], 100, False).split("\n\n")[1]
+    assert textwrap.indent(printed, "    ") + "\n\n" in readme
+
+
+def test_an_examination_is_sound_where_nothing_failed():
+    cut = sample("sound")
+    some = Examination(cut.job, cut, (FOUND[0], FOUND[2]), ("a note",))
+    assert some.sound and not replace(some, findings=tuple(FOUND)).sound
+    said = render(some, 1.5, 80, False)
+    assert "- a note" in said and said.endswith("1 passed, 1 -; 1.5 s".replace("1 -", "1 not applicable"))
+
+
+@pytest.mark.parametrize("name, said", [
+    ("torchs_own", "slower; the modules of hvdscale.modules are faster$"),
+    ("packed", "slower; if all have one length, group_by_group=never is faster$"),
+    ("by_global_generator", "random numbers of its own, so .* but slower$")])
+def test_what_would_be_faster_is_said_where_something_would(name, said):
+    cut = sample(name)
+    [note] = [note for note in notes(cut.job, cut) if "each ghost group gets its own pass" in note]
+    assert re.search(said, note)
+
+
+def test_the_help_lists_what_the_doctor_heeds_and_takes_what_a_run_would_write():
+    done = CliRunner().invoke(command, ["--help"])
+    listed = re.findall(r"^  (--[\w-]+)", done.output, re.M)
+    assert {"--global-batch", "--init-from", "--sample"} <= set(listed)
+    assert not {"--checkpoint", "--resume", "--log", "--save-model", "--overwrite", "--list"} & set(listed)
+    assert re.findall(r"(\S+) --list", done.output) == ["(`hvdscale-train"]         # the workloads; presets are broken
+    taken = ["w", "--checkpoint", "kept", "--resume", "auto", "--log-file", "w.h5", "--save-model", "m.pt"]
+    assert CliRunner().invoke(command, taken, standalone_mode=False).return_value[0] == "w"
+
+
+def test_no_checkpoint_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert checkpoint(sample("sound")).verdict == PASSED
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_few_examples_are_enough_for_a_sample_of_a_small_job():
+    cut = make_sample(job("sound", train_subset=20, local_batch=4), 46, 1)
+    assert cut.plan.global_batch == 20 and math.isclose(gradients(cut, SingleWorker()).by, 0, abs_tol=1e-12)
+
+
+def test_simulated_workers_take_the_values_of_any_root():
+    found = on_each(3, lambda worker: worker.broadcast_(torch.tensor([float(worker.rank)]), "values", root=2).item())
+    assert found == [2.0] * 3

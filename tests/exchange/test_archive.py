@@ -1,0 +1,649 @@
+"""The published archive's layout, in and out: nothing is lost, nothing is left behind, strangers' files do no harm."""
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.trials import read_trials
+from hvdscale.errors import LogError
+from hvdscale.exchange import archive
+from hvdscale.exchange.archive import import_archive
+from hvdscale.exchange.archive_export import export_archive
+from hvdscale.exchange.bulk_log import BulkLog
+from hvdscale.log.check import check
+from hvdscale.log.merge import merge
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
+from hvdscale.target import ALIASES
+from tests.conftest import command_environment, heed_ctrl_c
+from tests.factories.archives import made_studies, published_json, write_archive, write_text
+
+PLACE = "mnist/simple_cnn_base/sgd/32"
+STUDY = {"batch_size": 32, "dataset": "mnist", "model": "simple_cnn_base", "optimizer": "sgd", "early_stopping": False,
+         "parameter_configs": {"learning_rate": {"type": "DOUBLE", "scale": "LOG_SCALE", "min_value": 0.1,
+                                                 "max_value": 1.0}}, "train_steps": 100}
+MEASURED = "step,val/classification_error\n0,0.9\n50,0.5\n100,0.25\n"
+
+
+def metadata(trial, **changes):
+    return {"trial_id": trial, "status": "COMPLETE", "steps": 100, "parameters": {"learning_rate": 0.5}, **changes}
+
+
+def small(root, trials=(1, 2, 10), study=STUDY, place=PLACE, measured=MEASURED):
+    """An archive of one study, as a folder; gives the study's."""
+    folder = root / place
+    folder.mkdir(parents=True)
+    write_text(folder / "study.json", json.dumps(study))
+    for trial in trials:
+        (folder / str(trial)).mkdir()
+        write_text(folder / str(trial) / "metadata.json", json.dumps(metadata(trial)))
+        write_text(folder / str(trial) / "measurements.csv", measured)
+    return folder
+
+
+def files_of(root):
+    return {os.path.relpath(os.path.join(place, name), root): Path(place, name).read_bytes()
+            for place, _, names in os.walk(root) for name in names}
+
+
+def back_and_forth(root, tmp_path):
+    """The files of an archive, and those of the export of its import."""
+    import_archive(root, tmp_path / "log.h5")
+    check(str(tmp_path / "log.h5"))
+    export_archive(tmp_path / "log.h5", tmp_path / "back")
+    return files_of(root), files_of(tmp_path / "back")
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_an_export_of_an_import_is_the_same_byte_for_byte(full, tmp_path):
+    write_archive(tmp_path / "archive", 5, 60, 3000, full=full)
+    before, after = back_and_forth(tmp_path / "archive", tmp_path)
+    assert before == after and len(before) == 125
+
+
+def read_slowly(root):
+    """{folder of a trial: (metadata, step, {column: values})}, by the plainest means."""
+    found = {}
+    for place, _, names in os.walk(root):
+        if "metadata.json" in names:
+            rows = list(csv.reader(Path(place, "measurements.csv").read_text().splitlines()))
+            step = [int(row[0]) for row in rows[1:]]
+            values = {name: [float(row[at]) if row[at] else np.nan for row in rows[1:]]
+                      for at, name in enumerate(rows[0]) if at}
+            found[os.path.relpath(place, root)] = json.loads(Path(place, "metadata.json").read_text()), step, values
+    return found
+
+
+def test_the_log_says_what_the_files_say(tmp_path):
+    write_archive(tmp_path / "archive", 5, 60, 3000)
+    wanted = read_slowly(tmp_path / "archive")
+    import_archive(tmp_path / "archive", tmp_path / "log.h5")
+    with read_log(tmp_path / "log.h5") as log:
+        trials, evaluations = log.trials, log.evaluations
+        assert trials.rows == 60 and evaluations.rows == 3000
+        for row in range(60):
+            place = "/".join(str(trials[name][row]) for name in ("dataset", "model", "optimizer", "global_batch"))
+            said, step, values = wanted.pop(f"{place}/{trials['source_trial'][row]}")
+            mine = evaluations["trial"] == trials["id"][row]
+            assert Status(trials["status"][row]).name == said["status"] and said["status"] in trials["stop_reason"][row]
+            assert trials["metaparameters/learning_rate"][row] == said["parameters"]["learning_rate"]
+            assert evaluations["step"][mine].tolist() == step
+            assert evaluations["examples"][mine].tolist() == [s * trials["global_batch"][row] for s in step]
+            for name in (name for name in evaluations if "/" in name):
+                split, metric = name.split("/")
+                published = [f"{split}/{theirs}" for theirs, ours in ALIASES.items() if ours == metric]
+                np.testing.assert_array_equal(evaluations[name][mine],
+                                              values.get((published or [name])[0], [np.nan] * len(step)))
+    assert not wanted
+
+
+def test_evaluations_of_a_study_lie_together_in_the_published_order(tmp_path):
+    small(tmp_path / "archive", trials=(10, 9, 101, 2))
+    small(tmp_path / "archive", place="mnist/simple_cnn_base/sgd/8", study={**STUDY, "batch_size": 8})
+    small(tmp_path / "archive", place="cifar_10/resnet_8/sgd/32")
+    import_archive(tmp_path / "archive", tmp_path / "log.h5")
+    with read_log(tmp_path / "log.h5") as log:
+        assert log.trials["source_trial"].tolist() == [1, 2, 10, 1, 2, 10, 2, 9, 10, 101]
+        assert log.trials["dataset"].tolist() == ["cifar_10"] * 3 + ["mnist"] * 7
+        assert log.trials["global_batch"].tolist() == [32] * 3 + [8] * 3 + [32] * 4
+        assert log.trials["id"].tolist() == list(range(10)) == np.unique(log.evaluations["trial"]).tolist()
+        assert log.evaluations["trial"].tolist() == np.repeat(range(10), 3).tolist()
+        assert log.trials["seed"].tolist() == log.trials["source_trial"].tolist()
+
+
+def test_names_are_this_projects(tmp_path):
+    parameters = {"learning_rate": 0.5, "end_learning_rate_factor": 0.01, "learning_rate_decay_steps": 70, "dropout": 1}
+    folder = small(tmp_path / "archive", (1,), measured="step,val/cross_entropy_error,val/average_precision,loss,a/b\n"
+                                                        "100,1.5,0.25,3.0,7.0\n")
+    write_text(folder / "1" / "metadata.json", json.dumps(metadata(1, parameters=parameters)))
+    import_archive(tmp_path / "archive", tmp_path / "log.h5")
+    with read_log(tmp_path / "log.h5") as log:
+        assert {name.partition("/")[2]: log.trials[name][0] for name in log.trials if name.startswith("metap")} == {
+            "learning_rate": 0.5, "end_lr_factor": 0.01, "decay_steps": 70, "dropout": 1}
+        assert {name: log.evaluations[name].tolist() for name in log.evaluations if "/" in name} == {
+            "val/cross_entropy": [1.5], "val/average_precision": [0.25], "archive/loss": [3.0], "archive/a.b": [7.0]}
+        assert log.evaluations.specs["val/cross_entropy"].better == "smaller"
+        assert log.evaluations.specs["val/average_precision"].better == "larger"
+        assert log.evaluations.specs["archive/a.b"].better == ""
+        plan = json.loads(log.trials["plan"][0])
+        assert plan["archive"]["study"] == STUDY and plan["archive"]["path"] == PLACE
+        assert plan["measurement"]["budget_steps"] == 100 == log.trials["budget_steps"][0]
+
+
+def test_a_metric_under_both_names_stays_two(tmp_path):
+    small(tmp_path / "archive", (1,), measured="step,val/error,val/classification_error\n100,0.5,0.25\n")
+    before, after = back_and_forth(tmp_path / "archive", tmp_path)
+    assert before == after
+    with read_log(tmp_path / "log.h5") as log:
+        assert (log.evaluations["val/error"][0], log.evaluations["val/classification_error"][0]) == (0.5, 0.25)
+
+
+ODDLY_WRITTEN = {
+    "digits": "step,val/error\n0,0.10\n1,1e-3\n2,+0.5\n3,.5\n4,1\n5,0.1234567890123456789\n6,00.5\n7,1E5\n",
+    "gaps": "step,val/error\n0,nan\n1,nan\n2,0.5\n3,nan\n",
+    "mixed gaps": "step,val/error\n0,nan\n1,NaN\n2,\n3,-nan\n",
+    "infinite": "step,val/error\n0,inf\n1,-inf\n2,Infinity\n3,1e400\n",
+    "steps": "step,val/error\n0,0.5\n1e2,0.5\n200.0,0.5\n0300,0.5\n",
+    "lines": "step,val/error\r\n0,0.5\r\n10,0.25\r\n",
+    "text": "step,note,val/error\n0,a good start,0.5\n1,,0.25\n2,ü,0.125\n",
+    "quotes": 'step,note,val/error\n0,"a, b",0.5\n1,"c\nd ""e""",0.25\n',
+    "order": "val/error,test/error,step,train/error\n0.5,0.25,0,0.125\n",
+    "nothing measured": "step,val/error\n",
+    "no metric": "step\n0\n10\n",
+}
+
+
+@pytest.mark.parametrize("text", ODDLY_WRITTEN.values(), ids=ODDLY_WRITTEN)
+def test_what_is_written_otherwise_comes_back_as_it_was(text, tmp_path):
+    folder = small(tmp_path / "archive", measured=text)
+    for trial in (1, 10):
+        write_text(folder / str(trial) / "metadata.json", json.dumps(metadata(trial, status="INCOMPLETE")))
+    write_text(folder / "2" / "measurements.csv", MEASURED)
+    write_text(folder / "2" / "metadata.json", published_json(metadata(2, note=["ü", None], trials=1e300)))
+    write_text(folder / "study.json", published_json({**STUDY, "more": {"a": [1, 2.50]}}) + "\n\n")
+    import_archive(tmp_path / "archive", tmp_path / "log.h5")
+    export_archive(tmp_path / "log.h5", tmp_path / "back")
+    assert files_of(tmp_path / "archive") == files_of(tmp_path / "back")
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    with read_log(tmp_path / "log.h5") as log:
+        if "val/error" in text.split("\n")[0] and rows:
+            mine = log.evaluations["val/error"][log.evaluations["trial"] == 0]
+            np.testing.assert_array_equal(mine, [float(row["val/error"] or "nan") for row in rows])
+
+
+def test_trials_of_a_study_are_no_repeats_of_each_other(tmp_path):
+    folder = small(tmp_path / "archive")
+    for trial, rate in ((2, 0.25), (10, 0.5)):
+        write_text(folder / str(trial) / "metadata.json", json.dumps(metadata(
+            trial, parameters={"learning_rate": rate, "learning_rate_decay_steps": 70})))
+    import_archive(tmp_path / "archive", tmp_path / "log.h5")
+    with read_log(tmp_path / "log.h5") as log:
+        trials = read_trials(log)
+        assert len({trial.setting for trial in trials}) == 3
+        assert {trial.workload.train_examples for trial in trials} == {55000}
+        assert all(np.isnan(trial.train_seconds).all() for trial in trials)
+
+
+def test_two_folders_of_a_dataset_are_its_name(tmp_path):
+    for place in (PLACE, f"solution_quality/{PLACE}", f"batch_science/mnist_subsets/{PLACE}"):
+        small(tmp_path / "archive", (1,), place=place)
+    import_archive(tmp_path / "archive", tmp_path / "log.h5")
+    with read_log(tmp_path / "log.h5") as log:
+        assert sorted(log.trials["dataset"]) == ["mnist", "mnist_subsets/mnist", "solution_quality/mnist"]
+
+
+@pytest.mark.parametrize("within", ["", "mnist", "mnist/simple_cnn_base", "mnist/simple_cnn_base/sgd", PLACE])
+def test_a_part_of_an_archive_is_one(within, tmp_path):
+    small(tmp_path / "archive")
+    import_archive(tmp_path / "archive" / within, tmp_path / "log.h5")
+    with read_log(tmp_path / "log.h5") as log:
+        assert json.loads(log.trials["plan"][0])["archive"]["path"] == PLACE
+        assert (log.trials["dataset"][0], log.trials["model"][0]) == ("mnist", "simple_cnn_base")
+
+
+def same_trials(a, b):
+    """Whether two logs say the same, but for where they were imported from."""
+    with read_log(a) as one, read_log(b) as two:
+        for left, right in zip(one.tables, two.tables):
+            assert left.specs == right.specs
+            for name in left:
+                np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def test_several_processes_read_the_same_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "ALONE", 5)
+    write_archive(tmp_path / "archive", 4, 120, 2000)
+    import_archive(tmp_path / "archive", tmp_path / "two.h5", cores=2)
+    import_archive(tmp_path / "archive", tmp_path / "one.h5", cores=1)
+    same_trials(tmp_path / "one.h5", tmp_path / "two.h5")
+
+
+def test_a_reading_process_that_is_lost_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "ALONE", 5)
+    write_archive(tmp_path / "archive", 4, 300, 300)
+
+    def killed(seen):
+        for child in multiprocessing.active_children():
+            child.kill()
+            child.join()
+    with pytest.raises(LogError, match="a process that read it was lost; the machine may be out of memory"):
+        import_archive(tmp_path / "archive", tmp_path / "log.h5", cores=2, progress=killed)
+    assert os.listdir(tmp_path) == ["archive"] and not multiprocessing.active_children()
+
+
+INTERRUPTED = """
+import multiprocessing, time
+from hvdscale.exchange import archive
+def waiting(seen):
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    time.sleep(60)
+archive.ALONE = 5
+try:
+    archive.import_archive("archive", "log.h5", cores=2, progress=waiting)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_no_reading_process_outlives_an_import(how, tmp_path):
+    write_archive(tmp_path / "archive", 4, 300, 300)
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], cwd=tmp_path, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=command_environment(), start_new_session=True,
+                               preexec_fn=heed_ctrl_c)
+    readers = [int(word) for word in process.stdout.readline().split()]
+    assert len(readers) == 2
+    (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)      # Ctrl-C reaches them all
+    assert process.communicate(timeout=60) == ("interrupted\n" if how == signal.SIGINT else "", "")
+    ends = time.monotonic() + 60
+    while any(map(is_alive, readers)):
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    assert not (tmp_path / "log.h5").exists()
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize("ending, how", [
+    ("tar", "archive"), ("tar.gz", "."), ("tar.bz2", "archive"), ("tar.xz", "mnist"), ("tar", "batch_science")])
+def test_a_tar_file_is_read_without_unpacking_it(ending, how, tmp_path):
+    root = tmp_path / ("batch_science" if how == "batch_science" else "archive")
+    small(root)
+    small(root, place="mnist/simple_cnn_base/sgd/64", study={**STUDY, "batch_size": 64}, trials=(7,))
+    inside = root if how in (".", "mnist") else tmp_path
+    subprocess.run(["tar", "--sort=name", "-caf", tmp_path / f"a.{ending}", "-C", inside, how], check=True)
+    import_archive(root, tmp_path / "folder.h5")
+    import_archive(tmp_path / f"a.{ending}", tmp_path / "tar.h5")
+    same_trials(tmp_path / "folder.h5", tmp_path / "tar.h5")
+
+
+@pytest.mark.parametrize("pack", [bz2.compress, gzip.compress, lzma.compress])
+@pytest.mark.parametrize("filler", [b"", bytes(512)])
+def test_a_tar_file_packed_in_parts_is_read_to_its_end(pack, filler, tmp_path, monkeypatch):
+    """As pbzip2 and pigz pack it; a part may end anywhere in what is read at once, and zeros fill up a tape."""
+    whole = tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), *members(2)).read_bytes()
+    monkeypatch.setattr("hvdscale.exchange.unpacking.CHUNK", 7)
+    (tmp_path / "b.tar").write_bytes(b"".join(pack(whole[at:at + 1000]) for at in range(0, len(whole), 1000)) + filler)
+    assert import_archive(tmp_path / "b.tar", tmp_path / "log.h5").trials == 2
+
+
+def tar_of(path, *members):
+    """A tar file with these members in order: (name, text), or a TarInfo."""
+    with tarfile.open(path, "w") as tar:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                tar.addfile(member)
+                continue
+            name, text = member
+            info = tarfile.TarInfo(name)
+            info.size = len(text.encode())
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return path
+
+
+def members(trial, place=PLACE):
+    return [(f"{place}/{trial}/measurements.csv", MEASURED),
+            (f"{place}/{trial}/metadata.json", json.dumps(metadata(trial)))]
+
+
+STUDY_MEMBER = (f"{PLACE}/study.json", json.dumps(STUDY))
+
+
+def test_members_of_a_study_may_come_in_any_order(tmp_path):
+    (ten, ten_metadata), (two, two_metadata) = members(10), members(2)
+    tar_of(tmp_path / "a.tar", ten, two_metadata, two, STUDY_MEMBER, ten_metadata, ("README", "text"))
+    seen = import_archive(tmp_path / "a.tar", tmp_path / "log.h5")
+    with read_log(tmp_path / "log.h5") as log:
+        assert log.trials["source_trial"].tolist() == [2, 10]
+    assert seen.others == [f"{tmp_path}/a.tar: README"]
+
+
+def test_studies_that_lie_apart_are_an_error(tmp_path):
+    other = PLACE.replace("mnist", "cifar_10")
+    tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), (f"{other}/study.json", json.dumps(STUDY)),
+           *members(1, other), *members(2))
+    with pytest.raises(LogError, match=f"a.tar: the files of {PLACE} lie apart in it; unpack it"):
+        import_archive(tmp_path / "a.tar", tmp_path / "log.h5", skip_broken=True)
+    assert os.listdir(tmp_path) == ["a.tar"]
+
+
+def test_a_tar_file_cut_off_between_members_is_an_error(tmp_path):
+    whole = tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), *members(2))
+    data = whole.read_bytes()
+    for length in range(512, len(data), 512):
+        whole.write_bytes(data[:length])
+        if any(data[length - 512:length]) or length <= 10 * 512:
+            with pytest.raises(LogError, match="a.tar: "):
+                import_archive(whole, tmp_path / "log.h5")
+            assert not (tmp_path / "log.h5").exists()
+
+
+def test_a_changed_header_is_no_end_of_a_tar_file(tmp_path):
+    whole = bytearray(tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), *members(2)).read_bytes())
+    at = bytes(whole).rindex(PLACE.encode() + b"/2/metadata.json")
+    whole[at] ^= 1
+    (tmp_path / "a.tar").write_bytes(whole)
+    with pytest.raises(LogError, match="a.tar: is no tar file, or is damaged: bad checksum"):
+        import_archive(tmp_path / "a.tar", tmp_path / "log.h5", skip_broken=True)
+    assert os.listdir(tmp_path) == ["a.tar"]
+
+
+def test_a_tar_file_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
+    name = tarfile.TarInfo("x")
+    name.type, name.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
+    (tmp_path / "a.tar").write_bytes(tar_of(tmp_path / "b.tar", STUDY_MEMBER).read_bytes()[:1024]
+                                     + name.tobuf(tarfile.GNU_FORMAT))
+    with pytest.raises(LogError, match="a.tar: .*a header of 1099511627776 bytes"):
+        import_archive(tmp_path / "a.tar", tmp_path / "log.h5")
+    monkeypatch.setattr(archive, "LARGEST_STUDY", 200)
+    tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), *members(2))
+    with pytest.raises(LogError, match=f"the files of {PLACE} have more than .* GiB.*import the folder"):
+        import_archive(tmp_path / "a.tar", tmp_path / "log.h5")
+
+
+def link(name, kind=tarfile.SYMTYPE):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, "/etc/passwd"
+    return info
+
+
+BAD_MEMBERS = {
+    "absolute": ((f"/{PLACE}/1/metadata.json", "{}"), "leads out of the archive"),
+    "upwards": ((f"{PLACE}/../../../../1/metadata.json", "{}"), "leads out of the archive"),
+    "link": (link(f"{PLACE}/1/measurements.csv"), "is no plain file, but a link"),
+    "hard link": (link(f"{PLACE}/1/measurements.csv", tarfile.LNKTYPE), "is no plain file"),
+    "device": (link(f"{PLACE}/1/measurements.csv", tarfile.CHRTYPE), "is no plain file"),
+    "no number": ((f"{PLACE}/one/metadata.json", "{}"), "one is no number of a trial"),
+    "twice": ((f"{PLACE}/2/metadata.json", "{}"), "is there twice"),
+}
+
+
+@pytest.mark.parametrize("member, message", BAD_MEMBERS.values(), ids=BAD_MEMBERS)
+def test_a_member_that_a_stranger_might_pack_is_named(member, message, tmp_path):
+    tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(2), member)
+    with pytest.raises(LogError, match=message):
+        import_archive(tmp_path / "a.tar", tmp_path / "log.h5")
+    assert os.listdir(tmp_path) == ["a.tar"]
+    seen = import_archive(tmp_path / "a.tar", tmp_path / "log.h5", skip_broken=True)
+    assert seen.trials == 1 and message in seen.wrong[0]
+    assert sorted(os.listdir(tmp_path)) == ["a.tar", "log.h5"]
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tar.bz2", "tar.xz"])
+def test_a_tar_file_cut_off_is_an_error(ending, tmp_path):
+    small(tmp_path / "archive", trials=range(1, 20), measured=MEASURED + "".join(
+        f"{s},{s / 7!r}\n" for s in range(101, 300)))
+    subprocess.run(["tar", "-caf", tmp_path / f"a.{ending}", "-C", tmp_path, "archive"], check=True)
+    whole = (tmp_path / f"a.{ending}").read_bytes()
+    for share in (0.001, 0.3, 0.6):
+        (tmp_path / f"a.{ending}").write_bytes(whole[:int(share * len(whole))])
+        with pytest.raises(LogError, match=f"a.{ending}: "):
+            import_archive(tmp_path / f"a.{ending}", tmp_path / "log.h5")
+        assert not (tmp_path / "log.h5").exists()
+
+
+DEEP = "[" * 200_000
+WRONG = {      # file, its text (None: removed), the message
+    "no study": ("study.json", None, "32/study.json: is missing"),
+    "study is no JSON": ("study.json", "{", "32/study.json: is not JSON"),
+    "study is a list": ("study.json", "[]", "holds JSON, but no object"),
+    "deep study": ("study.json", DEEP, "32/study.json: is nested too deep"),
+    "rather deep": ("study.json", json.dumps({**STUDY, "a": eval("[" * 45 + "]" * 45)}), "is nested too deep"),
+    "deep metadata": ("2/metadata.json", '{"a":' + DEEP, "2/metadata.json: is nested too deep"),
+    "batch of another folder": ("study.json", json.dumps({**STUDY, "batch_size": 64}), "is 64 in the folder 32"),
+    "no batch": ("study.json", json.dumps({**STUDY, "batch_size": "32"}), 'batch_size is "32", not an integer'),
+    "huge budget": ("study.json", json.dumps({**STUDY, "train_steps": 10**19}), "train_steps is 1000"),
+    "no metadata": ("2/metadata.json", None, "2/metadata.json: is missing"),
+    "no measurements": ("2/measurements.csv", None, "2/measurements.csv: is missing"),
+    "empty": ("2/measurements.csv", "", "2/measurements.csv: is empty"),
+    "metadata of another": ("2/metadata.json", json.dumps(metadata(3)), "trial_id is 3 in the folder of trial 2"),
+    "status": ("2/metadata.json", json.dumps(metadata(2, status="DONE")), 'status is "DONE", not one of COMPLETE'),
+    "running": ("2/metadata.json", json.dumps(metadata(2, status="RUNNING")), "not one of COMPLETE, INCOMPLETE, INF"),
+    "no status": ("2/metadata.json", json.dumps(metadata(2, status=[1])), "status is [1], not one of"),
+    "huge parameter": ("2/metadata.json", json.dumps(metadata(2, parameters={"a": 10**400})), "a does not fit a float"),
+    "long number": ("2/metadata.json", '{"trial_id": ' + "9" * 5000 + "}", "2/metadata.json: is not JSON"),
+    "parameter's name": ("2/metadata.json", json.dumps(metadata(2, parameters={"../a": 1})), "is no name for a param"),
+    "parameters": ("2/metadata.json", json.dumps(metadata(2, parameters=[1])), "parameters is [1], not an object"),
+    "other bytes": ("2/metadata.json", b"\xff\xfe{}", "2/metadata.json: is not JSON"),
+    "no step": ("2/measurements.csv", "a,b\n1,2\n", "measurements.csv:1: there is no column step"),
+    "twice a column": ("2/measurements.csv", "step,a,a\n1,2,3\n", "measurements.csv:1: two columns are named 'a'"),
+    "twice after all": ("2/measurements.csv", "step,a.b,a/b\n1,2,3\n", "measurements.csv:1: two columns are named"),
+    "name of a column": ("2/measurements.csv", "step,val/../x y\n1,2\n", "measurements.csv:1: 'val/../x y' is no name"),
+    "short line": ("2/measurements.csv", "step,a\n1,2\n3\n", "measurements.csv:3: has 1 cells where the header has 2"),
+    "long line": ("2/measurements.csv", "step,a\n1,2\n3,4,5\n", "measurements.csv:3: has 3 cells where the header"),
+    "cut off": ("2/measurements.csv", "step,a,b\n1,2,3\n3,4", "csv:3: the last line, '3,4', has no line end"),
+    "cut within a cell": ("2/measurements.csv", MEASURED[:-2], "csv:4: the last line, '100,0.2', has no line end"),
+    "cut between lines": ("2/measurements.csv", "step,a\n0,2\n10,2\n",
+                          "trial 2 is COMPLETE and its budget is 100 steps, but its evaluations end at step 10"),
+    "no evaluation": ("2/measurements.csv", "step,a\n", "csv: trial 2 is COMPLETE, but has no evaluations"),
+    "equal steps": ("2/measurements.csv", "step,a\n50,2\n100,3\n100,3\n", "csv:4: evaluations/step goes from 100"),
+    "too many steps": ("2/measurements.csv", f"step,a\n{2**53 + 1},2\n", "must be no more than 9,007,199"),
+    "word": ("2/measurements.csv", "step,val/error\n0,2\n100,five\n", "csv:3: val/error is 'five', not a number"),
+    "other minus": ("2/measurements.csv", "step,val/error\n100,\u22125\n", "csv:2: val/error is '\u22125'"),
+    "NUL": ("2/measurements.csv", "step,val/error\n100,\0005\n", r"csv:2: val/error is '\x005', not a number"),
+    "text rate": ("2/metadata.json", json.dumps(metadata(2, parameters={"learning_rate": "0.5"})),
+                  'learning_rate is "0.5", not a finite number'),
+    "no rate": ("2/metadata.json", json.dumps(metadata(2, parameters={"learning_rate": None})), "learning_rate is nu"),
+    "NaN rate": ("2/metadata.json", json.dumps(metadata(2, parameters={"a": float("nan")})), "a is NaN, not"),
+    "blank line": ("2/measurements.csv", "step,a\n1,2\n\n3,4\n", "measurements.csv:3: has 1 cells"),
+    "backwards": ("2/measurements.csv", "step,a\n5,2\n3,4\n", "measurements.csv:3: evaluations/step goes from 5 to 3"),
+    "no number": ("2/measurements.csv", "step,a\nx,2\n", "measurements.csv:2: step is 'x', not a number of steps"),
+    "half a step": ("2/measurements.csv", "step,a\n0,2\n1.5,2\n", "measurements.csv:3: step is '1.5'"),
+    "no such step": ("2/measurements.csv", "step,a\n0,2\n-1,2\n", "measurements.csv:3: evaluations/step is -1"),
+    "huge step": ("2/measurements.csv", "step,a\n0,2\n99999999999999999999,2\n", "measurements.csv:3: step is '9999"),
+    "quote": ("2/measurements.csv", 'step,a\n0,"2\n', "2/measurements.csv: is not CSV"),
+    "mixed lines": ("2/measurements.csv", "step,a\r\n0,2\n", "its lines do not all end alike"),
+    "bytes": ("2/measurements.csv", b"step,a\n0,\xff\n", "2/measurements.csv: is not UTF-8"),
+    "name of a folder": ("two/metadata.json", "{}", "32/two: is no number of a trial"),
+    "second folder": ("02/metadata.json", "{}", "32/02: is no number of a trial"),
+}
+
+
+def wrong(root, name, text, place=PLACE):
+    """An archive with one study of three trials, in which one file is wrong."""
+    folder = small(root, place=place)
+    (folder / name).parent.mkdir(exist_ok=True)
+    if text is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+@pytest.mark.parametrize("name, text, message", WRONG.values(), ids=WRONG)
+def test_a_wrong_file_is_named(name, text, message, tmp_path):
+    wrong(tmp_path / "archive", name, text)
+    with pytest.raises(LogError) as raised:
+        import_archive(tmp_path / "archive", tmp_path / "log.h5")
+    assert message in str(raised.value) and "--skip-broken" in str(raised.value)
+    assert os.listdir(tmp_path) == ["archive"]
+
+
+def test_wrong_files_are_left_out_one_by_one(tmp_path):
+    for number, (name, text, _) in enumerate(WRONG.values()):
+        wrong(tmp_path / "archive", name, text, PLACE.replace("mnist", f"a{number:02}"))
+    seen = import_archive(tmp_path / "archive", tmp_path / "log.h5", skip_broken=True)
+    whole = {"study.json": 3, "two/metadata.json": 0, "02/metadata.json": 0}
+    lost = [whole.get(name, 1) for name, *_ in WRONG.values()]
+    said = [[line for line in seen.wrong if f"/a{number:02}/" in line] for number in range(len(WRONG))]
+    assert [len(lines) for lines in said] == [max(1, count) for count in lost]
+    assert all(message in line for lines, (*_, message) in zip(said, WRONG.values()) for line in lines)
+    with read_log(tmp_path / "log.h5") as log:
+        assert log.attributes["skipped"] == {"count": len(seen.wrong), "first": seen.wrong}
+        found = Counter(log.trials["dataset"].tolist())
+    assert [found[f"a{number:02}"] for number in range(len(WRONG))] == [3 - count for count in lost]
+
+
+def test_a_folder_whose_name_could_not_be_exported_is_named(tmp_path):
+    small(tmp_path / "archive", place="mnist/a model\n/sgd/32")
+    with pytest.raises(LogError, match=r"'a model\\n' above it is no name for a data set"):
+        import_archive(tmp_path / "archive", tmp_path / "log.h5")
+
+
+def test_steps_that_overflow_with_the_batch_are_an_error(tmp_path):
+    small(tmp_path / "archive", measured=f"step,val/error\n0,1.0\n{2**53},0.5\n",
+          study={**STUDY, "batch_size": 2048}, place=PLACE.replace("32", "2048"))
+    with pytest.raises(LogError, match=f"{2**53} steps of 2048 examples are more than 64 bits can count"):
+        import_archive(tmp_path / "archive", tmp_path / "log.h5")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+def test_what_is_no_plain_file_is_not_opened(make, tmp_path):
+    folder = small(tmp_path / "archive")
+    (folder / "2" / "measurements.csv").unlink()
+    make(folder / "2" / "measurements.csv")
+    with pytest.raises(LogError, match="2/measurements.csv: is no plain file"):
+        import_archive(tmp_path / "archive", tmp_path / "log.h5")
+
+
+@pytest.mark.parametrize("name", ["study.json", "2/metadata.json", "2/measurements.csv"])
+def test_a_link_is_no_file_of_an_archive(name, tmp_path):
+    folder = small(tmp_path / "archive")
+    os.rename(folder / name, tmp_path / "away")
+    (folder / name).symlink_to(tmp_path / "away")
+    with pytest.raises(LogError, match=f"{name}: is no plain file, but a link"):
+        import_archive(tmp_path / "archive", tmp_path / "log.h5")
+
+
+def test_what_is_behind_a_link_is_left_out_and_named(tmp_path):
+    os.rename(small(tmp_path / "archive") / "2", tmp_path / "away")
+    (tmp_path / "archive" / PLACE / "2").symlink_to(tmp_path / "away")
+    small(tmp_path / "other", place=PLACE.replace("mnist", "a"))
+    (tmp_path / "archive/a").symlink_to(tmp_path / "other/a")
+    (tmp_path / "archive/loop").symlink_to(tmp_path / "archive")
+    (tmp_path / "link").symlink_to(tmp_path / "archive")
+    seen = import_archive(tmp_path / "link", tmp_path / "log.h5")
+    assert (seen.studies, seen.trials) == (1, 2)
+    assert sorted(seen.others) == [f"{tmp_path}/link/{name} (a link)" for name in ("a", "loop", f"{PLACE}/2")]
+
+
+def test_a_study_whose_study_json_is_lost_is_not_passed_over(tmp_path):
+    (small(tmp_path / "archive", place=PLACE.replace("mnist", "a")) / "study.json").unlink()
+    small(tmp_path / "archive")
+    with pytest.raises(LogError, match="a/simple_cnn_base/sgd/32/study.json: is missing"):
+        import_archive(tmp_path / "archive", tmp_path / "log.h5")
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: (path / "1" / "2").mkdir(parents=True)])
+def test_a_folder_that_is_no_archive_is_an_error(make, tmp_path):
+    make(tmp_path / "archive")
+    with pytest.raises(LogError, match="archive: there is no study.json in it"):
+        import_archive(tmp_path / "archive", tmp_path / "log.h5")
+    assert os.listdir(tmp_path) == ["archive"]
+
+
+def test_where_all_is_wrong_there_is_no_log(tmp_path):
+    folder = small(tmp_path / "archive", trials=(1,))
+    (folder / "1" / "metadata.json").unlink()
+    with pytest.raises(LogError, match="1/metadata.json: is missing"):
+        import_archive(tmp_path / "archive", tmp_path / "log.h5", skip_broken=True)
+    assert os.listdir(tmp_path) == ["archive"]
+
+
+def test_files_that_are_none_of_the_layout_are_told(tmp_path):
+    folder = small(tmp_path / "archive")
+    write_text(folder / "notes.txt", "mine")
+    assert import_archive(tmp_path / "archive", tmp_path / "log.h5").others == [str(folder / "notes.txt")]
+
+
+def stranger(tmp_path, **said):
+    """The log evil.h5, which says other things of its archive."""
+    small(tmp_path / "archive")
+    import_archive(tmp_path / "archive", tmp_path / "log.h5")
+    with read_log(tmp_path / "log.h5") as log:
+        plan = json.loads(log.trials["plan"][0])
+        plan["archive"] |= said
+        with BulkLog(tmp_path / "evil.h5", {t.name: tuple(t.specs.values()) for t in log.tables}) as out:
+            for table in log.tables:
+                for name in table:
+                    out.add(table.name, name, [json.dumps(plan)] * table.rows if name == "plan" else table[name])
+
+
+def test_half_a_character_in_a_study_is_no_crash_of_an_export(tmp_path):
+    stranger(tmp_path, text='"\ud800"')
+    export_archive(tmp_path / "evil.h5", tmp_path / "out")
+    assert (tmp_path / "out" / PLACE / "study.json").read_text() == '"?"'
+
+
+@pytest.mark.parametrize("path", [
+    "../../evil/32", "/abs/model/sgd/32", "mnist/../../../32", "mnist/a\nb/sgd/32", "a//b/32", "mnist/.ssh/sgd/32"])
+def test_an_export_writes_nowhere_else(path, tmp_path):
+    """A log from strangers may say anything of its archive."""
+    stranger(tmp_path, path=path)
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(LogError, match="cannot be the folder of a study"):
+        export_archive(tmp_path / "evil.h5", tmp_path / "out")
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_an_export_keeps_what_is_there(tmp_path):
+    small(tmp_path / "archive")
+    import_archive(tmp_path / "archive", tmp_path / "log.h5")
+    with pytest.raises(LogError, match="archive: exists already"):
+        export_archive(tmp_path / "log.h5", tmp_path / "archive")
+    assert len(files_of(tmp_path / "archive")) == 7
+
+
+def test_merged_archives_are_exported_as_they_were(tmp_path):
+    for name, place in (("a", PLACE), ("b", PLACE.replace("mnist", "cifar_10"))):
+        small(tmp_path / name, place=place)
+        import_archive(tmp_path / name, tmp_path / f"{name}.h5")
+    merge([str(tmp_path / "a.h5"), str(tmp_path / "b.h5")], str(tmp_path / "all.h5"))
+    check(str(tmp_path / "all.h5"))
+    export_archive(tmp_path / "all.h5", tmp_path / "back")
+    assert files_of(tmp_path / "back") == {**files_of(tmp_path / "a"), **files_of(tmp_path / "b")}
+
+
+def test_progress_reaches_the_whole(tmp_path):
+    write_archive(tmp_path / "archive", 3, 90, 900)
+    shares = []
+    import_archive(tmp_path / "archive", tmp_path / "log.h5", progress=lambda seen: shares.append(seen.share))
+    assert shares == sorted(shares) and shares[-1] == 1.0 and len(shares) > 2
+    shutil.rmtree(tmp_path / "archive")
+
+
+def test_a_made_archive_has_what_it_was_asked_for():
+    found = list(made_studies(454, 20_000, 700_000))
+    assert len(found) == 454 and sum(len(study.ids) for study in found) == 20_000
+    assert sum(len(study.step) for study in found) == 700_000
+    assert len({study.path for study in found}) == 454

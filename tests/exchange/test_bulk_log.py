@@ -1,0 +1,138 @@
+"""Logs written in pieces: the same as any log, nothing where the disk is full."""
+import os
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+from hvdscale.errors import LogError
+from hvdscale.exchange.bulk_log import BulkLog
+from hvdscale.log import compact_file
+from hvdscale.log.deflate import pack
+from hvdscale.log.reader import read_log
+from hvdscale.log.safe_file import SafeFile
+from hvdscale.log.schema import Column, Status, columns
+from tests.conftest import command_environment
+from tests.factories.archives import write_big_log
+
+NOTE = Column("note", "text", "1", "a note", optional=True)
+
+
+@pytest.mark.parametrize("values", [
+    np.zeros(1000), np.full(1000, np.nan), np.random.default_rng(0).random(7000).round(5), np.arange(9000) % 370 * 500,
+    np.random.default_rng(1).random(70_000), np.arange(5, dtype=np.uint8), np.empty(0), np.arange(6).reshape(3, 2)])
+def test_packed_chunks_are_read_by_hdf5(values, tmp_path):
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        shape = (max(len(values), 1), *values.shape[1:])
+        dataset = file.create_dataset("x", (0, *shape[1:]), values.dtype, chunks=shape, maxshape=(None, *shape[1:]),
+                                      compression="gzip", shuffle=values.itemsize > 1)
+        dataset.resize(len(values), axis=0)
+        if len(values):
+            dataset.id.write_direct_chunk((0,) * values.ndim, pack(values))
+        np.testing.assert_array_equal(dataset[:], values)
+
+
+def fill(log, rows, pieces):
+    """The same rows, in so many pieces."""
+    random = np.random.default_rng(0)
+    values = {"trial": np.repeat(np.arange(2), rows // 2), "step": np.tile(np.arange(rows // 2), 2),
+              "examples": np.arange(rows), "train_seconds": np.full(rows, np.nan), "val/error": random.random(rows)}
+    for name, column in values.items():
+        for piece in np.array_split(column, pieces):
+            log.add("evaluations", name, piece)
+    for name, value in {"id": [0, 1], "status": [1, 3], "plan": ["{}", "{}"], "note": ["a", "ü"]}.items():
+        log.add("trials", name, value, shared=name != "note")
+    for column in columns()["trials"]:
+        if column.name not in ("id", "status", "plan"):
+            log.add("trials", column.name, ["x"] * 2 if column.type == "text" else np.ones(2))
+    return values
+
+
+@pytest.mark.parametrize("rows, pieces", [(10, 1), (2000, 3), (200_000, 7)])
+def test_rows_come_back_whatever_the_pieces(rows, pieces, tmp_path):
+    spec = columns(metrics={"val/error": "smaller"})
+    spec["trials"] += (NOTE,)
+    with BulkLog(tmp_path / "log.h5", spec, {"commit": "abc"}) as log:
+        values = fill(log, rows, pieces)
+    assert sorted(os.listdir(tmp_path)) == ["log.h5"]
+    with read_log(tmp_path / "log.h5") as log:
+        for name, column in values.items():
+            np.testing.assert_array_equal(log.evaluations[name], column)
+        assert log.trials["note"].tolist() == ["a", "ü"] and log.trials["plan"].tolist() == ["{}", "{}"]
+        assert log.trials["status"].tolist() == [Status.COMPLETE, Status.INFEASIBLE]
+        assert log.attributes["commit"] == "abc" and log.steps.rows == 0 and log.restarts.rows == 0
+        assert log.evaluations.specs["val/error"].better == "smaller" and log.evaluations.specs["step"].better == ""
+
+
+def test_a_column_that_comes_late_is_absent_before(tmp_path):
+    with BulkLog(tmp_path / "log.h5", columns()) as log:
+        for name in ("trial", "step", "examples", "train_seconds"):
+            log.add("evaluations", name, np.arange(70_000))
+        log.add_column("evaluations", Column("val/error", "float", "1", "error"), 69_999)
+        log.add("evaluations", "val/error", [0.5])
+    with read_log(tmp_path / "log.h5") as log:
+        assert np.isnan(log.evaluations["val/error"][:-1]).all() and log.evaluations["val/error"][-1] == 0.5
+
+
+def test_columns_of_different_length_are_a_slip_and_leave_nothing(tmp_path):
+    with pytest.raises(ValueError, match="columns of steps have not the same number of rows"):
+        with BulkLog(tmp_path / "log.h5", columns()) as log:
+            log.add("steps", "loss", [1.0])
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_error_inside_leaves_the_old_log(tmp_path):
+    write_big_log(tmp_path / "log.h5", 1, 5, 50)
+    before = (tmp_path / "log.h5").read_bytes()
+    with pytest.raises(KeyError):
+        with BulkLog(tmp_path / "log.h5", columns(), overwrite=True) as log:
+            log.add("steps", "loss", np.ones(100_000))
+            raise KeyError
+    assert os.listdir(tmp_path) == ["log.h5"] and (tmp_path / "log.h5").read_bytes() == before
+
+
+def test_a_log_that_is_there_is_kept(tmp_path):
+    (tmp_path / "log.h5").write_text("mine")
+    with pytest.raises(LogError, match="log.h5: exists already"):
+        BulkLog(tmp_path / "log.h5", columns())
+    assert os.listdir(tmp_path) == ["log.h5"]
+
+
+@pytest.mark.parametrize("full_at", [0, 1000, 100_000, 700_000])
+def test_a_full_disk_is_an_error_and_leaves_nothing(full_at, tmp_path, monkeypatch):
+    class Full(SafeFile):
+        def write(self, data):
+            if self._end > full_at and self.error is None:
+                self.error = OSError(28, "No space left on device")
+            return super().write(data)
+    monkeypatch.setattr(compact_file, "SafeFile", Full)
+    with pytest.raises(LogError, match="log.h5: cannot be written: No space left on device"):
+        write_big_log(tmp_path / "log.h5", 3, 300, 40_000)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("limit", [5, 5000, 300_000])
+def test_a_process_lives_on_after_a_full_disk(limit, tmp_path):
+    """HDF5 crashes a process, at its end at the latest, in which it failed to write."""
+    code = (f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+            "from tests.factories.archives import write_big_log\n"
+            "from hvdscale.errors import LogError\n"
+            "try: write_big_log('log.h5', 3, 300, 40_000)\n"
+            "except LogError as error: print(error)")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True,
+                          env=command_environment(), timeout=100)
+    assert (done.returncode, done.stderr) == (0, "") and "File too large; nothing of it was left" in done.stdout
+    assert os.listdir(tmp_path) == []
+
+
+def test_memory_does_not_grow_with_the_log(tmp_path):
+    def most_memory(rows):
+        code = ("import resource\nfrom tests.factories.archives import write_big_log\n"
+                f"write_big_log('log.h5', {rows // 50_000}, {rows // 1000}, {rows})\n"
+                "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)")
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True,
+                              env=command_environment(), timeout=100)
+        return int(done.stdout) / 1024
+    assert most_memory(600_000) < most_memory(200_000) + 25         # MiB; the rows alone have 30 MiB more

@@ -1,0 +1,536 @@
+"""hvdscale-log import and export: what a source is, CSV tables both ways, MLPerf's reference points in."""
+import json
+import os
+from io import StringIO
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from hvdscale.analysis.curves import curve_of
+from hvdscale.analysis.steps import run_of
+from hvdscale.analysis.studies import studies_of
+from hvdscale.analysis.trials import read_trials
+from hvdscale.cli.exchange import Progress
+from hvdscale.cli.log import main
+from hvdscale.cli.report import main as report
+from hvdscale.errors import LogError, UsageError
+from hvdscale.exchange.archive import Seen
+from hvdscale.exchange.csv_tables import export_tables, import_tables
+from hvdscale.exchange.mlperf_rcp import TARGET, import_rcp, read_points
+from hvdscale.log.check import check
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
+from hvdscale.log.writer import LogWriter
+from hvdscale.report.make import make
+from hvdscale.report.studies import are_searched
+from hvdscale.target import Target
+from tests.conftest import ROOT
+from tests.factories.archives import write_archive, write_big_log
+from tests.factories.log_files import begin, evaluation, finished, interrupted, open_log, step
+
+
+def call(*words):
+    """Exit code and output of hvdscale-log."""
+    done = invoke(*words)
+    return done.exit_code, done.output
+
+
+def invoke(*words):
+    done = CliRunner().invoke(main, list(map(str, words)))
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+def same(a, b):
+    """Whether two logs hold the same, bit for bit."""
+    with read_log(a) as one, read_log(b) as two:
+        assert one.attributes == two.attributes
+        for left, right in zip(one.tables, two.tables):
+            assert left.specs == right.specs and left.rows == right.rows
+            for name in left:
+                assert left[name].dtype == right[name].dtype
+                if left[name].dtype.kind == "f":
+                    np.testing.assert_array_equal(left[name].view(np.int64), right[name].view(np.int64), err_msg=name)
+                else:
+                    np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+
+
+def odd_log(path):
+    """A log whose numbers and texts are hard to write down."""
+    log = open_log(path, attributes={"commit": 'a "b", c\nd', "versions": {"torch": "2"}, "seconds": 1.5})
+    begin(log)
+    for number, error in enumerate([0.1 + 0.2, np.nan, np.inf, -np.inf, -0.0, 5e-324, 1e22, 123456789.123456789]):
+        evaluation(log, number, error=error)
+    step(log, 1, loss=1 / 3)
+    log.set_status(0, Status.INFEASIBLE, 'the loss is "nan",\nor worse;\r\nü \'x\' ,,')
+    log.finish()
+    return str(path)
+
+
+@pytest.mark.parametrize("make", [
+    lambda path: finished(path, 1000, 2), odd_log, lambda path: write_big_log(path, 3, 60, 3000) or str(path),
+    lambda path: str(ROOT / "tests" / "golden" / "v1.h5"), lambda path: open_log(path).finish() or str(path)],
+    ids=["finished", "odd", "imported", "golden", "empty"])
+def test_a_log_goes_to_csv_and_back_without_loss(make, tmp_path):
+    path = make(tmp_path / "log.h5")
+    assert call("export", path, tmp_path / "tables", "--as", "csv")[0] == 0
+    assert call("import", tmp_path / "tables", tmp_path / "back.h5")[0] == 0
+    same(path, tmp_path / "back.h5")
+
+
+def test_an_interrupted_log_is_exported_as_it_is_read(tmp_path):
+    path = interrupted(tmp_path / "log.h5", 30)
+    export_tables(path, tmp_path / "tables")
+    import_tables(tmp_path / "tables", tmp_path / "back.h5")
+    with read_log(path) as one, read_log(tmp_path / "back.h5") as two:
+        assert one.steps["loss"].tolist() == two.steps["loss"].tolist() and two.steps.rows == 30
+        assert two.trials["status"].tolist() == [Status.RUNNING]
+
+
+TRIALS = ("id,dataset,model,optimizer,global_batch,metaparameters/learning_rate\n"
+          "7,mnist,cnn,sgd,32,0.5\n2,mnist,cnn,sgd,64,\n")
+EVALUATIONS = "trial,step,val/error\n7,0,0.9\n7,10,0.25\n2,0,\n"
+
+
+def tables(folder, trials=TRIALS, evaluations=EVALUATIONS, **more):
+    folder.mkdir()
+    for name, text in {"trials": trials, "evaluations": evaluations, **more}.items():
+        if text is not None:
+            (folder / f"{name}.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder
+
+
+def test_tables_from_elsewhere_need_few_columns(tmp_path):
+    assert call("import", tables(tmp_path / "mine"), tmp_path / "log.h5")[0] == 0
+    check(str(tmp_path / "log.h5"))
+    with read_log(tmp_path / "log.h5") as log:
+        assert log.trials["id"].tolist() == [7, 2] and log.trials["status"].tolist() == [Status.COMPLETE] * 2
+        np.testing.assert_array_equal(log.trials["metaparameters/learning_rate"], [0.5, np.nan])
+        assert log.evaluations["examples"].tolist() == [0, 320, 0] and log.trials["local_batch"].tolist() == [32, 64]
+        np.testing.assert_array_equal(log.evaluations["val/error"], [0.9, 0.25, np.nan])
+        assert log.evaluations.specs["val/error"].better == "smaller" and log.restarts["trial"].tolist() == [7, 2]
+        assert run_of(read_trials(log)[1], Target.parse("val/error<0.3")).steps == 10
+
+
+SEARCHED = "id,dataset,model,optimizer,global_batch,metaparameters/lr{}\n"
+
+
+def searched_tables(folder, vary=True, column=()):
+    """Three batches of five trials, whose learning rates vary or not; ``column``: cells of a column search."""
+    rows = [f"{batch + at},d,m,sgd,{batch},{0.1 * (at + 1 if vary else 1):g}" + "".join(f",{cell}" for cell in column)
+            for batch in (64, 128, 256) for at in range(5)]
+    (folder / "trials.csv").write_text(SEARCHED.format(",search" * len(column)) + "\n".join(rows) + "\n")
+    (folder / "evaluations.csv").write_text("trial,step,val/error\n" + "".join(
+        f"{batch + at},{step},{error}\n" for batch in (64, 128, 256) for at in range(5)
+        for step, error in ((100, 0.9), (64000 // batch + 50 * at, 0.05))))
+    return folder
+
+
+@pytest.mark.parametrize("vary, column, searched, said", [
+    (True, (), True, "a search, guessed: metaparameters vary within 3 of its batches"),
+    (False, (), False, None), (False, ("yes",), True, None), (True, ("no",), False, None)])
+def test_tables_say_or_show_that_their_trials_are_a_search(vary, column, searched, said, tmp_path):
+    (tmp_path / "t").mkdir()
+    searched_tables(tmp_path / "t", vary, column)
+    out = str(tmp_path / "out.h5")
+    code, printed = call("import", str(tmp_path / "t"), out)
+    assert code == 0 and (said in printed if said else "a search," not in printed)
+    with read_log(out) as log:
+        assert are_searched(studies_of([log])) == searched
+        [curve] = [curve_of(studies_of([log]), Target.parse("val/error<0.1"))] if searched else [None]
+    done = CliRunner().invoke(report, [out, "--target", "val/error<0.1"])
+    shown = " ".join(done.output.split())
+    assert done.exit_code == 0 and (not said or said in shown)
+    assert ("median best of as many trials at each batch" in shown) == searched
+    if searched:
+        assert [(point.steps.runs, point.steps.value) for point in curve.points] == [(5, 1000), (5, 500), (5, 250)]
+
+
+def test_a_search_cell_that_is_neither_yes_nor_no_is_named(tmp_path):
+    (tmp_path / "t").mkdir()
+    code, printed = call("import", str(searched_tables(tmp_path / "t", True, ("maybe",))), str(tmp_path / "out.h5"))
+    assert code == 1 and "trials.csv:2: search is 'maybe', not yes or no" in printed
+
+
+@pytest.mark.parametrize("plan, budget", [("", "not known"), ('"{""measurement"": {""budget_seconds"": 90}}"', "90 s")])
+def test_the_budget_of_tables_from_elsewhere_is_shown_as_far_as_it_is_known(plan, budget, tmp_path):
+    trials = f"id,dataset,model,optimizer,global_batch,plan\n7,mnist,cnn,sgd,32,{plan}\n"
+    call("import", tables(tmp_path / "mine", trials, "trial,step,val/error\n7,0,0.9\n7,9,0.5\n"), tmp_path / "log.h5")
+    assert f"budget     {budget}, target none" in call("show", tmp_path / "log.h5")[1]
+
+
+def test_tables_may_be_quoted_and_end_lines_their_way(tmp_path):
+    tables(tmp_path / "mine", TRIALS.replace("mnist", '"mnist"').replace("\n", "\r\n"),
+           EVALUATIONS.replace("0.25", '"0.25"').replace("\n", "\r\n"))
+    import_tables(tmp_path / "mine", tmp_path / "log.h5")
+    with read_log(tmp_path / "log.h5") as log:
+        np.testing.assert_array_equal(log.evaluations["val/error"], [0.9, 0.25, np.nan])
+        assert log.trials["dataset"].tolist() == ["mnist"] * 2
+
+
+BUDGET = "id,dataset,model,optimizer,global_batch,budget_steps\n7,mnist,cnn,sgd,32,40\n2,mnist,cnn,sgd,64,40\n"
+SECONDS = "trial,step,train_seconds,val/error\n7,0,{},1\n2,0,0,1\n"
+PLAN = 'id,dataset,model,optimizer,global_batch,plan\n7,mnist,cnn,sgd,32,"{}"\n2,mnist,cnn,sgd,64,{{}}\n'
+WRONG_TABLES = {
+    "no evaluations": (dict(evaluations=None), "evaluations.csv: is missing"),
+    "no id": (dict(trials=TRIALS.replace("id,", "name,")), "trials.csv:1: there is no column id"),
+    "unknown column": (dict(trials=TRIALS.replace("metaparameters/learning_rate", "lr")), "have no column 'lr'"),
+    "unknown metric": (dict(evaluations=EVALUATIONS.replace("val/", "dev/")), "no column 'dev/error'"),
+    "twice": (dict(evaluations=EVALUATIONS.replace("val/error", "step")), "evaluations.csv:1: two columns are named"),
+    "trial twice": (dict(trials=TRIALS.replace("\n2,", "\n7,")), "trials.csv:3: trial 7 stands in trials twice"),
+    "no such trial": (dict(evaluations=EVALUATIONS.replace("\n2,", "\n3,")), "trial 3 is not in trials.csv"),
+    "short": (dict(evaluations=EVALUATIONS.replace("7,10,0.25", "7,10")), "evaluations.csv:3: has 2 cells where"),
+    "short text": (dict(trials=TRIALS.replace("7,mnist,", "7,")), "trials.csv:2: has 5 cells where the header has 6"),
+    "no number": (dict(evaluations=EVALUATIONS.replace("0.25", "low")), "evaluations.csv:3: val/error is 'low'"),
+    "marks": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,1_0,")), "csv:3: step is '1_0', not an integer"),
+    "marks in a text": (dict(trials=TRIALS.replace("0.5", "1_0")), "csv:2: metaparameters/learning_rate is '1_0'"),
+    "unknown trial": (dict(evaluations=EVALUATIONS + f"{10**30},0,1\n"), "csv:5: trial is '1000"),
+    "no integer": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,ten,")), "evaluations.csv:3: step is 'ten', not"),
+    "huge": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,99999999999999999999,")), "not an integer of 64 bits"),
+    "overflow": (dict(evaluations=EVALUATIONS.replace("7,10,", f"7,{10**18},")),
+                 f"csv:3: step {10**18} is more than 64 bits can"),
+    "status": (dict(trials=TRIALS.replace("global_batch", "global_batch,status").replace(",32,", ",32,done,").replace(
+        ",64,", ",64,COMPLETE,")), "trials.csv:2: status is 'done', not a status"),
+    "bytes": (dict(trials=TRIALS.encode() + b"\xff"), "utf-8"),
+    "quote": (dict(trials=TRIALS + '3,"x'), "trials.csv:"),
+    "no worker": (dict(trials=TRIALS.replace("global_batch", "global_batch,workers").replace(",32,", ",32,2,").replace(
+        ",64,", ",64,0,")), "trials.csv:3: trial 2: trials/workers is 0, and must be at least 1"),
+    "no batch": (dict(trials=TRIALS.replace(",32,", ",-5,")), "trials.csv:2: trial 7: trials/global_batch is -5"),
+    "cut within a cell": (dict(evaluations=EVALUATIONS[:-1] + "0."), "csv:4: the last line, '2,0,0.', has no"),
+    "cut within a word": (dict(trials=TRIALS[:-1]), "csv:3: the last line, '2,mnist,cnn,sgd,64,', has"),
+    "cut between lines": (dict(evaluations=EVALUATIONS[:-5]), "trial 2 is COMPLETE, but has no evaluations"),
+    "cut before the budget": (dict(trials=BUDGET, evaluations="trial,step,val/error\n7,0,1\n7,9,1\n2,0,1\n2,40,1\n"),
+                              "trial 7 is COMPLETE and its budget is 40 steps, but its evaluations end at step 9"),
+    "same step": (dict(evaluations=EVALUATIONS.replace("7,10,", "7,0,")), "csv:3: trial 7: evaluations/step goes"),
+    "negative step": (dict(evaluations=EVALUATIONS.replace("7,0,", "7,-1,")), "csv:2: trial 7: evaluations/step is -1"),
+    "no time": (dict(evaluations=SECONDS.format("-0.5")), "csv:2: trial 7: evaluations/train_seconds is -0.5"),
+    "endless": (dict(evaluations=SECONDS.format("inf")), "csv:2: trial 7: evaluations/train_seconds is inf"),
+    "plan": (dict(trials=PLAN.format('{""measurement"": {""budget_steps"": ""many""}}')),
+             "csv:2: trial 7: its plan has \"many\" as measurement.budget_steps, where a whole number"),
+    "list of a plan": (dict(trials=PLAN.format("[]")), "csv:2: trial 7: plan is JSON, but no object"),
+    "null rate": (dict(trials=TRIALS.replace("0.5", "null")), "csv:2: metaparameters/learning_rate is 'null'"),
+    "NaN rate": (dict(trials=TRIALS.replace("0.5", "NaN")), "csv:2: metaparameters/learning_rate is 'NaN'"),
+    "no header": (dict(trials=""), "trials.csv:1: there is no column id"),
+}
+
+
+@pytest.mark.parametrize("files, message", WRONG_TABLES.values(), ids=WRONG_TABLES)
+def test_wrong_tables_are_named_and_leave_nothing(files, message, tmp_path):
+    tables(tmp_path / "mine", **files)
+    code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", "--kind", "csv")
+    assert code == 1 and message in said and "Traceback" not in said
+    assert os.listdir(tmp_path) == ["mine"]
+
+
+# what is left out with --skip-broken: the trials of the faulty lines
+SKIPPED = {**dict.fromkeys(("cut within a cell", "cut within a word", "cut between lines"), 2), **dict.fromkeys((
+    "cut before the budget", "same step", "negative step", "no time", "endless", "plan", "list of a plan", "null rate",
+    "NaN rate", "no batch", "no number", "no integer", "short", "marks", "marks in a text"), 7), "unknown trial": None}
+
+
+@pytest.mark.parametrize("name", SKIPPED)
+def test_faulty_trials_of_tables_are_left_out_and_named_in_log_and_report(name, tmp_path):
+    files, message = WRONG_TABLES[name]
+    tables(tmp_path / "mine", **files)
+    code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", "--skip-broken")
+    assert code == 0 and said.count("left out: ") == 1 and message in said and "1 trials or lines were wrong" in said
+    check(str(tmp_path / "log.h5"))
+    with read_log(tmp_path / "log.h5") as log:
+        assert set(log.trials["id"]) == {2, 7} - {SKIPPED[name]} == set(log.evaluations["trial"])
+        assert log.attributes["skipped"]["count"] == 1 and message in log.attributes["skipped"]["first"][0]
+    printed = []
+    make([tmp_path / "log.h5"], [Target.parse("val/error<0.3")], echo=printed.append)
+    assert sum("skipped: " in text and message in text for text in printed) == 1
+
+
+def test_a_trial_cut_off_is_left_out_of_every_table(tmp_path):
+    export_tables(finished(tmp_path / "log.h5", 1000, 3), tmp_path / "tables")
+    steps = tmp_path / "tables" / "steps.csv"
+    steps.write_text("".join(steps.read_text().splitlines(True)[:1500])[:-9])
+    code, said = call("import", tmp_path / "tables", tmp_path / "back.h5", "--skip-broken")
+    assert code == 0 and said.count("left out: ") == 1 and "steps.csv:1500: the last line" in said
+    with read_log(tmp_path / "back.h5") as log:
+        assert all(set(table["id" if table.name == "trials" else "trial"]) <= {0, 2} for table in log.tables)
+        assert set(log.trials["id"]) == {0, 2}
+
+
+def test_a_trial_that_stopped_at_its_target_or_after_its_seconds_is_whole(tmp_path):
+    plans = ('{""measurement"": {""target"": ""val/error<0.3""}}', '{""measurement"": {""budget_seconds"": 90}}')
+    rows = "".join(f'{at},mnist,cnn,sgd,32,1000,"{plan}"\n' for at, plan in enumerate(plans))
+    tables(tmp_path / "mine", f"id,dataset,model,optimizer,global_batch,budget_steps,plan\n{rows}",
+           "trial,step,val/error\n0,10,0.5\n0,20,0.25\n1,10,0.5\n")
+    assert call("import", tmp_path / "mine", tmp_path / "log.h5")[0] == 0
+    tables(tmp_path / "more", f"id,dataset,model,optimizer,global_batch,budget_steps,plan\n{rows}",
+           "trial,step,val/error\n0,10,0.5\n0,20,0.35\n1,10,0.5\n")
+    assert "trial 0 is COMPLETE and its budget is 1000" in call("import", tmp_path / "more", tmp_path / "more.h5")[1]
+
+
+def test_rows_of_a_trial_that_lie_far_apart_are_held_to_the_rules(tmp_path, monkeypatch):
+    monkeypatch.setattr("hvdscale.exchange.csv_tables.LINES", 8)
+    monkeypatch.setattr("hvdscale.exchange.csv_tables.ROWS", 1)
+    tables(tmp_path / "mine", evaluations="trial,step,val/error\n7,0,0.9\n2,0,1\n7,20,0.5\n2,10,1\n7,10,0.25\n")
+    for words in ((), ("--skip-broken",)):
+        code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", *words)
+        assert code == (not words) and "evaluations.csv:6: trial 7: evaluations/step goes from 20 to 10" in said
+    with read_log(tmp_path / "log.h5") as log:
+        assert log.evaluations["step"].tolist() == [0, 10] and log.trials["id"].tolist() == [2]
+
+
+def test_where_all_trials_of_tables_are_wrong_there_is_no_log(tmp_path):
+    tables(tmp_path / "mine", evaluations="trial,step,val/error\n")
+    code, said = call("import", tmp_path / "mine", tmp_path / "log.h5", "--skip-broken")
+    assert code == 1 and "trial 7 is COMPLETE, but has no evaluations" in said and os.listdir(tmp_path) == ["mine"]
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda about: about.pop("format"), "is not of the format"), (lambda about: about.update(columns=[]), "no columns"),
+    (lambda about: about["columns"]["steps"].append(["a"]), "are not lists of name, type"),
+    (lambda about: about["columns"]["steps"].pop(), "is not both a column here and in log.json"),
+    (lambda about: about["columns"]["steps"].append(["../x", "int", "1", "m", ""]), "are not lists of name, type"),
+    (lambda about: about["columns"]["steps"].append(["\ud800", "int", "1", "m", ""]), "are not lists of name, type"),
+    (lambda about: about["columns"]["steps"].append(["loss/a", "int", "1", "m", ""]), "cannot be columns 'loss' and"),
+    (lambda about: about["columns"]["steps"][0].__setitem__(1, "float"), "steps/trial is not of the type int"),
+    (lambda about: about["attributes"].update(a=10**400), "attribute 'a' is longer, larger or stranger"),
+    (lambda about: about["attributes"].update(a="x" * 10**6), "attribute 'a' is longer, larger or stranger"),
+    (lambda about: about["attributes"].update({"\0": 1}), "is longer, larger or stranger")])
+def test_a_wrong_log_json_is_named(change, message, tmp_path):
+    export_tables(finished(tmp_path / "log.h5"), tmp_path / "tables")
+    about = json.loads((tmp_path / "tables" / "log.json").read_text())
+    change(about)
+    (tmp_path / "tables" / "log.json").write_text(json.dumps(about))
+    with pytest.raises(LogError, match=message):
+        import_tables(tmp_path / "tables", tmp_path / "back.h5")
+    assert not (tmp_path / "back.h5").exists()
+
+
+def point(batch, values, benchmark="resnet", key="Epochs to converge", **hyperparameters):
+    return {"Benchmark": benchmark, "BS": batch, "Creator": "someone", "Hyperparams": {
+        "opt_base_learning_rate": 0.5, "optimizer": "lars", **hyperparameters}, key: values}
+
+
+def rcp(path, **points):
+    path.write_text(json.dumps(points))
+    return path
+
+
+def test_reference_points_become_trials_that_meet_their_target(tmp_path):
+    rcp(tmp_path / "rcp.json", a=point(1000, [40, 41, 41], opt_momentum=0.9), b=point(64, [30, 30]))
+    done = invoke("import", tmp_path / "rcp.json", tmp_path / "log.h5")
+    assert (done.exit_code, done.stdout) == (0, f"{tmp_path}/log.h5: 5 trials under the target val/converged>=1\n")
+    assert done.stderr == "assumed: 1 worker, as a reference point does not say how many there were\n"
+    check(str(tmp_path / "log.h5"))
+    with read_log(tmp_path / "log.h5") as log:
+        runs = [run_of(trial, Target.parse(TARGET)) for trial in read_trials(log)]
+        epoch = 1281167
+        steps = {1000: [40, 41, 41], 64: [30, 30]}
+        assert [run.steps for run in runs] == [-(-epochs * epoch // batch) for batch in (64, 1000)
+                                               for epochs in steps[batch]]
+        for run in runs:        # between the evaluation one epoch before and the one that meets
+            batch = run.trial.global_batch
+            assert run.steps - run.steps_before == -(-epoch // batch)
+            assert run.trial.status == Status.COMPLETE and run.trial.target == TARGET
+        assert log.trials["metaparameters/momentum"][2] == 0.9 and set(log.trials["optimizer"]) == {"lars"}
+        assert {trial.setting for trial in read_trials(log)[:2]} == {read_trials(log)[0].setting}
+
+
+@pytest.mark.parametrize("points, unit, batch, steps, before", [
+    (dict(a=point(256, [25600, 51200], "bert")), "examples", 256, [100, 200], [0, 100]),
+    (dict(a=point(256, [2560, 5120], "flux", "samples to converge")), "examples", 256, [10, 20], [0, 10]),
+    (dict(a=point(2, [1000, 1250], "sd")), "steps", 2, [1000, 1250], [750, 1000]),
+    (dict(a=point(100, [2048000, 2457600], "gpt3")), "tokens", 100, [10, 12], [8, 10]),
+    (dict(a=point(1281167, [0.85, 0.9, 0.95])), "epochs", 1281167, [1, 1, 1], [0, 0, 0]),
+    (dict(a=point(32, [96000] * 3, "bert")), "examples", 32, [3000] * 3, [0] * 3),       # nothing tells the spacing
+    (dict(a=point(32, [96000] * 3, "bert"), b=point(64, [128000, 134400], "bert")), "examples", 32, [3000] * 3,
+     [2800] * 3),
+    (dict(a=point(4, [800 * k for k in range(101, 120)] + [96003], "bert")), "examples", 4,
+     [200 * k for k in range(101, 120)] + [24001], [200 * k for k in range(100, 119)] + [23801]),      # one slip
+])
+def test_units_and_spacings_of_reference_points(points, unit, batch, steps, before, tmp_path):
+    rcp(tmp_path / "rcp.json", **points)
+    assert {found.unit for found in read_points(str(tmp_path / "rcp.json"))} == {unit}
+    import_rcp(tmp_path / "rcp.json", tmp_path / "log.h5")
+    with read_log(tmp_path / "log.h5") as log:
+        runs = [run_of(trial, Target.parse(TARGET)) for trial in read_trials(log) if trial.global_batch == batch]
+        assert [run.steps for run in runs] == steps and [run.steps_before for run in runs] == before
+
+
+def test_epochs_of_unknown_length_must_be_told(tmp_path):
+    rcp(tmp_path / "rcp.json", a=point(64, [3, 4], "rnnt"))
+    code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5")
+    assert code == 2 and "rnnt counts epochs" in said and "--train-examples" in said
+    assert os.listdir(tmp_path) == ["rcp.json"]
+    assert call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--train-examples", "640")[0] == 0
+    with read_log(tmp_path / "log.h5") as log:
+        assert log.evaluations["step"].tolist() == [20, 30, 30, 40]
+    assert call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--unit", "steps", "--overwrite")[0] == 0
+
+
+@pytest.mark.parametrize("text, message", [
+    ("{}", "no table of reference convergence points"), ('{"a": 1}', "no table of reference"), ("{", "is not JSON"),
+    (json.dumps({"a": point(0, [1])}), "BS is 0, not an integer from 1"),
+    (json.dumps({"a": point("8", [1])}), 'BS is "8"'), (json.dumps({"a": point(8, [])}), "not a list of numbers"),
+    (json.dumps({"a": point(8, "12")}), "not a list of numbers"), (json.dumps({"a": point(8, [1, -1])}), "has -1"),
+    (json.dumps({"a": point(8, [float("nan")])}), "has nan"), (json.dumps({"a": point(8, [True])}), "has True"),
+    (json.dumps({"a": point(8, [1], benchmark=["x"])}), "Benchmark is"),
+    (json.dumps({"a": point(8, [10**30], "bert")}), "not a positive number"),
+    (json.dumps({"a": point(8, [9 * 10**15])}), "more than 64 bits"),
+    ('{"a":' + "[" * 200_000, "nested too deep")])
+def test_wrong_reference_points_are_named(text, message, tmp_path):
+    (tmp_path / "rcp.json").write_text(text)
+    code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--unit", "epochs")
+    assert code == 1 and "rcp.json: " in said and message in said and os.listdir(tmp_path) == ["rcp.json"]
+
+
+@pytest.mark.parametrize("points, words, message", [
+    (dict(a=point(256, [25600, 51200], "bert"), b=point(256, [0.5], "bert")), (), "b: has 0.5 examples to converge"),
+    (dict(a=point(64, [3, 250000], "rnnt")), (), "a: has 3 examples to converge, less than one step of 64 examples"),
+    (dict(a=point(64, [0.5])), ("--unit", "steps"), "a: has 0.5 steps to converge"),
+    (dict(a=point(64, [4, 2048000])), ("--unit", "tokens"), "a: has 4 tokens to converge")])
+def test_reference_points_of_mixed_units_are_named(points, words, message, tmp_path):
+    rcp(tmp_path / "rcp.json", **points)
+    code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5", *words)
+    assert code == 1 and message in said and "all values must be of one unit" in said
+    assert os.listdir(tmp_path) == ["rcp.json"]
+
+
+@pytest.mark.parametrize("error, named", [
+    ("5", "from 0.5 to 5"), ("-0.05", "from -0.05 to 0.5"), ("1", ""), ("nan", "")])
+def test_errors_that_are_no_share_are_named(error, named, tmp_path):
+    tables(tmp_path / "mine", evaluations=f"trial,step,val/error\n7,0,0.5\n2,0,{error}\n")
+    place = tmp_path / "archive" / "mnist" / "fc" / "sgd" / "8"
+    (place / "1").mkdir(parents=True)
+    (place / "study.json").write_text('{"batch_size": 8, "train_steps": 10}')
+    (place / "1" / "metadata.json").write_text('{"trial_id": 1, "status": "COMPLETE"}')
+    (place / "1" / "measurements.csv").write_text(f"step,val/classification_error\n0,0.5\n10,{error}\n")
+    for source in ("mine", "archive"):
+        done = invoke("import", tmp_path / source, tmp_path / f"{source}.h5")
+        assert done.exit_code == 0 and (f"note: val/error has values {named}" in done.stderr) == bool(named)
+        assert ("note: " in done.stderr) == bool(named)
+
+
+def test_what_a_source_is_is_told_from_what_is_there(tmp_path):
+    write_archive(tmp_path / "archive", 2, 10, 100)
+    code, said = call("import", tmp_path / "archive", tmp_path / "log.h5")
+    assert code == 0 and "10 trials and 100 evaluations of 2 studies" in said
+    assert call("import", tmp_path / "archive", tmp_path / "log.h5") == (
+        1, f"Error: {tmp_path}/log.h5: exists already; choose another name, or --overwrite it\n")
+    assert call("import", tmp_path / "archive", tmp_path / "log.h5", "--overwrite")[0] == 0
+    for words, message in {("nowhere", "a.h5"): "nowhere: cannot be opened: No such file",
+                           (tmp_path / "log.h5", "a.h5"): "is HDF5; if it is a log, it needs no import",
+                           (tmp_path / "archive", "a.h5", "--unit", "epochs"): "--unit is for --kind rcp",
+                           (tmp_path / "archive", "a.h5", "--train-examples", "3"): "--train-examples is for"}.items():
+        code, said = call("import", *words)
+        assert code == 2 and message in said
+
+
+@pytest.mark.parametrize("data", [b"", b'[{"Benchmark": "resnet"}]', b"step,val/error\n0,0.9\n", b"\xff\xfe{}"])
+def test_a_file_of_another_kind_is_told_what_would_be_taken(data, tmp_path):
+    (tmp_path / "x.json").write_bytes(data)
+    code, said = call("import", tmp_path / "x.json", tmp_path / "log.h5")
+    assert code == 2 and "x.json: is none of what can be imported: an archive" in said and "MLPerf" in said
+    assert os.listdir(tmp_path) == ["x.json"]
+
+
+def test_left_out_files_are_listed_and_counted(tmp_path):
+    write_archive(tmp_path / "archive", 1, 30, 300)
+    places = sorted(path.parent for path in (tmp_path / "archive").glob("**/metadata.json"))
+    for place in places[:12]:
+        (place / "metadata.json").unlink()
+    code, said = call("import", tmp_path / "archive", tmp_path / "log.h5", "--skip-broken")
+    assert code == 0 and said.count("metadata.json: is missing") == 10 and "left out: 2 more" in said
+    assert "18 trials" in said and "12 trials or files were wrong" in said
+
+
+def sweep_log(path):
+    """A sweep over two batch sizes with three trials each; the path."""
+    log = LogWriter(path, metrics=("val/error", "test/error"), metaparameters=("learning_rate", "momentum"))
+    space = [{"name": "lr", "type": "double", "scale": "log", "low": 0.01, "high": 1.0},
+             {"name": "momentum", "type": "double", "scale": "reverse_log", "low": 0.9, "high": 0.999},
+             {"name": "label_smoothing", "type": "discrete", "values": [0.0, 0.1]},
+             {"name": "model_args.width", "type": "integer", "scale": "linear", "low": 1, "high": 9}]
+    for id in range(6):
+        batch = 32 if id < 3 else 64
+        plan = {"problem": {"model_args": {"width": id, "depth": 2}},
+                "sweep": {"study": f"sgd-b{batch}", "draw": id % 3, "space": space, "point": {}, "prune_keep": 5,
+                          "objective": "steps", "targets": ["val/error<0.1"], "trials": 3, "max_draws": 3, "repeat": 0,
+                          "seed": 0}}
+        log.append("trials", id=id, status=Status.RUNNING, stop_reason="", dataset="digits", model="fc",
+                   optimizer="momentum", global_batch=batch, local_batch=batch, accumulation=1, ghost_batch=batch,
+                   workers=1, seed=id, budget_steps=20, plan=json.dumps(plan),
+                   **{"metaparameters/learning_rate": 0.1 + id, "metaparameters/momentum": 0.95})
+        log.append("restarts", trial=id, first_step=0, workers=1, host="h", device="cpu", time=1e9, previous_end="")
+        for number in (0, 10, 20):
+            log.append("evaluations", trial=id, step=number, examples=number * batch, train_seconds=0.1 * number,
+                       **{"val/error": 0.7 / (1 + id + number)})
+        if id != 5:
+            log.set_status(id, Status.INFEASIBLE if id == 4 else Status.COMPLETE, "so it was")
+    log.finish()
+    return path
+
+
+def test_our_own_sweep_goes_into_the_layout_and_back(tmp_path):
+    path = sweep_log(tmp_path / "sweep.h5")
+    done = invoke("export", path, tmp_path / "published", "--as", "archive")
+    assert done.exit_code == 0 and done.stderr.count("left out: worker counts, times, targets") == 1
+    with read_log(path) as log:
+        mine = read_trials(log)
+    done = invoke("import", tmp_path / "published", tmp_path / "back.h5")
+    assert done.exit_code == 0 and "assumed: 1 worker, as an archive does not say" in done.stderr
+    assert "  batch      32, on a number of workers that is not known\n" in call(
+        "show", tmp_path / "back.h5", "--trial", "0")[1]
+    assert invoke("export", tmp_path / "back.h5", tmp_path / "again", "--as", "archive").stderr == ""
+    with read_log(tmp_path / "back.h5") as log:
+        back = read_trials(log)
+        study = json.loads(log.trials["plan"][0])["archive"]["study"]
+        assert log.trials["source_trial"].tolist() == list(range(6)) and log.trials["model"][0] == "fc,depth=2"
+        assert [Status(status).name for status in log.trials["status"]] == [
+            "COMPLETE"] * 4 + ["INFEASIBLE", "INCOMPLETE"]
+        assert "test/error" not in log.evaluations
+        np.testing.assert_array_equal(log.trials["metaparameters/learning_rate"], 0.1 + np.arange(6))
+    for one, two in zip(sorted(mine, key=lambda trial: (trial.global_batch, trial.id)), back):
+        assert one.step.tolist() == two.step.tolist() and one.global_batch == two.global_batch
+        np.testing.assert_array_equal(one.metrics["val/error"], two.metrics["val/error"])
+    assert study["parameter_configs"] == {
+        "learning_rate": {"type": "DOUBLE", "scale": "LOG_SCALE", "min_value": 0.01, "max_value": 1.0},
+        "momentum": {"type": "DOUBLE", "scale": "REVERSE_LOG_SCALE", "min_value": 0.9, "max_value": 0.999},
+        "label_smoothing": {"type": "DISCRETE", "feasible_points": [0.0, 0.1]},
+        "model_args.width": {"type": "INTEGER", "scale": "LINEAR_SCALE", "min_value": 1, "max_value": 9}}
+    assert study["early_stopping"] and study["train_steps"] == 20
+
+
+def test_an_export_that_cannot_be_written_is_an_error(tmp_path):
+    path = finished(tmp_path / "log.h5")
+    for kind in ("csv", "archive"):
+        (tmp_path / "taken").touch()
+        before = sorted(os.listdir(tmp_path))
+        assert call("export", path, tmp_path / "taken", "--as", kind)[0] == 1
+        code, said = call("export", path, tmp_path / "taken" / "below", "--as", kind)
+        assert code == 1 and "cannot be written" in said and sorted(os.listdir(tmp_path)) == before
+
+
+class Terminal(StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_is_a_line_that_is_drawn_anew_or_plain_lines():
+    times = iter([0, 1, 10, 20, 21])
+    plain = StringIO()
+    progress = Progress("imported", plain, lambda: next(times))
+    for trials, share in ((50, 0.05), (1000, 0.1), (4000, 0.5), (4100, 0.51)):
+        progress.seen(Seen(trials=trials, share=share))
+    assert plain.getvalue() == "imported 1,000 trials (10%), 1:30 left\nimported 4,000 trials (50%), 0:20 left\n"
+    times = iter(range(10))
+    drawn = Terminal()
+    progress = Progress("exported", drawn, lambda: next(times))
+    progress.share(0.5)
+    progress.end()
+    assert drawn.getvalue() == "\r\x1b[Kexported 50%, 0:01 left\r\x1b[K"
+
+
+def test_reference_points_with_a_usage_error_leave_nothing(tmp_path):
+    rcp(tmp_path / "rcp.json", a=point(64, [3, 4], "rnnt"))
+    with pytest.raises(UsageError, match="rnnt counts epochs"):
+        import_rcp(tmp_path / "rcp.json", tmp_path / "log.h5")
+    assert os.listdir(tmp_path) == ["rcp.json"]

@@ -1,0 +1,229 @@
+"""Files that are no log or a broken one: reading names the path, check the first rule that is broken."""
+import json
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+
+from hvdscale.errors import LogError, StoppedError
+from hvdscale.log.check import check
+from hvdscale.log.reader import read_log
+from hvdscale.log.repair import repair
+from hvdscale.log.schema import Status
+from tests.factories.log_files import begin, evaluation, finished, interrupted, open_log, plan, step, write
+
+CUTS = 80      # lengths at which a file is cut off
+
+
+def test_a_missing_log_is_named(tmp_path):
+    with pytest.raises(LogError, match="none.h5: there is no such log"):
+        read_log(tmp_path / "none.h5")
+
+
+@pytest.mark.parametrize("content, message", [
+    (b"", "is an empty file"),
+    (b"step,loss\n1,2.5\n", "is not an HDF5 file"),
+    (b"\x89HDF\r\n\x1a\n", "is truncated to 8 bytes"),
+    (bytes(range(256)) * 20, "is not an HDF5 file"),
+    (b"\x89HDF\r\n\x1a\n" + bytes(5000), "is damaged"),
+], ids=["empty", "text", "signature", "noise", "zeros"])
+def test_a_file_that_is_no_hdf5_file_is_named(content, message, tmp_path):
+    path = tmp_path / "w.h5"
+    path.write_bytes(content)
+    with pytest.raises(LogError, match=f"w.h5: {message}"):
+        read_log(path)
+
+
+@pytest.mark.parametrize("libver", ["earliest", "v110"])
+def test_a_foreign_hdf5_file_is_named(libver, tmp_path):
+    with h5py.File(tmp_path / "other.h5", "w", libver=(libver, "latest")) as file:
+        file["data"] = np.arange(5)
+    with pytest.raises(LogError, match="other.h5: is an HDF5 file, but not an hvdscale log"):
+        read_log(tmp_path / "other.h5")
+
+
+def test_a_folder_is_no_log(tmp_path):
+    with pytest.raises(LogError, match="cannot be opened: Is a directory"):
+        read_log(tmp_path)
+
+
+def test_a_signal_while_a_log_is_read_is_not_taken_for_damage(tmp_path, monkeypatch):
+    def stopped(*_, **__):
+        raise StoppedError("stopped by a signal")
+    path = finished(tmp_path / "w.h5")
+    monkeypatch.setattr(h5py, "File", stopped)
+    with pytest.raises(StoppedError, match="^stopped by a signal$"):
+        read_log(path)
+
+
+def test_a_newer_schema_version_is_named(tmp_path):
+    path = finished(tmp_path / "w.h5")
+    with h5py.File(path, "r+") as file:
+        file.attrs["version"] = 2
+    with pytest.raises(LogError, match="w.h5: is written in schema version 2, .* up to version 1; install a newer"):
+        read_log(path)
+
+
+@pytest.mark.parametrize("make", [finished, interrupted])
+def test_a_log_cut_off_at_any_length_is_named_or_reads_whole(make, tmp_path):
+    path = make(tmp_path / "w.h5", steps=600, trials=3)
+    whole = read_log(path)
+    with open(path, "rb") as file:
+        data = file.read()
+    cut = tmp_path / "cut.h5"
+    for length in np.linspace(0, len(data) - 1, CUTS).astype(int):
+        cut.write_bytes(data[:length])
+        try:
+            log = read_log(cut)
+        except LogError as error:
+            assert str(cut) in str(error), length
+        else:                                          # what was cut off had no row
+            for table, same in zip(log.tables, whole.tables):
+                for name in table:
+                    np.testing.assert_array_equal(table[name], same[name], err_msg=f"{length} {name}")
+
+
+@pytest.mark.skipif(h5py.version.hdf5_version_tuple < (1, 14), reason="HDF5 1.12 crashes on some damaged files")
+@pytest.mark.parametrize("make", [finished, interrupted])
+def test_a_log_with_damaged_bytes_never_fails_otherwise_than_by_a_log_error(make, tmp_path):
+    path = make(tmp_path / "w.h5", steps=200)
+    with open(path, "rb") as file:
+        data = bytearray(file.read())
+    random, damaged = np.random.default_rng(0), tmp_path / "damaged.h5"
+    for start in random.integers(8, len(data) - 40, CUTS):
+        copy = data.copy()
+        copy[start:start + 40] = random.bytes(40)
+        damaged.write_bytes(copy)
+        try:
+            check(damaged)
+        except LogError as error:
+            assert str(damaged) in str(error)
+
+
+def change(path, table, column, row, value):
+    with h5py.File(path, "r+") as file:
+        file[table][column][row] = value
+
+
+def rename(path, table, column, name):
+    with h5py.File(path, "r+") as file:
+        file[table].move(column, name)
+
+
+def retype(path):
+    with h5py.File(path, "r+") as file:
+        values, attributes = file["steps/loss"][...], dict(file["steps/loss"].attrs)
+        del file["steps/loss"]
+        file["steps/loss"] = values.astype(np.int64)
+        for name, value in attributes.items():
+            file["steps/loss"].attrs[name] = value
+
+
+def unit(path, value):
+    with h5py.File(path, "r+") as file:
+        if value is None:
+            del file["evaluations/train_seconds"].attrs["unit"]
+        else:
+            file["evaluations/train_seconds"].attrs["unit"] = value
+
+
+FAULTS = {      # what is done to a log of trials 0 and 1 with 50 steps and 6 evaluations each -> what check says
+    "steps go back": (lambda p: change(p, "steps", "step", 70, 10),
+                      "trial 1: steps/step goes from 20 to 10 at row 70; two runs may have been given one trial id"),
+    "evaluations go back": (lambda p: change(p, "evaluations", "step", 3, 20),
+                            "trial 0: evaluations/step goes from 20 to 20 at row 3"),
+    "seconds go back": (lambda p: change(p, "evaluations", "train_seconds", 9, 0.05),
+                        "trial 1: evaluations/train_seconds goes from 0.2 to 0.05 at row 9"),
+    "examples": (lambda p: change(p, "evaluations", "examples", 3, 961),
+                 "trial 0: evaluations/examples is 961 at row 3, more than 30 steps of 32 hold"),
+    "nan seconds": (lambda p: change(p, "evaluations", "train_seconds", 4, np.nan),
+                    "trial 0: evaluations/train_seconds is nan at row 4, and must be finite"),
+    "infinite rate": (lambda p: change(p, "steps", "lr", 99, np.inf),
+                      "trial 1: steps/lr is inf at row 99, and must be finite"),
+    "negative": (lambda p: change(p, "steps", "step_seconds", 7, -1.0),
+                 "trial 0: steps/step_seconds is -1.0 at row 7, and must not be negative"),
+    "step 0": (lambda p: change(p, "steps", "step", 0, 0),
+               "trial 0: steps/step is 0 at row 0, and must be at least 1"),
+    "no batch": (lambda p: change(p, "trials", "workers", 1, 0),
+                 "trial 1: 0 workers x local batch 16 x accumulation 1"),
+    "id twice": (lambda p: change(p, "trials", "id", 1, 0), "trial 0 stands in trials twice, at rows 0 and 1"),
+    "unknown trial": (lambda p: change(p, "evaluations", "trial", 11, 8),
+                      "trial 8 has a row in evaluations .row 11., but none in trials"),
+    "no restart": (lambda p: change(p, "restarts", "trial", 1, 0), "trial 1 has no row in restarts"),
+    "status": (lambda p: change(p, "trials", "status", 0, 9), "trial 0: status is 9; there are 0 RUNNING, 1 COMPLETE"),
+    "no reason": (lambda p: change(p, "trials", "stop_reason", 1, (0, 0)),
+                  "trial 1: is COMPLETE, but its stop_reason is empty"),
+    "text": (lambda p: change(p, "trials", "model", 1, (10**6, 3)),
+             "a text of 3 bytes at byte 1000000 .row 1. lies outside /text"),
+    "plan": (lambda p: change(p, "trials", "plan", 0, (0, 3)), "trial 0: plan is not JSON"),
+    "plan and column": (lambda p: change(p, "trials", "seed", 1, 5),
+                        r"trial 1: trials/seed is 5, but its plan says 1 \(problem.seed\)"),
+    "rate and plan": (lambda p: change(p, "trials", "metaparameters/learning_rate", 0, 0.2),
+                      "trial 0: trials/metaparameters/learning_rate is 0.2, but its plan says 0.1"),
+    "rows": (lambda p: change(p, "steps", "committed_rows", 0, 101), "has 100 rows where 101 were committed"),
+    "negative rows": (lambda p: change(p, "trials", "committed_rows", 0, -1), "trials/committed_rows is -1"),
+    "no column": (lambda p: rename(p, "steps", "lr", "rate"), "steps has no column lr"),
+    "type": (retype, "steps/loss holds int entries .int64. where float belongs"),
+    "unit": (lambda p: unit(p, "hours"), "evaluations/train_seconds is in hours where seconds belongs"),
+    "no unit": (lambda p: unit(p, None), "evaluations/train_seconds says no unit"),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    return finished(tmp_path_factory.mktemp("sound") / "w.h5", trials=2)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_check_names_the_fault(name, sound, tmp_path):
+    path = shutil.copy(sound, tmp_path / "w.h5")
+    check(path)
+    plant, message = FAULTS[name]
+    plant(path)
+    with pytest.raises(LogError, match="w.h5: .*" + message if "committed" in message else "w.h5: " + message):
+        check(path)
+
+
+def test_check_takes_a_log_in_any_sound_state(tmp_path):
+    empty = open_log(tmp_path / "empty.h5")
+    check(empty.path)
+    empty.finish()
+    check(empty.path)
+    check(interrupted(tmp_path / "interrupted.h5"))
+    path = finished(tmp_path / "resumed.h5", steps=20)
+    log = open_log(path, resume=True)
+    begin(log, first_step=10)
+    write(log, 30, first_step=10)
+    step(log, 31, loss=float("nan"))                   # diverged
+    evaluation(log, 31, error=float("nan"))
+    log.set_status(0, Status.INFEASIBLE, "the loss is nan")
+    assert check(path).steps.rows == 31
+    log.abandon()
+
+
+@pytest.mark.parametrize("whole", [0, 1])
+def test_a_trial_of_which_only_the_row_in_trials_was_committed_never_began(whole, tmp_path, monkeypatch):
+    log = open_log(tmp_path / "w.h5")
+    for trial in range(whole):
+        begin(log, trial)
+    append = log.append
+    monkeypatch.setattr(log, "append", lambda table, **row: append(table, **row) if table == "trials" else None)
+    begin(log, whole)
+    log.flush()
+    assert check(log.path).trials["id"].tolist() == list(range(whole))
+    log.abandon()
+    repair(log.path)
+    assert check(log.path).trials.rows == whole
+
+
+def test_a_plan_without_the_known_sections_agrees_with_any_column(tmp_path):
+    path = finished(tmp_path / "w.h5")
+    log = open_log(path, overwrite=True)
+    log.append("restarts", trial=0, first_step=0, workers=2, host="", device="", time=0, previous_end="")
+    log.append("trials", id=0, status=Status.COMPLETE, stop_reason="done", dataset="d", model="m", optimizer="o",
+               global_batch=1, local_batch=1, accumulation=1, ghost_batch=1, workers=1, seed=0, budget_steps=0,
+               plan=json.dumps({"study": json.loads(plan())}))
+    log.flush()
+    check(path)
+    log.abandon()

@@ -1,0 +1,214 @@
+"""hvdscale-log repair: whatever was damaged, what it writes passes check, or it says that nothing can be saved."""
+import os
+import random
+import shutil
+from itertools import combinations, pairwise
+
+import h5py
+import numpy as np
+import pytest
+
+from hvdscale.errors import LogError
+from hvdscale.log.check import check
+from hvdscale.log.files import open_file
+from hvdscale.log.mend import longest_rise
+from hvdscale.log.reader import read_log
+from hvdscale.log.repair import repair
+from hvdscale.log.schema import Status
+from tests.factories.bad_logs import break_bytes, break_structure, break_values
+from tests.factories.log_files import begin, finished, open_log, write
+from tests.cli.test_bad_logs import bounded, put
+
+
+def resumed(path):
+    """The log of a run that was killed twice, in three segments; gives its path as text."""
+    for first in (0, 20, 40):
+        log = open_log(path, resume=True)
+        begin(log, 0, first)
+        write(log, first + 20, first_step=first)
+        log.flush()
+        log.abandon()
+    return str(path)
+
+
+def flip(random_, path):
+    """Flips the bits of 64 bytes."""
+    at = random_.randrange(os.path.getsize(path))
+    flip_at(path, at)
+    return f"at {at}"
+
+
+def flip_at(path, at, count=64):
+    with open(path, "r+b") as file:
+        file.seek(at)
+        data = file.read(count)
+        file.seek(at)
+        file.write(bytes(255 - byte for byte in data))
+
+
+LOGS = {        # how it is made, and what may be done to one of its files; one that was not closed cannot be edited
+    "a small run": (lambda path: finished(path, steps=300), (flip, break_bytes, break_structure, break_values)),
+    "a sweep": (lambda path: finished(path, steps=100, trials=8), (flip, break_bytes, break_structure, break_values)),
+    "a resumed run": (resumed, (flip, break_bytes)),
+}
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".lock"}
+
+
+def wrong_with_repair(folder):
+    """What is wrong with how the log w.h5 of a folder was repaired; "" where nothing is."""
+    path, before = str(folder / "w.h5"), contents(folder)
+    try:
+        with bounded():
+            done = repair(path)
+    except LogError as error:
+        said = "" if path in str(error) else f"the log is not named: {error}"
+        return said if contents(folder) == before else "refused, but the folder is another"
+    try:
+        log = check(path)
+    except LogError as error:
+        return f"what was written fails check: {error}"
+    if done is None:
+        return "" if contents(folder) == before else "nothing to repair, but the folder is another"
+    if done.kept != {table.name: table.rows for table in log.tables} or not log.trials.rows:
+        return f"{done.kept} kept"
+    kept = [data for name, data in contents(folder).items() if ".broken" in name]
+    return "" if sorted(kept) == sorted(before[os.path.basename(name).rpartition(".broken")[0]]
+                                        for name in done.originals) else "the originals are not kept"
+
+
+def failures(name, folder, numbers):
+    """{case: what went wrong} of a log damaged at random in one of its files."""
+    make, ways = LOGS[name]
+    good, found = folder / "good", {}
+    good.mkdir()
+    make(good / "w.h5")
+    for number in numbers:
+        random_, damaged = random.Random(number), folder / "damaged"
+        shutil.copytree(good, damaged)
+        file = random_.choice(sorted(damaged.glob("*.h5")))
+        how = random_.choice(ways)
+        said = f"case {number}: {file.name}, {how.__name__} {how(random_, file)}"
+        wrong = wrong_with_repair(damaged)
+        if wrong:
+            found[said] = wrong
+        shutil.rmtree(damaged)
+    return found
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_what_repair_writes_passes_check(name, tmp_path):
+    assert failures(name, tmp_path, range(25)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("name", LOGS)
+def test_what_repair_writes_passes_check_after_500_damages(name, block, tmp_path):
+    assert failures(name, tmp_path, range(1000 + 100 * block, 1100 + 100 * block)) == {}
+
+
+def header_of(path, name):
+    """Where in the file the header of a table or column starts."""
+    with open_file(path) as file:
+        return h5py.h5o.get_info(file[name].id).addr
+
+
+@pytest.mark.parametrize("column", ["id", "status", "stop_reason", "dataset", "global_batch", "workers", "seed",
+                                    "budget_steps", "metaparameters/learning_rate"])
+def test_a_lost_column_of_trials_costs_no_other_row(column, tmp_path):
+    path = finished(tmp_path / "w.h5", steps=100, trials=3)
+    whole = read_log(path)
+    flip_at(path, header_of(path, f"trials/{column}") + 8, 8)
+    done = repair(path)
+    log = check(path)
+    assert done.kept == {"trials": 3, "restarts": 3, "evaluations": 33, "steps": 300}
+    assert any(f"trials/{column}" in what for what in done.lost)
+    np.testing.assert_array_equal(log.trials["id"], whole.trials["id"])
+    np.testing.assert_array_equal(log.steps["loss"], whole.steps["loss"])
+    if column in ("global_batch", "workers", "seed", "budget_steps"):           # as the plans have them
+        np.testing.assert_array_equal(log.trials[column], whole.trials[column])
+        assert done.restored == [f"{path}: 3 of 3 entries of trials/{column}, from the plans"]
+
+
+def test_a_trial_that_lost_its_row_of_restarts_gets_one_of_what_is_known(tmp_path):
+    path = finished(tmp_path / "w.h5", steps=100, trials=3)
+    flip_at(path, header_of(path, "restarts/first_step") + 8, 8)
+    done = repair(path)
+    log = check(path)
+    assert done.kept == {"trials": 3, "restarts": 3, "evaluations": 33, "steps": 300}
+    assert done.restored == [f"{path}: 3 rows of restarts, without host, device and time"]
+    assert log.restarts["trial"].tolist() == [0, 1, 2] and log.restarts["workers"].tolist() == [2, 2, 2]
+    assert np.isnan(log.restarts["time"]).all() and set(log.restarts["host"]) == {""}
+
+
+def test_a_lost_metric_takes_no_other_along(tmp_path):
+    path = finished(tmp_path / "w.h5", steps=100, trials=3)
+    flip_at(path, header_of(path, "evaluations/val/error") + 8, 8)
+    done = repair(path)
+    assert done.kept["evaluations"] == 33 and len(done.lost) == 1 and "evaluations/val/error" in done.lost[0]
+    assert [name for name in check(path).evaluations if "/" in name] == ["train/error"]
+
+
+def test_a_plan_that_is_lost_is_empty_and_its_trial_stays(tmp_path):
+    path = finished(tmp_path / "w.h5", steps=100, trials=3)
+    put("trials", "plan", 1, (5, 20))(h5py.File(path, "r+"))
+    done = repair(path)
+    assert check(path).trials["plan"][1] == "{}" and done.kept["steps"] == 300
+    assert done.lost == [f"{path}: 1 of 3 plans"]
+
+
+@pytest.mark.parametrize("value", [2 ** 60, 0, -7])
+def test_only_the_row_that_contradicts_the_others_is_left_out(value, tmp_path):
+    path = finished(tmp_path / "w.h5", steps=100, trials=2)
+    put("steps", "step", 149, value)(h5py.File(path, "r+"))
+    done = repair(path)
+    assert done.kept == {"trials": 2, "restarts": 2, "evaluations": 22, "steps": 199}
+    assert len(done.lost) == 1 and f"{path}: 1 of 200 rows of steps: steps/step goes back in trial 1" in done.lost[0]
+    assert check(path).steps["step"].tolist() == [*range(1, 101), *range(1, 50), *range(51, 101)]
+
+
+def test_a_trial_whose_row_cannot_be_trusted_takes_its_rows_along(tmp_path):
+    path = finished(tmp_path / "w.h5", steps=100, trials=3)
+    put("trials", "status", 1, 9)(h5py.File(path, "r+"))
+    done = repair(path)
+    assert done.kept == {"trials": 2, "restarts": 2, "evaluations": 22, "steps": 200}
+    assert "1 of 3 rows of trials: trial 1: status is 9" in done.lost[0]
+    assert check(path).trials["id"].tolist() == [0, 2]
+
+
+def test_what_a_later_segment_lost_of_a_trial_is_taken_from_an_earlier_one(tmp_path):
+    path = resumed(tmp_path / "w.h5")
+    whole = read_log(path)
+    flip_at(tmp_path / "w.2.h5", header_of(str(tmp_path / "w.2.h5"), "text") + 8, 8)
+    done = repair(path)
+    log = check(path)
+    assert done.kept == {"trials": 1, "restarts": 3, "evaluations": 7, "steps": 60}
+    assert log.trials["plan"].tolist() == whole.trials["plan"].tolist()
+    assert log.trials["optimizer"].tolist() == ["sgd"] and log.trials["status"].tolist() == [Status.INCOMPLETE]
+
+
+def test_where_no_trial_can_be_saved_nothing_is_written(tmp_path):
+    path = finished(tmp_path / "w.h5", steps=100)
+    flip_at(path, header_of(path, "trials") + 8, 8)
+    before = contents(tmp_path)
+    with pytest.raises(LogError, match=f"^{path}: nothing can be saved: trials: .*checksum"):
+        repair(path)
+    assert contents(tmp_path) == before
+
+
+def rises(values, places, strict):
+    return all(a < b or (a == b and not strict) for a, b in pairwise(values[place] for place in places))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_the_longest_rise_is_as_long_as_any(strict):
+    random_ = random.Random(0)
+    for _ in range(100):
+        values = [random_.randrange(6) for _ in range(random_.randrange(8))]
+        most = max(count for count in range(len(values) + 1) for places in combinations(range(len(values)), count)
+                   if rises(values, places, strict))
+        found = longest_rise(values, strict)
+        assert rises(values, found, strict) and len(found) == most and found == sorted(found)

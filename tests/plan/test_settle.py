@@ -1,0 +1,515 @@
+"""The plan: what follows from what was asked, and what cannot hold, with numbers that would."""
+import itertools
+import json
+import math
+import re
+from dataclasses import fields
+
+import pytest
+
+from hvdscale.errors import PlanError, UsageError
+from hvdscale.plan.plan import Execution, Measurement, Plan, Problem
+from hvdscale.plan.schedule import Schedule
+from hvdscale.plan.settle import Place
+from tests.factories.plans import DEFAULTS, TRAIN, WORKLOAD, settled
+
+
+# the batch
+
+@pytest.mark.parametrize("workers, local, accumulate", list(itertools.product([1, 2, 3, 8], [1, 5, 16], [1, 2, 4])))
+def test_the_global_batch_is_workers_times_local_batch_times_passes(workers, local, accumulate):
+    plan = settled(workers, local_batch=local, accumulate=accumulate, ghost_batch=2)
+    assert plan.global_batch == workers * local * accumulate
+    assert (plan.workers, plan.accumulate) == (workers, accumulate)
+    sizes = [part.stop - part.start for rank in range(workers) for part in plan.passes(plan.global_batch, rank)]
+    assert (sum(sizes), max(sizes)) == (plan.global_batch, plan.local_batch)
+
+
+@pytest.mark.parametrize("workers, local, accumulate", [(1, 32, 1), (4, 32, 1), (2, 16, 2), (3, 10, 1)])
+def test_every_pass_has_the_local_batch_that_was_typed(workers, local, accumulate):
+    assert settled(workers, local_batch=local, accumulate=accumulate).local_batch == local
+
+
+def test_a_fixed_global_batch_is_carried_in_uneven_shares():
+    plan = settled(3, global_batch=256)
+    assert (plan.global_batch, plan.local_batch) == (256, 96)
+    assert [plan.passes(256, rank)[0][:2] for rank in range(3)] == [(0, 64), (64, 160), (160, 256)]
+
+
+@pytest.mark.parametrize("workers, batch, most, passes", [
+    (2, 256, 32, 4), (2, 256, 128, 1), (1, 256, 50, 8), (3, 256, 32, 3), (2, 7, 1, 4), (1, 1000, 1, 1000),
+    (4, 30, 3, 3)])
+def test_accumulation_follows_from_what_fits_a_workers_memory(workers, batch, most, passes):
+    plan = settled(workers, global_batch=batch, max_local_batch=most)
+    assert (plan.accumulate, plan.global_batch) == (passes, batch)
+    assert plan.local_batch <= most
+    fewer = settled(workers, global_batch=batch, accumulate=max(1, passes - 1))
+    assert passes == 1 or fewer.local_batch > most
+
+
+def test_a_local_batch_beyond_the_memory_is_cut_into_passes_of_the_same_global_batch():
+    plan = settled(2, local_batch=128, max_local_batch=32)
+    assert (plan.global_batch, plan.accumulate, plan.local_batch) == (256, 4, 32)
+
+
+def test_passes_typed_that_exceed_the_memory_typed_are_an_error():
+    with pytest.raises(PlanError, match="--accumulate 2 leaves passes of 64 examples, more than --max-local-batch 32"):
+        settled(2, global_batch=256, accumulate=2, max_local_batch=32)
+
+
+def test_a_global_ghost_batch_is_the_whole_step():
+    assert settled(2, global_batch=256, ghost_batch="global").ghost_batch == 256
+
+
+def test_a_short_step_of_few_groups_has_as_many_passes_as_groups():
+    plan = settled(2, global_batch=256, accumulate=4, last_batch="short")
+    assert [len(plan.passes(size, 0)) for size in (256, 100, 70, 20)] == [4, 4, 3, 1]
+
+
+@pytest.mark.parametrize("batch, local, workers, passes", [
+    (64, 8, 2, 4), (64, 32, 2, 1), (64, 64, 1, 1), (30, 5, 3, 2)])
+def test_passes_follow_from_both_batches_where_they_agree(batch, local, workers, passes):
+    plan = settled(workers, global_batch=batch, local_batch=local)
+    assert (plan.global_batch, plan.accumulate, plan.local_batch) == (batch, passes, local)
+
+
+@pytest.mark.parametrize("workers, batch, local", [(2, 20, 8), (3, 100, 10), (4, 6, 4), (1, 33, 32), (2, 500, 32)])
+def test_batches_that_disagree_are_an_error_and_each_that_is_listed_fits(workers, batch, local):
+    with pytest.raises(PlanError) as caught:
+        settled(workers, global_batch=batch, local_batch=local)
+    said = str(caught.value)
+    assert f"--global-batch {batch} is not {workers} workers x --local-batch {local} x " in said
+    listed = re.search(r"--global-batch (\d+) or (\d+); or --global-batch (\d+) without", said)
+    below, above, itself = map(int, listed.groups())
+    assert itself == batch
+    for fits in (below, above):
+        assert settled(workers, global_batch=fits, local_batch=local).global_batch == fits
+    assert settled(workers, global_batch=batch).global_batch == batch
+
+
+@pytest.mark.parametrize("workers, batch, local, keys", [
+    (2, 20, 4, dict(accumulate=3)), (1, 100, 10, dict(accumulate=4)), (3, 100, 10, dict(accumulate=2)),
+    (2, 100, 30, dict(train=110)), (4, 3, 4, {}), (4, 7, 4, dict(accumulate=2)), (2, 90, 60, dict(train=100))])
+def test_what_is_listed_fits_beside_the_passes_typed_and_in_the_training_set(workers, batch, local, keys):
+    with pytest.raises(PlanError) as caught:
+        settled(workers, global_batch=batch, local_batch=local, **keys)
+    beside = re.search(r"What fits: (?:--global-batch (\d+)(?: or (\d+))?(?:$|;))?", str(caught.value)).groups()
+    for fits in filter(None, beside):
+        assert settled(workers, global_batch=int(fits), local_batch=local, **keys).global_batch == int(fits)
+    if "in uneven shares" in str(caught.value):
+        assert settled(workers, global_batch=batch, **keys).global_batch == batch
+
+
+def test_no_batch_at_all_is_an_error():
+    with pytest.raises(PlanError, match="no batch: give --local-batch or --global-batch"):
+        settled(defaults=dict(lr=0.1, steps=9))
+
+
+def test_a_workloads_default_local_batch_gives_way_to_a_typed_global_batch():
+    assert settled(3, global_batch=100).global_batch == 100
+
+
+def test_a_global_batch_larger_than_the_training_set_is_an_error_naming_both():
+    with pytest.raises(PlanError, match=r"a global batch of 1001 .* is larger than the training set of 1000 examples"):
+        settled(global_batch=1001)
+    with pytest.raises(PlanError, match=r"a global batch of 1200 \(12 workers x 100 examples x 1 passes\) is larger"):
+        settled(12, local_batch=100)
+    assert settled(global_batch=TRAIN).global_batch == TRAIN
+
+
+@pytest.mark.parametrize("workers, batch, accumulate", [(4, 3, 1), (2, 3, 2), (5, 1, 1), (3, 8, 3)])
+def test_fewer_examples_than_passes_is_an_error_and_the_workers_that_it_names_fit(workers, batch, accumulate):
+    said = f"a global batch of {batch} leaves some of {workers} workers x {accumulate} pass"
+    with pytest.raises(PlanError, match=said) as caught:
+        settled(workers, global_batch=batch, accumulate=accumulate)
+    at_most = int(re.search(r"use at most (\d+) worker", str(caught.value)).group(1))
+    assert settled(at_most, global_batch=batch, accumulate=accumulate).workers == at_most < workers
+
+
+def test_more_passes_than_examples_are_too_many_at_any_worker_count():
+    with pytest.raises(PlanError, match="a global batch of 3 leaves some of 2 workers x 4 passes .* use fewer passes"):
+        settled(2, global_batch=3, accumulate=4)
+
+
+def test_as_many_workers_as_examples_have_one_each():
+    assert settled(4, global_batch=4).local_batch == 1
+
+
+# the learning rate
+
+@pytest.mark.parametrize("rule, factor", [
+    ("linear", 8.0), ("sqrt", math.sqrt(8)), ("none", 1.0), ("power:0.7", 8 ** 0.7)])
+def test_the_peak_is_the_base_rate_times_the_rules_factor(rule, factor):
+    plan = settled(8, lr_rule=rule)
+    assert (plan.base_lr, plan.base_batch, plan.global_batch) == (0.1, 10, 80)
+    assert plan.lr_factor == pytest.approx(factor, rel=1e-14)
+    assert plan.peak_lr == plan.base_lr * plan.lr_factor
+
+
+def test_without_a_base_batch_the_rate_holds_at_the_global_batch():
+    plan = settled(8, defaults=dict(local_batch=10, lr=0.1, steps=9))
+    assert (plan.base_batch, plan.lr_factor, plan.peak_lr) == (80, 1.0, 0.1)
+
+
+def test_a_cap_bounds_the_factor():
+    assert settled(8, max_lr_factor=5.0).peak_lr == pytest.approx(0.5)
+    assert settled(4, max_lr_factor=5.0).peak_lr == pytest.approx(0.4)
+
+
+def test_a_rate_per_example_is_multiplied_by_the_global_batch():
+    plan = settled(4, lr_per_example=0.001)
+    assert (plan.peak_lr, plan.base_batch) == (pytest.approx(0.001 * 40), 1)
+    with pytest.raises(PlanError, match="is a rate times the global batch, so --lr-rule sqrt cannot hold"):
+        settled(4, lr_per_example=0.001, lr_rule="sqrt")
+
+
+def test_a_rule_that_is_none_is_named():
+    with pytest.raises(UsageError, match="lr_rule = 'cubic' is none of linear, sqrt, none, .*power:P"):
+        settled(lr_rule="cubic")
+
+
+def test_no_learning_rate_is_an_error():
+    with pytest.raises(PlanError, match="no learning rate: give --lr"):
+        settled(defaults=dict(local_batch=10, steps=9))
+
+
+TUNED = """
+workload = "made/net"
+[global_batch.40]
+lr = 0.37
+momentum = 0.83
+warmup_steps = 7
+decay = "linear"
+decay_steps = 90
+end_lr_factor = 0.05
+[global_batch.80]
+lr = 0.5
+"""
+
+
+@pytest.fixture
+def tuned(tmp_path):
+    (tmp_path / "tuned.toml").write_text(TUNED)
+    return str(tmp_path / "tuned.toml")
+
+
+def test_tuned_metaparameters_are_those_of_the_global_batch(tuned):
+    plan = settled(4, lr_rule="tuned", metaparameters=tuned)
+    assert (plan.peak_lr, plan.lr_factor, plan.base_batch, plan.momentum) == (0.37, 1.0, 40, 0.83)
+    assert plan.schedule == Schedule(0.37, 0.0, "gradual", 7, "linear", 90, end_lr_factor=0.05)
+    assert settled(8, lr_rule="tuned", metaparameters=tuned).peak_lr == 0.5
+
+
+def test_what_was_typed_wins_over_what_was_tuned(tuned):
+    plan = settled(4, lr_rule="tuned", metaparameters=tuned, momentum=0.5, end_lr_factor=0.5)
+    assert (plan.peak_lr, plan.momentum, plan.end_lr_factor) == (0.37, 0.5, 0.5)
+
+
+def test_a_tuned_warmup_climbs_from_its_own_start(tuned):
+    plan = settled(4, lr_rule="tuned", metaparameters=tuned, warmup_start_factor=0.1)
+    assert (plan.warmup_steps, plan.start_lr) == (7, pytest.approx(0.037))
+
+
+def test_a_batch_that_was_not_tuned_is_an_error_naming_those_that_were(tuned):
+    with pytest.raises(PlanError, match="has no metaparameters at global batch 20 in .*; tuned batches: 40, 80. "):
+        settled(2, lr_rule="tuned", metaparameters=tuned)
+
+
+def test_metaparameters_and_the_tuned_rule_need_one_another(tuned):
+    with pytest.raises(PlanError, match="--lr-rule tuned needs --metaparameters"):
+        settled(lr_rule="tuned")
+    with pytest.raises(PlanError, match="metaparameters acts only with lr_rule = tuned, and lr_rule is linear"):
+        settled(metaparameters=tuned)
+
+
+# warmup and decay
+
+def rates(plan, steps=120):
+    return [plan.schedule.lr_at(step) for step in range(steps)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("keys", [
+    dict(warmup_epochs=1), dict(decay="linear", decay_epochs=0.8),
+    dict(decay="cosine", decay_epochs=0.5, warmup_epochs=0.2),
+    dict(decay="step", decay_at_epochs=[0.2, 0.5]), dict(eval_every_epochs=0.1), dict(epochs=0.5)])
+def test_a_length_in_epochs_is_the_same_plan_as_in_steps(workers, keys):
+    """At any worker count, whatever the unit typed."""
+    epoch = TRAIN // (10 * workers)
+    in_steps = {key.replace("_epochs", "_steps") if key not in ("epochs", "eval_every_epochs") else
+                {"epochs": "steps", "eval_every_epochs": "eval_every"}[key]:
+                [round(v * epoch) for v in value] if isinstance(value, list) else
+                value if isinstance(value, str) else round(value * epoch) for key, value in keys.items()}
+    assert set(in_steps) != set(keys)
+    by_epochs, by_steps = settled(workers, lr=0.3, **keys), settled(workers, lr=0.3, **in_steps)
+    assert by_epochs == by_steps
+    assert rates(by_epochs) == rates(by_steps)
+
+
+def test_part_of_a_step_counts_as_a_step():
+    assert settled(epochs=0.001).budget_steps == 1
+    assert settled(epochs=1.001).budget_steps == 101
+    assert settled(global_batch=300, epochs=1).budget_steps == 4
+    assert settled(global_batch=300, epochs=3).budget_steps == 10           # carried: 3 x 1000 / 300
+    assert settled(global_batch=300, epochs=3, last_batch="short").budget_steps == 12
+    assert settled(global_batch=300, epochs=3, last_batch="drop").budget_steps == 9
+
+
+def test_epochs_that_floats_cannot_hold_are_not_rounded_up():
+    for tenths in range(1, 100):
+        assert settled(epochs=tenths / 10).budget_steps == tenths * 10
+
+
+def test_warmup_climbs_from_the_base_rate_to_the_peak():
+    plan = settled(8, warmup_steps=16)
+    assert plan.schedule == Schedule(0.8, 0.1, "gradual", 16)
+    assert rates(plan)[:17:8] == pytest.approx([0.1, 0.45, 0.8])
+
+
+def test_warmup_may_start_at_a_share_of_the_peak():
+    assert settled(8, warmup_steps=16, warmup_start_factor=0).start_lr == 0
+    assert settled(8, warmup_steps=16, warmup_start_factor=0.5).start_lr == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("keys", [dict(warmup="none"), dict(warmup_steps=0), dict(warmup_epochs=0), {}])
+def test_no_warmup_is_the_peak_from_the_first_step(keys):
+    plan = settled(8, **keys)
+    assert (plan.warmup, plan.warmup_steps, plan.start_lr) == ("none", 0, plan.peak_lr)
+
+
+@pytest.mark.parametrize("workers, keys", [(1, {}), (8, dict(lr_rule="none"))])
+def test_a_warmup_from_the_peak_is_flat_and_decay_still_starts_after_it(workers, keys):
+    plan = settled(workers, warmup_steps=5, decay="linear", **keys)
+    assert (plan.warmup_steps, plan.start_lr) == (5, plan.peak_lr)
+    assert rates(plan)[:7] == pytest.approx([0.1] * 6 + [0.1 * (1 - 1 / (plan.budget_steps - 5))])
+
+
+@pytest.mark.parametrize("keys, said", [
+    (dict(decay_steps=5), "decay_steps acts only with decay = linear or cosine, and decay is constant"),
+    (dict(end_lr_factor=0.1), "end_lr_factor acts only"), (dict(decay_factor=0.5, decay="linear"), "decay = step"),
+    (dict(warmup_start_factor=0.1, warmup="none"), "warmup = gradual or constant"),
+    (dict(momentum=0.5, optimizer="sgd"), "momentum acts only with optimizer = momentum or nesterov or lars, and"),
+    (dict(momentum=0.5, optimizer="adam"), "momentum acts only .* and optimizer is adam"),
+    (dict(beta1=0.5), "beta1 acts only with optimizer = adam or adamw or lamb, and optimizer is nesterov"),
+    (dict(beta2=0.5, optimizer="lars"), "beta2 acts only with optimizer = adam or .* lamb, and optimizer is lars"),
+    (dict(epsilon=1e-3, optimizer="torch.optim:Adam"), "epsilon acts only with optimizer = adam or adamw or lamb"),
+    (dict(trust_coefficient=0.1, optimizer="lamb"), "trust_coefficient acts only with optimizer = lars"),
+    (dict(lr_in_velocity=True, optimizer="adam"), "lr_in_velocity acts only with optimizer = momentum or nesterov"),
+    (dict(lr_in_velocity=True, optimizer="lars"), "lr_in_velocity acts only with optimizer = momentum or nesterov"),
+    (dict(momentum_correction=True, optimizer="sgd"), "momentum_correction acts only with optimizer = momentum or nes"),
+    (dict(momentum_correction=True), "momentum_correction acts only with lr_in_velocity = true or optimizer = lars"),
+    (dict(decay_norm_and_bias=True), "decay_norm_and_bias acts only with a weight_decay above 0"),
+    (dict(optimizer_args={"eps": 1}, optimizer="adam"), "optimizer_args = .* is for a module:Class .* not for adam"),
+    (dict(lr_per_example=0.1, base_batch=4), "base_batch does nothing beside lr_per_example"),
+    (dict(lr_per_example=0.1, max_lr_factor=4.0), "max_lr_factor does nothing beside lr_per_example")])
+def test_a_key_that_would_do_nothing_is_an_error(keys, said):
+    with pytest.raises(PlanError, match=said):
+        settled(**keys)
+
+
+def test_a_rate_per_example_is_that_rate_times_the_batch_whatever_cap_the_workload_has():
+    plan = settled(8, defaults={**DEFAULTS, "max_lr_factor": 2.0}, lr_per_example=0.01)
+    assert (plan.peak_lr, plan.lr_rule, plan.base_batch) == (pytest.approx(0.8), "linear", 1)
+
+
+def test_where_the_rule_lowers_the_rate_warmup_does_not_start_above_the_peak():
+    plan = settled(1, warmup_steps=5, base_batch=20)
+    assert plan.start_lr == plan.peak_lr == pytest.approx(0.05)
+
+
+def test_a_constant_warmup_holds_the_base_rate():
+    assert rates(settled(8, warmup="constant", warmup_steps=3))[:5] == pytest.approx([0.1, 0.1, 0.1, 0.8, 0.8])
+
+
+@pytest.mark.parametrize("decay", ["linear", "cosine"])
+def test_decay_ends_with_the_budget_unless_told(decay):
+    assert settled(decay=decay).decay_steps == 100
+    assert settled(decay=decay, end_lr_factor=0.01).schedule.lr_at(100) == pytest.approx(0.001)
+    assert settled(decay=decay, decay_steps=30).decay_steps == 30
+
+
+def test_decay_within_the_warmup_is_an_error_naming_both():
+    with pytest.raises(PlanError, match="linear decay ends at step 20, within the warmup of 20 steps"):
+        settled(8, decay="linear", decay_steps=20, warmup_steps=20)
+    with pytest.raises(PlanError, match=r"cosine decay ends at step 0, .* \(a budget in seconds has no last step\)"):
+        settled(decay="cosine", seconds=3.0)
+
+
+def test_step_decay_needs_its_steps():
+    with pytest.raises(PlanError, match="decay = 'step' needs decay_at_steps or decay_at_epochs"):
+        settled(decay="step")
+    plan = settled(decay="step", decay_at_steps=[2, 4])
+    assert rates(plan)[:6] == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+
+
+# budget, target, evaluation
+
+@pytest.mark.parametrize("keys, steps, seconds", [
+    (dict(steps=77), 77, None), (dict(epochs=1), 34, None), (dict(seconds=2.5), 0, 2.5),
+    (dict(examples=1000), 34, None), (dict(examples=30), 1, None), (dict(examples=31), 2, None),
+    (dict(examples=1), 1, None)])
+def test_a_budget_may_be_in_steps_epochs_examples_or_seconds(keys, steps, seconds):
+    plan = settled(3, **keys)       # steps of 30 examples
+    assert (plan.budget_steps, plan.budget_seconds) == (steps, seconds)
+
+
+@pytest.mark.parametrize("last_batch", ["carry", "short", "drop"])
+@pytest.mark.parametrize("examples", [1, 299, 300, 301, 1000, 1001, 2999, 3000, 3001])
+def test_a_budget_in_examples_is_the_fewest_steps_that_see_so_many(last_batch, examples):
+    plan = settled(global_batch=300, examples=examples, last_batch=last_batch)
+    seen = list(itertools.accumulate(plan.stream.size(step) for step in range(20)))
+    assert plan.budget_steps == 1 + next(i for i, total in enumerate(seen) if total >= examples)
+
+
+def test_no_budget_is_an_error():
+    with pytest.raises(PlanError, match="no budget: give --steps or --epochs"):
+        settled(defaults=dict(local_batch=10, lr=0.1))
+
+
+def test_evaluations_stand_on_the_grid_and_at_the_end():
+    plan = settled(steps=10, eval_every=4)
+    assert [step for step in range(11) if plan.evaluates_at(step)] == [0, 4, 8, 10]
+    assert not any(map(settled(steps=10, eval_every=0).evaluates_at, range(11)))
+    seconds = settled(seconds=1.0, eval_every=4)
+    assert [step for step in range(11) if seconds.evaluates_at(step)] == [0, 4, 8]
+
+
+@pytest.mark.parametrize("target, settled_as", [
+    ("val/error<0.01", "val/error<0.01"), (" test/error <= 1e-2", "test/error<=0.01"),
+    ("val/classification_error<0.01", "val/error<0.01"), ("none", None)])
+def test_a_target_is_stored_in_one_spelling(target, settled_as):
+    plan = settled(target=target)
+    assert plan.target == settled_as
+    assert str(plan.stop_target) == str(settled_as)
+
+
+def test_a_target_that_says_nothing_is_named():
+    with pytest.raises(UsageError, match="target 'val/error' is not split/metric, a comparison"):
+        settled(target="val/error")
+
+
+@pytest.mark.parametrize("splits, target, evaluated", [
+    ("train,val,test", "none", ("train", "val", "test")), ("test, val", "none", ("val", "test")),
+    ("train", "val/error<0.1", ("train", "val")), ("val", "none", ("val",)),
+    ("val", "test/error<0.1", ("val", "test"))])
+def test_the_targets_split_is_always_evaluated(splits, target, evaluated):
+    assert settled(eval_splits=splits, target=target).eval_splits == evaluated
+
+
+@pytest.mark.parametrize("splits", ["valid", "train,", "train;val"])
+def test_a_split_that_is_none_is_named(splits):
+    with pytest.raises(PlanError, match=f"eval_splits = '{splits}' is not a list of train, val, test"):
+        settled(eval_splits=splits)
+
+
+def test_the_training_subset_evaluated_is_as_large_as_validation_unless_told():
+    assert settled(val=200).train_eval_examples == 200
+    assert settled(val=5000).train_eval_examples == TRAIN
+    assert settled(train_eval_examples=7).train_eval_examples == 7
+    assert settled(train_eval_examples=7000).train_eval_examples == TRAIN
+
+
+# the place, and the record
+
+def test_a_worker_has_its_share_of_the_hosts_cores():
+    assert settled(place=Place(8, 4, 16)).threads == 4
+    assert settled(place=Place(8, 4, 2)).threads == 1
+    assert settled(place=Place(8, 4, 16), threads=3).threads == 3
+
+
+@pytest.mark.parametrize("optimizer, momentum", [
+    ("nesterov", 0.9), ("momentum", 0.9), ("sgd", None), ("torch.optim:Adam", None)])
+def test_momentum_is_of_the_optimizers_that_have_it(optimizer, momentum):
+    assert settled(optimizer=optimizer).momentum == momentum
+
+
+@pytest.mark.parametrize("keys, inside, corrected", [
+    (dict(optimizer="momentum"), False, None), (dict(optimizer="nesterov", lr_in_velocity=True), True, True),
+    (dict(optimizer="momentum", lr_in_velocity=True, momentum_correction=False), True, False),
+    (dict(optimizer="lars"), True, False), (dict(optimizer="lars", momentum_correction=True), True, True),
+    (dict(optimizer="adam"), None, None), (dict(optimizer="torch.optim:SGD"), None, None)])
+def test_momentum_is_corrected_where_the_rate_is_in_the_velocity_and_lars_as_its_paper_has_it(keys, inside, corrected):
+    plan = settled(**keys)
+    assert (plan.lr_in_velocity, plan.momentum_correction) == (inside, corrected)
+
+
+@pytest.mark.parametrize("optimizer, epsilon", [("adam", 1e-8), ("adamw", 1e-8), ("lamb", 1e-6), ("lars", None)])
+def test_epsilon_has_a_default_for_each_optimizer(optimizer, epsilon):
+    assert settled(optimizer=optimizer).epsilon == epsilon
+    if epsilon:
+        assert settled(optimizer=optimizer, epsilon=1e-3).epsilon == 1e-3
+
+
+def test_a_workloads_keys_for_its_own_optimizer_fall_away_under_another():
+    defaults = dict(DEFAULTS, optimizer="torch.optim:RMSprop", optimizer_args={"alpha": 0.9})
+    assert settled(defaults=defaults).optimizer_args == {"alpha": 0.9}
+    assert settled(defaults=defaults, optimizer="adam").optimizer_args == {}
+
+
+def test_metaparameters_that_do_not_apply_are_nan():
+    found = settled(8, optimizer="sgd", weight_decay=1e-4, label_smoothing=0.1, warmup_steps=5).metaparameters()
+    assert all(math.isnan(found.pop(name)) for name in ("momentum", "beta1", "beta2", "epsilon", "trust_coefficient",
+                                                        "clip_norm", "decay_steps", "end_lr_factor"))
+    applying = {"learning_rate": pytest.approx(0.8), "weight_decay": 1e-4, "label_smoothing": 0.1, "warmup_steps": 5}
+    assert found == applying
+
+
+def test_metaparameters_that_apply_are_numbers():
+    found = settled(decay="linear", end_lr_factor=0.01).metaparameters()
+    assert (found["momentum"], found["decay_steps"], found["end_lr_factor"]) == (0.9, 100.0, 0.01)
+    assert all(type(value) is float for value in found.values())
+    found = settled(optimizer="lamb", beta2=0.99, clip_norm=1).metaparameters()
+    assert [found[name] for name in ("beta1", "beta2", "epsilon", "clip_norm")] == [0.9, 0.99, 1e-6, 1.0]
+
+
+def test_the_record_has_every_field_once_in_one_of_its_parts():
+    plan = settled(2, decay="step", decay_at_steps=[3], model_args={"width": 8}, target="val/error<0.1")
+    record = plan.as_record({"seed": 0})
+    parts = [record[part] for part in ("problem", "measurement", "execution")]
+    assert sorted(itertools.chain(*parts)) == sorted(field.name for field in fields(Plan))
+    assert parts == [{field.name: getattr(plan, field.name) for field in fields(kind)}
+                     for kind in (Problem, Measurement, Execution)]
+    assert record["asked"] == {"seed": 0}
+    for part in parts:
+        for name, value in part.items():
+            assert value == getattr(plan, name)
+
+
+def test_the_record_goes_through_json():
+    plan = settled(2, decay="step", decay_at_steps=[3], model_args={"width": 8})
+    record = plan.as_record({"model_args": {"width": 8}})
+    back = json.loads(json.dumps(record, allow_nan=False))
+    assert back["problem"]["decay_at"] == [3]
+    assert {**back["problem"], "decay_at": (3,)} == record["problem"]
+
+
+def test_the_worker_count_changes_nothing_of_the_problem():
+    one, four = (settled(workers, global_batch=100, ghost_batch=10).as_record({}) for workers in (1, 4))
+    assert one["problem"] == four["problem"]
+    assert one["measurement"] == four["measurement"]
+    assert one["execution"] != four["execution"]
+
+
+@pytest.mark.parametrize("target, said", [
+    ("val/error>0.9", "smaller values of error are better, so its target is val/error<0.9"),
+    ("val/accuracy<=0.9", "larger values of accuracy are better, so its target is val/accuracy>0.9")])
+def test_a_target_in_the_worse_direction_is_an_error(monkeypatch, target, said):
+    monkeypatch.setattr(WORKLOAD, "metrics", {"error": "min", "accuracy": "max"})
+    with pytest.raises(PlanError, match=said):
+        settled(target=target)
+    assert str(settled(target="val/accuracy>=0.9").stop_target) == "val/accuracy>=0.9"
+
+
+def test_a_target_on_a_metric_that_the_workload_does_not_measure_lists_those_it_does():
+    with pytest.raises(PlanError, match="'val/accuracy>0.9': the workload measures cross_entropy, error"):
+        settled(target="val/accuracy>0.9")
+
+
+def test_a_target_without_evaluations_is_dropped_if_a_default_and_an_error_if_typed():
+    assert settled(defaults={**DEFAULTS, "target": "val/error<0.1"}, eval_every=0).target is None
+    with pytest.raises(PlanError, match="never held against anything under --eval-every 0"):
+        settled(target="val/error<0.1", eval_every=0)
+
+
+def test_evaluations_are_an_epoch_apart_unless_anything_else_is_said():
+    assert settled().eval_every == TRAIN // DEFAULTS["local_batch"]

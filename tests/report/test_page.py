@@ -1,0 +1,366 @@
+"""Figures and report.html: what they hold, and what a browser makes of them."""
+import json
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from html import unescape
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.report_data import analyse
+from hvdscale.analysis.studies import studies_of
+from hvdscale.analysis.trials import read_trials
+from hvdscale.log.schema import Status
+from hvdscale.report.document import document_of, facts_of
+from hvdscale.report.drawing import render
+from hvdscale.report.page.html import as_html
+from hvdscale.report.scaling.figures import figures_of
+from tests.conftest import lacks
+from tests.factories.logs import log, study, trial
+from tests.factories.studies import realistic
+
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+def document(*logs):
+    trials = [found for made in logs for found in read_trials(made)]
+    return document_of(analyse(trials), [facts_of(made) for made in logs], skipped=["broken.h5: <is> not HDF5"],
+                       studies=studies_of(logs))
+
+
+SCRIPT = "<script>alert('&')</script>"
+
+
+def odd():
+    """Logs with everything that is hard to show."""
+    lost = trial(2, seed=1, workers=16, batch=512, status=Status.INFEASIBLE)
+    never = trial(1, (0, 500, 900), (0.9, 0.5, 0.3), workers=16, batch=512, dataset="mnist", model="simple_cnn",
+                  train_examples=55000, target="val/error<0.02")
+    probe = trial(3, (), (), target=None, step_seconds=[0.1] * 5, dataset=SCRIPT)
+    named = [trial(number, dataset=SCRIPT, batch=32 * number) for number in (4, 5)]
+    return document(*study().values(), log(never, path="runs/w16.h5"), log(lost, probe, *named, path=f'{SCRIPT}".h5'))
+
+
+@pytest.fixture(scope="module")
+def page():
+    return as_html(odd())
+
+
+@pytest.fixture(scope="module")
+def figures():
+    [(_, [page])] = document(*study().values()).pages
+    return {figure.name: figure for figure in page.figures}
+
+
+class Outline(HTMLParser):
+    """What a page holds: tags that close, ids, links out, text of each tag."""
+
+    def __init__(self, page):
+        super().__init__()
+        page = without_scripts(page)
+        self.open, self.ids, self.loads, self.headings, self.tags = [], [], [], [], set()
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.tags.add(tag)
+        self.ids += [attributes["id"]] if "id" in attributes else []
+        self.loads += [attributes[name] for name in ("src", "href", "xlink:href", "srcset") if name in attributes]
+        self.headings += [int(tag[1])] if re.fullmatch("h[1-6]", tag) else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_every_figure_is_drawn_for_a_study(figures):
+    assert list(figures) == ["steps-batch", "speedup-weak-32", "efficiency-weak-32", "curve-step", "curve-seconds"]
+
+
+def test_where_a_step_s_time_goes_is_drawn_where_it_was_timed():
+    logs = [log(trial(workers=w, batch=32 * w, step_seconds=[0.02] * 5, communication_share=0.1 * w), path=f"{w}.h5")
+            for w in (1, 2, 4)]
+    [(_, [page])] = document(*logs).pages
+    [figure] = [figure for figure in page.figures if figure.name == "step-time-weak-32"]
+    drawn = render(figure, "svg").decode()
+    for text in ("computing", "getting data", "waiting for communication, and its share", "40%", "workers W",
+                 "milliseconds a step (median)"):
+        assert f">{text}<" in drawn
+
+
+def test_tiny_efficiencies_are_drawn_on_a_scale_that_shows_them():
+    logs = [log(trial(workers=w, batch=32 * w, seconds=(0, 1, 2 * 30 ** (w - 1))), path=f"{w}.h5") for w in (1, 2, 3)]
+    [(_, [page])] = document(*logs).pages
+    [figure] = [figure for figure in page.figures if figure.name.startswith("efficiency")]
+    assert ">0.001<" in render(figure, "svg").decode()
+
+
+@pytest.mark.parametrize("name, texts", [
+    ("steps-batch", ["global batch B (examples)", "steps to target S", "perfect scaling", "32", "256", "512"]),
+    ("speedup-weak-32", ["workers W", "speedup over 1 worker", "ideal", "lost to the system", "lost to statistics"]),
+    ("efficiency-weak-32", ["statistical efficiency", "system efficiency", "their product", "ideal"]),
+    ("curve-step", ["steps", "validation error", "W = 1, B = 32", "W = 8, B = 256", "target val/error<0.02"]),
+    ("curve-seconds", ["training time (seconds, evaluation left out)", "validation error"])])
+def test_a_figure_s_axes_and_legend_say_what_they_show(figures, name, texts):
+    root = ElementTree.fromstring(render(figures[name], "svg"))
+    written = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
+    assert set(texts) <= written
+
+
+def test_a_figure_is_the_same_file_each_time(figures):
+    figure = figures["steps-batch"]
+    assert render.__wrapped__(figure, "svg") == render.__wrapped__(figure, "svg")
+    assert render(figure, "png").startswith(b"\x89PNG")
+
+
+def test_figures_hold_what_was_not_met_and_what_stands_on_one_run():
+    logs = [log(trial(workers=w, batch=32 * w, steps=(0, 100, 200), error=(1, 1, error)), path=f"{w}.h5")
+            for w, error in ((1, 0.1), (2, 0.1), (4, 0.9))]
+    [(_, [page])] = document(*logs).pages
+    drawn = render(page.figures[0], "svg").decode()
+    assert "not met: above" in drawn and "one run" in drawn
+    assert "not met: below" in render(page.figures[1], "svg").decode()
+
+
+@pytest.mark.parametrize("changes", [
+    {"error": (float("nan"),) * 3}, {"steps": (0, 1, 2)}, {"error": (0.1, 0.1, 0.1)}, {"seconds": (float("nan"),) * 3},
+    {"status": Status.INFEASIBLE}, {"steps": (100,), "error": (0.1,)}, {"error": (-1, -2, -3)},
+    {"worker_counts": (3, 1)}])
+def test_figures_are_drawn_whatever_was_measured(changes):
+    [(_, [page])] = document(log(trial(**changes), trial(id=2, workers=2, batch=64, **changes))).pages
+    for figure in page.figures:
+        assert render(figure, "svg")
+    assert page.section.target.column in as_html(document(log(trial(**changes))))
+
+
+def test_the_curve_by_time_leaves_out_runs_whose_times_are_not_known():
+    moved = trial(id=2, seed=1, worker_counts=(2, 1), seconds=(0, 77, 99))
+    [(_, [page])] = document(log(trial(), moved)).pages
+    by_time = render(next(figure for figure in page.figures if figure.name == "curve-seconds"), "svg").decode()
+    [(_, [page])] = document(log(trial())).pages
+    alone = render(next(figure for figure in page.figures if figure.name == "curve-seconds"), "svg").decode()
+    assert by_time == alone
+    [(_, [page])] = document(log(moved)).pages
+    assert [figure.name for figure in page.figures] == ["curve-step"]
+
+
+def test_no_figure_without_trials_that_ended():
+    [(_, [page])] = document(log(trial(status=Status.RUNNING))).pages
+    assert figures_of(page.section) == ()
+
+
+def without_scripts(page):
+    """The page as one sees it that runs no script."""
+    return re.sub(r"<script[^>]*>.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_the_page_is_whole_and_loads_nothing(page):
+    outline = Outline(page)
+    assert not outline.open and not {"img", "iframe", "object"} & outline.tags
+    assert all(target.startswith(("#", "data:,")) for target in outline.loads)
+    rest = without_scripts(page)
+    assert "http" not in re.sub(r'xmlns="[^"]*"|http-equiv', "", rest) and "@import" not in rest
+    assert "default-src 'none'" in page                     # and the browser refuses what a script would load
+
+
+def test_the_library_that_draws_is_there_once_and_only_where_something_is_drawn(page):
+    assert page.count("plotly.js v") == 1
+    alone = as_html(document(log(trial())))
+    assert "plotly" not in alone and "sortable" in alone and len(alone) < 200_000
+
+
+def test_ids_are_unique_and_every_reference_finds_one(page):
+    ids = Outline(page).ids
+    assert len(ids) == len(set(ids))
+    referred = re.findall(r'url\(#([^)]*)\)|href="#([^"]*)"|aria-labelledby="([^"]*)"|for="([^"]*)"',
+                          without_scripts(page))
+    assert {name for names in referred for name in names if name} <= set(ids)
+
+
+def test_names_are_escaped(page):
+    assert SCRIPT not in page and "alert('" not in without_scripts(page)
+    assert "&lt;script&gt;alert(&#39;&amp;&#39;)" in page and "&lt;is&gt; not HDF5" in page
+    texts = re.findall(r'<script type="application/json">(.*?)</script>', page)
+    assert len(texts) == 2 and "<" not in "".join(texts)
+    assert json.loads(texts[0])["trials"]["logs"] == [f'{SCRIPT}".h5']
+
+
+def test_headings_descend_by_one_and_figures_have_a_text(page):
+    headings = Outline(page).headings
+    assert headings[0] == 1 and all(after - before <= 1 for before, after in zip(headings, headings[1:]))
+    page = without_scripts(page)
+    assert page.count('role="img" aria-label="') == page.count("<figure ") > 4
+    assert '<html lang="en">' in page and "<th scope=" in page
+
+
+def test_the_page_says_it_in_words_before_the_tables(page):
+    at = page.index("mnist/simple_cnn, nesterov, 55,000 training examples</h2>")
+    assert page.index("x the speed", at) < page.index("<table", at)
+    assert "not met" in page[at:] and "Method and provenance" in page[at:]
+
+
+def test_under_every_figure_stands_how_many_trials_it_is_made_of(page):
+    captions = re.findall("<figcaption>.*?</figcaption>", page, re.DOTALL)
+    assert captions and all(re.search(r"\b[\d,]+ trials? behind this figure\b", caption) for caption in captions)
+
+
+def test_every_colour_has_a_stand_in_for_dark_pages(page):
+    used = set(re.findall(r"var\(--c([0-9a-f]{6})\)", page))
+    dark = page[page.index("@media (prefers-color-scheme:dark){:root{--c"):]
+    assert used and all(f"--c{color}:#" in dark for color in used)
+
+
+WIDE = """
+tell("wide", document.documentElement.scrollWidth - document.documentElement.clientWidth);
+tell("loaded", performance.getEntriesByType("resource").length);
+console.error("heard");
+"""
+SLIDE = """
+const root = [...document.querySelectorAll(".explorer")].find(one => one.querySelector("[data-plot=times]"));
+const slider = root.querySelector("input"), plot = name => root.querySelector(`[data-plot=${name}]`);
+const drawn = name => plot(name).data.find(trace => ["steps to target", "time to target"].includes(trace.name));
+const say = name => tell(name, {
+  target: root.querySelector("output").textContent, reached: root.querySelector(".reached").textContent,
+  batch: drawn("steps").x, steps: drawn("steps").y, hover: drawn("steps").hovertext[0], seconds: drawn("times").y,
+  open: plot("steps").data.at(-1).x, paths: plot("steps").querySelectorAll(".point").length,
+  line: plot("steps").data[0].y, said: !root.querySelector(".said").hidden, options: plot("costs").data[0].text,
+  marks: drawn("times").x.map((workers, at) => [workers, drawn("times").marker.symbol[at]]),
+  explained: plot("times").data.some(trace => trace.name === "more workers than cores" && trace.showlegend),
+  seen: ["x", "y"].map(way => [plot("costs").layout[`${way}axis`].range, plot("costs").data[0][way].map(Math.log10)])});
+say("own");
+slider.value = 0;
+slider.dispatchEvent(new Event("input"));
+say("easy");
+slider.value = slider.max;
+slider.dispatchEvent(new Event("input"));
+say("strict");
+root.querySelector(".back").click();
+say("back");
+"""
+SORT = """
+const table = document.querySelector("[id^=mnist][id$=-batches]").parentNode.querySelector("table");
+const head = [...table.tHead.rows[0].cells].find(one => one.textContent.startsWith("steps"));
+const column = () => [...table.tBodies[0].rows].map(row => row.cells[head.cellIndex].firstChild.textContent);
+for (const name of ["asis", "up", "down", "again"]) {
+  tell(name, [head.getAttribute("aria-sort"), column()]);
+  head.querySelector("button").focus();
+  head.querySelector("button").click();
+}
+tell("focused", document.activeElement === head.querySelector("button"));
+"""
+NAMED = """
+const hover = [...document.querySelectorAll("[data-plot=steps]")].map(plot => plot.data[1].hovertext).flat();
+tell("hover", hover.filter(text => text.includes("alert")));
+tell("title", document.title);
+tell("scripts", document.querySelectorAll("figure script, .hoverlayer script").length);
+"""
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    """Open a page in headless Chromium and run probes in it; gives back all that they tell, by name, the page as it
+    then stands as "page", and what was said on its console as "console"."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if not found:
+        lacks("chromium", "needs chromium on PATH")
+    tmp = tmp_path_factory.mktemp("chromium")
+
+    def run(page, *probes, width=1200):
+        script = "".join(f"(() => {{{probe}}})();" for probe in probes)
+        (tmp / "report.html").write_text(page.replace("</body>", f"""<pre id="told"></pre><script>
+          const found = {{}}, tell = (name, value) => {{ found[name] = value; }};
+          onload = () => {{ {script} document.querySelector("#told").textContent = JSON.stringify(found); }};
+          </script></body>"""))
+        done = subprocess.run(
+            [found, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
+             "--enable-logging=stderr", f"--user-data-dir={tmp / 'profile'}", f"--window-size={width},900",
+             "--dump-dom", f"file://{tmp}/report.html"], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        [told] = re.findall('<pre id="told">(.*?)</pre>', done.stdout, re.DOTALL)
+        return {"page": done.stdout, "console": re.findall(r'CONSOLE.*?"(.*?)", source', done.stderr),
+                **json.loads(unescape(told))}
+    return run
+
+
+@pytest.fixture(scope="module")
+def shown(page, chromium):
+    return chromium(page, WIDE, SLIDE, SORT, NAMED)
+
+
+def test_a_browser_shows_the_page_without_errors_or_requests(page, shown):
+    assert shown["console"] == ["heard"]                # our own probe is heard, and nothing else is said
+    assert (shown["wide"], shown["loaded"]) == (0, 0)
+    assert "Method and provenance" in shown["page"] and shown["page"].count("<figure ") == page.count("<figure ")
+
+
+def test_the_page_fits_a_narrow_screen(page, chromium):
+    told = chromium(page, WIDE, width=500)
+    assert (told["wide"], told["console"]) == (0, ["heard"])
+
+
+def test_the_slider_moves_the_curve_and_points_that_are_not_met_turn_open(shown):
+    own, easy, strict = shown["own"], shown["easy"], shown["strict"]
+    found = next(page for _, pages in odd().pages for page in pages if len(page.section.series) and page.section.target)
+    points = [point for point in found.section.batches.points if point.cell.steps.met]
+    assert own == shown["back"] and own["target"] == "val/error<0.02"
+    assert own["batch"] == [point.global_batch for point in points] and own["open"] == [512]
+    assert own["steps"] == pytest.approx([point.cell.steps.value for point in points], rel=1e-4)
+    assert own["reached"] == "met at 4 of 5 batch sizes" and easy["reached"] == "met at 5 of 5 batch sizes"
+    assert easy["batch"] == [32, 64, 128, 256, 512] and not easy["open"]
+    assert all(less < more for less, more in zip(easy["steps"], own["steps"]))
+    assert all(less < more for less, more in zip(easy["seconds"], own["seconds"]))
+    assert easy["line"] == pytest.approx([easy["steps"][0], easy["steps"][0] / 16])
+    assert own["paths"] == 5 and strict["target"] == own["target"]      # all trials stopped there
+    assert "runs/w1.h5: trial " in own["hover"] and "learning rate 0.01" in own["hover"]
+
+
+def test_options_are_named_and_fill_their_axes_and_said_again_only_at_another_target(shown):
+    own, easy = shown["own"], shown["easy"]
+    assert (own["said"], easy["said"], shown["back"]["said"]) == (False, True, False)
+    names = [name for text in own["options"] for name in text.partition(": ")[2].split(", ") if name]
+    assert sorted(names) == ["cheapest", "fastest", "knee"]
+    assert [text.partition(":")[0] for text in own["options"]] == ["1", "2", "4", "16"]     # 8 crowded their host
+    for (low, high), values in (*own["seen"], *easy["seen"]):
+        assert low < min(values) and max(values) < high
+        assert max(values) - min(values) > 0.6 * (high - low)
+
+
+def test_times_of_hosts_with_more_workers_than_cores_are_hollow_and_explained(shown):
+    own = shown["own"]
+    assert [workers for workers, symbol in own["marks"] if symbol == "square-open"] == [8] and own["explained"]
+    assert {symbol for workers, symbol in own["marks"] if workers != 8} == {"square"} and len(own["marks"]) > 2
+
+
+def test_a_table_sorts_by_its_heads(shown):
+    (no, asis), (up, rising), (down, falling), again = (shown[name] for name in ("asis", "up", "down", "again"))
+    assert (no, up, down) == (None, "ascending", "descending") and again == [None, asis] and shown["focused"]
+    values = [float(text.replace(",", "")) for text in rising if text.replace(",", "").isdigit()]
+    assert values == sorted(values) and falling == rising[::-1] and sorted(asis) == sorted(rising) and asis != rising
+    assert rising[-1].startswith(">")
+
+
+def test_names_are_escaped_where_the_script_writes_them_too(shown):
+    assert shown["hover"] and all("&lt;script&gt;alert(" in text and "<script" not in text for text in shown["hover"])
+    assert "<script>" in shown["title"] and not shown["scripts"]
+
+
+@pytest.mark.parametrize("trials", [12, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_sweep_of_ten_batches_makes_a_page_of_less_than_8_MB(trials):
+    made = []
+    for at in range(10):
+        drawn = realistic(2 ** at, 0.3, 2000, count=2 * trials, wanted=trials, keep=None, seed=at)
+        for one in drawn:
+            one.error = one.error + np.linspace(0.5, 0, len(one.error)) ** (1 + one.row["id"] / 100)
+        made.append(log(*drawn, path=f"b{at}.h5"))
+    whole = document(*made)
+    [(group, [found])] = whole.pages
+    assert len(group.trials) >= 10 * trials and len(as_html(whole).encode()) < 8_000_000
+    data = found.explorer.data
+    assert len(data["stops"]) > 20 and len(data["trials"]["id"]) == len(group.trials)
+    assert [one["name"] for one in data["scatter"]] == ["learning_rate"]
+    own = data["steps"][data["start"]]
+    assert all(low < value and (high is None or value <= high) for value, low, high, _ in own)      # as in the table

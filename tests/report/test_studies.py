@@ -1,0 +1,254 @@
+"""What a report shows of studies: sentences first, then tables and figures; of huge logs without a trial of its own."""
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from hvdscale.analysis.budgets import Budget
+from hvdscale.analysis.studies import studies_of
+from hvdscale.cli.report import main
+from hvdscale.errors import UsageError
+from hvdscale.log.reader import read_log
+from hvdscale.report import differences
+from hvdscale.report import studies as studies_module
+from hvdscale.report.document import as_json
+from hvdscale.report.findings import MOST
+from hvdscale.report.make import on_screen, read
+from hvdscale.report.page.html import as_html
+from hvdscale.report.studies import Asked, are_searched
+from hvdscale.target import Target
+from tests.factories.archives import write_big_log
+from tests.factories.logs import log, save, study, trial
+from tests.factories.studies import realistic
+
+FEWEST = {16: 2000, 64: 800, 256: 500, 1024: 450}
+
+
+def sweep(**changes):
+    """Logs of studies at four batch sizes."""
+    return [log(*realistic(batch, 0.01 * batch ** 0.5, fewest, seed=batch, **changes), path=f"b{batch}.h5")
+            for batch, fewest in FEWEST.items()]
+
+
+@pytest.fixture(scope="module")
+def swept():
+    return read(sweep(), asked=Asked((Budget(500, "steps"), Budget(2, "epochs"))))
+
+
+def words(document):
+    return " ".join("\n".join(on_screen(document)).split())
+
+
+def test_what_was_found_is_said_before_the_tables(swept):
+    verdict, main, findings, *tables, how_to_read = list(on_screen(swept))
+    [(_, [page])] = swept.pages
+    assert "-----" not in verdict and 1 <= len(page.verdict) <= 3 and all(said in " ".join(verdict.split())
+                                                                          for said in page.verdict)
+    assert findings.count("\n") > 3 and "-----" not in findings and findings.count("\n- ") <= MOST
+    assert all("-----" in text for text in (main, *tables)) and how_to_read.startswith("How to read this\n")
+
+
+def test_budgets_are_shown_where_they_are_asked_for(swept):
+    [(_, [page])] = swept.pages
+    [table] = [table for table in page.tables if table.name == "budgets-val-error"]
+    assert [column.title for column in table.columns[2:]] == ["best within 500 steps", "best within 2 epochs"]
+    assert "Best validation error within 500 steps" in words(swept)
+    [without] = [page for _, [page] in read(sweep()).pages]
+    assert not any(table.name.startswith("budget") for table in (*without.tables, *without.details))
+
+
+@pytest.mark.parametrize("target, batches", [("val/error<0.6", "16, 64, 256 and 1,024"), ("val/error<0.2", "16")])
+def test_a_target_met_before_the_first_step_is_said_and_the_rest_goes_on(target, batches):
+    easy = log(*realistic(16, 0.04, FEWEST[16], seed=16, easier=-1), path="b16.h5")
+    document = read([easy, *sweep()[1:]], [Target.parse(target)])
+    said = words(document)
+    assert f"The target is met before the first step at batch {batches}: how steps" in said
+    assert "S_min" not in said and "Best point found" in said
+    assert batches == "16" or "Widen the space" not in said, "nothing was searched where none had to train"
+    assert ("Learning-rate rules from the best of batch 64" in said) == (batches == "16")
+    [(*_, page)] = document.shown
+    assert {"trials", "best-under-budgets"} <= {figure.name for figure in page.figures}
+    json.dumps(as_json(document), allow_nan=False)
+
+
+def test_a_penalty_is_tested_for_under_every_budget_that_is_asked_for(swept):
+    [(*_, page)] = swept.shown
+    for budget in ("500 steps", "2 epochs"):
+        assert any(one.startswith(f"No sign of a large-batch penalty within {budget}:") for one in page.summary)
+    assert {"quality-val-error-500-steps", "quality-val-error-2-epochs"} <= {table.name for table in page.details}
+
+
+def test_tables_in_detail_are_in_the_files_alone(swept):
+    [(_, [page])] = swept.pages
+    detail = next(table for table in page.details if table.name.startswith("budget-trials"))
+    assert detail.title not in words(swept) and f"<summary>{detail.title}</summary>" in as_html(swept)
+    [section] = json.loads(json.dumps(as_json(swept), allow_nan=False))["workloads"][0]["sections"]
+    assert detail.name in [table["name"] for table in section["tables"]]
+
+
+def test_a_sweep_s_page_says_regimes_and_what_rules_cost_and_draws_every_kind_of_figure(swept):
+    [(_, [page])] = swept.pages
+    said = " ".join(page.summary)
+    assert "erfect scaling" in said and "Maximum useful batch" in said and "Learning-rate rules" in said
+    assert said.index("Maximum useful batch") < said.index("Learning-rate rules")
+    names = [figure.name for figure in page.figures]
+    assert len(names) == len(set(names)) and {"steps-batch", "trials", "best-of-n", "curve-step"} <= set(names)
+
+
+def test_workloads_are_shown_beside_each_other_and_beside_publications():
+    logs = [*sweep(), *sweep(optimizer="sgd")]
+    document = read(logs, asked=Asked(compare=("shallue2019",)))
+    beside, published = document.chapters
+    assert beside.title == "Workloads beside each other" and {figure.name for figure in beside.view.figures} == {
+        f"optimizers-made-net-1000-examples-val-error-below-0.1-{kind}" for kind in ("steps", "normalised")}
+    assert published.view.summary and published.title in words(document)
+    written = json.loads(json.dumps(as_json(document), allow_nan=False))["chapters"]
+    assert [one["title"] for one in written] == [beside.title, published.title] and written[0]["figures"]
+
+
+def test_repeats_of_one_setting_are_no_studies():
+    logs = list(study().values())
+    assert not are_searched(studies_of(logs)) and are_searched(studies_of(sweep()))
+    [(_, [page])] = read(logs).pages
+    assert [table.name for table in page.details] == ["critical-batch"]      # of repeats, too
+    assert page.summary[0].startswith("Fastest: ")
+
+
+@pytest.fixture
+def wide(tmp_path, monkeypatch):
+    """A log as an archive gives it, and a limit below what it has."""
+    path = tmp_path / "archive.h5"
+    write_big_log(path, studies=14, trials=300, evaluations=6000)
+    monkeypatch.setattr("hvdscale.report.make.MOST_EVALUATIONS", 1000)
+    return str(path)
+
+
+def test_a_huge_log_is_told_of_without_a_trial_of_its_own(wide, monkeypatch, tmp_path):
+    monkeypatch.setattr("hvdscale.report.make.read_trials", lambda log: pytest.fail("a trial was made"))
+    result = CliRunner().invoke(main, [wide, "--target", "val/error<0.3", "--out", str(tmp_path / "out"), "--format",
+                                       "json,csv"])
+    assert result.exit_code == 0, result.exception
+    said = " ".join(result.stdout.split())
+    assert said.startswith("More than 5,000,000 evaluations: this report is of the studies as a whole.")
+    assert "fewest steps to val/error<0.3" in said
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["notes"][0] in said
+
+
+def test_a_huge_log_and_its_trials_say_the_same_of_the_fewest_steps(wide, monkeypatch):
+    target = Target.parse("val/error<0.3")
+
+    def fewest(document):
+        return {(str(group.workload), table.name): [[cell.shown for cell in row.cells] for row in table.rows]
+                for group, pages in document.pages for page in pages for table in page.tables
+                if table.name.startswith("steps-to-result")}
+    with read_log(wide) as opened:
+        short = fewest(read([opened], [target]))
+        monkeypatch.setattr("hvdscale.report.make.MOST_EVALUATIONS", 10 ** 9)
+        assert short and fewest(read([opened], [target])) == short
+
+
+def test_a_paper_s_figures_are_made_of_an_archive_held_against_its_targets(wide, tmp_path):
+    result = CliRunner().invoke(main, [wide, "--paper", "shallue2019", "--out", str(tmp_path), "--format", "json"])
+    assert result.exit_code == 0, result.exception
+    assert result.stdout.startswith("As in the paper: this report is of the studies as a whole.")
+    assert "By global batch: val/error<0.3 (median best of as many trials at each batch, with its" in result.output
+    chapters = json.loads((tmp_path / "report.json").read_text())["chapters"]
+    [chapter] = [one for one in chapters if "2019" in one["title"]]
+    assert any("figure-1" in figure["name"] for figure in chapter["figures"])
+
+
+def test_without_a_target_the_best_measured_is_shown_and_a_target_asked_for(wide):
+    said = " ".join(CliRunner().invoke(main, [wide]).stdout.split())
+    assert "Best validation error" in said and said.endswith("holds their trials against one.")
+
+
+@pytest.mark.parametrize("text, found", [
+    (["5000 steps, 10 epochs"], [(5000, "steps"), (10, "epochs")]),
+    (["5,000 steps,1 epoch", "3600 seconds"], [(5000, "steps"), (1, "epochs"), (3600, "seconds")])])
+def test_lists_of_budgets(tmp_path, monkeypatch, text, found):
+    given = []
+    monkeypatch.setattr("hvdscale.cli.report.make", lambda *_, asked, **__: given.extend(asked.budgets))
+    arguments = [word for one in text for word in ("--budget", one)]
+    assert CliRunner().invoke(main, ["x.h5", *arguments]).exit_code == 0
+    assert [(one.amount, one.unit) for one in given] == found
+
+
+@pytest.mark.parametrize("arguments, said", [
+    (["--budget", "10 furlongs"], "10 furlongs"), (["--target", "val/error>0.1"], "val/error<0.1"),
+    (["--target", "val/loss<1"], "the metrics there: "), (["--compare", "shallue"], "shallue2019"),
+    (["--paper", "shallue"], "shallue2019")])
+def test_misuse_is_explained_of_huge_logs_too(wide, arguments, said):
+    result = CliRunner().invoke(main, [wide, *arguments])
+    assert result.exit_code == UsageError.exit_code and said in result.output
+
+
+def test_the_rules_and_how_much_they_may_lose_are_the_user_s(monkeypatch):
+    given = []
+    monkeypatch.setattr("hvdscale.cli.report.make", lambda *_, asked, **__: given.append(asked))
+    words_given = ["x.h5", "--rule", "power:0.7", "--rule", "sqrt<=4", "--rule-within", "35%"]
+    assert CliRunner().invoke(main, words_given, catch_exceptions=False).exit_code == 0
+    [(*_, page)] = read(sweep(), asked=given[0]).shown
+    [table] = [table for table in page.tables if table.name == "lr-rules"]
+    assert [column.key for column in table.columns[4:]] == ["loss_power_0p7", "loss_sqrt_max_4"]
+    assert any("surely more than 35%;" in note for note in table.notes)
+
+
+@pytest.mark.parametrize("given, said", [
+    (("--rule", "cubic"), "rule 'cubic' is none of linear, sqrt, none and power:P"),
+    (("--rule-within", "a fifth"), "--rule-within a fifth: is a share, 0 or more"),
+    (("--rule-within", "20"), "--rule-within 20: is a share")])
+def test_what_is_no_rule_or_share_is_refused(tmp_path, given, said):
+    path = save(sweep()[0], tmp_path / "b16.h5")
+    failed = CliRunner().invoke(main, [*given, str(path)])
+    assert failed.exit_code and said in f"{failed.output}{failed.exception}"
+
+
+def test_compare_is_a_command_of_its_own(tmp_path):
+    made = [trial(seed, seed=seed, steps=(0, 90 + seed, 100 + seed)) for seed in range(3)]
+    path = save(log(*made), tmp_path / "a.h5")
+    result = CliRunner().invoke(main, ["compare", path, path])
+    assert result.exit_code == 0 and "Usage: " not in result.output, result.output
+    assert "BASELINE" in CliRunner().invoke(main, ["compare", "--help"]).output
+
+
+def archived(trials):
+    """A log of so many trials of an archive, no two of one setting."""
+    return log(*(trial(at, (0, 100, 200), (0.9, 0.3, 0.01 * (1 + at % 7)), peak_lr=0.01 * at, batch=16 << at % 3,
+                       plan=json.dumps({"archive": {"path": "made"}, "problem": {"peak_lr": 0.01 * at}}))
+                 for at in range(1, trials + 1)))
+
+
+def test_what_holds_for_all_targets_of_a_metric_is_worked_out_once(monkeypatch):
+    calls = []
+    for name in ("quality_of", "both_readings", "best_under"):
+        found = getattr(studies_module, name)
+        monkeypatch.setattr(studies_module, name, lambda *given, name=name, found=found, **rest: (
+            calls.append(name), found(*given, **rest))[1])
+    counts = []
+    for values in ((0.3,), (0.3, 0.2, 0.1, 0.05)):
+        calls.clear()
+        document = read([archived(24)], [Target.parse(f"val/error<{value}") for value in values],
+                        asked=Asked((Budget(100, "steps"),)))
+        assert len(document.shown) == len(values)
+        counts.append(sorted(calls))
+    assert counts[0] == counts[1] and "quality_of" in counts[0]
+
+
+def test_fields_in_which_settings_differ_are_found_by_looking_at_each_setting_once():
+    class Looked(dict):
+        count = 0
+
+        def __contains__(self, name):
+            Looked.count += 1
+            return super().__contains__(name)
+
+    settings = [Looked(lr=at, optimizer="sgd", **{"schedule.at": 1} if at % 2 else {}) for at in range(300)]
+    assert differences._differing([*settings, Looked(lr=1)]) == ["lr", "schedule.at"]
+    assert Looked.count <= 3 * len(settings)
+
+
+def test_of_studies_from_elsewhere_no_tables_of_repeats_are_made(monkeypatch):
+    made = []
+    monkeypatch.setattr("hvdscale.report.document.tables_of", lambda section: made.append(section) or ())
+    [(*_, page)] = read([archived(24)], [Target.parse("val/error<0.3")]).shown
+    assert page.tables and not made

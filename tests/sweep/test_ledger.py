@@ -1,0 +1,398 @@
+"""Each draw is run by one living process at a time and recorded once, whoever is killed, whatever the disk does."""
+import errno
+import json
+import math
+import os
+import random
+import threading
+import time
+
+import pytest
+
+from hvdscale.errors import LogError
+from hvdscale.log.schema import Status
+from hvdscale.sweep import ledger as module
+from hvdscale.sweep.ledger import ATTEMPTS, KILLED, Ledger, Owner, Result
+from tests.factories.claims import STUDY, notes, start
+
+RESULT = Result(7, Status.COMPLETE, "met", "target val/error<0.02 met at step 400", 400,
+                {"val/error<0.05": 100, "val/error<0.02": 400, "val/error<0.001": math.inf}, math.nan, 12.5,
+                (("node1-4711-00000000.h5", 3), ("node2-12-0badcafe.h5", 0)), "node2-12-0badcafe")
+
+
+@pytest.fixture
+def out(tmp_path):
+    return str(tmp_path)
+
+
+@pytest.fixture
+def ledger(out):
+    return Ledger(out)
+
+
+@pytest.fixture
+def owner(out):
+    owner = Owner.take(out)
+    yield owner
+    owner.release()
+
+
+@pytest.fixture(params=["links", "no links"])
+def links(request, monkeypatch):
+    """A file system that makes links, and one that refuses them."""
+    if request.param == "no links":
+        def refuse(*_):
+            raise OSError(errno.EPERM, "Operation not permitted")
+        monkeypatch.setattr(os, "link", refuse)
+
+
+def die(out, ledger, number=0):
+    """An owner claims a draw and dies."""
+    owner = Owner.take(out)
+    attempt = ledger.claim(STUDY, number, owner)
+    owner.release()
+    return attempt
+
+
+def folder(out):
+    return sorted(os.listdir(os.path.join(out, "trials", STUDY)))
+
+
+def test_a_draw_is_claimed_once_and_recorded_once(out, ledger, owner, links):
+    other = Owner.take(out)
+    assert ledger.claim(STUDY, 7, owner) == 1
+    assert ledger.claim(STUDY, 7, other) is None and Ledger(out).claim(STUDY, 7, owner) is None
+    assert ledger.claim(STUDY, 8, other) == 1 and ledger.claim("sgd-b64", 7, other) == 1
+    assert ledger.record(STUDY, RESULT)
+    assert not ledger.record(STUDY, Result(7, Status.INCOMPLETE, "lost"))
+    assert ledger.claim(STUDY, 7, other) is None
+    assert [r.as_json() for r in Ledger(out).results(STUDY).values()] == [RESULT.as_json()]
+    assert folder(out) == ["7.claim-1", "7.json", "8.claim-1"]          # and nothing temporary
+    other.release()
+
+
+def test_nothing_is_known_of_an_empty_folder(ledger):
+    assert ledger.results(STUDY) == ledger.running(STUDY) == {}
+    assert ledger.dead(STUDY) == [] and ledger.attempts(STUDY, 0) == 0 and not ledger.lost(STUDY, 0)
+
+
+def test_what_is_running_says_where(ledger, owner, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "99")
+    third = Owner.take(ledger.out)
+    before = time.time()
+    for number, who in ((3, owner), (1, third), (2, owner)):
+        ledger.claim(STUDY, number, who)
+    ledger.record(STUDY, Result(2, Status.COMPLETE, "budget"))
+    running = ledger.running(STUDY)
+    assert list(running) == [1, 3] and running[1].pop("time") >= before
+    assert running[1] == {"owner": third.name, "host": third.host, "pid": os.getpid(), "job": "99", "attempt": 1}
+    third.release()
+    assert list(ledger.running(STUDY)) == [3] and ledger.dead(STUDY) == [1]
+
+
+def test_owners_of_one_process_differ(out):
+    owners = [Owner.take(out) for _ in range(3)]
+    assert len({owner.name for owner in owners}) == 3
+    assert all(os.path.exists(os.path.join(out, "owners", f"{owner.name}.lock")) for owner in owners)
+    for owner in owners:
+        owner.release()
+    assert os.listdir(os.path.join(out, "owners")) == []
+
+
+def test_results_that_are_taken_back_leave_nothing_behind(out, ledger, owner):
+    for number, kind in enumerate(("met", "failed", "lost")):
+        ledger.claim(STUDY, number, owner)
+        ledger.record(STUDY, Result(number, Status.INCOMPLETE, kind))
+    ledger.note_killed([STUDY], owner.host, owner.pid)
+    assert ledger.take_back(STUDY, ("failed", "lost")) == [1, 2]
+    assert list(ledger.results(STUDY)) == [0] and ledger.claim(STUDY, 1, owner) == 1
+    assert ledger.note_killed([STUDY], owner.host, owner.pid) and not ledger.note_killed([STUDY], owner.host, -1)
+    assert sorted(os.listdir(os.path.join(out, "trials", STUDY))) == ["0.claim-1", "0.json", "1.claim-1", "1.killed-1"]
+
+
+def test_a_released_draw_is_free_and_does_not_count_as_an_attempt(out, ledger, owner):
+    for attempt in range(1, 2 * ATTEMPTS):
+        assert ledger.claim(STUDY, 0, owner) == attempt
+        ledger.release(STUDY, 0, attempt)
+        assert ledger.running(STUDY) == {} and ledger.dead(STUDY) == [] and ledger.attempts(STUDY, 0) == 0
+    assert not ledger.lost(STUDY, 0)
+
+
+def test_a_draw_is_lost_after_as_many_dead_owners_as_there_are_attempts(out, ledger, owner, links):
+    for dead in range(ATTEMPTS):
+        assert (ledger.attempts(STUDY, 0), ledger.lost(STUDY, 0)) == (dead, False)
+        assert die(out, ledger) == dead + 1
+        assert ledger.dead(STUDY) == [0]
+    assert ledger.lost(STUDY, 0) and ledger.claim(STUDY, 0, owner) is None
+    assert ledger.record(STUDY, Result(0, Status.INCOMPLETE, "lost", owner=owner.name))
+    assert not ledger.lost(STUDY, 0) and ledger.dead(STUDY) == []
+
+
+def test_dead_attempts_count_among_released_ones(out, ledger, owner):
+    for _ in range(ATTEMPTS - 1):
+        ledger.release(STUDY, 0, ledger.claim(STUDY, 0, owner))
+        die(out, ledger)
+    assert ledger.attempts(STUDY, 0) == ATTEMPTS - 1
+    last = ledger.claim(STUDY, 0, owner)
+    assert last == 2 * ATTEMPTS - 1 and not ledger.lost(STUDY, 0)       # the last attempt lives
+    owner.release()
+    assert ledger.lost(STUDY, 0)
+
+
+def test_one_of_many_takes_over_a_dead_owners_draw(out, links):
+    crowd = [(Ledger(out), Owner.take(out)) for _ in range(6)]
+    for number in range(15):
+        assert die(out, crowd[0][0], number) == 1
+        barrier, claims = threading.Barrier(len(crowd)), []
+
+        def claim(ledger, owner):
+            barrier.wait()
+            claims.append(ledger.claim(STUDY, number, owner))
+
+        threads = [threading.Thread(target=claim, args=one) for one in crowd]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(claims, key=str) == [2] + [None] * (len(crowd) - 1)
+    for _, owner in crowd:
+        owner.release()
+
+
+def test_a_result_that_came_while_the_draw_was_claimed_stands(out, ledger, owner, monkeypatch):
+    first = Owner.take(out)
+    ledger.claim(STUDY, 7, first)
+    look = ledger._files
+
+    def late_look(*draw):                              # the draw is recorded and its owner ends after the listing
+        files = look(*draw)
+        Ledger(out).record(STUDY, RESULT)
+        first.release()
+        return files
+
+    monkeypatch.setattr(ledger, "_files", late_look)
+    assert ledger.claim(STUDY, 7, owner) is None
+    monkeypatch.undo()
+    assert ledger.running(STUDY) == {} and ledger.attempts(STUDY, 7) == 0
+    assert [result.kind for result in ledger.results(STUDY).values()] == ["met"]
+
+
+def test_a_draw_is_lost_sooner_where_its_process_alone_was_killed(out, ledger):
+    for attempt in range(1, KILLED + 1):
+        assert not ledger.lost(STUDY, 0)
+        owner = Owner.take(out)
+        assert ledger.claim(STUDY, 0, owner) == attempt
+        assert ledger.claim(STUDY, 5, owner)
+        ledger.release(STUDY, 5, attempt)
+        ledger.note_killed([STUDY, "another"], owner.host, owner.pid + 1)       # another process
+        ledger.note_killed([STUDY, "another"], owner.host, owner.pid)
+        owner.release()
+    assert ledger.lost(STUDY, 0) and ledger.claim(STUDY, 0, Owner.take(out)) is None
+    assert not ledger.lost(STUDY, 5)
+
+
+def test_a_draw_released_while_its_owner_ends_is_not_lost(out, ledger, monkeypatch):
+    for _ in range(ATTEMPTS - 1):
+        die(out, ledger)
+    last = Owner.take(out)
+    assert ledger.claim(STUDY, 0, last) == ATTEMPTS
+    look = ledger._files
+
+    def late_look(*draw):
+        files = look(*draw)
+        Ledger(out).release(STUDY, 0, ATTEMPTS)
+        last.release()
+        return files
+
+    monkeypatch.setattr(ledger, "_files", late_look)
+    assert not ledger.lost(STUDY, 0)
+
+
+def test_a_link_whose_reply_was_lost_counts_as_made(ledger, owner, monkeypatch):
+    link = os.link
+
+    def link_twice(*names):                            # as an NFS client does that repeats a request
+        link(*names)
+        link(*names)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    assert ledger.claim(STUDY, 0, owner) == 1
+    assert ledger.claim(STUDY, 0, owner) is None
+
+
+def test_results_are_read_once_in_order_and_again_where_they_were_removed(ledger, monkeypatch):
+    for number in (100_000, 10, 9):
+        ledger.record(STUDY, Result(number, Status.COMPLETE, "met"))
+    reads = []
+    read = module._read
+    monkeypatch.setattr(module, "_read", lambda path: reads.append(os.path.basename(path)) or read(path))
+    assert list(ledger.results(STUDY)) == list(ledger.results(STUDY)) == [9, 10, 100_000]
+    ledger.record(STUDY, Result(3, Status.COMPLETE, "met"))
+    assert list(ledger.results(STUDY)) == [3, 9, 10, 100_000]
+    assert reads == ["9.json", "10.json", "100000.json", "3.json"]
+    path = os.path.join(ledger.out, "trials", STUDY, "9.json")
+    os.unlink(path)
+    assert 9 not in ledger.results(STUDY)
+    ledger.record(STUDY, Result(9, Status.INFEASIBLE, "diverged"))
+    assert ledger.results(STUDY)[9].kind == "diverged"
+
+
+def test_a_result_keeps_every_number_in_plain_json():
+    def no_literal(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    odd = Result(0, Status.INFEASIBLE, "diverged", 'a "reason" with ü\n', 0, {"t": math.inf}, -math.inf, math.nan)
+    for result in (RESULT, odd):
+        text = json.dumps(result.as_json(), allow_nan=False)
+        back = Result.of_json(json.loads(text, parse_constant=no_literal))
+        assert back.as_json() == result.as_json() and back.status is result.status
+        assert back.steps == result.steps and back.pieces == result.pieces
+        assert repr((back.best, back.seconds)) == repr((result.best, result.seconds))
+
+
+@pytest.mark.parametrize("text, said", [
+    ("", "it is empty"),
+    ('{"number": 7, "status": "COMP', "cut off"),
+    ("[1, 2]", "list, not an object"),
+    ("{}", "it lacks 'number'"),
+    (json.dumps(RESULT.as_json() | {"number": 8}), "it is the result of draw 8"),
+    (json.dumps(RESULT.as_json() | {"status": "DONE"}), "'DONE'"),
+    (json.dumps(RESULT.as_json() | {"kind": "won"}), "its kind is 'won', not one of met, budget"),
+    (json.dumps(RESULT.as_json() | {"best": "good"}), "'good'"),
+    (json.dumps(RESULT.as_json() | {"steps": [1]}), "is not the result of draw 7"),
+    (json.dumps(RESULT.as_json() | {"pieces": 3}), "is not the result of draw 7"),
+    *((json.dumps(RESULT.as_json() | {"pieces": [[log, 0]]}), "its log '.*' is no name of a file in logs")
+      for log in ("../../other.h5", "/etc/other.h5", "..", "")),
+    (json.dumps(RESULT.as_json() | {"number": None}), "is not the result of draw 7"),
+])
+def test_a_file_that_is_no_result_is_named(ledger, text, said):
+    ledger.record(STUDY, RESULT)
+    path = os.path.join(ledger.out, "trials", STUDY, "7.json")
+    with open(path, "w") as file:
+        file.write(text)
+    with pytest.raises(LogError, match=f"(?s)7.json.*{said}.*remove it"):
+        ledger.results(STUDY)
+
+
+def test_files_of_other_names_are_let_be(ledger, owner):
+    ledger.record(STUDY, RESULT)
+    for name in (".7.json.00.tmp", "notes.json", "08.json", "8.json~", "8.claim-0", "9.claim", "1e3.json"):
+        open(os.path.join(ledger.out, "trials", STUDY, name), "w").close()
+    assert list(ledger.results(STUDY)) == [7] and ledger.running(STUDY) == {} and ledger.dead(STUDY) == []
+
+
+@pytest.mark.parametrize("text", ["", '{"owner": "no', "[]", "{}", '{"owner": [1]}', '{"owner": "../../x"}'])
+def test_a_claim_that_was_cut_off_counts_as_a_dead_one(ledger, owner, text):
+    ledger.claim(STUDY, 0, owner)
+    with open(os.path.join(ledger.out, "trials", STUDY, "0.claim-1"), "w") as file:
+        file.write(text)
+    fresh = Ledger(ledger.out)
+    assert fresh.dead(STUDY) == [0] and fresh.claim(STUDY, 0, owner) == 2
+
+
+def test_a_result_whose_name_was_reserved_a_moment_ago_is_waited_for(ledger, monkeypatch):
+    ledger.record(STUDY, RESULT)
+    path = os.path.join(ledger.out, "trials", STUDY, "7.json")
+    os.truncate(path, 0)
+
+    def moment(_):
+        with open(path, "w") as file:
+            json.dump(RESULT.as_json(), file)
+
+    monkeypatch.setattr(time, "sleep", moment)
+    assert ledger.results(STUDY)[7].as_json() == RESULT.as_json()
+
+
+def test_a_release_that_outlived_its_claim_is_not_that_of_the_next(ledger, owner):
+    ledger.release(STUDY, 0, ledger.claim(STUDY, 0, owner))
+    os.unlink(os.path.join(ledger.out, "trials", STUDY, "0.claim-1"))
+    assert ledger.claim(STUDY, 0, owner) == 2 and ledger.claim(STUDY, 0, owner) is None
+
+
+def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_no_piece_of_it(ledger, owner, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    ledger.claim(STUDY, 7, owner)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(LogError, match="8.claim-1: cannot be written: No space left"):
+        ledger.claim(STUDY, 8, owner)
+    with pytest.raises(LogError, match="7.json: cannot be written: No space left"):
+        ledger.record(STUDY, RESULT)
+    assert folder(ledger.out) == ["7.claim-1"]
+    monkeypatch.undo()
+    assert ledger.record(STUDY, RESULT)
+
+
+def test_a_folder_that_cannot_be_written_or_read_is_named(tmp_path):
+    (tmp_path / "trials").write_text("not a folder")
+    ledger, owner = Ledger(str(tmp_path)), Owner.take(str(tmp_path))
+    for step in (lambda: ledger.results(STUDY), lambda: ledger.claim(STUDY, 0, owner), lambda: ledger.lost(STUDY, 0)):
+        with pytest.raises(LogError, match=f"trials/{STUDY}/: cannot be read: Not a directory"):
+            step()
+    for step in (lambda: ledger.record(STUDY, RESULT), lambda: ledger.release(STUDY, 0, 1)):
+        with pytest.raises(LogError, match=f"trials/{STUDY}/.*: cannot be written: "):
+            step()
+    with pytest.raises(LogError, match="trials/owners/.*: cannot be written: Not a directory"):
+        Owner.take(str(tmp_path / "trials"))
+    owner.release()
+
+
+def test_where_locks_are_refused_an_owner_counts_as_alive_until_its_lock_file_is_removed(out, ledger, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(LogError, match="refuses locks.*--take-over"):
+        Owner.take(out)
+    dead, owner = (Owner.take(out, take_over=True) for _ in range(2))
+    ledger.claim(STUDY, 0, dead)
+    os.close(dead.lock.descriptor)                     # all that a kill would do
+    assert ledger.claim(STUDY, 0, owner) is None and list(ledger.running(STUDY)) == [0]
+    os.unlink(dead.lock.path)
+    assert ledger.claim(STUDY, 0, owner) == 2
+    owner.release()
+
+
+def test_processes_run_each_draw_once(out):
+    workers = [start(out, 24, 0.01, seed) for seed in range(4)]
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    assert {result.kind for result in Ledger(out).results(STUDY).values()} == {"met"}
+    said = notes(out)
+    assert sorted(said) == list(range(24))
+    for number, whats in said.items():
+        released = sum(".released-" in name for name in folder(out) if name.startswith(f"{number}."))
+        assert whats == ["begun"] * (released + 1) + ["recorded"]
+    assert os.listdir(os.path.join(out, "owners")) == []
+
+
+def test_killed_at_random_every_draw_is_finished_and_none_runs_twice_at_once(out):
+    draws, kills, rng = 24, 0, random.Random(1)
+    ledger = Ledger(out)
+    workers = [start(out, draws, 0.06, seed) for seed in range(4)]
+    deadline = time.monotonic() + 60
+    while len(results := ledger.results(STUDY)) < draws:
+        assert time.monotonic() < deadline
+        time.sleep(rng.uniform(0, 0.05))
+        busy = [claim["pid"] for claim in ledger.running(STUDY).values()]
+        pids = busy if kills % 5 else [worker.pid for worker in workers]        # some while they start
+        pid = rng.choice(pids) if pids else None
+        for worker in [w for w in workers if w.pid == pid and kills < 20]:
+            worker.kill()
+            worker.join()
+            kills += 1
+            workers.remove(worker)
+            workers.append(start(out, draws, 0.06, 100 + kills))
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    said = notes(out)
+    assert not [(n, w) for n, w in said.items() if "twice at once" in w or "refused" in w]
+    assert all(whats.count("recorded") <= 1 for whats in said.values())
+    dead = sum(ledger.attempts(STUDY, number) for number in range(draws))
+    assert kills > 5 and dead > 2, (kills, dead)
+    for number, result in results.items():
+        assert result.kind == "met" or ledger.attempts(STUDY, number) == ATTEMPTS - 1
+    assert ledger.dead(STUDY) == [] and ledger.running(STUDY) == {}

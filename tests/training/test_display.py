@@ -1,0 +1,150 @@
+"""What rank 0 prints: the plan, then lines, or a bar on a terminal."""
+import io
+import re
+
+import pytest
+
+from hvdscale.plan.settle import Place
+from hvdscale.training.describe import describe
+from hvdscale.training.display import BAR_SECONDS, LINE_SECONDS, Display, on_terminal
+from hvdscale.workers.launch import LAUNCHED
+from tests.factories.plans import settled
+
+METRICS = ("cross_entropy", "error")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    for variable in LAUNCHED:
+        monkeypatch.delenv(variable, raising=False)
+
+
+def shown(out, plan, step_seconds, steps=100, every=10):
+    """What is printed of a run whose steps take so long and are evaluated every so many."""
+    now = [0.0]
+    display = Display(plan, METRICS, out=out, clock=lambda: now[0])
+    for step in range(steps + 1):
+        if step % every == 0:
+            display.evaluation(step, {"val/error": 1 / (1 + step), "val/cross_entropy": 2.0})
+        if step < steps:
+            now[0] += step_seconds
+            display.step(step + 1, 10 * (step + 1), now[0], loss=0.5)
+    display.end()
+    display.say("done")
+    return out.getvalue()
+
+
+def test_lines_come_at_the_start_the_end_and_every_few_seconds():
+    lines = shown(io.StringIO(), settled(steps=100), step_seconds=0.5).splitlines()
+    steps = [int(re.match(r"step +(\d+)/100  ", line).group(1)) for line in lines[:-1]]
+    assert steps[0] == 0 and steps[-1] == 100 and lines[-1] == "done"
+    gaps = [0.5 * (b - a) for a, b in zip(steps[1:], steps[2:-1])]
+    assert set(gaps) == {LINE_SECONDS}
+
+
+def test_a_line_has_loss_metric_speed_and_time_left():
+    lines = shown(io.StringIO(), settled(steps=100), step_seconds=0.5).splitlines()
+    assert lines[0] == "step   0/100  val/error 1"
+    said = "step  16/100 loss 0.5 val/error 0.09091 20 examples/s 0:42 left"
+    assert lines[4].split() == said.split()
+
+
+def test_the_target_names_the_metric_that_is_shown():
+    text = shown(io.StringIO(), settled(steps=100, target="val/cross_entropy<0.1"), step_seconds=0.5)
+    assert "val/cross_entropy 2 " in text and "val/error" not in text
+
+
+def test_time_left_is_of_the_budget_in_seconds_where_it_is_one():
+    lines = shown(io.StringIO(), settled(seconds=100), step_seconds=0.5).splitlines()
+    assert re.match(r"step 4  loss 0.5 .* 1:38 left$", lines[1])
+    assert re.match(r"step 16  loss 0.5 .* 1:32 left$", lines[4])
+
+
+def test_on_a_terminal_there_is_one_line_redrawn_as_a_bar():
+    text = shown(Terminal(), settled(steps=100), step_seconds=BAR_SECONDS / 4)
+    assert text.count("\n") == 1 and text.endswith("\r\x1b[Kdone\n")
+    bars = re.findall(r"\r\x1b\[K\[(#*)(-*)\] step +(\d+)/100", text)
+    assert len(bars) < 100
+    for filled, empty, step in bars:
+        assert (len(filled), len(filled) + len(empty)) == (int(24 * int(step) / 100), 24)
+    assert bars[-1] == ("#" * 24, "", "100")
+
+
+@pytest.mark.parametrize("out", [io.StringIO(), Terminal()], ids=["lines", "bar"])
+def test_the_last_progress_has_what_was_measured_at_the_last_step(out):
+    drawn = re.findall(r"step 100/100 .*val/error (\S+)", shown(out, settled(steps=100), 0.5))
+    assert drawn[-1] == f"{1 / 101:.4g}"
+
+
+def test_plain_output_has_no_control_characters():
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", shown(io.StringIO(), settled(steps=100), step_seconds=0.5))
+
+
+@pytest.mark.parametrize("variable", LAUNCHED)
+def test_under_a_launcher_whose_output_is_no_terminal_there_is_no_bar(monkeypatch, variable):
+    """Launchers give their workers terminals of their own; the parent of this process stands for one."""
+    assert on_terminal(Terminal())
+    monkeypatch.setenv(variable, "2")
+    monkeypatch.setattr("os.readlink", lambda path: "pipe:[1]")
+    assert not on_terminal(Terminal())
+    monkeypatch.setattr("os.readlink", lambda path: "/dev/pts/3")
+    assert on_terminal(Terminal())
+
+
+# the plan in words
+
+def described(**keys):
+    """The lines of a plan, by their first words."""
+    workers = keys.pop("workers", 1)
+    lines = describe(settled(place=Place(workers, workers, 2), **keys), "runs/a.h5").splitlines()
+    return {line[2:17].strip(): line[17:] for line in lines}
+
+
+@pytest.mark.parametrize("keys, row, said", [
+    (dict(), "workers", "1 on cpu, 2 threads each"),
+    (dict(data_args={"cut": {"train": 3, "val": 0}, "missing": ["a", "b"], "sha256": "0123456789abcdef" * 4}), "data",
+     "cut=train:3 val:0, missing=a b, sha256=0123456789ab..."),
+    (dict(workers=2), "workers", "2 on cpu, 1 thread each"),
+    (dict(workers=2), "global batch", "20 = 2 workers x 10 examples"),
+    (dict(workers=2, accumulate=3), "global batch", "60 = 2 workers x 10 examples x 3 passes"),
+    (dict(workers=3, global_batch=256), "global batch", "256 = 3 workers x at most 96 examples"),
+    (dict(), "learning rate", "0.1"),
+    (dict(workers=8, warmup_steps=5), "learning rate",
+     "0.8 = 0.1 x 8; linear from batch 10; gradual warmup of 5 steps from 0.1"),
+    (dict(decay="linear", end_lr_factor=0.1), "learning rate", "0.1; linear decay to 0.01 at step 100"),
+    (dict(decay="step", decay_at_steps=[30, 60]), "learning rate", "0.1; x 0.1 at steps 30, 60"),
+    (dict(weight_decay=1e-4, label_smoothing=0.1), "optimizer",
+     "nesterov, momentum 0.9, weight decay 0.0001, label smoothing 0.1"),
+    (dict(optimizer="sgd"), "optimizer", "sgd"),
+    (dict(optimizer="adam", clip_norm=2.5), "optimizer",
+     "adam, beta1 0.9, beta2 0.999, epsilon 1e-08, gradient norm at most 2.5"),
+    (dict(optimizer="lars"), "optimizer",
+     "lars, momentum 0.9, trust coefficient 0.001, rate in the velocity without momentum correction"),
+    (dict(lr_in_velocity=True), "optimizer",
+     "nesterov, momentum 0.9, rate in the velocity with momentum correction"),
+    (dict(optimizer="torch.optim:Adam", optimizer_args={"eps": 1e-5}), "optimizer", "torch.optim:Adam, eps 1e-05"),
+    (dict(), "budget", "100 steps (1 epoch of 1000 examples)"),
+    (dict(steps=150), "budget", "150 steps (1.5 epochs of 1000 examples)"),
+    (dict(target="val/error<0.1"), "budget", "100 steps (1 epoch of 1000 examples), or until val/error<0.1"),
+    (dict(target="val/error<0.1", keep_going=True), "budget",
+     "100 steps (1 epoch of 1000 examples), past the target val/error<0.1"),
+    (dict(seconds=5), "budget", "5 s"),
+    (dict(eval_every=25), "evaluation", "every 25 steps: train (200), val, test"),
+    (dict(eval_every=1, eval_splits="val"), "evaluation", "every 1 step: val"),
+    (dict(eval_every=0), "evaluation", "none"),
+    (dict(seed=7, precision="fp64"), "seed", "7, fp64"),
+    (dict(), "log", "runs/a.h5")])
+def test_the_plan_is_told_in_words_and_numbers(keys, row, said):
+    assert described(**keys)[row] == said
+
+
+def test_workers_that_share_cores_are_noted():
+    text = describe(settled(place=Place(4, 4, 2)), "")
+    assert "note: 4 workers share 2 cores, so timings do not transfer to a real cluster" in text
+    assert "note" not in describe(settled(place=Place(2, 2, 2)), "")
+    assert "note" not in describe(settled(place=Place(4, 4, 2, "cuda")), "")

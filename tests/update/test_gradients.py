@@ -1,0 +1,140 @@
+"""The gradient buffer: one sum over passes and workers, the same by buckets, the whole batch's gradient."""
+import pytest
+import torch
+from torch import nn
+
+from hvdscale.plan.shards import step_passes
+from hvdscale.update.gradients import GradientBuffer
+from hvdscale.workers.group import SingleWorker
+from tests.factories.workers import on_each
+
+BATCH, PARAMETERS = 23, 6
+INPUTS = torch.randn(BATCH, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def model_of(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 2)).double()
+
+
+def losses(model, inputs):
+    return model(inputs).square().sum(dim=1)
+
+
+def whole_batch_gradient():
+    """The gradient of the mean loss over the batch, parameters as the model has them."""
+    model = model_of()
+    losses(model, INPUTS).mean().backward()
+    return [p.grad for p in model.parameters()]
+
+
+@pytest.mark.parametrize("bucket_bytes", [0, 1, 8 * 70, 10**6])
+@pytest.mark.parametrize("workers, passes", [(1, 1), (1, 3), (2, 1), (2, 3), (3, 2), (5, 1)])
+def test_passes_and_workers_add_up_to_the_gradient_of_the_whole_batch(workers, passes, bucket_bytes):
+    """Neither the number of passes nor uneven shares may tilt the mean: allreduce alone averages over workers."""
+    models, wanted = [model_of() for _ in range(workers)], whole_batch_gradient()
+    ranks_passes = step_passes(BATCH, 4, workers, passes)
+
+    def reduced(member):
+        model = models[member.rank]
+        buffer = GradientBuffer(model, 2, member, bucket_bytes)
+        mine = ranks_passes[member.rank]
+        for step in range(2):                           # a buffer that is used again starts from nothing
+            member.names.clear()
+            buffer.begin()
+            for number, (a, b, _) in enumerate(mine):
+                buffer.backward(losses(model, INPUTS[a:b]).sum() / BATCH, last_pass=number == passes - 1)
+            tail = buffer.sum_([sum(b - a for a, b, _ in mine), member.rank + 1])
+        return [p.grad.clone() for p in model.parameters()], tail, member.names
+
+    buckets = {0: 1, 1: PARAMETERS, 10**6: 1}
+    ranks = on_each(workers, reduced)
+    for gradients, tail, names in ranks:
+        for got, expected in zip(gradients, wanted):
+            torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
+        assert tail == [BATCH, workers * (workers + 1) / 2]
+        assert names == [f"gradients/{i}" for i in range(buckets.get(bucket_bytes, len(names)))] == ranks[0][2]
+
+
+def test_buckets_set_off_in_the_order_of_backward_before_it_ends():
+    models = [model_of(), model_of()]
+
+    def started_by_backward(member):
+        buffer = GradientBuffer(models[member.rank], 1, member, bucket_bytes=1)
+        buffer.begin()
+        buffer.backward(losses(models[member.rank], INPUTS).mean(), last_pass=True)
+        by_backward = list(member.names)
+        buffer.sum_([0.0])
+        return by_backward, member.names
+
+    for by_backward, all_names in on_each(2, started_by_backward):
+        assert by_backward == [f"gradients/{i}" for i in range(PARAMETERS - 1)]      # the last waits for the tail
+        assert all_names == [f"gradients/{i}" for i in range(PARAMETERS)]
+
+
+def test_no_bucket_sets_off_before_the_last_pass():
+    models = [model_of(), model_of()]
+
+    def started_before(member):
+        buffer = GradientBuffer(models[member.rank], 1, member, bucket_bytes=1)
+        buffer.begin()
+        buffer.backward(losses(models[member.rank], INPUTS).mean(), last_pass=False)
+        return member.names
+
+    assert on_each(2, started_before) == [[], []]
+
+
+def test_gradients_are_views_of_the_buffer_last_layer_first():
+    model = model_of()
+    buffer = GradientBuffer(model, 3, SingleWorker())
+    buffer.begin()
+    buffer.backward(losses(model, INPUTS).mean(), last_pass=True)
+    assert buffer.sum_([1.0, 2.0, 3.0]) == [1.0, 2.0, 3.0]
+    flat = torch.cat([p.grad.flatten() for p in reversed(list(model.parameters()))])
+    assert torch.equal(buffer.gradients, flat)
+    buffer.gradients.zero_()
+    assert all(p.grad.abs().max() == 0 for p in model.parameters())
+
+
+@pytest.mark.parametrize("bucket_bytes", [0, 1])
+def test_frozen_parameters_have_no_place_and_unused_ones_add_zeros(bucket_bytes):
+    models = [model_of(), model_of()]
+    for model in models:
+        model[0].bias.requires_grad_(False)
+        model.unused = nn.Linear(3, 3).double()
+
+    def reduced(member):
+        model = models[member.rank]
+        buffer = GradientBuffer(model, 1, member, bucket_bytes)
+        for used in (True, False):
+            buffer.begin()
+            share = losses(model[:5], INPUTS).mean() / 2
+            buffer.backward(share + (0 if used else model.unused(torch.ones(3).double()).sum()), last_pass=True)
+            buffer.sum_([0.0])
+        buffer.begin()
+        buffer.backward(losses(model[:5], INPUTS).mean() / 2, last_pass=True)
+        buffer.sum_([0.0])
+        return buffer
+
+    for model, buffer in zip(models, on_each(2, reduced)):
+        assert len(buffer.gradients) == sum(p.numel() for p in model.parameters()) - 9
+        assert model[0].bias.grad is None
+        assert model.unused.weight.grad.abs().max() == 0        # nothing is left of the step before
+        torch.testing.assert_close(model[0].weight.grad, whole_batch_gradient()[0], rtol=1e-12, atol=1e-14)
+
+
+def test_a_parameter_that_one_rank_alone_uses_has_that_ranks_gradient():
+    models = [model_of(), model_of()]
+
+    def reduced(member):
+        model = models[member.rank]
+        buffer = GradientBuffer(model, 1, member, bucket_bytes=1)
+        buffer.begin()
+        if member.rank == 1:
+            buffer.backward(losses(model, INPUTS).mean(), last_pass=True)
+        buffer.sum_([0.0])
+        return [p.grad for p in model.parameters()]
+
+    for gradients in on_each(2, reduced):
+        for got, expected in zip(gradients, whole_batch_gradient()):
+            torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)

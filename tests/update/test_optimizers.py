@@ -1,0 +1,417 @@
+"""Updates: rules against their papers' equations, weight decay, clipping, uneven workers, optimizers of any module."""
+import io
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hvdscale.errors import UsageError
+from hvdscale.update.model import make_model
+from hvdscale.update.optimizers import clip_, make_optimizer, parameter_groups
+from hvdscale.update.step import DataParallelStep
+from tests.parallel import toy
+from tests.factories.plans import settled
+from tests.factories.workers import on_each
+
+RATES = [0.1, 0.1, 0.8, 0.8, 0.08, 0.08]             # a jump up by the batch ratio, a step down
+FROM_ZERO = [0.0, 0.0, 0.05, 0.1, 0.0, 0.3, 0.03]    # a warmup from 0, and a rate of 0 in between
+
+
+class Normed(nn.Module):
+    """A convolution and a batch norm, a linear layer, and a scale of no dimension."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.linear = nn.Conv1d(1, 2, 3), nn.BatchNorm1d(2), nn.Linear(4, 2)
+        self.scale = nn.Parameter(torch.ones(()))
+
+
+WEIGHTS = {"conv.weight", "linear.weight"}
+
+
+def drawn_model(seed=0):
+    """A model with all its parameters drawn, in fp64."""
+    model, random = Normed().double(), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=random, dtype=torch.float64))
+    return model
+
+
+def drawn_gradients(model, steps, seed=1):
+    """A gradient for each parameter, by name, at each step."""
+    random = np.random.default_rng(seed)
+    return [{name: random.normal(size=p.shape) for name, p in model.named_parameters()} for _ in range(steps)]
+
+
+def update(model, optimizer, gradients, rates):
+    """An update for each step's gradients at its rate."""
+    for by_name, lr in zip(gradients, rates):
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.tensor(by_name[name], dtype=parameter.dtype)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+
+
+def values(model):
+    return {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
+
+
+# The references: one parameter p through the equations of the papers, gradients gs at rates lrs; w: weight decay
+
+def sgd(p, gs, lrs, w, layerwise):
+    for g, lr in zip(gs, lrs):
+        p = p - lr * (g + w * p)
+    return p
+
+
+def rate_outside(p, gs, lrs, w, layerwise, nesterov=False, m=0.9):
+    """v <- m v + d, p <- p - lr v."""
+    v = 0.0
+    for g, lr in zip(gs, lrs):
+        d = g + w * p
+        v = m * v + d
+        p = p - lr * (d + m * v if nesterov else v)
+    return p
+
+
+def rate_inside(p, gs, lrs, w, layerwise, nesterov=False, corrected=True, m=0.9):
+    """v <- m v + lr d, p <- p - v; corrected: m times the ratio of the rates (Goyal et al. 2017, equation 10)."""
+    v, before = 0.0, lrs[0]
+    for g, lr in zip(gs, lrs):
+        d = g + w * p
+        v = m * (lr / before if corrected else 1) * v + lr * d
+        p, before = p - (lr * d + m * v if nesterov else v), lr
+    return p
+
+
+def nesterov(*given, **keys):
+    return rate_outside(*given, nesterov=True, **keys)
+
+
+def lars(p, gs, lrs, w, layerwise, trust=0.001, m=0.9, corrected=False):
+    """You et al. 2017, algorithm 1; corrected: the rate outside the velocity."""
+    v = 0.0
+    for g, lr in zip(gs, lrs):
+        local = trust * np.linalg.norm(p) / (np.linalg.norm(g) + w * np.linalg.norm(p)) if layerwise else 1.0
+        v = m * v + (1.0 if corrected else lr) * local * (g + w * p)
+        p = p - (lr if corrected else 1.0) * v
+    return p
+
+
+def lamb(p, gs, lrs, w, layerwise, beta1=0.9, beta2=0.999, epsilon=1e-6):
+    """You et al. 2020, algorithm 2; not layerwise: AdamW (Loshchilov & Hutter 2019, algorithm 2)."""
+    m, v = 0.0, 0.0
+    for t, (g, lr) in enumerate(zip(gs, lrs), start=1):
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+        d = m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + epsilon) + w * p
+        p = p - lr * d * (np.linalg.norm(p) / np.linalg.norm(d) if layerwise else 1.0)
+    return p
+
+
+def adamw(p, gs, lrs, w, layerwise, **keys):
+    return lamb(p, gs, lrs, w, layerwise=False, **{"epsilon": 1e-8, **keys})
+
+
+def adam(p, gs, lrs, w, layerwise, beta1=0.9, beta2=0.999, epsilon=1e-8):
+    """Kingma & Ba 2015, algorithm 1, with the decay in the gradient."""
+    m, v = 0.0, 0.0
+    for t, (g, lr) in enumerate(zip(gs, lrs), start=1):
+        g = g + w * p
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+        p = p - lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + epsilon)
+    return p
+
+
+INSIDE = {"lr_in_velocity": True}
+UNCORRECTED = {"lr_in_velocity": True, "momentum_correction": False}
+MOMENTS = {"beta1": 0.5, "beta2": 0.8, "epsilon": 0.1}
+
+
+@pytest.mark.parametrize("optimizer, keys, reference, inner", [
+    ("sgd", {}, sgd, {}),
+    ("momentum", {}, rate_outside, {}), ("momentum", {"momentum": 0.5}, rate_outside, {"m": 0.5}),
+    ("momentum", {"momentum": 0.0}, sgd, {}),
+    ("nesterov", {}, nesterov, {}), ("nesterov", {"momentum": 0.5}, nesterov, {"m": 0.5}),
+    ("momentum", INSIDE, rate_inside, {}), ("nesterov", INSIDE, rate_inside, {"nesterov": True}),
+    ("momentum", {**INSIDE, "momentum": 0.0}, sgd, {}),
+    ("momentum", UNCORRECTED, rate_inside, {"corrected": False}),
+    ("nesterov", UNCORRECTED, rate_inside, {"corrected": False, "nesterov": True}),
+    ("adam", {}, adam, {}), ("adam", MOMENTS, adam, MOMENTS),
+    ("adamw", {}, adamw, {}), ("adamw", MOMENTS, adamw, MOMENTS),
+    ("lars", {}, lars, {}), ("lars", {"momentum": 0.5, "trust_coefficient": 0.1}, lars, {"m": 0.5, "trust": 0.1}),
+    ("lars", {"momentum_correction": True, "trust_coefficient": 0.1}, lars, {"corrected": True, "trust": 0.1}),
+    ("lamb", {}, lamb, {}), ("lamb", MOMENTS, lamb, MOMENTS)])
+@pytest.mark.parametrize("decay, all_decay", [(0.0, False), (0.1, False), (0.1, True)])
+def test_updates_are_those_of_the_papers_equations(optimizer, keys, reference, inner, decay, all_decay):
+    """Through a rise and a fall of the rate; biases and norms decay only where asked, and never have a trust ratio."""
+    keys = keys | ({"weight_decay": decay, "decay_norm_and_bias": all_decay} if decay else {})
+    model = drawn_model()
+    before, gradients = values(model), drawn_gradients(model, len(RATES))
+    update(model, make_optimizer(settled(optimizer=optimizer, **keys), model), gradients, RATES)
+    for name, got in values(model).items():
+        expected = reference(before[name], [step[name] for step in gradients], RATES,
+                             decay if all_decay or name in WEIGHTS else 0.0, name in WEIGHTS, **inner)
+        np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-14, err_msg=name)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "nesterov"])
+@pytest.mark.parametrize("rates", [RATES, FROM_ZERO, [0.1] * 6, [0.2, 0.1, 0.0, 0.0]])
+def test_the_rate_in_the_velocity_with_correction_is_the_form_with_the_rate_outside(optimizer, rates):
+    outside, inside = drawn_model(), drawn_model()
+    gradients = drawn_gradients(outside, len(rates))
+    update(outside, make_optimizer(settled(optimizer=optimizer, weight_decay=0.1), outside), gradients, rates)
+    update(inside, make_optimizer(settled(optimizer=optimizer, weight_decay=0.1, **INSIDE), inside), gradients, rates)
+    for name, expected in values(outside).items():
+        np.testing.assert_allclose(values(inside)[name], expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "nesterov"])
+def test_without_correction_a_velocity_goes_on_at_the_rate_that_it_was_built_up_at(optimizer):
+    """After the rate has become 0 no gradient counts any more, but the velocity still moves the weights."""
+    model = drawn_model()
+    before, gradients = values(model), drawn_gradients(model, 3)
+    update(model, make_optimizer(settled(optimizer=optimizer, **UNCORRECTED), model), gradients, [0.1, 0.0, 0.0])
+    for name, got in values(model).items():
+        powers = (1 + 0.9) + 0.9**2 + 0.9**3 if optimizer == "nesterov" else 1 + 0.9 + 0.9**2
+        np.testing.assert_allclose(got, before[name] - 0.1 * powers * gradients[0][name], rtol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["lars", "lamb"])
+@pytest.mark.parametrize("weight, gradient", [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
+def test_a_layer_whose_weights_or_gradient_are_all_zero_has_no_trust_ratio(optimizer, weight, gradient):
+    model = nn.Linear(3, 3, bias=False).double()
+    nn.init.constant_(model.weight, weight)
+    model.weight.grad = torch.full_like(model.weight, gradient)
+    make_optimizer(settled(optimizer=optimizer, lr=0.5), model).step()
+    torch.testing.assert_close(model.weight.detach(), torch.full_like(model.weight, weight - 0.5 * gradient),
+                               rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("optimizer, keys", [
+    ("sgd", {}), ("momentum", {}), ("nesterov", {}), ("momentum", INSIDE), ("nesterov", UNCORRECTED), ("adam", {}),
+    ("adamw", {}), ("lars", {}), ("lars", {"momentum_correction": True}), ("lamb", {}), ("torch.optim:RMSprop", {})])
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_updates_go_on_from_a_saved_state_as_if_never_interrupted(optimizer, keys, precision):
+    plan = settled(optimizer=optimizer, weight_decay=0.1, **keys)
+    model, again = drawn_model().to(precision), drawn_model(seed=5).to(precision)
+    gradients = drawn_gradients(model, len(FROM_ZERO))
+    first = make_optimizer(plan, model)
+    update(model, first, gradients[:3], FROM_ZERO[:3])
+    saved = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": first.state_dict()}, saved)
+    update(model, first, gradients[3:], FROM_ZERO[3:])
+
+    saved.seek(0)
+    loaded, second = torch.load(saved, weights_only=True), make_optimizer(plan, again)
+    again.load_state_dict(loaded["model"])
+    second.load_state_dict(loaded["optimizer"])
+    update(again, second, gradients[3:], FROM_ZERO[3:])
+    for name, expected in values(model).items():
+        np.testing.assert_array_equal(values(again)[name], expected)
+
+
+# weight decay
+
+@pytest.mark.parametrize("all_decay, decaying", [
+    (False, WEIGHTS),
+    (True, {"conv.weight", "conv.bias", "norm.weight", "norm.bias", "linear.weight", "linear.bias", "scale"})])
+def test_weight_decay_keeps_off_biases_and_norms_unless_asked(all_decay, decaying):
+    model = Normed()
+    names = {id(p): name for name, p in model.named_parameters()}
+    groups = parameter_groups(settled(weight_decay=1e-3, decay_norm_and_bias=all_decay), model)
+    decay = {names[id(p)]: group["weight_decay"] for group in groups for p in group["params"]}
+    assert decay == {name: 1e-3 if name in decaying else 0.0 for name in names.values()}
+
+
+class MadeRMSNorm(nn.Module):
+    """A normalisation of the user's own, told by its name, with a scale of two dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(2, 1))
+
+
+class Whitening(nn.LayerNorm):
+    """A normalisation that does not have the name of one, but comes from one."""
+
+
+class NormalizedLinear(nn.Linear):
+    """No normalisation."""
+
+
+class Attentive(nn.Module):
+    """Norms and biases of several dimensions, an embedding tied to the output layer, and weights with odd names."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(5, 4)
+        self.attention = nn.MultiheadAttention(4, 2, add_bias_kv=True)
+        self.planes, self.own, self.derived = nn.LayerNorm([2, 3, 4]), MadeRMSNorm(), Whitening([2, 2])
+        self.normalized, self.output = NormalizedLinear(4, 4, bias=False), nn.Linear(4, 5, bias=False)
+        self.output.weight = self.embedding.weight
+        self.position_bias_table, self.unbiased = nn.Parameter(torch.ones(3, 2)), nn.Parameter(torch.ones(3, 2))
+
+
+def test_norms_and_biases_of_any_dimension_keep_out_of_decay_and_a_tied_weight_stands_once():
+    model = Attentive()
+    names = {id(p): name for name, p in model.named_parameters()}
+    weights, others = ([names[id(p)] for p in group["params"]] for group in parameter_groups(settled(), model))
+    assert weights == ["unbiased", "embedding.weight", "attention.in_proj_weight", "attention.out_proj.weight",
+                       "normalized.weight"]
+    assert others == [name for name in names.values() if name not in weights]
+    assert {"planes.weight", "own.gain", "derived.weight", "attention.bias_k", "position_bias_table"} <= set(others)
+
+
+def test_a_frozen_parameter_is_left_to_itself():
+    model = Normed()
+    model.conv.weight.requires_grad_(False)
+    parameters = [p for group in parameter_groups(settled(), model) for p in group["params"]]
+    assert all(p is not model.conv.weight for p in parameters) and len(parameters) == 6
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
+@pytest.mark.parametrize("workers, passes", [(1, 1), (2, 1), (2, 3)])
+def test_without_a_gradient_a_weight_shrinks_by_rate_times_decay(optimizer, workers, passes):
+    """At a fixed global batch, whatever number of workers and passes its mean gradient is of."""
+    model = nn.Linear(2, 2).double()
+    before = [p.detach().clone() for p in model.parameters()]
+    plan = settled(workers, optimizer=optimizer, lr=0.5, weight_decay=0.1, global_batch=24, accumulate=passes,
+                   base_batch=24)
+    optimizer = make_optimizer(plan, model)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    torch.testing.assert_close(model.weight.detach(), before[0] * (1 - 0.5 * 0.1), rtol=1e-14, atol=0)
+    assert torch.equal(model.bias, before[1])
+
+
+# global batch, ghost batch: shares even and uneven, of whole groups and of single examples
+@pytest.mark.parametrize("workers", [2, 3, 4, 5])
+@pytest.mark.parametrize("batch, ghost", [(24, 4), (22, 4), (7, 4)])
+@pytest.mark.parametrize("bucket_mib", [0.0, 1e-4])
+def test_more_workers_at_the_same_global_batch_make_the_same_updates_with_decay(workers, batch, ghost, bucket_mib):
+    """Momentum and weight decay included."""
+    same_updates(workers, bucket_mib, global_batch=batch, ghost_batch=ghost)
+
+
+@pytest.mark.parametrize("optimizer, keys", [
+    ("momentum", UNCORRECTED), ("nesterov", INSIDE), ("adam", {}), ("adamw", {}), ("lars", {}), ("lamb", {})])
+def test_more_workers_make_the_same_updates_with_every_optimizer(optimizer, keys):
+    keys = {"momentum": 0.9, **keys} if optimizer in ("momentum", "nesterov", "lars") else keys
+    same_updates(3, 0.0, global_batch=22, ghost_batch=4, optimizer=optimizer, **keys)
+
+
+def same_updates(workers, bucket_mib, **keys):
+    """Three updates at rates that jump, by one worker and by several."""
+    keys = dict(precision="fp64", weight_decay=0.1, model_args={"dropout": 0.5}, **keys)
+    (loss, reference), = updates(1, **keys)
+    for got_loss, got in updates(workers, bucket_mib=bucket_mib, **keys):
+        assert got_loss == pytest.approx(loss, rel=1e-12)
+        assert (got - reference).norm() <= 1e-12 * reference.norm()
+
+
+def updates(members, **keys):
+    """Each member's losses and parameters after three steps of the toy."""
+    plan = toy.settled(members, **keys)
+    models = [make_model(toy.WORKLOAD, plan, torch.device("cpu")) for _ in range(members)]
+    train = toy.load().train
+
+    def steps(member):
+        model = models[member.rank]
+        step = DataParallelStep(plan, toy.WORKLOAD, train, model, make_optimizer(plan, model), member,
+                                torch.device("cpu"))
+        loss = [step(i, lr, set()).loss for i, lr in enumerate([0.1, 0.8, 0.2])]
+        return loss, torch.cat([p.detach().flatten() for p in model.parameters()])
+    return on_each(members, steps)
+
+
+# clipping
+
+@pytest.mark.parametrize("scale, largest, factor", [
+    (1.0, 2.5, 0.5), (1.0, 5.0, 1.0), (1.0, 7.0, 1.0), (1e30, 5.0, 1e-30), (1e-30, 1.0, 1.0), (0.0, 1.0, 1.0)])
+def test_a_longer_gradient_is_scaled_down_to_the_largest_norm_and_a_shorter_one_is_left(scale, largest, factor):
+    """At 1e30 the squares overflow fp32."""
+    before = torch.tensor([3.0, 0.0, -4.0]) * scale
+    gradients = before.clone()
+    norm = clip_(gradients, largest)
+    assert norm.item() == pytest.approx(5 * scale, rel=1e-6, abs=1e-29)
+    torch.testing.assert_close(gradients, before * factor, rtol=1e-6 if factor < 1 else 0, atol=0)
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_a_gradient_that_is_not_finite_is_not_hidden_by_clipping(bad):
+    gradients = torch.tensor([1.0, bad])
+    clip_(gradients, 1.0)
+    assert gradients.isnan().any()
+
+
+# optimizers of any module
+
+def test_a_class_of_torch_is_taken_with_its_arguments():
+    model, twin = nn.Linear(3, 2), nn.Linear(3, 2)
+    twin.load_state_dict(model.state_dict())
+    plan = settled(optimizer="torch.optim:Adam", lr=0.01, weight_decay=0.1, optimizer_args={"betas": [0.5, 0.75]})
+    ours = make_optimizer(plan, model)
+    groups = [{"params": [twin.weight], "weight_decay": 0.1}, {"params": [twin.bias]}]
+    theirs = torch.optim.Adam(groups, lr=0.01, betas=(0.5, 0.75))
+    assert type(ours) is torch.optim.Adam
+    for m, optimizer in ((model, ours), (twin, theirs)):
+        for _ in range(3):
+            optimizer.zero_grad()
+            m(torch.ones(4, 3)).square().sum().backward()
+            optimizer.step()
+    assert torch.equal(model.weight, twin.weight) and torch.equal(model.bias, twin.bias)
+
+
+@pytest.mark.parametrize("name, said", [
+    ("adagrad", "optimizer 'adagrad' is none of sgd, momentum, nesterov, adam, adamw, lars, lamb, and not module:"),
+    ("SGD", "optimizer 'SGD' is none of sgd"),
+    ("torch.optim:Adamant", "optimizer 'torch.optim:Adamant' cannot be imported: .*Adamant"),
+    ("torch.optim:", "optimizer 'torch.optim:' cannot be imported"),
+    ("not_a_package:Adam", "optimizer 'not_a_package:Adam' cannot be imported: No module named 'not_a_package'"),
+    (":Adam", "optimizer ':Adam' cannot be imported"),
+    (".optim:Adam", "optimizer '.optim:Adam' cannot be imported"),
+    ("torch:optim", "optimizer 'torch:optim' does not take lr"),
+    ("torch.optim.swa_utils:get_ema_avg_fn", "get_ema_avg_fn' does not take lr"),
+    ("tests.update.test_optimizers:maker_of_a_dict", "maker_of_a_dict' is a dict, not a torch optimizer"),
+])
+def test_a_name_that_leads_to_no_optimizer_is_named(name, said):
+    with pytest.raises(UsageError, match=said):
+        make_optimizer(settled(optimizer=name), nn.Linear(2, 2))
+
+
+def maker_of_a_dict(groups, lr):
+    return {"groups": groups, "lr": lr}
+
+
+class TwoPasses(torch.optim.SGD):
+    """An optimizer that says only when it steps that it computes the loss twice."""
+
+    def step(self, closure=None):
+        if closure is None:
+            raise RuntimeError("needs a closure")
+
+
+@pytest.mark.parametrize("name, said", [
+    ("torch.optim:LBFGS", "'torch.optim:LBFGS' does not step from a dense gradient alone, without a closure .*closure"),
+    ("torch.optim:SparseAdam", "'torch.optim:SparseAdam' does not step .* does not support dense gradients"),
+    ("tests.update.test_optimizers:TwoPasses", "TwoPasses' does not step .*: needs a closure. Choose another")])
+def test_an_optimizer_that_needs_more_than_the_mean_gradient_is_refused_at_the_start(name, said):
+    with pytest.raises(UsageError, match=said):
+        make_optimizer(settled(optimizer=name), nn.Linear(2, 2, bias=False))
+
+
+def test_a_model_with_nothing_to_train_is_an_error():
+    with pytest.raises(UsageError, match="the model net has no parameter to train"):
+        make_optimizer(settled(), nn.Linear(2, 2).requires_grad_(False))
+
+
+@pytest.mark.parametrize("arguments, said", [
+    ({"beta": 0.9}, r"does not take lr and optimizer_args = {'beta': 0.9}: .*beta"),
+    ({"lr": 0.9}, "multiple values"), ({"betas": [0.9, 1.5]}, "1.5")])
+def test_arguments_that_the_class_does_not_take_are_named(arguments, said):
+    with pytest.raises(UsageError, match=said):
+        make_optimizer(settled(optimizer="torch.optim:Adam", optimizer_args=arguments), nn.Linear(2, 2))

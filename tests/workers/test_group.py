@@ -1,0 +1,110 @@
+"""What the ranks of a group agree on: errors, plans and data, shown with groups of threads."""
+import re
+from dataclasses import replace
+
+import pytest
+
+from hvdscale.errors import DataError, HvdscaleError, RanksDifferError, WorkersError
+from hvdscale.training.prepare import agree_on
+from hvdscale.workers.group import SingleWorker, device
+from tests.parallel import toy
+from tests.factories.plans import settled
+from tests.factories.workers import on_each
+
+
+def raised_on_each(workers, function):
+    """The exception that each rank's call ends with."""
+    def caught(member):
+        with pytest.raises(Exception) as error:
+            function(member)
+        return error.value
+    return on_each(workers, caught)
+
+
+def failing(errors):
+    """A function that raises the rank's error (None: none), together with the others."""
+    def function(member):
+        with member.together("loading"):
+            if errors[member.rank]:
+                raise errors[member.rank]
+    return function
+
+
+def test_an_error_of_all_ranks_is_said_once():
+    errors = raised_on_each(3, failing([DataError("d: missing")] * 3))
+    assert [(type(e), str(e)) for e in errors] == [(DataError, "d: missing")] * 3
+
+
+@pytest.mark.parametrize("which", [{0}, {1}, {2}, {0, 2}])
+def test_an_error_of_some_ranks_is_raised_on_all_naming_them(which):
+    errors = raised_on_each(3, failing([DataError("d: missing") if rank in which else None for rank in range(3)]))
+    said = f"rank {', '.join(map(str, sorted(which)))} of 3: d: missing"
+    assert [(type(e), str(e)) for e in errors] == [(DataError, said)] * 3
+
+
+def test_different_errors_are_all_said():
+    errors = raised_on_each(3, failing([None, DataError("d: missing"), RanksDifferError("no lr")]))
+    assert {str(e) for e in errors} == {"rank 1 of 3: d: missing\nrank 2: no lr"}
+    assert {type(e) for e in errors} == {DataError}
+
+
+def test_any_other_exception_is_named_with_what_was_being_done(capsys):
+    errors = raised_on_each(2, failing([None, RuntimeError("the disk is on fire")]))
+    said = rf"rank 1 of 2: loading: RuntimeError: the disk is on fire \({re.escape(__file__)}:\d+\)"
+    assert all(type(e) is HvdscaleError and re.fullmatch(said, str(e)) for e in errors)
+    assert capsys.readouterr().err.count("Traceback") == 1
+
+
+def test_an_exception_of_all_ranks_has_one_traceback(capsys):
+    errors = raised_on_each(3, failing([RuntimeError("the disk is on fire")] * 3))
+    assert len({str(e) for e in errors}) == 1 and str(errors[0]).startswith("loading: RuntimeError: the disk is on f")
+    assert capsys.readouterr().err.count("Traceback") == 1
+
+
+def test_without_an_error_nothing_is_raised():
+    on_each(3, failing([None] * 3))
+    failing([None])(SingleWorker())
+    with pytest.raises(DataError, match="^d: missing$"):
+        failing([DataError("d: missing")])(SingleWorker())
+
+
+def test_a_rank_that_settled_another_plan_is_named():
+    plans = [settled(3, seed=seed) for seed in (0, 0, 1)]
+    errors = raised_on_each(3, lambda member: agree_on(plans[member.rank], toy.load(), member))
+    assert {type(e) for e in errors} == {RanksDifferError} and len({str(e) for e in errors}) == 1
+    assert "rank 2 has another plan than rank 0; give all workers the same options" in str(errors[0])
+    on_each(3, lambda member: agree_on(plans[0], toy.load(), member))
+
+
+def test_a_rank_that_found_other_data_is_named():
+    data = toy.load()
+    found = [data, replace(data, test=data.test.first(3))]
+    errors = raised_on_each(2, lambda member: agree_on(settled(2), found[member.rank], member))
+    assert {type(e) for e in errors} == {RanksDifferError}
+    assert "rank 1 found 53 training, 31 validation and 3 test examples, rank 0 53 training" in str(errors[0])
+
+
+def test_a_rank_whose_data_lacks_another_part_is_named():
+    found = [replace(toy.load(), record={"missing": parts}) for parts in ([], ["b.bin"])]
+    errors = raised_on_each(2, lambda member: agree_on(settled(2), found[member.rank], member))
+    assert {type(e) for e in errors} == {RanksDifferError}
+    assert 'test examples, with {"missing": ["b.bin"]}, rank 0 53' in str(errors[0])
+
+
+@pytest.mark.parametrize("gpus, wanted, local_rank, got", [
+    (0, "auto", 0, "cpu"), (0, "cpu", 3, "cpu"), (4, "cpu", 1, "cpu"), (4, "auto", 1, "cuda:1"),
+    (4, "cuda", 3, "cuda:3"), (2, "auto", 3, "cuda:1")])
+def test_a_rank_computes_on_its_local_ranks_gpu_where_there_is_one(monkeypatch, gpus, wanted, local_rank, got):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    taken = []
+    monkeypatch.setattr("torch.cuda.set_device", taken.append)
+    found = device(wanted, local_rank)
+    assert str(found) == got
+    assert taken == [found] * (found.type == "cuda")
+
+
+def test_a_gpu_that_is_asked_for_must_be_there(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(WorkersError, match="device = 'cuda', but torch sees no GPU here"):
+        device("cuda", 0)

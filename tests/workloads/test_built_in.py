@@ -1,0 +1,427 @@
+"""The built-in workloads: their data, models, losses and measures."""
+import math
+import re
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from hvdscale.errors import DataError, PlanError, UsageError, WorkloadError
+from hvdscale.plan.settings import Settings
+from hvdscale.plan.settle import Place, settle
+from hvdscale.plan.shards import Visits
+from hvdscale.training.prepare import prepare, with_data
+from hvdscale.workers.group import SingleWorker
+from hvdscale.workload import (Batch, Classification, Data, MapSplit, Split, bound_loss, build_model, load_data,
+                               measured, problems, smoothed_cross_entropy, summarized)
+from hvdscale.workloads import find, names
+from tests.parallel import toy
+from tests.factories.jobs import Tokens
+
+# name, input shape, parameters: weights and biases of each layer added up (WIDTH: that of digits/cnn)
+WIDTH = 12
+MODELS = [
+    ("digits/fc", (1, 8, 8), 64 * 64 + 64 + 64 * 10 + 10),
+    ("digits/fc_32", (1, 8, 8), 64 * 32 + 32 + 32 * 10 + 10),
+    ("digits/fc_32_16", (1, 8, 8), 64 * 32 + 32 + 32 * 16 + 16 + 16 * 10 + 10),
+    ("digits/cnn", (1, 8, 8), 9 * WIDTH + WIDTH + 18 * WIDTH ** 2 + 2 * WIDTH + 80 * WIDTH + 10),
+    ("mnist/fc_100", (1, 28, 28), 784 * 100 + 100 + 100 * 10 + 10),
+    ("fashion_mnist/fc_10_20", (1, 28, 28), 784 * 10 + 10 + 10 * 20 + 20 + 20 * 10 + 10),
+    *((f"mnist/{name}", (1, 28, 28), 25 * a + a + 25 * a * b + b + 49 * b * c + c + c * 10 + 10)
+      for name, a, b, c in [("simple_cnn", 32, 64, 1024), ("simple_cnn_narrow", 16, 32, 512),
+                            ("simple_cnn_base", 32, 64, 1024), ("simple_cnn_wide", 64, 128, 2048)])]
+
+
+@pytest.mark.parametrize("name, shape, parameters", MODELS)
+def test_a_model_has_its_layers_and_gives_a_logit_a_class(name, shape, parameters):
+    workload = find(name)
+    model = workload.build(**({"width": WIDTH} if name == "digits/cnn" else {}))
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    assert model(torch.zeros(3, *shape)).shape == (3, 10)
+    assert (workload.name, workload.metrics) == (name, {"cross_entropy": "min", "error": "min"})
+
+
+@pytest.mark.parametrize("name, _, __", MODELS)
+def test_a_workloads_defaults_are_a_plan_at_any_worker_count(name, _, __):
+    workload = find(name)
+    for workers in (1, 2, 3, 8):
+        plan = settle(Settings.build(workload.defaults), workload, 1197, 300, Place(workers, workers, 2))
+        assert plan.stop_target.column == "val/error"
+        assert plan.eval_every > 0 and plan.budget_steps > plan.warmup_steps
+
+
+@pytest.mark.parametrize("name, near", [
+    ("digits/fc_", "digits/fc"), ("digits/fc_0", "digits/fc"), ("digits/simple_cnn", "mnist/simple_cnn"),
+    ("mnist/simple_cnn_huge", "mnist/simple_cnn"), ("cifar10/resnet8", "cifar_10/resnet_8"),
+    ("imagenet/resnet50", "imagenet/resnet_50"), ("mnist/fc_-3", "mnist/fc_WIDTH")])
+def test_an_unknown_workload_is_named_with_those_that_come_near(name, near):
+    with pytest.raises(UsageError, match=f"there is no workload '{name}'; did you mean .*{near}.* --list"):
+        find(name)
+
+
+@pytest.mark.parametrize("name", ["", "/", "zzz", "digits/"])
+def test_an_unknown_workload_near_no_other_is_named(name):
+    with pytest.raises(UsageError, match=f"there is no workload '{name}'; .*`hvdscale-train --list` names them all"):
+        find(name)
+
+
+@pytest.mark.parametrize("typed, meant", [
+    ("job.py", "Give job:workload, where workload is the name of the Workload in job.py$"),
+    ("job", "Give job:workload, where"), ("./job.py", "Give job:workload, where"),
+    ("./job.py:mine", "Give job:mine$"), ("job.py:mine", "Give job:mine$"),
+    ("src/job.py:mine", "Give job:mine, and run the command in src$"),
+    ("src/job:mine", "Give job:mine, and run the command in src$"),
+    ("/a/job.py", "Give job:workload, and run the command in /a, where")])
+def test_a_path_in_place_of_a_module_is_told_the_name_that_would_do(typed, meant, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text("")
+    with pytest.raises(UsageError, match=f"is the path of a file; .* is named module:object. {meant}"):
+        find(typed)
+
+
+def test_a_name_like_no_other_is_told_how_one_of_your_own_is_named():
+    with pytest.raises(UsageError, match="your own is module:object, such as job:workload"):
+        find("job.workload")
+
+
+def test_a_workload_of_ones_own_is_found_in_its_module():
+    assert find("tests.parallel.toy:WORKLOAD") is toy.WORKLOAD
+
+
+@pytest.mark.parametrize("name, said", [
+    ("tests.parallel.none:WORKLOAD", "cannot be imported: No module named 'tests.parallel.none'"),
+    ("tests.parallel.toy:NONE", "cannot be imported: .*NONE"), ("tests.parallel.toy:", "cannot be imported"),
+    (".toy:WORKLOAD", "cannot be imported"), (":WORKLOAD", "cannot be imported"),
+    ("tests.parallel.toy:load", ".*it is a function, not an instance of a subclass"),
+    ("tests.factories.jobs:Tokens", ".*it is a class; name an instance: workload = Tokens()"),
+    ("tests.factories.jobs:nothing", "cannot be imported: .*made_jobs has no 'nothing'; it defines .*Tokens")])
+def test_a_name_that_leads_to_no_workload_of_ones_own_is_named(name, said):
+    with pytest.raises(UsageError, match=f"(?s){name}.* {said}"):
+        find(name)
+
+
+@pytest.mark.parametrize("text, said", [
+    ("x = 1 / 0", r"ZeroDivisionError: division by zero \(.*own_job.py:1\)"),
+    ("x = (", r"'\(' was never closed \(own_job.py, line 1\)"), ("import nowhere", "No module named 'nowhere'")])
+def test_a_module_of_ones_own_that_fails_is_named_with_the_line(tmp_path, monkeypatch, text, said):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_job", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "own_job.py").write_text(text)
+    with pytest.raises(UsageError, match=f"'own_job:x' cannot be imported: {said}"):
+        find("own_job:x")
+
+
+def test_all_that_a_workload_of_ones_own_lacks_is_named_at_once():
+    with pytest.raises(WorkloadError) as raised:
+        find("tests.factories.jobs:BARE")
+    for line in ["dataset must be a name.* it is 7", "model must be a name.* it is missing",
+                 "metrics must map names to the better direction.* it is .'error',.", "defaults must be .* it is None",
+                 "load is missing: .*Data.train, val, test.", "build is missing: .*nn.Module", "loss is missing",
+                 "measure is missing: .*metric: .sum, count."]:
+        assert re.search(f"^  {line}", str(raised.value), re.M), line
+
+
+@pytest.mark.parametrize("metrics", [{}, {"error": "less"}, {"a/b": "min"}, {3: "min"}, None, "error"])
+def test_metrics_are_names_with_their_better_direction(metrics):
+    job = Tokens()
+    job.metrics = metrics
+    assert any("metrics must map names" in line for line in problems(job))
+    assert problems(Tokens()) == []
+
+
+def test_every_listed_name_is_found():
+    for name in names():
+        found = find(name.replace("[_WIDTH...]", "_8").replace("WIDTH", "16"))
+        assert name.startswith(found.dataset)
+
+
+def test_digits_is_cut_into_three_splits_that_share_no_image():
+    sklearn = pytest.importorskip("sklearn.datasets")
+    data = find("digits/fc").load(None)
+    assert [len(split) for split in (data.train, data.val, data.test)] == [1197, 300, 300]
+    rows = sorted(x.flatten().tolist() + [int(y)] for split in (data.train, data.val, data.test)
+                  for x, y in zip(split.inputs, split.labels))
+    images, labels = sklearn.load_digits(return_X_y=True)
+    assert rows == sorted([*map(int, x), int(y)] for x, y in zip(images, labels))
+    assert all(split.labels.bincount(minlength=10).min() > 0 for split in (data.train, data.val, data.test))
+
+
+@pytest.mark.parametrize("name, top", [("digits/fc", 16), ("mnist/fc_8", 255)])
+def test_grey_levels_become_numbers_from_0_to_1(name, top):
+    for dtype in (torch.float32, torch.float64):
+        prepared = find(name).prepare(torch.tensor([0, top], dtype=torch.uint8), dtype)
+        assert prepared.dtype == dtype and prepared.tolist() == [0, 1]
+
+
+def test_a_training_subset_is_the_first_examples_and_no_more_than_there_are():
+    split = Split(torch.arange(6), torch.arange(6))
+    data = Data(split, split, split)
+    assert data.with_train_subset(4).train.labels.tolist() == [0, 1, 2, 3]
+    assert len(data.with_train_subset(4).val) == 6
+    assert data.with_train_subset(None) is data
+    with pytest.raises(DataError, match="train_subset = 7: the training set has 6 examples"):
+        data.with_train_subset(7)
+
+
+# the loss, and what is measured
+
+LOGITS = torch.randn(8, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
+TRUTH = torch.tensor([0, 4, 2, 2, 1, 0, 3, 4])
+
+
+def slow_smoothed(logits, labels, share):
+    """The published definition, one example and class at a time."""
+    total = 0.0
+    for row, label in zip(logits.tolist(), labels.tolist()):
+        log_sum = math.log(sum(map(math.exp, row)))
+        for k, value in enumerate(row):
+            total -= (1 - share if k == label else share / (len(row) - 1)) * (value - log_sum)
+    return total
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.8])
+def test_label_smoothing_moves_its_share_to_the_other_classes(share):
+    wanted = slow_smoothed(LOGITS, TRUTH, share)
+    assert smoothed_cross_entropy(LOGITS, TRUTH, share).item() == pytest.approx(wanted, rel=1e-12)
+
+
+def test_a_share_s_is_s_times_k_over_k_minus_1_of_torchs_definition():
+    """Label smoothing has two definitions: the share goes to the other classes, or as in torch to all of them."""
+    ours = smoothed_cross_entropy(LOGITS, TRUTH, 0.1)
+    theirs = functional.cross_entropy(LOGITS, TRUTH, reduction="sum", label_smoothing=0.1 * 5 / 4)
+    same_number = functional.cross_entropy(LOGITS, TRUTH, reduction="sum", label_smoothing=0.1)
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-14)
+    assert ours.item() != pytest.approx(same_number.item(), rel=1e-3)
+
+
+class Fixed(torch.nn.Module):
+    """A model that gives its inputs for logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+def test_measures_are_unsmoothed_sums_and_counts():
+    workload = find("digits/fc")
+    batch = Batch(LOGITS * 16, TRUTH)       # prepare divides digits by 16
+    measured = workload.measure(Fixed(), batch)
+    wrong = sum(row.index(max(row)) != label for row, label in zip(LOGITS.tolist(), TRUTH.tolist()))
+    assert 0 < wrong < 8
+    assert (int(measured["error"][0]), measured["error"][1]) == (wrong, 8)
+    assert measured["cross_entropy"][0].item() == pytest.approx(slow_smoothed(LOGITS, TRUTH, 0))
+    total, count = workload.loss(Fixed(), batch, 0.1)
+    assert (total.item(), count) == (pytest.approx(slow_smoothed(LOGITS, TRUTH, 0.1)), 8)
+
+
+# what a workload of one's own gives, where it is called
+
+class Job(Tokens):
+    """Tokens, with one method's result replaced."""
+
+    def __init__(self, **given):
+        self.given = given
+
+    def __getattribute__(self, name):
+        given = object.__getattribute__(self, "__dict__").get("given", {})
+        return (lambda *_: given[name]) if name in given else super().__getattribute__(name)
+
+
+ONE = torch.ones((), requires_grad=True)
+
+
+@pytest.mark.parametrize("given, said", [
+    (ONE, r"loss returned a tensor of shape \(\) \(1\); it must return the sum .* and their count"),
+    ([ONE, 1], "loss returned a list"), ((ONE, 1, 2), r"loss returned \(a tensor .*, 1, 2\)"),
+    (None, "loss returned None"),
+    ((torch.ones(3, requires_grad=True), 3), r"a tensor of shape \(3,\) for the sum of the losses; it must be one"),
+    ((torch.ones(()), 3), "without gradient for the sum"), ((1.5, 3), "loss returned 1.5 for the sum"),
+    ((ONE, -1), "loss returned -1 for the count"), ((ONE, math.nan), "loss returned nan for the count"),
+    ((ONE, math.inf), "loss returned inf for the count"), ((ONE, torch.ones(2)), r"of shape \(2,\) for the count"),
+    ((ONE, "3"), "loss returned '3' for the count")])
+def test_a_loss_that_is_no_sum_and_count_is_named(given, said):
+    with pytest.raises(WorkloadError, match=said):
+        bound_loss(Job(loss=given), 0.0)(None, None)
+
+
+def test_a_count_may_be_a_tensor_or_zero_and_a_sum_have_a_dimension_of_one():
+    total, count = bound_loss(Job(loss=(ONE.reshape(1, 1), torch.tensor(5))), 0.0)(None, None)
+    assert (total.shape, count) == ((), 5)
+    assert bound_loss(Job(loss=(ONE, 0)), 0.0)(None, None)[1] == 0         # a batch of padding alone
+
+
+@pytest.mark.parametrize("given, said", [
+    ({}, "measure returned nothing, but metrics declares nats, odd"),
+    ({"nats": (1, 1)}, "measure returned nats, but metrics"),
+    ({"nats": (1, 1), "odd": (1, 1), "more": (1, 1)},
+     "measure returned nats, odd, more, but metrics declares nats, odd"),
+    ({"nats": (1, 1), "ODD": (1, 1)}, "with each of these: odd is missing, ODD is unknown"),
+    ((1, 2), r"measure returned \(1, 2\), but"),
+    ({"nats": (1, 1), "odd": 0.5}, "measure returned 0.5 for odd; .*sum over the"),
+    ({"nats": (1, 1), "odd": (torch.ones(2), 2)}, "for odd"),
+    ({"nats": (1, 1), "odd": (1, -2)}, "measure, odd, returned -2 for the count")])
+def test_a_measure_that_is_not_each_metrics_sum_and_count_is_named(given, said):
+    with pytest.raises(WorkloadError, match=said):
+        measured(Job(measure=given), None, None)
+
+
+class WithParts(Job):
+    """The job with two metrics made of two vectors."""
+
+    metrics = {**Tokens.metrics, "first": "max", "last": "max"}
+    summarized, parts = ("first", "last"), {"vector": 3, "one": 1}
+
+
+NATS = {"nats": (1, 1), "odd": (1, 1)}
+
+
+@pytest.mark.parametrize("more, said", [
+    ({"vector": torch.ones(3)}, "declares nats, odd; parts, vector, one; it must return"),
+    ({"vector": torch.ones(3), "first": (1, 1)}, ": one is missing, first comes only from summarize"),
+    ({"vector": torch.ones(2), "one": torch.ones(1)}, r"of shape \(2,\) for vector, but parts declares a vector of 3"),
+    ({"vector": [1, 2, 3], "one": torch.ones(1)}, "a list for vector"),
+    ({"vector": torch.ones(3), "one": torch.ones(())}, r"of shape \(\) \(1\) for one, but parts declares a vector")])
+def test_parts_that_are_not_as_declared_are_named(more, said):
+    with pytest.raises(WorkloadError, match=said):
+        measured(WithParts(measure={**NATS, **more}), None, None)
+
+
+@pytest.mark.parametrize("given, said", [
+    ({"first": 1}, "each of first, last"), (None, "summarize returned None"),
+    ({"first": 1, "last": "x"}, "must be one number")])
+def test_a_summary_that_is_not_each_summarized_metric_is_named(given, said):
+    with pytest.raises(WorkloadError, match=said):
+        summarized(WithParts(summarize=given), {}, {})
+
+
+def test_a_summarized_metric_needs_a_summary_and_a_declaration():
+    class Unsummarized(Tokens):
+        summarized = ("odd",)
+
+    class Undeclared(Tokens):
+        summarized = ("bleu",)
+    assert problems(Unsummarized()) == ["summarize is missing: summarize(self, means, parts) -> {metric: number}"]
+    assert problems(Undeclared()) == ["summarized names bleu, which metrics does not declare"]
+
+
+@pytest.mark.parametrize("parts, summarized", [
+    ({"counts": 0}, ("odd",)), ({"counts": None}, ("odd",)), ({"odd": 3}, ("odd",)), ("counts", ("odd",)),
+    ({"counts": 3}, ())])
+def test_parts_that_cannot_be_are_named(parts, summarized):
+    class Faulty(Tokens):
+        def summarize(self, means, parts):
+            return {}
+    Faulty.parts, Faulty.summarized = parts, summarized
+    [said] = problems(Faulty())
+    assert said.startswith("parts must map names other than metrics to lengths") and said.endswith(f"it is {parts!r}")
+
+
+class WithArguments(Tokens):
+    """A job whose load has data arguments."""
+
+    def load(self, data_dir, length=4, *, allow_missing=False):
+        return Data(GOOD, GOOD, record={"given": (data_dir, length, allow_missing)})
+
+
+GOOD = Split(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
+
+
+def test_data_arguments_reach_the_load_that_takes_them():
+    assert load_data(WithArguments(), "d", {"length": 3}, allow_missing=True).record == {
+        "given": ("d", 3, True)}
+    with pytest.raises(UsageError, match="has no data argument 'lengths'; it takes length$"):
+        load_data(WithArguments(), None, {"lengths": 3})
+    with pytest.raises(UsageError, match="has no data argument 'length'; it takes none"):
+        load_data(Tokens(), None, {"length": 3})
+    with pytest.raises(UsageError, match="--allow-missing: the data of .* has no optional parts"):
+        load_data(Tokens(), None, allow_missing=True)
+    with pytest.raises(UsageError, match="cache_dir: nothing from the data of .* is cached; leave it out"):
+        load_data(Tokens(), None, cache_dir="c")
+
+
+@pytest.mark.parametrize("name", ["mnist/fc_8", "cifar_10/alexnet", "cifar_100/resnet_8", "multi30k/transformer"])
+def test_a_data_set_that_can_be_fetched_says_so_where_no_folder_is_given(name):
+    dataset = name.partition("/")[0]
+    with pytest.raises(DataError, match=f"^{dataset} needs --data-dir .*`hvdscale-data fetch {dataset}` downloads it$"):
+        load_data(find(name), None)
+
+
+def test_what_the_data_says_of_the_problem_stands_in_the_plan():
+    plan = replace(toy.settled(1), model_args={"width": 2}, data={"sequence": 8})
+    found = with_data(plan, {"vocabulary": 9}, {"missing": ["a"]})
+    assert found.model_args == {"vocabulary": 9, "width": 2} and found.data == {"sequence": 8, "missing": ["a"]}
+    with pytest.raises(UsageError, match="model_args.vocabulary = 9 cannot be set: the data determines it"):
+        with_data(found, {"vocabulary": 9}, {})
+
+
+@pytest.mark.parametrize("given, said", [
+    ((1, 2, 3), "load returned a tuple; it must return hvdscale.workload.Data"), (None, "load returned a NoneType")])
+def test_a_load_that_gives_no_data_is_named(given, said):
+    with pytest.raises(WorkloadError, match=said):
+        load_data(Job(load=given), None)
+
+
+@pytest.mark.parametrize("given, said", [
+    (None, "build returned a NoneType; it must return a torch.nn.Module"), (torch.nn.Linear, "build returned a type"),
+    (torch.nn.Linear(1, 1).requires_grad_(False), "no trainable parameter"),
+    (torch.nn.ReLU(), "no trainable parameter")])
+def test_a_build_that_gives_no_model_to_train_is_named(given, said):
+    with pytest.raises(WorkloadError, match=said):
+        build_model(Job(build=given), {})
+
+
+def test_model_arguments_that_build_does_not_take_are_named():
+    with pytest.raises(UsageError, match="tokens/tagger does not take model_args = {'depth': 3}: .*depth"):
+        build_model(Tokens(), {"depth": 3})
+    with pytest.raises(UsageError, match="'widht'. It takes dropout, side, classes, width"):
+        build_model(find("mnist/simple_cnn"), {"widht": 2})
+
+
+def test_label_smoothing_is_for_losses_that_take_it():
+    with pytest.raises(PlanError, match="label_smoothing = 0.1: the loss of tokens/tagger takes none"):
+        Tokens().check_label_smoothing(0.1)
+    Tokens().check_label_smoothing(0.0)
+    logits, labels = torch.zeros(2, 5), torch.tensor([1, 4])
+    assert smoothed_cross_entropy(logits, labels, 0.8) == pytest.approx(2 * math.log(5))
+    with pytest.raises(PlanError, match="label_smoothing = 0.81 gives the true class less weight .* at most 0.8"):
+        smoothed_cross_entropy(logits, labels, 0.81)
+    with pytest.raises(PlanError, match="label_smoothing = 0.81 gives the true class less weight"):
+        toy.WORKLOAD.check_label_smoothing(0.81)
+    logits = torch.nn.Linear(36, 5).double()
+    batch = Batch(torch.randn(8, 36, dtype=torch.float64), TRUTH)
+    total, count = bound_loss(Classification("d", "m", 5, None, None), 0.1)(logits, batch)
+    assert (total, count) == (smoothed_cross_entropy(logits(batch.inputs), TRUTH, 0.1), 8)
+
+
+@pytest.mark.parametrize("labels, said", [
+    ([0, 4, 5, 9], "the val split's label 5 of example 2 is not one of 0 .. 4"),
+    ([0, -1, 2], "the val split's label -1 of example 1"), ([0.0, 1.0], "torch.float32 of shape .2,.; .*torch.int64"),
+    ([[0], [1]], r"shape \(2, 1\)")])
+def test_labels_that_are_no_class_are_named_at_load(labels, said):
+    good, bad = (Split(torch.zeros(len(y), 1), torch.tensor(y)) for y in ([0, 1], labels))
+    with pytest.raises(DataError, match=said):
+        load_data(Classification("d", "m", 5, lambda _: Data(good, bad), None), None)
+    load_data(Classification("d", "m", 5, lambda _: Data(good, good, MapSplit([(0, 9)])), None), None)
+
+
+def test_loader_workers_for_data_in_memory_are_refused():
+    with pytest.raises(PlanError,
+                       match="loader_workers applies only to map-style data sets .* of toy/net are in memory"):
+        prepare("tests.parallel.toy:WORKLOAD", [{"loader_workers": 2, "threads": 1}], SingleWorker())
+
+
+def test_a_data_set_of_pairs_is_classified_too():
+    """As torchvision's give them."""
+    pairs = [(torch.full((1, 6, 6), float(i)), i % 5) for i in range(4)]
+    batch = MapSplit(pairs).take(Visits(np.arange(4), np.zeros(4, np.int64)))
+    model = toy.Net()
+    assert bound_loss(toy.WORKLOAD, 0.0)(model, batch)[1] == 4
+    with torch.no_grad():
+        assert [count for _, count in measured(toy.WORKLOAD, model, batch).sums.values()] == [4, 4]
