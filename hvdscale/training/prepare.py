@@ -80,7 +80,7 @@ def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | No
         splits = data.evaluated(plan.train_eval_examples)
         first = next((name for name in plan.eval_splits if len(splits[name])), None)
     if plan.eval_every and first:
-        with workers.together(f"evaluation of {'unaugmented ' * (first == 'train')}{first} examples"):
+        with workers.together(f"the evaluation of {'unaugmented ' * (first == 'train')}{first} examples"):
             try_measuring(workload, splits[first], model, plan.precision, device)
     memory.keep(plan, data, model)
     return Job(name, plan, settings, workload, data, device, model, optimizer, reason)

@@ -391,8 +391,8 @@ def test_a_metric_that_is_nan_is_named_at_once_at_the_end_and_in_the_log(command
 
 
 @pytest.mark.parametrize("method, doing", [
-    ("load", "the data"), ("loss", "the model"), ("measure", "evaluation of unaugmented train examples"),
-    ("summarize", "evaluation of unaugmented train examples")])
+    ("load", "the data"), ("loss", "the model"), ("measure", "the evaluation of unaugmented train examples"),
+    ("summarize", "the evaluation of unaugmented train examples")])
 def test_an_error_in_a_users_method_is_its_traceback_and_a_line_that_says_where(command, tmp_path, method, doing):
     said, code = command("MISTAKEN", MISTAKE=method)
     *_, raised, last = said.splitlines()
