@@ -139,7 +139,7 @@ def test_an_error_inside_a_check_is_a_failed_finding_that_says_where():
         raise ZeroDivisionError("of the job")
     found = carried_out("losses", check)
     assert found.verdict == FAILED
-    assert re.search(r"ZeroDivisionError: of the job \(.*test_doctor.py:\d+\)", found.differs)
+    assert re.search(r"ZeroDivisionError: of the job \(.*test_checks.py:\d+\)", found.differs)
 
 
 @pytest.mark.parametrize("last, said", [

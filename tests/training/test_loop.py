@@ -368,7 +368,7 @@ def test_a_model_run_group_by_group_has_small_groups_by_default(tmp_path, monkey
 
 @pytest.fixture
 def command(tmp_path, run):
-    """What hvdscale-train prints of a job of made_jobs, run in a process of its own; and its exit code."""
+    """What hvdscale-train prints of a job of factories/jobs.py, run in a process of its own; and its exit code."""
     def command(job, *arguments, **environment):
         done = run(sys.executable, "-m", "hvdscale.cli.train", f"tests.factories.jobs:{job}", "--log", "w.h5",
                    "--set", "threads=1", *arguments, check=False, **environment)
@@ -397,7 +397,7 @@ def test_an_error_in_a_users_method_is_its_traceback_and_a_line_that_says_where(
     said, code = command("MISTAKEN", MISTAKE=method)
     *_, raised, last = said.splitlines()
     assert code == 1 and said.count("Traceback") == 1 and raised == "ValueError: mistaken"
-    assert re.fullmatch(rf"Error: {doing}: ValueError: mistaken \(.*made_jobs.py:\d+\)", last)
+    assert re.fullmatch(rf"Error: {doing}: ValueError: mistaken \(.*factories/jobs.py:\d+\)", last)
     assert not (tmp_path / "w.h5").exists()
 
 
