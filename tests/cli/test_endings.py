@@ -25,7 +25,7 @@ def go_on(tmp_path, monkeypatch):
     """hvdscale-train's way with these workers, in tmp_path; gives its exit code, the log's status and the outcome's."""
     def go_on(workers, then=lambda: None):
         monkeypatch.chdir(tmp_path)
-        code = cli._go_on(("digits/fc", [{}, LAYER], False), None, workers)
+        code = cli._run_and_regroup(("digits/fc", [{}, LAYER], False), None, workers)
         then()
         with read_log("w.h5") as log:
             return code, Status(log.trials["status"][0]), json.loads((tmp_path / "ck/outcome").read_text())["status"]
