@@ -253,7 +253,7 @@ def test_the_fit_of_sweeps_whose_tail_rises_holds_the_curve_before_it():
 
 
 def test_the_coverage_of_intervals_is_printed_as_tables():
-    done = subprocess.run([sys.executable, ROOT / "tools/coverage", "--sweeps", "2"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, ROOT / "tools/coverage", "--sweeps", "1"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^knee, 10 batches, 3 seeds( +\d+\.\d% (x[\d.e+]+|open)){4}$", done.stdout, re.M)
 
