@@ -14,7 +14,7 @@ from hvdscale.log.check import check
 from hvdscale.log.merge import renumbered
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
-from tests.factories.log_files import begin, finished, interrupted, open_log, write
+from tests.factories.log_files import begin, finished, interrupted, open_log, resumed, write
 
 
 def call(*words, code=0):
@@ -213,13 +213,7 @@ def test_repair_never_makes_a_log_worse(make, tmp_path):
 
 
 def test_repair_goes_on_without_a_segment_that_is_lost(tmp_path):
-    path = str(tmp_path / "w.h5")
-    for first in (0, 20, 40):
-        log = open_log(path, resume=True)
-        begin(log, 0, first)
-        write(log, first + 20, first_step=first)
-        log.flush()
-        log.abandon()
+    path = resumed(tmp_path / "w.h5")
     (tmp_path / "w.1.h5").write_bytes(b"\x89HDF")
     assert "w.1.h5: is not an HDF5 file" in call("check", path, code=1)
     said = call("repair", path)

@@ -16,19 +16,8 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.repair import repair
 from hvdscale.log.schema import Status
 from tests.factories.bad_logs import break_bytes, break_structure, break_values
-from tests.factories.log_files import begin, finished, open_log, write
+from tests.factories.log_files import finished, resumed
 from tests.cli.test_bad_logs import bounded, put
-
-
-def resumed(path):
-    """The log of a run that was killed twice, in three segments; gives its path as text."""
-    for first in (0, 20, 40):
-        log = open_log(path, resume=True)
-        begin(log, 0, first)
-        write(log, first + 20, first_step=first)
-        log.flush()
-        log.abandon()
-    return str(path)
 
 
 def flip(random_, path):
