@@ -18,21 +18,21 @@ def find(name: str) -> Workload:
     path, colon, attribute = name.partition(":")
     is_path = path.endswith(".py") or os.sep in path
     if colon and not is_path:
-        return _imported(name)
+        return _import_workload(name)
     dataset, _, model = name.partition("/")
     if dataset in DATASETS:
         found = DATASETS[dataset].workload(dataset, model)
         if found is not None:
             return found
     if colon or path.endswith(".py") or os.path.isfile(f"{path}.py"):
-        raise UsageError(_refusal_of_path(path, attribute))
+        raise UsageError(_explain_path(path, attribute))
     near = difflib.get_close_matches(name, names(), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     own = "" if near else "; your own is module:object, such as job:workload for the object workload in job.py"
     raise UsageError(f"there is no workload {name!r}; {hint}`hvdscale-train --list` names them all{own}")
 
 
-def _refusal_of_path(path: str, attribute: str) -> str:
+def _explain_path(path: str, attribute: str) -> str:
     """The message for a file name instead of a module, with the name to use."""
     folder, file = os.path.split(path.removesuffix(".py"))
     where = f", and run the command in {folder}" if os.path.normpath(folder or ".") != "." else ""
@@ -42,7 +42,7 @@ def _refusal_of_path(path: str, attribute: str) -> str:
             f"{file}:{attribute or 'workload'}{where}{of}")
 
 
-def _imported(name: str) -> Workload:
+def _import_workload(name: str) -> Workload:
     found = import_object(name, "workload")
     wrong = problems(found)
     if wrong:

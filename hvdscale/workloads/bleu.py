@@ -1,10 +1,10 @@
 """BLEU of translations, as sacrebleu computes it, from counts that add up over batches and workers.
 
     counts = bleu_counts(translations, references) + bleu_counts(others, their_references)
-    score = bleu(counts)                        what sacrebleu gives for all of them at once
+    score = bleu(counts)                        sacrebleu's score of all of them together
 
-BLEU (Papineni et al. 2002, ACL, P02-1040) is no mean over sentences: it is made of the n-grams that a whole corpus
-has in common with its references, so these are counted, and the score is taken last.
+BLEU (Papineni et al. 2002, ACL, P02-1040) is not a mean over sentences: it compares the n-grams of the whole corpus
+with those of the references. So the n-grams are counted first and the score is computed last.
 """
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from torch import Tensor
 
 from ..errors import DataError
 
-ORDER = 4                       # the longest n-grams
-COUNTS = 2 * ORDER + 2          # n-grams in common, n-grams of the translations, words of these, of the references
+ORDER = 4                       # of the longest n-grams
+COUNTS = 2 * ORDER + 2          # matched n-grams, n-grams of the translations, their words, words of the references
 TOKENIZER, SMOOTHING = "13a", "exp"
 
 
 def bleu_counts(translations: Sequence[str], references: Sequence[str]) -> Tensor:
-    """The counts of these sentences, (10,) float64: whole numbers, so that their sums are exact in any order.
+    """Counts over these sentences, (10,) float64: integers, so sums are exact in any order.
 
-    First, for n = 1 .. 4, the n-grams that a translation has in common with its reference, then the n-grams of the
-    translations, the words of the translations, the words of the references. Raises DataError where sacrebleu is
-    missing.
+    For n = 1 .. 4 the n-grams that match the reference, then the n-grams of the translations, then the words of the
+    translations and of the references. Raises DataError if sacrebleu is missing.
     """
     if not translations:
         return torch.zeros(COUNTS, dtype=torch.float64)
@@ -36,7 +35,7 @@ def bleu_counts(translations: Sequence[str], references: Sequence[str]) -> Tenso
 
 
 def bleu(counts: np.ndarray) -> float:
-    """BLEU, 0 .. 100, of the sentences whose counts add up to these, (10,); NaN where there is no reference."""
+    """BLEU, 0 .. 100, from the summed counts, (10,); NaN without references."""
     *grams, words, reference_words = (int(count) for count in counts)
     if not reference_words:
         return float("nan")
@@ -44,7 +43,7 @@ def bleu(counts: np.ndarray) -> float:
 
 
 def signature() -> str:
-    """How the score is taken, in sacrebleu's notation: tokens, smoothing, case and version."""
+    """sacrebleu's signature of the score: tokenizer, smoothing, case and version."""
     return f"nrefs:1|case:mixed|eff:no|tok:{TOKENIZER}|smooth:{SMOOTHING}|version:{_sacrebleu().__version__}"
 
 

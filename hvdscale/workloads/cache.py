@@ -15,7 +15,7 @@ from ..system.lock import flock
 
 
 def cache_folder(cache_dir: str | None) -> Path:
-    """The cache folder; None: hvdscale in $XDG_CACHE_HOME or ~/.cache. Raises DataError if there is no home."""
+    """The cache folder; None: hvdscale in $XDG_CACHE_HOME or ~/.cache. Raises DataError if there is no home folder."""
     if cache_dir:
         return Path(os.path.expanduser(cache_dir))
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -27,9 +27,9 @@ def cache_folder(cache_dir: str | None) -> Path:
 
 @contextmanager
 def alone(place: Path) -> Iterator[None]:
-    """Lock this place against other processes of the host; the kernel releases the lock when a process dies.
+    """Lock this path against other processes of the host; the kernel releases the lock when the process dies.
 
-    Raises DataError if the file system refuses locks, OSError if nothing can be written.
+    Raises DataError if the file system does not support locks, OSError if the lock file cannot be written.
     """
     with open(f"{place}.lock", "w") as file:
         refusal = flock(file.fileno(), wait=True)

@@ -1,15 +1,15 @@
-"""CIFAR-10 and CIFAR-100, from their binary versions: 45,000 training, 5,000 validation, 10,000 test images of 32x32.
+"""CIFAR-10 and CIFAR-100 from their binary versions: 45,000 training, 5,000 validation and 10,000 test images of 32x32.
 
     hvdscale-train cifar_10/resnet_8 --data-dir DIR                     DIR or its cifar-10-batches-bin has the files
     hvdscale-train cifar_100/alexnet --data-dir DIR --data-arg labels=coarse
 
 The files may be plain, gzip, xz, or still in the published tar archive. The validation set is the last 5,000 of the
-published 50,000 training images, as in google/init2winit (by authors of Shallue et al. 2019); where training files are
-missing and --allow-missing is given, the last 5,000 of those present.
+published 50,000 training images, as in google/init2winit (by authors of Shallue et al. 2019). With --allow-missing and
+missing training files, it is the last 5,000 of those present.
 
-Established from google/init2winit: this split's sizes, the means and deviations that pixels are standardised by, zero
-padding by 4, random crops and mirroring. That Shallue et al. 2019 did the same could not be looked up. The checksums
-are those of apache/mxnet's ``gluon.data.vision``.
+Established from google/init2winit: the sizes of the splits, the means and deviations for standardization, zero padding
+by 4, random crops and flips. Whether Shallue et al. 2019 did the same could not be verified. The checksums are those
+of apache/mxnet's ``gluon.data.vision``.
 """
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, UsageError
-from ..workload import Batch, Card, Classification, Data, Split
+from ..workload import Card, Classification, Data, Split
 from .models.alexnet import AlexNet
 from .models.resnet import CIFAR_MODELS, CifarResNet
-from .pixels import pad_crop_flip, standardised
+from .pixels import meta_images, pad_crop_flip, standardised
 from .readers.cifar import CHANNELS, SIDE, read_records
-from .readers.files import Found, check_digests, collect, holding, said_of
+from .readers.files import Found, check_digests, collect, describe_files, describe_folder
 
 VALIDATION = 5000
 
@@ -37,9 +37,9 @@ VALIDATION = 5000
 class Layout:
     """How a data set is published.
 
-    classes     how many each label byte has
-    train       the training files, of train_records each; test, of 10,000
-    pickled     files and folders of the Python version, which is not read
+    classes     number of classes of each label byte
+    train       the training files, with train_records each
+    pickled     files and folders of the Python version, which is not supported
     mean, std   of each channel's grey levels
     """
 
@@ -96,20 +96,16 @@ def workload(dataset: str, model: str) -> Classification | None:
     build = AlexNet if model == "alexnet" else partial(CifarResNet, **CIFAR_MODELS[model])
     defaults = {**DEFAULTS, "lr": LR[model], "target": f"val/error<{TARGETS[dataset][model]:g}"}
     many = len(layout.classes) > 1
-    card = Card(45000, VALIDATION, _meta_batch, {"classes": layout.classes[-1]} if many else {})
+    meta_batch = partial(meta_images, CHANNELS, SIDE)
+    card = Card(45000, VALIDATION, meta_batch, {"classes": layout.classes[-1]} if many else {})
     return Classification(dataset, model, None if many else layout.classes[0], LOADS[dataset], build,
                           partial(standardised, layout.mean, layout.std), defaults, card)
 
 
-def _meta_batch() -> Batch:
-    return Batch(torch.empty(1, CHANNELS, SIDE, SIDE, dtype=torch.uint8, device="meta"),
-                 torch.empty(1, dtype=torch.int64, device="meta"))
-
-
 def load_cifar_10(data_dir: str | None, allow_missing: bool = False, augment: bool = True) -> Data:
-    """The three splits; raises DataError naming the file that is missing or not what it should be.
+    """The three splits; raises DataError naming the file that is missing or invalid.
 
-    allow_missing  train on the files that there are
+    allow_missing  train on the files that are present
     augment        pad, crop and mirror training images (pixels.pad_crop_flip)
     """
     return _load("cifar_10", data_dir, allow_missing, augment, 0)
@@ -117,7 +113,7 @@ def load_cifar_10(data_dir: str | None, allow_missing: bool = False, augment: bo
 
 def load_cifar_100(data_dir: str | None, allow_missing: bool = False, augment: bool = True,
                    labels: str = "fine") -> Data:
-    """As load_cifar_10; labels: "fine", of 100 classes, or "coarse", of 20."""
+    """Like load_cifar_10; labels: "fine" (100 classes) or "coarse" (20)."""
     if labels not in LABELS:
         raise UsageError(f"data_args.labels = {labels!r} is not one of {', '.join(LABELS)}")
     return _load("cifar_100", data_dir, allow_missing, augment, LABELS.index(labels))
@@ -139,19 +135,18 @@ def _load(dataset: str, data_dir: str | None, allow_missing: bool, augment: bool
     if missing:
         _refuse_missing(layout, folder, found, missing, allow_missing)
     images, labels = _read(layout, [found[name] for name in layout.train if name in found], layout.train_records, label)
-    parts = slice(-VALIDATION), slice(-VALIDATION, None)
-    train, val = (Split(images[part], labels[part]) for part in parts)
+    train, val = (Split(images[rows], labels[rows]) for rows in (slice(-VALIDATION), slice(-VALIDATION, None)))
     if augment:
         train = Split(train.inputs, train.labels, augment=pad_crop_flip)
     test = Split(*_read(layout, [found[layout.test]], layout.test_records, label)) if layout.test in found else None
     digests = check_digests(found, SHA1, dataset, "sha1")
     model_args = {"classes": layout.classes[label]} if len(layout.classes) > 1 else {}
-    record, notes = said_of(digests, SHA1[dataset], missing, "sha1")
+    record, notes = describe_files(digests, SHA1[dataset], missing, "sha1")
     return Data(train, val, test, model_args=model_args, record=record, notes=notes)
 
 
 def _refuse_missing(layout: Layout, folder: Path, found: dict, missing: list[str], allowed: bool) -> None:
-    """Raise DataError for what is missing; where that is allowed, only without any training file."""
+    """Raise DataError for missing files; if they are allowed, only when no training file is left."""
     if any(name in found for name in layout.train):
         if not allowed:
             raise DataError(f"{folder}: lacks {', '.join(missing)} of {layout.title}; `hvdscale-data fetch` brings "
@@ -162,11 +157,11 @@ def _refuse_missing(layout: Layout, folder: Path, found: dict, missing: list[str
         raise DataError(f"{folder / pickled[0]}: is of {layout.title}'s Python version, which is not read, since a "
                         f"pickle can run any code; fetch the binary version, {layout.archive}")
     raise DataError(f"{folder}: has no {layout.train[0]} or other training file of {layout.title}'s binary version, "
-                    f"here or in {layout.folder} or {layout.archive}; {holding(folder)}")
+                    f"here or in {layout.folder} or {layout.archive}; {describe_folder(folder)}")
 
 
 def _read(layout: Layout, files: list[Found], records: int, label: int) -> tuple[Tensor, Tensor]:
-    """Images and labels of the files, one after the other."""
+    """Images and labels of the files, concatenated."""
     images, labels = zip(*(read_records(file, layout.classes, records) for file in files))
     labels = np.concatenate(labels)[:, label].astype(np.int64)
     return torch.from_numpy(np.concatenate(images)), torch.from_numpy(labels)

@@ -1,4 +1,4 @@
-"""scikit-learn's digits: 1,797 grey 8x8 images of handwritten digits, shipped inside that package."""
+"""scikit-learn's digits: 1,797 grey 8x8 images of handwritten digits, which ship with that package."""
 from __future__ import annotations
 
 import importlib.util
@@ -11,14 +11,15 @@ from torch import Tensor
 
 from ..errors import DataError
 from ..plan.shards import epoch_order
-from ..workload import Batch, Card, Classification, Data, Split
+from ..workload import Card, Classification, Data, Split
 from .models.cnn import TinyCNN
 from .models.fc import FullyConnected, parse_widths
+from .pixels import meta_images
 
 MODELS = {"digits": ("fc", "fc_WIDTH[_WIDTH...]", "cnn")}
 CLASSES, PIXELS = 10, 64
 SIZES = (1197, 300, 300)        # train, validation, test
-SPLIT_SEED = 1797               # which image is in which split does not depend on a trial's seed
+SPLIT_SEED = 1797               # the splits do not depend on a trial's seed
 
 DEFAULTS = dict(optimizer="momentum", momentum=0.9, lr_rule="linear", max_lr_factor=8.0, warmup_epochs=1.0,
                 target="val/error<0.05", epochs=60.0, eval_every_epochs=0.25)
@@ -35,16 +36,11 @@ def workload(dataset: str, model: str) -> Classification | None:
     return widths and make(partial(FullyConnected, PIXELS, widths, CLASSES), 16, 0.02)
 
 
-def _example() -> Batch:
-    return Batch(torch.empty(1, 1, 8, 8, dtype=torch.uint8, device="meta"),
-                 torch.empty(1, dtype=torch.int64, device="meta"))
-
-
-CARD = Card(SIZES[0], SIZES[1], _example)
+CARD = Card(SIZES[0], SIZES[1], partial(meta_images, 1, 8))
 
 
 def load(data_dir: str | None) -> Data:
-    """The three splits, cut from a fixed shuffle; raises DataError where scikit-learn is missing."""
+    """The three splits of a fixed shuffle; raises DataError if scikit-learn is missing."""
     images, labels = _load_all()
     order = epoch_order(len(labels), SPLIT_SEED, 0)
     inputs = torch.from_numpy(images.astype(np.uint8).reshape(-1, 1, 8, 8)[order])
@@ -54,7 +50,7 @@ def load(data_dir: str | None) -> Data:
 
 
 def _load_all() -> tuple[np.ndarray, np.ndarray]:
-    """Images (1797, 64) and labels, from the package's file where it lies: to import it takes a second of CPU."""
+    """Images (1797, 64) and labels, read from the package's file: importing the package takes a second of CPU."""
     package = importlib.util.find_spec("sklearn")
     file = Path(package.origin).parent / "datasets/data/digits.csv.gz" if package and package.origin else None
     if file and file.is_file():

@@ -1,23 +1,23 @@
-"""ImageNet (ILSVRC 2012) from folders of photographs, DIR/train/SYNSET/*.JPEG and DIR/val/SYNSET/*.JPEG; or
-DIR/SYNSET/*.JPEG, which has no test split.
+"""ImageNet (ILSVRC 2012) from folders of photographs: DIR/train/SYNSET/*.JPEG and DIR/val/SYNSET/*.JPEG, or
+DIR/SYNSET/*.JPEG without a test split.
 
-train is the published training set but for 50,045 pictures, which are val; test is the published validation set, as the
-true test set's labels are not public. Of another number of pictures, the same share is held out. Which ones is settled
-by a fixed shuffle, whatever the trial's seed. Classes are the folders' names, sorted. The data arguments:
+val is 50,045 pictures of the published training set, train is the rest, and test is the published validation set, as
+the labels of the true test set are not public. From a set of another size the same share is held out. A fixed shuffle
+selects them, whatever the trial's seed. Classes are the sorted folder names. Data arguments:
 
-    side         pixels of the square that the networks see [224]
-    validation   training pictures that are held out
-    skip_broken  decode every file once before training, and leave out those that do not; what was found is kept in
-                 the cache folder. Without it, the first such file ends the run, and is named
+    side         pixels of the square input [224]
+    validation   number of training pictures held out
+    skip_broken  decode every file once before training and leave out those that fail; the list is kept in the cache
+                 folder. Without it, the first such file ends the run with an error that names it
 
-Three data sets: imagenet; imagenet_half_images, the half of train that the shuffle has first, with the same val and
-test; imagenet_half_classes, the half of the classes that a fixed shuffle has first, in all splits.
+Three data sets: imagenet; imagenet_half_images, the first half of train in the shuffle, with the same val and test;
+imagenet_half_classes, the first half of the classes in a fixed shuffle, in all splits.
 
-Established, from fb.resnet.torch, which Goyal et al. 2017 (arXiv:1706.02677) name for it, and the Horovod example:
-random crops and flips, the mean and deviation of the colours, and evaluation on the middle 224 pixels of a picture
-whose shorter side has 256. The colour jitter and lighting of the former are left out: Goyal et al. name crops and flips
-alone. Not established of Shallue et al. 2019: that they held out 50,045 pictures (as remembered); how they drew these,
-the half of the pictures and the half of the classes; how they augmented.
+Established from fb.resnet.torch, which Goyal et al. 2017 (arXiv:1706.02677) cite, and the Horovod example: random
+crops and flips, mean and deviation of the colours, evaluation on the central 224 pixels of a picture whose shorter side
+is 256. fb.resnet.torch's colour jitter and lighting are left out: Goyal et al. name only crops and flips. Not
+established for Shallue et al. 2019: the 50,045 pictures held out (from memory), how these and both halves were drawn,
+and the augmentation.
 """
 from __future__ import annotations
 
@@ -27,15 +27,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..errors import DataError, UsageError
 from ..plan.shards import epoch_order
 from ..workload import Card, Classification, Data, MapSplit
 from .models.resnet import ImageNetResNet
 from .models.vgg import VGG
-from .pixels import standardised
+from .pixels import meta_images, standardised
 from .readers.damage import damaged
 from .readers.folders import Crops, Pictures, class_folders, index_pictures
 from .readers.images import centre_crop, pillow, random_crop
@@ -46,9 +44,9 @@ MODELS = {dataset: ("resnet_50", "vgg_11") for dataset in DATASETS}
 BUILD = {"resnet_50": ImageNetResNet, "vgg_11": partial(VGG, norm="batch")}
 
 CLASSES, TRAIN, HELD_OUT, TEST = 1000, 1_281_167, 50_045, 50_000         # as published
-SPLIT_SEED = 2012                       # which picture is in which split does not depend on a trial's seed
+SPLIT_SEED = 2012                       # the splits do not depend on a trial's seed
 SIDE = 224
-# of red, green and blue in 0..255, over train
+# of red, green and blue in 0..255, over the training set
 MEAN, DEVIATION = (255 * 0.485, 255 * 0.456, 255 * 0.406), (255 * 0.229, 255 * 0.224, 255 * 0.225)
 prepare = partial(standardised, MEAN, DEVIATION)
 
@@ -60,10 +58,10 @@ TARGETS = {("imagenet", "resnet_50"): 0.25, ("imagenet", "vgg_11"): 0.35}       
 
 
 def workload(dataset: str, model: str) -> Classification | None:
-    """imagenet/resnet_50 with the settings of Goyal et al. 2017, imagenet/vgg_11 with the rate and weight decay of
-    Simonyan & Zisserman 2015, and the same on the halves; None for another name.
+    """imagenet/resnet_50 with the settings of Goyal et al. 2017, imagenet/vgg_11 with the learning rate and weight
+    decay of Simonyan & Zisserman 2015, and the same on the halves; None for another name.
 
-    VGG-11 has batch-norm, as remembered of Shallue et al. 2019; --model-arg norm=none makes the published model A.
+    VGG-11 has batch-norm, as in Shallue et al. 2019 (from memory); --model-arg norm=none builds the published model A.
     """
     if dataset not in DATASETS or model not in BUILD:
         return None
@@ -73,38 +71,33 @@ def workload(dataset: str, model: str) -> Classification | None:
 
 
 def card(dataset: str) -> Card:
-    """The published sizes; those of half of the classes are a half, as the classes differ little in size."""
+    """The published sizes; half of the classes are taken as half of the pictures, as classes differ little in size."""
     train, val, classes = TRAIN - HELD_OUT, HELD_OUT, CLASSES
     if dataset != "imagenet":
         train //= 2
     if dataset == HALF_CLASSES:
         val, classes = val // 2, classes // 2
-    return Card(train, val, partial(_example, SIDE), {"classes": classes})
-
-
-def _example(side: int) -> tuple[Tensor, Tensor]:
-    return (torch.empty(1, 3, side, side, dtype=torch.uint8, device="meta"),
-            torch.empty(1, dtype=torch.int64, device="meta"))
+    return Card(train, val, partial(meta_images, 3, SIDE), {"classes": classes})
 
 
 def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int | None = None, skip_broken: bool = False,
          allow_missing: bool = False, cache_dir: str | None = None) -> Data:
-    """The splits; raises DataError naming what is missing or wrong of the folders, UsageError for a data argument.
+    """The splits; raises DataError naming what is missing or wrong in the folders, UsageError for a data argument.
 
-    Data.model_args has the number of classes. The record identifies the data, and says what is missing or was skipped.
+    Data.model_args has the number of classes. The record identifies the data and lists what is missing or skipped.
     """
     _check_arguments(side, validation, skip_broken)
     pillow()
     pictures, tests = _index(dataset, data_dir)
-    lacking = _lacking(dataset, data_dir, pictures, tests)
+    lacking = _list_missing(dataset, data_dir, pictures, tests)
     if lacking and not allow_missing:
         raise DataError(f"{data_dir}: lacks {' and '.join(lacking)}; restore what is missing, or train on what is "
                         "there with --allow-missing")
     splits = _split(dataset, pictures, tests, validation, side)
     record = {"missing": lacking} if lacking else {}
-    notes = [f"{data_dir} lacks {what}" for what in lacking] + _passed_over(pictures, tests)
+    notes = [f"{data_dir} lacks {what}" for what in lacking] + _list_ignored(pictures, tests)
     if skip_broken:
-        splits, record["skipped"], found = _without_damaged(splits, cache_dir)
+        splits, record["skipped"], found = _skip_damaged(splits, cache_dir)
         notes += found
     record["examples_sha256"] = _digest(splits)
     as_evaluated = MapSplit(replace(splits[0], crop=centre_crop))
@@ -113,7 +106,7 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
 
 
 def _check_arguments(side: int, validation: int | None, skip_broken: bool) -> None:
-    """Raise UsageError for a data argument that is not what it should be."""
+    """Raise UsageError for an invalid data argument."""
     if type(side) is not int or side < 1:
         raise UsageError(f"data_args.side = {side!r} is not a number of pixels, such as {SIDE}")
     if validation is not None and (type(validation) is not int or validation < 1):
@@ -123,7 +116,7 @@ def _check_arguments(side: int, validation: int | None, skip_broken: bool) -> No
 
 
 def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | None]:
-    """The pictures for training and, where there are some, for testing, of the classes of the data set."""
+    """The training pictures and, if present, the test pictures of the data set's classes."""
     if data_dir is None:
         raise DataError(f"{dataset} needs --data-dir DIR with train/SYNSET/*.JPEG and val/SYNSET/*.JPEG")
     train, test = Path(data_dir, "train"), Path(data_dir, "val")
@@ -131,30 +124,30 @@ def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | Non
         if test.is_dir():
             raise DataError(f"{data_dir}: has val, but no train with a folder of pictures for each class")
         train = Path(data_dir)
-    there = class_folders(train)
-    classes = _chosen(dataset, there)
+    found = class_folders(train)
+    classes = _choose_classes(dataset, found)
     if len(classes) < 2:
-        raise DataError(f"{train}: has {len(there)} class folders, {', '.join(there)}: too few for {dataset}")
+        raise DataError(f"{train}: has {len(found)} class folders, {', '.join(found)}: too few for {dataset}")
     pictures = index_pictures(train, classes)
     if not test.is_dir():
         return pictures, None
-    odd = sorted(set(there) ^ set(class_folders(test)))
+    odd = sorted(set(found) ^ set(class_folders(test)))
     if odd:
-        raise DataError(f"{train if odd[0] in there else test} has a class folder {odd[0]} that "
-                        f"{test if odd[0] in there else train} has not ({len(odd)} such); they are not of one set, or "
+        raise DataError(f"{train if odd[0] in found else test} has a class folder {odd[0]} that "
+                        f"{test if odd[0] in found else train} has not ({len(odd)} such); they are not of one set, or "
                         "not whole")
     return pictures, index_pictures(test, classes)
 
 
-def _chosen(dataset: str, classes: list[str]) -> list[str]:
-    """The classes of the data set: all, or the half that a fixed shuffle has first, sorted."""
+def _choose_classes(dataset: str, classes: list[str]) -> list[str]:
+    """The classes of the data set: all, or the first half of a fixed shuffle, sorted."""
     if dataset != HALF_CLASSES:
         return classes
     return [classes[i] for i in sorted(epoch_order(len(classes), SPLIT_SEED, 0)[:len(classes) // 2])]
 
 
-def _lacking(dataset: str, data_dir: str, pictures: Pictures, tests: Pictures | None) -> list[str]:
-    """What the folders lack that the published set has, in words: of a set of fewer classes nothing is known."""
+def _list_missing(dataset: str, data_dir: str, pictures: Pictures, tests: Pictures | None) -> list[str]:
+    """What the folders lack of the published set; sizes are known only for the full set of classes."""
     lacking = []
     if pictures.directory != Path(data_dir) and tests is None:
         lacking.append("val with a folder of pictures for each class")
@@ -165,15 +158,15 @@ def _lacking(dataset: str, data_dir: str, pictures: Pictures, tests: Pictures | 
     return lacking
 
 
-def _passed_over(*parts: Pictures | None) -> list[str]:
-    """Lines about the files that are no pictures by their names."""
+def _list_ignored(*parts: Pictures | None) -> list[str]:
+    """Notes on files without a picture's file name."""
     return [f"{part.others[0]} files in {part.directory} are no pictures by their names and left out, such as "
             f"{part.others[1]}"
             for part in parts if part is not None and part.others[0]]
 
 
 def _split(dataset: str, pictures: Pictures, tests: Pictures | None, validation: int | None, side: int) -> list[Crops]:
-    """train, val and, where there are pictures for it, test; raises DataError where none are left to train on."""
+    """train, val and, if there are test pictures, test; raises DataError if none are left to train on."""
     count = len(pictures)
     held_out = max(1, round(count * HELD_OUT / TRAIN)) if validation is None else validation
     if held_out >= count:
@@ -189,8 +182,8 @@ def _split(dataset: str, pictures: Pictures, tests: Pictures | None, validation:
     return splits
 
 
-def _without_damaged(splits: list[Crops], cache_dir: str | None) -> tuple[list[Crops], int, list[str]]:
-    """The splits without the pictures that do not decode, how many these were, and lines that say which."""
+def _skip_damaged(splits: list[Crops], cache_dir: str | None) -> tuple[list[Crops], int, list[str]]:
+    """The splits without pictures that fail to decode, the number left out, and notes on them."""
     sound, notes = [], []
     for split in splits:
         found, kept_in = damaged(split.pictures, cache_dir)
@@ -202,7 +195,7 @@ def _without_damaged(splits: list[Crops], cache_dir: str | None) -> tuple[list[C
 
 
 def _digest(splits: list[Crops]) -> str:
-    """16 hexadecimal digits, the same for the same pictures by name in the same order in all splits."""
+    """16 hexadecimal digits that identify the names and order of the pictures in all splits."""
     digest = hashlib.sha256()
     for split in splits:
         digest.update(split.pictures.fingerprint().encode())

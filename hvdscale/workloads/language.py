@@ -1,16 +1,16 @@
-"""Language models of text: the One Billion Word benchmark, Common Crawl, or any text files.
+"""Language models: the One Billion Word benchmark, Common Crawl, or any text files.
 
     hvdscale-train lm1b/transformer --data-dir 1-billion-word-language-modeling-benchmark-r13output
     hvdscale-train text/lstm --data-dir input.txt --data-arg vocabulary=char --data-arg sequence=256
     hvdscale-train text/transformer --data-dir wikitext-2 --data-arg train=valid.txt --data-arg val=test.txt
 
-The loss is the mean cross-entropy per token over the global batch, however the tokens lie in its examples. Of LM1B each
-sentence is an example, as its published size counts them; other texts are streams, cut into sequences. Files may be
-plain, gzip or xz; their tokens are kept in the cache folder (hvdscale.workloads.tokens).
+The loss is the mean cross-entropy per token over the global batch, however tokens are spread over examples. Each
+sentence of LM1B is an example; other texts are streams, cut into sequences. Files may be plain, gzip or xz; their
+tokens are kept in the cache folder (hvdscale.workloads.tokens).
 
-Established of LM1B from Tensor2Tensor's and TensorFlow Datasets' sources: the shards 00001 to 00099 for training, with
-30,301,028 sentences; heldout-00000 for validation (Tensor2Tensor). Its subword vocabularies have 2^15 or 2^13 tokens;
-which one Shallue et al. 2019 used, their longest sentence and the text of their Common Crawl could not be looked up.
+Established for LM1B from Tensor2Tensor and TensorFlow Datasets: shards 00001 to 00099 for training, with 30,301,028
+sentences; heldout-00000 for validation (Tensor2Tensor). Subword vocabularies have 2^15 or 2^13 tokens. Not established
+for Shallue et al. 2019: the vocabulary, the longest sentence, and the text of their Common Crawl.
 """
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ TRANSFORMERS = ("transformer", *(f"transformer_{size}" for size in SIZES))
 MODELS = {"lm1b": (*TRANSFORMERS, "lstm"), "common_crawl": ("transformer", "transformer_base"),
           "text": (*TRANSFORMERS, "lstm")}
 
-LM1B_TRAIN, LM1B_VAL = 30_301_028, 6_075        # sentences; 6,075 as widely quoted of heldout-00000
+LM1B_TRAIN, LM1B_VAL = 30_301_028, 6_075        # sentences; 6,075 is the number widely quoted for heldout-00000
 
 DEFAULTS = dict(local_batch=16, eval_batch=16, eval_splits="val")
-# the rates are those of the presets: best effective rates at large batches, read off figures of Shallue et al. 2019
+# learning rates as in the presets: best effective ones at large batches, read off figures of Shallue et al. 2019
 PUBLISHED = dict(base_batch=256, optimizer="nesterov", momentum=0.9, lr_rule="linear", max_lr_factor=2.0, warmup="none",
                  steps=500_000, eval_every=1000)
 LR = {"lm1b": 0.025, "common_crawl": 0.0041}
 LSTM_LR = 0.0041
 OWN = dict(base_batch=16, optimizer="adamw", lr=1e-3, lr_rule="sqrt", max_lr_factor=8.0, warmup_steps=100,
            clip_norm=1.0, epochs=10.0, eval_every_epochs=0.5)
-# goals of Shallue et al. 2019, figures 1 and 3; 3.9 of the shallow one is figure 4's
+# goals of Shallue et al. 2019, figures 1 and 3; that of the shallow Transformer is from figure 4
 TARGETS = {"lm1b": {"transformer": 3.9, "transformer_base": 3.9, "transformer_shallow": 3.9, "lstm": 3.9,
                     "transformer_narrow_and_shallow": 4.2, "transformer_wide": 4.2},
            "common_crawl": {"transformer": 3.9, "transformer_base": 3.9}, "text": {}}
@@ -54,11 +54,11 @@ TARGETS = {"lm1b": {"transformer": 3.9, "transformer_base": 3.9, "transformer_sh
 
 @dataclass(frozen=True)
 class LanguageModel(Workload):
-    """A ready-made workload: the next token of a text.
+    """A workload that predicts the next token of a text.
 
     find        (data_dir, allow_missing) -> the files
-    sentences   whether each line is an example; else sequences are cut from the text as one stream
-    vocabulary  tokens that the text is cut into, unless data arguments say otherwise;  sequence  of how many at once
+    sentences   one example per line; else sequences are cut from the text as one stream
+    vocabulary  default vocabulary;  sequence: default number of tokens of an example
     build       model arguments -> module from tokens, (n, T) int64, to logits (n, T, vocabulary)
     """
 
@@ -78,14 +78,14 @@ class LanguageModel(Workload):
     def load(self, data_dir: str | None, vocabulary: str | None = None, sequence: int | None = None,
              train: str | None = None, val: str | None = None, test: str | None = None, *,
              allow_missing: bool = False, cache_dir: str | None = None) -> Data:
-        """The three splits; raises DataError naming the file or folder that is not what it should be.
+        """The three splits; raises DataError naming the file or folder that is missing or invalid.
 
         vocabulary        bpe:N, unigram:N, word[:N], char[:N] or byte, learned from the training text; or a file
         sequence          tokens of an example
-        train, val, test  files in data_dir (a name, a folder, a pattern as part-*.txt), where their names do not tell
+        train, val, test  files in data_dir (name, folder, or pattern such as part-*.txt), if not clear by name
         allow_missing     accept missing files of a numbered set
         """
-        vocabulary, sequence = self._checked(vocabulary, sequence)
+        vocabulary, sequence = self._check_arguments(vocabulary, sequence)
         named = {part: name for part, name in zip(PARTS, (train, val, test)) if name is not None}
         if data_dir is None and not ("train" in named and "val" in named):
             raise DataError(f"{self.dataset} needs --data-dir with its text: {ASKED[self.dataset]}")
@@ -99,21 +99,20 @@ class LanguageModel(Workload):
                     notes=self._notes(found, cache, record))
 
     def loss(self, model: nn.Module, batch: Batch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Sum over the batch's tokens of the cross-entropy in nats, with label smoothing; and their number."""
+        """Sum of the tokens' cross-entropy in nats, with label smoothing, and their number."""
         tokens, labels = batch
         return token_loss(model(tokens), labels, label_smoothing)
 
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, tuple[Tensor, int]]:
-        """cross_entropy (nats, unsmoothed) and error (share of tokens that are not the likeliest one), as sums over
-        the tokens and their number."""
+        """token_measures of the batch."""
         tokens, labels = batch
         return token_measures(model(tokens), labels)
 
     def summarize(self, means: dict[str, float], parts: Mapping) -> dict[str, float]:
-        """Perplexity per token: e to the mean cross-entropy."""
+        """Perplexity per token."""
         return {"perplexity": perplexity(means["cross_entropy"])}
 
-    def _checked(self, vocabulary: str | None, sequence: int | None) -> tuple[str, int]:
+    def _check_arguments(self, vocabulary: str | None, sequence: int | None) -> tuple[str, int]:
         vocabulary = self.vocabulary if vocabulary is None else vocabulary
         sequence = self.sequence if sequence is None else sequence
         if not isinstance(vocabulary, str):
@@ -130,7 +129,7 @@ class LanguageModel(Workload):
         return split
 
     def _record(self, files: Files, cache: Cache, vocabulary: str, sequence: int) -> dict:
-        """What the log says of the text."""
+        """What the log records of the text."""
         record = {"vocabulary": vocabulary, "vocabulary_sha256": cache.vocabulary.sha256,
                   "text_sha256": cache.text_sha256, "sequence": sequence,
                   "tokens": {part: len(text.tokens) for part, text in cache.parts.items()},

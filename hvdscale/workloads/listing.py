@@ -27,31 +27,31 @@ def listing() -> str:
     """The workloads as a table, notes on its numbers, and the presets, in at most 100 columns."""
     recipes = [(name, presets.load(name)[1], presets.title(name)) for name in presets.names()]
     return "\n".join([
-        *aligned([HEADINGS, *map(row, names())], left=(0, 4)), "", NOTES, "",
+        *aligned([HEADINGS, *map(list_workload, names())], left=(0, 4)), "", NOTES, "",
         "presets, for --config:", *aligned([(f"  {name}", workload) for name, workload, _ in recipes], left=(0, 1))])
 
 
-def row(name: str) -> tuple[str, str, str, str, str]:
+def list_workload(name: str) -> tuple[str, str, str, str, str]:
     """A workload's entries under the headings; - if unknown or dependent on a width."""
     workload = find(example(name))
     card, target = workload.card, workload.defaults.get("target", "-")
-    examples = "-" if card is None else whole(card.train_examples)
+    examples = "-" if card is None else format_count(card.train_examples)
     if card is None or name != example(name):
         return name, "-", "-", examples, target
     parameters, flops = counts(workload)
-    return name, f"{parameters:,}", rounded(flops / 1e9), examples, target
+    return name, f"{parameters:,}", format_rounded(flops / 1e9), examples, target
 
 
 def example(name: str) -> str:
-    """A name that ``find`` takes, for one with WIDTH in it."""
+    """A name that ``find`` accepts for one that contains WIDTH."""
     return name.replace("[_WIDTH...]", "").replace("WIDTH", "1024")
 
 
 def counts(workload: Workload) -> tuple[int, int]:
-    """The model's number of trainable parameters, and the operations of the forward pass and loss of one example.
+    """The model's trainable parameters, and the operations of the forward pass and loss of one example.
 
-    A multiply-add is two operations; matrix products, convolutions and attention count. Nothing is computed: the model
-    and the example are on the meta device, of shapes alone.
+    A multiply-add is two operations; only matrix products, convolutions and attention count. Nothing is computed: model
+    and example are on the meta device.
     """
     with torch.device("meta"):
         model = build_model(workload, workload.card.model_args).eval()
@@ -61,9 +61,9 @@ def counts(workload: Workload) -> tuple[int, int]:
 
 
 class _Operations(TorchDispatchMode):
-    """Adds up the operations of what is computed within, by the formulas of torch's own FlopCounterMode.
+    """Adds up the operations of the computations in its context, by the formulas of torch's FlopCounterMode.
 
-    FlopCounterMode also loads torch's compiler, which takes seconds.
+    FlopCounterMode itself loads torch's compiler, which takes seconds.
     """
 
     total = 0
@@ -80,12 +80,12 @@ class _Operations(TorchDispatchMode):
         return result
 
 
-def whole(number: int) -> str:
-    """A whole number; from a billion on with three significant digits."""
+def format_count(number: int) -> str:
+    """An integer; three significant digits from a billion on."""
     return f"{number:,}" if number < 1e9 else f"{number / 1e9:.3g} billion"
 
 
-def rounded(value: float) -> str:
+def format_rounded(value: float) -> str:
     """Three significant digits, but at most six decimals."""
     decimals = 2 - math.floor(math.log10(value)) if value else 0
     return f"{value:,.{min(6, max(0, decimals))}f}"

@@ -1,75 +1,89 @@
-"""MNIST and Fashion-MNIST, from their four IDX files: 55,000 training, 5,000 validation, 10,000 test images of 28x28.
+"""MNIST and Fashion-MNIST from their four IDX files: 55,000 training, 5,000 validation and 10,000 test images of 28x28.
 
     hvdscale-train mnist/simple_cnn --data-dir DIR
     hvdscale-train mnist/simple_cnn --data-dir DIR --train-subset 13750         Shallue et al.'s mnist_13750
 
-The files may be plain, gzip or xz. The validation set is the last 5,000 of the published 60,000 training images: the
-names of Shallue et al.'s subsets show a training set of 55,000. Which examples their subsets have is not known; here
-they are the first. The checksums are of the unpacked files, as many public repositories have them.
+The files may be plain, gzip or xz. The validation set is the last 5,000 of the 60,000 published training images: the
+names of Shallue et al.'s subsets imply 55,000 training images. Which images their subsets hold is unknown; here they
+are the first ones. The MD5 digests are those of the unpacked files, as in many public repositories.
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import DataError
-from ..workload import Batch, Card, Classification, Data, Split
+from ..workload import Card, Classification, Data, Split
 from .models.cnn import WIDTHS, SimpleCNN
 from .models.fc import FullyConnected, parse_widths
-from .readers.files import Found, check_digests, collect, holding, said_of
+from .pixels import meta_images
+from .readers.files import Found, check_digests, collect, describe_files, describe_folder
 from .readers.idx import read_idx
 
-MODELS = dict.fromkeys(("mnist", "fashion_mnist"), (
-    "simple_cnn", "simple_cnn_narrow", "simple_cnn_base", "simple_cnn_wide", "fc_WIDTH[_WIDTH...]"))
 CLASSES, SIDE = 10, 28
 VALIDATION = 5000
 PARTS = ("train", "t10k")
-SUBFOLDERS = {"mnist": ("mnist", "MNIST/raw"), "fashion_mnist": ("fashion_mnist", "FashionMNIST/raw")}
-MD5 = {
-    "mnist": {"train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
-              "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
-              "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
-              "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637"},
-    "fashion_mnist": {"train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-                      "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
-                      "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
-                      "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965"},
+
+
+@dataclass(frozen=True)
+class Published:
+    """A data set in this format.
+
+    subfolders             where other programs keep the files, below --data-dir
+    fc_target, cnn_target  validation error that a fully connected network or a CNN should get below
+    md5                    digests of the unpacked files, by name
+    """
+
+    subfolders: tuple[str, ...]
+    fc_target: float
+    cnn_target: float
+    md5: Mapping[str, str] = field(default_factory=dict)
+
+
+DATASETS = {
+    "mnist": Published(("mnist", "MNIST/raw"), 0.03, 0.01, {
+        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637"}),
+    "fashion_mnist": Published(("fashion_mnist", "FashionMNIST/raw"), 0.15, 0.1, {
+        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965"}),
 }
+MODELS = dict.fromkeys(DATASETS, (
+    "simple_cnn", "simple_cnn_narrow", "simple_cnn_base", "simple_cnn_wide", "fc_WIDTH[_WIDTH...]"))
 
 DEFAULTS = dict(local_batch=32, base_batch=32, optimizer="nesterov", momentum=0.9, lr_rule="linear", max_lr_factor=16.0,
                 warmup_epochs=0.25, epochs=10.0, eval_every_epochs=0.05, eval_splits="val")
-TARGETS = {("mnist", "fc"): "val/error<0.03", ("mnist", "cnn"): "val/error<0.01",
-           ("fashion_mnist", "fc"): "val/error<0.15", ("fashion_mnist", "cnn"): "val/error<0.1"}
+CARD = Card(60000 - VALIDATION, VALIDATION, partial(meta_images, 1, SIDE))
 
 
 def workload(dataset: str, model: str) -> Classification | None:
-    """A Simple CNN in one of its widths, or a fully connected network of any; None for another name."""
+    """A Simple CNN in one of its widths, or a fully connected network of any widths; None for another name."""
+    published = DATASETS[dataset]
     family, _, width = model.rpartition("_") if model != "simple_cnn" else ("simple_cnn", "", "base")
     if family == "simple_cnn" and width in WIDTHS:
-        return _workload(dataset, model, "cnn", partial(SimpleCNN, width), 0.01)
+        return _classifier(dataset, model, partial(SimpleCNN, width), 0.01, published.cnn_target)
     widths = parse_widths(model)
-    return widths and _workload(dataset, model, "fc", partial(FullyConnected, SIDE * SIDE, widths, CLASSES), 0.02)
+    build = partial(FullyConnected, SIDE * SIDE, widths, CLASSES)
+    return widths and _classifier(dataset, model, build, 0.02, published.fc_target)
 
 
-def _workload(dataset, model, family, build, lr) -> Classification:
-    defaults = {**DEFAULTS, "lr": lr, "target": TARGETS[dataset, family]}
+def _classifier(dataset: str, model: str, build: Callable[..., nn.Module], lr: float, error: float) -> Classification:
+    defaults = {**DEFAULTS, "lr": lr, "target": f"val/error<{error:g}"}
     return Classification(dataset, model, CLASSES, partial(load, dataset), build, prepare, defaults, CARD)
 
 
-def _example() -> Batch:
-    return Batch(torch.empty(1, 1, SIDE, SIDE, dtype=torch.uint8, device="meta"),
-                 torch.empty(1, dtype=torch.int64, device="meta"))
-
-
-CARD = Card(60000 - VALIDATION, VALIDATION, _example)
-
-
 def load(dataset: str, data_dir: str | None, allow_missing: bool = False) -> Data:
-    """The three splits; raises DataError naming the folder or file that is missing or not what it should be.
+    """The three splits; raises DataError naming the folder or file that is missing or invalid.
 
     allow_missing  accept missing test files
     """
@@ -84,9 +98,10 @@ def load(dataset: str, data_dir: str | None, allow_missing: bool = False) -> Dat
     if len(labels) <= VALIDATION:
         raise DataError(f"{data_dir}: has {len(labels)} training examples, of which {VALIDATION} are for "
                         "validation; none are left")
-    train, val = (Split(images[part], labels[part]) for part in (slice(-VALIDATION), slice(-VALIDATION, None)))
+    train, val = (Split(images[rows], labels[rows]) for rows in (slice(-VALIDATION), slice(-VALIDATION, None)))
     test = None if missing else Split(*_pair(found, "t10k"))
-    record, notes = said_of(check_digests(found, MD5, dataset, "md5"), MD5[dataset], missing, "md5")
+    digests = check_digests(found, {name: each.md5 for name, each in DATASETS.items()}, dataset, "md5")
+    record, notes = describe_files(digests, DATASETS[dataset].md5, missing, "md5")
     return Data(train, val, test, record=record, notes=notes)
 
 
@@ -96,10 +111,10 @@ def _names(part: str) -> tuple[str, str]:
 
 
 def _collect(dataset: str, folder: Path) -> dict[str, Found]:
-    """The files that there are, by name; a dot before idx, as some copies have it, is as good as a hyphen."""
+    """The files found, by name; some copies have a dot instead of the hyphen before idx."""
     names = [name for part in PARTS for name in _names(part)]
     dotted = [name.replace("-idx", ".idx") for name in names]
-    found = collect(folder, [*names, *dotted], SUBFOLDERS[dataset])
+    found = collect(folder, [*names, *dotted], DATASETS[dataset].subfolders)
     return {name: found.get(name) or found[other] for name, other in zip(names, dotted) if {name, other} & set(found)}
 
 
@@ -108,7 +123,7 @@ def _refuse_missing(folder: Path, missing: list[str], allowed: bool) -> None:
     if needed or missing and not allowed:
         name = (needed or missing)[0]
         hint = "" if needed else "; --allow-missing does without the test files"
-        raise DataError(f"{folder}: has no {name}, plain, .gz or .xz; {holding(folder)}{hint}")
+        raise DataError(f"{folder}: has no {name}, plain, .gz or .xz; {describe_folder(folder)}{hint}")
 
 
 def _pair(found: dict[str, Found], part: str) -> tuple[Tensor, Tensor]:

@@ -1,30 +1,29 @@
-"""Open Images v4, image-level labels: photographs that each show several of 7,186 classes.
+"""Open Images v4, image-level labels: photographs, each labelled with several of 7,186 classes.
 
-    hvdscale-train open_images_v4/resnet_50 --data-dir DIR              DIR as readers.open_images says
+    hvdscale-train open_images_v4/resnet_50 --data-dir DIR              laid out as in readers.open_images
 
-train, val and test are the images of the published parts that show at least one trainable class, by their names in
-order; image files without such a label are not used. The data arguments:
+train, val and test are the images of the published parts with at least one trainable label, sorted by name; other image
+files are not used. Data arguments:
 
-    side       pixels of the square that the network sees [224]
-    negatives  all: a class that nobody found in an image counts as absent; verified: only those that somebody looked
-               for in vain do, and what was not looked for counts nowhere [all]
-    machine    least confidence at which a label of the machine's counts as positive in train, where no person judged
-               the pair; without it these labels are not read
+    side       pixels of the square input [224]
+    negatives  all: classes without a label count as absent; verified: only those that a person rejected do, and
+               classes without a label are ignored [all]
+    machine    lowest confidence at which a machine label counts as positive in train, unless a person judged the
+               pair; without it machine labels are not read
 
-A pair of image and class that was judged both ways is positive. The images that the Common Visual Data Foundation
-hosts, those with boxes, are 1,743,042 of the training set's; with --allow-missing these are trained on.
+A pair of image and class judged both ways is positive. The Common Visual Data Foundation hosts only the images with
+boxes, 1,743,042 of the training set; --allow-missing trains on these.
 
-The loss of an example is the sum over the classes of the sigmoid cross-entropy, in nats. average_precision is that of
-all pairs of image and class together (see average_precision.py), of those that ``negatives`` counts.
+The loss of an example is the sum over classes of the sigmoid cross-entropy, in nats. average_precision ranks all pairs
+of image and class together (average_precision.py), except ignored ones.
 
-Established, from the data set's README: sizes of the published parts, 9,011,219, 41,620 and 125,436 images, with
-13,444,569 positive labels by people in train; 7,186 classes, those with 100 positive labels or more. From the
-measurements that Shallue et al. 2019 published: the goal, 0.31 of average precision. Remembered of their appendix,
-which could not be opened: images with a positive trainable label alone, 4,526,492, 41,225 and 124,293 of them; people's
-positive labels, every other class negative. The goal agrees with that: of the pairs that people judged in validation
-two thirds are positive, so that a random ranking of these alone has an average precision of 0.66. Not established:
-whether they ranked all pairs together or class by class, whether their loss is the sum or the mean over the classes,
-their augmentation, and the rate that suits; the defaults here are not tuned.
+Established from the data set's README: 9,011,219, 41,620 and 125,436 images; 13,444,569 positive human labels in train;
+7,186 classes, those with at least 100 positive labels. From the published measurements of Shallue et al. 2019: the goal
+of 0.31 average precision. From memory of their appendix: only images with a positive trainable label (4,526,492, 41,225
+and 124,293); human positives against all other classes as negatives. The goal supports this: two thirds of the judged
+validation pairs are positive, so a random ranking of them alone would score 0.66. Not established: whether they ranked
+all pairs together or by class, the sum or mean of the loss over classes, augmentation and learning rate; the defaults
+here are not tuned.
 """
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ from .readers.open_images import Images, Labels, among, find_images, find_labels
 MODELS = {"open_images_v4": ("resnet_50",)}
 CLASSES, TRAIN, VALIDATION = 7186, 4_526_492, 41_225
 PARTS = ("train", "validation", "test")
-NEGATIVES = {"all": 0, "verified": -1}          # the target of a class that nobody looked for
+NEGATIVES = {"all": 0, "verified": -1}          # the target of a class without a label
 
 DEFAULTS = dict(local_batch=32, base_batch=256, optimizer="nesterov", momentum=0.9, lr=0.1, lr_rule="linear",
                 warmup_epochs=1.0, decay="linear", epochs=20.0, eval_every_epochs=0.1, eval_splits="val",
@@ -72,11 +71,11 @@ def _meta_batch() -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class MultiLabel(Workload):
-    """Images that each show any number of classes.
+    """Images with any number of classes each.
 
     load   data_dir and data arguments -> Data, of batches that unpack as images, uint8 (n, 3, h, w), and targets, int8
-           (n, classes): 1 where the image shows the class, 0 where it does not, -1 where that counts nowhere
-    build  model arguments -> module from images as ``prepare`` makes them to (n, classes) logits
+           (n, classes): 1 if the image shows the class, 0 if not, -1 if ignored
+    build  model arguments -> module from images as returned by ``prepare`` to (n, classes) logits
     """
 
     dataset: str
@@ -91,14 +90,14 @@ class MultiLabel(Workload):
     parts = {"score_counts": COUNTS}
 
     def loss(self, model: nn.Module, batch) -> tuple[Tensor, int]:
-        """Sum over the batch and the classes that count of the sigmoid cross-entropy; the number of examples."""
+        """Sum over examples and classes of the sigmoid cross-entropy; the number of examples."""
         images, targets = batch
         logits = _logits(model, images)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))        # thousands of terms are summed
         return sigmoid_cross_entropy(logits, targets), len(targets)
 
     def measure(self, model: nn.Module, batch) -> dict[str, tuple[Tensor, int] | Tensor]:
-        """cross_entropy, as the loss, and how many pairs have each score."""
+        """cross_entropy, as in the loss, and the histograms of the scores."""
         images, targets = batch
         logits = _logits(model, images).double()
         return {"cross_entropy": (sigmoid_cross_entropy(logits, targets), len(targets)),
@@ -179,22 +178,22 @@ def _is_there(folder: Path, part: str) -> bool:
 
 def _labelled(folder: Path, part: str, human: Labels, machine: Labels | None, allow_missing: bool,
               verified: bool) -> tuple[Images, tuple[Labels, Labels | None], dict[str, int]]:
-    """The part's labelled images that have files, what labels count of them, and what the record counts."""
+    """The part's labelled images that have files, their labels, and the counts for the record."""
     wanted = human.images[human.has_positive()]
     if machine is not None:
         wanted = np.union1d(wanted, machine.images)
     left_out = int((~among(wanted, human.images)).sum())
     files = find_images(folder, part)
-    there = among(files.names, wanted)
-    found, missing = wanted[there], int((~there).sum())
+    has_file = among(files.names, wanted)
+    found, missing = wanted[has_file], int((~has_file).sum())
     if len(found) == 0:
         raise DataError(f"{folder / part}: none of its {len(files.names)} images has a label of a trainable class; are "
                         "the files of one version?")
     if missing and not allow_missing:
         raise DataError(f"{folder / part}: has no file of {missing} of {len(wanted)} labelled images, the first "
-                        f"{wanted[~there][0]:016x}.jpg; fetch what is missing, or train on what is there with "
+                        f"{wanted[~has_file][0]:016x}.jpg; fetch what is missing, or train on what is there with "
                         "--allow-missing")
-    # a person's no matters where it counts as such, or overrules the machine
+    # negative human labels matter only if verified negatives count, or to overrule machine labels
     labels = (human.only(among(found, human.images), positive=not verified and machine is None),
               machine and machine.only(among(found, machine.images)))
     counts = {"missing": missing, "without_positive": left_out, "unused_files": len(files.names) - len(found)}
@@ -211,10 +210,10 @@ def _update(digest, images: Images, labels: tuple[Labels | None, ...]) -> None:
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """A map-style data set: of each image the pixels, uint8 (3, side, side), and the targets, int8 (classes,).
+    """A map-style data set of pixels, uint8 (3, side, side), and targets, int8 (classes,).
 
-    machine  labels that count where no person judged the pair; all are positive
-    others   the target of a class that nobody looked for
+    machine  labels for pairs that no person judged; all are positive
+    others   the target of a class without a label
     crop     (path, side) -> the pixels
     """
 
@@ -233,11 +232,11 @@ class LabelledImages:
         return self.crop(self.images.path(index), self.side), torch.from_numpy(self.targets(index))
 
     def targets(self, index: int) -> np.ndarray:
-        """1 where the image shows the class, 0 where it does not, -1 where that counts nowhere: int8, (classes,)."""
+        """1 if the image shows the class, 0 if not, -1 if ignored: int8, (classes,)."""
         name, targets = self.images.names[index], np.full(self.classes, self.others, np.int8)
         judged, positive = self.human.of(name)
         if self.machine is not None:
             targets[self.machine.of(name)[0]] = 1
         targets[judged[~positive]] = 0
-        targets[judged[positive]] = 1           # last: a pair that was judged both ways is positive
+        targets[judged[positive]] = 1           # last: a pair judged both ways is positive
         return targets

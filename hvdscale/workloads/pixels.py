@@ -1,4 +1,4 @@
-"""What is done to whole batches of images: colours standardised, random crops and mirroring."""
+"""Operations on whole batches of images: standardization, random crops and flips; and batches on the meta device."""
 from __future__ import annotations
 
 from functools import lru_cache
@@ -7,14 +7,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..data.splits import Draws
+from ..data.splits import Batch, Draws
+
+
+def meta_images(channels: int, side: int) -> Batch:
+    """A labelled image of bytes on the meta device: shapes without values, to count a model's operations."""
+    return Batch(torch.empty(1, channels, side, side, dtype=torch.uint8, device="meta"),
+                 torch.empty(1, dtype=torch.int64, device="meta"))
 
 
 def pad_crop_flip(images: Tensor, draws: Draws, pad: int = 4) -> Tensor:
-    """Each image padded by zeros on all sides, a crop of its first size at a uniform place, mirrored every other time.
+    """Pad each image with zeros on all sides, crop it to its size at a uniform position, and mirror every other one.
 
-    He et al. 2016 (arXiv:1512.03385), section 4.2, for CIFAR with 4 pixels. images, of any type, and result:
-    (n, channels, height, width).
+    He et al. 2016 (arXiv:1512.03385), section 4.2, with 4 pixels for CIFAR. Images, of any type, and result: (n,
+    channels, height, width).
     """
     channels, height, width = images.shape[1:]
     drawn = draws.uniform(3).to(images.device)
@@ -22,14 +28,14 @@ def pad_crop_flip(images: Tensor, draws: Draws, pad: int = 4) -> Tensor:
     rows = torch.arange(height, device=images.device) + top[:, None]
     columns = torch.arange(width, device=images.device) + left[:, None]
     columns = torch.where(drawn[:, 2:] < 0.5, columns.flip(1), columns)
-    places = rows[:, :, None] * (width + 2 * pad) + columns[:, None, :]         # in a channel of the padded image
+    positions = rows[:, :, None] * (width + 2 * pad) + columns[:, None, :]      # in a channel of the padded image
     padded = functional.pad(images, (pad,) * 4).flatten(2)
-    return padded.gather(2, places.flatten(1)[:, None].expand(-1, channels, -1)).view(images.shape)
+    return padded.gather(2, positions.flatten(1)[:, None].expand(-1, channels, -1)).view(images.shape)
 
 
 def standardised(mean: tuple[float, ...], std: tuple[float, ...], inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """Grey levels 0..255 less their channel's mean, over its standard deviation: (n, channels, h, w) -> the same."""
-    wide = torch.promote_types(dtype, torch.float32)            # a mean is no number of bf16
+    """Grey levels 0..255 minus their channel's mean, divided by its standard deviation; shape (n, channels, h, w)."""
+    wide = torch.promote_types(dtype, torch.float32)            # bf16 cannot represent the means
     centre, scale = _by_channel(mean, std, wide, inputs.device)
     return ((inputs.to(wide) - centre) / scale).to(dtype)
 

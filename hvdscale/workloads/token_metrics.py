@@ -1,4 +1,4 @@
-"""The loss and the metrics of models that give each token its likelihood.
+"""Loss and metrics of models that predict a distribution over tokens at each position.
 
 logits are (n, T, vocabulary); labels are (n, T) int64, IGNORED where there is no token.
 """
@@ -14,13 +14,12 @@ from .tokens import IGNORED
 
 
 def token_loss(logits: Tensor, labels: Tensor, label_smoothing: float) -> tuple[Tensor, Tensor]:
-    """Sum over the tokens of the cross-entropy in nats, with label smoothing; and their number."""
+    """Sum of the tokens' cross-entropy in nats, with label smoothing, and the number of tokens."""
     return smoothed_cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing), (labels != IGNORED).sum()
 
 
 def token_measures(logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, int]]:
-    """cross_entropy (nats, unsmoothed) and error (share of tokens that are not the likeliest one), as sums over the
-    tokens and their number."""
+    """cross_entropy (nats, unsmoothed) and error (mispredicted tokens), as sums over tokens and their number."""
     counted = labels != IGNORED
     logits, labels = logits[counted], labels[counted]
     logits = logits if logits.dtype == torch.float64 else logits.float()
@@ -30,6 +29,6 @@ def token_measures(logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, in
 
 
 def perplexity(cross_entropy: float) -> float:
-    """Per token: e to the mean cross-entropy; inf where that is beyond all numbers."""
+    """e to the mean cross-entropy per token; inf on overflow."""
     with np.errstate(over="ignore"):
         return float(np.exp(cross_entropy))

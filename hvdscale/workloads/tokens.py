@@ -1,13 +1,13 @@
-"""Text as token ids in memory-mapped files, made once and found again; and the splits of a language model.
+"""Text as token ids in memory-mapped files, built once and cached; and the splits of a language model.
 
     cache = open_cache({"train": [Text(path)], "val": [Text(other)]}, "bpe:8000", learn_from=("train",))
     cache.vocabulary, cache.parts["train"]
-    StreamSplit(cache.parts["train"], sequence=128)         sequences cut from the text as one stream
-    SentenceSplit(cache.parts["train"], sequence=64)        each line an example
+    StreamSplit(cache.parts["train"], sequence=128)         sequences cut from one stream of tokens
+    SentenceSplit(cache.parts["train"], sequence=64)        one example per line
 
-A cache is a folder named by a key of all that its content follows from: the files' paths, sizes and times, and the
-settings. One process of a host makes it while the others wait for it; it has its name only once it is whole. Text of
-any size passes through in chunks.
+A cache folder is named by a key of everything that determines its content: the files' paths, sizes and times, and the
+settings. One process per host builds it while the others wait; it gets its name once complete. Text is read in chunks,
+so it may be of any size.
 """
 from __future__ import annotations
 
@@ -39,20 +39,19 @@ from .cache import alone, cache_folder
 from .readers.text import Chunk, Text
 from .vocabulary import Vocabulary, is_learned, learn, parse, read
 
-FORMAT = 2                  # of the cache folder; another one is not looked at
+FORMAT = 2                  # of the cache folder; part of its key
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
 STARTS = np.dtype("<i8")
-IGNORED = -100              # a target that does not count, as torch's losses have it
-MAPPED_BYTES = 2**26        # of a file that a process has mapped, after which it lets go of them
+IGNORED = -100              # the label that torch's losses ignore
+MAPPED_BYTES = 2**26        # of a file mapped by a process before it releases them
 AROUND = 2**20              # bytes that Linux may map around one that is read
-SAY_EVERY_SECONDS = 5.0
+EVERY_SECONDS = 5.0         # between lines of progress
 
 
 class Mapped:
-    """A one-dimensional array in a file, mapped into memory by each process that reads it, when it first does.
+    """A one-dimensional array in a file, mapped into memory by each process on first use.
 
-    What was read is let go of from time to time: it stays in the system's cache of files, which gives it up when memory
-    is short, and does not count as the process's own.
+    Pages are released from time to time: they stay in the system's file cache but do not count as the process's memory.
     """
 
     def __init__(self, path: Path, dtype: np.dtype, length: int):
@@ -66,7 +65,7 @@ class Mapped:
         return {name: value for name, value in vars(self).items() if name != "_map"}
 
     def rows(self, starts: np.ndarray, width: int) -> np.ndarray:
-        """The values at starts, starts + 1, ..., (n, width); places outside the array give its first or last value."""
+        """The values at starts, starts + 1, ..., (n, width); indices outside the array give its first or last value."""
         if self.length == 0:
             return np.zeros((len(starts), width), self.dtype)
         values = np.frombuffer(self._map, self.dtype)
@@ -91,12 +90,12 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A text as tokens: line after line, each ended by ``eos``.
+    """A text as tokens, line after line, each ended by ``eos``.
 
-    tokens   ids, of all lines
-    starts   where each line begins among them, and last where the last one ends: lines + 1 places
+    tokens   ids of all lines
+    starts   start of each line, and the end of the last: lines + 1 values
     special  the vocabulary's pad, unk, bos, eos;  vocabulary: its size
-    unknown  how many tokens are ``unk``
+    unknown  number of ``unk`` tokens
     sha256   of the lines that it was made from, each ended by a line feed, as UTF-8
     """
 
@@ -112,7 +111,7 @@ class Encoded:
         return len(self.starts) - 1
 
     def at(self, starts: np.ndarray, counts: np.ndarray, width: int, fill: int) -> np.ndarray:
-        """So many tokens from each start on, the rest of the row filled: int64, shape (n, width)."""
+        """``counts`` tokens from each start on, the rest of the row filled: int64, shape (n, width)."""
         ids = self.tokens.rows(starts, width).astype(np.int64)
         if ids.size and ids.max() >= self.vocabulary:
             raise DataError(f"{self.tokens.path}: holds token {ids.max()} of a vocabulary of {self.vocabulary}; the "
@@ -120,14 +119,15 @@ class Encoded:
         return np.where(np.arange(width) < counts[:, None], ids, fill)
 
     def of_lines(self, lines: np.ndarray, width: int, fill: int) -> tuple[np.ndarray, np.ndarray]:
-        """The first tokens of these lines, the rest of each row filled: int64 (n, width); and how many each line has,
-        ``eos`` counted: int64 (n,)."""
+        """The first tokens of these lines, rows filled up: int64 (n, width); and each line's length with ``eos``: int64
+        (n,).
+        """
         bounds = self.starts.rows(lines, 2)
         counts = bounds[:, 1] - bounds[:, 0]
         return self.at(bounds[:, 0], counts, width, fill), counts
 
     def longer_than(self, most: int) -> int:
-        """How many lines have more tokens, ``eos`` counted."""
+        """The number of lines with more tokens, ``eos`` included."""
         found, step = 0, 2**20
         for first in range(0, self.lines, step):
             starts = self.starts.rows(np.array([first]), min(step, self.lines - first) + 1)[0]
@@ -137,7 +137,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Cache:
-    """A vocabulary, and texts encoded by it, by name."""
+    """A vocabulary and the texts encoded with it, by name."""
 
     folder: Path
     vocabulary: Vocabulary
@@ -145,86 +145,86 @@ class Cache:
 
     @property
     def text_sha256(self) -> str:
-        """16 digits that tell texts apart: the first of what ``sha256sum`` prints of the list that it prints of the
-        parts."""
+        """16 digits that identify the texts: a SHA-256 of the list that ``sha256sum`` prints for the parts."""
         listed = "".join(f"{text.sha256}  {name}\n" for name, text in self.parts.items())
         return hashlib.sha256(listed.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
-class StreamSplit:
-    """Sequences cut from a text as one stream of tokens: example i predicts the tokens i T .. i T + T - 1 (T: sequence)
-    from the tokens before them in the sequence, and the one before it; the text is preceded by ``eos``. The last
-    sequence is padded with labels that do not count."""
+class _TokenSplit:
+    """Examples of at most ``sequence`` tokens of a text; ``examples``: the first of them, None: all."""
 
     text: Encoded
     sequence: int
     examples: int | None = None
 
     def __len__(self) -> int:
-        return -(-len(self.text.tokens) // self.sequence) if self.examples is None else self.examples
+        return self._all_examples() if self.examples is None else self.examples
 
-    def take(self, visits: Visits) -> Batch:
-        """The visited sequences: inputs and labels, int64 (n, T); labels are IGNORED where there is no token."""
-        starts = visits.indices * self.sequence
-        labels = self.text.at(starts, len(self.text.tokens) - starts, self.sequence, IGNORED)
-        before = self.text.at(starts - 1, np.ones_like(starts), 1, IGNORED)[:, 0]
-        return _shifted(labels, np.where(starts == 0, self.text.special["eos"], before), self.text.special["pad"])
-
-    def first(self, examples: int) -> StreamSplit:
-        """The first sequences alone."""
+    def first(self, examples: int) -> _TokenSplit:
+        """Only the first examples."""
         return replace(self, examples=min(examples, len(self)))
 
-    def plain(self) -> StreamSplit:
-        """The same: nothing is drawn."""
+    def plain(self) -> _TokenSplit:
+        """The same split: there is no augmentation."""
         return self
 
 
-@dataclass(frozen=True)
-class SentenceSplit:
-    """The lines of a text, each predicted from ``bos`` to ``eos``; those of more than ``sequence`` tokens are cut, the
-    others filled up with what does not count."""
+class StreamSplit(_TokenSplit):
+    """Sequences of T tokens cut from a text as one stream, which starts after an ``eos``.
 
-    text: Encoded
-    sequence: int
-    examples: int | None = None
+    Example i predicts tokens i T .. i T + T - 1 from those before them in the sequence and the one before it. The last
+    sequence is padded with ignored labels.
+    """
 
-    def __len__(self) -> int:
-        return self.text.lines if self.examples is None else self.examples
+    def _all_examples(self) -> int:
+        return -(-len(self.text.tokens) // self.sequence)
+
+    def take(self, visits: Visits) -> Batch:
+        """The visited sequences: inputs and labels, int64 (n, T)."""
+        starts = visits.indices * self.sequence
+        labels = self.text.at(starts, len(self.text.tokens) - starts, self.sequence, IGNORED)
+        before = self.text.at(starts - 1, np.ones_like(starts), 1, IGNORED)[:, 0]
+        first = np.where(starts == 0, self.text.special["eos"], before)
+        return _make_batch(shift_right(labels, first, self.text.special["pad"]), labels)
+
+
+class SentenceSplit(_TokenSplit):
+    """The lines of a text, each predicted from ``bos`` to ``eos``; longer lines are cut, shorter ones padded."""
+
+    def _all_examples(self) -> int:
+        return self.text.lines
 
     def take(self, visits: Visits) -> Batch:
         """The visited sentences: inputs and labels, int64 (n, T); labels are IGNORED beyond the sentence."""
         labels, _ = self.text.of_lines(visits.indices, self.sequence, IGNORED)
-        return _shifted(labels, np.full(len(labels), self.text.special["bos"]), self.text.special["pad"])
-
-    def first(self, examples: int) -> SentenceSplit:
-        """The first sentences alone."""
-        return replace(self, examples=min(examples, len(self)))
-
-    def plain(self) -> SentenceSplit:
-        """The same: nothing is drawn."""
-        return self
+        return _make_batch(shift_right(labels, self.text.special["bos"], self.text.special["pad"]), labels)
 
 
-def _shifted(labels: np.ndarray, before: np.ndarray, pad: int) -> Batch:
-    """Labels, and as inputs the token before each."""
-    inputs = np.concatenate((before[:, None], labels[:, :-1]), axis=1)
-    inputs[inputs == IGNORED] = pad
+def _make_batch(inputs: np.ndarray, labels: np.ndarray) -> Batch:
     return Batch(torch.from_numpy(inputs), torch.from_numpy(labels))
+
+
+def shift_right(labels: np.ndarray, first: np.ndarray | int, pad: int) -> np.ndarray:
+    """A decoder's inputs, the token before each label: ``first`` in column 0, pad for IGNORED; (n, T) -> (n, T)."""
+    inputs = np.empty_like(labels)
+    inputs[:, 0], inputs[:, 1:] = first, labels[:, :-1]
+    inputs[inputs == IGNORED] = pad
+    return inputs
 
 
 def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from: Sequence[str] = ("train",),
                cache_dir: str | None = None, blank_lines: bool = True) -> Cache:
-    """The texts as tokens: found in the cache, or made and kept there.
+    """The texts as tokens, from the cache, or encoded and stored there.
 
     parts        name -> files, or parts of files, in order
-    vocabulary   as vocabulary.learn takes it, or a file as vocabulary.read takes it
+    vocabulary   as for vocabulary.learn, or a file for vocabulary.read
     learn_from   the parts from which it is learned
-    cache_dir    in its folder tokens caches are kept; None: hvdscale in $XDG_CACHE_HOME or ~/.cache
-    blank_lines  False: lines of nothing but white space are left out
+    cache_dir    parent of the tokens caches; None: hvdscale in $XDG_CACHE_HOME or ~/.cache
+    blank_lines  False: blank lines are left out
 
-    Raises DataError for files that cannot be read or are not what they should be, and where the folder cannot be
-    written or the disk is full; UsageError for a vocabulary that means nothing.
+    Raises DataError for files that cannot be read or are invalid, and if the folder cannot be written or the disk is
+    full; UsageError for an invalid vocabulary.
     """
     given = None if is_learned(vocabulary) else read(Path(os.path.expanduser(vocabulary)))
     files = {name: [_identity(text) for text in texts] for name, texts in parts.items()}
@@ -258,7 +258,7 @@ def _identity(text: Text) -> list:
 
 
 def _open(place: Path) -> Cache | None:
-    """The cache in this folder, if its manifest is readable and each file has the size listed there."""
+    """The cache in this folder, if its manifest is valid and each file has the listed size."""
     try:
         manifest = json.loads((place / MANIFEST).read_text())
         if manifest.pop("sha256") != _checksum(manifest):
@@ -283,7 +283,7 @@ def _open(place: Path) -> Cache | None:
 
 @contextmanager
 def _writing(root: Path) -> Iterator[None]:
-    """What the disk refuses is a DataError that says how to name another folder. What is read raises its own."""
+    """Turns write errors into a DataError that explains how to name another folder."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         yield
@@ -297,16 +297,16 @@ def _writing(root: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Build:
-    """The making of a cache, under another name until it is whole."""
+    """Builds a cache under a temporary name."""
 
     place: Path
     parts: Mapping[str, Sequence[Text]]
     blank_lines: bool
 
     def make(self, vocabulary: Vocabulary | str, learn_from: Sequence[str]) -> None:
-        """Write the cache and give it its name; an error leaves nothing behind."""
+        """Write the cache and rename it; an error leaves nothing behind."""
         unfinished = f"{self.place.name}.{socket.gethostname()}."
-        for left in [*self.place.parent.glob(f"{unfinished}*"), self.place]:       # by a killed process; damaged
+        for left in [*self.place.parent.glob(f"{unfinished}*"), self.place]:       # of a killed process; damaged
             shutil.rmtree(left, ignore_errors=True)
         try:
             with whole_folder(self.place, unfinished) as folder:
@@ -314,7 +314,7 @@ class _Build:
                     vocabulary = learn(vocabulary, self._lines(learn_from, f"vocabulary {vocabulary}"))
                 self._write(Path(folder), vocabulary)
         except OSError:
-            if _open(self.place) is None:          # else made on another host meanwhile, where locks do not reach
+            if _open(self.place) is None:          # else another host has built it; locks hold within a host only
                 raise
 
     def _write(self, folder: Path, vocabulary: Vocabulary) -> None:
@@ -329,7 +329,7 @@ class _Build:
         write_whole(folder / MANIFEST, json.dumps(manifest, indent=1))
 
     def _encode(self, stem: Path, name: str, vocabulary: Vocabulary, dtype: np.dtype) -> dict:
-        """Write one part's tokens and line starts; gives its entry in the manifest."""
+        """Write a part's tokens and line starts; returns its entry in the manifest."""
         known = {"name": name, "dtype": dtype.str, "tokens": 0, "lines": 0, "unknown": 0}
         text = hashlib.sha256()
         threads = max(1, len(usable_cores()))           # the other ranks of the host wait meanwhile
@@ -363,11 +363,11 @@ class _Build:
 
 
 class _Progress:
-    """Lines on stderr, one every few seconds, none for what takes less."""
+    """Prints a line on stderr every few seconds, nothing for short work."""
 
     def __init__(self, doing: str, total: int):
         self._doing, self._total, self._done, self._started = doing, total, 0, time.monotonic()
-        self._screen = Screen(sys.stderr, terminal=False, every=(0, SAY_EVERY_SECONDS), drawn=self._started)
+        self._screen = Screen(sys.stderr, terminal=False, every=(0, EVERY_SECONDS), drawn=self._started)
 
     def add(self, chunk: Chunk) -> None:
         self._done += chunk.read

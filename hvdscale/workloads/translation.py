@@ -1,13 +1,12 @@
-"""Translation of sentences, from parallel text: Multi30k, or text laid out as for WMT; scored by BLEU.
+"""Translation of sentences from parallel text: Multi30k, or text laid out like WMT; scored by BLEU.
 
     hvdscale-train multi30k/transformer --data-dir DIR                            English to German
     hvdscale-train multi30k/transformer --data-dir DIR --data-arg pair=de-en --data-arg beam=4
     hvdscale-train wmt/transformer --data-dir DIR --data-arg train=europarl-v7.de-en --data-arg test=none
 
-Line n of train.en and line n of train.de are a pair. Both languages share one vocabulary, learned from both sides of
-the training text. Training pairs are padded to one length, whatever else is in their batch; longer ones and those with
-an empty side are left out. Of validation and test nothing is, and longer sentences are cut only where they are beyond
-512 tokens.
+Line n of train.en and line n of train.de form a pair. Both languages share one vocabulary, learned from both sides of
+the training text. Training pairs are padded to a fixed length, so a pair does not depend on its batch; longer pairs and
+those with an empty side are left out. Validation and test use every pair, cut after 512 tokens.
 """
 from __future__ import annotations
 
@@ -28,12 +27,12 @@ from .bleu import COUNTS, bleu, bleu_counts, signature
 from .models.translation import TranslationTransformer
 from .readers.parallel import ParallelText, find_parallel
 from .token_metrics import perplexity, token_loss, token_measures
-from .tokens import IGNORED, Cache, Encoded, open_cache
+from .tokens import IGNORED, Cache, Encoded, open_cache, shift_right
 from .vocabulary import Vocabulary
 
 MOST_EVALUATED = 512            # tokens of a validation or test sentence
-BEYOND = 50                     # tokens that a translation may have more than its source (Vaswani et al., section 6.1)
-AT_ONCE = 2**20                 # lines whose lengths are looked at together
+BEYOND = 50                     # extra tokens of a translation over its source (Vaswani et al., section 6.1)
+AT_ONCE = 2**20                 # lines whose lengths are read together
 NO_TEST = "none"
 
 ADAM = dict(optimizer="adam", beta1=0.9, beta2=0.98, epsilon=1e-9, lr_rule="sqrt", warmup_start_factor=0.0,
@@ -42,11 +41,11 @@ ADAM = dict(optimizer="adam", beta1=0.9, beta2=0.98, epsilon=1e-9, lr_rule="sqrt
 
 @dataclass(frozen=True)
 class Corpus:
-    """What a data set is, unless data arguments say otherwise.
+    """A data set's defaults, which data arguments override.
 
-    train, val, test  what its files' names start with, before the language
-    pairs             of sentences in train and val, as published
-    vocabulary        of both languages together;  tokens: how many it has
+    train, val, test  prefixes of file names, before the language
+    pairs             published numbers of pairs in train and val
+    vocabulary        of both languages together;  tokens: its size
     longest           the most tokens of a training sentence
     """
 
@@ -63,10 +62,10 @@ class Corpus:
 class TranslationBatch:
     """n pairs of sentences.
 
-    source      (n, S) int64: tokens, end, and pads up to S
-    inputs      (n, T) int64: begin, and the target's tokens, and pads up to T
-    labels      (n, T) int64: the target's tokens, end, and IGNORED up to T
-    references  of validation and test
+    source      (n, S) int64: tokens, end, padding
+    inputs      (n, T) int64: begin, the target's tokens, padding
+    labels      (n, T) int64: the target's tokens, end, then IGNORED
+    references  for validation and test
     """
 
     source: Tensor
@@ -79,20 +78,20 @@ class TranslationBatch:
 
 
 class References:
-    """What the translations of a batch are compared with, and how they are made.
+    """Reference translations of a batch, and how to produce the model's.
 
-    lines       as they stand in the file
-    vocabulary  makes such lines of tokens
-    beam        hypotheses that the search for a translation keeps
+    lines       as in the file
+    vocabulary  decodes tokens to such lines
+    beam        hypotheses kept by the search
     """
 
-    __slots__ = ("lines", "vocabulary", "beam")         # without a __dict__: there is nothing here for a device
+    __slots__ = ("lines", "vocabulary", "beam")         # no __dict__, so to_device passes it on unchanged
 
     def __init__(self, lines: Sequence[str], vocabulary: Vocabulary, beam: int):
         self.lines, self.vocabulary, self.beam = lines, vocabulary, beam
 
     def of(self, pairs: Sequence[int]) -> References:
-        """Those of these pairs."""
+        """The references of these pairs."""
         return References([self.lines[pair] for pair in pairs], self.vocabulary, self.beam)
 
 
@@ -100,9 +99,9 @@ class References:
 class Pairs:
     """The examples of a split: pairs of sentences.
 
-    kept        (examples,) their lines
-    longest     tokens that sentences are padded to, end counted; those of a batch that are longer are cut
-    fixed       whether they are padded to so many, or to as many as the longest of the batch has
+    kept        (examples,) line numbers
+    longest     length that sentences are padded or cut to, end included
+    fixed       pad to ``longest``; else only to the longest sentence of the batch
     references  by line
     """
 
@@ -117,22 +116,21 @@ class Pairs:
         return len(self.kept)
 
     def take(self, visits: Visits) -> TranslationBatch:
-        """The visited pairs, in this order."""
+        """The visited pairs, in order."""
         lines = self.kept[visits.indices]
         source = self._padded(self.source, lines, self.source.special["pad"])
         labels = self._padded(self.target, lines, IGNORED)
-        inputs = np.concatenate((np.full((len(labels), 1), self.target.special["bos"]), labels[:, :-1]), axis=1)
-        inputs[inputs == IGNORED] = self.target.special["pad"]
+        inputs = shift_right(labels, self.target.special["bos"], self.target.special["pad"])
         return TranslationBatch(*map(torch.from_numpy, (source, inputs, labels)),
                                 self.references and self.references.of(lines))
 
     def first(self, examples: int) -> Pairs:
-        """The first pairs alone."""
+        """Only the first pairs."""
         return replace(self, kept=self.kept[:examples])
 
     @property
     def cut(self) -> int:
-        """How many sentences of the files are longer than what the model is shown."""
+        """The number of sentences in the files longer than ``longest``."""
         return sum(side.longer_than(self.longest) for side in (self.source, self.target))
 
     def _padded(self, text: Encoded, lines: np.ndarray, fill: int) -> np.ndarray:
@@ -142,9 +140,8 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Translation(Workload):
-    """Translation by a Transformer; its loss is a mean over the tokens of the target, the end of each among them.
+    """Translation by a Transformer; the loss is the mean over the target's tokens, ends included.
 
-    corpus  the text
     sizes   arguments of the model
     """
 
@@ -160,7 +157,7 @@ class Translation(Workload):
 
     @property
     def card(self) -> Card:
-        """The corpus as published, with its default vocabulary and lengths; no pair of it is left out of the count."""
+        """The published corpus with its default vocabulary and lengths; every pair is counted."""
         shape = 1, self.corpus.longest + 1
         return Card(*self.corpus.pairs, lambda: TranslationBatch(
             *(torch.empty(shape, dtype=torch.int64, device="meta") for _ in range(3))),
@@ -169,13 +166,13 @@ class Translation(Workload):
     def load(self, data_dir: str | None, pair: str = "en-de", train: str | None = None, val: str | None = None,
              test: str | None = None, vocabulary: str | None = None, longest: int | None = None, beam: int = 1, *,
              cache_dir: str | None = None) -> Data:
-        """The three splits; raises DataError naming the file that is missing or not what it should be.
+        """The three splits; raises DataError naming the file that is missing or invalid.
 
-        pair              SOURCE-TARGET, as the names of the files end
-        train, val, test  what they start with; test may be none
-        vocabulary        as bpe:8000, or a file: see hvdscale.workloads.vocabulary
-        longest           the most tokens of a sentence that is trained on
-        beam              hypotheses kept in the search for a translation; 1: the likeliest token each time
+        pair              SOURCE-TARGET, the suffixes of the files
+        train, val, test  prefixes of the files; test may be none
+        vocabulary        such as bpe:8000, or a file: see hvdscale.workloads.vocabulary
+        longest           the most tokens of a training sentence
+        beam              hypotheses kept in the search for a translation; 1: greedy
         """
         corpus, languages = self.corpus, _languages(pair)
         longest = _check_count("longest", corpus.longest if longest is None else longest)
@@ -184,7 +181,7 @@ class Translation(Workload):
         if data_dir is None:
             raise DataError(f"{self.dataset} needs --data-dir DIR with {prefixes['train']}.{languages[0]}, "
                             f"{prefixes['train']}.{languages[1]} and the others, plain, .gz or .xz")
-        texts = {part: _found(Path(data_dir), part, str(prefix), languages) for part, prefix in prefixes.items()
+        texts = {part: _find(Path(data_dir), part, str(prefix), languages) for part, prefix in prefixes.items()
                  if (part, prefix) != ("test", NO_TEST)}
         cache = open_cache({f"{part}.{side}": [getattr(text, side)] for part, text in texts.items()
                             for side in ("source", "target")}, str(vocabulary or corpus.vocabulary),
@@ -201,33 +198,32 @@ class Translation(Workload):
         return TranslationTransformer(**{**self.sizes, **model_args})
 
     def loss(self, model: nn.Module, batch: TranslationBatch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Sum over the target's tokens of the cross-entropy in nats, with label smoothing; and their number."""
+        """Sum of the target tokens' cross-entropy in nats, with label smoothing, and their number."""
         return token_loss(model(batch.source, batch.inputs), batch.labels, label_smoothing)
 
     def measure(self, model: nn.Module, batch: TranslationBatch) -> dict[str, object]:
-        """cross_entropy (nats) and error (share of tokens that are not the likeliest one) where all tokens before are
-        those of the target, as sums over and counts of its tokens; the counts of BLEU, zero without references."""
+        """token_measures with the true target as the decoder's input, and BLEU's counts, zero without references."""
         counts = torch.zeros(COUNTS, dtype=torch.float64)
         if batch.references:
             counts = bleu_counts(translations(model, batch), batch.references.lines)
         return {**token_measures(model(batch.source, batch.inputs), batch.labels), "bleu_counts": counts}
 
     def summarize(self, means: dict[str, float], parts: dict[str, np.ndarray]) -> dict[str, float]:
-        """Perplexity per token, e to the cross-entropy; BLEU, NaN of a split without references."""
+        """Perplexity per token; BLEU, NaN for a split without references."""
         return {"perplexity": perplexity(means["cross_entropy"]), "bleu": bleu(parts["bleu_counts"])}
 
 
 def translations(model: TranslationTransformer, batch: TranslationBatch) -> list[str]:
-    """Translations of a batch's sources by the model, lines of text, each at most BEYOND tokens longer than its source.
+    """The model's translations of a batch's sources as text, each at most BEYOND tokens longer than its source.
 
-    The batch has ``references``, which say how they are searched for.
+    The batch needs ``references``, which set the beam.
     """
     longest = ((batch.source != model.pad).sum(1) + BEYOND).tolist()
     tokens = model.decode(batch.source, max(longest), batch.references.beam).tolist()
     return [batch.references.vocabulary.decode(row[:most]) for row, most in zip(tokens, longest)]
 
 
-def _found(folder: Path, part: str, prefix: str, languages: tuple[str, str]) -> ParallelText:
+def _find(folder: Path, part: str, prefix: str, languages: tuple[str, str]) -> ParallelText:
     try:
         return find_parallel(folder, prefix, languages)
     except DataError as error:
@@ -236,7 +232,7 @@ def _found(folder: Path, part: str, prefix: str, languages: tuple[str, str]) -> 
 
 
 def _training(text: ParallelText, source: Encoded, target: Encoded, longest: int) -> tuple[Pairs, dict[str, int]]:
-    """The pairs to train on, and how many were left out: with an empty side, of more tokens than wanted."""
+    """The pairs to train on, and the numbers left out: with an empty side, or too long."""
     text.require_same_lines(source.lines, target.lines)
     kept, empty, long = [], 0, 0
     for first in range(0, source.lines, AT_ONCE):
@@ -264,7 +260,7 @@ def _sides(cache: Cache, part: str) -> tuple[Encoded, Encoded]:
 
 
 def _lengths(text: Encoded, first: int) -> np.ndarray:
-    """Tokens of the lines from this one on, at most AT_ONCE of them, end not counted."""
+    """Lengths of AT_ONCE lines from this one on, without the end token."""
     lines = min(AT_ONCE, text.lines - first)
     return np.diff(text.starts.rows(np.array([first]), lines + 1)[0]) - 1
 
@@ -274,8 +270,8 @@ def _special(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def _notes(left_out: Mapping[str, int], longest: int) -> tuple[str, ...]:
-    said = {"empty": "with an empty side", "too_long": f"of more than {longest} tokens"}
-    return tuple(f"trains without {counted(number, 'pair')} {said[why]}" for why, number in left_out.items()
+    reasons = {"empty": "with an empty side", "too_long": f"of more than {longest} tokens"}
+    return tuple(f"trains without {counted(number, 'pair')} {reasons[why]}" for why, number in left_out.items()
                  if number)
 
 
@@ -293,26 +289,27 @@ def _check_count(name: str, value: int) -> int:
     return value
 
 
-# pairs: Multi30k's as in its files, WMT 2014's of German and English as in Hugging Face's wmt/wmt14
+# numbers of pairs: Multi30k's files; WMT 2014 German-English in Hugging Face's wmt/wmt14
 CORPORA = {"multi30k": Corpus("train", "val", "test_2016_flickr", (29000, 1014), "bpe:8000", 8000, 40),
            "wmt": Corpus("train", "newstest2013", "newstest2014", (4508785, 3000), "bpe:37000", 37000, 100)}
-# the Transformer-tiny of Wu et al. 2021 (ACL), as in its code, LividWo/Revisit-MMT; the base of Vaswani et al.
+# Transformer-tiny of Wu et al. 2021 (ACL), from its code LividWo/Revisit-MMT; the base model of Vaswani et al.
 SIZES = {"multi30k": dict(layers=4, width=128, hidden=256, heads=4, dropout=0.3), "wmt": {}}
 DEFAULTS = {
-    # the code of Wu et al. takes 8,192 tokens a step, which are about 500 pairs, and a rate of 0.005 after 2,000 of at
-    # most 8,000 steps, which then goes down with the root of the steps; it scored 41.0 on tokenised test_2016_flickr
-    # with a beam of 5. At 64 pairs 0.002 was tried, with a smaller model; the budget and the target are ours
+    # Wu et al.'s code: 8,192 tokens a step (about 500 pairs), at most 8,000 steps, LR 0.005 at step 2,000, then falling
+    # with 1/sqrt(step); BLEU 41.0 on tokenised test_2016_flickr with beam 5. LR 0.002 at 64 pairs was tried with a
+    # smaller model; budget and target are our own
     "multi30k": {**ADAM, "local_batch": 64, "base_batch": 64, "lr": 2e-3, "max_lr_factor": 2.5, "warmup_epochs": 1.0,
                  "decay_epochs": 30.0, "epochs": 30.0, "eval_batch": 128, "target": "val/bleu>=30"},
-    # as in Vaswani et al.: about 25,000 tokens of each language a step, 100,000 steps, the rate's peak after 4,000,
-    # which then goes down with the root of the steps. The target is ours; nothing was tried on WMT's text
+    # Vaswani et al.: about 25,000 tokens of each language a step, 100,000 steps, peak LR at step 4,000, then falling
+    # with 1/sqrt(step). The target is our own; not tried on WMT's text
     "wmt": {**ADAM, "local_batch": 64, "base_batch": 1024, "lr": 7e-4, "warmup_steps": 4000, "decay_steps": 100000,
             "steps": 100000, "eval_batch": 32, "target": "val/bleu>=20"}}
 MODELS = {dataset: ("transformer",) for dataset in CORPORA}
 
 
 def workload(dataset: str, model: str) -> Translation | None:
-    """multi30k/transformer, of 4 layers of width 128; wmt/transformer, the base of Vaswani et al.; None for another."""
+    """multi30k/transformer (4 layers of width 128) or wmt/transformer (base of Vaswani et al.); None for another name.
+    """
     if dataset not in CORPORA or model != "transformer":
         return None
     return Translation(dataset, model, CORPORA[dataset], SIZES[dataset], DEFAULTS[dataset])

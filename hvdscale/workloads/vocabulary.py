@@ -1,12 +1,12 @@
-"""Vocabularies: text to token ids and back. Learned from text, or read from a file.
+"""Vocabularies: text to token ids and back; learned from text or read from a file.
 
     vocabulary = learn("bpe:8000", chunks_of_lines)     or unigram:N, word, word:N, char, char:N, byte
     vocabulary = read(Path("my.model"))                 a SentencePiece model, or a list of words or characters
     ids, counts = vocabulary.encode(["one line", "another"])
     vocabulary.decode(ids)
 
-Learned ones start with the four special tokens: 0 <pad> fills up, 1 <unk> is what has no token of its own, 2 <s> begins
-and 3 </s> ends a line. One that was given keeps its ids, and what it lacks of the four follows its last token.
+Learned vocabularies start with four special tokens: 0 <pad>, 1 <unk> (anything without a token), 2 <s> (start of a
+line) and 3 </s> (end). A given vocabulary keeps its ids; missing special tokens are appended.
 """
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")
 SPELLED = {"<pad>": 0, "<PAD>": 0, "<unk>": 1, "<UNK>": 1, "<s>": 2, "<S>": 2, "<bos>": 2,
            "</s>": 3, "</S>": 3, "<eos>": 3}
 BYTES = 256
-SAMPLE = {"bpe": 2**24, "unigram": 2**21}        # characters of text, at most, to learn from: minutes of one core
-LONGEST = 1000                  # characters of a line learned from; SentencePiece leaves out lines of over 4,192 bytes
+SAMPLE = {"bpe": 2**24, "unigram": 2**21}        # most characters to learn from: minutes on one core
+LONGEST = 1000                  # characters of a line to learn from; SentencePiece skips lines over 4,192 bytes
 SAMPLE_SEED = 1811
-MOST_COUNTED = 2**22            # different words that are counted at once
+MOST_COUNTED = 2**22            # distinct words counted at once
 MOST_LISTED = 2**26             # bytes of a file that lists tokens
 CODE_POINTS = 0x110000
 LEARNED = "bpe:8000, unigram:8000, word, word:10000, char, char:200 or byte"
 
 
 class Vocabulary:
-    """Tokens 0 .. len-1, among them ``pad``, ``unk``, ``bos`` and ``eos``. It has no state: it may be pickled.
+    """Tokens 0 .. len-1, among them ``pad``, ``unk``, ``bos`` and ``eos``; can be pickled.
 
-    suffix  of the file that ``content`` makes, and ``read`` reads
+    suffix  of the file with ``content``, which ``read`` reads
     """
 
     pad, unk, bos, eos = range(4)
@@ -50,29 +50,29 @@ class Vocabulary:
         raise NotImplementedError
 
     def encode(self, lines: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all lines' tokens, one line after the other, and how many each line has: two integer arrays.
+        """The concatenated token ids of all lines, and each line's number of tokens: two integer arrays.
 
-        No special token is put in, but ``unk``. threads: used where a vocabulary can use them.
+        No special token except ``unk`` is inserted. threads: used by vocabularies that can use them.
         """
         raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of these tokens, without the special ones; ``unk`` is shown as a sign of its own."""
+        """The text of these tokens without special ones; ``unk`` becomes a visible character."""
         raise NotImplementedError
 
     @property
     def content(self) -> bytes:
-        """The file of this vocabulary."""
+        """The vocabulary as the bytes of a file."""
         raise NotImplementedError
 
     @property
     def sha256(self) -> str:
-        """The checksum of its file: vocabularies of one checksum and one suffix encode alike."""
+        """The file's checksum: vocabularies with the same checksum and suffix encode alike."""
         return hashlib.sha256(self.content).hexdigest()
 
 
 class Pieces(Vocabulary):
-    """Parts of words, by SentencePiece (Kudo & Richardson 2018, arXiv:1808.06226), from the bytes of its model."""
+    """Parts of words by SentencePiece (Kudo & Richardson 2018, arXiv:1808.06226), from the bytes of its model."""
 
     suffix = ".model"
 
@@ -84,7 +84,7 @@ class Pieces(Vocabulary):
         self.pad, self.bos, self.eos = (self._place(known()) for known in (model.pad_id, model.bos_id, model.eos_id))
 
     def _place(self, known: int) -> int:
-        """The id of a special token, a new one where the model has none."""
+        """The id of a special token; a new one if the model has none."""
         if known >= 0:
             return known
         self._size += 1
@@ -115,7 +115,7 @@ class Pieces(Vocabulary):
 
 
 class Listed(Vocabulary):
-    """Tokens that are listed in order, special ones among them or after them; the file has one a line."""
+    """A list of tokens in order, special ones included or appended; the file has one per line."""
 
     def __init__(self, tokens: Sequence[str]):
         self.tokens = list(tokens)
@@ -139,7 +139,7 @@ class Listed(Vocabulary):
 
 
 class Words(Listed):
-    """Words separated by white space. A word <unk> in the text, as in WikiText, is ``unk``."""
+    """Words separated by white space; <unk> in the text, as in WikiText, is ``unk``."""
 
     suffix = ".words"           # distinguishes one-letter words from characters
 
@@ -186,7 +186,7 @@ class Characters(Listed):
 
 
 class Bytes(Vocabulary):
-    """The bytes of the text as UTF-8: 260 tokens, the special ones first, whatever the text."""
+    """The bytes of the text as UTF-8: 260 tokens, the special ones first."""
 
     def __len__(self):
         return len(SPECIAL) + BYTES
@@ -205,14 +205,11 @@ class Bytes(Vocabulary):
 
 
 def is_learned(wanted: str) -> bool:
-    """Whether the vocabulary is one to be learned, not a file. Raises UsageError for one that cannot be learned so."""
+    """Whether to learn this vocabulary, rather than read a file. Raises UsageError for one that cannot be learned."""
     kind, colon, number = wanted.partition(":")
     if kind not in ("bpe", "unigram", "word", "char", "byte"):
         return False
-    if kind in ("bpe", "unigram"):
-        least = len(SPECIAL) + BYTES + 1
-    else:
-        least = len(SPECIAL) + 1
+    least = len(SPECIAL) + 1 + (BYTES if kind in ("bpe", "unigram") else 0)
     if colon and kind != "byte":
         if not number.isdecimal() or int(number) < least:
             raise UsageError(f"vocabulary={wanted}: {kind}:N wants a whole number of at least {least} tokens, the "
@@ -224,13 +221,13 @@ def is_learned(wanted: str) -> bool:
 
 
 def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
-    """The vocabulary of this kind and size, learned from lines in chunks, in memory that does not grow with them.
+    """Learn a vocabulary of this kind and size from chunks of lines, in bounded memory.
 
-    bpe:N, unigram:N  SentencePiece, of a random sample of the lines that is the same each time; what has no piece is
-                      spelled in bytes, so that nothing is ``unk``. The text is not normalized
-    word:N, char:N    the N most frequent with the special tokens, equal ones in the order of their characters; without
-                      N all there are. In text of more than 2^22 different words some of the rarest are forgotten
-    byte              takes no text
+    bpe:N, unigram:N  SentencePiece, from a reproducible random sample of the lines; text without a piece is spelled in
+                      bytes, so nothing is ``unk``. The text is not normalized
+    word:N, char:N    the N most frequent, including special tokens, ties by character; without N all of them. With
+                      more than 2^22 distinct words, rare ones may be dropped
+    byte              needs no text
 
     Raises DataError if the text is too small for the size, naming a possible one; UsageError as ``is_learned`` does.
     """
@@ -246,9 +243,10 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
 
 
 def read(path: Path) -> Vocabulary:
-    """The vocabulary in a file: a SentencePiece model; or tokens listed one a line, as UTF-8, special ones spelled
-    <pad>, <unk>, <s>, </s>: words, or single characters where all are and the file's name does not end in .words.
-    Raises DataError naming the file for another."""
+    """The vocabulary in a file: a SentencePiece model, or a UTF-8 list of tokens, one per line, special ones spelled
+    <pad>, <unk>, <s>, </s>. A list is of words, or of characters if all are single and the file's name does not end in
+    .words. Raises DataError naming an invalid file.
+    """
     try:
         with open(path, "rb") as file:
             content = file.read(MOST_LISTED + 1)
@@ -261,7 +259,7 @@ def read(path: Path) -> Vocabulary:
 
 
 def parse(content: bytes, path: Path) -> Vocabulary:
-    """As ``read``, of the file's content."""
+    """Like ``read``, from the file's content."""
     if content == Bytes().content:
         return Bytes()
     try:
@@ -280,10 +278,10 @@ def parse(content: bytes, path: Path) -> Vocabulary:
 
 
 def sample(chunks: Iterable[Sequence[str]], most: int) -> list[str]:
-    """Lines drawn at random with equal chances, in order, of ``most`` characters at most; the same at each call.
+    """A uniform random sample of the lines, in order, of at most ``most`` characters; reproducible.
 
-    Each line draws a number; those below a bar are kept, and the bar is halved whenever there are too many. Lines are
-    cut every LONGEST characters.
+    Each line draws a number, and lines below a threshold are kept; the threshold is halved while there are too many.
+    Lines are cut every LONGEST characters.
     """
     draw, bar, kept, size = random.Random(SAMPLE_SEED).random, 1.0, [], 0
     for line in _cut(chunks):
@@ -322,7 +320,7 @@ def _pieces(wanted: str, kind: str, size: int, lines: list[str]) -> Pieces:
 
 
 def _why_not(kind: str, error: str) -> str:
-    """The sizes that the text allows, from SentencePiece's message."""
+    """The possible sizes, from SentencePiece's message."""
     high = re.search(r"too high .*<= (\d+)", error, re.DOTALL)
     if high and int(high[1]) > len(SPECIAL) + BYTES:
         return f"the text allows at most {high[1]} tokens of this kind; ask for {kind}:{high[1]} or fewer"
@@ -348,7 +346,7 @@ def _counted(wanted: str, size: int | None, kind: type[Listed], chunks: Iterable
 
 
 def _words(chunks: Iterable[Sequence[str]]) -> dict[str, int]:
-    """How often each word comes; where there are too many, those met once are dropped, then those met twice, ..."""
+    """The count of each word; when there are too many, words met once are dropped, then words met twice, ..."""
     counts, rarest = Counter(), 0
     for lines in chunks:
         if len(counts) > MOST_COUNTED:
@@ -359,7 +357,7 @@ def _words(chunks: Iterable[Sequence[str]]) -> dict[str, int]:
 
 
 def _characters(chunks: Iterable[Sequence[str]]) -> dict[str, int]:
-    """How often each character comes."""
+    """The count of each character."""
     counts = np.zeros(CODE_POINTS, np.int64)
     for lines in chunks:
         counts += np.bincount(_code_points(lines), minlength=CODE_POINTS)
@@ -367,7 +365,7 @@ def _characters(chunks: Iterable[Sequence[str]]) -> dict[str, int]:
 
 
 def _code_points(lines: Sequence[str]) -> np.ndarray:
-    """Those of the characters of all lines, one line after the other."""
+    """The code points of all lines, concatenated."""
     return np.frombuffer("".join(lines).encode("utf-32-le"), "<u4")
 
 

@@ -2,6 +2,7 @@
 import gzip
 import hashlib
 import lzma
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -233,15 +234,29 @@ def test_files_are_found_under_other_names_and_in_usual_sub_folders(folder):
     refused_set(folder / "MNIST", "it holds raw$")
 
 
+def publish(monkeypatch, **md5):
+    """Take these for the published digests, by data set and file."""
+    for name, digests in md5.items():
+        monkeypatch.setitem(mnist.DATASETS, name, replace(mnist.DATASETS[name], md5=digests))
+
+
 def test_files_of_another_data_set_are_told_by_their_checksums(folder, monkeypatch):
     digests = {name: hashlib.md5((folder / name).read_bytes()).hexdigest() for name in FILES}
-    monkeypatch.setattr(mnist, "MD5", {"mnist": dict.fromkeys(FILES, "0" * 32), "fashion_mnist": digests})
+    publish(monkeypatch, mnist=dict.fromkeys(FILES, "0" * 32), fashion_mnist=digests)
     refused_set(folder, f"{FILES[0]}: holds {FILES[0]} of fashion_mnist, as its md5 shows, not {FILES[0]} of mnist")
     data = mnist.load("fashion_mnist", str(folder))
     sums = "".join(f"{digests[name]}  {name}\n" for name in sorted(FILES))
     assert data.notes == () and data.record == {"files_md5": hashlib.md5(sums.encode()).hexdigest()[:12]}
-    monkeypatch.setattr(mnist, "MD5", {"mnist": dict.fromkeys(FILES, "0" * 32), "fashion_mnist": {}})
+    publish(monkeypatch, mnist=dict.fromkeys(FILES, "0" * 32), fashion_mnist={})
     assert mnist.load("mnist", str(folder)).notes == (f"not the published bytes, as md5 shows: {', '.join(FILES)}",)
+
+
+def test_a_new_data_set_is_one_record_and_needs_no_published_digests(folder, monkeypatch):
+    monkeypatch.setitem(mnist.DATASETS, "kmnist", mnist.Published(("kmnist",), 0.1, 0.05))
+    data = mnist.load("kmnist", str(folder))
+    assert data.notes == () and len(data.record["files_md5"]) == 12
+    targets = [mnist.workload("kmnist", model).defaults["target"] for model in ("fc_8", "simple_cnn")]
+    assert targets == ["val/error<0.1", "val/error<0.05"]
 
 
 def test_a_file_that_stands_under_two_names_is_refused(folder):

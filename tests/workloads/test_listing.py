@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hvdscale.plan import presets
 from hvdscale.workload import Batch, Card, Classification, Data, Split, build_model
 from hvdscale.workloads import find, names
-from hvdscale.workloads.listing import HEADINGS, counts, example, listing, rounded, row, whole
+from hvdscale.workloads.listing import HEADINGS, counts, example, format_count, format_rounded, list_workload, listing
 from hvdscale.workloads.models.cnn import WIDTHS
 
 
@@ -88,21 +88,22 @@ def test_numbers_of_a_column_end_at_one_place(lines):
     end = lines[0].index("examples") + len("examples")
     for line, name in zip(lines[1:], names()):
         card = find(example(name)).card
-        examples = whole(card.train_examples) if card else "-"
+        examples = format_count(card.train_examples) if card else "-"
         assert line.startswith(f"{name} ") and line[:end].endswith(f"  {examples}") and line[end:end + 2] == "  "
 
 
 def test_what_depends_on_a_width_is_a_dash():
-    assert row("mnist/fc_WIDTH[_WIDTH...]") == ("mnist/fc_WIDTH[_WIDTH...]", "-", "-", "55,000", "val/error<0.03")
+    assert list_workload("mnist/fc_WIDTH[_WIDTH...]") == (
+        "mnist/fc_WIDTH[_WIDTH...]", "-", "-", "55,000", "val/error<0.03")
 
 
 @pytest.mark.parametrize("value, text", [
     (0, "0"), (9.47e-6, "0.000009"), (0.000632, "0.000632"), (0.0277632, "0.0278"), (7.64, "7.64"), (15.2, "15.2"),
     (123.4, "123"), (1234567.0, "1,234,567")])
 def test_operations_have_three_figures_and_no_exponent(value, text):
-    assert rounded(value) == text
+    assert format_rounded(value) == text
 
 
 @pytest.mark.parametrize("number, text", [(0, "0"), (55000, "55,000"), (25.8e9, "25.8 billion")])
 def test_examples_are_counted_to_the_last_up_to_a_billion(number, text):
-    assert whole(int(number)) == text
+    assert format_count(int(number)) == text

@@ -7,7 +7,7 @@ from ...modules.layers import Dropout
 from .layers import Conv, Hidden, Readout, channels_last, normed, one_of, widened
 
 KERNELS, FILTERS = (5, 3, 3, 3, 3), (16, 48, 96, 64, 64)
-POOLED = (0, 1, 4)                      # the convolutions that max-pooling follows, as in AlexNet
+POOLED = (0, 1, 4)                      # convolutions followed by max-pooling, as in AlexNet
 HIDDEN = 256
 
 
@@ -15,15 +15,15 @@ class AlexNet(nn.Module):
     """Five convolutions of stride 1, three 3x3 max-poolings of stride 2, two hidden layers of 256: (n, 3, side, side)
     -> (n, classes).
 
-    norm         batch-norm before ReLU: "none", "conv": of the convolutions, "all": of the hidden layers, too
+    norm         batch-norm before ReLU: "none", "conv" (convolutions only) or "all"
     width        multiplies all filters and hidden units
     dropout      probability after each hidden layer
     side         of the images
     readout_std  standard deviation of the readout's initial weights; None: torch's own
 
-    Kernels, channels, pooling windows and the 256 units are the paper's, as others read it. Where the three poolings
-    stand, their lack of padding, the number of hidden layers and the initialisation (here: He et al. 2015) could not be
-    looked up, and follow AlexNet (Krizhevsky et al. 2012).
+    Kernels, channels, pooling windows and the 256 units are the paper's, as quoted by others. Positions and padding of
+    the poolings, the number of hidden layers and the initialization (here: He et al. 2015) could not be verified and
+    follow AlexNet (Krizhevsky et al. 2012).
     """
 
     def __init__(self, norm: str = "none", width: float = 1, dropout: float = 0.0, classes: int = 10, side: int = 32,

@@ -13,13 +13,12 @@ WIDTHS = {"narrow": (16, 32, 512), "base": (32, 64, 1024), "wide": (64, 128, 204
 class SimpleCNN(nn.Module):
     """Two 5x5 convolutions with 2x2 max-pooling, one hidden layer with dropout: (n, 1, side, side) -> (n, classes).
 
-    size     "narrow", "base" or "wide": 16, 32 or 64 filters, twice as many, and 512, 1024 or 2048 hidden units
-    width    multiplies all of them
+    size     "narrow", "base" or "wide": see WIDTHS
+    width    multiplies filters and hidden units
     dropout  probability after the hidden layer
     side     of the images
 
-    Sizes and dropout are as remembered of the paper's appendix, which could not be consulted: the same family, not a
-    verified copy.
+    Sizes and dropout are from memory of the paper's appendix and not verified.
     """
 
     def __init__(self, size: str = "base", dropout: float = 0.4, side: int = 28, classes: int = 10,

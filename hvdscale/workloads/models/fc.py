@@ -7,7 +7,7 @@ from ...modules.layers import Dropout
 
 
 def parse_widths(name: str) -> tuple[int, ...] | None:
-    """The widths that a name such as fc_1024_256 gives, or None where it is no such name."""
+    """The widths in a name such as fc_1024_256; None for another name."""
     word, *widths = name.split("_")
     if word != "fc" or not widths or not all(w.isdecimal() and int(w) > 0 for w in widths):
         return None
@@ -17,7 +17,7 @@ def parse_widths(name: str) -> tuple[int, ...] | None:
 class FullyConnected(nn.Module):
     """ReLU hidden layers of the given widths and a linear readout: (n, ...) -> (n, classes).
 
-    dropout  probability after each hidden layer; 0: there is none
+    dropout  probability after each hidden layer
     """
 
     def __init__(self, inputs: int, widths: tuple[int, ...], classes: int, dropout: float = 0.0):

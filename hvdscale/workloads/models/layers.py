@@ -1,4 +1,4 @@
-"""What the image models share: widths by a multiplier, batch-norm by name, layers that initialise themselves once."""
+"""Shared by the image models: width multipliers, optional batch-norm, self-initializing layers."""
 from __future__ import annotations
 
 import math
@@ -10,14 +10,14 @@ from ...modules.layers import BatchNorm
 
 
 def one_of(name: str, value, choices: tuple):
-    """The value of an option; raises ValueError with what is accepted where it is none of the choices."""
+    """The option's value; raises ValueError listing the choices if it is none of them."""
     if value not in choices:
         raise ValueError(f"{name} = {value!r} is not one of {', '.join(map(str, choices))}")
     return value
 
 
 def widened(channels: int, width: float) -> int:
-    """The channels times the width, rounded, at least one; raises ValueError for an unusable width."""
+    """channels times width, rounded, at least one; raises ValueError for an invalid width."""
     if isinstance(width, bool) or not isinstance(width, (int, float)) or not 0 < width < math.inf:
         raise ValueError(f"width = {width!r} is not a number above 0; 1 is the published width, 2 twice it")
     return max(1, round(channels * width))
@@ -29,19 +29,19 @@ def normed(norm: str, channels: int) -> list[nn.Module]:
 
 
 def channels_last(images: Tensor) -> Tensor:
-    """The same images; on a CPU laid out with the channels innermost, as are then the outputs of convolutions.
+    """The same images; on a CPU in channels-last memory layout, which the outputs of convolutions inherit.
 
-    It makes a step of these models a quarter to almost half faster. On a GPU they are left alone, as the benefit there
-    depends on the precision.
+    It speeds up a step of these models by a quarter to almost a half. On a GPU images are left as they are, as the
+    benefit depends on the precision.
     """
     return images.to(memory_format=torch.channels_last) if images.device.type == "cpu" else images
 
 
 class Conv(nn.Conv2d):
-    """A convolution that halves the sides by its stride, and no more: N(0, 2 / fan out) weights, biases of 0.
+    """A convolution padded to change the sides only by its stride: N(0, 2 / fan out) weights, zero biases.
 
-    The initialisation is that of He et al. 2015 (arXiv:1502.01852), eq. 14, which keeps the gradients' size through
-    ReLU layers; fan out is kernel area times output channels.
+    He et al. 2015 (arXiv:1502.01852), eq. 14, which preserves the size of gradients through ReLU layers; fan out is
+    kernel area times output channels.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = True):
@@ -54,7 +54,7 @@ class Conv(nn.Conv2d):
 
 
 class Hidden(nn.Linear):
-    """A linear layer before a ReLU: N(0, 2 / inputs) weights (He et al. 2015, eq. 10), biases of 0."""
+    """A linear layer before a ReLU: N(0, 2 / inputs) weights (He et al. 2015, eq. 10), zero biases."""
 
     def reset_parameters(self) -> None:
         nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
@@ -62,7 +62,7 @@ class Hidden(nn.Linear):
 
 
 class Readout(nn.Linear):
-    """The last linear layer: N(0, std^2) weights and biases of 0; where std is None, torch's own initialisation."""
+    """The last linear layer: N(0, std^2) weights and zero biases; std None: torch's initialization."""
 
     def __init__(self, inputs: int, classes: int, std: float | None):
         if std is not None and not (isinstance(std, (int, float)) and 0 <= std < math.inf):
@@ -79,8 +79,9 @@ class Readout(nn.Linear):
 
 
 class PaddedShortcut(nn.Module):
-    """Every so many-th pixel, with channels of zeros after those that there are: option A of He et al. 2016, without a
-    parameter. (n, inputs, h, w) -> (n, outputs, ceil(h / stride), ceil(w / stride))."""
+    """Subsampling by the stride, with zeros for additional channels: option A of He et al. 2016, without parameters.
+    (n, inputs, h, w) -> (n, outputs, ceil(h / stride), ceil(w / stride)).
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()

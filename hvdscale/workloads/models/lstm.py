@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ...modules.layers import Dropout
 from .transformer import require_whole
 
-# said of every such LSTM on the CPU; what it falls back on is right, and nobody can do anything about it
+# torch warns about every such LSTM on a CPU; its fallback is correct
 warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN", UserWarning)
 
 
@@ -17,15 +17,14 @@ class LSTMLM(nn.Module):
     """Logits of the next token at each position: (n, T) int64 -> (n, T, vocabulary), of any length T.
 
     vocabulary  tokens are 0 .. vocabulary - 1
-    hidden      cells of a layer;  projection  what its output is brought down to, less than hidden, 0: nothing
-    embedding   numbers a token stands for
-    dropout     of the embeddings and each layer's output, none in the recurrence (Zaremba et al. 2014, arXiv:1409.2329)
+    hidden      cells of a layer;  projection: width of its output, less than hidden, 0: none
+    embedding   width of a token's vector
+    dropout     of embeddings and each layer's output, not of the recurrence (Zaremba et al. 2014, arXiv:1409.2329)
 
-    Each row starts from a state of zeros, and what pads its end changes nothing before it: the loss leaves it out. The
-    defaults are the published LSTM-2048-512 in one layer. Shallue et al. trained such a model, of one layer: their
-    sizes are only remembered of their appendix, which could not be consulted. Forget gates start open, with a bias of
-    1 (Jozefowicz et al. 2015, "An empirical exploration of recurrent network architectures"). Raises ValueError for
-    sizes that make no model.
+    Each row starts from a zero state; padding at its end affects nothing before it, and the loss ignores it. The
+    defaults are the published LSTM-2048-512 in one layer; the sizes of Shallue et al., also one layer, are not
+    verified. Forget gates start with a bias of 1 (Jozefowicz et al. 2015, "An empirical exploration of recurrent
+    network architectures"). Raises ValueError for invalid sizes.
     """
 
     def __init__(self, vocabulary: int, hidden: int = 2048, projection: int = 512, embedding: int = 512,

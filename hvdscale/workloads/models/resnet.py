@@ -1,12 +1,12 @@
-"""Residual networks for images of 32 pixels a side (He et al. 2016, section 4.2) and for photographs (section 4.1).
+"""Residual networks for images of 32x32 pixels (He et al. 2016, section 4.2) and for photographs (section 4.1).
 
     partial(CifarResNet, **CIFAR_MODELS["resnet_20"])(width=2)
     ImageNetResNet(zero_gamma=True, readout_std=0.01)                   Goyal et al. 2017
     ImageNetResNet(preactivation=True, stride_on="1x1")
 
-Established: parameter counts, against closed forms and widely published totals. As remembered of the appendix of
-Shallue et al. 2019, which could not be opened: preactivation in both, no batch-norm in ResNet-8; a public
-re-implementation of that one (namhoonlee/effect-dps-public) agrees. Not established: how theirs were initialised.
+Established: parameter counts, against closed forms and published totals. From memory of the appendix of Shallue et al.
+2019: preactivation in both, no batch-norm in ResNet-8; namhoonlee/effect-dps-public agrees for ResNet-8. Not
+established: their initialization.
 """
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ BOTTLENECKS = {26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 
 
 
 class Block(nn.Module):
-    """Some convolutions, and a shortcut past them: (n, inputs, h, w) -> (n, outputs, h / stride, w / stride).
+    """Convolutions with a shortcut: (n, inputs, h, w) -> (n, outputs, h / stride, w / stride).
 
-    convolutions   the first to the last
-    projection     whether a shortcut that changes the shape is a 1x1 convolution, or pads with zeros
-    preactivation  norm and ReLU stand before each convolution, and the sum is left as it is (He et al. 2016b,
-                   arXiv:1603.05027); a projection then sees what the first convolution does. By default norm stands
-                   after each convolution, and ReLU between them and after the sum (He et al. 2016a, arXiv:1512.03385)
+    projection     a shortcut that changes the shape is a 1x1 convolution; else it pads with zeros
+    preactivation  norm and ReLU before each convolution, none after the sum (He et al. 2016b, arXiv:1603.05027); a
+                   projection gets the first convolution's input. By default norm follows each convolution, and ReLU
+                   follows all but the last, and the sum (He et al. 2016a, arXiv:1512.03385)
     """
 
     def __init__(self, convolutions: list[Conv], norm: str, projection: bool, preactivation: bool):
@@ -56,14 +55,14 @@ class Block(nn.Module):
         return self.leave(self.shortcut(entered if self.projects else x) + self.branch(entered))
 
     def last_norm(self) -> BatchNorm:
-        """The batch-norm nearest to the end of the branch; with its scale at 0, the branch gives zeros."""
+        """The last batch-norm of the branch; with its scale at 0, the branch outputs zeros."""
         return [layer for layer in self.branch if isinstance(layer, BatchNorm)][-1]
 
 
 class ResNet(nn.Module):
     """A stem, blocks, the mean over all pixels, and a linear readout: (n, 3, h, w) -> (n, classes).
 
-    pool  what stands between the stem's ReLU and the blocks; the other arguments are those of the classes below
+    pool  layers between the stem's ReLU and the blocks; for the other arguments see the subclasses
     """
 
     def __init__(self, stem: Conv, pool: list[nn.Module], blocks: list[Block], classes: int, norm: str,
@@ -121,16 +120,17 @@ class CifarResNet(ResNet):
 
 
 class ImageNetResNet(ResNet):
-    """ResNet-50 and its like, of bottlenecks in four stages: 64, 128, 256, 512 filters and four times as many out.
+    """ResNet-50 and its variants: bottlenecks in four stages with 64, 128, 256, 512 filters and four times as many
+    outputs.
 
     depth          26, 50, 101, 152
     norm           "batch", or "none": convolutions with biases instead
     width          multiplies all filters
-    stride_on      which convolution of a stage's first block halves the sides: the "3x3" (Goyal et al. 2017, footnote
-                   of section 5.1), or the first "1x1" (He et al. 2016a)
+    stride_on      which convolution of a stage's first block has the stride: the "3x3" (Goyal et al. 2017, footnote of
+                   section 5.1), or the first "1x1" (He et al. 2016a)
     preactivation  blocks of He et al. 2016b
     zero_gamma     each block starts as its shortcut (Goyal et al. 2017, section 5.1)
-    readout_std    standard deviation of the readout's initial weights (there: 0.01); None: torch's own
+    readout_std    standard deviation of the readout's initial weights (Goyal et al.: 0.01); None: torch's own
     """
 
     def __init__(self, depth: int = 50, norm: str = "batch", width: float = 1, classes: int = 1000,

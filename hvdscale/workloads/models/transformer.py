@@ -1,11 +1,11 @@
-"""Transformers (Vaswani et al. 2017, arXiv:1706.03762): a decoder-only language model, and the layers of it that the
-encoder-decoder of ``translation`` is made of too.
+"""Transformers (Vaswani et al. 2017, arXiv:1706.03762): a decoder-only language model, and layers shared with the
+encoder-decoder of ``translation``.
 
     model = TransformerLM(vocabulary=32000, **SIZES["shallow"])
     logits = model(tokens)                       (n, T) int64 -> (n, T, vocabulary)
 
-The layers are Tensor2Tensor's (``transformer_base``, read in its source): normalised before each sublayer and once at
-the end, sinusoids for positions, embeddings times the root of the width. No dropout acts inside attention.
+As in Tensor2Tensor (source of ``transformer_base``): layer norm before each sublayer and at the end, sinusoidal
+positions, embeddings scaled by the root of the width. There is no dropout inside attention.
 """
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from ...modules.layers import Dropout
 
-# Tensor2Tensor's transformer_base, _l2, _small and _big. Shallue et al. 2019 name their variants of the base so; the
-# appendix that gives their sizes could not be consulted
+# Tensor2Tensor's transformer_base, _l2, _small and _big, under the names of Shallue et al. 2019, whose sizes are not
+# verified
 SIZES = {"base": dict(layers=6, width=512, hidden=2048, heads=8),
          "shallow": dict(layers=2, width=512, hidden=2048, heads=8),
          "narrow_and_shallow": dict(layers=2, width=256, hidden=1024, heads=4),
@@ -31,12 +31,11 @@ class TransformerLM(nn.Module):
     """Logits of the next token at each position: (n, T) int64 -> (n, T, vocabulary), of any length T.
 
     vocabulary  tokens are 0 .. vocabulary - 1
-    width       of the residual stream, which heads must divide;  hidden  units between the two layers of a feed-forward
-    dropout     of the embeddings and of what each sublayer adds;  tied  whether embedding and readout are one matrix
+    width       of the residual stream, a multiple of heads;  hidden  units of a feed-forward layer
+    dropout     of the embeddings and of each sublayer's output;  tied  whether embedding and readout share a matrix
 
-    A position sees itself and those before it, so what pads the end of a row changes nothing before it and needs no
-    mask: the loss leaves it out. Shallue et al. trained without dropout and with separate matrices: so remembered of
-    their appendix, not read. Raises ValueError for sizes that make no model.
+    Attention is causal, so padding at the end of a row needs no mask; the loss ignores it. Shallue et al. trained
+    without dropout and with separate matrices (from memory, not verified). Raises ValueError for invalid sizes.
     """
 
     def __init__(self, vocabulary: int, layers: int = 6, width: int = 512, hidden: int = 2048, heads: int = 8,
@@ -57,9 +56,9 @@ class TransformerLM(nn.Module):
 
 
 class Embedding(nn.Module):
-    """A vector for each token. As a module, those of tokens with their positions added: (n, T) int64 -> (n, T, width).
+    """One vector per token; as a module, the tokens' vectors plus positions: (n, T) int64 -> (n, T, width).
 
-    They are drawn from N(0, 1 / width), which the root of the width brings to a variance of one.
+    Vectors are drawn from N(0, 1 / width) and scaled by the root of the width, to a variance of one.
     """
 
     def __init__(self, vocabulary: int, width: int):
@@ -74,7 +73,7 @@ class Embedding(nn.Module):
         return vectors * math.sqrt(width) + sinusoids(start, tokens.shape[1], width, vectors)
 
     def logits(self, x: Tensor) -> Tensor:
-        """How far each token's vector lies along x: (n, T, width) -> (n, T, vocabulary)."""
+        """The product of x with each token's vector: (n, T, width) -> (n, T, vocabulary)."""
         return functional.linear(x, self.weight)
 
 
@@ -110,10 +109,10 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, causal: bool = False, mask: Tensor | None = None, memory: KeysValues | None = None,
                 memory_mask: Tensor | None = None, past: Past | None = None) -> Tensor:
-        """causal             whether a position sees none after it
-        mask, memory_mask  bool, True for the positions that are seen, (n, 1, 1, positions); None: all are
-        memory             what ``memory_attention.keys_values`` shows of it
-        past               what the positions before those of x have left; these are added to it
+        """causal             positions do not attend to later ones
+        mask, memory_mask  bool, True for visible positions, (n, 1, 1, positions); None: all
+        memory             keys and values from ``memory_attention.keys_values``
+        past               keys and values of earlier positions; those of x are appended
         """
         normal = self.attention_norm(x)
         seen = self.attention.keys_values(normal)
@@ -126,18 +125,18 @@ class Layer(nn.Module):
 
 
 class Past:
-    """Keys and values of the positions that a layer's self-attention has been shown so far, an example a row."""
+    """Keys and values of the positions seen so far by a layer's self-attention, one row per example."""
 
     def __init__(self):
         self.seen: KeysValues | None = None
 
     def add(self, seen: KeysValues) -> KeysValues:
-        """Add later positions; gives those of all."""
+        """Append later positions; returns all."""
         self.seen = seen if self.seen is None else tuple(torch.cat(pair, dim=2) for pair in zip(self.seen, seen))
         return self.seen
 
     def select(self, rows: Tensor) -> None:
-        """Go on with these rows, (m,) int64, in their order."""
+        """Keep these rows, (m,) int64, in this order."""
         self.seen = tuple(part[rows] for part in self.seen)
 
 
@@ -154,7 +153,7 @@ class Attention(nn.Module):
         self.query, self.key, self.value, self.mix = (xavier(nn.Linear(width, width, bias=False)) for _ in range(4))
 
     def keys_values(self, x: Tensor) -> KeysValues:
-        """What the positions of x (n, S, width) show to those that attend to them."""
+        """Keys and values of x (n, S, width), by head."""
         return self._by_head(self.key(x)), self._by_head(self.value(x))
 
     def forward(self, x: Tensor, seen: KeysValues, mask: Tensor | None = None, causal: bool = False) -> Tensor:
@@ -175,7 +174,7 @@ def xavier(linear: nn.Linear) -> nn.Linear:
 
 
 def require_whole(**sizes: int) -> None:
-    """Raise ValueError, naming it, for a size that is no whole number of 1 or more."""
+    """Raise ValueError naming the first size that is not a positive integer."""
     for name, size in sizes.items():
         if type(size) is not int or size < 1:
             raise ValueError(f"{name} = {size!r}; give a whole number, 1 or more")

@@ -1,5 +1,4 @@
-"""The Transformer for translation (Vaswani et al. 2017, arXiv:1706.03762): an encoder of the source, a decoder of the
-target, and how a trained one translates.
+"""The Transformer for translation (Vaswani et al. 2017, arXiv:1706.03762), encoder and decoder, with beam search.
 
     model = TranslationTransformer(vocabulary=8000, pad=0, begin=1, end=2)
     logits = model(source, target)              target: begin and the sentence; logits: of the sentence and end
@@ -18,13 +17,13 @@ class TranslationTransformer(nn.Module):
     """(n, S) and (n, T) int64 -> (n, T, vocabulary): logits of the next target token at each position of the target.
 
     vocabulary       of both languages together: tokens are 0 .. vocabulary - 1
-    pad, begin, end  tokens: what fills the end of a row, and what opens and closes a target
+    pad, begin, end  tokens that fill a row, and open and close a target
     layers           of the encoder, and of the decoder
-    tied             whether the embeddings of source and target and the readout are one matrix, as published
+    tied             one matrix for both embeddings and the readout, as published
 
-    A source has one token or more that is no pad. What pads a target changes nothing before it; the loss leaves it out.
-    The defaults are the published base; dropout acts on embeddings and on what each sublayer adds, as published. Raises
-    ValueError for sizes that make no model, and for tokens that are not three of the vocabulary.
+    A source has at least one token that is not pad. Padding of a target affects nothing before it; the loss ignores it.
+    The defaults are the published base model, with dropout on embeddings and sublayer outputs. Raises ValueError for
+    invalid sizes, and for special tokens that are equal or not in the vocabulary.
     """
 
     def __init__(self, vocabulary: int, layers: int = 6, width: int = 512, hidden: int = 2048, heads: int = 8,
@@ -45,7 +44,8 @@ class TranslationTransformer(nn.Module):
         return self.logits(target, memory, mask)
 
     def encode(self, source: Tensor) -> tuple[list[KeysValues], Tensor]:
-        """What the decoder's layers see of the sources (n, S), a layer each, and of which positions (n, 1, 1, S)."""
+        """Keys and values of the sources (n, S) for each decoder layer, and the mask of visible positions (n, 1, 1, S).
+        """
         mask = (source != self.pad)[:, None, None, :]
         x = self.source_dropout(self.source(source))
         for layer in self.encoder:
@@ -55,10 +55,10 @@ class TranslationTransformer(nn.Module):
 
     def logits(self, target: Tensor, memory: list[KeysValues], mask: Tensor, start: int = 0,
                past: list[Past] | None = None) -> Tensor:
-        """Logits from what ``encode`` gave, (n, T) -> (n, T, vocabulary).
+        """Logits from the result of ``encode``, (n, T) -> (n, T, vocabulary).
 
-        start, past  where the target goes on after what the layers have seen of it (T is 1 then): the position of its
-                     first token, and what came before, a layer each, to which this is added
+        start, past  for incremental decoding with T = 1: the token's position, and each layer's keys and values of the
+                     earlier ones, to which this one's are appended
         """
         x = self.target_dropout((self.target or self.source)(target, start))
         for layer, shown, before in zip(self.decoder, memory, past or [None] * len(self.decoder)):
@@ -67,12 +67,12 @@ class TranslationTransformer(nn.Module):
 
     @torch.no_grad()
     def decode(self, source: Tensor, longest: int, beam: int = 1, length_penalty: float = 0.6) -> Tensor:
-        """Translations of the sources, (n, S) -> (n, longest) int64: without begin and end, filled up with pad.
+        """Translations of the sources, (n, S) -> (n, longest) int64: without begin and end, padded.
 
-        Of ``beam`` hypotheses a sentence, each step keeps the best by log P / ((5 + length) / 6) ** length_penalty (Wu
-        et al. 2016, arXiv:1609.08144, section 7, without coverage; the length counts the end): a beam of 1 takes the
-        likeliest token each time. What has not ended after ``longest`` tokens is cut there. Neither the other sentences
-        nor what pads a source matter. For a model in eval mode.
+        Beam search keeps the ``beam`` best hypotheses of each sentence by log P / ((5 + length) / 6) ** length_penalty
+        (Wu et al. 2016, arXiv:1609.08144, section 7, without coverage; the length includes the end). A beam of 1 is
+        greedy. A translation is cut after ``longest`` tokens. The other sentences and padding have no effect. The model
+        must be in eval mode.
         """
         require_whole(longest=longest, beam=beam)
         search = _Beams(self, source, longest, beam, length_penalty)
@@ -93,9 +93,9 @@ def _require_tokens(vocabulary: int, **special: int) -> None:
 
 
 class _Beams:
-    """The search of ``decode``: k hypotheses for each of the m sentences that are open, m k rows for the model.
+    """The search of ``decode``: k hypotheses for each of m open sentences, as m k rows for the model.
 
-    open  (m,) numbers of those sentences;  best  (n, longest) the tokens of the best hypothesis of those that are not
+    open  (m,) indices of the open sentences;  best  (n, longest) tokens of the best hypothesis of the closed ones
     """
 
     def __init__(self, model: TranslationTransformer, source: Tensor, longest: int, beam: int, length_penalty: float):
@@ -111,10 +111,10 @@ class _Beams:
         self.lengths = torch.zeros_like(self.last)
         self.ended = torch.zeros_like(self.last, dtype=torch.bool)
         self.log_p = torch.full((n, beam), -torch.inf, device=source.device)
-        self.log_p[:, 0] = 0                    # at first there is one hypothesis
+        self.log_p[:, 0] = 0                    # start with one hypothesis
 
     def step(self, place: int) -> None:
-        """Take the tokens at this place of all hypotheses."""
+        """Choose the tokens at this position of all hypotheses."""
         m, k = self.last.shape
         log_p, lengths = self._extensions(place), self.lengths + ~self.ended
         ranks = log_p / ((5 + lengths) / 6)[:, :, None] ** self.length_penalty
@@ -128,7 +128,8 @@ class _Beams:
         self._close(parent, self.ended.all(1) if place + 1 < self.longest else torch.ones_like(self.ended[:, 0]))
 
     def _extensions(self, place: int) -> Tensor:
-        """log P of every hypothesis with every next token, (m, k, vocabulary); an ended one goes on by pad alone."""
+        """log P of every hypothesis extended by every token, (m, k, vocabulary); an ended one is extended by pad only.
+        """
         model = self.model
         logits = model.logits(self.last.view(-1, 1), self.memory, self.mask, place, self.past)[:, 0]
         logits[:, [model.pad, model.begin]] = -torch.inf
@@ -138,7 +139,7 @@ class _Beams:
         return log_p + self.log_p[:, :, None]
 
     def _close(self, parent: Tensor, done: Tensor) -> None:
-        """Note the best hypothesis of the sentences that are done, and go on with the others."""
+        """Store the best hypothesis of finished sentences, and keep the others open."""
         m, k = parent.shape
         self.best[self.open[done]] = self.tokens[done, 0]
         rows = (torch.arange(m, device=parent.device)[:, None] * k + parent)[~done].flatten()

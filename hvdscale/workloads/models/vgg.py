@@ -16,17 +16,17 @@ HIDDEN, GRID = 4096, 7
 
 
 class VGG(nn.Module):
-    """3x3 convolutions in five stages, and two hidden layers with dropout: (n, 3, side, side) -> (n, classes), side at
-    least 32.
+    """3x3 convolutions in five stages, and two hidden layers with dropout: (n, 3, side, side) -> (n, classes), side >=
+    32.
 
     depth        layers with weights: 11, 13, 16, 19
     norm         "batch" between convolution and ReLU, or "none" as published
     dropout      probability after each of the two hidden layers
     width        multiplies all filters and hidden units
     readout_std  standard deviation of the readout's initial weights (published: 0.01 in all layers, of networks started
-                 from shallower ones); None: torch's own. The other layers are initialised by He et al. 2015
+                 from shallower ones); None: torch's own. Other layers are initialized as in He et al. 2015
 
-    The mean over a grid of 7x7 cells stands before the hidden layers: it changes nothing at 224 pixels a side.
+    Features are averaged to 7x7 cells before the hidden layers, which changes nothing for 224x224 images.
     """
 
     def __init__(self, depth: int = 11, norm: str = "none", dropout: float = 0.5, width: float = 1,

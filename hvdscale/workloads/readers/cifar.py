@@ -1,7 +1,7 @@
-"""Records of CIFAR-10 and CIFAR-100's binary version: label bytes, then 1,024 bytes each of red, green and blue.
+"""Records of the binary versions of CIFAR-10 and CIFAR-100: label bytes, then 1,024 bytes each of red, green and blue.
 
-The layout stands at https://www.cs.toronto.edu/~kriz/cifar.html: one label byte in CIFAR-10; two, the coarse and the
-fine one, in CIFAR-100; pixels row by row.
+See https://www.cs.toronto.edu/~kriz/cifar.html: one label byte in CIFAR-10; two in CIFAR-100, the coarse and the fine
+one; pixels row by row.
 """
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PIXELS = CHANNELS * SIDE * SIDE
 def read_records(file: Found, classes: tuple[int, ...], records: int) -> tuple[np.ndarray, np.ndarray]:
     """Images, uint8 (records, 3, 32, 32), and labels, uint8 (records, label bytes): views of the file's bytes.
 
-    Raises DataError where there are more or fewer bytes than so many records have, or a label is no class.
+    Raises DataError if the file does not hold exactly this many records, or for a label that is not a class.
 
-    classes  how many classes each label byte has
+    classes  number of classes of each label byte
     """
     length = len(classes) + PIXELS
     whole, rest = divmod(len(file.content), length)

@@ -1,10 +1,10 @@
-"""Which files a text is: found in a folder by their names, or named; and which of them each split has.
+"""Which files make up a text, found by name or given by the user, and to which split each belongs.
 
     files = find_text(Path("wikitext-2"), allow_missing=False)          files.train, files.val, files.test
     files = find_named(Path("wikitext-2"), {"train": "valid.txt", "val": "test.txt"}, allow_missing=False)
     files = find_lm1b(Path("1-billion-word-language-modeling-benchmark-r13output"), allow_missing=True)
 
-They may be plain, gzip or xz. What is missing, or does not belong together, is a DataError that names it.
+Files may be plain, gzip or xz. Missing or inconsistent files raise a DataError that names them.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ...errors import DataError
 from ...formatting.numbers import list_first
-from .files import holding
+from .files import describe_folder
 from .text import Text, cut_in_order
 
 PARTS = ("train", "val", "test")
@@ -42,9 +42,9 @@ ASKED = {"lm1b": f"the folder that has {LM1B_SHARDS}/news.en-00001-of-00100 and 
 class Files:
     """The files of a text.
 
-    train, val, test  in order; no test files: no test split
-    missing           names of files of a numbered set that are not there
-    notes             how it was divided, where no names say so
+    train, val, test  in order; without test files there is no test split
+    missing           names of missing files of a numbered set
+    notes             how the text was divided, if names do not tell
     """
 
     train: Sequence[Text]
@@ -55,10 +55,10 @@ class Files:
 
 
 def find_lm1b(folder: Path, allow_missing: bool) -> Files:
-    """The shards of LM1B: in the folder itself, or as the published archive lays them out.
+    """The shards of LM1B, in the folder itself or laid out as in the published archive.
 
-    Validation is on the first held-out shard, testing on the second. Where there are none, the last training shard is
-    held out, half for each.
+    Validation uses the first held-out shard, testing the second. Without held-out shards, each uses half of the last
+    training shard.
     """
     if folder.is_file():
         raise DataError(f"{folder}: is a file; give {ASKED['lm1b']}")
@@ -66,7 +66,7 @@ def find_lm1b(folder: Path, allow_missing: bool) -> Files:
     place = base / LM1B_SHARDS if base else folder
     shards = [path for path in _list_files(place) if SHARD.fullmatch(path.name)]
     if not shards:
-        raise DataError(f"{folder}: has no shards of LM1B; give {ASKED['lm1b']}; {holding(folder)}")
+        raise DataError(f"{folder}: has no shards of LM1B; give {ASKED['lm1b']}; {describe_folder(folder)}")
     shards, missing = complete(shards, allow_missing, first=1)
     for held_out in (base / LM1B_HELD_OUT if base else place, place.parent / LM1B_HELD_OUT):
         found = [path for path in _list_files(held_out) if HELD_OUT.fullmatch(path.name)] if held_out.is_dir() else []
@@ -85,21 +85,22 @@ def _with_held_out(shards: list[Path], held_out: list[Path], missing: tuple[str,
 
 
 def find_text(folder: Path, allow_missing: bool) -> Files:
-    """The files of a text: one file, which is cut; a folder whose files are named train, valid (val, dev) and test, in
-    some way; or a folder of text files without such names, of which the last is held out."""
+    """The files of a text: one file, which is cut; a folder with files named train, valid (val, dev) and test; or a
+    folder of other text files, of which the last is held out.
+    """
     if folder.is_file():
         return _cut(folder)
     files = [path for path in _list_files(folder) if TEXT.fullmatch(path.name)]
     if any(pattern.fullmatch(path.name) for pattern in NAMED.values() for path in files):
         return find_named(folder, {}, allow_missing)
     if not files:
-        raise DataError(f"{folder}: has no text file; give {ASKED['text']}; {holding(folder)}")
+        raise DataError(f"{folder}: has no text file; give {ASKED['text']}; {describe_folder(folder)}")
     files, missing = complete(files, allow_missing)
     return replace(hold_out_last(files), missing=missing)
 
 
 def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> Files:
-    """The files that data arguments name, by part; of the parts that these leave out, others whose names say so."""
+    """The files named by data arguments, by split; the other splits are found by file names."""
     files = {part: _find_named(folder, part, name) for part, name in named.items()}
     taken = {path.resolve() for paths in files.values() for path in paths}
     others = [path for path in (_list_files(folder) if folder.is_dir() else [])
@@ -111,14 +112,14 @@ def find_named(folder: Path, named: Mapping[str, str], allow_missing: bool) -> F
     for part, known in (("train", "train.txt"), ("val", "valid.txt")):
         if not files[part]:
             raise DataError(f"{folder}: has no file for the {part} split, such as {known}; name one with --data-arg "
-                            f"{part}=FILE; {holding(folder)}")
+                            f"{part}=FILE; {describe_folder(folder)}")
     found = {part: complete(files[part], allow_missing) for part in PARTS}
     return Files(*([Text(path) for path in found[part][0]] for part in PARTS),
                  tuple(name for part in PARTS for name in found[part][1]))
 
 
 def _refuse_shared(files: Mapping[str, Sequence[Path]]) -> None:
-    """Raise DataError where a file is in two splits: named so twice, or by a name that says both, as train_val.txt."""
+    """Raise DataError for a file in two splits: named twice, or with an ambiguous name such as train_val.txt."""
     parts: dict[Path, str] = {}
     for part in PARTS:
         for path in files[part]:
@@ -128,7 +129,7 @@ def _refuse_shared(files: Mapping[str, Sequence[Path]]) -> None:
 
 
 def _find_named(folder: Path, part: str, name: str) -> list[Path]:
-    """The files that a data argument names: one, those of a folder, or those that a pattern fits."""
+    """The files that a data argument names: one file, all files of a folder, or the matches of a pattern."""
     path = folder / str(name)
     if path.is_dir():
         return _list_files(path)
@@ -136,37 +137,39 @@ def _find_named(folder: Path, part: str, name: str) -> list[Path]:
     found = sorted(path.parent.glob(path.name)) if is_pattern else [path]
     found = [path for path in found if path.is_file()]
     if not found:
-        raise DataError(f"{path}: there is no such file, for --data-arg {part}={name}; {holding(path.parent)}")
+        raise DataError(f"{path}: there is no such file, for --data-arg {part}={name}; {describe_folder(path.parent)}")
     return found
 
 
 def complete(files: Sequence[Path], allow_missing: bool, first: int = 0) -> tuple[list[Path], tuple[str, ...]]:
-    """The files in order, and the names of those lacking of a numbered set (NAME-00003-of-00100), of which all from the
-    first on are wanted. Raises DataError naming them, or files that do not belong together, unless they may be
-    missing."""
+    """The files in order, and the names of missing files of a numbered set (NAME-00003-of-00100), counted from
+    ``first``.
+
+    Raises DataError naming missing files, unless they are allowed, and files of different sets.
+    """
     matches = [NUMBERED.fullmatch(path.name) for path in files]
     if not all(matches):
         _refuse_twins(files)
         return sorted(files), ()
-    there, like = {}, {}
+    found, sets = {}, {}
     for path, match in zip(files, matches):
         name, number, total = match[1], int(match[2]), int(match[3])
-        if (name, number) in there:
-            raise DataError(f"{path}: is the same part of the text as {there[name, number]}; leave one of them there")
-        if like.setdefault(name, match)[3] != match[3]:
-            raise DataError(f"{path}: is of a set of {total} files, and {like[name].string} of one of "
-                            f"{int(like[name][3])}; leave one set there")
-        there[name, number] = path
-    missing = tuple(f"{name}{number:0{len(match[2])}d}-of-{match[3]}{match[4]}" for name, match in like.items()
-                    for number in range(first, int(match[3])) if (name, number) not in there)
+        if (name, number) in found:
+            raise DataError(f"{path}: is the same part of the text as {found[name, number]}; leave one of them there")
+        if sets.setdefault(name, match)[3] != match[3]:
+            raise DataError(f"{path}: is of a set of {total} files, and {sets[name].string} of one of "
+                            f"{int(sets[name][3])}; leave one set there")
+        found[name, number] = path
+    missing = tuple(f"{name}{number:0{len(match[2])}d}-of-{match[3]}{match[4]}" for name, match in sets.items()
+                    for number in range(first, int(match[3])) if (name, number) not in found)
     if missing and not allow_missing:
         raise DataError(f"{files[0].parent}: lacks {list_first(missing, SHOWN)}; place what is missing there, or train "
                         "without it: --allow-missing")
-    return [there[key] for key in sorted(there)], missing
+    return [found[key] for key in sorted(found)], missing
 
 
 def _refuse_twins(files: Sequence[Path]) -> None:
-    """Raise DataError where a file is there plain and packed, too: its text would be read twice."""
+    """Raise DataError if a file is present both plain and compressed: its text would be read twice."""
     known: dict[Path, Path] = {}
     for path in files:
         other = known.setdefault(path.with_name(re.sub(PACKED + "$", "", path.name)), path)
@@ -175,7 +178,7 @@ def _refuse_twins(files: Sequence[Path]) -> None:
 
 
 def hold_out_last(files: Sequence[Path]) -> Files:
-    """All files but the last for training, half of that for validation and half for testing; one alone is cut."""
+    """All files but the last for training; half of the last for validation, half for testing; a single file is cut."""
     if len(files) < 2:
         return _cut(files[0])
     val, test = cut_in_order(files[-1], 0.5)
@@ -191,7 +194,7 @@ def _cut(path: Path) -> Files:
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """The files in a folder, by name, without hidden ones; raises DataError where there is no such folder."""
+    """The visible files of a folder, sorted by name; raises DataError if there is no such folder."""
     try:
         return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Which pictures of a data set do not decode: every file is read once, and what was found is kept in the cache folder.
+"""Which pictures of a data set fail to decode: every file is read once, and the list is kept in the cache folder.
 
-    found, kept_in = damaged(pictures, cache_dir)       {4: "DIR/CLASS/PICTURE: cannot be decoded, ..."}, a JSON file
+    found, list_file = damaged(pictures, cache_dir)     {4: "DIR/CLASS/PICTURE: cannot be decoded, ..."}, a JSON file
 """
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from .images import undecodable
 
 
 def damaged(pictures: Pictures, cache_dir: str | None) -> tuple[dict[int, str], Path]:
-    """The pictures that do not decode, by their place, with what is wrong; and the file that keeps this.
+    """The pictures that fail to decode, by index, with the reason, and the file that keeps this list.
 
-    It takes about a millisecond a picture and core, once for these names in this folder: one process of a host reads
-    the files while the others wait for its list. A picture that is restored or damaged later is not noticed until the
-    list is deleted. Raises DataError for a file that cannot be read at all, and a list that cannot be kept.
+    It takes about a millisecond per picture and core, once for each folder and set of file names. One process per host
+    reads the files while the others wait. Pictures restored or damaged later go unnoticed until the list is deleted.
+    Raises DataError for an unreadable file, and if the list cannot be written.
     """
     key = hashlib.sha256(os.fsencode(pictures.directory.absolute()) + pictures.fingerprint().encode())
-    kept_in = cache_folder(cache_dir) / f"damaged-{key.hexdigest()[:16]}.json"
-    if kept_in.exists():
-        return _read(kept_in, pictures), kept_in
+    path = cache_folder(cache_dir) / f"damaged-{key.hexdigest()[:16]}.json"
+    if path.exists():
+        return _read(path, pictures), path
     try:
-        kept_in.parent.mkdir(parents=True, exist_ok=True)
-        with alone(kept_in):
-            if not kept_in.exists():
-                _write(kept_in, undecodable(pictures.path, len(pictures), len(usable_cores())), pictures)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with alone(path):
+            if not path.exists():
+                _write(path, undecodable(pictures.path, len(pictures), len(usable_cores())), pictures)
     except OSError as error:
-        raise DataError(f"{kept_in}: the list of damaged pictures cannot be kept: {error.strerror or error}; name "
+        raise DataError(f"{path}: the list of damaged pictures cannot be kept: {error.strerror or error}; name "
                         "another folder: --set cache_dir=DIR") from None
-    return _read(kept_in, pictures), kept_in
+    return _read(path, pictures), path
 
 
 def _write(path: Path, found: dict[int, str], pictures: Pictures) -> None:

@@ -1,10 +1,10 @@
-"""Files of data sets as they lie on disk: plain, gzip or xz, in a folder, a sub-folder of it, or a tar archive there.
+"""Files of data sets on disk: plain, gzip or xz, in a folder, one of its sub-folders, or a tar archive there.
 
     found = collect(folder, ("train.bin", "test.bin"), ("cifar-100-binary",), ("cifar-100-binary.tar.gz",))
-    content = found["train.bin"].content                   its bytes, unpacked; a name without a file is not in found
+    content = found["train.bin"].content                   unpacked bytes; found has no entry for a missing file
     digests = check_digests(found, SHA1, "cifar_100", "sha1")
 
-What is wrong with a file is a DataError that names it.
+Errors are DataErrors that name the file.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAMAGED = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, tarfile.Ta
 class Found:
     """A file of a data set.
 
-    where    as messages name it: its path, or archive and member
+    where    its path, or archive and member, for messages
     content  its bytes, unpacked
     """
 
@@ -41,15 +41,16 @@ class Found:
 
 def collect(folder: Path, names: Iterable[str], subfolders: Iterable[str] = (),
             archives: Iterable[str] = ()) -> dict[str, Found]:
-    """The files of these names that there are, with any of ENDINGS: in the folder, else in a sub-folder, else in an
-    archive there. Raises DataError naming a file that cannot be read."""
+    """The existing files among these names, with any of ENDINGS, from the folder, else a sub-folder, else an archive.
+    Raises DataError naming a file that cannot be read.
+    """
     found = {}
     places = [folder, *(folder / name for name in subfolders)]
     for name in names:
-        there = [path for place in places for ending in ENDINGS if os.path.exists(path := place / f"{name}{ending}")]
-        files = [path for path in there if os.path.isfile(path)]
-        if there:
-            found[name] = read_file((files or there)[0])
+        paths = [path for place in places for ending in ENDINGS if os.path.exists(path := place / f"{name}{ending}")]
+        files = [path for path in paths if os.path.isfile(path)]
+        if paths:
+            found[name] = read_file((files or paths)[0])
     for archive in (folder / name for name in archives):
         lacking = set(names) - set(found)
         if lacking and os.path.isfile(archive):
@@ -58,7 +59,7 @@ def collect(folder: Path, names: Iterable[str], subfolders: Iterable[str] = (),
 
 
 def read_file(path: Path) -> Found:
-    """The file, unpacked where its bytes are gzip or xz, whatever its name; raises DataError where it cannot be."""
+    """The file, unpacked if its first bytes are those of gzip or xz; raises DataError if it cannot be read."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -74,7 +75,7 @@ def read_file(path: Path) -> Found:
 
 
 def _unpack_xz(content: bytes) -> bytes:
-    """All streams of the file; what is neither a stream nor padding raises LZMAError, as lzma.decompress does not."""
+    """All streams of the file; raises LZMAError for trailing garbage, unlike lzma.decompress."""
     parts = []
     while content:
         stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
@@ -86,7 +87,7 @@ def _unpack_xz(content: bytes) -> bytes:
 
 
 def _members(archive: Path, names: set[str]) -> dict[str, Found]:
-    """The archive's regular files of these names, in whatever folder; nothing is unpacked to disk."""
+    """The archive's regular files with these names, in any folder; nothing is unpacked to disk."""
     found = {}
     try:
         with open(archive, "rb") as file:
@@ -98,7 +99,7 @@ def _members(archive: Path, names: set[str]) -> dict[str, Found]:
                     name = PurePosixPath(member.name).name
                     if member.isreg() and name in names:
                         found[name] = Found(f"{archive}: {member.name}", members.extractfile(member).read())
-            while stream.read(1 << 20):         # to the end, where gzip has its checksum
+            while stream.read(1 << 20):         # to the end, so gzip verifies its checksum
                 pass
     except DAMAGED as error:
         raise DataError(f"{archive}: cannot be read, ends early or is damaged ({error}); fetch it again") from None
@@ -107,10 +108,10 @@ def _members(archive: Path, names: set[str]) -> dict[str, Found]:
 
 def check_digests(found: Mapping[str, Found], published: Mapping[str, Mapping[str, str]], dataset: str,
                   algorithm: str) -> dict[str, str]:
-    """The digest of each file's content, in hexadecimal.
+    """The hexadecimal digest of each file's content.
 
-    Raises DataError for a file that is certainly another than its name says: its digest is that of another published
-    file, or of another file here.
+    Raises DataError for a file that cannot be what its name says: its digest is that of another published file, or of
+    another file here.
 
     published  data set -> file name -> digest
     """
@@ -129,12 +130,13 @@ def check_digests(found: Mapping[str, Found], published: Mapping[str, Mapping[st
     return digests
 
 
-def said_of(digests: Mapping[str, str], published: Mapping[str, str], missing: list[str],
-            algorithm: str) -> tuple[dict, tuple[str, ...]]:
-    """What a log keeps of the files, and what the user is told of them: the record and the notes of Data.
+def describe_files(digests: Mapping[str, str], published: Mapping[str, str], missing: list[str],
+                   algorithm: str) -> tuple[dict, tuple[str, ...]]:
+    """The ``record`` and ``notes`` of Data on its files.
 
-    The record has a digest of all files, which tells copies of a data set apart: the first 12 digits of what
-    ``sha1sum FILES | sha1sum`` prints (or md5sum), of unpacked files in the order of the names; and what is missing.
+    The record lists missing files and has one digest of all files, which identifies this copy of the data set: the
+    first 12 digits of ``sha1sum FILES | sha1sum`` (or md5sum), of unpacked files sorted by name. Files without a
+    published digest are not compared with one.
     """
     listed = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
     record = {f"files_{algorithm}": hashlib.new(algorithm, listed.encode(), usedforsecurity=False).hexdigest()[:12]}
@@ -142,14 +144,14 @@ def said_of(digests: Mapping[str, str], published: Mapping[str, str], missing: l
     if missing:
         record["missing"] = missing
         notes.append(f"does without {', '.join(missing)} (--allow-missing)")
-    unlike = [name for name, digest in digests.items() if digest != published[name]]
+    unlike = [name for name, digest in digests.items() if digest != published.get(name, digest)]
     if unlike:
         notes.append(f"not the published bytes, as {algorithm} shows: {', '.join(unlike)}")
     return record, tuple(notes)
 
 
-def holding(folder: Path) -> str:
-    """What a folder holds, to be said where something is not in it."""
+def describe_folder(folder: Path) -> str:
+    """What a folder contains, for errors about something missing in it."""
     try:
         names = sorted(os.listdir(folder))
     except FileNotFoundError:

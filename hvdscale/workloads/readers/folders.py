@@ -1,12 +1,12 @@
-"""Pictures in a folder for each class, DIR/CLASS/PICTURE: an index in a few arrays, so that millions fit in memory.
+"""Pictures in one folder per class, DIR/CLASS/PICTURE: an index in a few arrays, so that millions fit in memory.
 
     classes = class_folders(directory)              names, sorted
     pictures = index_pictures(directory, classes)
-    pictures.path(i), pictures.labels[i]            the i-th by class and name
+    pictures.path(i), pictures.labels[i]            sorted by class and name
     Crops(pictures, order, random_crop, 224)[i]     a map-style data set: (uint8 (3, 224, 224), label)
 
-A million pictures of ImageNet take 28 MB and a few seconds. A picture is a file whose name ends in one of EXTENSIONS,
-in any case; links are followed, names that start with a dot are passed over.
+A million pictures of ImageNet take 28 MB and a few seconds. Pictures are recognised by EXTENSIONS, in any case; links
+are followed, hidden files ignored.
 """
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from ...errors import DataError
 from .images import EXTENSIONS
 
 SYNSET = re.compile(rb"n\d{8}$")
-Name = bytes        # as the file system has it; sorted so, whatever the locale
+Name = bytes        # raw file names, so that sorting does not depend on the locale
 
 
 @dataclass(frozen=True)
 class Pictures:
     """The pictures of some classes, by class and name.
 
-    directory  holds a folder for each class
-    classes    their names; a label is a place in it
-    names      uint8: the file names, end to end
-    ends       int64, shape (n,): where each ends in ``names``
+    directory  contains one folder per class
+    classes    their names; labels index them
+    names      uint8: the concatenated file names
+    ends       int64, shape (n,): the end of each name in ``names``
     labels     int32, shape (n,)
-    others     files in the classes' folders that are no pictures by their names: how many, and one of them
+    others     number of files without a picture's name in these folders, and one of them
     """
 
     directory: Path
@@ -50,7 +50,7 @@ class Pictures:
         return len(self.labels)
 
     def path(self, i: int) -> Path:
-        """Where the i-th picture is."""
+        """Path of the i-th picture."""
         return self.directory / self.name(i)
 
     def name(self, i: int) -> str:
@@ -59,7 +59,7 @@ class Pictures:
         return f"{self.classes[self.labels[i]]}/{os.fsdecode(self.names[start:self.ends[i]].tobytes())}"
 
     def fingerprint(self) -> str:
-        """16 hexadecimal digits, the same for the same names in the same classes."""
+        """16 hexadecimal digits that identify the classes and file names."""
         found = hashlib.sha256(os.fsencode("/".join(self.classes)))
         for array in (self.names, self.ends, self.labels):
             found.update(array)
@@ -67,8 +67,7 @@ class Pictures:
 
 
 def class_folders(directory: Path) -> list[str]:
-    """The folders in the directory, sorted by name; raises DataError where there are none, or pictures lie among them.
-    """
+    """The directory's folders, sorted by name; raises DataError if there are none, or pictures lie beside them."""
     found = []
     for entry in _entries(directory):
         if entry.is_dir():
@@ -82,7 +81,7 @@ def class_folders(directory: Path) -> list[str]:
 
 
 def index_pictures(directory: Path, classes: Sequence[str]) -> Pictures:
-    """The pictures in these folders; raises DataError naming a folder without any, or what cannot be read."""
+    """The pictures in these folders; raises DataError for a folder without pictures or one that cannot be read."""
     names, lengths, counts, others = [], [], [], []
     for label in classes:
         found, more = _pictures_in(directory / label)
@@ -97,7 +96,7 @@ def index_pictures(directory: Path, classes: Sequence[str]) -> Pictures:
 
 
 def _pictures_in(folder: Path) -> tuple[list[Name], list[Path]]:
-    """The names of the pictures in a class's folder, sorted, and what else is there."""
+    """The sorted names of the pictures in a class's folder, and its other entries."""
     pictures, others = [], []
     for entry in _entries(folder):
         if not _is_picture(entry.name):
@@ -114,10 +113,10 @@ def _pictures_in(folder: Path) -> tuple[list[Name], list[Path]]:
 
 
 def _refuse_strangers(folder: Path, found: list[Name], classes: Sequence[str]) -> None:
-    """Raise DataError where a picture named for another synset, as n01440764_10026.JPEG is, lies in the folder."""
+    """Raise DataError for a picture named after another synset, such as n01440764_10026.JPEG."""
     label = os.fsencode(folder.name)
     if not SYNSET.match(label) or all(name.startswith(label + b"_") for name in (found[0], found[-1])):
-        return                          # sorted, so all between start so too
+        return                          # the names are sorted, so all others match too
     for name in found:
         named = name.partition(b"_")[0]
         if named != label and SYNSET.match(named) and os.fsdecode(named) in classes:
@@ -130,7 +129,7 @@ def _is_picture(name: str) -> bool:
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry]:
-    """What the folder holds, in no order, but for hidden names; raises DataError where it cannot be read."""
+    """The folder's visible entries, unordered; raises DataError if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             yield from (entry for entry in entries if not entry.name.startswith("."))
@@ -140,9 +139,9 @@ def _entries(folder: Path) -> Iterator[os.DirEntry]:
 
 @dataclass(frozen=True)
 class Crops:
-    """Pictures in some order, each as (uint8 (3, side, side), label): a map-style data set.
+    """Pictures in a given order as a map-style data set of (uint8 (3, side, side), label).
 
-    order  int32, shape (n,): which of the pictures, and when
+    order  int32, shape (n,): indices of pictures
     crop   (path, side) -> uint8 (3, side, side)
     """
 

@@ -12,9 +12,9 @@ UNSIGNED_BYTE = 0x08
 
 
 def read_idx(file: Found, dimensions: int) -> np.ndarray:
-    """The array of unsigned bytes in an IDX file, with the given number of dimensions: a view of the file's bytes.
+    """The array of unsigned bytes in an IDX file with this number of dimensions: a view of the file's bytes.
 
-    Raises DataError naming the file where its magic number is another, or its length is not what its header says.
+    Raises DataError naming the file for another magic number, or a length that contradicts its header.
     """
     content = file.content
     wanted = UNSIGNED_BYTE << 8 | dimensions

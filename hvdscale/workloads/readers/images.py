@@ -1,13 +1,13 @@
-"""Pictures from files, decoded by Pillow to RGB, cropped and resized as networks are given them.
+"""Pictures decoded to RGB by Pillow, cropped and resized to the networks' input.
 
     read_image(path)            the whole picture, a Pillow image in RGB
-    random_crop(path, side)     uint8 (3, side, side), for training: drawn from torch's global generator
+    random_crop(path, side)     uint8 (3, side, side), for training: uses torch's global generator
     centre_crop(path, side)     uint8 (3, side, side), for evaluation
-    undecodable(path, n, 8)     which of n files do not decode: {4: "... truncated ..."}
+    undecodable(path, n, 8)     which of n files fail to decode: {4: "... truncated ..."}
 
-A file's content says its format, not its name: JPEG (colour, grey, CMYK, YCCK), PNG, WebP or BMP. What is not RGB is
-converted as Pillow does it: transparency is dropped, a palette is looked up, CMYK goes without its colour profile; of
-16 bits the upper 8 are kept. An orientation noted in EXIF is not applied, as in the published pipelines.
+Formats are detected by content, not name: JPEG (colour, grey, CMYK, YCCK), PNG, WebP or BMP. Pillow converts other
+modes to RGB: it drops transparency, looks up palettes, and ignores the colour profile of CMYK; of 16 bits the upper 8
+are kept. The EXIF orientation is not applied, as in the published pipelines.
 """
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from ...errors import DataError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-MOST_PIXELS = 89_478_485        # Pillow's own mark, a quarter of 1 GiB of RGB
+MOST_PIXELS = 89_478_485        # Pillow's own limit, a quarter of 1 GiB of RGB
 AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10        # of a random crop
-MARGIN = 256 / 224              # an evaluated picture's shorter side, over that of the crop
-REDUCED = 2                     # a JPEG is decoded at 1/2, 1/4 or 1/8 where its crop still has this times the side
-BLOCK = 256                     # files that a thread checks at once
+MARGIN = 256 / 224              # an evaluated picture's shorter side relative to the crop's
+REDUCED = 2                     # a JPEG is decoded at 1/2, 1/4 or 1/8 if its crop keeps this multiple of the side
+BLOCK = 256                     # files per task of a checking thread
 
 Box = tuple[float, float, float, float]         # left, upper, right, lower
 
@@ -44,10 +44,10 @@ def read_image(path: Path):
 
 
 def random_crop(path: Path, side: int) -> Tensor:
-    """A random part of the picture, resized and flipped or not: uint8, shape (3, side, side).
+    """A random part of the picture, resized and flipped half of the time: uint8, shape (3, side, side).
 
-    The crop of Szegedy et al. 2015 (arXiv:1409.4842), as Goyal et al. 2017 train with: see ``random_box``. Half of them
-    are flipped from left to right. Every call takes as many numbers from torch's global generator.
+    Szegedy et al. 2015 (arXiv:1409.4842), used by Goyal et al. 2017; see ``random_box``. Every call draws the same
+    number of values from torch's global generator.
     """
     *draws, flip = torch.rand(4 * TRIES + 1, dtype=torch.float64).tolist()
     crop = _cropped(path, side, lambda width, height: random_box(width, height, draws))
@@ -55,27 +55,27 @@ def random_crop(path: Path, side: int) -> Tensor:
 
 
 def centre_crop(path: Path, side: int) -> Tensor:
-    """The middle of the picture, whose shorter side is resized to 256/224 of ``side``: uint8, shape (3, side, side)."""
+    """The centre of the picture after resizing its shorter side to 256/224 of ``side``: uint8, (3, side, side)."""
     return _cropped(path, side, centre_box)
 
 
 def undecodable(path: Callable[[int], Path], count: int, threads: int) -> dict[int, str]:
-    """Which of the files path(0) .. path(count-1) do not decode, and why; every one is read, by so many threads.
+    """Which of the files path(0) .. path(count-1) fail to decode, and why, by index.
 
-    A file that cannot be read at all raises DataError: that is not the picture's fault.
+    An unreadable file raises DataError: the picture itself may be sound.
     """
     pillow()
 
     def of_block(start: int) -> dict[int, str]:
         block = range(start, min(start + BLOCK, count))
-        return {i: why for i in block if (why := _what_is_wrong(path(i)))}
+        return {i: why for i in block if (why := _find_fault(path(i)))}
 
     with without_warnings(), ThreadPoolExecutor(threads) as pool:
         blocks = pool.map(of_block, range(0, count, BLOCK))
         return {i: why for found in blocks for i, why in found.items()}
 
 
-def _what_is_wrong(path: Path) -> str | None:
+def _find_fault(path: Path) -> str | None:
     content = read_bytes(path)
     try:
         _decoded(path, content, centre_box, 1)
@@ -85,11 +85,11 @@ def _what_is_wrong(path: Path) -> str | None:
 
 
 def random_box(width: int, height: int, draws: list[float]) -> Box:
-    """A part of 8 % to 100 % of the area, evenly drawn, whose ratio of width to height is 3/4 to 4/3, drawn evenly in
-    its logarithm: the first of ten draws that fits in the picture. Where none does: the middle, as much as has such a
-    ratio.
+    """A part of 8 % to 100 % of the area (uniform) with a width-to-height ratio of 3/4 to 4/3 (log-uniform).
 
-    draws  40 numbers of [0, 1)
+    The first of ten draws that fits in the picture; if none fits, the largest central box with such a ratio.
+
+    draws  40 numbers in [0, 1)
     """
     low, high = map(math.log, RATIO)
     for area, ratio, x, y in zip(*[iter(draws)] * 4):
@@ -103,8 +103,9 @@ def random_box(width: int, height: int, draws: list[float]) -> Box:
 
 
 def centre_box(width: int, height: int) -> Box:
-    """The square in the middle that remains of the picture after resizing its shorter side to 256/224 of the square's:
-    to a fraction of a pixel, where the published pipelines round."""
+    """The central square that remains after resizing the shorter side to 256/224 of the square's; not rounded to
+    pixels, unlike in the published pipelines.
+    """
     side = min(width, height) / MARGIN
     return _middle(width, height, side, side)
 
@@ -142,15 +143,16 @@ def pillow():
 
 @contextlib.contextmanager
 def without_warnings() -> Iterator[None]:
-    """What Pillow finds doubtful but decodes is taken without a word; for one thread, as the filters are global."""
+    """Silence Pillow's warnings about pictures that it decodes; the filters are global, so for one thread only."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _decoded(path: Path, content: bytes, choose: Callable[[int, int], Box] | None = None, side: int = 1):
-    """The picture in RGB and the box that ``choose`` wants of it, both in the scale that it was decoded at; without
-    ``choose`` whole and in full. Raises DataError naming the file."""
+    """The picture in RGB and the box that ``choose`` selects, both in the decoded scale; without ``choose`` all of it
+    at full size. Raises DataError naming the file.
+    """
     Image = pillow()
     try:
         image = Image.open(io.BytesIO(content), formats=FORMATS)
@@ -171,7 +173,7 @@ def _decoded(path: Path, content: bytes, choose: Callable[[int, int], Box] | Non
 
 
 def _reduce(image, box: Box, side: int) -> Box:
-    """Have a JPEG decoded at 1/2, 1/4 or 1/8 if its box still has REDUCED times the side then; gives the box there."""
+    """Decode a JPEG at 1/2, 1/4 or 1/8 if its box keeps REDUCED times the side; returns the box in that scale."""
     width, height = image.size
     scale = max(1, int(min(box[2] - box[0], box[3] - box[1]) / (REDUCED * side)))
     drafted = image.draft(None, (max(1, width // scale), max(1, height // scale)))
@@ -182,7 +184,7 @@ def _reduce(image, box: Box, side: int) -> Box:
 
 
 def _as_rgb(image):
-    """The decoded picture; of 16 bits a pixel the upper 8."""
+    """The decoded picture; the upper 8 of 16 bits per pixel."""
     if image.mode.startswith("I"):
         image = pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode == "RGB":

@@ -1,22 +1,22 @@
-"""Open Images: the image-level labels from their CSV files, plain or gzip, and where each image's file is.
+"""Open Images: image-level labels from CSV files, plain or gzip, and the paths of the images.
 
     classes = read_classes(folder)                                  the trainable ones
     labels = read_labels(find_labels(folder, "train", "human"), classes)
     images = find_images(folder, "train")
     path = images.path(0)
 
-The files of version 4 (storage.googleapis.com/openimages/2018_04) lie in one folder, or those of a part in train/,
-validation/ and test/, as they are published:
+The files of version 4 (storage.googleapis.com/openimages/2018_04) are in one folder, or those of each part in train/,
+validation/ and test/, as published:
 
-    class-descriptions.csv                      a label name and what it stands for: /m/0k4j,Car
-    classes-trainable.txt                       label names, a line each
-    train-annotations-human-imagelabels.csv     ImageID,Source,LabelName,Confidence; 27,894,289 lines more
-    train-annotations-machine-imagelabels.csv   the same; 78,977,695 lines more
+    class-descriptions.csv                      label name and description: /m/0k4j,Car
+    classes-trainable.txt                       one label name per line
+    train-annotations-human-imagelabels.csv     ImageID,Source,LabelName,Confidence, then 27,894,289 lines
+    train-annotations-machine-imagelabels.csv   the same format, 78,977,695 lines
 
-An image is named by 16 hexadecimal digits. Confidence is 1 where a person found what the label names and 0 where it is
-not there; of the machine's labels it is a fraction. Established, against the README of the data set and the published
-loader of tensorflow-datasets: names, header and columns; that description files begin without a header, later versions
-with LabelName,DisplayName. Not established: that no pair of image and label is judged twice.
+An image's name is 16 hexadecimal digits. Confidence is 1 if a person confirmed the label and 0 if a person rejected it;
+for machine labels it is a fraction. Established from the data set's README and the tensorflow-datasets loader: names,
+header and columns; description files of version 4 have no header, later ones start with LabelName,DisplayName. Not
+established: that no pair of image and label occurs twice.
 """
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from .files import GZIP
 
 HEADER, DESCRIPTION_HEADER = b"ImageID,Source,LabelName,Confidence", b"LabelName,DisplayName"
 SOURCES = {"human": (b"verification", b"crowdsource-verification"), "machine": (b"machine",)}
-DIGITS, SOURCE_WIDTH, CONFIDENCE_WIDTH = 16, 24, 8         # of an image's name; the longest of other fields
+DIGITS, SOURCE_WIDTH, CONFIDENCE_WIDTH = 16, 24, 8         # of an image's name; widest fields
 MOST_CLASSES = 2**16
-CHUNK = 1 << 20                 # bytes of a file that are taken apart at once
-BLOCK = 1 << 18                 # images whose judgements are counted at once
+CHUNK = 1 << 20                 # bytes parsed at once
+BLOCK = 1 << 18                 # images whose labels are counted at once
 IMAGE_FILE = re.compile(r"([0-9a-f]{16})\.jpg")
 NEWLINE, COMMA = 10, 44
 
@@ -52,10 +52,10 @@ NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 @dataclass(frozen=True)
 class Classes:
-    """Label names, and which of them are trained.
+    """Label names, and which of them are trainable.
 
-    names    (n,) bytes, sorted: all names that are described
-    numbers  (n,) int32: the class, which is the place in classes-trainable.txt; -1 where a name is not trainable
+    names    (n,) bytes, sorted: all described names
+    numbers  (n,) int32: the class, its index in classes-trainable.txt; -1 for a name that is not trainable
     """
 
     names: np.ndarray
@@ -67,14 +67,14 @@ class Classes:
 
 @dataclass(frozen=True)
 class Labels:
-    """Judgements of trainable classes by image; those of image i are at starts[i] .. starts[i+1]-1.
+    """Labels of trainable classes by image; those of image i are at starts[i] .. starts[i+1]-1.
 
     images      (m,) uint64, increasing: the names as numbers
     starts      (m + 1,) int64
     classes     (k,) uint16
-    positive    (k,) bool: whether the image shows the class, or was seen not to
-    lines       how many the file has beside its header
-    untrained   how many of them judge a class that is not trainable
+    positive    (k,) bool: whether the image shows the class
+    lines       data lines in the file
+    untrained   lines with a class that is not trainable
     """
 
     images: np.ndarray
@@ -85,11 +85,11 @@ class Labels:
     untrained: int
 
     def has_positive(self) -> np.ndarray:
-        """Whether an image shows any class: (m,) bool."""
+        """Whether each image has a positive label: (m,) bool."""
         return self._counts(self.positive) > 0
 
     def only(self, images: np.ndarray, positive: bool = False) -> Labels:
-        """The judgements of the images that are marked, (m,) bool; of these the positive ones alone, where asked."""
+        """The labels of the selected images, (m,) bool; with ``positive`` only the positive ones."""
         if images.all() and not positive:
             return self
         rows = np.repeat(images, np.diff(self.starts))
@@ -101,16 +101,16 @@ class Labels:
                       self.untrained)
 
     def _counts(self, rows: np.ndarray) -> np.ndarray:
-        """How many of the marked rows, (k,) bool, each image has: (m,); every image has a row."""
+        """The number of selected rows, (k,) bool, of each image: (m,); every image has a row."""
         counts = np.zeros(len(self.images), np.int64)
-        for first in range(0, len(counts), BLOCK):          # numpy widens all that it adds up at once
+        for first in range(0, len(counts), BLOCK):          # numpy converts a whole block to int64
             starts = self.starts[first:first + BLOCK + 1]
             counts[first:first + BLOCK] = np.add.reduceat(rows[starts[0]:starts[-1]], starts[:-1] - starts[0],
                                                           dtype=np.int64)
         return counts
 
     def of(self, image: np.uint64) -> tuple[np.ndarray, np.ndarray]:
-        """Classes and whether each is positive, of one image; empty where it has none."""
+        """One image's classes, and whether each is positive; empty if it has no labels."""
         at = int(np.searchsorted(self.images, image))
         found = at < len(self.images) and self.images[at] == image
         part = slice(*self.starts[at:at + 2]) if found else slice(0)
@@ -119,24 +119,24 @@ class Labels:
 
 @dataclass(frozen=True)
 class Images:
-    """Image files: names (m,) uint64, increasing, and the number of the folder that each is in, (m,) uint16."""
+    """Image files: names (m,) uint64, increasing, and the index of each one's folder, (m,) uint16."""
 
     names: np.ndarray
     where: np.ndarray
     folders: tuple[Path, ...]
 
     def path(self, index: int) -> Path:
-        """The file of the image at this place."""
+        """Path of the image at this index."""
         return self.folders[self.where[index]] / f"{self.names[index]:0{DIGITS}x}.jpg"
 
     def only(self, images: np.ndarray) -> Images:
-        """Those of these images, increasing, which all have files."""
+        """The files of these images, which must exist; increasing names."""
         at = np.searchsorted(self.names, images)
         return Images(self.names[at], self.where[at], self.folders)
 
 
 def among(names: np.ndarray, images: np.ndarray) -> np.ndarray:
-    """Whether each of the images, (n,), is one of the names, which increase: (n,) bool."""
+    """Whether each of the images, (n,), is in ``names``, which increase: (n,) bool."""
     if len(names) == 0:
         return np.zeros(len(images), bool)
     at = np.searchsorted(names, images)
@@ -144,7 +144,7 @@ def among(names: np.ndarray, images: np.ndarray) -> np.ndarray:
 
 
 def find_labels(folder: Path, part: str, kind: str) -> Path:
-    """The file of a part's labels, "human" or "machine"; raises DataError naming what was looked for."""
+    """The label file of a part, "human" or "machine"; raises DataError naming the missing file."""
     name = f"{part}-annotations-{kind}-imagelabels.csv"
     return _find(folder, name, [folder, folder / part])
 
@@ -177,7 +177,7 @@ def read_classes(folder: Path) -> Classes:
 
 
 def _read_names(path: Path, header: bytes | None) -> dict[bytes, int]:
-    """The label names that begin the lines, and the line of each."""
+    """The label names at the start of the lines, with their line numbers."""
     names: dict[bytes, int] = {}
     for number, text in enumerate(b"".join(text for _, text in _chunks(path)).splitlines(), 1):
         if number == 1 and text == header:
@@ -194,20 +194,19 @@ def _read_names(path: Path, header: bytes | None) -> dict[bytes, int]:
 
 
 def read_labels(path: Path, classes: Classes, least: float | None = None) -> Labels:
-    """The judgements in a file of labels, those of classes that are not trainable left out.
+    """The labels of trainable classes in a file.
 
-    least  None: labels by people, 0 or 1. Else labels by a machine; those of at least this confidence are positive,
-           and the others left out
+    least  None: labels by people, 0 or 1. Else machine labels: positive from this confidence on, otherwise ignored
 
-    The file is taken in pieces; the arrays need 3 bytes a judgement and 16 an image. Raises DataError naming file and
-    line for what is not as published.
+    The file is read in chunks; the arrays take 3 bytes per label and 16 per image. Raises DataError naming file and
+    line for anything not as published.
     """
     kind = "human" if least is None else "machine"
     columns = [array(code) for code in "QIHB"]          # image, count, class, positive: arrays that grow in place
     lines = untrained = 0
     for first, text in _chunks(path):
         if first == 1:
-            first, text = 2, _without_header(path, text)
+            first, text = 2, _strip_header(path, text)
         if not text:
             continue
         images, numbers, confidence = _Piece(path, first, text).read(kind, classes)
@@ -225,31 +224,31 @@ def read_labels(path: Path, classes: Classes, least: float | None = None) -> Lab
 
 
 def _firsts(images: np.ndarray) -> np.ndarray:
-    """Where each run of the same image begins."""
+    """The start of each run of equal images."""
     return np.flatnonzero(np.concatenate([np.ones(min(1, len(images)), bool), images[1:] != images[:-1]]))
 
 
 def _by_image(images: np.ndarray, counts: np.ndarray, classes: np.ndarray,
               positive: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Runs of judgements of one image each, brought in the order of the images: images, starts, classes, positive."""
-    if (images[1:] < images[:-1]).any():            # the published files are in order
+    """Runs of labels of one image each, sorted by image: images, starts, classes, positive."""
+    if (images[1:] < images[:-1]).any():            # the published files are sorted
         order = np.argsort(images, kind="stable")
         rows = np.argsort(np.repeat(np.argsort(order), counts).astype(np.uint32), kind="stable")
         images, counts, classes, positive = images[order], counts[order], classes[rows], positive[rows]
     firsts = _firsts(images)
-    if len(firsts) < len(images):                   # a run of several pieces
+    if len(firsts) < len(images):                   # a run that spans chunks
         images, counts = images[firsts], np.add.reduceat(counts, firsts, dtype=counts.dtype)
     return images, _starts(counts), classes, positive
 
 
 def _starts(counts: np.ndarray) -> np.ndarray:
-    """Where each of the runs of these lengths begins, and the last ends: (m + 1,) int64."""
+    """The starts of runs of these lengths, and the end of the last: (m + 1,) int64."""
     starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     return starts
 
 
-def _without_header(path: Path, text: bytes) -> bytes:
+def _strip_header(path: Path, text: bytes) -> bytes:
     header, _, rest = text.partition(b"\n")
     if header != HEADER:
         raise DataError(f"{path}: line 1: the header is {_quote(header)}, not {HEADER.decode()}; is it another of the "
@@ -258,19 +257,19 @@ def _without_header(path: Path, text: bytes) -> bytes:
 
 
 class _Piece:
-    """Whole lines of a file of labels, taken apart all at once: bytes to columns.
+    """Whole lines of a label file, parsed into columns all at once.
 
-    first  the number of the first line, in the file
+    first  the line number of the first one
     """
 
     def __init__(self, path: Path, first: int, text: bytes):
         self._path, self._first, self._text = path, first, text
-        self._bytes = np.frombuffer(text + bytes(64), np.uint8)     # so that every field has a window
+        self._bytes = np.frombuffer(text + bytes(64), np.uint8)     # padded, so that every field has a window
         self._ends = np.flatnonzero(self._bytes == NEWLINE)
         self._starts = np.concatenate([[0], self._ends[:-1] + 1])
 
     def read(self, kind: str, classes: Classes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of each line the image (uint64), the class or -1 (int32) and the confidence (float64)."""
+        """Each line's image (uint64), class or -1 (int32) and confidence (float64)."""
         commas = np.flatnonzero(self._bytes == COMMA)
         self._refuse(np.searchsorted(commas, self._ends) != 3 * np.arange(1, len(self._ends) + 1),
                      "has not the four fields ImageID,Source,LabelName,Confidence")
@@ -287,7 +286,7 @@ class _Piece:
         return (digits[:, ::2] << 4 | digits[:, 1::2]).view(">u8")[:, 0].astype(np.uint64)
 
     def _column(self, before: np.ndarray, end: np.ndarray, width: int) -> np.ndarray:
-        """The fields between two separators, as fixed bytes; one too long is cut to the width."""
+        """The fields between two separators, as bytes of fixed width; longer ones are cut."""
         fields = sliding_window_view(self._bytes, width)[before + 1]
         fields[np.arange(width) >= (end - before - 1)[:, None]] = 0
         return fields.view(f"S{width}")[:, 0]
@@ -313,7 +312,7 @@ class _Piece:
         return values
 
     def _refuse(self, wrong: np.ndarray, why: str) -> None:
-        """Raise DataError for the first of the lines that are wrong, if any."""
+        """Raise DataError for the first wrong line, if any."""
         if wrong.any():
             line = int(wrong.argmax())
             text = self._text[self._starts[line]:self._ends[line]]
@@ -321,19 +320,20 @@ class _Piece:
 
 
 def _number(field: bytes) -> float:
-    """The number that a field is; NaN where it is none."""
+    """The field's number; NaN if it is none."""
     return float(field) if re.fullmatch(rb"\d(\.\d+)?", field) else float("nan")
 
 
 def _quote(text: bytes) -> str:
-    """Some of a line, as it can be printed."""
+    """The start of a line, printable."""
     shown = repr(text[:80])[2:-1] + "..." * (len(text) > 80)
     return f"'{shown}'"
 
 
 def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The file in pieces of whole lines, each with the number of its first line; raises DataError where it ends within
-    a line, or cannot be read."""
+    """The file in chunks of whole lines, each with its first line number; raises DataError if the file cannot be read
+    or ends within a line.
+    """
     rest, line = b"", 1
     try:
         with _opened(path) as file:
@@ -364,17 +364,17 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     with path.open("rb") as file:
         packed = file.read(2) == GZIP
         file.seek(0)
-        yield gzip.GzipFile(fileobj=file) if packed else file           # which leaves the file to be closed
+        yield gzip.GzipFile(fileobj=file) if packed else file           # GzipFile does not close the file
 
 
 def find_images(folder: Path, part: str) -> Images:
-    """The image files of a part, in its folder, in folders within it, or in train_0, train_1, ... beside it, as they
-    are unpacked; raises DataError where there are none.
+    """The image files of a part: in its folder, in folders below it, or in train_0, train_1, ... beside it, as
+    unpacked. Raises DataError if there are none.
     """
     found: list[tuple[Path, np.ndarray]] = []
     for place in [folder / part, *sorted(folder.glob(f"{part}_*"))]:
         if place.is_dir():
-            found += _scanned(place, 1)
+            found += _scan(place, 1)
     if not found:
         raise DataError(f"{folder}: has no images in {part}/, such as {part}/000026e7ee790996.jpg")
     names = np.concatenate([names for _, names in found])
@@ -383,8 +383,8 @@ def find_images(folder: Path, part: str) -> Images:
     return Images(names, where[first], tuple(place for place, _ in found))
 
 
-def _scanned(place: Path, depth: int) -> list[tuple[Path, np.ndarray]]:
-    """Folders with images, each with their names; so many folders deep."""
+def _scan(place: Path, depth: int) -> list[tuple[Path, np.ndarray]]:
+    """Folders with images and their names, down to this depth."""
     within = []
 
     def numbers() -> Iterator[int]:
@@ -399,5 +399,5 @@ def _scanned(place: Path, depth: int) -> list[tuple[Path, np.ndarray]]:
         names = np.fromiter(numbers(), np.uint64)
     except OSError as error:
         raise DataError(f"{place}: cannot be read: {error.strerror or error}") from None
-    deeper = [found for folder in sorted(within) for found in _scanned(folder, depth - 1)]
+    deeper = [found for folder in sorted(within) for found in _scan(folder, depth - 1)]
     return [(place, names)] * bool(len(names)) + deeper

@@ -1,4 +1,4 @@
-"""Text files, a chunk of whole lines at a time: plain, gzip or xz, told by their first bytes; UTF-8.
+"""UTF-8 text files, read in chunks of whole lines; gzip and xz are recognised by their first bytes.
 
     for chunk in Text(Path("train.txt")).chunks(): chunk.lines
     train, val, test = cut_in_order(Path("input.txt"))          parts of one file
@@ -18,13 +18,13 @@ from typing import BinaryIO, NamedTuple
 from ...errors import DataError
 from .files import GZIP, XZ
 
-CHUNK = 2**20               # bytes read at once; a longer line comes in pieces
+CHUNK = 2**20               # bytes read at once; longer lines are split
 BYTE_ORDER_MARK = "\ufeff"
-HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 2**23         # of one file's bytes, for validation and for testing each
+HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 2**23         # of a single file's bytes, each for validation and testing
 
 
 class Chunk(NamedTuple):
-    """Whole lines without their ends, and how many bytes of the file on the disk were read for them."""
+    """Whole lines without line ends, and the number of bytes read from disk for them."""
 
     lines: list[str]
     read: int
@@ -32,19 +32,19 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """A text file, or the part of it between two bytes of its (uncompressed) content, which begin lines; stop None: to
-    its end."""
+    """A text file, or its part from byte ``start`` to ``stop`` of the uncompressed content, both at line starts; stop
+    None: to the end.
+    """
 
     path: Path
     start: int = 0
     stop: int | None = None
 
     def chunks(self) -> Iterator[Chunk]:
-        """The lines in order, about CHUNK bytes of them at a time.
+        """The lines in order, about CHUNK bytes at a time.
 
-        A line ends in LF or CR LF. One of more than CHUNK bytes comes as several, cut at its last space there. Raises
-        DataError naming the file, and the line where there is one, for what cannot be read, is not UTF-8, holds NUL
-        bytes or nothing at all.
+        Lines end in LF or CR LF. Lines of more than CHUNK bytes are split at a space. Raises DataError naming the file,
+        and the line if known, for text that cannot be read, is not UTF-8, contains NUL bytes or is empty.
         """
         with _reading(self.path) as (raw, file):
             _skip(file, self.start)
@@ -67,7 +67,7 @@ class Text:
 
     @property
     def stored_bytes(self) -> int:
-        """About how many bytes on the disk ``chunks`` reads."""
+        """Approximate number of bytes that ``chunks`` reads from disk."""
         with _reading(self.path) as (raw, file):
             size = os.fstat(raw.fileno()).st_size
         if raw is not file:
@@ -75,7 +75,7 @@ class Text:
         return (size if self.stop is None else self.stop) - self.start
 
     def _decoded(self, data: bytes, at: int) -> list[str]:
-        """The lines in the data, which stands at this byte of the file."""
+        """The lines in the data, which starts at this byte of the file."""
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -90,7 +90,7 @@ class Text:
         return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
 
     def _line(self, at: int) -> str:
-        """``FILE: line 12``, the line that holds this byte."""
+        """``FILE: line 12``, the line of this byte."""
         line = 1
         with _reading(self.path) as (_, file):
             while at > 0:
@@ -102,10 +102,10 @@ class Text:
 
 
 def cut_in_order(path: Path, *shares: float) -> list[Text]:
-    """The file as parts that follow each other, cut at the ends of lines: all but the last of these shares of its
-    bytes, then a part for each of them.
+    """Consecutive parts of the file, cut at line ends: the first part, then one part for each of these shares of its
+    bytes.
 
-    By default its training, validation and test parts: the last two have 5 % each, and no more than 8 MiB.
+    By default training, validation and test parts; the last two have 5 % each, at most 8 MiB.
     """
     size = _size(path)
     held_out = [int(size * share) for share in shares] or [min(int(size * HELD_OUT_SHARE), HELD_OUT_MOST)] * 2
@@ -118,7 +118,7 @@ def cut_in_order(path: Path, *shares: float) -> list[Text]:
 
 
 def _whole_lines(data: bytes) -> int:
-    """Bytes of the data up to the end of its last whole line; of a line too long, to its last space or character."""
+    """Length of the data up to its last line end; without one, up to the last space or whole character."""
     cut = data.rfind(b"\n") + 1
     if cut or len(data) < CHUNK:
         return cut
@@ -126,14 +126,13 @@ def _whole_lines(data: bytes) -> int:
     if cut:
         return cut
     cut = len(data) - 4
-    while data[cut] & 0xC0 == 0x80 and cut > len(data) - 8:        # inside a character
+    while data[cut] & 0xC0 == 0x80 and cut > len(data) - 8:        # inside a multi-byte character
         cut -= 1
     return cut
 
 
 def _line_start(path: Path, at: int) -> int:
-    """The first byte at or after this one that begins a line; in a line without near end, that follows a space
-    or, where none is near, a character."""
+    """The first line start at or after this byte; in a very long line, the next space or character boundary."""
     if at <= 0:
         return 0
     with _reading(path) as (_, file):
@@ -148,13 +147,13 @@ def _line_start(path: Path, at: int) -> int:
 
 
 def _size(path: Path) -> int:
-    """Bytes of the file's uncompressed content."""
+    """Length of the uncompressed content in bytes."""
     with _reading(path) as (raw, file):
         return _skip(file, None) if raw is not file else os.fstat(raw.fileno()).st_size
 
 
 def _skip(file: BinaryIO, wanted: int | None) -> int:
-    """Go to this byte, None: to the end; gives where that is."""
+    """Skip to this byte, None: to the end; returns the position."""
     if wanted is not None and not isinstance(file, (gzip.GzipFile, lzma.LZMAFile)):
         return file.seek(wanted)
     at = 0
@@ -168,7 +167,7 @@ def _skip(file: BinaryIO, wanted: int | None) -> int:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """The file as it lies on the disk, and its uncompressed content; what goes wrong is a DataError that names it."""
+    """The raw file and its uncompressed content; errors become DataErrors that name the file."""
     try:
         with open(path, "rb") as raw:
             magic = raw.read(len(XZ))
