@@ -1,1 +1,1 @@
-"""Other people's formats, in and out: the published archive, CSV tables, MLPerf's reference files."""
+"""Import and export: the published archive, CSV tables, MLPerf's reference files."""

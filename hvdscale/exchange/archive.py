@@ -1,17 +1,16 @@
-"""The published archive's layout (Shallue et al. 2019), in and out.
+"""Import of the published archive's layout (Shallue et al. 2019); see archive_export for the other direction.
 
-    import_archive("batch_science", "archive.h5")          a folder, or a .tar, .tar.gz, .tar.bz2, .tar.xz of one
-    export.export_archive("archive.h5", "batch_science")
+    import_archive("batch_science", "archive.h5")          a folder, or a .tar, .tar.gz, .tar.bz2 or .tar.xz of one
 
     DATASET/MODEL/OPTIMIZER/BATCH/study.json                        search space, train_steps
     DATASET/MODEL/OPTIMIZER/BATCH/TRIAL/metadata.json               status, parameters
     DATASET/MODEL/OPTIMIZER/BATCH/TRIAL/measurements.csv            step, split/metric, ...
 
-DATASET may be two folders (solution_quality/mnist). The name that counts is that of the folders, so that studies that
-name one data set in study.json stay apart. In the log a study's trials follow one another by the archive's ids, which
-``source_trial`` keeps, and so do their evaluations. Their plan is the study's (``archive.path``, ``archive.study`` and
-``archive.text``, study.json as it was). The seed, which the archive does not say, is the archive's id, so that no two
-trials are taken for one. An export of an import is the same byte for byte.
+DATASET may be two folders (solution_quality/mnist). Folder names identify a study, as several studies share a data set
+name in study.json. In the log, trials of a study and their evaluations are consecutive, ordered by the archive's ids,
+which ``source_trial`` keeps. A trial's plan is the study's (``archive.path``, ``archive.study`` and ``archive.text``,
+the original study.json). The archive has no seeds; a trial's seed is its archive id, so that no two trials count as the
+same. Exporting an import restores the files byte for byte.
 """
 from __future__ import annotations
 
@@ -39,25 +38,31 @@ from .archive_files import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, 
 from .imported import ImportedLog, beyond_errors, skipped_note
 from .unpacking import unpacked
 
-TRIALS, BYTES = 48, 4 << 20             # of one piece of work
-ALONE = 1000                            # so few trials are read sooner than processes start
-LARGEST_STUDY = 4 << 30                 # bytes of a study's files in a tar file, which are held at once
-LARGEST_HEADER = 1 << 20                # bytes of a header that continues, which tarfile holds at once
+TRIALS, BYTES = 48, 4 << 20             # of one task of a reading process
+ALONE = 1000                            # up to this many trials are read before processes would have started
+LARGEST_STUDY = 4 << 30                 # bytes of a study's files in a tar file, held in memory
+LARGEST_HEADER = 1 << 20                # bytes of an extended header, held in memory
 EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE,
             tarfile.SOLARIS_XHDTYPE)
-ROOT = "batch_science"                  # the folder that the published archive unpacks to
+ROOT = "batch_science"                  # the published archive's top folder
 GROUPS = ("mnist_subsets", "imagenet_subsets", "solution_quality")      # of data sets, in the published archive
 FILES = ("metadata.json", "measurements.csv")
-# examples of the training sets, which the archive does not say (55,000, 45,000 and 30,301,028: see the README of the
-# archive's subsets, effect-dps-public and the paper's figure 9)
+# sizes of the training sets, which are not in the archive (55,000, 45,000 and 30,301,028: README of the archive's
+# subsets, effect-dps-public and the paper's figure 9)
 TRAIN_EXAMPLES = {"mnist": 55000, "fashion_mnist": 55000, "cifar_10": 45000, "lm1b": 30301028, "mnist_55000": 55000,
                   "mnist_27500": 27500, "mnist_13750": 13750, "mnist_6875": 6875}
 
 
 @dataclass
 class Seen:
-    """How far an import came: trials and evaluations taken, bytes of their files, the share of all (NaN: not known);
-    what was wrong, a line each, files that are none of the layout, and what is odd."""
+    """Progress of an import.
+
+    trials, evaluations, studies  imported so far;  size: bytes of their files
+    share                         of the work done
+    wrong                         messages about wrong files, one each
+    others                        files that do not belong to the layout
+    notes                         on suspicious values
+    """
 
     trials: int = 0
     evaluations: int = 0
@@ -71,7 +76,10 @@ class Seen:
 
 @dataclass
 class Study:
-    """A study as it was found: its folders, study.json (as bytes or a path; None: missing), and its trials' files."""
+    """A study as found.
+
+    file    study.json as bytes or a path; None: missing
+    """
 
     folders: tuple[str, ...]
     where: str
@@ -82,10 +90,10 @@ class Study:
 
 def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = False, take_over: bool = False,
                    progress: Callable[[Seen], None] = lambda seen: None, cores: int | None = None) -> Seen:
-    """Writes all trials of an archive into the new log ``out``, which is there only when all went well.
+    """Import all trials of an archive into the new log ``out``, which is created only on success.
 
-    skip_broken  go on where a file is wrong or missing, and count it; else the first is a LogError
-    cores        that read; None: all that this process may use
+    skip_broken  skip wrong or missing files and report them; otherwise the first is a LogError
+    cores        reading processes; None: all usable cores
     """
     source = os.fspath(source)
     found = _Folder(source) if os.path.isdir(source) else _Tar(source)
@@ -94,7 +102,7 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
         with _Readers(source, cores or len(usable_cores())) as readers:
             for study, plan, batch in _read(found, readers, seen, skip_broken):
                 _add(log, study, plan, batch, seen)
-                _complain(batch.wrong, seen, skip_broken)
+                _report_wrong(batch.wrong, seen, skip_broken)
                 seen.share = found.share(seen.trials + len(seen.wrong))
                 progress(seen)
         if not seen.trials:
@@ -107,27 +115,24 @@ def import_archive(source, out, *, skip_broken: bool = False, overwrite: bool = 
 
 
 def _read(found, readers, seen, skip_broken) -> Iterator[tuple[Study, dict, Batch]]:
-    """Batches of trials in order, with their study and its plan; several are being read at any time."""
+    """Batches of trials in order, each with its study and plan; several are read in parallel."""
     waiting: deque = deque()
     for study in found.studies():
-        _complain(study.wrong, seen, skip_broken)
+        _report_wrong(study.wrong, seen, skip_broken)
         try:
             plan = _plan(study)
         except WrongFile as error:
-            _complain([str(error)] * max(1, len(study.trials)), seen, skip_broken)
+            _report_wrong([str(error)] * max(1, len(study.trials)), seen, skip_broken)
             continue
         seen.studies += 1
-        for trials in _pieces(study.trials):
-            waiting.append((study, plan, readers.submit(trials, _steps_of_complete(plan))))
+        # a COMPLETE trial took all steps, unless it may have stopped at a target
+        steps = 0 if plan["archive"]["study"].get("early_stopping") else plan["measurement"]["budget_steps"]
+        for trials in _split_into_tasks(study.trials):
+            waiting.append((study, plan, readers.submit(trials, steps)))
             while len(waiting) > readers.ahead:
                 yield _next(waiting)
     while waiting:
         yield _next(waiting)
-
-
-def _steps_of_complete(plan) -> int:
-    """How many steps a COMPLETE trial has trained; 0: not known, as where it may stop at a target."""
-    return 0 if plan["archive"]["study"].get("early_stopping") else plan["measurement"]["budget_steps"]
 
 
 def _next(waiting):
@@ -135,13 +140,13 @@ def _next(waiting):
     return study, plan, batch()
 
 
-def _complain(wrong, seen, skip_broken):
+def _report_wrong(wrong, seen, skip_broken):
     if wrong and not skip_broken:
         raise LogError(f"{wrong[0]}; --skip-broken leaves out what is wrong")
     seen.wrong += wrong
 
 
-def _pieces(trials):
+def _split_into_tasks(trials):
     piece, size = [], 0
     for trial in trials:
         more = len(trial.measurements) if isinstance(trial.measurements, bytes) else 0
@@ -155,10 +160,10 @@ def _pieces(trials):
 
 
 class _Readers:
-    """Processes that read trials; none before so many trials that they pay, nor with one core.
+    """Processes that read trials; started only for many trials and more than one core.
 
-    A thread for each waits for what it reads, over a pipe of its own: when either process is killed, that is the end of
-    the pipe, and both notice. (A ProcessPoolExecutor has one pipe for all, which stays open and is waited on for ever.)
+    A thread per process waits on a pipe of its own: if either process is killed the pipe ends and both notice.
+    (ProcessPoolExecutor shares one pipe, which stays open, so its processes would wait forever.)
     """
 
     def __init__(self, source: str, cores: int):
@@ -166,7 +171,7 @@ class _Readers:
         self._pool, self._processes, self._free = None, [], SimpleQueue()
 
     def submit(self, trials, budget_steps: int) -> Callable[[], Batch]:
-        """What gives the batch once it is asked for; LogError where the process that read it was lost."""
+        """A function that returns the batch; it raises LogError if the reading process was lost."""
         self._trials += len(trials)
         if self._pool is None and self._cores > 1 and self._trials > ALONE:
             self._start()
@@ -177,8 +182,8 @@ class _Readers:
     def _start(self):
         self.ahead, self._pool = 2 * self._cores, ThreadPoolExecutor(self._cores)
         context = multiprocessing.get_context("spawn")
-        resource_tracker.ensure_running()                                       # whose start would undo the mask
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])        # what starts now never hears Ctrl-C
+        resource_tracker.ensure_running()                                       # its start would reset the mask
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])        # the processes ignore Ctrl-C
         try:
             for _ in range(self._cores):
                 ours, theirs = context.Pipe()
@@ -214,14 +219,14 @@ class _Readers:
 
 
 def _serve(connection):
-    """Reads what comes, until the other end is closed."""
+    """Read trials for the other end of the pipe until it closes."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             connection.send(read_trials(*connection.recv()))
 
 
 def _plan(study: Study) -> dict:
-    """What the plan of each trial of a study says; raises WrongFile where study.json is wrong."""
+    """The plan of all trials of a study; raises WrongFile for an invalid study.json."""
     name = f"{study.where}/study.json"
     data, text = json_object(file_bytes(study.file, name), name)
     refuse_deep(data, name)
@@ -230,7 +235,7 @@ def _plan(study: Study) -> dict:
     if not isinstance(data.get("parameter_configs", {}), dict):
         raise WrongFile(f"{name}: parameter_configs is no object")
     folders = list(study.folders[-5:])
-    above = ("dataset", "model", "optimizer", "batch_size")[:max(0, 4 - len(folders))]      # given from within
+    above = ("dataset", "model", "optimizer", "batch_size")[:max(0, 4 - len(folders))]      # source is a subfolder
     folders = [_folder(data.get(key), name, key) for key in above] + folders
     for folder in folders:
         if not is_folder(folder):
@@ -250,12 +255,12 @@ def _folder(value, name, key) -> str:
 
 
 def is_folder(name: str) -> bool:
-    """Whether a name can be that of a folder of an archive, and leads nowhere else."""
+    """Whether a name can be a folder of an archive and contains no path."""
     return bool(re.fullmatch(r"[\w+-][\w.+@=, -]*", name)) and len(name.encode()) < 256
 
 
 def _add(log: ImportedLog, study: Study, plan: dict, batch: Batch, seen: Seen):
-    """The batch's trials and evaluations into the log."""
+    """Add the batch's trials and evaluations to the log."""
     *dataset, model, optimizer, size = plan["archive"]["path"].split("/")
     size, count = int(size), len(batch.ids)
     if len(batch.step) and int(batch.step.max()) > LARGEST_INT // size:
@@ -275,7 +280,8 @@ def _add(log: ImportedLog, study: Study, plan: dict, batch: Batch, seen: Seen):
 
 
 class _Folder:
-    """An archive in a folder. Links in it are not followed: one from elsewhere must not show what this machine has."""
+    """An archive in a folder. Links are not followed: one from elsewhere must not expose other files of this machine.
+    """
 
     def __init__(self, root: str):
         self.root, self.others = root, []
@@ -286,11 +292,11 @@ class _Folder:
         self.trials = sum(1 for _, path in self._found for entry in os.scandir(path) if _is_folder(entry))
 
     def share(self, done: int) -> float:
-        """Of the work, after so many trials."""
+        """The share of the work done after this many trials."""
         return done / self.trials if self.trials else 1.0
 
     def studies(self) -> Iterator[Study]:
-        """Each study, its trials by id."""
+        """Each study, with its trials by id."""
         for folders, path in self._found:
             where = os.path.join(self.root, *folders)
             study = Study(_inner(folders), where, os.path.join(path, "study.json"), [])
@@ -309,7 +315,7 @@ class _Folder:
         return TrialFiles(f"{where}/{entry.name}", int(entry.name), *(os.path.join(entry.path, name) for name in FILES))
 
     def _study_folders(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Folders with a study.json, up to six levels deep, and those of trials without one beside them."""
+        """Folders with a study.json, up to six levels deep, and folders of trials that lack it."""
         waiting = [((), self.root)]
         while waiting:
             folders, path = waiting.pop()
@@ -339,20 +345,20 @@ def _trial_id(name: str) -> int | None:
 
 
 def _inner(folders):
-    """The folders without that which the archive unpacks to."""
+    """The folders below the archive's top folder."""
     while folders and folders[0] in (".", ROOT):
         folders = folders[1:]
     return folders
 
 
 def _order(folders):
-    """By workload, then batch size as a number."""
+    """Sort key: workload, then batch size as a number."""
     batch = _trial_id(folders[-1]) if folders else None
     return folders[:-1], batch if batch is not None else 0, folders
 
 
 class _Tar:
-    """An archive in a tar file, read once from its start to its end; nothing is unpacked."""
+    """An archive in a tar file, read once from start to end without unpacking to disk."""
 
     def __init__(self, path: str):
         self.path, self.others = path, []
@@ -363,18 +369,18 @@ class _Tar:
         self._size = os.path.getsize(path)
 
     def share(self, done: int) -> float:
-        """Of the file, as far as it was read."""
+        """The share of the file read so far."""
         return 1.0 if self._raw.closed or not self._size else self._raw.tell() / self._size
 
     def studies(self) -> Iterator[Study]:
-        """Each study once its members have come; LogError where they lie apart."""
+        """Each study once all its members were read; LogError if they are not contiguous."""
         try:
             with (self._raw, unpacked(self._raw) as file,
                   tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as tar):
                 yield from self._of(tar)
         except (tarfile.TarError, EOFError, OSError, RecursionError, TypeError, ValueError) as error:      # of headers
             raise LogError(f"{self.path}: is no tar file, or is damaged: {error}") from error
-        except Exception as error:                      # zlib.error, lzma.LZMAError: of no common kind
+        except Exception as error:                      # zlib.error, lzma.LZMAError: without a common base
             if type(error).__module__ not in ("zlib", "_lzma", "lzma"):
                 raise
             raise LogError(f"{self.path}: is damaged: {error}") from error
@@ -382,7 +388,7 @@ class _Tar:
     def _of(self, tar):
         study, done = None, set()
         while (member := tar.next()) is not None:
-            tar.members.clear()                     # which it keeps, all of them
+            tar.members.clear()                     # tarfile would keep all of them
             place = self._place(member)
             if place is None:
                 continue
@@ -390,17 +396,17 @@ class _Tar:
             if study is None or study.folders != folders:
                 if study is not None:
                     done.add(study.folders)
-                    yield self._whole(study)
+                    yield study.finish(self.path)
                 if folders in done:
                     raise LogError(f"{self.path}: the files of {'/'.join(folders)} lie apart in it; unpack it, and "
                                    "import the folder")
                 study = _TarStudy(folders)
             study.take(self, tar, member, trial, name)
         if study is not None:
-            yield self._whole(study)
+            yield study.finish(self.path)
 
     def _place(self, member) -> tuple[tuple[str, ...], str, str] | None:
-        """(folders of the study, trial or "", file name); None for what is no file of the layout."""
+        """(folders of the study, trial or "", file name); None for a file that does not belong to the layout."""
         if member.isdir():
             return None
         parts = [part for part in member.name.split("/") if part not in ("", ".")]
@@ -411,19 +417,16 @@ class _Tar:
             return None
         folders = _inner(tuple(parts[:-depth]))
         if len(folders) == 5 and folders[0] not in GROUPS and not member.name.startswith("./"):
-            folders = folders[1:]               # what was packed is a folder, not what is in it
+            folders = folders[1:]               # the tar file contains the folder itself
         return folders[-5:], parts[-2] if depth == 2 else "", name
-
-    def _whole(self, study) -> Study:
-        return study.study(self.path)
 
 
 class _Member(tarfile.TarInfo):
-    """A member of a tar file: a wrong header before it is an error, not the file's end, and a huge one is, too."""
+    """A member of a tar file; an invalid or huge header is an error, not the end of the file."""
 
     @classmethod
     def frombuf(cls, buf, encoding, errors):
-        """As tarfile has it, but ReadError where it would take the file to end without a block of zeros."""
+        """As in tarfile, but ReadError if the file ends without a block of zeros."""
         try:
             found = super().frombuf(buf, encoding, errors)
         except tarfile.EOFHeaderError:
@@ -436,14 +439,14 @@ class _Member(tarfile.TarInfo):
 
 
 class _TarStudy:
-    """The members of one study, as they come."""
+    """Collects the members of one study."""
 
     def __init__(self, folders):
         self.folders, self._size = folders, 0
         self._file, self._trials, self._wrong = None, {}, []
 
     def take(self, source, tar, member, trial, name):
-        """Reads a member; what cannot be taken is noted."""
+        """Read a member; invalid ones are noted."""
         full = f"{source.path}: {member.name}"
         try:
             if member.name.startswith("/") or ".." in member.name.split("/"):
@@ -469,8 +472,8 @@ class _TarStudy:
         else:
             self._file = data
 
-    def study(self, source: str) -> Study:
-        """The study, its trials by id."""
+    def finish(self, source: str) -> Study:
+        """The study, with its trials by id."""
         where = f"{source}: {'/'.join(self.folders)}"
         trials = [TrialFiles(f"{where}/{trial}", trial, *(files.get(name) for name in FILES))
                   for trial, files in sorted(self._trials.items())]

@@ -1,10 +1,10 @@
-"""A log in the published archive's layout (see ``archive``): what was imported from it as it was, other logs alike.
+"""Export of a log in the published archive's layout (see ``archive``).
 
     export_archive("sweep.h5", "folder")
 
-A trial of our own is a trial of the study of its data set, model (with the arguments that its sweep does not search),
-optimizer and global batch; its id stays. RUNNING becomes INCOMPLETE. What the layout has no place for (times, steps,
-restarts, the plan) is left out: the log, or its CSV tables, keep all.
+Imported archives are restored as they were. Other trials belong to the study of their data set, model (with model
+arguments that the sweep does not search), optimizer and global batch, and keep their ids. RUNNING becomes INCOMPLETE.
+Times, steps, restarts and plans have no place in the layout; the log and its CSV tables have them.
 """
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEARCHED = {"lr": "learning_rate", **PUBLISHED}                     # names in a
 
 @dataclass
 class Exported:
-    """What was written so far; ``own``: trials of which the layout cannot hold all, as they are from no archive."""
+    """Progress of an export; ``own``: trials that are not from an archive, so the layout lacks some of their data."""
 
     trials: int = 0
     own: int = 0
@@ -43,10 +43,10 @@ class Exported:
 
 
 def export_archive(path, out, progress: Callable[[Exported], None] = lambda done: None) -> Exported:
-    """Writes the log's trials below the new folder ``out``, which is there only when all went well.
+    """Export the log's trials into the new folder ``out``, which is created only on success.
 
-    Raises LogError where ``out`` is there already, where /trials holds what cannot be, where a name in the log is none
-    of a folder, or the disk is full.
+    Raises LogError if ``out`` exists or cannot be written, for invalid /trials, or for a name in the log that cannot be
+    a folder.
     """
     with read_log(path) as log, new_folder(os.fspath(out)) as folder:
         refuse_unsound_trials(log)
@@ -55,9 +55,9 @@ def export_archive(path, out, progress: Callable[[Exported], None] = lambda done
 
 @contextlib.contextmanager
 def new_folder(out: str):
-    """A folder under another name that becomes ``out`` when all went well, and else is removed.
+    """A temporary folder that is renamed to ``out`` on success and removed otherwise.
 
-    Raises LogError where ``out`` is there already, or cannot be written.
+    Raises LogError if ``out`` exists or cannot be written.
     """
     out = out.rstrip("/") or "/"
     if os.path.lexists(out):
@@ -97,12 +97,12 @@ def _export(log: Log, root: str, progress) -> Exported:
 
 
 def _write(path, text):
-    with open(path, "w", encoding="utf-8", errors="replace", newline="") as file:   # JSON can name half a character
+    with open(path, "w", encoding="utf-8", errors="replace", newline="") as file:   # JSON may escape lone surrogates
         file.write(text)
 
 
 class _Trials:
-    """The rows of /trials, as the layout has them."""
+    """The rows of /trials in the layout's terms."""
 
     def __init__(self, log: Log):
         self.path, table = log.path, log.trials
@@ -116,18 +116,18 @@ class _Trials:
         self._plans: dict[str, dict] = {}
 
     def by_study(self) -> list[list[int]]:
-        """Rows of each study, in the log's order."""
+        """The rows of each study, in the log's order."""
         found: dict[tuple, list[int]] = {}
         for row in range(len(self.ids)):
             found.setdefault(self._key(row), []).append(row)
         return list(found.values())
 
     def study(self, rows) -> tuple[str, str]:
-        """The folder of a study and the text of its study.json."""
+        """A study's folder and the text of its study.json."""
         plan = self._plan(rows[0])
         published = plan.get("archive")
         if isinstance(published, Mapping) and {"path", "text"} <= published.keys():
-            return self._checked(str(published["path"])), str(published["text"])
+            return self._check_folder(str(published["path"])), str(published["text"])
         batch = int(self._columns["global_batch"][rows[0]])
         names = [str(self._columns[name][rows[0]]) for name in ("dataset", "model", "optimizer")]
         names[1] += "".join(f",{name}={value}" for name, value in self._model_args(rows[0]).items())
@@ -136,7 +136,7 @@ class _Trials:
             "batch_size": batch, "dataset": names[0], "early_stopping": bool(sweep.get("prune_keep")),
             "model": names[1], "optimizer": names[2], "parameter_configs": dict(map(_config, sweep.get("space", ()))),
             "train_steps": max(int(self._columns["budget_steps"][row]) for row in rows)}
-        return self._checked("/".join([*names, str(batch)])), json.dumps(study, indent=2, sort_keys=True) + "\n"
+        return self._check_folder("/".join([*names, str(batch)])), json.dumps(study, indent=2, sort_keys=True) + "\n"
 
     def folder(self, row) -> int:
         """The name of a trial's folder."""
@@ -160,9 +160,9 @@ class _Trials:
             "trial_id": int(self.ids[row])}, indent=2, sort_keys=True) + "\n"
 
     def measurements(self, row, step, values, measured) -> str:
-        """The text of a trial's measurements.csv; measured: the columns that its study has."""
+        """The text of a trial's measurements.csv; measured: the columns of its study."""
         if not self._layout[row]:
-            layout = {"columns": ["step", *map(_published, measured)]}
+            layout = {"columns": ["step", *map(_published_name, measured)]}
             values = {ours: values[name] for name, ours in zip(measured, column_names(tuple(layout["columns"]))[1:])}
             return measurements_text(layout, step, values)
         try:
@@ -171,7 +171,7 @@ class _Trials:
             raise LogError(f"{self.path}: trial {self.ids[row]}: trials/layout does not say how its measurements.csv "
                            "was written; --as csv does not need it") from None
 
-    def _checked(self, folder) -> str:
+    def _check_folder(self, folder) -> str:
         parts = folder.split("/")
         if not all(map(is_folder, parts)):
             raise LogError(f"{self.path}: {folder!r} cannot be the folder of a study: names of letters, digits and "
@@ -186,7 +186,7 @@ class _Trials:
                 json.dumps(self._model_args(row)))
 
     def _model_args(self, row) -> dict:
-        """The model's arguments but for those that are searched."""
+        """The model arguments that are not searched."""
         plan = self._plan(row)
         searched = {parameter.get("name") for parameter in (plan.get("sweep") or {}).get("space", ())}
         args = (plan.get("problem") or {}).get("model_args") or {}
@@ -205,7 +205,7 @@ class _Trials:
 
 
 class _Evaluations:
-    """Evaluations of the trials of one study; read all at once, a column at a time."""
+    """The evaluations of one study's trials, read at once."""
 
     def __init__(self, log: Log, ids: np.ndarray):
         table = log.evaluations
@@ -227,7 +227,7 @@ class _Evaluations:
 
 
 def _config(parameter) -> tuple[str, dict]:
-    """A parameter of a sweep's space as parameter_configs has it."""
+    """A parameter of a sweep's space as an entry of parameter_configs."""
     name = SEARCHED.get(parameter["name"], parameter["name"])
     if parameter["type"] == "discrete":
         return name, {"feasible_points": parameter["values"], "type": "DISCRETE"}
@@ -235,12 +235,12 @@ def _config(parameter) -> tuple[str, dict]:
                   "scale": SCALES.get(parameter.get("scale"), "")}
 
 
-def _published(column: str) -> str:
-    """The archive's name of a metric's column."""
+def _published_name(column: str) -> str:
+    """The archive's name for a metric's column."""
     split, _, metric = column.partition("/")
     return f"{split}/{METRICS.get(metric, metric)}"
 
 
 def _number(value: float):
-    """An integer where it is one: so are steps written."""
+    """The number, as an int if it is integral."""
     return int(value) if float(value).is_integer() and abs(value) <= LARGEST_INT else float(value)

@@ -1,12 +1,11 @@
-"""The files of trials in the published layout: metadata.json and measurements.csv, read by many and written one by one.
+"""Trial files in the published layout, metadata.json and measurements.csv: read in batches, written one by one.
 
     batch = read_trials([TrialFiles("mnist/.../7", 7, metadata, measurements), ...])
-    batch.columns["val/error"]                   evaluations of all trials, laid end to end; batch.rows: how many each
-    measurements_text(layout, step, columns)     the file again, byte for byte
+    batch.columns["val/error"]                   evaluations of all trials, concatenated; batch.rows: number of each
+    measurements_text(layout, step, columns)     the original file, byte for byte
 
-A file that is wrong is no error here but an entry of ``batch.wrong``: who imports decides what becomes of it. What the
-values alone do not tell of a file's text (the order of its columns, cells such as 1e-3 where repr() writes 0.001, text)
-is its *layout*, kept as JSON.
+A wrong file is an entry of ``batch.wrong``, not an error. Whatever the values do not determine about a file's text
+(column order, cells such as 1e-3 instead of repr()'s 0.001) is kept as JSON, its *layout*.
 """
 from __future__ import annotations
 
@@ -33,22 +32,22 @@ from ..log.schema import Status
 from ..target import ALIASES, SPLITS
 from .decimals import Block, CellsError, is_missing
 
-BLOCK_BYTES = 1 << 19               # of files read together: small enough for a core's cache
+BLOCK_BYTES = 1 << 19               # of files parsed together: fits a core's cache
 LARGEST = {"study.json": 4 << 20, "metadata.json": 4 << 20, "measurements.csv": 1 << 30}
-# metaparameters by the archive's names -> this project's
+# the archive's names of metaparameters -> ours
 RENAMED = {"end_learning_rate_factor": "end_lr_factor", "learning_rate_decay_steps": "decay_steps"}
-# parameters, by the archive's names, that are always numbers
+# the archive's parameters that are always numbers
 NUMBERS = ("learning_rate", "momentum", "label_smoothing", *RENAMED)
-OTHER = "archive/"                  # before the names of columns that are no split/metric
+OTHER = "archive/"                  # prefix of columns that are not split/metric
 STATUSES = {status.name: status for status in Status if status != Status.RUNNING}
 LARGEST_INT = 2**63 - 1
-DEEPEST = 30                        # of what lies within each other: the plan around a study may be plan_text.DEEPEST
+DEEPEST = 30                        # nesting of a study; with the plan around it at most plan_text.DEEPEST
 _METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]*\w[\w.+-]*", re.ASCII)
 _NAME = re.compile(r"[\w.+-]*\w[\w.+-]*", re.ASCII)
 
 
 class TrialFiles(NamedTuple):
-    """A trial's two files: their folder, in words; the id in its name; and what they hold, or where they lie (str)."""
+    """A trial's two files: their folder for messages, the id in its name, and their contents (bytes) or paths (str)."""
 
     folder: str
     id: int
@@ -58,15 +57,15 @@ class TrialFiles(NamedTuple):
 
 @dataclass
 class Batch:
-    """What the files of some trials say; lists over trials have one entry for each that is not wrong.
+    """The contents of some trials' files; lists have one entry per valid trial.
 
     ids, status     the archive's ids and Status, as integers
     metadata        texts of metadata.json
-    points          of each the numbers among its "parameters", by this project's names
-    rows            evaluations of each
-    layouts         JSON: see the module's synopsis
-    step, columns   of all evaluations: int64, and float64 by column of the log
-    wrong           what is wrong with which file, in order
+    points          numeric "parameters", under our names
+    rows            number of evaluations
+    layouts         JSON: see the module's docstring
+    step, columns   all evaluations: int64, and float64 by column of the log
+    wrong           messages about wrong files, in order
     size            bytes read
     """
 
@@ -83,13 +82,13 @@ class Batch:
 
 
 class WrongFile(LogError):
-    """A file of an archive that is not what its name says."""
+    """An invalid file in an archive."""
 
 
 def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> Batch:
-    """The trials whose files are right, in the order given, and what is wrong with the others.
+    """The trials with valid files, in order, and messages about the others.
 
-    budget_steps  that a COMPLETE trial has trained; 0: not known
+    budget_steps  steps of a COMPLETE trial; 0: unknown
     """
     batch, tables = Batch(), []
     for trial in trials:
@@ -100,7 +99,7 @@ def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> Batch:
             continue
         batch.size += table.size + len(metadata.text)
         tables.append((table, metadata))
-    for group in _alike([table for table, _ in tables]):
+    for group in _group_by_header([table for table, _ in tables]):
         _parse(group)
     _apply_rules([pair for pair in tables if not pair[0].wrong], budget_steps)
     good = []
@@ -124,17 +123,17 @@ def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> Batch:
 
 
 def file_bytes(content: bytes | str | None, name: str, most: int | None = None) -> bytes:
-    """What a file of an archive holds; raises WrongFile where it is missing, too large, a link or no plain file.
+    """A file's content; raises WrongFile if it is missing, too large, a link or not a regular file.
 
-    content  bytes, or the path of the file;  name  the file's, as an error shall call it
-    most     bytes that it may have; None: those of its name in LARGEST
+    content  bytes, or the path of the file;  name: for messages
+    most     largest size in bytes; None: from LARGEST
     """
     if content is None:
         raise WrongFile(f"{name}: is missing")
     if isinstance(content, bytes):
         return content
     try:
-        # a pipe keeps nobody waiting, and a link does not lead out of the archive
+        # do not wait for a pipe, nor follow a link out of the archive
         descriptor = os.open(content, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             state = os.fstat(descriptor)
@@ -154,14 +153,14 @@ def file_bytes(content: bytes | str | None, name: str, most: int | None = None) 
 
 
 def refuse_large(size: int, name: str, most: int | None = None):
-    """Raises WrongFile where a file is larger than any such file can be."""
+    """Raise WrongFile for a file of implausible size."""
     most = LARGEST[os.path.basename(name)] if most is None else most
     if size > most:
         raise WrongFile(f"{name}: has {size} bytes, more than the {most} that such a file may have")
 
 
 def json_object(data: bytes, name: str) -> tuple[dict, str]:
-    """The JSON object that a file holds, and its text; raises WrongFile."""
+    """A file's JSON object and its text; raises WrongFile."""
     try:
         text = data.decode("utf-8")
         value = json.loads(text)
@@ -175,14 +174,14 @@ def json_object(data: bytes, name: str) -> tuple[dict, str]:
 
 
 def whole_number(value, least: int, name: str, key: str, most: int = MOST) -> int:
-    """The value if it is an integer from ``least`` to ``most``; raises WrongFile."""
+    """The value if it is an integer from ``least`` to ``most``; raises WrongFile otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise WrongFile(f"{name}: {key} is {_short(value)}, not an integer from {least} to {most}")
     return value
 
 
 def refuse_deep(value, name: str):
-    """Raises WrongFile where lists and objects lie in each other deeper than a plan may have them."""
+    """Raise WrongFile if lists and objects are nested deeper than a plan allows."""
     if is_deeper(value, DEEPEST):
         raise WrongFile(f"{name}: is nested too deep")
 
@@ -193,7 +192,7 @@ def _short(value) -> str:
 
 
 class _Metadata:
-    """What metadata.json says."""
+    """The parsed metadata.json."""
 
     def __init__(self, trial: TrialFiles):
         name = f"{trial.folder}/metadata.json"
@@ -216,7 +215,7 @@ class _Metadata:
 
 
 def parameter_name(key: str, file: str) -> str:
-    """This project's name of a metaparameter; raises WrongFile for one that can be no column."""
+    """Our name of a metaparameter; raises WrongFile for an invalid column name."""
     if not _NAME.fullmatch(key):
         raise WrongFile(f"{file}: {_short(key)} is no name for a parameter (letters, digits, . + - _)")
     return RENAMED.get(key, key)
@@ -238,9 +237,10 @@ def _usual_layout(header: tuple[str, ...]) -> str:
 
 @functools.lru_cache(64)
 def column_names(header: tuple[str, ...]) -> list[str]:
-    """The log's names of the columns of a file: ALIASES, unless the log's own name is there too; others under OTHER.
+    """The log's names of a file's columns: ALIASES, unless the log's own name occurs too; non-metrics get the prefix
+    OTHER.
 
-    "step" stays. Raises WrongFile where two columns have one name, or one has none.
+    "step" stays. Raises WrongFile for duplicate or invalid names.
     """
     found, there = [], set(header)
     for name in header:
@@ -261,9 +261,9 @@ def column_names(header: tuple[str, ...]) -> list[str]:
 
 
 class _Table:
-    """One measurements.csv on its way into arrays.
+    """One measurements.csv.
 
-    lines, rows     its lines without the header, and how many; wrong: what is wrong with it, "" as far as is known
+    lines, rows     its lines without the header, and their number;  wrong: what is wrong with it, or ""
     step, values    set by _parse: int64, and float64 by column of the log
     """
 
@@ -278,7 +278,7 @@ class _Table:
             _refuse_other_text(data, self.name)
         if not data.endswith(b"\n"):
             before, _, last = data.rpartition(b"\n")
-            raise WrongFile(cut_off(self.name, 1 + len(before.splitlines()), last.decode("utf-8", "replace")))
+            raise WrongFile(cut_off_message(self.name, 1 + len(before.splitlines()), last.decode("utf-8", "replace")))
         if b'"' in data:
             data = self._unquoted(data)
         if b"\r" in data:
@@ -298,7 +298,7 @@ class _Table:
         self.step, self.values = np.empty(0, np.int64), {}
 
     def _unquoted(self, data) -> bytes:
-        """The file with commas, quotes and line ends within quoted cells taken out; as it was, it is kept whole."""
+        """The file without commas, quotes and line ends in quoted cells; the original is kept in the layout."""
         text = data.decode()
         self.layout["text"] = text
         try:
@@ -315,19 +315,19 @@ class _Table:
             else _usual_layout(self.header)
 
     def take(self, first: int, step: np.ndarray, columns: Mapping, odd: list):
-        """This file's rows of a block that has them from ``first`` on; odd: its unusual cells (row, column, text)."""
+        """Take this file's rows, from ``first`` on, of a block; odd: its unusual cells (row, column, text)."""
         rows = slice(first, first + self.rows)
         self.step = step[rows]
         self.values = {name: values[rows] for name, values in columns.items()}
         if odd and "text" not in self.layout:
-            self._keep(odd)
+            self._record_odd(odd)
 
     def refuse_cell(self, row: int, at: int, text: str, what: str):
-        """Notes that a cell is not what its column holds, unless another was noted."""
+        """Note the first cell that does not fit its column."""
         self.wrong = self.wrong or f"{self.name}:{row + 2}: {self.header[at]} is {text[:40]!r}, not {what}"
 
-    def _keep(self, odd):
-        """Cells that are not written as usual; where all gaps are written alike, how."""
+    def _record_odd(self, odd):
+        """Record cells in an unusual spelling; the spelling of gaps, if all are alike."""
         gaps = {text for row, at, text in odd if self._is_gap(row, at, text)}
         empty = sum(int(np.isnan(values).sum()) for values in self.values.values())
         if len(gaps) == 1 and empty == sum(self._is_gap(*cell) for cell in odd):
@@ -341,8 +341,8 @@ class _Table:
             and _is_nan(text)
 
 
-def cut_off(name: str, line: int, text: str) -> str:
-    """The message about a file whose last line has no line end."""
+def cut_off_message(name: str, line: int, text: str) -> str:
+    """The message about a file without a final line end."""
     return (f"{name}:{line}: the last line, {text[:40]!r}, has no line end, so it may be cut off; "
             "complete it and end it with a line end")
 
@@ -361,8 +361,8 @@ def _is_nan(text) -> bool:
         return False
 
 
-def _alike(tables: list[_Table]):
-    """Runs of files with one header, of up to about BLOCK_BYTES."""
+def _group_by_header(tables: list[_Table]):
+    """Runs of files with the same header, of up to about BLOCK_BYTES."""
     run, size = [], 0
     for table in tables:
         if run and (table.header != run[0].header or size + len(table.lines) > BLOCK_BYTES):
@@ -375,7 +375,7 @@ def _alike(tables: list[_Table]):
 
 
 def _parse(tables: list[_Table]):
-    """Reads the lines of files with one header together; where one has wrong lines, each alone."""
+    """Parse the lines of files with the same header together; if a line is wrong, each file by itself."""
     names = tables[0].names
     try:
         block = Block(b"".join(table.lines for table in tables), len(names))
@@ -407,7 +407,8 @@ def _parse(tables: list[_Table]):
 
 
 def _apply_rules(found: list[tuple[_Table, _Metadata]], budget_steps: int):
-    """Finds evaluations that break the rules of every log, and COMPLETE trials that were not evaluated to their end."""
+    """Mark files whose evaluations break the rules of a log, and COMPLETE trials that were not evaluated to their end.
+    """
     ids = np.arange(len(found))
     rows = np.array([table.rows for table, _ in found], int)
     first = np.cumsum(rows) - rows
@@ -429,7 +430,7 @@ def _apply_rules(found: list[tuple[_Table, _Metadata]], budget_steps: int):
 
 
 def measurements_text(layout: Mapping, step: np.ndarray, columns: Mapping[str, np.ndarray]) -> str:
-    """measurements.csv of one trial: as it was, if ``layout`` is that of a file that was read."""
+    """measurements.csv of one trial, as it was read if ``layout`` is from a file."""
     if "text" in layout:
         return str(layout["text"])
     missing, cells = layout.get("missing", ""), []

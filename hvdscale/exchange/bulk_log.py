@@ -1,9 +1,9 @@
-"""A new log written in pieces, column by column, in bounded memory whatever its size: what imports write.
+"""A new log written column by column in bounded memory, for imports.
 
     with BulkLog("archive.h5", columns(metrics=["val/error"]), {"imported": {...}}) as out:
-        out.add("evaluations", "step", steps)             the column's next rows; columns go on each at its own pace
+        out.add("evaluations", "step", steps)             the column's next rows; columns need not be in step
         out.add("trials", "dataset", ["mnist", "mnist"])
-    # here the log is there, closed and compressed; after an error inside nothing is left
+    # here the log exists, closed and compressed; after an error nothing is left
 """
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from ..system.lock import Lock
 
 
 class BulkLog(CompactFile):
-    """The one writer of a new log; see the module's synopsis.
+    """The only writer of a new log.
 
-    path        the log; it appears, whole, when ``with`` ends without an error
-    columns     each table's (schema.columns); more may be added while none of their rows is late: see ``add_column``
-    attributes  root attributes to add
-    overwrite   replace a log that is there;  take_over: go on where the file system refuses locks
-    threads     that compress; None: one a core that this process may use
+    path        the log; it is created when ``with`` ends without an error
+    columns     each table's (schema.columns); for more see ``add_column``
+    attributes  additional root attributes
+    overwrite   replace an existing log;  take_over: write even without file locks
+    threads     for compression; None: one per usable core
 
-    Raises LogError where the log exists, is being written, or cannot be written.
+    Raises LogError if the log exists, is being written, or cannot be written.
     """
 
     def __init__(self, path, columns: Mapping[str, Sequence[Column]], attributes: Mapping | None = None, *,
@@ -53,7 +53,7 @@ class BulkLog(CompactFile):
                 self.add_column(table, spec)
 
     def close(self):
-        """Writes what is left, closes and shows the log."""
+        """Write the rest, close and publish the log."""
         with writing(self.path):
             super().close()
             show(self._target, self.path, segments.beside(self.path))

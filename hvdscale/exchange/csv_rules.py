@@ -1,10 +1,10 @@
-"""CSV tables held to the rules of ``check`` while they are read, piece by piece.
+"""Apply the rules of ``log.check`` to CSV tables while they are read in chunks.
 
-    left_out = LeftOut(None)            the first fault is a LogError; LeftOut([]): faulty trials are named and left out
+    left_out = LeftOut(None)            the first fault is a LogError; LeftOut([]): collect faulty trials instead
     rules = TableRules(left_out)
     rules.take_trials(path, columns, lines)
-    rules.take("evaluations", path, columns, lines)     each piece of the table
-    rules.end(path, has_restarts)                       evaluations that are missing at the end
+    rules.take("evaluations", path, columns, lines)     each chunk of the table
+    rules.end(path, has_restarts)                       missing evaluations
 """
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .archive_files import WrongFile
 
 
 class LeftOut:
-    """Trials that an import leaves out, and the messages about them and about lines of no known trial.
+    """Trials that an import skips, and the messages about them and about lines without a known trial.
 
-    messages  a list, which takes them; None: nothing may be left out, so the first is raised as WrongFile
+    messages  a list to extend; None: skipping is not allowed, and the first message is raised as WrongFile
     """
 
     def __init__(self, messages: list[str] | None):
@@ -30,11 +30,11 @@ class LeftOut:
 
     @property
     def is_allowed(self) -> bool:
-        """Whether something may be left out."""
+        """Whether anything may be skipped."""
         return self.messages is not None
 
     def add(self, trial: int | None, message: str):
-        """Leaves out a trial; None: no more than the line that the message names."""
+        """Skip a trial; None: only the line that the message names."""
         if self.messages is None:
             raise WrongFile(f"{message}; --skip-broken leaves out what is wrong")
         if trial in self.trials or message in self._lines:
@@ -47,28 +47,28 @@ class LeftOut:
 
 
 class TableRules:
-    """Holds the pieces of tables to the rules. trials: /trials, once they are read; arrays by column."""
+    """Applies the rules to chunks of tables. trials: /trials as arrays by column, after take_trials."""
 
     def __init__(self, left_out: LeftOut):
         self._left_out, self.trials = left_out, Rows("trials", 0, {})
-        self._last: dict[str, dict[str, np.ndarray]] = {}       # of each table: its trials' last rows so far
-        self._seen: dict[str, np.ndarray] = {}                  # of each table: which trials have rows
+        self._last: dict[str, dict[str, np.ndarray]] = {}       # by table: each trial's last row so far
+        self._seen: dict[str, np.ndarray] = {}                  # by table: which trials have rows
 
     def take_trials(self, path: str, columns: Mapping[str, np.ndarray], lines: np.ndarray):
-        """All of /trials."""
+        """Check all of /trials."""
         self.trials = Rows("trials", len(lines), columns)
         for fault in faults_of_trials(self.trials):
             self._leave_out(path, lines, fault, fault.rows)
         self._ends = Ends(self.trials["id"])
 
     def take(self, name: str, path: str, columns: Mapping[str, np.ndarray], lines: np.ndarray):
-        """A piece of another table, all its trials known: its numbers, and the line of each row."""
+        """Check a chunk of another table, with the line number of each row; all its trials are known."""
         places = self._ends.places(columns["trial"])
         last = self._last.setdefault(name, {
             column: np.zeros(self.trials.rows, values.dtype) for column, values in columns.items()})
         seen = self._seen.setdefault(name, np.zeros(self.trials.rows, bool))
         again = np.unique(places)
-        again = again[seen[again]]              # trials that began in a piece before: with their last rows from there
+        again = again[seen[again]]              # trials continued from an earlier chunk, with their last rows
         table = Rows(name, len(again) + len(lines), {
             column: np.concatenate([last[column][again], values]) for column, values in columns.items()})
         for fault in faults_of_rows(SimpleNamespace(trials=self.trials, evaluations=table), table):
@@ -77,10 +77,10 @@ class TableRules:
             self._ends.add(columns["trial"], columns["step"])
         seen[places] = True
         for column, values in columns.items():
-            last[column][places] = values       # of several the last one stays
+            last[column][places] = values       # keeps the last of several
 
     def end(self, path: str, has_restarts: bool):
-        """What can be known once all tables were read; ``path``: of the evaluations."""
+        """Check what is known only after all tables; ``path``: of the evaluations."""
         none = np.zeros(self.trials.rows, bool)
         last = self._last.get("evaluations", {})
         for fault in unfinished(self.trials, self._ends, self._seen.get("steps", none),

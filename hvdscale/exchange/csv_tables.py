@@ -3,13 +3,13 @@
     export_tables("w8.h5", "w8")        the folder w8: trials.csv, evaluations.csv, restarts.csv, steps.csv, log.json
     import_tables("w8", "again.h5")     the same log: every column, unit and root attribute
 
-A row of a file is a row of the table. Numbers are written so that they are read as the same number, what was not
-measured is an empty cell, a status is its name. log.json has the root attributes and what each column is.
+Each CSV row is a row of the table. Numbers are written without loss, missing values as empty cells, a status by its
+name. log.json has the root attributes and describes the columns.
 
-Tables from elsewhere need no log.json: trials.csv with id, dataset, model, optimizer, global_batch and, as far as they
-are known, other columns of the schema and metaparameters/NAME; evaluations.csv with trial, step and split/metric. Its
-column search says of each trial, yes or no, whether it is a draw of a search over metaparameters, rather than a repeat
-of one setting. Without it the trials of a workload and batch whose metaparameters vary are taken for a search.
+Tables from elsewhere need no log.json. trials.csv has id, dataset, model, optimizer, global_batch and optionally other
+columns of the schema and metaparameters/NAME; evaluations.csv has trial, step and split/metric. A column search (yes or
+no) tells whether a trial is a draw of a metaparameter search rather than a repeat of one setting. Without it, trials of
+a workload and batch whose metaparameters vary count as a search.
 """
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from ..log.check import refuse_unsound_trials
 from ..log.reader import SCHEMA, Log, Table, read_log
 from ..log.schema import SOURCE, TABLES, Column, Status, better, metaparameter_column, metric_column
 from .archive_export import new_folder
-from .archive_files import LARGEST_INT, WrongFile, cut_off, json_object
+from .archive_files import LARGEST_INT, WrongFile, cut_off_message, json_object
 from .bulk_log import BulkLog
 from .csv_rules import LeftOut, TableRules
 from .decimals import Block, CellsError, is_missing
 from .imported import UNSHARED, beyond_errors, skipped_note, widen
 
 FORMAT = "hvdscale-csv"
-ROWS = 1 << 15                  # taken at a time
+ROWS = 1 << 15                  # converted at a time
 LINES = 4 << 20                 # bytes of lines read at a time
-LONGEST_CELL = 1 << 28          # a plan can be long
-LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for two of that
+LONGEST_CELL = 1 << 28          # characters; a plan can be long
+LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
 NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "evaluations": ("trial", "step")}
 STATUSES = {status.name: status for status in Status}
 SEARCH, SEARCH_CELLS = "search", {"yes": True, "no": False}
 WORKLOAD = ("dataset", "model", "optimizer", "global_batch")
-OF_FILE = ("format", "version", "segment", "segments")      # root attributes that the file itself gives
+OF_FILE = ("format", "version", "segment", "segments")      # root attributes that belong to the file, not the log
 
 
 def export_tables(path, out, progress: Callable[[float], None] = lambda share: None) -> dict[str, int]:
-    """Writes the log's tables into the new folder ``out``, which is there only when all went well; rows of each.
+    """Write the log's tables into the new folder ``out``, created only on success; returns the number of rows of each.
 
-    Raises LogError where ``out`` is there already or cannot be written, and where /trials holds what cannot be.
+    Raises LogError if ``out`` exists or cannot be written, and for invalid /trials.
     """
     with read_log(path) as log, new_folder(os.fspath(out)) as folder:
         refuse_unsound_trials(log)
-        _write_about(log, os.path.join(folder, "log.json"))
+        _write_description(log, os.path.join(folder, "log.json"))
         total, done = max(1, sum(table.rows for table in log.tables)), 0
         for table in log.tables:
             for rows in _write_table(table, os.path.join(folder, f"{table.name}.csv")):
@@ -62,7 +62,7 @@ def export_tables(path, out, progress: Callable[[float], None] = lambda share: N
         return {table.name: table.rows for table in log.tables}
 
 
-def _write_about(log: Log, path: str):
+def _write_description(log: Log, path: str):
     columns = {table.name: [[c.name, c.type, c.unit, c.meaning, c.better] for c in table.specs.values()]
                for table in log.tables}
     attributes = {name: value for name, value in log.attributes.items() if name not in OF_FILE}
@@ -77,12 +77,12 @@ def _write_table(table: Table, path: str) -> Iterator[int]:
         writer.writerow(map(as_cell, table.specs))
         for first in range(0, table.rows, ROWS):
             rows = min(ROWS, table.rows - first)
-            writer.writerows(zip(*(_texts(table.read_rows(name, first, first + rows), spec.type)
+            writer.writerows(zip(*(_format_cells(table.read_rows(name, first, first + rows), spec.type)
                                    for name, spec in table.specs.items())))
             yield rows
 
 
-def _texts(values: np.ndarray, kind: str) -> list[str]:
+def _format_cells(values: np.ndarray, kind: str) -> list[str]:
     if kind == "float":
         return [repr(value) if value == value else "" for value in values.tolist()]
     if kind == "status":
@@ -91,19 +91,19 @@ def _texts(values: np.ndarray, kind: str) -> list[str]:
 
 
 def is_tables(path) -> bool:
-    """Whether a folder holds the tables of a log."""
+    """Whether a folder contains the tables of a log."""
     return os.path.isfile(os.path.join(path, "trials.csv"))
 
 
 def import_tables(source, out, *, left_out: list[str] | None = None, overwrite: bool = False, take_over: bool = False,
                   progress: Callable[[float], None] = lambda share: None,
                   note: Callable[[str], object] = lambda text: None) -> dict[str, int]:
-    """Writes the tables in the folder ``source`` into the new log ``out``; rows of each.
+    """Import the tables in the folder ``source`` into the new log ``out``; returns the number of rows of each.
 
-    left_out  takes messages about trials that break a rule, which are left out; None: the first raises LogError
-    note      is told of what is odd, and of what was guessed
+    left_out  collects messages about trials that break a rule and are skipped; None: the first raises LogError
+    note      receives remarks on suspicious values and guesses
 
-    Raises LogError, which names file and line, where something else is wrong; then there is no ``out``.
+    Raises LogError naming file and line for any other fault; then there is no ``out``.
     """
     source, left = os.fspath(source), LeftOut(left_out)
     try:
@@ -111,17 +111,17 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overwrite: 
             known = len(left.trials)
             with contextlib.suppress(_Again):
                 files = [_Csv(source, table, left) for table in TABLES]
-                attributes, specs = _about(source, files)
-                drawn = _Draws(files[0], attributes)
-                if drawn.said:
-                    attributes["imported"]["search"] = drawn.said
+                attributes, specs = _read_description(source, files)
+                searches = _Searches(files[0], attributes)
+                if searches.guess:
+                    attributes["imported"]["search"] = searches.guess
                 with BulkLog(out, specs, attributes, overwrite=overwrite, take_over=take_over) as log:
-                    errors = _fill(log, files, specs, drawn, left, progress)
+                    errors = _fill(log, files, specs, searches, left, progress)
                     if len(left.trials) > known:
-                        raise _Again                            # what was written has rows of them
+                        raise _Again                            # the log has rows of them already
                     if left.messages:
                         _note(log, attributes, left.messages)
-                    for text in ([f"a search, {drawn.said}"] * bool(drawn.said) + [*beyond_errors(errors)]):
+                    for text in ([f"a search, {searches.guess}"] * bool(searches.guess) + [*beyond_errors(errors)]):
                         note(text)
                     return {table: max(log.rows(table, column.name) for column in specs[table]) for table in TABLES}
     except WrongFile as error:
@@ -133,11 +133,11 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overwrite: 
 
 
 class _Again(Exception):
-    """More trials are to be left out than were known when the tables were read."""
+    """The tables must be read again, as more trials are to be skipped."""
 
 
 def _note(log, attributes, messages):
-    """Keeps in the log what was left out; before it became tables, too."""
+    """Record in the log what was skipped, now and when the tables were first made."""
     if not log.rows("trials", "id"):
         raise WrongFile(messages[0])
     note, before = skipped_note(messages), attributes.get("skipped")
@@ -146,11 +146,11 @@ def _note(log, attributes, messages):
     log.note("skipped", note)
 
 
-def _about(source, files) -> tuple[dict, dict[str, tuple[Column, ...]]]:
-    """Root attributes, and the columns of each table."""
+def _read_description(source, files) -> tuple[dict, dict[str, tuple[Column, ...]]]:
+    """Root attributes, and the columns of each table, from log.json or guessed."""
     path = os.path.join(source, "log.json")
     if not os.path.exists(path):
-        return {"imported": {"kind": "csv", "from": source}}, {file.table: _guessed(file) for file in files}
+        return {"imported": {"kind": "csv", "from": source}}, {file.table: _guess_columns(file) for file in files}
     with open(path, "rb") as file:
         about, _ = json_object(file.read(), path)
     if about.get("format") != FORMAT or about.get("version") != 1:
@@ -179,14 +179,14 @@ def _about(source, files) -> tuple[dict, dict[str, tuple[Column, ...]]]:
 
 
 def _is_attribute(name, value) -> bool:
-    """Whether an HDF5 file can hold it."""
+    """Whether HDF5 can store the attribute."""
     if isinstance(value, int) and not isinstance(value, bool):
         return _is_path(name) and -LARGEST_INT - 1 <= value <= LARGEST_INT
     return _is_path(name) and len(json.dumps(value)) <= LONGEST_ATTRIBUTE
 
 
 def _refuse_clash(names, path):
-    """Raises WrongFile where one column would have to be a group of others."""
+    """Raise WrongFile if a column would also be a group of others."""
     for name in names:
         above = [other for other in names if name.startswith(f"{other}/")]
         if above:
@@ -199,12 +199,12 @@ def _is_column(listed) -> bool:
 
 
 def _is_path(name) -> bool:
-    """Whether HDF5 can have a column of that name."""
+    """Whether HDF5 allows a column with this name."""
     return all(part.strip(".") for part in name.split("/")) and name.isprintable() and name != "committed_rows"
 
 
-def _guessed(file) -> tuple[Column, ...]:
-    """The columns that a table from elsewhere has, and those that every log has."""
+def _guess_columns(file) -> tuple[Column, ...]:
+    """The columns of a table from elsewhere, and those that every log has."""
     known = {column.name: column for column in SCHEMA[file.table]}
     for name in NEEDED.get(file.table, ()):
         if name not in file.header:
@@ -226,14 +226,14 @@ def _guessed(file) -> tuple[Column, ...]:
     return (*found, *SOURCE) if file.table == "trials" else tuple(found)
 
 
-class _Draws:
+class _Searches:
     """Which trials of a table from elsewhere are draws of a search.
 
-    said    what was guessed, for the log and the report; empty where nothing was
+    guess   what was guessed, for the log and the report, or ""
     """
 
     def __init__(self, file, attributes):
-        self._file, self._varied, self.said = file, frozenset(), ""
+        self._file, self._varied, self.guess = file, frozenset(), ""
         if "imported" not in attributes or "plan" in file.header:
             if SEARCH in file.header:
                 raise WrongFile(f"{file.path}:1: has the columns plan and {SEARCH}; write \"{SEARCH}\": true in the "
@@ -241,8 +241,8 @@ class _Draws:
             return
         self._varied = frozenset(() if SEARCH in file.header else self._find_varied())
         if self._varied:
-            self.said = (f"guessed: metaparameters vary within {len(self._varied):,} of its batches, whose trials are "
-                         f"taken for a search; a column {SEARCH} (yes or no) in trials.csv says otherwise")
+            self.guess = (f"guessed: metaparameters vary within {len(self._varied):,} of its batches, whose trials are "
+                          f"taken for a search; a column {SEARCH} (yes or no) in trials.csv says otherwise")
 
     def _find_varied(self):
         """The workloads and batches whose trials differ in a metaparameter."""
@@ -250,7 +250,7 @@ class _Draws:
         first: dict[tuple, tuple] = {}
         for values, _ in self._file.read(self._types() if tried else {}) if tried else ():
             for key, point in zip(self._keys(values), zip(*(values[name].tolist() for name in tried))):
-                if repr(first.setdefault(key, point)) != repr(point):       # NaN is equal to NaN there
+                if repr(first.setdefault(key, point)) != repr(point):       # repr, so that NaN equals NaN
                     yield key
         self._file.done = 0
 
@@ -263,7 +263,7 @@ class _Draws:
         return zip(*(values[name] if isinstance(values[name], list) else values[name].tolist() for name in WORKLOAD))
 
     def plans(self, values, lines) -> list[str]:
-        """The plan of each trial of a piece, which are in these lines of the file."""
+        """The plan of each trial of a chunk, which has these line numbers."""
         if SEARCH in values:
             drawn = [self._cell(text, line) for text, line in zip(values[SEARCH], lines)]
         else:
@@ -276,8 +276,8 @@ class _Draws:
         return SEARCH_CELLS[text.strip().lower()]
 
 
-def _fill(log, files, specs, drawn, left, progress) -> dict[str, tuple[float, float]]:
-    """Reads the files into the log; the least and largest of each error."""
+def _fill(log, files, specs, searches, left, progress) -> dict[str, tuple[float, float]]:
+    """Copy the files into the log; returns the range of each error metric."""
     total = max(1, sum(file.size for file in files))
     rules, paths = TableRules(left), {file.table: file.path for file in files}
     errors: dict[str, tuple[float, float]] = {}
@@ -285,13 +285,13 @@ def _fill(log, files, specs, drawn, left, progress) -> dict[str, tuple[float, fl
         types = {column.name: column.type for column in specs[file.table]}
         whole: list[dict] = []
         for values, lines in file.read({SEARCH: "text", **types}):
-            values, lines = _without(file, values, lines, rules.trials, left)
+            values, lines = _drop_left_out(file, values, lines, rules.trials, left)
             if file.table == "trials":
-                values.setdefault("plan", drawn.plans(values, lines))
+                values.setdefault("plan", searches.plans(values, lines))
             if "plan" in values:
-                values["plan"] = [text or "{}" for text in values["plan"]]          # none is known
-            columns = {name: values[name] if name in values else _absent(file, name, values, lines, rules.trials, left)
-                       for name in types}
+                values["plan"] = [text or "{}" for text in values["plan"]]
+            columns = {name: values[name] if name in values else
+                       _default_values(file, name, values, lines, rules.trials, left) for name in types}
             for name, given in columns.items():
                 log.add(file.table, name, given)
             ruled = {name: np.array(given, object) if types[name] == "text" else given
@@ -311,17 +311,18 @@ def _fill(log, files, specs, drawn, left, progress) -> dict[str, tuple[float, fl
     rules.end(paths["evaluations"], restarts.exists)
     if not restarts.exists:
         for name in (column.name for column in specs["restarts"]):
-            log.add("restarts", name, ids if name == "trial" else _absent(restarts, name, {}, ids, rules.trials, left))
+            log.add("restarts", name, ids if name == "trial" else
+                    _default_values(restarts, name, {}, ids, rules.trials, left))
     return errors
 
 
-def _without(file, values, lines, trials, left):
-    """A piece of a table without the rows of trials that are left out, or that are unknown."""
-    of = np.asarray(values["id" if file.table == "trials" else "trial"], np.int64)
-    keep = ~np.isin(of, list(left.trials)) if left.trials else np.ones(len(of), bool)
+def _drop_left_out(file, values, lines, trials, left):
+    """A chunk of a table without the rows of skipped or unknown trials."""
+    ids = np.asarray(values["id" if file.table == "trials" else "trial"], np.int64)
+    keep = ~np.isin(ids, list(left.trials)) if left.trials else np.ones(len(ids), bool)
     if file.table != "trials":
-        for row in np.flatnonzero(keep & ~np.isin(of, trials["id"])).tolist():
-            left.add(int(of[row]), f"{file.path}:{lines[row]}: trial {of[row]} is not in trials.csv")
+        for row in np.flatnonzero(keep & ~np.isin(ids, trials["id"])).tolist():
+            left.add(int(ids[row]), f"{file.path}:{lines[row]}: trial {ids[row]} is not in trials.csv")
             keep[row] = False
     if keep.all():
         return values, lines
@@ -329,25 +330,27 @@ def _without(file, values, lines, trials, left):
             for name, given in values.items()}, lines[keep]
 
 
-def _absent(file, name, values, lines, trials, left):
-    """What a column is taken to say that a table from elsewhere has not."""
+def _default_values(file, name, values, lines, trials, left):
+    """The values of a column missing from a table from elsewhere."""
     rows = len(lines)
     if name == "examples":
         return _examples(file, values, lines, trials, left)
-    said = {"local_batch": lambda: values["global_batch"], "seed": lambda: values["id"],
-            "status": lambda: np.full(rows, Status.COMPLETE, np.int8),
-            "source": lambda: [json.dumps({"path": "trials.csv", "imported": "csv"})] * rows,
-            "source_trial": lambda: values["id"],
-            "stop_reason": lambda: ["the tables say no more"] * rows,
-            **{column: lambda: np.ones(rows, np.int64) for column in ("accumulation", "workers")}}
-    if name in said:
-        return said[name]()
+    copied = {"local_batch": "global_batch", "seed": "id", "source_trial": "id"}
+    if name in copied:
+        return values[copied[name]]
+    texts = {"source": json.dumps({"path": "trials.csv", "imported": "csv"}), "stop_reason": "the tables say no more"}
+    if name in texts:
+        return [texts[name]] * rows
+    if name in ("accumulation", "workers"):
+        return np.ones(rows, np.int64)
+    if name == "status":
+        return np.full(rows, Status.COMPLETE, np.int8)
     kind = next(column.type for column in SCHEMA[file.table] if column.name == name)
     return {"text": [""] * rows, "float": np.full(rows, np.nan), "int": np.zeros(rows, np.int64)}[kind]
 
 
 def _examples(file, values, lines, trials, left):
-    """Of evaluations: their steps, each of the global batch."""
+    """The number of examples of evaluations: steps times the global batch."""
     order = np.argsort(trials["id"])
     batch = trials["global_batch"][order][np.searchsorted(trials["id"][order], values["trial"])]
     for row in np.flatnonzero(values["step"] > LARGEST_INT // np.maximum(batch, 1)).tolist():
@@ -357,10 +360,10 @@ def _examples(file, values, lines, trials, left):
 
 
 class _Csv:
-    """One table's file; empty where there is none."""
+    """One table's file; no rows if it does not exist."""
 
     def __init__(self, source: str, table: str, left: LeftOut):
-        self._left, self._trial = left, None                # of the last row read
+        self._left, self._trial = left, None                # the trial of the last row read
         self.table, self.path = table, os.path.join(source, f"{table}.csv")
         self.exists = os.path.lexists(self.path)
         self.size = os.path.getsize(self.path) if self.exists else 0
@@ -378,13 +381,13 @@ class _Csv:
             raise WrongFile(f"{self.path}:1: two columns are named {twice[0]!r}")
 
     def require(self, names):
-        """Raises WrongFile unless the file has these columns and no others."""
+        """Raise WrongFile unless the file has exactly these columns."""
         if self.exists and sorted(names) != sorted(self.header):
             differ = sorted(set(names) ^ set(self.header))[0]
             raise WrongFile(f"{self.path}:1: {differ!r} is not both a column here and in log.json")
 
     def read(self, types: Mapping[str, str]) -> Iterator[tuple[dict, np.ndarray]]:
-        """Pieces of its rows: {column: array, or list of str} and the line of each row."""
+        """Chunks of rows, {column: array, or list of str}, with the line number of each row."""
         if not self.exists:
             return
         kinds = [types[name] for name in self.header]
@@ -399,14 +402,14 @@ class _Csv:
             return any(b'"' in piece or b"\r" in piece for piece in iter(lambda: file.read(LINES), b""))
 
     def _blocks(self, kinds):
-        """Tables of numbers alone, many lines at a time."""
+        """Read a table of numbers only, many lines at a time."""
         with open(self.path, "rb") as file:
             file.readline()
             first = 2
             while lines := file.read(LINES) + file.readline():
                 if not lines.endswith(b"\n"):
                     last = lines.rpartition(b"\n")[2].decode("utf-8", "replace")
-                    self._left.add(None, cut_off(self.path, first + lines.count(b"\n"), last))
+                    self._left.add(None, cut_off_message(self.path, first + lines.count(b"\n"), last))
                 try:
                     block = Block(lines, len(kinds))
                 except CellsError as error:
@@ -430,35 +433,35 @@ class _Csv:
         return values
 
     def _rows(self, kinds):
-        """Any table."""
+        """Read any table."""
         csv.field_size_limit(LONGEST_CELL)
         with self._open() as file:
             reader = csv.reader(self._lines(file), strict=True)
             next(reader, None)
-            while rows := list(itertools.islice(self._checked(reader, kinds), ROWS)):
+            while rows := list(itertools.islice(self._valid_rows(reader, kinds), ROWS)):
                 yield {name: self._values(kind, at, rows) for at, (name, kind) in enumerate(zip(self.header, kinds))}, \
                     np.array([line for line, _ in rows])
 
     def _lines(self, file):
-        """The file's lines; notes how far it was read, and leaves out the last one if it is cut off."""
+        """The file's lines, tracking progress; a last line without line end is skipped or refused."""
         for number, line in enumerate(file, 1):
             self.done += len(line)
             if line.endswith(("\n", "\r")):
                 yield line
             else:
-                whole = next(csv.reader([line]), [])[:-1]           # the last cell may be a part of one
-                self._left.add(self._trial_of(whole, self._trial), cut_off(self.path, number, line))
+                complete = next(csv.reader([line]), [])[:-1]        # the last cell may be truncated
+                self._left.add(self._trial_of(complete, self._trial), cut_off_message(self.path, number, line))
 
     def _trial_of(self, row, otherwise=None) -> int | None:
-        """The trial that a row is about, as far as it says one."""
+        """The trial of a row, if it can be read."""
         try:
             trial = int(row[self.header.index("id" if self.table == "trials" else "trial")])
         except (IndexError, ValueError):
             return otherwise
         return trial if abs(trial) <= LARGEST_INT else None
 
-    def _checked(self, reader, kinds):
-        """Rows with their lines; those that are wrong are left out."""
+    def _valid_rows(self, reader, kinds):
+        """Rows with their line numbers; wrong ones are skipped or refused."""
         while True:
             row = ()
             try:
@@ -490,7 +493,7 @@ class _Csv:
 
     def _integer(self, text, line, at) -> int:
         try:
-            value = int(_without_marks(text))
+            value = int(_refuse_underscores(text))
         except ValueError:
             raise self._wrong(line, at, text, "integer") from None
         if not -LARGEST_INT - 1 <= value <= LARGEST_INT:
@@ -501,7 +504,7 @@ class _Csv:
         if text.lower() == "nan" and self.header[at].startswith("metaparameters/"):
             raise self._wrong(line, at, text, "number; a cell is empty where it is not known")
         try:
-            return float(_without_marks(text)) if text else np.nan
+            return float(_refuse_underscores(text)) if text else np.nan
         except ValueError:
             raise self._wrong(line, at, text, "number") from None
 
@@ -515,8 +518,8 @@ class _Csv:
         return WrongFile(f"{self.path}:{line}: {self.header[at]} is {text[:40]!r}, not {article} {kind}")
 
 
-def _without_marks(text: str) -> str:
-    """The text of a number; ValueError where it has the marks between digits that only Python reads."""
+def _refuse_underscores(text: str) -> str:
+    """The text of a number; raises ValueError for underscores between digits, which Python accepts."""
     if "_" in text:
         raise ValueError
     return text

@@ -1,14 +1,14 @@
-"""Numbers out of comma-separated text, a whole block of lines at a time, and exactly as float() would read each.
+"""Parse numbers in CSV lines, a block of lines at a time, to exactly the values of float().
 
-    block = Block(lines, columns)         LogErrors that name the line
+    block = Block(lines, columns)         raises CellsError with the line
     block.floats(3), block.counts(0)      the columns; a gap is NaN
-    block.unusual(3)                      cells that are not written as repr() writes them: {row: text}
+    block.unusual(3)                      cells that repr() would write differently: {row: text}
 
-What is written with a point, up to 18 digits and no exponent is read by arithmetic on all cells at once: 8 digits are
-one machine word (as in simdjson; Langdale & Lemire 2019, arXiv:1902.08318). The digits as an integer below 2^53,
-divided by a power of ten up to 10^22, round once, hence correctly (Clinger 1990). With more digits the quotient is
-taken in the x87's significand of 64 bits and rounded again, which is the same but where it lies just between two
-numbers. Those cells, and all that are written otherwise, are left to float().
+Decimals with a point, up to 18 digits and no exponent are parsed by vector arithmetic, 8 digits at a time in a machine
+word (as in simdjson; Langdale & Lemire 2019, arXiv:1902.08318). An integer of digits below 2^53 divided by a power of
+ten up to 10^22 is rounded once, hence correctly (Clinger 1990). With more digits the quotient is computed with the
+x87's 64-bit significand and rounded again, which is correct except near midpoints. Those cells and all other spellings
+are passed to float(). float() on every cell makes an import about five times slower.
 """
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ import numpy as np
 from ..errors import LogError
 
 COMMA, NEWLINE, POINT, ZERO = b",\n.0"
-PAD = b"0" * 24                         # so that the words that end in the first cells lie in the text
-EXACT, SURE = 2**53, 10**15             # integers that a float holds; decimals below this many are told apart by one
+PAD = b"0" * 24                         # so that words ending in the first cells start in the text
+EXACT, SURE = 2**53, 10**15             # integers exact as floats; decimals of fewer digits than this are unique
 TENS, WHOLE_TENS = 10.0 ** np.arange(23), np.array([10**k for k in range(19)], np.uint64)
 WIDE = np.longdouble if np.finfo(np.longdouble).nmant == 63 else None
 WIDE_TENS = np.cumprod([1] + [10] * 22, dtype=np.longdouble)
-ONES = np.array([2**64 - 2**(8 * (8 - k)) for k in range(9)], np.uint64)       # masks of a word's last k bytes
+ONES = np.array([2**64 - 2**(8 * (8 - k)) for k in range(9)], np.uint64)       # masks for a word's last k bytes
 
 
 class Block:
-    """Lines of ``columns`` cells each, the last ending in a newline: bytes, without a header and without quotes.
+    """Lines of ``columns`` cells each, as bytes, without header and quotes; each ends in a newline.
 
-    Raises LogError, which names the line by its number in the block (0 the first), where a line has not so many cells.
+    Raises CellsError for a line with another number of cells.
     """
 
     def __init__(self, lines: bytes, columns: int):
         self._bytes = PAD + lines
         self._text = text = np.frombuffer(self._bytes, np.uint8)
-        marks = np.flatnonzero((text - ZERO) > 9)           # all but digits
+        marks = np.flatnonzero((text - ZERO) > 9)           # non-digits
         mark = text[marks]
         ends_at = np.flatnonzero((mark == COMMA) | (mark == NEWLINE))
         self._ends = marks[ends_at]
@@ -42,7 +42,7 @@ class Block:
         self.rows, self.columns = len(self._ends) // columns, columns
         self._starts = np.empty_like(self._ends)
         self._starts[:1], self._starts[1:] = len(PAD), self._ends[:-1] + 1
-        others = np.diff(ends_at, prepend=-1) - 1           # in each cell: none, or a point, else it is not plain
+        others = np.diff(ends_at, prepend=-1) - 1           # non-digits in each cell; plain cells have at most a point
         has_point = (others == 1) & (mark[ends_at - 1] == POINT)
         self._point = np.where(has_point, marks[ends_at - 1], self._ends)
         self._plain = (others == 0) | has_point
@@ -55,17 +55,17 @@ class Block:
         return self._bytes[self._starts[at]:self._ends[at]].decode("utf-8", "replace")
 
     def floats(self, column: int) -> np.ndarray:
-        """The column as float64; NaN for a gap and for what is no number (see ``unusual``)."""
+        """The column as float64; NaN for a gap and for anything but a number (see ``unusual``)."""
         return self._read(column)[0]
 
     def unusual(self, column: int) -> dict[int, str]:
-        """Cells that repr() of their value would write otherwise, by row; a gap is "", the usual way to write NaN."""
+        """Cells that repr() of their value would write differently, by row; a gap, "", is usual for NaN."""
         return self._read(column)[1]
 
     def counts(self, column: int) -> tuple[np.ndarray, dict[int, str]]:
-        """The column as int64 and, as ``unusual``, what str() of the value would write otherwise.
+        """The column as int64, and cells that str() of the value would write differently.
 
-        A cell that is no integer is -1, whatever it says, and is among the unusual.
+        A cell that is not a non-negative integer is -1 and unusual.
         """
         starts, ends, point, plain = self._of_column(column)
         size = ends - starts
@@ -83,7 +83,7 @@ class Block:
         return values, unusual
 
     def _of_column(self, column):
-        """Of each of its cells the start, the end and the point (the end, where it has none), and if it is plain."""
+        """Start, end and point (or end) of each of the column's cells, and whether it is plain."""
         return tuple(np.ascontiguousarray(values[column::self.columns])
                      for values in (self._starts, self._ends, self._point, self._plain))
 
@@ -102,7 +102,7 @@ class Block:
         for skipped in (8, 16):
             if most > skipped:
                 part = self._digits(ends - skipped, np.clip(after - skipped, 0, 8))
-                plain &= part <= 900 * 10**(16 - skipped)                   # so that the sum is below 2^63
+                plain &= part <= 900 * 10**(16 - skipped)                   # keeps the sum below 2^63
                 digits += part * np.uint64(10**skipped)
         if whole.max(initial=0) > 1:
             before = self._digits(point, np.clip(whole, 0, 8))
@@ -125,7 +125,8 @@ class Block:
         return values, self._look_closely(column, values, ~(usual | gap), known)
 
     def _look_closely(self, column, values, rows, known):
-        """Reads what is not ``known`` by float(), and gives those of the rows that repr() writes otherwise."""
+        """Parse cells that are not ``known`` by float(), and return those of the rows that repr() writes differently.
+        """
         unusual = {}
         for row in np.flatnonzero(rows):
             text = self.cell(row, column)
@@ -148,7 +149,7 @@ class Block:
 
 
 def _check_lines(is_newline, columns):
-    """Raises LogError unless every ``columns``-th separator, and no other, ends a line."""
+    """Raise CellsError unless exactly every ``columns``-th separator is a line end."""
     wrong = np.ones(len(is_newline), bool)
     wrong[:] = is_newline
     wrong[columns - 1::columns] ^= True
@@ -163,7 +164,7 @@ def _check_lines(is_newline, columns):
 
 
 class CellsError(LogError):
-    """A line, counted from 0, that has another number of cells than the header."""
+    """A line, counted from 0, with another number of cells than the header."""
 
     def __init__(self, line: int, cells: int, columns: int):
         super().__init__(f"has {cells} cells where the header has {columns}")
@@ -171,7 +172,7 @@ class CellsError(LogError):
 
 
 def _quotient(digits, shift):
-    """digits / 10^shift, and where that is sure to be rounded right."""
+    """digits / 10^shift, and where it is certainly rounded correctly."""
     values = digits.astype(np.float64) / TENS[shift]
     large = np.flatnonzero(digits >= EXACT)
     sure = np.ones(len(values), bool)
@@ -186,8 +187,9 @@ def _quotient(digits, shift):
 
 
 def _shortest(digits, shift, values):
-    """Where digits / 10^shift, of 16 digits or more, surely is what repr() writes for the value: of the decimals that
-    are read as it the shortest, and of those the nearest to it. False where it is not, or where that is not sure."""
+    """Where digits / 10^shift, of 16 digits or more, is certainly what repr() writes for the value: the nearest of the
+    shortest decimals that are read as it.
+    """
     if not WIDE:
         return np.zeros(len(digits), bool)
     near = np.abs(values.astype(WIDE) * WIDE_TENS[shift] - digits.astype(WIDE)) < 0.49      # the product errs by 0.01
@@ -199,7 +201,7 @@ def _shortest(digits, shift, values):
 
 
 def is_missing(text: str) -> bool:
-    """Whether a cell is empty or says NaN: nothing was measured, or the trial diverged."""
+    """Whether a cell is empty or NaN: not measured, or diverged."""
     return text.strip().lower().lstrip("+-") in ("", "nan")
 
 
@@ -211,7 +213,7 @@ def _number(text: str) -> float:
 
 
 def _integer(text: str) -> int:
-    """The integer that a text says, also as 1e3 or 100.0; -1 where it says none that fits."""
+    """The integer in the text, also from 1e3 or 100.0; -1 if there is none or it does not fit."""
     number = _number(text)
     if not abs(number) < 2**63 or number != int(number):
         return -1

@@ -1,10 +1,10 @@
-"""Trials from elsewhere on their way into a log: columns are made as they are met, rows that lack them are NaN.
+"""Imported trials on their way into a log: columns are created when first met, with NaN for earlier rows.
 
     with ImportedLog(path, {"kind": "archive", "from": source}) as out:
-        ids = out.trials({"dataset": [...], "global_batch": [...], ...}, points)        in order of coming
-        out.evaluations(ids, rows, step, examples, {"val/error": ...})                  of these trials, end to end
+        ids = out.trials({"dataset": [...], "global_batch": [...], ...}, points)        new ids in order
+        out.evaluations(ids, rows, step, examples, {"val/error": ...})                  of these trials, concatenated
 
-What nothing is known of reads so: times are NaN, the ghost batch is 0, there was one worker.
+Unknown times are NaN, the ghost batch is 0, and workers are 1.
 """
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PUBLISHED = (
     Column("layout", "text", "1", "JSON: how the text of its measurements.csv differs from the values", optional=True),
 )
 UNSHARED = ("metadata",)
-MOST_SAID, LONGEST_SAID = 100, 30_000       # messages in an attribute, and their bytes; HDF5 has room for twice that
+MOST_MESSAGES, MOST_BYTES = 100, 30_000     # of messages in an attribute; HDF5 has room for twice that
 
 
 class ImportedLog(BulkLog):
-    """A BulkLog of trials that other programs ran; ``imported`` is kept in its root attributes."""
+    """A BulkLog of other programs' trials; ``imported`` becomes a root attribute."""
 
     def __init__(self, path, imported: Mapping, metrics: Sequence[str] = (), **how):
         spec = columns(metrics={name: better(name) for name in metrics})
@@ -38,10 +38,10 @@ class ImportedLog(BulkLog):
         self._metrics = dict.fromkeys(metrics)
 
     def trials(self, given: Mapping[str, Sequence], points: Sequence[Mapping[str, float]]) -> np.ndarray:
-        """Adds trials and gives their ids.
+        """Add trials; returns their ids.
 
         given   columns of /trials: status, stop_reason, dataset, model, optimizer, global_batch, seed, budget_steps,
-                plan; and, where they are known, those of SOURCE and PUBLISHED
+                plan; optionally those of SOURCE and PUBLISHED
         points  each trial's metaparameters
         """
         size = len(given["status"])
@@ -49,7 +49,7 @@ class ImportedLog(BulkLog):
         rest = {"local_batch": given["global_batch"], "accumulation": 1, "ghost_batch": 0, "workers": 1,
                 "source": "", "source_trial": given["seed"], "metadata": "", "layout": ""}
         for name, values in {"id": ids, **rest, **given}.items():
-            self.add("trials", name, _whole(values, size), shared=name not in UNSHARED)
+            self.add("trials", name, _repeat(values, size), shared=name not in UNSHARED)
         for name in dict.fromkeys(name for point in points for name in point):
             if name not in self._points:
                 self.add_column("trials", metaparameter_column(name), self.count)
@@ -59,13 +59,13 @@ class ImportedLog(BulkLog):
             self.add("trials", f"metaparameters/{name}", values)
         for name, value in {"trial": ids, "first_step": 0, "workers": 1, "host": "", "device": "", "time": np.nan,
                             "previous_end": ""}.items():
-            self.add("restarts", name, _whole(value, size))
+            self.add("restarts", name, _repeat(value, size))
         self.count += size
         return ids
 
     def evaluations(self, ids: np.ndarray, rows: Sequence[int], step: np.ndarray, examples: np.ndarray,
                     values: Mapping[str, np.ndarray]):
-        """Adds the evaluations of trials, laid end to end; ``rows``: how many each of them has."""
+        """Add the concatenated evaluations of trials; ``rows``: the number of each."""
         widen(self.errors, values)
         before = self.rows("evaluations", "trial")
         self.add("evaluations", "trial", np.repeat(ids, rows))
@@ -81,14 +81,14 @@ class ImportedLog(BulkLog):
 
 
 def skipped_note(wrong: Sequence[str]) -> dict:
-    """The root attribute ``skipped``: how many trials or lines an import left out, and the first of its messages."""
-    first = list(wrong[:MOST_SAID])
+    """The root attribute ``skipped``: the number of trials or lines that an import skipped, and its first messages."""
+    first = list(wrong[:MOST_MESSAGES])
     sizes = accumulate(len(json.dumps(message)) + 2 for message in first)
-    return {"count": len(wrong), "first": first[:sum(size <= LONGEST_SAID for size in sizes)]}
+    return {"count": len(wrong), "first": first[:sum(size <= MOST_BYTES for size in sizes)]}
 
 
 def widen(ranges: dict[str, tuple[float, float]], columns: Mapping[str, np.ndarray]):
-    """Takes more values of errors into their least and largest, by column."""
+    """Extend the range of each error metric by these values."""
     for name, values in columns.items():
         if name.endswith("/error"):
             low, high = ranges.get(name, (np.inf, -np.inf))
@@ -96,13 +96,13 @@ def widen(ranges: dict[str, tuple[float, float]], columns: Mapping[str, np.ndarr
 
 
 def beyond_errors(ranges: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Notes about errors that are no share of all examples."""
+    """Notes on errors outside 0 .. 1."""
     return [f"{name} has values from {low:g} to {high:g}; the share of wrong answers lies between 0 and 1. Is it in "
             "percent, or another metric?" for name, (low, high) in ranges.items() if low < 0 or high > 1]
 
 
-def _whole(values, size):
-    """One entry a trial."""
+def _repeat(values, size):
+    """The values, or one value for each trial."""
     if isinstance(values, str):
         return [values] * size
     return values if isinstance(values, list) else np.broadcast_to(values, size)

@@ -1,21 +1,21 @@
-"""MLPerf's reference convergence points (mlcommons/logging, rcp_checker/*/rcps_*.json) as a log.
+"""Import of MLPerf's reference convergence points (mlcommons/logging, rcp_checker/*/rcps_*.json).
 
     import_rcp("rcps_resnet.json", "resnet.h5")
 
-A point says how far each of some seeds had to train to the benchmark's target, at one batch size with one set of
-hyperparameters; nothing else was kept of the runs. Each seed becomes a COMPLETE trial under the target TARGET: an
-evaluation that meets it (val/converged = 1) and, before that, one that does not (0). What is assumed:
+A point lists how far runs with several seeds trained to the benchmark's target, at one batch size with one set of
+hyperparameters; no other data of these runs exist. Each seed becomes a COMPLETE trial with the target TARGET and two
+evaluations: one that does not meet it (val/converged = 0), then one that does (1). Assumptions:
 
-- unit: "samples to converge" are examples. "Epochs to converge" are examples, too, where the benchmark's largest is
-  from 20,000 on (so it is for bert and later language models), else epochs; but sd of 3.1 counts steps (the same number
-  of them at all seeds), and gpt3 tokens of 2,048 a sequence. ``unit`` overrules this.
-- all values of a benchmark are of one unit: less than one step is an error.
-- epochs become examples by TRAIN_EXAMPLES or ``train_examples``; without either it is an error.
-- steps are those that hold so many examples at the point's batch size, the last one rounded up.
-- the evaluation before is one spacing earlier. The spacing is the largest difference between neighbouring values of the
-  point such that nine in ten of its values lie on one grid of it; of points in epochs the least of the benchmark's
-  spacings counts for all. A point whose values are all equal takes the least of the others; where no point tells, no
-  evaluation before is added, and the interval of the crossing reaches down to 0.
+- "samples to converge" are in examples. "Epochs to converge" are in epochs; in examples if the benchmark's largest
+  value is at least 20,000 (bert and later language models); in steps for sd of MLPerf 3.1, where all seeds have the
+  same value; in tokens for gpt3, 2,048 per sequence. ``unit`` overrides this.
+- All values of a benchmark have the same unit: less than one step is an error.
+- An epoch has TRAIN_EXAMPLES or ``train_examples`` examples; without either it is an error.
+- Steps are examples over the point's batch size, rounded up.
+- The previous evaluation is one spacing earlier. The spacing is the largest gap between neighbouring values of
+  the point such that nine in ten values lie on one grid of it. In epochs, the benchmark's smallest spacing applies to
+  all its points; in other units, to points whose values are all equal. Without a spacing there is no previous
+  evaluation, and the interval of the crossing extends down to 0.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import json
 import math
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -38,11 +38,11 @@ TARGET = "val/converged>=1"
 UNITS = ("epochs", "examples", "steps", "tokens")
 VALUES = ("Epochs to converge", "samples to converge")
 LARGEST = 4 << 20                   # bytes of a file
-ON_GRID = 0.9                       # of the values, where the others are taken for slips
-EXAMPLES_FROM = 20_000              # values from here on are no epochs
+ON_GRID = 0.9                       # of the values; the others count as outliers
+EXAMPLES_FROM = 20_000              # values from here on cannot be epochs
 OWN_UNITS = {"gpt3": "tokens", "sd": "steps"}
 TOKENS = 2048                       # of a sequence of gpt3
-# examples of the training sets: ImageNet's; COCO's images with annotations; those that the benchmarks' own logs state
+# sizes of the training sets: ImageNet; COCO images with annotations; others from the benchmarks' own logs
 TRAIN_EXAMPLES = {"resnet": 1_281_167, "maskrcnn": 117_266, "deepcam": 121_266}
 RENAMED = {"opt_base_learning_rate": "learning_rate", "opt_momentum": "momentum", "opt_weight_decay": "weight_decay",
            "opt_learning_rate_warmup_epochs": "warmup_epochs", "opt_learning_rate_warmup_steps": "warmup_steps"}
@@ -62,7 +62,7 @@ class Point:
 
     @property
     def spacing(self) -> Fraction | None:
-        """Of the evaluations, in the unit written; None where the values do not tell."""
+        """Steps between evaluations in the written unit; None if the values do not tell."""
         distinct = sorted(set(self.values))
         gaps = {after - before for before, after in zip(distinct, distinct[1:])}
         for gap in sorted(gaps, reverse=True):
@@ -73,19 +73,19 @@ class Point:
 
 
 def is_rcp(data: object) -> bool:
-    """Whether what a JSON file holds is a table of reference points."""
+    """Whether a file's JSON is a table of reference points."""
     return isinstance(data, dict) and bool(data) and all(
         isinstance(point, dict) and {"Benchmark", "BS"} <= point.keys() for point in data.values())
 
 
 def import_rcp(source, out, *, unit: str | None = None, train_examples: int | None = None, overwrite: bool = False,
                take_over: bool = False) -> int:
-    """Writes a trial for each seed of each point into the new log ``out``, and gives their number.
+    """Import a trial for each seed of each point into the new log ``out``; returns the number of trials.
 
     unit            of the values: one of UNITS; None: see above
     train_examples  in an epoch
 
-    Raises LogError for a file that holds something else, UsageError where epochs are of unknown length.
+    Raises LogError for an invalid file, UsageError for epochs of unknown size.
     """
     source = os.fspath(source)
     points = read_points(source, unit)
@@ -93,12 +93,12 @@ def import_rcp(source, out, *, unit: str | None = None, train_examples: int | No
     with ImportedLog(out, {"kind": "rcp", "from": source}, ("val/converged",), overwrite=overwrite,
                      take_over=take_over) as log:
         for point in points:
-            trials += _add(log, source, point, _known_spacing(point, points), train_examples)
+            trials += _add(log, source, point, _find_spacing(point, points), train_examples)
     return trials
 
 
 def read_points(source: str, unit: str | None = None) -> list[Point]:
-    """The points of a file by benchmark and batch size; raises LogError."""
+    """A file's points by benchmark and batch size; raises LogError."""
     try:
         data, _ = json_object(file_bytes(os.path.realpath(source), source, LARGEST), source)
         refuse_deep(data, source)
@@ -112,12 +112,8 @@ def read_points(source: str, unit: str | None = None) -> list[Point]:
     for point in points:
         largest[point.benchmark] = max(largest.get(point.benchmark, Fraction(0)), *point.values)
     points = [point if point.unit != "epochs" or unit or largest[point.benchmark] < EXAMPLES_FROM
-              else _replaced(point, "examples") for point in points]
+              else replace(point, unit="examples") for point in points]
     return sorted(points, key=lambda point: (point.benchmark, point.batch))
-
-
-def _replaced(point, unit) -> Point:
-    return Point(**{**vars(point), "unit": unit})
 
 
 def _point(source, name, entry, unit) -> Point:
@@ -140,13 +136,13 @@ def _point(source, name, entry, unit) -> Point:
 
 
 def _positive(value, where, key) -> Fraction:
-    """A number as it is written: 0.85 is 85/100."""
+    """The number as written: 0.85 is 85/100."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST_INT:
         raise WrongFile(f"{where}: {key} has {value!r}, not a positive number")
     return Fraction(str(value))
 
 
-def _known_spacing(point, points) -> Fraction | None:
+def _find_spacing(point, points) -> Fraction | None:
     if point.spacing is not None and point.unit != "epochs":
         return point.spacing
     alike = [other.spacing for other in points if other.benchmark == point.benchmark and other.unit == point.unit]
@@ -156,7 +152,7 @@ def _known_spacing(point, points) -> Fraction | None:
 def _add(log, source, point, spacing, train_examples) -> int:
     count = len(point.values)
     size = train_examples or TRAIN_EXAMPLES.get(point.benchmark)
-    factor = _examples_of(source, point, size)
+    factor = _examples_per_unit(source, point, size)
     if point.unit != "epochs" and min(point.values) * factor < point.batch:
         raise LogError(f"{source}: {point.name}: has {float(min(point.values)):g} {point.unit} to converge, less than "
                        f"one step of {point.batch} examples; all values must be of one unit: correct the file, or give "
@@ -166,10 +162,9 @@ def _add(log, source, point, spacing, train_examples) -> int:
     examples = [min(round(value * factor), step * point.batch) for value, step in zip(point.values, steps)]
     if max(examples) > LARGEST_INT or max(steps) > MOST:
         raise LogError(f"{source}: {point.name}: {max(examples)} examples are more than 64 bits can count")
-    numbers = {}
-    for name, value in point.hyperparameters.items():
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
-            numbers[RENAMED.get(name, parameter_name(name, source))] = float(value)
+    numbers = {RENAMED.get(name, parameter_name(name, source)): float(value)
+               for name, value in point.hyperparameters.items()
+               if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300}
     optimizer = point.hyperparameters.get("optimizer") or point.hyperparameters.get("opt_name") or "reference"
     plan = {"problem": {"reference": point.name, **({"train_examples": size} if size else {})},
             "measurement": {"budget_steps": max(steps), "target": TARGET, "eval_every": spacing_steps or None},
@@ -191,8 +186,7 @@ def _add(log, source, point, spacing, train_examples) -> int:
     return count
 
 
-def _examples_of(source, point, train_examples) -> Fraction:
-    """Examples in one unit of the values."""
+def _examples_per_unit(source, point, train_examples) -> Fraction:
     if point.unit == "epochs" and train_examples is None:
         raise UsageError(f"{source}: {point.benchmark} counts epochs, and how many examples one has is not known: give "
                          "--train-examples N, or --unit where they are none")

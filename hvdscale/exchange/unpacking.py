@@ -1,6 +1,6 @@
-"""A compressed file that a thread of its own unpacks, while what came before is being worked on.
+"""Decompress a file in a separate thread, ahead of its reader.
 
-    with unpacked(open("batch_science_data.tar.bz2", "rb")) as file:        bzip2, gzip, xz, or as it is
+    with unpacked(open("batch_science_data.tar.bz2", "rb")) as file:        bzip2, gzip, xz, or uncompressed
         file.read(512)
 """
 from __future__ import annotations
@@ -15,30 +15,31 @@ from functools import partial
 from queue import Empty, Queue
 from threading import Thread
 
-CHUNK, AHEAD = 1 << 18, 16              # packed bytes unpacked at once, and how many such chunks may wait
-MOST = 32 * CHUNK                       # bytes of such a chunk: zeros may be packed to a millionth
-# how a compressed file begins, and what unpacks it
+CHUNK, AHEAD = 1 << 18, 16              # compressed bytes of a chunk, and the number of chunks ahead
+MOST = 32 * CHUNK                       # uncompressed bytes of a chunk, as zeros compress a million times
+# first bytes of a compressed file -> its decompressor
 COMPRESSED = {b"BZh": bz2.BZ2Decompressor, b"\x1f\x8b": partial(zlib.decompressobj, 16 + zlib.MAX_WBITS),
               b"\xfd7zXZ\0": lzma.LZMADecompressor}
 
 
 def unpacked(file: io.BufferedReader) -> io.BufferedReader:
-    """The file's bytes, unpacked as its first ones say; reading raises what the unpacking did, such as EOFError."""
+    """The file's uncompressed bytes, by its first bytes; reading raises errors of the decompression, such as EOFError.
+    """
     start = file.peek(6)
     magic = next((magic for magic in COMPRESSED if start.startswith(magic)), b"")
     return io.BufferedReader(_Ahead(_chunks(file, magic)), CHUNK)
 
 
 def _chunks(file, magic) -> Iterator[bytes]:
-    """Large ones: the interpreter is asked for between two, and may be held by others for a while each time."""
+    """Decompress in large chunks: switching threads in between may take a while."""
     unpacker = COMPRESSED[magic]() if magic else None
     while data := file.read(CHUNK):
         while unpacker and data:
             if unpacker.eof and data[:len(magic)] != magic[:len(data)]:
-                return                                      # what fills up the last block of a tape
-            unpacker = COMPRESSED[magic]() if unpacker.eof else unpacker         # of several, one after the other
+                return                                      # padding of the last block of a tape
+            unpacker = COMPRESSED[magic]() if unpacker.eof else unpacker         # the next of several streams
             yield unpacker.decompress(data, MOST)
-            while rest := _held_back(unpacker):
+            while rest := _take_rest(unpacker):
                 yield rest
             data = unpacker.unused_data
         yield data
@@ -46,8 +47,8 @@ def _chunks(file, magic) -> Iterator[bytes]:
         raise EOFError("it ends before its compressed data do")
 
 
-def _held_back(unpacker) -> bytes:
-    """The next MOST bytes of what the unpacker was given; none where it waits for more, or is at its end."""
+def _take_rest(unpacker) -> bytes:
+    """The next MOST bytes that the decompressor holds back; none if it needs more input or is at its end."""
     if unpacker.eof:
         return b""
     if hasattr(unpacker, "unconsumed_tail"):                # zlib's
@@ -56,7 +57,7 @@ def _held_back(unpacker) -> bytes:
 
 
 class _Ahead(io.RawIOBase):
-    """Takes chunks ahead of its reader, by a thread."""
+    """Takes chunks in a thread, ahead of its reader."""
 
     def __init__(self, source: Iterator[bytes]):
         self._source, self._left, self._end = source, memoryview(b""), None
@@ -72,7 +73,7 @@ class _Ahead(io.RawIOBase):
                 if chunk:
                     self._chunks.put(chunk)
             self._chunks.put(b"")
-        except Exception as error:      # of the file or its format: the reader's to meet
+        except Exception as error:      # of the file or its format: raised again by readinto
             self._chunks.put(error)
 
     def readable(self):

@@ -106,7 +106,6 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
 
 
 def _check_arguments(side: int, validation: int | None, skip_broken: bool) -> None:
-    """Raise UsageError for an invalid data argument."""
     if type(side) is not int or side < 1:
         raise UsageError(f"data_args.side = {side!r} is not a number of pixels, such as {SIDE}")
     if validation is not None and (type(validation) is not int or validation < 1):

@@ -104,12 +104,10 @@ class LanguageModel(Workload):
         return token_loss(model(tokens), labels, label_smoothing)
 
     def measure(self, model: nn.Module, batch: Batch) -> dict[str, tuple[Tensor, int]]:
-        """token_measures of the batch."""
         tokens, labels = batch
         return token_measures(model(tokens), labels)
 
     def summarize(self, means: dict[str, float], parts: Mapping) -> dict[str, float]:
-        """Perplexity per token."""
         return {"perplexity": perplexity(means["cross_entropy"])}
 
     def _check_arguments(self, vocabulary: str | None, sequence: int | None) -> tuple[str, int]:

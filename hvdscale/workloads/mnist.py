@@ -106,7 +106,6 @@ def load(dataset: str, data_dir: str | None, allow_missing: bool = False) -> Dat
 
 
 def _names(part: str) -> tuple[str, str]:
-    """The files of a part: images and labels."""
     return f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"
 
 

@@ -104,7 +104,6 @@ class MultiLabel(Workload):
                 "score_counts": score_counts(logits, targets)}
 
     def summarize(self, means: dict[str, float], parts: dict[str, np.ndarray]) -> dict[str, float]:
-        """average_precision of the whole split."""
         return {"average_precision": average_precision(parts["score_counts"])}
 
 

@@ -91,7 +91,6 @@ class References:
         self.lines, self.vocabulary, self.beam = lines, vocabulary, beam
 
     def of(self, pairs: Sequence[int]) -> References:
-        """The references of these pairs."""
         return References([self.lines[pair] for pair in pairs], self.vocabulary, self.beam)
 
 
@@ -125,7 +124,6 @@ class Pairs:
                                 self.references and self.references.of(lines))
 
     def first(self, examples: int) -> Pairs:
-        """Only the first pairs."""
         return replace(self, kept=self.kept[:examples])
 
     @property
@@ -194,7 +192,6 @@ class Translation(Workload):
             "bleu": signature(), "cut": {part: split.cut for part, split in held_out.items()}})
 
     def build(self, **model_args) -> nn.Module:
-        """A TranslationTransformer."""
         return TranslationTransformer(**{**self.sizes, **model_args})
 
     def loss(self, model: nn.Module, batch: TranslationBatch, label_smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -249,7 +246,6 @@ def _training(text: ParallelText, source: Encoded, target: Encoded, longest: int
 
 def _evaluation(text: ParallelText, source: Encoded, target: Encoded, vocabulary: Vocabulary,
                 beam: int) -> Pairs:
-    """All pairs, with their references."""
     text.require_same_lines(source.lines, target.lines)
     lines = [line for chunk in text.target.chunks() for line in chunk.lines]
     return Pairs(source, target, np.arange(source.lines), MOST_EVALUATED, False, References(lines, vocabulary, beam))

@@ -357,7 +357,6 @@ def _words(chunks: Iterable[Sequence[str]]) -> dict[str, int]:
 
 
 def _characters(chunks: Iterable[Sequence[str]]) -> dict[str, int]:
-    """The count of each character."""
     counts = np.zeros(CODE_POINTS, np.int64)
     for lines in chunks:
         counts += np.bincount(_code_points(lines), minlength=CODE_POINTS)
@@ -365,7 +364,6 @@ def _characters(chunks: Iterable[Sequence[str]]) -> dict[str, int]:
 
 
 def _code_points(lines: Sequence[str]) -> np.ndarray:
-    """The code points of all lines, concatenated."""
     return np.frombuffer("".join(lines).encode("utf-32-le"), "<u4")
 
 

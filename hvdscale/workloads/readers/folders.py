@@ -50,7 +50,6 @@ class Pictures:
         return len(self.labels)
 
     def path(self, i: int) -> Path:
-        """Path of the i-th picture."""
         return self.directory / self.name(i)
 
     def name(self, i: int) -> str:

@@ -126,7 +126,6 @@ class Images:
     folders: tuple[Path, ...]
 
     def path(self, index: int) -> Path:
-        """Path of the image at this index."""
         return self.folders[self.where[index]] / f"{self.names[index]:0{DIGITS}x}.jpg"
 
     def only(self, images: np.ndarray) -> Images:
@@ -312,7 +311,6 @@ class _Piece:
         return values
 
     def _refuse(self, wrong: np.ndarray, why: str) -> None:
-        """Raise DataError for the first wrong line, if any."""
         if wrong.any():
             line = int(wrong.argmax())
             text = self._text[self._starts[line]:self._ends[line]]
