@@ -1,1 +1,1 @@
-"""Metaparameter sweeps: a study at each global batch and optimizer, its space, its trials and what came of them."""
+"""Metaparameter sweeps: one study per global batch and optimizer, with its search space, trials and results."""

@@ -1,8 +1,8 @@
-"""The log of one study, made of what each group of workers logged: every trial as it would have gone in sequence.
+"""Build a study's log from the logs of the worker groups, with every trial as if run in sequence.
 
     collect("runs/sweep", "sgd-b32", lambda: [Chosen(7, Status.COMPLETE, "met", 400, (("node1.h5", 3),)), ...], {})
 
-Rows are ordered by trial, then step, so the log of a study does not depend on which group ran which trial.
+Rows are ordered by trial, then step, so the log does not depend on which group ran which trial.
 """
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from ..log.schema import SOURCE, TABLES, Column, Status, columns
 from ..system.files import TEMPORARY, writing
 from ..system.lock import WAIT_SECONDS, Lock
 
-LOGS = "logs"                                   # folder of the groups' logs in that of the sweep
-LOCK_ATTEMPTS = round(60 / WAIT_SECONDS)        # a minute: another job may collect the same study
-NAMED = 12                                      # trials that an error names one by one
-STEP = {"restarts": "first_step", "evaluations": "step", "steps": "step"}
+LOGS = "logs"                                   # folder of the groups' logs in the sweep's folder
+LOCK_ATTEMPTS = round(60 / WAIT_SECONDS)        # a minute, as another job may collect the same study
+NAMED = 12                                      # trials listed in an error
+STEP_COLUMNS = {"restarts": "first_step", "evaluations": "step", "steps": "step"}
 PIECE = np.dtype([("id", "i8"), ("number", "i8"), ("attempt", "i8"), ("last", "?"), ("stop_step", "i8"),
                   ("status", "i1"), ("reason", "O")])
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A trial of a study, and what its study settled of it.
+    """A trial of a study, as the study counts it.
 
-    number     its draw, or that of a repeat: its id in the study's log
-    status     with reason, what /trials says of it, whatever the groups' logs do
-    stop_step  the last step that counts; what was done after it is left out
-    pieces     (file name of a group's log, the trial's id in it), in order of attempts: each goes on from a checkpoint
-               of those before. None: the trial never began, and no log has it
+    number     of the draw or repeat: its id in the study's log
+    status     with reason, for /trials, whatever the groups' logs say
+    stop_step  the last step that counts; later rows are left out
+    pieces     (file name of a group's log, the trial's id in it) by attempt; each resumes a checkpoint of an earlier
+               one. Empty: the trial never began, and no log has it
     """
 
     number: int
@@ -51,7 +51,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a table: its columns, their values, and at which attempt of its trial each row was written."""
+    """Rows of a table: its columns, their values, and the attempt at the trial that wrote each row."""
 
     specs: list[Column]
     values: dict[str, np.ndarray]
@@ -60,23 +60,22 @@ class Rows:
 
 def collect(out: str, study: str, choose: Callable[[], Iterable[Chosen]], attributes: Mapping,
             wanted: Mapping = {}) -> str:
-    """Writes OUT/STUDY.h5 anew from the logs in OUT/logs that the trials' pieces name; gives its path.
+    """Rewrite OUT/STUDY.h5 from the logs in OUT/logs named by the trials' pieces; returns its path.
 
-    choose      gives the trials; called once no other process collects the study, so that the last to collect has all
-    wanted      what now holds of the sweep in every trial's plan: how many trials
+    choose      returns the trials; called under the lock, so that the last process to collect the study has all trials
+    wanted      current values for "sweep" in every trial's plan, such as the number of trials
 
-    Columns are those of all these logs together, NaN where one lacks them; ``source`` and ``source_trial`` keep where a
-    trial's last piece stands. ``attributes`` are added to those of the file. The logs may be live. Raises LogError,
-    naming the trials that are lost, where a log is missing, damaged or without one of them; and where another process
-    has been writing OUT/STUDY.h5 for a minute.
+    Columns are the union over these logs, NaN where a log lacks one; ``source`` and ``source_trial`` say where a
+    trial's last piece is. ``attributes`` become root attributes. The logs may be live. Raises LogError naming the lost
+    trials if a log is missing, damaged or lacks one, and if another process has been writing OUT/STUDY.h5 for a minute.
     """
     path = os.path.join(out, f"{study}.h5")
     with Lock.take(path, attempts=LOCK_ATTEMPTS), writing(path):
         shares = _read_all(out, study, _pieces(choose()))
         for share in shares:
-            share["trials"].values["plan"] = _with_wanted(share["trials"].values.get("plan", ()), wanted)
+            share["trials"].values["plan"] = _update_plans(share["trials"].values.get("plan", ()), wanted)
         root = {"id": uuid.uuid4().hex, "segment": 0, "segments": 1, "merged": len(shares), **attributes}
-        tables = {name: _joined(name, [share[name] for share in shares]) for name in TABLES}
+        tables = {name: _concatenate(name, [share[name] for share in shares]) for name in TABLES}
         with CompactFile(path + TEMPORARY, root) as file:
             for name, order in _in_sequence(**tables).items():
                 for spec in tables[name].specs:
@@ -87,7 +86,7 @@ def collect(out: str, study: str, choose: Callable[[], Iterable[Chosen]], attrib
 
 
 def _pieces(chosen) -> dict[str, np.ndarray]:
-    """By name of a group's log the pieces in it, an array of PIECE sorted by id."""
+    """The pieces in each group's log, by file name: arrays of PIECE sorted by id."""
     rows: dict[str, list[tuple]] = {}
     for trial in chosen:
         for attempt, (log, number) in enumerate(trial.pieces):
@@ -97,41 +96,40 @@ def _pieces(chosen) -> dict[str, np.ndarray]:
 
 
 def _read_all(out, study, pieces) -> list[dict[str, Rows]]:
-    """Each log's rows by table, one log open at a time; all logs that fail are named before the study is given up."""
+    """Each log's rows by table, with one log open at a time; the error names all logs that fail."""
     shares, failures = [], []
     for name, wanted in pieces.items():
         path = os.path.join(out, LOGS, name)
         try:
             with read_log(path) as log:
-                shares.append({table.name: _share(log, table, wanted) for table in log.tables})
+                shares.append({table.name: _select_pieces(log, table, wanted) for table in log.tables})
                 lost = wanted[~np.isin(wanted["id"], log.trials["id"])]
             if len(lost):
-                failures.append(f"{path}: has no trial {_listed(lost['id'])}, "
-                                f"which {study} needs as {_listed(lost['number'])}")
+                failures.append(f"{path}: has no trial {_list_numbers(lost['id'])}, "
+                                f"which {study} needs as {_list_numbers(lost['number'])}")
         except LogError as error:
-            failures.append(f"{error}; with it {study} loses trial {_listed(wanted['number'])}")
+            failures.append(f"{error}; with it {study} loses trial {_list_numbers(wanted['number'])}")
     if failures:
         raise LogError("\n".join(failures) + "\nPut back what is missing and repair what is damaged; or remove the "
-                       f"files of these trials in {os.path.join(out, 'trials', study)}, and they are run anew")
+                       f"files of these trials in {os.path.join(out, 'trials', study)}, and they are run again")
     return shares
 
 
-def _with_wanted(plans, wanted) -> np.ndarray:
-    """The plans' texts with what is wanted of their sweep now."""
-    said = np.empty(len(plans), dtype=object)
+def _update_plans(plans, wanted) -> np.ndarray:
+    updated = np.empty(len(plans), dtype=object)
     for row, text in enumerate(plans):
         plan = json.loads(text)
-        said[row] = json.dumps({**plan, "sweep": {**plan.get("sweep", {}), **wanted}})
-    return said
+        updated[row] = json.dumps({**plan, "sweep": {**plan.get("sweep", {}), **wanted}})
+    return updated
 
 
-def _listed(numbers) -> str:
+def _list_numbers(numbers) -> str:
     named = ", ".join(map(str, sorted(numbers.tolist())[:NAMED]))
     return named if len(numbers) <= NAMED else f"{named}, ... ({len(numbers)} in all)"
 
 
-def _share(log: Log, table: Table, pieces) -> Rows:
-    """What a log's table has of the pieces, under the trials' numbers and with what was settled of them."""
+def _select_pieces(log: Log, table: Table, pieces) -> Rows:
+    """A log's rows of these pieces, with the trials' numbers, status and reason."""
     rows, piece = _rows(table, pieces)
     values = {name: table.read(name)[rows] for name in table.specs} if len(rows) else {}
     if table.name == "trials":
@@ -143,20 +141,20 @@ def _share(log: Log, table: Table, pieces) -> Rows:
 
 
 def _rows(table: Table, pieces) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the rows that belong to pieces and count, and each row's piece."""
+    """Indices of the rows of pieces that count, and each row's piece."""
     ids = table.read("id" if table.name == "trials" else "trial")
     place = np.minimum(np.searchsorted(pieces["id"], ids), len(pieces) - 1)
     taken = pieces["id"][place] == ids
     if table.name == "trials":
         taken &= pieces["last"][place]
     else:
-        taken &= table.read(STEP[table.name]) <= pieces["stop_step"][place]
+        taken &= table.read(STEP_COLUMNS[table.name]) <= pieces["stop_step"][place]
     rows = np.flatnonzero(taken)
     return rows, pieces[place[rows]]
 
 
-def _joined(name: str, shares: list[Rows]) -> Rows:
-    """The rows of all logs, log by log; of a study without trials, none under the columns that every log has."""
+def _concatenate(name: str, shares: list[Rows]) -> Rows:
+    """The rows of all logs; without trials, no rows of the columns that every log has."""
     specs = joined(name, [share.specs for share in shares] or [columns()[name]])
     if name == "trials":
         specs += SOURCE
@@ -167,7 +165,7 @@ def _joined(name: str, shares: list[Rows]) -> Rows:
 
 
 def _in_sequence(trials, restarts, evaluations, steps) -> dict[str, np.ndarray]:
-    """By table the numbers of its rows that no later attempt supersedes, in order of trial and step."""
+    """By table, indices of the rows not superseded by a later attempt, ordered by trial and step."""
     attempts = range(trials.attempt.max(initial=0) + 1)
     return {"trials": np.argsort(trials.values["id"]),
             "restarts": np.lexsort((restarts.attempt, restarts.values["trial"])),
@@ -175,7 +173,7 @@ def _in_sequence(trials, restarts, evaluations, steps) -> dict[str, np.ndarray]:
 
 
 def _current(table: Rows, restarts: Rows, attempts: range) -> np.ndarray:
-    """Attempts are to a trial what segments are to a log."""
+    """As in a log's segments: rows from the first step of a later attempt on are superseded."""
     trial, step = table.values["trial"], table.values["step"]
     rows = [np.flatnonzero(table.attempt == attempt) for attempt in attempts]
     begun = [np.flatnonzero(restarts.attempt == attempt) for attempt in attempts]

@@ -1,19 +1,19 @@
-"""The tables [space.X] of a sweep file, and [batch.N.space.X] over them: read, checked, and settled for one batch.
+"""The tables [space.X] of a sweep file and their overrides [batch.N.space.X]: parsed, checked, settled for one batch.
 
     [space.lr]
     scale = "log"                   # linear, log or reverse_log
     min = 1e-4
     max = 10.0
-    scaled = "linear"               # the bounds times (B / base_batch), by a rule of hvdscale.plan.scaling
+    scaled = "linear"               # bounds times (B / base_batch), by a rule of hvdscale.plan.scaling
     base_batch = 256
     [space.decay_steps]
     min = 0.5
     max = 1.0
-    scaled = "budget"               # the bounds are shares of the budget in steps
+    scaled = "budget"               # bounds are shares of the budget in steps
     [space.label_smoothing]
     values = [0, 0.01, 0.1]
     [batch.2048.space.lr]
-    max = 30.0                      # as it is: not scaled
+    max = 30.0                      # not scaled
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..plan.settings import KEYS, check, key_type
 from ..plan.values import did_you_mean
 from .toml_errors import Table
 
-TABLES = ("model_args", "optimizer_args")       # each entry of these, too
+TABLES = ("model_args", "optimizer_args")       # keys whose entries can be searched
 SEARCHABLE = tuple(name for name in KEYS if name in TUNABLE - {"optimizer"}
                    and key_type(name) in (int, float, str))
 FIELDS = ("type", "scale", "min", "max", "values", "scaled", "base_batch")
@@ -38,8 +38,9 @@ BUDGET = "budget"
 
 
 def parameter_tables(space: Table) -> dict[str, Table]:
-    """The table of each parameter by the parameter's name: those in a table such as [space.model_args.dropout] by both
-    names. Raises UsageError for a name that cannot be searched."""
+    """Each parameter's table by its name; an entry such as [space.model_args.dropout] is named model_args.dropout.
+    Raises UsageError for a name that cannot be searched.
+    """
     found = {}
     for name in space:
         if name in TABLES:
@@ -62,32 +63,32 @@ def _refuse_name(space: Table, name: str) -> None:
 
 @dataclass(frozen=True)
 class Dimension:
-    """A parameter at one batch: its bounds settled, or shares of a budget that is not known yet."""
+    """A parameter at one batch: bounds settled, or as shares of a budget not known yet."""
 
     parameter: Parameter
     shares: bool = False
 
     def over(self, budget_steps: int) -> Parameter:
-        """The parameter under a budget of so many steps; raises UsageError where a bound is none that the key takes."""
+        """The parameter under a budget in steps; raises UsageError for a bound that its key does not accept."""
         if not self.shares:
             return self.parameter
         name, kind = self.parameter.name, self.parameter.type
         low, high = (_times(bound, budget_steps, kind) for bound in (self.parameter.low, self.parameter.high))
         for word, bound in (("min", low), ("max", high)):
-            wrong = _refused(name, bound)
+            wrong = _find_fault(name, bound)
             if wrong:
                 raise UsageError(f"{word} of the space, over a budget of {budget_steps} steps: {wrong}")
         return replace(self.parameter, low=low, high=high)
 
 
 def _times(bound: float, factor: float, kind: str) -> float:
-    """The bound times the factor: of an integer rounded, and at least 1 where the bound is above 0."""
+    """The bound times the factor; integers are rounded, to at least 1 if the bound is above 0."""
     times = bound * factor
     return max(round(times), 1 if bound > 0 else 0) if kind == "integer" and math.isfinite(times) else times
 
 
-def _refused(name: str, value) -> str | None:
-    """What is wrong with the value for the key, of a table's entry that it is no finite number; None: nothing is."""
+def _find_fault(name: str, value) -> str | None:
+    """What is wrong with the value for the key, or with an entry of a table that is not finite; None: nothing."""
     try:
         if name in KEYS:
             check(name, value)
@@ -99,7 +100,7 @@ def _refused(name: str, value) -> str | None:
 
 
 class Spec:
-    """What a parameter's table says, and a batch's own over it; an error names the line of the one that says a key."""
+    """A parameter's table with a batch's overrides; errors name the line that sets a key."""
 
     def __init__(self, table: Table, own: Table | None = None):
         table.only(FIELDS)
@@ -117,7 +118,7 @@ class Spec:
         return name in self.home
 
     def own(self, name: str) -> bool:
-        """Whether the batch's own table says the key."""
+        """Whether the batch's own table sets the key."""
         return self.home.get(name, self.table) is not self.table
 
     def take(self, name: str, kind: type, *args, **kwargs):
@@ -134,12 +135,12 @@ class Spec:
 
 
 def kind_of(name: str) -> type | None:
-    """The type of a key of hvdscale-train; None for an entry of a table, which may be any."""
+    """The type of a key of hvdscale-train; None for an entry of a table, whose type is free."""
     return key_type(name) if name in KEYS else None
 
 
 def settle(name: str, spec: Spec, batch: int) -> Dimension:
-    """The dimension at a global batch; raises UsageError naming file, line and key for what cannot be searched."""
+    """The dimension at a global batch; raises UsageError naming file, line and key for an invalid one."""
     kind = kind_of(name)
     default = "discrete" if "values" in spec or kind is str else "integer" if kind is int else "double"
     chosen = spec.choice("type", default, TYPES)
@@ -164,7 +165,7 @@ def _discrete(name: str, spec: Spec) -> Parameter:
         raise spec.wrong("values = [] holds no value; give those to choose from", "values")
     for value in values:
         finite = type(value) is not float or math.isfinite(value)
-        wrong = _refused(name, value)
+        wrong = _find_fault(name, value)
         if type(value) not in (int, float, str, bool) or not finite or wrong:
             raise spec.wrong(f"values: {wrong or f'{value!r} is not a number, text, true or false'}", "values")
         if values.count(value) > 1:
@@ -187,7 +188,7 @@ def _ranged(name: str, spec: Spec, chosen: str, batch: int) -> Dimension:
 
 
 def _bound(name: str, spec: Spec, word: str, chosen: str, scale: str, factor: float | None, batch: int) -> float:
-    """A bound at the batch: a double or an integer; a share of the budget where there is no factor."""
+    """A bound at the batch, in the parameter's type; a share of the budget if there is no factor."""
     as_it_is = "scaled" not in spec or (spec.own(word) and factor is not None)
     bound = spec.take(word, int if as_it_is and chosen == "integer" else float)
     at = f"{word} = {bound!r}"
@@ -200,14 +201,14 @@ def _bound(name: str, spec: Spec, word: str, chosen: str, scale: str, factor: fl
         raise spec.wrong(f"{at} must be below 1 on a reverse log scale", word)
     if factor is None and bound < 0:
         raise spec.wrong(f"{at} must be at least 0, as a share of the budget", word)
-    wrong = None if factor is None else _refused(name, bound)
+    wrong = None if factor is None else _find_fault(name, bound)
     if wrong:
         raise spec.wrong(f"{at} is refused: {wrong}", word)
     return bound
 
 
 def _factor(spec: Spec, batch: int) -> float | None:
-    """What the bounds are multiplied by at this batch; None where they are shares of the budget."""
+    """The factor of the bounds at this batch; None if they are shares of the budget."""
     rule = spec.take("scaled", str, None)
     if "base_batch" in spec and rule in (None, BUDGET):
         beside = "without scaled, such as scaled = 'sqrt'" if rule is None else "beside scaled = 'budget'"

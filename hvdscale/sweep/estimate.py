@@ -1,4 +1,4 @@
-"""What a sweep will take, before it starts: trials, steps, examples, and hours from a few measured steps."""
+"""Estimate a sweep before it starts: trials, steps, examples, and hours from a few measured steps."""
 from __future__ import annotations
 
 import math
@@ -17,12 +17,12 @@ from ..workers.group import Workers
 from ..workload import Data
 from .studies import Settled
 
-STEPS = 5           # measured, after a pass that is not
+MEASURED_STEPS = 5          # after a warm-up pass
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one study: seconds of a step and of an evaluation on this group, and of all its trials at most."""
+    """A study's seconds per step and per evaluation on this group, and upper bounds for its trials."""
 
     settled: Settled
     step_seconds: float
@@ -39,7 +39,7 @@ class Estimate:
 
     @property
     def trial_seconds(self) -> float:
-        """Of a trial that goes to the end of its budget."""
+        """Of a trial that uses its whole budget."""
         if not self.settled.budget_steps:
             return self.settled.study.layer["seconds"]
         return self.settled.budget_steps * self.step_seconds + self.evaluations * self.evaluation_seconds
@@ -50,19 +50,19 @@ class Estimate:
 
 
 def estimates(studies: list[Settled], workload: str, data: Data, group: Workers) -> Iterator[Estimate]:
-    """Measure each study's first draw for a few steps and an evaluation; a collective of the group."""
+    """Measure some steps and an evaluation of each study's first draw; a collective of the group."""
     for settled in studies:
         job = prepare(workload, settled.layers(0, "none"), group, Memory(data=data))
-        yield Estimate(settled, *_measured(job, group))
+        yield Estimate(settled, *_measure(job, group))
 
 
-def _measured(job, group: Workers) -> tuple[float, float]:
+def _measure(job, group: Workers) -> tuple[float, float]:
     plan = job.plan
     take_step = DataParallelStep(plan, job.workload, job.data.train, job.model, job.optimizer, group, job.device)
     evaluate = Evaluator(job.workload, job.data.evaluated(plan.train_eval_examples), plan.eval_batch, group, job.device,
                          plan.precision, plan.loader_workers)
     take_step.warm_up(1)
-    steps = [take_step(step, 0.0, set()).step_seconds for step in range(STEPS)]
+    steps = [take_step(step, 0.0, set()).step_seconds for step in range(MEASURED_STEPS)]
     started = time.perf_counter()
     evaluate(job.model, plan.eval_splits)
     ended = time.perf_counter()
@@ -72,7 +72,7 @@ def _measured(job, group: Workers) -> tuple[float, float]:
 
 
 def table(found: list[Estimate], groups: int) -> str:
-    """The studies by line, and the whole."""
+    """One line per study, and the total."""
     head = ("study", "trials", "draws at most", "steps", "examples", "evaluations", "s a step", "time at most")
     rows = [(e.settled.name, f"{e.trials}", f"{e.settled.study.max_draws}", *_budget(e.settled), f"{e.evaluations}",
              f"{e.step_seconds:.2g}", duration(e.seconds / groups, rough=True)) for e in found]
@@ -86,7 +86,7 @@ def table(found: list[Estimate], groups: int) -> str:
 
 
 def _counts(found: list[Estimate]) -> list[str]:
-    """Trials, and where all have their budget in them steps and examples."""
+    """The number of trials; with budgets in steps also the steps and examples."""
     counts = [f"{sum(e.trials for e in found):,} trials"]
     if all(e.settled.budget_steps for e in found):
         steps = [(e.trials * e.settled.budget_steps, e.settled.study.global_batch) for e in found]

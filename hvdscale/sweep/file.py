@@ -1,10 +1,10 @@
-"""The sweep file: what is searched, at which global batches, for how long, and what counts.
+"""The sweep file: search space, global batches, budget, and objective.
 
     workload = "mnist/simple_cnn"
     batch_sizes = [32, 128, 512, 2048]
     optimizers = ["nesterov", "sgd"]
     trials = 12                                         # feasible ones of each study
-    max_draws = 36                                      # 3 times the trials, where it is left out
+    max_draws = 36                                      # default: 3 times the trials
     targets = ["val/error<0.05", "val/error<0.02"]      # or objective = "val/error"
     epochs = 5                                          # the budget: steps, epochs, examples or seconds
     evaluations = 60                                    # over the budget, the same relative grid at every batch
@@ -48,8 +48,8 @@ class Study:
     """The search at one global batch with one optimizer.
 
     trials      feasible ones, of at most max_draws
-    layer       for Settings.build: what all trials have in common, without lr, seed, target and evaluation grid
-    dimensions  of the space; those in shares of the budget wait for it
+    layer       settings shared by all trials, for Settings.build: without lr, seed, target and evaluation grid
+    dimensions  of the space; those in shares of the budget are settled later
     """
 
     optimizer: str
@@ -65,23 +65,23 @@ class Study:
         return f"{re.sub(r'[^A-Za-z0-9_.]+', '-', self.optimizer)}-b{self.global_batch}"
 
     def space(self, budget_steps: int) -> tuple[Parameter, ...]:
-        """The space under a budget of so many steps; raises UsageError for a bound that its key does not take then."""
+        """The space under a budget in steps; raises UsageError for a bound that its key does not accept."""
         return tuple(dimension.over(budget_steps) for dimension in self.dimensions)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep file says, checked."""
+    """A valid sweep file."""
 
     workload: str
-    batch_sizes: tuple[int, ...]        # growing
+    batch_sizes: tuple[int, ...]        # increasing
     optimizers: tuple[str, ...]
     trials: int
     max_draws: int
     targets: tuple[Target, ...]         # easiest first, strictest last
     objective: str                      # "steps", or a column whose best value within the budget counts
-    budget: dict                        # {"epochs": 5.0}; empty where each batch has its own
-    evaluations: int | None             # over the budget; None: on the grid that the settings say
+    budget: dict                        # {"epochs": 5.0}; empty if each batch has its own
+    evaluations: int | None             # over the budget; None: on the grid of the settings
     repeats: int
     workers_per_trial: int
     prune: bool
@@ -94,25 +94,25 @@ class Sweep:
 
     @property
     def by_steps(self) -> bool:
-        """Whether trials are ranked by the steps to the strictest target."""
+        """Whether trials are ranked by steps to the strictest target."""
         return self.objective == STEPS
 
     @property
     def keep(self) -> int | None:
-        """How many fewest steps pruning may not touch; None: it is off."""
+        """The number of best trials that pruning preserves; None: no pruning."""
         return self.prune_keep if self.prune else None
 
     def record(self) -> dict:
-        """All that the file says, by its own keys, as JSON has it."""
-        said = {name: getattr(self, name) for name in (
+        """The file's content by its own keys, for JSON."""
+        record = {name: getattr(self, name) for name in (
             "workload", *COUNTS, "objective", "evaluations", "repeats", "workers_per_trial", "prune", "prune_keep",
             "seed", "settings", "space")}
-        return {**said, **self.budget, "batch_sizes": list(self.batch_sizes), "optimizers": list(self.optimizers),
+        return {**record, **self.budget, "batch_sizes": list(self.batch_sizes), "optimizers": list(self.optimizers),
                 "targets": [str(target) for target in self.targets], "batch": self.batches}
 
 
 def read_sweep(path: str) -> Sweep:
-    """The sweep of a TOML file; raises UsageError naming file, line and key for what cannot hold."""
+    """The sweep of a TOML file; raises UsageError naming file, line and key for an invalid one."""
     top = read_table(path)
     top.only(TOP, {**dict.fromkeys(KEYS, "a key of hvdscale-train stands in [settings]"), **ELSEWHERE})
     workload, optimizers, targets = top.take("workload", str), read_optimizers(top), read_targets(top)
@@ -137,7 +137,7 @@ def read_sweep(path: str) -> Sweep:
 
 
 def read_optimizers(top: Table) -> tuple[str, ...]:
-    """The optimizers, each once; ``optimizer`` says one alone."""
+    """The optimizers, without repetition; ``optimizer`` gives a single one."""
     key = "optimizer" if "optimizer" in top and "optimizers" not in top else "optimizers"
     if key == "optimizers" and "optimizer" in top:
         raise top.wrong("optimizer and optimizers are alternatives; give one of them", "optimizer")
@@ -151,7 +151,7 @@ def read_optimizers(top: Table) -> tuple[str, ...]:
 
 
 def read_batch_sizes(top: Table, workers: int) -> tuple[int, ...]:
-    """The global batches, growing; each has an example for every worker of a trial."""
+    """The global batches, increasing; each needs an example for every worker of a trial."""
     sizes = top.take("batch_sizes", list)
     for size in sizes:
         if type(size) is not int or size < 1:
@@ -172,7 +172,7 @@ def _refuse_repeated(top: Table, key: str, values: list, example: str) -> None:
 
 
 def read_targets(top: Table) -> tuple[Target, ...]:
-    """The targets, easiest first; of one column and one direction."""
+    """The targets, easiest first, all of one metric and direction."""
     targets = []
     for text in top.take("targets", list, []):
         try:
@@ -194,7 +194,7 @@ def _strictness(target: Target) -> tuple[float, bool]:
 
 
 def read_objective(top: Table, targets: tuple[Target, ...]) -> str:
-    """``steps``, which needs a target, or the column of a metric."""
+    """``steps``, which requires a target, or a metric's column."""
     objective = top.take("objective", str, STEPS)
     if objective == STEPS:
         if not targets:
@@ -209,7 +209,7 @@ def read_objective(top: Table, targets: tuple[Target, ...]) -> str:
 
 
 def read_prune(top: Table, objective: str) -> bool:
-    """Whether trials are stopped that cannot be among the fewest steps: exact for that objective alone."""
+    """Whether to stop trials that cannot be among the fewest steps; exact only for that objective."""
     prune = top.take("prune", bool, objective == STEPS)
     if prune and objective != STEPS:
         raise top.wrong(f"prune = true stops trials that have lost the race to a target, but the best {objective} may "
@@ -218,7 +218,7 @@ def read_prune(top: Table, objective: str) -> bool:
 
 
 def read_counts(table: Table, trials=REQUIRED, max_draws: int | None = None) -> dict[str, int]:
-    """The feasible trials of a study and the most draws for them: of a batch's table, over those for all batches."""
+    """A study's feasible trials and draws: from a batch's table, with defaults for all batches."""
     trials = table.take("trials", int, trials, least=1, below=FIRST_REPEAT)
     given = table.take("max_draws", int, max_draws, least=1, below=FIRST_REPEAT)
     if given is not None and given < trials:
@@ -228,7 +228,7 @@ def read_counts(table: Table, trials=REQUIRED, max_draws: int | None = None) -> 
 
 
 def read_budget(table: Table) -> dict:
-    """The table's budget, by its key; empty where there is none."""
+    """The table's budget by its key; empty if it has none."""
     given = [name for name in BUDGETS if name in table]
     if len(given) > 1:
         raise table.wrong(f"{given[0]} and {given[1]} are alternatives; give one of them", given[1])
@@ -236,7 +236,7 @@ def read_budget(table: Table) -> dict:
 
 
 def read_batches(top: Table, batch_sizes: tuple[int, ...]) -> dict[int, Table]:
-    """The table [batch.N] of each batch, empty where there is none."""
+    """Each batch's table [batch.N]; empty if there is none."""
     tables = top.table("batch")
     for name in tables:
         if name not in map(str, batch_sizes):
@@ -252,7 +252,7 @@ def read_batches(top: Table, batch_sizes: tuple[int, ...]) -> dict[int, Table]:
 
 
 def batch_record(own: Table) -> dict:
-    """What a table [batch.N] says, checked."""
+    """The content of a table [batch.N], checked."""
     tables = {"settings": read_settings(own.table("settings")),
               "space": {name: dict(table) for name, table in parameter_tables(own.table("space")).items()}}
     return {**read_budget(own), **{name: own[name] for name in COUNTS if name in own},
@@ -260,7 +260,7 @@ def batch_record(own: Table) -> dict:
 
 
 def refuse_unused(top: Table, optimizers: tuple[str, ...], space: dict[str, Table], settings: list[Table]) -> None:
-    """Raise UsageError for a key that none of the optimizers takes, and for a space without a learning rate."""
+    """Raise UsageError for a key that no optimizer takes, and for a space without a learning rate."""
     for name, table in space.items():
         refuse_untaken(table, name, optimizers)
     for table in settings:
@@ -273,14 +273,14 @@ def refuse_unused(top: Table, optimizers: tuple[str, ...], space: dict[str, Tabl
 
 def read_study(top: Table, space: dict[str, Table], own: Table, evaluations: int | None, optimizer: str,
                batch: int) -> Study:
-    """The study of an optimizer at a batch: what holds for all batches, and the batch's own table over it."""
+    """The study of an optimizer at a batch: settings for all batches, overridden by the batch's own table."""
     dimensions = read_dimensions(space, own, optimizer, batch)
     tables = [top.table("settings"), own.table("settings")]
     settings = Settings.build({}, *map(read_settings, tables)).asked()
     keys = Keys({name: value for name, value in settings.items() if takes(optimizer, name)},
                 {name: table for table in tables for name in table},
                 {dimension.parameter.name: dimension.parameter for dimension in dimensions}, space)
-    keys.refuse_said_twice()
+    keys.refuse_duplicates()
     keys.refuse_idle()
     budget = read_budget(own) or read_budget(top)
     if not budget:
@@ -294,7 +294,7 @@ def read_study(top: Table, space: dict[str, Table], own: Table, evaluations: int
 
 
 def read_dimensions(space: dict[str, Table], own: Table, optimizer: str, batch: int) -> tuple[Dimension, ...]:
-    """The dimensions that the optimizer takes, by name: their order in the file is of no account."""
+    """The optimizer's dimensions, sorted by name, so that their order in the file does not matter."""
     overs = parameter_tables(own.table("space"))
     for name, table in overs.items():
         if name not in space:
@@ -304,7 +304,7 @@ def read_dimensions(space: dict[str, Table], own: Table, optimizer: str, batch: 
 
 
 def refuse_grid(top: Table, keys: Keys, evaluations: int | None, budget: dict) -> None:
-    """Raise UsageError unless it is said, and said once, when trials are evaluated."""
+    """Raise UsageError unless the evaluation grid is set exactly once."""
     given = [name for name in GRID if name in keys]
     if evaluations is not None and given:
         raise keys.wrong(f"{given[0]} and evaluations are alternatives; give one of them", given[0])
@@ -318,7 +318,7 @@ def refuse_grid(top: Table, keys: Keys, evaluations: int | None, budget: dict) -
 
 
 def refuse_shares(space: dict[str, Table], dimensions: tuple[Dimension, ...], budget: dict) -> None:
-    """Raise UsageError for bounds in shares of a budget in seconds, or of one in steps that its key does not take."""
+    """Raise UsageError for shares of a budget in seconds, and for shares whose steps the key does not accept."""
     for dimension in dimensions:
         table = space[dimension.parameter.name]
         if dimension.shares and "seconds" in budget:

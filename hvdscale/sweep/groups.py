@@ -1,12 +1,12 @@
-"""The processes of one launch, split into groups that each carry out trials of their own.
+"""Split the processes of one launch into groups that each run their own trials.
 
     cores = cores_of_launch(place())
     group, number = form_group(workers_per_trial=2, stall_seconds=120, cores=cores)
     ...
     os._exit(leave(group, code, others_gone))
 
-A launcher ends all processes when one fails, and Open MPI also where one that began MPI goes without ending it. With
-``mpirun --enable-recovery`` the others go on, but mpirun's own exit code is 0 then, whatever theirs are.
+A launcher ends all processes if one fails; Open MPI also if one that initialized MPI exits without finalizing it. With
+``mpirun --enable-recovery`` the others continue, but mpirun then always exits with 0.
 """
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ..workers.group import HorovodWorkers, Workers, check_joined, load_horovod,
 from ..workers.launch import Process, place
 
 POLL_SECONDS = 0.1
-THREAD_MULTIPLE = 3             # of Open MPI, MPICH and what comes from it
+THREAD_MULTIPLE = 3             # in Open MPI, MPICH and its derivatives
 
 
 class Single(Workers):
-    """A group of one process, which needs neither MPI nor Horovod, at its place among those of its launch."""
+    """A group of one process, which needs neither MPI nor Horovod, with its local rank in the launch."""
 
     def __init__(self, process: Process, cores: frozenset[int]):
         self.local_rank, self.local_size, self._cores = process.local_rank, process.local_size, cores
@@ -37,9 +37,9 @@ class Single(Workers):
 
 
 class Group(HorovodWorkers):
-    """A group of several processes of a launch: rank and size are those in the group, local ones those in the launch.
+    """A group of several processes of a launch; rank and size are within the group, the local ones within the launch.
 
-    The processes of the launch must all be joined by ``mpi`` (mpi4py's MPI, begun here); each group is part of it.
+    All processes of the launch must be joined by ``mpi`` (mpi4py's MPI, initialized).
     """
 
     def __init__(self, hvd, mpi, stall_seconds: float, process: Process, size: int, cores: frozenset[int]):
@@ -59,12 +59,12 @@ class Group(HorovodWorkers):
         return self._cores
 
     def reform(self):
-        """Begin anew after an error of one rank alone, which broke off a collective of the others; all must call this.
+        """Form the group again after an error of one rank that interrupted a collective; all ranks must call it.
 
-        Where one does not, the others end after the stall time.
+        If one does not, the others end after the stall time.
         """
         self.abandon()
-        with self._collective("the group formed anew"):
+        with self._collective("forming the group again"):
             self._hvd.init(comm=self._comm)
         self._active = True
 
@@ -74,8 +74,8 @@ class Group(HorovodWorkers):
             super().abandon()
 
     def leave(self):
-        """Also after ``abandon``, which leaves MPI still to be ended."""
-        with contextlib.suppress(WorkerLostError):          # what was to be done is done
+        """Leave the group and finalize MPI, also after ``abandon``."""
+        with contextlib.suppress(WorkerLostError):          # the work is done
             if self._active:
                 self.gather(None, "leave")
         self.abandon()
@@ -83,7 +83,7 @@ class Group(HorovodWorkers):
             self._mpi.Finalize()
 
     def _end(self):
-        # one that is stopped would never end, and the launcher wait for it
+        # the launcher would wait for a stopped process forever
         for pid in self._neighbours:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -91,14 +91,15 @@ class Group(HorovodWorkers):
 
 
 def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int]) -> tuple[Single | Group, int]:
-    """This process's group, of consecutive ranks of the launch, and the group's number in it.
+    """This process's group of consecutive ranks, and the group's number in the launch.
 
-    cores  of this host that the processes of the launch may use: see cores_of_launch
-    Raises UsageError where the processes of the launch make no groups of that size, WorkersError where MPI is missing.
+    cores  of this host that the launch may use: see cores_of_launch
+
+    Raises UsageError if the processes do not divide into such groups, WorkersError if MPI is missing.
     """
     process = place()
     if process.size % workers_per_trial:
-        raise UsageError(_uneven(process, workers_per_trial))
+        raise UsageError(_explain_uneven(process, workers_per_trial))
     if workers_per_trial == 1:
         return Single(process, cores), process.rank
     if process.launcher == "horovodrun":
@@ -117,8 +118,8 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
     return group, process.rank // workers_per_trial
 
 
-def _uneven(process: Process, workers_per_trial: int) -> str:
-    """What is wrong with the number of processes, and what would fit."""
+def _explain_uneven(process: Process, workers_per_trial: int) -> str:
+    """Why the number of processes does not fit, and numbers that would."""
     if process.launcher is None:
         return (f"workers_per_trial = {workers_per_trial} needs so many processes for each trial, and this one was "
                 f"started alone: start mpirun -np {workers_per_trial} (or a multiple of it), or srun --mpi=pmix")
@@ -129,8 +130,8 @@ def _uneven(process: Process, workers_per_trial: int) -> str:
 
 
 def _begin_mpi(hvd):
-    """mpi4py's MPI, which Horovod shares."""
-    # MPI's end would wait for the processes of all groups
+    """mpi4py's MPI, shared with Horovod."""
+    # otherwise MPI_Finalize waits for the processes of all groups
     os.environ.setdefault("OMPI_MCA_async_mpi_finalize", "1")
     try:
         import mpi4py
@@ -138,7 +139,7 @@ def _begin_mpi(hvd):
         raise WorkersError(f"mpi4py, which splits processes into groups, cannot be imported ({error}): install it (pip "
                            "install mpi4py), or set workers_per_trial = 1") from None
     mpi4py.rc.initialize = mpi4py.rc.finalize = False
-    # mpi4py would hold Python's lock while it waits for the others, and nobody notice one that never comes
+    # mpi4py would hold the GIL while it waits, so a process that never arrives would go unnoticed
     ctypes.CDLL(hvd.mpi_lib_v2.__file__).MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
     from mpi4py import MPI
     if not MPI.Is_initialized():
@@ -148,9 +149,9 @@ def _begin_mpi(hvd):
 
 
 def leave(group: Single | Group, code: int, others_gone: Callable[[], bool]) -> int:
-    """Leave the launch without harm to its other groups; gives what this process is to exit with, by os._exit.
+    """Leave the launch without harm to its other groups; returns the exit code for os._exit.
 
-    That is ``code`` for the launch's first process alone, which gives it once ``others_gone``: 0 harms nobody.
+    Only the launch's first process returns ``code``, once ``others_gone``; the others return 0.
     """
     group.leave()
     if place().rank:

@@ -1,15 +1,14 @@
-"""Which draws a study consists of and where each of them ends, whatever ran at once: pure, from the results alone.
+"""Which draws a study consists of and where each ends: a pure function of the results, whatever ran in parallel.
 
-A study wants ``trials`` feasible draws, finite up to their stop; each draw that diverged, failed or was lost is
-replaced by the next one, up to ``max_draws`` in all. So it is the draws 0 .. L - 1, with L the least number that
-equals min(max_draws, trials + draws below L that are not feasible).
+A study wants ``trials`` feasible draws, finite up to their stop. Each draw that diverged, failed or was lost is
+replaced by the next one, up to ``max_draws`` in all. So the study is the draws 0 .. L - 1, with L the smallest number
+equal to min(max_draws, trials + infeasible draws below L).
 
-Pruning is exact. Draw k is stopped at step T_k where it has not met the strictest target by then: T_k is the
-``keep``-th fewest steps to that target among all draws before k. It then cannot be among the ``keep`` draws with the
-fewest steps, nor set the threshold of a later one. Draws that run at once know only part of the results before theirs,
-so a threshold that is too high or right: they stop at T_k or later, never before. What a draw did beyond T_k, be it
-that it met the target, diverged or failed, is not counted, so every way to carry out a study comes to the outcomes of
-one draw after the other. (A draw that was lost with its process, time after time, is lost wherever that was.)
+Pruning is exact. Draw k is stopped at step T_k if it has not met the strictest target by then: T_k is the ``keep``-th
+fewest steps to that target among all draws before k. So it cannot be among the ``keep`` best draws, nor set the
+threshold of a later one. Draws that run in parallel know only some of the results before theirs, so their threshold is
+too high or right, and they stop at T_k or later. Whatever a draw did beyond T_k is ignored, so every way to run a study
+has the outcomes of a sequential run. (A lost draw is lost at any step.)
 """
 from __future__ import annotations
 
@@ -24,20 +23,20 @@ from ..errors import LogError
 from ..log.schema import PRUNED, Status
 from .ledger import Kind, Result
 
-FIRST_REPEAT = 100_000              # a study's numbers from here on are repeats of its winner: no rule looks at them
+FIRST_REPEAT = 100_000              # numbers from here on are repeats of the winner, which the rules ignore
 RETRIED = (Kind.FAILED, Kind.LOST)      # by --retry
 REPLACED = (Kind.DIVERGED, *RETRIED)    # by the next draw
-ALIKE = 5                           # trials that failed for one reason, beside none that did not: more would fail, too
+ALIKE = 5                           # if all trials, at least this many, failed for one reason, more would fail too
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How a draw counts.
 
-    kind       as of Result
-    stop_step  steps after which it stopped, or would have in sequence: what was measured later is left out
-    steps      steps to the strictest target; inf where it was not met by then, or where there is none
-    best       the objective's best value; NaN where there is none, or where it was pruned
+    kind       as in Result
+    stop_step  steps after which it stopped, or would have in sequence; later measurements are ignored
+    steps      steps to the strictest target; inf if not met by then, or without a target
+    best       the objective's best value; NaN if there is none, or if pruned
     """
 
     number: int
@@ -56,12 +55,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class State:
-    """Where a study stands.
+    """The state of a study.
 
-    limit      draws with a number below it belong to the study for certain, and may be started; it never shrinks
-    prefix     how many draws, from 0 on, are finished without a gap
-    outcomes   theirs, in order; what is finished beyond a gap is not settled yet
-    feasible   how many of them are
+    limit      draws below this number certainly belong to the study and may be started; never shrinks
+    prefix     number of finished draws without a gap from 0 on
+    outcomes   of these draws, in order; draws finished beyond a gap are not settled yet
+    feasible   number of feasible ones among them
     done       whether they are the whole study
     """
 
@@ -73,10 +72,10 @@ class State:
 
 
 def threshold(results: Mapping[int, Result], number: int, target: str | None, keep: int | None) -> float:
-    """The step at which draw ``number`` may be stopped where it has not met ``target`` by then; inf: run on.
+    """The step at which draw ``number`` may be stopped if it has not met ``target``; inf: never.
 
-    It is the ``keep``-th fewest steps to the target among the results of lower numbers, so while some of those are
-    missing it is too high or right, never too low. None for ``keep`` or ``target``: no pruning.
+    The ``keep``-th fewest steps to the target among known results of lower numbers: too high or right while some are
+    missing, never too low. ``keep`` or ``target`` None: no pruning.
     """
     if keep is None or target is None:
         return math.inf
@@ -86,13 +85,13 @@ def threshold(results: Mapping[int, Result], number: int, target: str | None, ke
 
 def settle(results: Mapping[int, Result], trials: int, max_draws: int, target: str | None,
            keep: int | None = None) -> State:
-    """Where a study stands that has these results; the same for all orders in which they came.
+    """The state of a study with these results, independent of their order.
 
     trials     feasible draws wanted, of at most ``max_draws``
-    target     the strictest one's text; None: the study has none
-    keep       fewest steps that pruning may not touch; None: it is off
+    target     text of the strictest target; None: the study has none
+    keep       number of best trials that pruning preserves; None: no pruning
 
-    Raises LogError where a draw was stopped before its threshold, as happens after results before it were removed.
+    Raises LogError for a draw stopped before its threshold, as after the removal of earlier results.
     """
     limit, outcomes, fewest = min(trials, max_draws), [], []
     while len(outcomes) < limit and len(outcomes) in results:
@@ -106,7 +105,7 @@ def settle(results: Mapping[int, Result], trials: int, max_draws: int, target: s
 
 
 def failed_alike(results: Iterable[Result]) -> str | None:
-    """The reason for which all trials that ended have failed, ALIKE or more of them; numbers in it may differ."""
+    """The reason for which all trials have failed, at least ALIKE of them; numbers in it may differ."""
     results = list(results)
     reasons = {re.sub(r"\d+", "N", result.reason) for result in results}
     alike = len(results) >= ALIKE and len(reasons) == 1 and all(result.kind == Kind.FAILED for result in results)
@@ -114,9 +113,9 @@ def failed_alike(results: Iterable[Result]) -> str | None:
 
 
 def winner(outcomes: Iterable[Outcome], minimizes: bool | None = None) -> int | None:
-    """The best draw's number: the fewest steps to the target; the lower number where two are equal. None: none met it.
+    """The best draw's number: fewest steps to the target, ties by lower number. None: none met it.
 
-    minimizes    where the objective is a metric: whether smaller is better; the best value of a feasible draw wins
+    minimizes    for a metric as objective: whether smaller is better; the best value of a feasible draw wins
     """
     if minimizes is None:
         ranked = [(o.steps, o.number) for o in outcomes if o.steps < math.inf]
@@ -127,7 +126,7 @@ def winner(outcomes: Iterable[Outcome], minimizes: bool | None = None) -> int | 
 
 
 def _outcome(result: Result, target: str | None, stop: float) -> Outcome:
-    """The draw as it would have gone with the threshold ``stop`` known from its start."""
+    """The draw's outcome if it had known the threshold ``stop`` from its start."""
     steps = _steps(result, target)
     pruned = result.kind == Kind.PRUNED
     if pruned and result.last_step < stop:
@@ -141,5 +140,5 @@ def _outcome(result: Result, target: str | None, stop: float) -> Outcome:
 
 
 def _steps(result: Result, target: str | None) -> float:
-    """Steps to the target; inf where it was not met."""
+    """Steps to the target; inf if it was not met."""
     return math.inf if target is None else result.steps.get(target, math.inf)

@@ -1,10 +1,9 @@
-"""A process that outlives its child: where a trial's process is killed, as for want of memory, another takes its place.
+"""A parent process that replaces a killed child, such as one that ran out of memory during a trial.
 
-    guard(process, note)    returns in the child, which does the work; this process ends as the last child does
+    guard(process, note)    returns in the child, which does the work; this process exits after the last child
 
-A child that ends by itself in the midst of a trial, as by ``os._exit`` in the user's code, counts as killed.
-
-A launcher ends all processes of a launch when one is killed. To it the one that waits here is the one that counts.
+A child that exits during a trial, as by ``os._exit`` in the user's code, counts as killed. A launcher ends all
+processes of a launch when one is killed; it sees only the waiting parent.
 """
 from __future__ import annotations
 
@@ -19,16 +18,16 @@ from collections.abc import Callable
 from ..workers.launch import Process
 
 PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-MOST = 20                   # children that may be killed
+MOST = 20                   # killed children
 PR_SET_PDEATHSIG = 1        # sys/prctl.h
 
 
 def guard(process: Process, note: Callable[[int], bool] = lambda pid: False) -> int:
-    """Go on in a child; to be called before there are threads. Where there is no fork, go on as it is.
+    """Continue in a child process; call before starting threads. Without fork, continue in this process.
 
-    note  called with the process id of a child that has ended; says whether it ended in the midst of a trial
+    note  called with the process id of a child that has ended; returns whether it ended during a trial
 
-    Returns how many children were there before.
+    Returns the number of earlier children.
     """
     if not hasattr(os, "fork"):
         return 0
@@ -39,17 +38,17 @@ def guard(process: Process, note: Callable[[int], bool] = lambda pid: False) -> 
             _die_with(parent)
             return before
         status = child.wait()
-        if not note(child.pid) and os.WIFEXITED(status):        # a launch has its rank 0's code
+        if not note(child.pid) and os.WIFEXITED(status):        # the launch's exit code is rank 0's
             os._exit(os.WEXITSTATUS(status) if process.rank == 0 else 0)
-        sys.stderr.write(f"rank {process.rank}: process {child.pid} {_end_said(status)}; another takes its place\n")
+        sys.stderr.write(f"rank {process.rank}: process {child.pid} {_describe_end(status)}; another takes its place\n")
         sys.stderr.flush()
         time.sleep(1)
     sys.stderr.write(f"Error: rank {process.rank}: {MOST} processes were killed\n")
     os._exit(1 if process.rank == 0 else 0)
 
 
-def _end_said(status: int) -> str:
-    """How a process ended, by what ``os.waitpid`` gave."""
+def _describe_end(status: int) -> str:
+    """How a process ended, from the status of ``os.waitpid``."""
     if os.WIFEXITED(status):
         return f"ended itself in the midst of a trial (exit code {os.WEXITSTATUS(status)})"
     killed_by = signal.Signals(os.WTERMSIG(status))
@@ -57,10 +56,10 @@ def _end_said(status: int) -> str:
 
 
 class _Child:
-    """A child, to which this process passes signals on."""
+    """A child to which this process forwards signals."""
 
     def fork(self) -> bool:
-        """Whether this is the child. Signals wait until both processes have their own ways with them."""
+        """Whether this is the child. Signals are blocked until both processes have set their handlers."""
         signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         try:
             self.pid = os.fork()
@@ -71,7 +70,7 @@ class _Child:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 
     def wait(self) -> int:
-        """Its status, once it has ended."""
+        """Wait for the end; returns the status."""
         status = os.waitpid(self.pid, 0)[1]
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -83,7 +82,7 @@ class _Child:
 
 
 def _die_with(parent: int) -> None:
-    """Be killed when the parent is, and leave the terminal's signals to it."""
+    """Die with the parent, and leave the terminal's signals to it."""
     os.setpgid(0, 0)
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A sweep on one group of workers, from its file to its end."""
+"""Run a sweep on one group of workers, from its file to its end."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from ..workload import Data, Workload
 from ..workloads import find
 from .close_studies import Finisher
 from .estimate import estimates, table
-from .farm import Farm, Shard, Standing
+from .farm import Farm, Shard, SweepState
 from .file import Study, Sweep
 from .ledger import Ledger, Owner
 from .progress import Progress
@@ -29,8 +29,8 @@ from .trial import Trials
 class SweepRun:
     """One group's share of a sweep.
 
-    asked  see cli.tune.Asked;  number  of the group in the launch: the first prints;  here  this process's place;
-    signals  see cli.tune.Signals;  again  whether this process took the place of one that was killed
+    asked  see cli.tune.Asked;  number: of the group in the launch, the first one prints;  here: this process's place;
+    signals  see cli.tune.Signals;  again: whether this process replaces a killed one
     """
 
     def __init__(self, asked, group: Workers, number: int, here: Process, signals,
@@ -41,7 +41,7 @@ class SweepRun:
         self._owner: Owner | None = None
 
     def carry_out(self) -> int:
-        """The exit code; raises the same HvdscaleError on all ranks of the group."""
+        """Run the sweep; returns the exit code, or raises the same HvdscaleError on all ranks of the group."""
         out = None if self.asked.mode == "dry-run" else self.asked.out
         studies, data = self._settle(out)
         if out is None:
@@ -58,16 +58,16 @@ class SweepRun:
                 self._owner.release()
 
     def _work(self, out: str, studies: list[Settled], data: Data) -> bool:
-        """Carry out what trials there are; False where a signal stopped it."""
+        """Run the open trials; False if a signal stopped it."""
         trials = Trials(out, self.sweep.workload, data, self.group, self._owner.name if self._owner else "",
                         self.signals, studies)
-        standing = Standing(studies, Ledger(out))
-        display = Progress(standing, self.asked.terminal) if self.speaks else NoDisplay()
-        finisher = Finisher(out, self.sweep, standing, display.say)
+        states = SweepState(studies, Ledger(out))
+        display = Progress(states, self.asked.terminal) if self.speaks else NoDisplay()
+        finisher = Finisher(out, self.sweep, states, display.say)
         if self.speaks and not self.again:
-            display.say(self._introduction(studies, standing))
+            display.say(self._introduction(studies, states))
         try:
-            finished = self._farm(standing, trials, display, finisher).work()
+            finished = self._farm(states, trials, display, finisher).work()
             with self.group.together("the log"):
                 trials.close()
         except BaseException:
@@ -77,7 +77,7 @@ class SweepRun:
         return finished
 
     def others_gone(self) -> bool:
-        """Whether no other group of the launch is at work."""
+        """Whether no other group of the launch is still working."""
         if self._owner is None:
             return True
         try:
@@ -87,7 +87,7 @@ class SweepRun:
             return True
 
     def _settle(self, out: str | None) -> tuple[list[Settled], Data]:
-        """The wanted studies against the data, and this."""
+        """The wanted studies, settled for the data, and the data."""
         with self.group.together("the sweep"):
             workload = find(self.sweep.workload)
             wanted = wanted_studies(self.sweep, self.asked.only)
@@ -103,18 +103,18 @@ class SweepRun:
                     keep_record(out, self.sweep)
         return self.group.gather(studies, "studies")[0], data
 
-    def _farm(self, standing: Standing, trials: Trials, display: Display, finisher: Finisher) -> Farm:
+    def _farm(self, states: SweepState, trials: Trials, display: Display, finisher: Finisher) -> Farm:
         def tick() -> None:
             if self.speaks:
                 display.tick()
-                finisher.tick()
-        return Farm(standing, trials, self.group, self._owner, Shard(*self.asked.shard), display, tick, self.signals)
+                finisher.close_done()
+        return Farm(states, trials, self.group, self._owner, Shard(*self.asked.shard), display, tick, self.signals)
 
     def _conclude(self, finisher: Finisher, display: Display, finished: bool) -> None:
-        """Collect what is left, study by study, so that no rank waits long for the one that does it."""
+        """Collect the remaining studies, one per collective, so that no rank waits long for the one that does it."""
         while True:
             with self.group.together("a study's log"):
-                more = self.speaks and (finisher.tick() or finisher.rest())
+                more = self.speaks and (finisher.close_done() or finisher.close_any())
             if not self.group.gather(more, "more")[0]:
                 break
         with self.group.together("the end of the sweep"):
@@ -123,10 +123,9 @@ class SweepRun:
                 for line in last_lines(finisher, self.asked, finished):
                     display.say(line)
 
-    def _introduction(self, studies: Sequence[Settled], standing: Standing) -> str:
-        """What is about to be done."""
+    def _introduction(self, studies: Sequence[Settled], states: SweepState) -> str:
         sweep = self.sweep
-        done = sum(len(standing.ledger.results(settled.name)) for settled in studies)
+        done = sum(len(states.ledger.results(settled.name)) for settled in studies)
         searched = ", ".join(dict.fromkeys(parameter.name for settled in studies for parameter in settled.space))
         aim = f"steps to {' and '.join(map(str, sweep.targets))}" if sweep.by_steps else f"the best {sweep.objective}"
         trials = sorted({settled.study.trials for settled in studies})
@@ -147,24 +146,24 @@ class SweepRun:
 
 
 def report_status(asked) -> None:
-    """Collect what there is of a sweep, and say where it stands; raises LogError or UsageError."""
+    """Collect the sweep's results so far, and print its state; raises LogError or UsageError."""
     sweep, out = asked.sweep, asked.out
     if not refuse_other(out, sweep):
         raise LogError(f"{out}: no sweep has begun there")
-    way = find(sweep.workload).metrics.get(sweep.objective.partition("/")[2], "min")
-    studies = [Settled(sweep, study, 0, 0, way == "min", (), ()) for study in wanted_studies(sweep, asked.only)]
-    standing = Standing(studies, Ledger(out))
-    display = Progress(standing, asked.terminal)
-    finisher = Finisher(out, sweep, standing, display.say)
+    better = find(sweep.workload).metrics.get(sweep.objective.partition("/")[2], "min")
+    studies = [Settled(sweep, study, 0, 0, better == "min", (), ()) for study in wanted_studies(sweep, asked.only)]
+    states = SweepState(studies, Ledger(out))
+    display = Progress(states, asked.terminal)
+    finisher = Finisher(out, sweep, states, display.say)
     display.show()
-    while finisher.tick() or finisher.rest():
+    while finisher.close_done() or finisher.close_any():
         pass
     for line in last_lines(finisher, asked, True):
         display.say(line)
 
 
 def take_back_failed(asked) -> None:
-    """Have the trials that failed or were lost run again by the next run; raises LogError or UsageError."""
+    """Let the next run repeat failed and lost trials; raises LogError or UsageError."""
     refuse_other(asked.out, asked.sweep)
     ledger = Ledger(asked.out)
     busy = ledger.owners()
@@ -179,18 +178,18 @@ def take_back_failed(asked) -> None:
 
 
 def last_lines(finisher: Finisher, asked, finished: bool) -> list[str]:
-    """What is left to do, and what to type next."""
+    """What is left to do, and the next command."""
     missing, failed, tuned = finisher.missing(), finisher.failed(), finisher.tuned()
     why = ("the same command resumes" if not finished else
            "other jobs may be at work on them, else the same command resumes" if asked.shard[1] == 1 else
-           "the other shards may be at them, else the same command without --shard goes on")
+           "the other shards may be at them, else the same command without --shard resumes")
     lines = [f"not done: {missing}; {why}"] if missing else []
     lines += [f"failed: {failed}; --retry takes them back, to be run again"] if failed else []
     return lines + ([f"tuned: {', '.join(tuned)}\nnext: hvdscale-report {asked.out}"] if tuned else [])
 
 
 def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[Study]:
-    """The studies that --only names; raises UsageError where there is none such."""
+    """The studies selected by --only; raises UsageError if there is none."""
     for word, of_study in (("batch", lambda s: str(s.global_batch)), ("optimizer", lambda s: s.optimizer)):
         known = list(dict.fromkeys(map(of_study, sweep.studies)))
         for value in only.get(word, ()):
@@ -203,7 +202,7 @@ def wanted_studies(sweep: Sweep, only: dict[str, list[str]]) -> list[Study]:
 
 def settle_all(sweep: Sweep, wanted: Sequence[Study], workload: Workload, data: Data, free: dict,
                out: str | None) -> list[Settled]:
-    """The studies settled, with a plan for each draw; raises UsageError where one cannot be."""
+    """The settled studies, after planning each draw; raises UsageError for an invalid one."""
     studies = [settle_study(sweep, replace(study, layer={**study.layer, **free}), workload, len(data.train), out)
                for study in wanted]
     for settled in studies:

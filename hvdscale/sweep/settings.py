@@ -1,4 +1,4 @@
-"""The tables [settings] of a sweep file, and how the keys set there go with those that are searched."""
+"""The tables [settings] of a sweep file, and conflicts between keys that are set and keys that are searched."""
 from __future__ import annotations
 
 import json
@@ -12,7 +12,7 @@ from ..plan.settings import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, OPTIMIZER_KEYS, 
 from .toml_errors import Table
 
 BUDGETS = ("steps", "epochs", "examples", "seconds")
-# what is no setting of a sweep, and where its file says it
+# keys that cannot be settings of a sweep, and where they belong
 ELSEWHERE = {
     "optimizer": "optimizers = [...] at the top of the file says it",
     **dict.fromkeys(("global_batch", "local_batch"), "batch_sizes says it; workers_per_trial shares a batch out, and "
@@ -32,7 +32,7 @@ ELSEWHERE = {
                      "evaluations", "repeats", "workers_per_trial", "prune", "prune_keep"),
                     "it stands at the top of the file, before the first [table]"),
 }
-# settings that change no update, so that they may differ when a sweep is gone on with
+# settings that change no update, so they may differ when a sweep is resumed
 FREE_SETTINGS = frozenset({"data_dir", "cache_dir", "max_local_batch", "checkpoint_every_epochs",
                            "checkpoint_every_seconds"} | ({field.name for field in fields(Execution)} & set(KEYS)))
 OF_DATA = ("data_dir", "data_args", "allow_missing", "cache_dir", "train_subset")       # read once for all studies
@@ -40,7 +40,7 @@ OF_WARMUP = ("warmup", "warmup_steps", "warmup_epochs")
 
 
 def checked_key(table: Table, name: str):
-    """The value of a key of hvdscale-train; raises UsageError naming its line where it is none that the key takes."""
+    """The value of a key of hvdscale-train; raises UsageError naming the line of an invalid one."""
     try:
         value = check(name, table[name])
         json.dumps(value)
@@ -52,7 +52,7 @@ def checked_key(table: Table, name: str):
 
 
 def read_settings(table: Table) -> dict:
-    """The keys of hvdscale-train in the table; raises UsageError for one that the sweep sets itself."""
+    """The table's keys of hvdscale-train; raises UsageError for one that the sweep sets itself."""
     for name in table:
         if name in ELSEWHERE:
             raise table.wrong(f"{name} is no setting of a sweep: {ELSEWHERE[name]}", name)
@@ -69,14 +69,14 @@ def read_settings(table: Table) -> dict:
 
 
 def takes(optimizer: str, name: str) -> bool:
-    """Whether a key, set or searched, acts with the optimizer."""
+    """Whether a key has an effect with the optimizer."""
     if name.partition(".")[0] == "optimizer_args":
         return optimizer not in OPTIMIZERS
     return name not in OPTIMIZER_KEYS or optimizer in ACTS_ONLY_WITH[name][1]
 
 
 def refuse_untaken(table: Table, name: str, optimizers: tuple[str, ...], *key: str) -> None:
-    """Raise UsageError where none of the sweep's optimizers takes the name."""
+    """Raise UsageError if no optimizer of the sweep takes the key."""
     if not any(takes(optimizer, name) for optimizer in optimizers):
         takers = ACTS_ONLY_WITH[name][1] if name in OPTIMIZER_KEYS else ("a module:Class such as torch.optim:RMSprop",)
         raise table.wrong(f"{name} acts only with {' or '.join(takers)}, and the sweep has {', '.join(optimizers)}; "
@@ -85,7 +85,7 @@ def refuse_untaken(table: Table, name: str, optimizers: tuple[str, ...], *key: s
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of a study's trials: those set and those searched, and the table that says each."""
+    """The keys of a study's trials, set or searched, and the table of each."""
 
     settings: dict
     home: dict[str, Table]
@@ -100,7 +100,7 @@ class Keys:
         return self.space[name].wrong(said) if name in self.searched else self.home[name].wrong(said, name)
 
     def possible(self, name: str) -> tuple | None:
-        """The values that a key may have in the trials; None: that is for the workload's defaults."""
+        """The possible values of a key in the trials; None: up to the workload's defaults."""
         if name in self.searched:
             return self.searched[name].values
         if name == "warmup" and name not in self.settings:
@@ -109,19 +109,20 @@ class Keys:
 
     @property
     def warms(self) -> bool:
-        """Whether a warmup, its kind or its length, is said."""
+        """Whether warmup is configured."""
         return any(name in self for name in OF_WARMUP)
 
     def layer(self) -> dict:
-        """The settings over what a sweep's trials do unless it is said: no rule on the learning rate, no warmup. A
-        gradual warmup of which something is said climbs from 0. No noise is measured."""
+        """The settings with a sweep's defaults: no rule on the learning rate, no warmup (or gradual from 0 if only its
+        length is set), no noise measurement.
+        """
         layer = {"lr_rule": "none", "noise_every": 0, "warmup": "gradual" if self.warms else "none"}
         if "gradual" in self.possible("warmup"):
             layer["warmup_start_factor"] = 0.0
         return {**layer, **self.settings}
 
-    def refuse_said_twice(self) -> None:
-        """Raise UsageError for a key that is searched, and set or searched once more, by its name or an alternative."""
+    def refuse_duplicates(self) -> None:
+        """Raise UsageError for a searched key that is also set, or searched under an alternative name."""
         for name in self.searched:
             for other in next((group for group in ALTERNATIVES if name in group), (name,)):
                 if other in self.settings:
@@ -135,7 +136,7 @@ class Keys:
                                              "out", table, key)
 
     def refuse_idle(self) -> None:
-        """Raise UsageError for a key that acts beside none of the values that another may have."""
+        """Raise UsageError for a key without effect beside any possible value of another."""
         for name in (*self.settings, *self.searched):
             other, values = ACTS_ONLY_WITH.get(name, ("optimizer", ()))
             possible = None if other == "optimizer" else self.possible(other)

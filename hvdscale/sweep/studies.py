@@ -1,6 +1,6 @@
-"""The studies of a sweep against its data: budget and evaluations in steps, the space at that budget, the points drawn.
+"""Settle a sweep's studies for its data: budget and evaluations in steps, the space at that budget, the drawn points.
 
-A study's points are drawn once and kept, with all else that its trials have in common: what differs is another study.
+A study's points are drawn once and stored with all common settings; different settings are a different study.
 
     OUT/points/nesterov-b256.json       {"budget_steps": 2000, ..., "points": [{"lr": 0.1, ...}, ...]}
 """
@@ -19,17 +19,19 @@ from ..plan.settle import Place, settle, settle_budget, settle_eval_every
 from ..plan.shards import Stream, stream_key
 from ..workload import Workload
 from .file import Study, Sweep
-from .ledger import kept, put
+from .ledger import read_record, write_file
 from .pruning import FIRST_REPEAT
 from .settings import FREE_SETTINGS
 
 
 @dataclass(frozen=True)
 class Settled:
-    """A study with what follows from the data's size.
+    """A study with everything that depends on the data's size.
 
-    budget_steps  0: the budget is in seconds;  eval_every  steps between evaluations, on one relative grid at all
-    batch sizes;  minimizes  whether smaller values of the objective are better;  points  of each draw, by key
+    budget_steps  0: the budget is in seconds
+    eval_every    steps between evaluations, on one relative grid at all batch sizes
+    minimizes     whether smaller values of the objective are better
+    points        of each draw, by key
     """
 
     sweep: Sweep
@@ -45,11 +47,11 @@ class Settled:
         return self.study.name
 
     def draw_of(self, number: int) -> tuple[int, int]:
-        """The draw and the repeat of a trial's number; repeat 0: of the search itself."""
+        """The draw and the repeat of a trial's number; repeat 0: the search itself."""
         return divmod(number - FIRST_REPEAT, 100) if number >= FIRST_REPEAT else (number, 0)
 
     def layers(self, number: int, checkpoint: str) -> list[dict]:
-        """The settings of a trial that keeps its checkpoints in a folder, the strongest layer last."""
+        """The settings of a trial with this checkpoint folder, the strongest layer last."""
         sweep, (draw, _) = self.sweep, self.draw_of(number)
         target = str(sweep.targets[-1]) if sweep.targets else "none"
         return [dict(self.study.layer), {
@@ -57,7 +59,7 @@ class Settled:
             "eval_every": self.eval_every, "checkpoint": checkpoint, **layer_of(self.points[draw])}]
 
     def record(self, number: int) -> dict:
-        """What a trial's plan says of the search that it belongs to."""
+        """The search's entry in a trial's plan."""
         sweep, (draw, repeat) = self.sweep, self.draw_of(number)
         return {"study": self.name, "draw": draw, "repeat": repeat, "point": dict(self.points[draw]),
                 "space": [parameter.record() for parameter in self.space], "trials": self.study.trials,
@@ -67,7 +69,7 @@ class Settled:
 
 
 def settle_study(sweep: Sweep, study: Study, workload: Workload, train_examples: int, out: str | None) -> Settled:
-    """The study settled, its points drawn, or those kept under ``out``; raises UsageError or LogError."""
+    """The settled study with points drawn, or those stored under ``out``; raises UsageError or LogError."""
     settings = Settings.build(workload.defaults, study.layer)
     minimizes = _minimizes(sweep, workload, settings)
     if study.global_batch > train_examples:
@@ -88,7 +90,7 @@ def settle_study(sweep: Sweep, study: Study, workload: Workload, train_examples:
 
 
 def _minimizes(sweep: Sweep, workload: Workload, settings: Settings) -> bool:
-    """Which way the objective is better; raises PlanError where trials do not measure it."""
+    """Whether smaller values of the objective are better; raises PlanError if trials do not measure it."""
     split, _, metric = sweep.objective.partition("/")
     if not metric:
         return True                                 # steps
@@ -102,7 +104,7 @@ def _minimizes(sweep: Sweep, workload: Workload, settings: Settings) -> bool:
 
 
 def plan_of(settled: Settled, number: int, workload: Workload, train_examples: int, val_examples: int) -> Plan:
-    """The plan of a trial on one worker; raises UsageError naming study and draw where its point cannot be."""
+    """The plan of a trial on one worker; raises UsageError naming study and draw for an invalid point."""
     try:
         settings = Settings.build(workload.defaults, *settled.layers(number, "none"))
         return settle(settings, workload, train_examples, val_examples, Place())
@@ -112,8 +114,8 @@ def plan_of(settled: Settled, number: int, workload: Workload, train_examples: i
 
 
 def _keep(path: str, facts: dict, drawn: list[dict]) -> None:
-    """Write what a study is; raises UsageError where the file is of another one, LogError where it cannot be read."""
-    known = kept(path)
+    """Store the study; raises UsageError if the file is of another one, LogError if it cannot be read."""
+    known = read_record(path)
     points = known.pop("points", [])
     differ = [f"{name} was {known.get(name, 'not set')} and is now {facts.get(name, 'not set')}"
               for name in {**known, **facts} if known and known.get(name) != facts.get(name)]
@@ -124,4 +126,4 @@ def _keep(path: str, facts: dict, drawn: list[dict]) -> None:
         raise LogError(f"{path}: this machine draws other points than those kept there, so the search cannot be "
                        "continued on it; give another --out")
     if len(points) < len(drawn):
-        put(path, json.dumps({**facts, "points": drawn}, indent=1))
+        write_file(path, json.dumps({**facts, "points": drawn}, indent=1))

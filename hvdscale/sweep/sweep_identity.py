@@ -1,6 +1,6 @@
-"""What a sweep's folder says of it, so that another sweep, or another study, is not gone on with under its name.
+"""The identity of a sweep in its folder, so that a different sweep is not resumed under its name.
 
-    OUT/sweep.json      the sweep file as it was last settled
+    OUT/sweep.json      the sweep file as last settled
 """
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import os
 
 from ..errors import UsageError
 from .file import COUNTS, Sweep
-from .ledger import kept, put
+from .ledger import read_record, write_file
 from .settings import FREE_SETTINGS, takes
 
 
 def keep_record(out: str, sweep: Sweep) -> None:
-    """Write OUT/sweep.json; raises UsageError where another sweep is there, LogError where that cannot be read."""
+    """Write OUT/sweep.json; raises UsageError if another sweep is there, LogError if the file cannot be read."""
     record, known = json.loads(json.dumps(sweep.record())), refuse_other(out, sweep)
     if known != record:
-        put(_path(out), json.dumps(record, indent=1))
+        write_file(_path(out), json.dumps(record, indent=1))
 
 
 def refuse_other(out: str, sweep: Sweep) -> dict:
-    """The record in OUT, {} where there is none yet; raises UsageError where it is of another sweep."""
+    """The record in OUT, {} if there is none; raises UsageError if it is of another sweep."""
     path = _path(out)
-    known = kept(path)
+    known = read_record(path)
     try:
         if known:
             check_same(known, sweep)
@@ -37,10 +37,10 @@ def _path(out: str) -> str:
 
 
 def check_same(recorded: dict, sweep: Sweep) -> None:
-    """Raise UsageError where the sweep is not the recorded one gone on with, naming the keys that differ.
+    """Raise UsageError naming the keys in which the sweep differs from the recorded one.
 
-    More or fewer batch sizes, optimizers, trials, draws, repeats and workers are the same sweep, as are settings that
-    change no update.
+    A sweep may be resumed with other batch sizes, optimizers, numbers of trials, draws, repeats or workers, and with
+    other settings that change no update.
     """
     then, now = recorded, json.loads(json.dumps(sweep.record()))
     common = {name: set(then.get(name, ())) & set(now[name]) for name in ("batch_sizes", "optimizers")}
@@ -48,21 +48,21 @@ def check_same(recorded: dict, sweep: Sweep) -> None:
     differ = [key for key in sorted({*was, *now_is}, key=".".join)
               if was.get(key) != now_is.get(key) and not _may_differ(key, common)]
     if differ:
-        changes = "; ".join(f"{'.'.join(key)} was {_shown(was, key)} and is now {_shown(now_is, key)}"
+        changes = "; ".join(f"{'.'.join(key)} was {_format_entry(was, key)} and is now {_format_entry(now_is, key)}"
                             for key in differ)
         raise UsageError(f"{changes}. What was searched so far would not be of one sweep; put it back, or give another "
                          "folder")
 
 
 def _flat(record: dict, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], object]:
-    """The entries of nested tables by their paths."""
+    """The entries of nested tables by path."""
     found = {}
     for name, value in record.items():
         found.update(_flat(value, (*path, name)) if isinstance(value, dict) else {(*path, name): value})
     return found
 
 
-def _shown(record: dict, key: tuple) -> str:
+def _format_entry(record: dict, key: tuple) -> str:
     return repr(record[key]) if key in record else "not there"
 
 

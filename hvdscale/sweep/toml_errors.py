@@ -1,4 +1,4 @@
-"""TOML tables that know where their keys stand, so that an error can name file, line and key.
+"""TOML tables with line numbers, so that errors name file, line and key.
 
     top = read_table("sweep.toml")
     top.take("trials", int, least=1)
@@ -18,15 +18,15 @@ _BLANK = re.compile(r"(?:\s|#[^\n]*)*")
 _TEXT = re.compile("|".join((r'"""(?:\\.|[^\\])*?"""(?:"{0,2})', r"'''.*?'''(?:'{0,2})",
                             r'"(?:\\.|[^"\\])*"', r"'[^']*'")), re.DOTALL)
 _BARE = re.compile(r"[\w-]+")
-_PLAIN = re.compile(r"[^,\]}\n#]*")       # a number, a date or a truth value
+_PLAIN = re.compile(r"[^,\]}\n#]*")       # a number, a date or a boolean
 
 REQUIRED = object()
 
 
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line, from 1, where each key of a TOML text first stands, by its path: ("space", "lr", "min").
+    """The line, from 1, of each key's first occurrence, by path: ("space", "lr", "min").
 
-    The text is one that tomllib has read. What stands in a list has the line of the list.
+    The text must be valid TOML. Keys in a list have the line of the list.
     """
     lines: dict = {}
     at, table = _BLANK.match(text).end(), ()
@@ -42,7 +42,7 @@ def key_lines(text: str) -> dict[tuple[str, ...], int]:
 
 
 def _key(text: str, at: int, table: tuple, lines: dict) -> tuple[tuple, int]:
-    """The path of the key that starts here, and where the text goes on after it and the blanks that follow."""
+    """The path of the key that starts here, and the position after it and trailing blanks."""
     path = table
     while True:
         at = _BLANK.match(text, at).end()
@@ -57,13 +57,13 @@ def _key(text: str, at: int, table: tuple, lines: dict) -> tuple[tuple, int]:
 
 
 def _entry(text: str, at: int, table: tuple, lines: dict) -> int:
-    """Note the lines of the entry ``key = value`` that starts here; where the text goes on after it."""
+    """Note the lines of the entry ``key = value`` that starts here; returns the position after it."""
     path, at = _key(text, at, table, lines)
     return _value(text, _BLANK.match(text, at + 1).end(), path, lines)
 
 
 def _value(text: str, at: int, path: tuple, lines: dict) -> int:
-    """Note the lines of the keys in the value that starts here; where the text goes on after it."""
+    """Note the lines of the keys in the value that starts here; returns the position after it."""
     if text[at] not in "[{":
         return (_TEXT.match(text, at) or _PLAIN.match(text, at)).end()
     closing = "]" if text[at] == "[" else "}"
@@ -77,7 +77,7 @@ def _value(text: str, at: int, path: tuple, lines: dict) -> int:
 
 
 class Table(Mapping):
-    """A table of a TOML file, with the file's name, the lines of its keys and its own path in it."""
+    """A table of a TOML file, with the file's name, the lines of its keys and its own path."""
 
     def __init__(self, file: str, lines: dict, content: dict, path: tuple[str, ...] = ()):
         self.file, self.lines, self.content, self.path = file, lines, content, path
@@ -92,7 +92,7 @@ class Table(Mapping):
         return len(self.content)
 
     def wrong(self, said: str, *key: str) -> UsageError:
-        """The error about this table, or the key in it, naming file and line: the nearest line that is known."""
+        """An error about this table, or a key in it, naming file and the nearest known line."""
         path = (*self.path, *key)
         while path and path not in self.lines:
             path = path[:-1]
@@ -101,7 +101,7 @@ class Table(Mapping):
         return UsageError(f"{self.file}{line}: {where}{said}")
 
     def take(self, name: str, kind: type, default=REQUIRED, least=None, below=None):
-        """The value of a key, of the kind and within the bounds; the default where it is not there.
+        """The value of a key, checked for type and bounds; the default if the key is missing.
 
         Raises UsageError naming key, value and what is accepted.
         """
@@ -115,11 +115,11 @@ class Table(Mapping):
             raise self.wrong(str(error), name) from None
 
     def table(self, name: str) -> Table:
-        """The table of this name, an empty one where there is none."""
+        """The table of this name; empty if there is none."""
         return Table(self.file, self.lines, self.take(name, dict, {}), (*self.path, name))
 
     def only(self, known: Iterable[str], elsewhere: Mapping[str, str] = {}) -> None:
-        """Raise UsageError for a key that is not known: where it belongs, or which it may have meant."""
+        """Raise UsageError for an unknown key, with the place where it belongs or similar names."""
         known = list(known)
         for name in self:
             if name not in known:
@@ -128,6 +128,6 @@ class Table(Mapping):
 
 
 def read_table(path: str) -> Table:
-    """The top table of a TOML file; raises UsageError naming the file, and line and column of a syntax error."""
+    """The top table of a TOML file; raises UsageError naming the file, and the position of a syntax error."""
     content = read_toml(path)
     return Table(str(path), key_lines(Path(path).read_text(encoding="utf-8")), content)

@@ -1,6 +1,6 @@
-"""One trial of a sweep: trained as hvdscale-train would, with its rows in the one log of its group.
+"""One trial of a sweep: trained as by hvdscale-train, with its rows in its group's log.
 
-A trial keeps its state in OUT/checkpoints by time alone, and goes on from it in another group's log: its pieces.
+A trial writes checkpoints to OUT/checkpoints by time only. It may resume in another group's log; its pieces list them.
 """
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from ..workload import Data
 from .ledger import Kind, Result
 from .studies import Settled
 
-LOOK_SECONDS = 0.5      # between two looks at what other groups have found
+LOOK_SECONDS = 0.5      # between two reads of the other groups' results
 
 
 @dataclass
 class History:
-    """What a trial has come to, in all its pieces: the steps to each target, and the best value of the objective."""
+    """A trial's results over all its pieces: steps to each target, and the best value of the objective."""
 
     pieces: list
     steps: dict
@@ -46,7 +46,7 @@ class History:
     last_step: int = 0
 
     def note(self, settled: Settled, step: int, measured: Mapping[str, float]) -> None:
-        """After an evaluation."""
+        """Update after an evaluation."""
         sweep = settled.sweep
         for target in sweep.targets:
             if str(target) not in self.steps and target.met_by(measured[target.column]):
@@ -59,7 +59,7 @@ class History:
 
 
 class TrialLog(RunLog):
-    """A trial's rows: /trials, /restarts and /evaluations, and none a step."""
+    """A trial's rows in /trials, /restarts and /evaluations, without steps."""
 
     def __init__(self, writer: LogWriter, trial: int, job: Job, record: dict, start: Start, more: dict,
                  settled: Settled, history: History):
@@ -76,7 +76,7 @@ class TrialLog(RunLog):
         self.history.note(self.settled, step, measured)
 
     def flush(self, sync=False):
-        if sync:                                # else a second later: a killed trial starts over
+        if sync:                                # otherwise unnecessary: a killed trial resumes a checkpoint
             super().flush(sync)
 
     def step(self, step, lr, result):
@@ -84,11 +84,11 @@ class TrialLog(RunLog):
 
     def end(self, status, reason):
         super().end(status, reason)
-        self.flush(sync=True)                   # on the disk before its result is
+        self.flush(sync=True)                   # on disk before its result
 
 
 class TrialCheckpoints(FolderCheckpoints):
-    """A trial's checkpoints: by time, and where a signal stops it."""
+    """A trial's checkpoints: by time, and when a signal stops it."""
 
     def __init__(self, start, *given):
         super().__init__(replace(start, in_folder=True), *given)
@@ -101,9 +101,9 @@ class TrialCheckpoints(FolderCheckpoints):
 
 
 class Trials:
-    """Carries out the trials of one group.
+    """Runs the trials of one group.
 
-    workload  its name;  data  read once;  owner  whose name the group's log has;  stopping  whether a signal has come
+    workload  its name;  data: read once;  owner: name for the group's log;  stopping: whether a signal has come
     studies   whose trials may come
     """
 
@@ -116,22 +116,23 @@ class Trials:
         self._writer: LogWriter | None = None
         self._begun = 0
         self._history, self._started = History([], {}), 0.0
-        gc.freeze()         # what is there now stays, and need not be looked at after each trial
+        gc.freeze()         # existing objects stay, so gc.collect after each trial can skip them
 
     def carry_out(self, settled: Settled, number: int, threshold: Callable[[], float],
                   display: Display) -> Result | None:
-        """The result of a trial; None where a signal has stopped it. All ranks of the group make the call.
+        """Run a trial; returns its result, None if a signal has stopped it. All ranks of the group make the call.
 
-        threshold  steps by which it must have met the strictest target to be worth going on, as known by then
-        Raises what is no fault of the trial: LogError, CheckpointError, PlanError or WorkersError; WorkerLostError or
-        FaultError where the ranks are apart.
+        threshold  steps within which it must meet the strictest target, as currently known
+
+        Raises errors that are not the trial's fault: LogError, CheckpointError, PlanError or WorkersError;
+        WorkerLostError or FaultError if ranks diverge.
         """
         self._history, self._started = History([], {}), time.monotonic()
         try:
             job = self.prepare(settled, number)
             outcome = self._train(job, settled, number, threshold, display)
         except (WorkersError, FaultError, LogError, CheckpointError, PlanError):
-            raise                               # no fault of the trial: its plan was settled before
+            raise                               # not the trial's fault: its plan was settled before
         except HvdscaleError as error:
             return self.failed(settled, number, str(error))
         except (Exception, SystemExit) as error:
@@ -148,26 +149,26 @@ class Trials:
 
     def prepare(self, settled: Settled, number: int) -> Job:
         """The trial's job; raises the same HvdscaleError on all ranks."""
-        gc.collect()        # the last trial's model and steps refer to each other, and would be kept for many trials
+        gc.collect()        # the last trial's model is in reference cycles and would stay for many trials
         layers = settled.layers(number, self._folder(settled, number))
         return prepare(self.workload, layers, self.group, Memory(data=self.data))
 
     def failed(self, settled: Settled, number: int, reason: str) -> Result:
-        """The result of the trial that was carried out last, where it has failed."""
+        """The result of the last trial, if it has failed."""
         return self._result(settled, number, Status.INCOMPLETE, Kind.FAILED, reason, self._history.last_step)
 
     def forget(self, settled: Settled, number: int) -> None:
-        """Remove the checkpoints of a trial that has its result."""
+        """Remove the checkpoints of a finished trial."""
         shutil.rmtree(self._folder(settled, number), ignore_errors=True)
 
     def close(self) -> None:
-        """The group's log is whole."""
+        """Finish the group's log."""
         if self._writer is not None:
             self._writer.finish()
             self._writer = None
 
     def let_go(self) -> None:
-        """Leave the log as it stands."""
+        """Leave the log unfinished."""
         if self._writer is not None:
             self._writer.abandon()
 
@@ -181,15 +182,15 @@ class Trials:
             run_log = self._run_log(job, settled, number, start)
         kept = _Folder(folder) if self.group.rank == 0 else None
         checkpoints = TrialCheckpoints(start, job.plan, kept, run_log, display, self.group)
-        wish = Wish(threshold, self.stopping) if self.group.rank == 0 else Wish(lambda: math.inf, self.stopping)
-        outcome = train(job, run_log, display, self.group, checkpoints, wish)
+        vote = StopVote(threshold if self.group.rank == 0 else lambda: math.inf, self.stopping)
+        outcome = train(job, run_log, display, self.group, checkpoints, vote)
         with self.group.together("the log"):
             if run_log.failure is not None:
                 raise run_log.failure
         return outcome
 
     def _start(self, folder: str) -> Start:
-        """Where the trial starts: after its newest checkpoint that is whole, if it has one."""
+        """The trial's start: its newest valid checkpoint, if any."""
         found = Start()
         if self.group.rank == 0:
             for step, path in listed(folder):
@@ -228,10 +229,10 @@ class Trials:
                       owner=self.owner)
 
 
-class Wish:
-    """What a rank votes for at a step: to stop at a signal, or where the trial can no longer be among the best.
+class StopVote:
+    """A rank's vote at a step: to stop at a signal, or if the trial can no longer be among the best.
 
-    Right after an evaluation that did not meet the target at or beyond the threshold, no later one can.
+    If an evaluation at or beyond the threshold did not meet the target, no later one can.
     """
 
     def __init__(self, threshold: Callable[[], float], stopping: Callable[[], bool]):
@@ -246,13 +247,14 @@ class Wish:
         self._seen, now = done.evaluated, time.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
-            with contextlib.suppress(LogError):     # which all ranks meet together before the next trial
+            with contextlib.suppress(LogError):     # raised on all ranks together before the next trial
                 self._known = self._threshold()
         return {"prune"} if done.evaluated >= self._known else set()
 
 
 class _Folder(Folder):
-    """A trial's folder of checkpoints, made with the first; its claim stands for a lock, its result for an outcome."""
+    """A trial's checkpoint folder, created with the first one; the claim replaces a lock, the result an outcome file.
+    """
 
     def __init__(self, path: str):
         self.path = path
@@ -263,7 +265,7 @@ class _Folder(Folder):
 
 
 def _number(value: object) -> float:
-    """As the log has it; NaN for text."""
+    """The value for the log; NaN for text."""
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 

@@ -4,7 +4,7 @@
 
     workload = "mnist/simple_cnn"
 
-    [global_batch.256]                  # what the best trial had of metaparameters.TUNABLE, searched or set
+    [global_batch.256]                  # metaparameters.TUNABLE of the best trial, searched or set
     optimizer = "nesterov"
     lr = 0.31415926535897931
     [evidence.256]
@@ -21,9 +21,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..analysis.search import STEPS, Search
 from ..plan.metaparameters import TUNABLE
 from ..plan.schedule import FALLING
-from .ledger import put
+from .ledger import write_file
 
-# further keys that change updates; no table of tuned values may set them, as they are of the problem at every batch
+# further keys that change updates; they belong to the problem, so tables of tuned values may not set them
 OF_PROBLEM = ("last_batch", "precision", "compression", "loss_scale", "group_by_group", "unused_parameters",
               "init_from", "train_subset", "data_args")
 NOTES = {
@@ -38,15 +38,15 @@ NOTES = {
 
 
 def write_tuned(path: str, searches: Sequence[Search]) -> None:
-    """Write the file, whole or not at all; raises LogError where that fails.
+    """Write the file atomically; raises LogError if that fails.
 
-    searches  of one workload; of several at a global batch, under several optimizers, the best one counts
+    searches  of one workload; of several optimizers at a global batch, the best counts
     """
-    put(path, tuned_toml(searches, os.path.dirname(path)))
+    write_file(path, tuned_toml(searches, os.path.dirname(path)))
 
 
 def tuned_toml(searches: Sequence[Search], folder: str = "") -> str:
-    """The file's text, in which logs are named from the folder that it is to lie in."""
+    """The file's text, with logs named relative to ``folder``, the file's folder."""
     by_batch: dict[int, list[Search]] = {}
     for search in searches:
         by_batch.setdefault(search.global_batch, []).append(search)
@@ -62,60 +62,60 @@ def tuned_toml(searches: Sequence[Search], folder: str = "") -> str:
 
 
 def tuned_keys(search: Search) -> dict:
-    """What the best trial had of TUNABLE that its workload does not have by default, as keys of hvdscale-train."""
+    """The best trial's TUNABLE values, as keys of hvdscale-train, except the workload's defaults."""
     plan = search.best.trial.plan
     asked, problem = plan["asked"], plan["problem"]
     keys = {name: asked[name] for name in sorted(asked) if name in TUNABLE}
     keys["lr"] = problem["peak_lr"]
     if problem["decay"] in FALLING and not {"decay_steps", "decay_epochs"} & set(asked):
-        keys["decay_steps"] = problem["decay_steps"]    # it followed from the budget, which may be another next time
+        keys["decay_steps"] = problem["decay_steps"]    # derived from the budget, which may change
     first = [name for name in ("optimizer", "lr") if name in keys]
     return {name: keys[name] for name in dict.fromkeys((*first, *keys))}
 
 
 def _best(searches):
-    """Of several studies at one batch the best; None where none found anything."""
+    """The best of several studies at one batch; None if none found anything."""
     found = [search for search in searches if search.best]
     return min(found, key=lambda search: -search.best.value if search.maximizes else search.best.value, default=None)
 
 
 def _usage(plans):
-    said = "# Metaparameters tuned per global batch by hvdscale-tune."
+    title = "# Metaparameters tuned per global batch by hvdscale-tune."
     asked = plans[0]["asked"].get("workload") if plans else None
     if asked is None:
-        return f"{said}\n"
-    return (f"{said} To use them, with a budget and a target:\n"
-            f"# hvdscale-train {_inside(asked)} --global-batch N --lr-rule tuned --metaparameters FILE\n")
+        return f"{title}\n"
+    return (f"{title} To use them, with a budget and a target:\n"
+            f"# hvdscale-train {_escape(asked)} --global-batch N --lr-rule tuned --metaparameters FILE\n")
 
 
 def _entry(batch, searches, folder):
-    """The tables of one batch, or why it has none."""
+    """The tables of one batch, or a comment on why there are none."""
     search = _best(searches)
     if search is None:
-        return "".join(f"# [global_batch.{batch}]: {_inside(one.study)}: {len(one.feasible)} feasible of "
-                       f"{len(one.draws)} drawn, none of which {_inside(_wanted(one))}\n" for one in searches)
+        return "".join(f"# [global_batch.{batch}]: {_escape(one.study)}: {len(one.feasible)} feasible of "
+                       f"{len(one.draws)} drawn, none of which {_escape(_describe_goal(one))}\n" for one in searches)
     asked = search.best.trial.plan["asked"]
-    beside = {name: asked[name] for name in OF_PROBLEM if name in asked}
-    said = [f"# its trials also had, which has to be said again: {_value(beside)[1:-1]}"] if beside else []
-    return "\n".join([f"[global_batch.{batch}]", *said, *_lines(tuned_keys(search)), "", f"[evidence.{batch}]",
+    others = {name: asked[name] for name in OF_PROBLEM if name in asked}
+    comment = [f"# its trials also had, which has to be said again: {_value(others)[1:-1]}"] if others else []
+    return "\n".join([f"[global_batch.{batch}]", *comment, *_lines(tuned_keys(search)), "", f"[evidence.{batch}]",
                       *_lines(_evidence(search, folder)), ""])
 
 
-def _wanted(search):
+def _describe_goal(search):
     return f"met {search.target}" if search.objective == STEPS else f"has a {search.objective}"
 
 
 def _evidence(search, folder):
-    """What speaks for a point, and how far the search went."""
+    """The evidence for a point, and the extent of the search."""
     best = search.best
-    told = {"study": search.study, "log": os.path.relpath(best.trial.log, folder or "."), "trial": best.trial.id}
+    evidence = {"study": search.study, "log": os.path.relpath(best.trial.log, folder or "."), "trial": best.trial.id}
     if search.objective == STEPS:
-        told |= {"target": str(search.target), "steps": int(best.value), "steps_before": int(best.before)}
+        evidence |= {"target": str(search.target), "steps": int(best.value), "steps_before": int(best.before)}
     else:
-        told |= {"objective": search.objective, "value": best.value, "at_step": int(best.step)}
+        evidence |= {"objective": search.objective, "value": best.value, "at_step": int(best.step)}
     if search.repeats:
-        told["repeat_steps" if search.objective == STEPS else "repeat_values"] = list(search.repeat_values)
-    return told | {
+        evidence["repeat_steps" if search.objective == STEPS else "repeat_values"] = list(search.repeat_values)
+    return evidence | {
         "feasible": len(search.feasible), "draws": len(search.draws), "diverged_share": search.diverged_share,
         "finished": search.done, "position": {bound.parameter.name: bound.position for bound in search.bounds},
         "near_bounds": [bound.parameter.name for bound in search.bounds if bound.near]}
@@ -123,16 +123,16 @@ def _evidence(search, folder):
 
 def _lines(table: Mapping) -> Iterable[str]:
     for name, value in table.items():
-        said = f"{_key(name)} = {_value(value)}"
-        yield f"{said:<30}  # {NOTES[name]}" if name in NOTES else said
+        line = f"{_key(name)} = {_value(value)}"
+        yield f"{line:<30}  # {NOTES[name]}" if name in NOTES else line
 
 
 def _value(value) -> str:
-    """A value as TOML has it, which reads as the same one again: floats in full precision."""
+    """A value as TOML, floats in full precision."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f'"{_inside(value)}"'
+        return f'"{_escape(value)}"'
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{_key(name)} = {_value(inner)}' for name, inner in value.items())}}}"
     if isinstance(value, (list, tuple)):
@@ -141,9 +141,9 @@ def _value(value) -> str:
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{_inside(name)}"'
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{_escape(name)}"'
 
 
-def _inside(text: str) -> str:
-    """What stands between the quotes of a basic string; safe in a comment, too."""
+def _escape(text: str) -> str:
+    """The text within a basic string, without quotes; also safe in a comment."""
     return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")

@@ -13,10 +13,10 @@ from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import duration
 from hvdscale.log.schema import Status
 from hvdscale.sweep.estimate import Estimate, table
-from hvdscale.sweep.farm import Farm, Shard, Standing
+from hvdscale.sweep.farm import Farm, Shard, SweepState
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.ledger import Ledger, Owner, Result
-from hvdscale.sweep.progress import Progress, overall
+from hvdscale.sweep.progress import Progress, describe_sweep
 from hvdscale.sweep.run import wanted_studies
 from hvdscale.sweep.studies import Settled, settle_study
 from hvdscale.workers.group import SingleWorker
@@ -27,10 +27,10 @@ from tests.parallel.sweeps import sweep_file
 TARGET = "val/loss<0.001"
 
 
-def standing_of(tmp_path, **said):
+def states_of(tmp_path, **said):
     sweep = read_sweep(str(sweep_file(tmp_path, **said)))
     studies = [settle_study(sweep, study, workload, 64, None) for study in sweep.studies]
-    return Standing(studies, Ledger(str(tmp_path)))
+    return SweepState(studies, Ledger(str(tmp_path)))
 
 
 def result(number, kind="met", steps=10, seconds=2.0):
@@ -78,38 +78,38 @@ def test_a_shard_has_its_part_of_the_draws_and_any_that_replaces_one():
 
 
 def test_the_study_of_the_longest_trials_comes_first_and_a_failed_one_says_nothing_of_their_length(tmp_path):
-    standing = standing_of(tmp_path)
-    assert standing.expected_seconds()["sgd-b64"] > standing.expected_seconds()["sgd-b16"]
-    standing.ledger.record("sgd-b16", result(0, "failed", seconds=99.0))
-    standing.ledger.record("sgd-b16", result(1, seconds=4.0))
-    assert standing.expected_seconds() == {"sgd-b16": 4.0, "sgd-b64": 4.0 * (64 + 32) / (16 + 32)}
+    states = states_of(tmp_path)
+    assert states.expected_seconds()["sgd-b64"] > states.expected_seconds()["sgd-b16"]
+    states.ledger.record("sgd-b16", result(0, "failed", seconds=99.0))
+    states.ledger.record("sgd-b16", result(1, seconds=4.0))
+    assert states.expected_seconds() == {"sgd-b16": 4.0, "sgd-b64": 4.0 * (64 + 32) / (16 + 32)}
 
 
 def test_the_next_trial_is_claimed_once_and_a_living_one_of_the_launch_is_waited_for(tmp_path):
-    standing = standing_of(tmp_path, batch_sizes="[64]", trials=2)
+    states = states_of(tmp_path, batch_sizes="[64]", trials=2)
     owners = [Owner.take(str(tmp_path)) for _ in range(3)]
     for owner, job in zip(owners, ("a", "a", "b")):
         owner.job = job
-    farms = [Farm(standing, None, SingleWorker(), owner, Shard(), None, lambda: None, lambda: False)
+    farms = [Farm(states, None, SingleWorker(), owner, Shard(), None, lambda: None, lambda: False)
              for owner in owners]
     first, second = farms[0]._next(), farms[1]._next()
     assert (first.number, second.number) == (0, 1)
     assert farms[0]._next() == "wait" and farms[2]._next() == "none"
-    standing.ledger.record("sgd-b64", result(0, "diverged"))
+    states.ledger.record("sgd-b64", result(0, "diverged"))
     assert farms[2]._next().number == 2                         # in its place
-    standing.ledger.record("sgd-b64", result(1))
-    standing.ledger.record("sgd-b64", result(2))
+    states.ledger.record("sgd-b64", result(1))
+    states.ledger.record("sgd-b64", result(2))
     assert farms[0]._next() == "none"
     for owner in owners:
         owner.release()
 
 
 def test_progress_is_a_line_for_each_study_that_changed(tmp_path):
-    standing, out, now = standing_of(tmp_path, repeats=1, prune_keep=1), io.StringIO(), [0.0]
-    progress = Progress(standing, False, out, lambda: now[0])
+    states, out, now = states_of(tmp_path, repeats=1, prune_keep=1), io.StringIO(), [0.0]
+    progress = Progress(states, False, out, lambda: now[0])
     progress.tick()
     for number, kind in enumerate(("met", "diverged", "pruned", "failed")):
-        standing.ledger.record("sgd-b16", result(number, kind, 10 - number % 2))
+        states.ledger.record("sgd-b16", result(number, kind, 10 - number % 2))
     progress.step(1, 64, 0.1, 2.3)
     assert out.getvalue().count("sgd-b16") == 1                 # it is not time yet
     now[0] = 11.0
@@ -121,22 +121,22 @@ def test_progress_is_a_line_for_each_study_that_changed(tmp_path):
 
 def test_the_number_of_trials_of_a_sweep_does_not_grow_while_no_draw_is_replaced(tmp_path):
     """Repeats of the winner are counted before there is one; those of a study that has none never come."""
-    standing, said = standing_of(tmp_path, trials=2, max_draws=3, repeats=3), []
+    states, said = states_of(tmp_path, trials=2, max_draws=3, repeats=3), []
     for name, kind in (("sgd-b16", "met"), ("sgd-b64", "budget")):
         for number in range(2):
-            said.append(overall(standing))
-            standing.ledger.record(name, result(number, kind))
+            said.append(describe_sweep(states))
+            states.ledger.record(name, result(number, kind))
     assert [line.partition(" trials")[0] for line in said] == [
         "sweep: 0 of 10", "sweep: 1 of 10", "sweep: 2 of 10", "sweep: 3 of 10"]
     assert [line.partition("; ")[2] for line in said] == [
         f"up to {more} more in place of draws that diverge or fail" for more in (2, 2, 1, 1)]
-    assert overall(standing).startswith("sweep: 4 of 7 trials done, about ")
+    assert describe_sweep(states).startswith("sweep: 4 of 7 trials done, about ")
 
 
 def test_on_a_terminal_the_block_is_drawn_in_place_of_the_last_one(tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((40, 30)))
-    standing, out = standing_of(tmp_path), io.StringIO()
-    progress = Progress(standing, True, out)
+    states, out = states_of(tmp_path), io.StringIO()
+    progress = Progress(states, True, out)
     progress.show()
     progress.show()
     progress.say("told")
@@ -151,7 +151,7 @@ def test_times_are_for_people(seconds, said):
 
 
 def test_the_estimate_adds_up(tmp_path):
-    settled = standing_of(tmp_path, repeats=2).studies["sgd-b64"]
+    settled = states_of(tmp_path, repeats=2).studies["sgd-b64"]
     assert isinstance(settled, Settled) and (settled.budget_steps, settled.eval_every) == (48, 2)
     one = Estimate(settled, 0.5, 0.25)
     assert one.evaluations == 25 and one.trials == 8
