@@ -10,7 +10,6 @@ time only: an example is the same whichever process reads it.
 """
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import os
 import signal
@@ -20,7 +19,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, groupby
 from multiprocessing import forkserver, resource_tracker
+from operator import itemgetter
 
 import torch
 from torch.utils.data import DataLoader
@@ -84,7 +85,10 @@ class Loader:
             yield batch
 
     def _read(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
-        return (self._splits[name].take(visits) for name, visits in wanted)
+        """The batches; small ones of one split are read several at a time."""
+        for name, visits in groupby(wanted, itemgetter(0)):
+            split, visits = self._splits[name], map(itemgetter(1), visits)
+            yield from split.take_each(visits) if type(split) is Split else map(split.take, visits)
 
     def _receive(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
         self._order.wanted = wanted
@@ -150,7 +154,7 @@ class Feed:
         self._loader.close()
 
     def _wanted(self, first: int) -> Iterator[tuple[str, Visits]]:
-        for step in itertools.count(first):
+        for step in count(first):
             for part in self._passes(step):
                 yield TRAIN, self._stream.visits(step, part.start, part.stop)
 

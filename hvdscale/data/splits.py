@@ -9,8 +9,9 @@ All randomness of an example depends only on (seed, epoch, example), so it is th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ from ..plan.shards import Visits, stream_key
 from .generators import OwnGenerators, seed_generators
 
 AUGMENTATION = "augmentation"       # the purpose that keys the random streams here
+ALIGNMENT = 64                      # bytes, of torch's tensors: arithmetic may depend on it
+AT_ONCE_BYTES, MOST_AT_ONCE = 1 << 17, 32       # of small batches
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,25 @@ class Split:
         if self.augment is not None:
             inputs = self.augment(inputs, Draws(visits))
         return Batch(inputs, self.labels.index_select(0, where))
+
+    def take_each(self, visits: Iterable[Visits]) -> Iterator[Batch]:
+        """The batches of these visits, one after another: for small ones the examples of several are copied at once."""
+        visits = iter(visits)
+        for first in visits:
+            size = len(first.indices)
+            few = [first, *islice(visits, self._at_once(size) - 1)]
+            if len(few) == 1 or any(len(other.indices) != size for other in few):
+                yield from map(self.take, few)
+                continue
+            taken = self.take(Visits(*map(np.concatenate, zip(*(one[:2] for one in few))), first.seed))
+            yield from map(Batch, taken.inputs.split(size), taken.labels.split(size))
+
+    def _at_once(self, examples: int) -> int:
+        """How many batches of so many examples to copy at once."""
+        sizes = [examples * tensor[0].nbytes for tensor in (self.inputs, self.labels)] if len(self) else [0]
+        if self.augment is not None or any(size % ALIGNMENT for size in sizes):
+            return 1
+        return max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // max(1, sum(sizes))))
 
     def first(self, examples: int) -> Split:
         """Only the first examples."""
@@ -231,6 +253,8 @@ def to_device(batch, device: torch.device, dtype: torch.dtype | None = None):
     """
     if isinstance(batch, Tensor):
         return batch.to(device, dtype if batch.is_floating_point() and dtype else batch.dtype, non_blocking=True)
+    if type(batch) is Batch:
+        return Batch(to_device(batch.inputs, device, dtype), to_device(batch.labels, device, dtype))
     if hasattr(batch, "to"):
         return batch.to(device)
     if isinstance(batch, Mapping):

@@ -103,12 +103,13 @@ class Stream:
         else:
             epoch, rest = divmod(step, self._whole_steps)
             offset = rest * self.global_batch + start
-        parts, epochs, wanted = [np.empty(0, np.int64)], [np.empty(0, np.int64)], stop - start
-        while wanted > 0:
-            parts.append(epoch_order(self.examples, self.seed, epoch)[offset:offset + wanted])
-            epochs.append(np.full(len(parts[-1]), epoch))
-            wanted, epoch, offset = wanted - len(parts[-1]), epoch + 1, 0
-        return Visits(np.concatenate(parts), np.concatenate(epochs), self.seed)
+        parts, wanted = [], stop - start
+        while True:
+            indices = epoch_order(self.examples, self.seed, epoch)[offset:offset + wanted].astype(np.int64)
+            parts.append((indices, np.full(len(indices), epoch)))
+            wanted, epoch, offset = wanted - len(indices), epoch + 1, 0
+            if wanted <= 0:
+                return Visits(*(parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts))), self.seed)
 
 
 def even_bounds(total: int, parts: int) -> list[int]:

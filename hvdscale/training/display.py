@@ -29,7 +29,7 @@ class Display:
         self._first, self._seen, self._nans = None, Counter(), Counter()       # evaluations by metric
         target = plan.stop_target
         self._column = target.column if target else f"val/{[*metrics][-1]}"
-        self._value, self._loss, self._speed = "-", "", ""
+        self._value, self._newest = "-", None
 
     def say(self, text: str) -> None:
         """Print a line of text."""
@@ -44,10 +44,7 @@ class Display:
 
     def step(self, step: int, examples: int, seconds: float, loss: float) -> None:
         """Show progress if due: steps and examples done in these seconds, and the last loss."""
-        rate = examples / seconds
-        left = _remaining(self._plan, step, seconds)
-        speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-        self._loss, self._speed = f"loss {loss:<10.4g}", f"{speed} examples/s  {left}"
+        self._newest = step, examples, seconds, loss
         if self._screen.due(self._clock()):
             self._show(step)
 
@@ -82,8 +79,18 @@ class Display:
     def _show(self, step):
         budget = self._plan.budget_steps
         count = f"step {step:>{len(str(budget))}}/{budget}" if budget else f"step {step}"
-        progress = f"{self._loss}{self._column} {self._value:<9}{self._speed}".rstrip()
+        loss, speed = self._describe_newest()
+        progress = f"{loss}{self._column} {self._value:<9}{speed}".rstrip()
         self._screen.line(f"{count}  {progress}", self._clock(), step / budget if budget else 0)
+
+    def _describe_newest(self):
+        """Loss and speed of the newest step, in words; empty before the first."""
+        if self._newest is None:
+            return "", ""
+        step, examples, seconds, loss = self._newest
+        rate = examples / seconds
+        speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        return f"loss {loss:<10.4g}", f"{speed} examples/s  {_remaining(self._plan, step, seconds)}"
 
 
 class NoDisplay(Display):

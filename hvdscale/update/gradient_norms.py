@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ..modules.layers import is_batch_norm
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
+from .gradients import GradientBuffer
 
 SHARE = 8                   # at one worker, 1 / SHARE of the batch is computed twice
 COLUMNS = ("local_sqnorm", "reduced_sqnorm", "local_examples")
@@ -106,13 +107,14 @@ class GradientNoise:
         weight = (self._batch / count / scale) ** 2 * self._examples / self._batch
         return [weight * own for own in self._own]
 
-    def columns(self, gradients: Tensor, tail: Sequence[float], count: float, scale: float) -> dict[str, float]:
+    def columns(self, buffer: GradientBuffer, tail: Sequence[float], count: float, scale: float) -> dict[str, float]:
         """The row's values by column; empty if the step was not measured, or gradients are not finite.
 
-        gradients  the buffer's;  tail, count  as before; all three summed over the workers
+        buffer, tail, count  summed over the workers
         """
         if self._own is None:
             return {}
+        gradients = buffer.gradients
         per_sum = (self._batch / count / scale) ** 2
         reduced = [per_sum * value for value in self._sqnorms(gradients)]
         local = self._of_two(gradients, count, scale) if self._alone else tail

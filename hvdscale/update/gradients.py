@@ -1,7 +1,8 @@
 """Gradients of all parameters in one flat buffer, summed over workers by one allreduce, or by buckets during backward.
 
 The other sums of a step are reduced with them: statistics that modules collect, and a few scalars (the tail), such as
-the loss, the example count, and the ranks' votes to leave the loop.
+the loss, the example count, and the ranks' votes to leave the loop. A single worker has nothing to sum, so there the
+gradients stay where backward leaves them, unless the caller wants them flat.
 
     buffer.begin()
     buffer.backward(loss, last_pass=True)      once per pass; gradients of a step's passes add up
@@ -50,22 +51,25 @@ class GradientBuffer:
     bucket_bytes  0: one allreduce after backward; else buckets of about this size, each reduced once its gradients are
                   ready, during the backward pass
     wire          the type in which gradients are sent; None: their own, with the rest in the last bucket's allreduce
+    flat          keep the gradients in the buffer at one worker, too
     """
 
     def __init__(self, model: nn.Module, tail: int, workers: Workers, bucket_bytes: int = 0, statistics: int = 0,
-                 wire: torch.dtype | None = None):
+                 wire: torch.dtype | None = None, flat: bool = False):
         parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
-        size = sum(p.numel() for p in parameters)
+        self._in_place = workers.size == 1 and wire is None and not flat
+        size = 0 if self._in_place else sum(p.numel() for p in parameters)
         self._flat = torch.zeros(size + statistics + tail, dtype=parameters[0].dtype, device=parameters[0].device)
-        self.gradients, self._rest = self._flat[:size], self._flat[size:]
+        self._rest = self._flat[size:]
         self.statistics, self._tail = self._rest[:statistics], self._rest[statistics:]
-        self._workers, self._last_pass, self._wire = workers, False, wire
-        self._buckets = self._cut(parameters, bucket_bytes)
+        self._parameters, self._workers, self._last_pass, self._wire = parameters, workers, False, wire
+        self._buckets = [] if self._in_place else self._cut(parameters, bucket_bytes)
         self._slots = [slot for bucket in self._buckets for slot in bucket.slots]
         self._waits: list[Callable[[], None]] = []
         self._note: Callable[[torch.Tensor], None] | None = None
-        for number, slot in enumerate(self._slots):
-            slot.parameter.register_post_accumulate_grad_hook(partial(_arrived, weakref.ref(self), number))
+        if len(self._buckets) > 1:
+            for number, slot in enumerate(self._slots):
+                slot.parameter.register_post_accumulate_grad_hook(partial(_arrived, weakref.ref(self), number))
 
     def _cut(self, parameters: Sequence[nn.Parameter], bucket_bytes: int) -> list[_Bucket]:
         buckets, start, end = [_Bucket("gradients/0")], 0, 0
@@ -74,10 +78,22 @@ class GradientBuffer:
                 buckets[-1].gradients = self._flat[start:end]
                 buckets.append(_Bucket(f"gradients/{len(buckets)}"))
                 start = end
-            _Slot(parameter, self._flat[end:end + parameter.numel()].view_as(parameter), buckets[-1])
+            _Slot(parameter, _view(self._flat[end:end + parameter.numel()], parameter), buckets[-1])
             end += parameter.numel()
         buckets[-1].gradients = self._flat[start:end]
         return buckets
+
+    @property
+    def parts(self) -> list[torch.Tensor]:
+        """The gradients, to be changed in place: the flat buffer, or each parameter's where they are not flat."""
+        return [p.grad for p in self._parameters] if self._in_place else [self.gradients]
+
+    @property
+    def gradients(self) -> torch.Tensor:
+        """All gradients, flat: the buffer, or a copy where they are not in it."""
+        if self._in_place:
+            return torch.cat([p.grad.flatten() for p in self._parameters])
+        return self._flat[:len(self._flat) - len(self._rest)]
 
     def begin(self, note: Callable[[torch.Tensor], None] | None = None) -> None:
         """Start a new step without gradients.
@@ -86,34 +102,39 @@ class GradientBuffer:
               ``finish``
         """
         self._last_pass, self._note = False, note
-        self.statistics.zero_()
+        if len(self.statistics):
+            self.statistics.zero_()
+        for parameter in self._parameters:
+            parameter.grad = None
         for slot in self._slots:
-            slot.parameter.grad, slot.missing = None, True
+            slot.missing = True
         for bucket in self._buckets:
             bucket.missing = len(bucket.slots)
 
     def backward(self, loss: torch.Tensor, last_pass: bool) -> None:
-        """Add the loss's gradients; a step's last pass fills the buffer and starts the reduction of full buckets."""
+        """Add the loss's gradients; a step's last pass starts the reduction of full buckets."""
         self._last_pass = last_pass
-        loss.backward()
+        loss.backward()         # without an argument: that imports sympy, half a second
         self._last_pass = False
 
     def without_gradient(self) -> list[nn.Parameter]:
         """The parameters that got no gradient in the step's backward passes."""
+        if self._in_place:
+            return [p for p in self._parameters if p.grad is None]
         return [slot.parameter for slot in self._slots if slot.missing and slot.parameter.grad is None]
 
-    def finish(self) -> torch.Tensor:
+    def finish(self) -> None:
         """End the passes: put the remaining gradients in the buffer, zeros for a parameter without one.
 
-        Returns the gradients, which are this rank's own as long as the buffer is one bucket.
+        ``gradients`` are then this rank's own as long as the buffer is one bucket.
         """
-        for slot in self._slots:
-            if slot.missing:
-                self._take(slot)
+        if self._in_place:
+            for parameter in self.without_gradient():
+                parameter.grad = torch.zeros_like(parameter)
+        self._take([slot for slot in self._slots if slot.missing])
         if self._note:
             self._note(self._buckets[-1].gradients)
             self._note = None
-        return self.gradients
 
     def sum_(self, tail: Sequence[float]) -> list[float]:
         """Sum gradients, statistics and tail over the workers; returns the tail's sums.
@@ -121,6 +142,8 @@ class GradientBuffer:
         A parameter without a gradient on a rank counts as zeros there.
         """
         self.finish()
+        if self._in_place:
+            return [*tail]
         self._tail.copy_(torch.tensor(tail, dtype=self._flat.dtype))
         self._start(self._buckets[-1])
         for wait in self._waits:
@@ -133,20 +156,25 @@ class GradientBuffer:
     def arrived(self, number: int) -> None:
         """Called when backward has computed the gradient of this parameter, an index into ``_slots``."""
         if self._last_pass:
-            self._take(self._slots[number])
+            self._take([self._slots[number]])
 
-    def _take(self, slot: _Slot) -> None:
-        gradient, slot.parameter.grad = slot.parameter.grad, None
-        if gradient is None:
-            slot.view.zero_()
-        else:
-            slot.view.copy_(gradient)
-        slot.missing = False
-        slot.bucket.missing -= 1
-        if slot.bucket.missing == 0 and slot.bucket is not self._buckets[-1]:
-            if self._note:
-                self._note(slot.bucket.gradients)
-            self._start(slot.bucket)
+    def _take(self, slots: Sequence[_Slot]) -> None:
+        """Move the gradients of these parameters to the buffer, and reduce each bucket that is now full."""
+        for slot in slots:
+            if slot.parameter.grad is None:
+                slot.view.zero_()
+            slot.missing = False
+            slot.bucket.missing -= 1
+        there = [slot for slot in slots if slot.parameter.grad is not None]
+        if there:
+            torch._foreach_copy_([slot.view for slot in there], [slot.parameter.grad for slot in there])
+        for slot in there:
+            slot.parameter.grad = None
+        for bucket in dict.fromkeys(slot.bucket for slot in slots):
+            if bucket.missing == 0 and bucket is not self._buckets[-1]:
+                if self._note:
+                    self._note(bucket.gradients)
+                self._start(bucket)
 
     def _start(self, bucket: _Bucket) -> None:
         last = bucket is self._buckets[-1]
@@ -161,3 +189,10 @@ class GradientBuffer:
         self._waits.append(lambda: bucket.gradients.copy_(sent))
         if last:
             self._waits.append(self._workers.start_sum_(self._rest, "gradients/rest"))
+
+
+def _view(values: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
+    """The values in the parameter's shape, and in its strides if these fill one block of memory."""
+    if parameter.ndim == 4 and parameter.is_contiguous(memory_format=torch.channels_last):
+        return values.as_strided(parameter.shape, parameter.stride())
+    return values.view_as(parameter)

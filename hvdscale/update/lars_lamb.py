@@ -14,8 +14,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from .fused import Optimizer
 
-class RateInVelocity(torch.optim.Optimizer):
+
+class RateInVelocity(Optimizer):
     """Momentum with the learning rate inside the velocity (Goyal et al. 2017, arXiv:1706.02677, equations 9 and 10).
 
         d <- g + weight_decay p
@@ -41,7 +43,7 @@ class RateInVelocity(torch.optim.Optimizer):
             moved = lr / scale if group["correction"] else 1.0                # 1, but 0 at a corrected rate of 0
             carried = momentum * scale / before if group["correction"] and before else momentum
             directions = self._directions(group, parameters)
-            velocities = _state(self, parameters, "velocity")
+            velocities = self.kept(parameters, "velocity")
             torch._foreach_mul_(velocities, carried)
             torch._foreach_add_(velocities, directions, alpha=scale)
             if group["nesterov"]:
@@ -81,7 +83,7 @@ class Lars(RateInVelocity):
         return directions
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(Optimizer):
     """Layer-wise adaptive moments (You et al. 2020, arXiv:1904.00962, algorithm 2, with phi the identity).
 
         m <- beta1 m + (1 - beta1) g
@@ -110,7 +112,7 @@ class Lamb(torch.optim.Optimizer):
         group["updates"] += 1
         beta1, beta2 = group["betas"]
         gradients = [p.grad for p in parameters]
-        means, squares = _state(self, parameters, "mean"), _state(self, parameters, "square")
+        means, squares = self.kept(parameters, "mean"), self.kept(parameters, "square")
         torch._foreach_mul_(means, beta1)
         torch._foreach_add_(means, gradients, alpha=1 - beta1)
         torch._foreach_mul_(squares, beta2)
@@ -122,14 +124,6 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_div_(directions, divisors)
         torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
         return directions
-
-
-def _state(optimizer: torch.optim.Optimizer, parameters: list[Tensor], name: str) -> list[Tensor]:
-    """The parameters' tensors of this name, zeros at first."""
-    for parameter in parameters:
-        if name not in optimizer.state[parameter]:
-            optimizer.state[parameter][name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-    return [optimizer.state[parameter][name] for parameter in parameters]
 
 
 def _norms(tensors: list[Tensor]) -> Tensor:

@@ -9,6 +9,7 @@ from torch import nn
 from ..errors import UsageError
 from ..plan.plan import Problem
 from ..system.importing import import_object
+from .fused import SGD, Adam, AdamW, fusible
 from .lars_lamb import Lamb, Lars, RateInVelocity
 
 
@@ -27,9 +28,10 @@ def make_optimizer(problem: Problem, model: nn.Module) -> torch.optim.Optimizer:
         raise UsageError(f"the model {problem.model} has no parameter to train: none has requires_grad")
     if ":" in problem.optimizer:
         return _of_class(problem, groups)
+    fused = all(fusible(group["params"]) for group in groups)
     if problem.optimizer in ("sgd", "momentum", "nesterov") and not problem.lr_in_velocity:
-        return torch.optim.SGD(groups, problem.peak_lr, problem.momentum or 0.0,
-                               nesterov=problem.optimizer == "nesterov")
+        sgd = SGD if fused else torch.optim.SGD
+        return sgd(groups, problem.peak_lr, problem.momentum or 0.0, nesterov=problem.optimizer == "nesterov")
     if problem.optimizer in ("momentum", "nesterov"):
         return RateInVelocity(groups, problem.peak_lr, problem.momentum, problem.optimizer == "nesterov",
                               problem.momentum_correction)
@@ -38,8 +40,8 @@ def make_optimizer(problem: Problem, model: nn.Module) -> torch.optim.Optimizer:
     betas = problem.beta1, problem.beta2
     if problem.optimizer == "lamb":
         return Lamb(groups, problem.peak_lr, betas, problem.epsilon)
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[problem.optimizer]
-    return kind(groups, problem.peak_lr, betas, problem.epsilon)
+    adam, adamw = (Adam, AdamW) if fused else (torch.optim.Adam, torch.optim.AdamW)
+    return (adamw if problem.optimizer == "adamw" else adam)(groups, problem.peak_lr, betas=betas, eps=problem.epsilon)
 
 
 def _of_class(problem: Problem, groups: list[dict]) -> torch.optim.Optimizer:

@@ -5,6 +5,7 @@ by the number of examples, so uneven shares, short batches and accumulation all 
 """
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -69,9 +70,12 @@ class DataParallelStep:
         self.noise = GradientNoise(plan, model, workers.rank)
         self.buffer = GradientBuffer(
             model, 3 + len(VOTES) + self.noise.size, workers, int(plan.bucket_mib * 2**20), self.statistics.size,
-            torch.float16 if plan.compression == "fp16" else None)
+            torch.float16 if plan.compression == "fp16" else None,
+            flat=plan.scales_loss or plan.clip_norm is not None)
         self.statistics.collect_in(self.buffer.statistics)
         self.scale = LossScale(plan.loss_scale)
+        self._autocast = autocast(plan.precision, device)
+        self._buffers = self.statistics.group if plan.group_by_group else contextlib.nullcontext
         # step size -> its ghost groups and this rank's passes; sizes differ only if an epoch ends with a short batch
         self._groups = lru_cache(lambda size: group_bounds(size, plan.ghost_batch))
         self._passes = lru_cache(lambda size: tuple(self._parts(size)))
@@ -96,7 +100,7 @@ class DataParallelStep:
                                 "count is the number of examples or tokens in the sum")
         noise = {}
         if math.isfinite(loss):
-            noise = self.noise.columns(self.buffer.gradients, sqnorms, count, self.scale.value)
+            noise = self.noise.columns(self.buffer, sqnorms, count, self.scale.value)
             self._update(lr, count, len(self._groups(self.stream.size(step))) - 1)
         ended = time.perf_counter()
         measured = {"data_seconds": data_seconds, **noise}
@@ -172,7 +176,8 @@ class DataParallelStep:
         if part is not None:
             self.buffer.begin()
             _, count, _ = self._gradients(step, (part,), self.feed.read(step, part))
-            self.noise.keep(self.buffer.finish(), count)
+            self.buffer.finish()
+            self.noise.keep(self.buffer.gradients, count)
 
     def _gradients(self, step: int, parts: tuple[Pass, ...], batches: Iterable) -> tuple[float, int, float]:
         """Add up the gradients of the passes; returns the sum of losses over the nominal batch, count, seconds of data.
@@ -185,8 +190,8 @@ class DataParallelStep:
             self.ghosts.at(step, groups, part)
             if self.plan.group_by_group:
                 self.ghosts.seed_generators()
-            with self.statistics.group():
-                with autocast(self.plan.precision, self.device):
+            with self._buffers():
+                with self._autocast:
                     total, examples = self.loss(self.model, batch)
                 total = total / self.plan.global_batch
                 scaled = total * self.scale.value if self.plan.scales_loss else total
@@ -196,16 +201,17 @@ class DataParallelStep:
 
     def _update(self, lr: float, count: int, groups: int) -> None:
         """Turn the sums into means over the examples, and take the optimizer's step."""
-        gradients, factor = self.buffer.gradients, self.plan.global_batch / count
+        factor = self.plan.global_batch / count
         if self.plan.scales_loss:
             factor /= self.scale.value
-            if not self.scale.accepts(gradients):
+            if not self.scale.accepts(self.buffer.gradients):
                 return
         if factor != 1:
-            gradients.mul_(factor)
-        self.statistics.merge(groups)
+            torch._foreach_mul_(self.buffer.parts, factor)
+        if self.statistics.size:
+            self.statistics.merge(groups)
         if self.plan.clip_norm is not None:
-            clip_(gradients, self.plan.clip_norm)
+            clip_(self.buffer.gradients, self.plan.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()

@@ -330,3 +330,17 @@ def test_tensors_in_any_structure_go_to_the_device_as_the_models_type():
 def test_what_knows_its_own_way_to_the_device_takes_it():
     packed = torch.nn.utils.rnn.pack_sequence([torch.arange(3.0), torch.arange(2.0)])
     assert to_device([packed], torch.device("meta"))[0].data.device.type == "meta"
+
+
+@pytest.mark.parametrize("shape, augment, sizes", [
+    ((8, 8), None, [16, 16, 16, 16, 16]), ((3,), None, [16, 16, 5]), ((8, 8), None, [16, 5, 16]),
+    ((8, 8), lambda inputs, draws: inputs + draws.uniform(1)[:, 0, None, None], [16, 16, 16]), ((8, 8), None, [1])])
+def test_batches_that_are_copied_several_at_a_time_are_those_taken_one_by_one(shape, augment, sizes):
+    split = Split(torch.rand(200, *shape, dtype=torch.float64), torch.arange(200), augment=augment)
+    starts = np.cumsum([0, *sizes])
+    visits = [Visits(np.arange(a, b) * 7 % 200, np.full(b - a, a % 3), seed=5) for a, b in zip(starts, starts[1:])]
+    batches = list(split.take_each(visits))
+    assert len(batches) == len(visits)
+    for batch, visited in zip(batches, visits):
+        alone = split.take(visited)
+        assert torch.equal(batch.inputs, alone.inputs) and torch.equal(batch.labels, alone.labels)

@@ -25,6 +25,7 @@ from hvdscale.doctor.settings import decay, learning_rate
 from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.doctor.state import checkpoint, evaluation
 from hvdscale.training.prepare import prepare
+from hvdscale.update.fused import SGD
 from hvdscale.workers.group import SingleWorker
 from tests import guides
 
@@ -163,7 +164,7 @@ def test_decay_groups_are_told_whatever_is_found():
 
 
 def test_decay_that_an_optimizer_ignores_is_a_failure(monkeypatch):
-    monkeypatch.setattr(torch.optim.SGD, "step", lambda self, closure=None: None)
+    monkeypatch.setattr(SGD, "step", lambda self, closure=None: None)
     assert "layers.0.weight, layers.5.weight do not decay" in decay(sample("sound", optimizer="sgd")).differs
 
 

@@ -47,7 +47,7 @@ def test_passes_and_workers_add_up_to_the_gradient_of_the_whole_batch(workers, p
             tail = buffer.sum_([sum(b - a for a, b, _ in mine), member.rank + 1])
         return [p.grad.clone() for p in model.parameters()], tail, member.names
 
-    buckets = {0: 1, 1: PARAMETERS, 10**6: 1}
+    buckets = {0: 1, 1: PARAMETERS, 10**6: 1} if workers > 1 else dict.fromkeys((0, 1, 8 * 70, 10**6), 0)
     ranks = on_each(workers, reduced)
     for gradients, tail, names in ranks:
         for got, expected in zip(gradients, wanted):
@@ -86,7 +86,7 @@ def test_no_bucket_sets_off_before_the_last_pass():
 
 def test_gradients_are_views_of_the_buffer_last_layer_first():
     model = model_of()
-    buffer = GradientBuffer(model, 3, SingleWorker())
+    buffer = GradientBuffer(model, 3, SingleWorker(), flat=True)
     buffer.begin()
     buffer.backward(losses(model, INPUTS).mean(), last_pass=True)
     assert buffer.sum_([1.0, 2.0, 3.0]) == [1.0, 2.0, 3.0]
@@ -94,6 +94,25 @@ def test_gradients_are_views_of_the_buffer_last_layer_first():
     assert torch.equal(buffer.gradients, flat)
     buffer.gradients.zero_()
     assert all(p.grad.abs().max() == 0 for p in model.parameters())
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_one_worker_has_the_same_gradients_whether_they_are_flat_or_not(flat):
+    model = model_of()
+    model.unused = nn.Linear(3, 3).double()
+    buffer = GradientBuffer(model, 1, SingleWorker(), flat=flat)
+    for _ in range(2):
+        buffer.begin()
+        for number in range(3):
+            buffer.backward(losses(model[:5], INPUTS[number::3]).sum() / BATCH, last_pass=number == 2)
+        assert buffer.without_gradient() == [model.unused.bias, model.unused.weight]
+        assert buffer.sum_([2.5]) == [2.5]
+    for got, expected in zip(model.parameters(), whole_batch_gradient()):
+        torch.testing.assert_close(got.grad, expected, rtol=1e-12, atol=1e-14)
+    assert model.unused.weight.grad.abs().max() == 0
+    assert torch.equal(buffer.gradients, torch.cat([p.grad.flatten() for p in reversed(list(model.parameters()))]))
+    assert [part.data_ptr() for part in buffer.parts] == (
+        [buffer.gradients.data_ptr()] if flat else [p.grad.data_ptr() for p in reversed(list(model.parameters()))])
 
 
 @pytest.mark.parametrize("bucket_bytes", [0, 1])
