@@ -22,7 +22,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy
 
 from ..errors import UsageError
 from ..formatting.numbers import list_first
@@ -421,7 +421,7 @@ def _difference(a: np.ndarray, b: np.ndarray, paired: bool, confidence: float) -
     parts = [values.var(ddof=1) / len(values) for values in samples]
     spread = sum(part ** 2 / (len(values) - 1) for part, values in zip(parts, samples))
     freedom = sum(parts) ** 2 / spread if spread > 0 else sum(map(len, samples)) - len(samples)
-    half = float(stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(sum(parts)))
+    half = float(scipy.special.stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(sum(parts)))
     return Estimate(value, value - half, value + half, runs)
 
 

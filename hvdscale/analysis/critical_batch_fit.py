@@ -26,8 +26,8 @@ from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import fdtrc, ndtri, stdtrit
 
 from .intervals import CONFIDENCE, Estimate
 
@@ -128,7 +128,8 @@ class _Point:
         with np.errstate(divide="ignore", invalid="ignore"):
             sides = np.log([np.float64(between) / estimate.low, estimate.high / np.float64(between)])
         sides = sides[np.isfinite(sides)] if estimate.runs > 1 else sides[:0]
-        self.deviation = float(np.sqrt((sides ** 2).mean()) / ndtri(0.5 + confidence / 2)) if sides.any() else np.nan
+        normal = scipy.special.ndtri(0.5 + confidence / 2)
+        self.deviation = float(np.sqrt((sides ** 2).mean()) / normal) if sides.any() else np.nan
 
 
 def _count_before_rise(points: Sequence[_Point]) -> int:
@@ -297,12 +298,12 @@ def _fit(points: Sequence[_Point], weighted: bool, left_out: tuple[int, ...], co
         counted = OWN_FREEDOM
         if residual_freedom:
             ratio = squares / residual_freedom / own
-            lack = float(fdtrc(residual_freedom, sum(point.runs - 1 for point in points), ratio))
-            counted = OWN_FREEDOM if fdtrc(residual_freedom, OWN_FREEDOM, ratio) > REFUTED else 1
+            lack = float(scipy.special.fdtrc(residual_freedom, sum(point.runs - 1 for point in points), ratio))
+            counted = OWN_FREEDOM if scipy.special.fdtrc(residual_freedom, OWN_FREEDOM, ratio) > REFUTED else 1
         freedom, squares = freedom + counted, squares + counted * own
     variance = squares / freedom
     half_grid = float(np.median([point.half_grid for point in points]))
-    region = _Region(surface, float(stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(variance)))
+    region = _Region(surface, float(scipy.special.stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(variance)))
     residuals = surface.rest(*surface.best) - surface.level
     return CriticalBatchFit(
         region.s_min(half_grid), region.b_crit(), region.of_excess(1.0), region.of_excess(OVERHEAD), region.shape(),
@@ -318,7 +319,7 @@ def _draw_curves(surface: _Surface, variance: float, freedom: float, half_grid: 
     """
     random = np.random.Generator(np.random.Philox(key=surface.end + 1))
     deviation = np.sqrt(variance)
-    wanted = deviation * stdtrit(freedom, random.permutation((np.arange(DRAWS) + 0.5) / DRAWS))
+    wanted = deviation * scipy.special.stdtrit(freedom, random.permutation((np.arange(DRAWS) + 0.5) / DRAWS))
     region = _Region(surface, np.abs(wanted).max())
     x = np.where(wanted < 0, _find_ends(region, -wanted, -1), _find_ends(region, wanted, 1)).clip(min=surface.x[0])
     seen = x.clip(max=surface.x[-1])            # beyond it, S B does not change

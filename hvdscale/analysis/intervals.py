@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 OWN_FROM = 5                # repeats from which a sample's own spread is used
@@ -209,5 +209,5 @@ def logarithms(values: ArrayLike) -> np.ndarray:
 
 
 def _t_interval(centre: np.ndarray, variance: np.ndarray, freedom: float | np.ndarray, confidence: float) -> Ends:
-    half = stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(variance)
+    half = scipy.special.stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(variance)
     return np.exp(centre - half), np.exp(centre + half)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import fdtri
+import scipy
 
 from .grouping import group_by
 from .intervals import OWN_FROM, Pools, Spread, joined, pooled, pooled_paired
@@ -41,7 +41,7 @@ def stand_out(cells: Sequence[Cell], name: str, level: float = 0.01) -> list[Cel
         samples = _measured([cell], name)
         own, rest = pooled(samples), pooled(_measured([other for other in cells if other is not cell], name))
         if own.freedom and rest.freedom and len(samples[0]) < OWN_FROM:
-            if own.variance > rest.variance * fdtri(own.freedom, rest.freedom, 1 - level):
+            if own.variance > rest.variance * scipy.special.fdtri(own.freedom, rest.freedom, 1 - level):
                 found.append(cell)
     return found
 

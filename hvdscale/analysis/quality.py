@@ -25,7 +25,7 @@ from functools import lru_cache
 from itertools import permutations
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy
 
 from .budgets import Budget, Point, best_under, outcomes_under
 from .intervals import CONFIDENCE, Estimate
@@ -187,7 +187,7 @@ def split(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[int, Esti
     at = int(np.argmax(gains)) + 1
     left = np.concatenate([values[:at] - values[:at].mean(), values[at:] - values[at:].mean()])
     rise = float(values[at:].mean() - values[:at].mean())
-    half = stdtrit(count - 2, 0.5 + confidence / 2) * math.sqrt(
+    half = scipy.special.stdtrit(count - 2, 0.5 + confidence / 2) * math.sqrt(
         (left ** 2).sum() / (count - 2) * (1 / at + 1 / (count - at)))
     return at, Estimate(rise, float(rise - half), float(rise + half), count)
 

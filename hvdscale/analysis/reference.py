@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy
 
 from ..target import Target
 from . import published as box
@@ -253,7 +253,7 @@ def _parse_means(one: Mapping[str, Any], kind: str) -> tuple[np.ndarray, np.ndar
     """(batches, steps, low, high) from means of runs in epochs or examples, read at evaluations ``every`` so many."""
     rows = np.array([[float(batch), *value] for batch, value in one["values"].items()])
     batches, mean, runs, variation = rows.T
-    half = stdtrit(runs - 1, 0.5 + CONFIDENCE / 2) * variation / 100 / np.sqrt(runs)
+    half = scipy.special.stdtrit(runs - 1, 0.5 + CONFIDENCE / 2) * variation / 100 / np.sqrt(runs)
     unit = one["train_examples"] if kind == "epochs" else 1
     return (batches, unit * mean / batches, unit * (mean * (1 - half) - one["every"]) / batches,
             unit * mean * (1 + half) / batches)

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
+import scipy
 
 from .critical_batch_fit import CriticalBatchFit, fit_critical_batch
 from .intervals import CONFIDENCE, Estimate, logarithms
@@ -141,7 +141,7 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
     known = np.isfinite(wide)
     if not known.any():
         return None
-    wide = narrower * np.where(known, wide, wide[known].max()) / ndtri(0.5 + confidence / 2)
+    wide = narrower * np.where(known, wide, wide[known].max()) / scipy.special.ndtri(0.5 + confidence / 2)
     deviate = np.random.Generator(np.random.Philox(key=0)).standard_normal((DRAWS, len(estimates)))
     return log_steps + deviate * np.where(deviate < 0, wide[:, 0], wide[:, 1])
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy
 
 from ..errors import UsageError
 from ..plan import scaling
@@ -270,7 +270,7 @@ def exponent_of(rates: Sequence[BestRate], until: float = np.inf, confidence: fl
     weight = 1 / (variance + between)
     slope, left, _ = _fit_line(x, y, weight)
     spread = (weight * (x - np.average(x, weights=weight)) ** 2).sum()
-    half = stdtrit(len(x) - 2, 0.5 + confidence / 2) * np.sqrt(max(1.0, left / (len(x) - 2)) / spread)
+    half = scipy.special.stdtrit(len(x) - 2, 0.5 + confidence / 2) * np.sqrt(max(1.0, left / (len(x) - 2)) / spread)
     return Exponent(float(slope), float(slope - half), float(slope + half), batches)
 
 

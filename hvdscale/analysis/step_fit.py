@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.optimize import leastsq
-from scipy.special import expit, fdtri
+import scipy
 
 from .step_laws import BETWEEN, FULL, NAMES, PARTIAL, WITHIN, Law, Parameters
 
@@ -76,9 +75,9 @@ class Problem:
     def natural(self, unknowns: np.ndarray) -> Parameters:
         """The parameters for unknowns of shape (..., unknowns); each has shape (..., 1)."""
         column = [unknowns[..., at, None] for at in range(unknowns.shape[-1])]
-        one_pass, share = np.exp(column[0]), expit(column[1])
+        one_pass, share = np.exp(column[0]), scipy.special.expit(column[1])
         values = {"fixed": one_pass * share, "example": one_pass * (1 - share) / self.examples,
-                  "overlap": 1 / expit(column[-1]) if self.law.overlap == PARTIAL else
+                  "overlap": 1 / scipy.special.expit(column[-1]) if self.law.overlap == PARTIAL else
                   np.full_like(one_pass, np.inf if self.law.overlap == FULL else 1.0)}
         values |= {name: np.exp(log) / factor for (name, factor), log in zip(self.terms, column[2:])}
         for names in (BETWEEN, WITHIN):
@@ -110,8 +109,8 @@ class Problem:
         is_term = np.zeros(len(self.centre))
         is_term[2:2 + len(self.terms)] = 1
         starts = [self.centre + log * is_term for log in (STARTS if self.terms else STARTS[:1])]
-        found = [leastsq(self.residuals, start, args=args, full_output=True,
-                         Dfun=lambda unknowns, *_: self.slopes(unknowns))[0] for start in starts]
+        found = [scipy.optimize.leastsq(self.residuals, start, args=args, full_output=True,
+                                        Dfun=lambda unknowns, *_: self.slopes(unknowns))[0] for start in starts]
         return min(found, key=lambda unknowns: np.sum(self.residuals(unknowns, *args) ** 2))
 
     @cached_property
@@ -139,7 +138,7 @@ class Problem:
     def worse(self, best: Problem) -> bool:
         """Whether this law fits significantly worse than the best one (F test)."""
         freedom = max(1.0, self.freedom)
-        allowed = freedom * fdtri(freedom, self.observed.freedom, 1 - REFUTED_AT)
+        allowed = freedom * scipy.special.fdtri(freedom, self.observed.freedom, 1 - REFUTED_AT)
         return self.misfit - best.misfit > best.inflation * allowed
 
     def draw(self, draws: int, random: np.random.Generator, inflation: float = 1.0, most: int = 60) -> Parameters:

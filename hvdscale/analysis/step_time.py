@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+import scipy
 
 from ..formatting.numbers import counted
 from ..log.schema import Status
@@ -371,9 +371,10 @@ class StepTimes:
                                         timing.passes])
         spread, size = self.timings.spread, self.model.draws
         if spread.freedom:
-            deviates = stdtrit(spread.freedom, levels(size)) * spread.deviation / np.sqrt(len(timing.seconds))
+            deviates = (scipy.special.stdtrit(spread.freedom, levels(size)) * spread.deviation /
+                        np.sqrt(len(timing.seconds)))
         else:
-            deviates = ASSUMED_DEVIATION * ndtri(levels(size))
+            deviates = ASSUMED_DEVIATION * scipy.special.ndtri(levels(size))
         return random.permutation(deviates)
 
 

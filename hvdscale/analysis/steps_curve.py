@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.special import ndtri
 
 from .critical_batch_fit import CriticalBatchFit, fit_critical_batch, steps_at
 from .curves import Curve
@@ -196,14 +196,15 @@ class StepsCurve:
         if not estimate.met or estimate.value == 0:
             return np.full(self.draws, estimate.value)
         random = np.random.default_rng([self.seed, 4, point.global_batch])
-        deviate = random.permutation(ndtri(levels(self.draws)))
+        deviate = random.permutation(scipy.special.ndtri(levels(self.draws)))
         low, high = (value if end != end else end for value, end in
                      ((estimate.value, estimate.low), (estimate.value, estimate.high)))
         down = np.log(estimate.value / max(low, estimate.value / LOWEST))
         up = np.log(high / estimate.value) if high < np.inf else down
-        drawn = estimate.value * np.exp(deviate / ndtri(0.5 + self.confidence / 2) * np.where(deviate < 0, down, up))
+        normal = scipy.special.ndtri(0.5 + self.confidence / 2)
+        drawn = estimate.value * np.exp(deviate / normal * np.where(deviate < 0, down, up))
         if np.isinf(high):
-            drawn[deviate > -ndtri(max(point.unmet, (1 - self.confidence) / 2))] = np.inf
+            drawn[deviate > -scipy.special.ndtri(max(point.unmet, (1 - self.confidence) / 2))] = np.inf
         elif point.unmet:           # of a search: whether a seed meets is independent of the fewest steps
             drawn[random.permutation(levels(self.draws)) < point.unmet] = np.inf
         return drawn
@@ -278,8 +279,8 @@ def noise_draws(scale: float, low: float = np.nan, high: float = np.nan, confide
                 draws: int = DRAWS, seed: int = 0) -> np.ndarray:
     """Draws of B_crit, within a factor NOISE_WITHIN of a noise scale with its interval; shape (draws,)."""
     random = np.random.default_rng([seed, 6])
-    quantile = ndtri(0.5 + confidence / 2)
-    measured, model = (random.permutation(ndtri(levels(draws))) / quantile for _ in range(2))
+    quantile = scipy.special.ndtri(0.5 + confidence / 2)
+    measured, model = (random.permutation(scipy.special.ndtri(levels(draws))) / quantile for _ in range(2))
     down = np.log(scale / low) if 0 < low <= scale else np.log(NOISE_WITHIN) if low == 0 else 0.0
     up = np.log(high / scale) if scale <= high < np.inf else np.log(NOISE_WITHIN) if np.isinf(high) else 0.0
     return scale * np.exp(measured * np.where(measured < 0, down, up) + model * np.log(NOISE_WITHIN))

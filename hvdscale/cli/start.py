@@ -2,6 +2,7 @@
 answered without importing any."""
 from __future__ import annotations
 
+import gc
 import sys
 from importlib import import_module
 from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
@@ -15,7 +16,10 @@ def _command(name):
         if sys.argv[1:2] == ["--version"]:
             from ..system.version import version_line
             return print(version_line())
+        gc.disable()                                                # as in slow_imports
         main = import_module(f"hvdscale.cli.{name}").main
+        gc.freeze()
+        gc.enable()
         if not ignored:
             signal(SIGINT, default_int_handler)
         return main()

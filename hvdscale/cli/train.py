@@ -15,7 +15,7 @@ from ..errors import (DataError, ExitCode, FaultError, HostsChangedError, Hvdsca
                       UsageError, WorkerLostError, WorkersError)
 from ..plan.presets import read_config
 from ..plan.settings import KEYS, Settings, key_type, keys_by_heading, parse_assignments
-from .common import echo, ended_by_ctrl_c, exit_now, parse, say_error, stop_before_the_steps, version_option
+from .common import echo, exit_now, parse, say_error, slow_imports, stop_before_the_steps, version_option
 
 # horovodrun takes --log anywhere for an ambiguous abbreviation of its own options
 ALSO = {"log": ("--log-file",)}
@@ -172,8 +172,8 @@ def carry_out_together(command: click.Command, run) -> None:
     if isinstance(parsed, int):
         sys.exit(parsed)
     try:
-        with ended_by_ctrl_c():
-            from ..training import loop  # noqa: F401  slow imports must come before the stall check starts
+        with slow_imports():
+            from ..training import loop, outputs, prepare  # noqa: F401  they must come before the stall check starts
             from ..workers.group import form
             workers = form(_stall_seconds(parsed))
     except ModuleNotFoundError as missing:

@@ -19,7 +19,7 @@ from ..sweep.settings import FREE_SETTINGS
 from ..system.lock import this_process
 from ..training.display import on_terminal
 from ..workers.launch import cores_of_launch, place
-from .common import echo, ended_by_ctrl_c, exit_now, parse, say_error, stop_before_the_steps, version_option
+from .common import echo, exit_now, parse, say_error, slow_imports, stop_before_the_steps, version_option
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def main() -> None:
         cores = cores_of_launch(here)       # while all are there: in a guard's later child some may have ended
         if asked.mode == "run" and asked.sweep.workers_per_trial == 1:
             again = guard(here, lambda pid: note_killed(asked, pid)) > 0
-        with ended_by_ctrl_c():                                     # imports take long: before the watch
+        with slow_imports():                                        # before the watch
             from ..sweep.groups import form_group, leave
             from ..sweep.run import SweepRun, report_status, take_back_failed
         if asked.mode in ("status", "retry"):
