@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 from dataclasses import MISSING
+from importlib.resources import files
 
 import click
 
@@ -149,8 +150,7 @@ def command(workload, dry_run, list_workloads, **given):
       hvdscale-train --config goyal2017-resnet50 --dry-run
     """
     if list_workloads:
-        from ..workloads.listing import listing
-        print(listing())
+        echo(files(__package__).joinpath("workloads.txt").read_text("utf-8").rstrip("\n"))
         return 0
     return *asked(workload, **given), dry_run
 

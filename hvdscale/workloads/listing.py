@@ -1,6 +1,8 @@
 """What ``hvdscale-train --list`` prints: the built-in workloads with their sizes, and the presets.
 
-    print(listing())
+The command prints a file, as the table takes seconds to make. After a change to workloads or presets:
+
+    python -m hvdscale.workloads.listing > hvdscale/cli/workloads.txt
 """
 from __future__ import annotations
 
@@ -89,3 +91,7 @@ def format_rounded(value: float) -> str:
     """Three significant digits, but at most six decimals."""
     decimals = 2 - math.floor(math.log10(value)) if value else 0
     return f"{value:,.{min(6, max(0, decimals))}f}"
+
+
+if __name__ == "__main__":
+    print(listing())

@@ -1,4 +1,8 @@
 """hvdscale-train --list: parameters and operations against closed forms, and a table that can be read."""
+import re
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -8,6 +12,7 @@ from hvdscale.workload import Batch, Card, Classification, Data, Split, build_mo
 from hvdscale.workloads import find, names
 from hvdscale.workloads.listing import HEADINGS, counts, example, format_count, format_rounded, list_workload, listing
 from hvdscale.workloads.models.cnn import WIDTHS
+from tests.conftest import ROOT
 
 
 def dense(*sizes):
@@ -74,6 +79,14 @@ def test_torchs_own_counter_agrees(name):
 @pytest.fixture(scope="module")
 def lines():
     return listing().splitlines()
+
+
+def test_the_command_prints_the_table_as_it_is_now(lines):
+    shipped = (ROOT / "hvdscale/cli/workloads.txt").read_text().splitlines()
+    assert shipped == lines, "python -m hvdscale.workloads.listing > hvdscale/cli/workloads.txt"
+    listed = subprocess.run([sys.executable, "-X", "importtime", "-m", "hvdscale.cli.train", "--list"], cwd=ROOT,
+                            capture_output=True, text=True)
+    assert listed.stdout.splitlines() == lines and not re.search(r"\| +torch$", listed.stderr, re.MULTILINE)
 
 
 def test_the_table_fits_100_columns_and_has_each_workload_and_preset_once(lines):
