@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .budgets import DIVERGED, LOST, MEASURED, SHORT, Budget, common_budgets, outcomes_under
+from .budgets import Budget, TrialKind, common_budgets, outcomes_under
 from .studies import Study
 from .trials import Workload
 
@@ -94,7 +94,8 @@ def base_rates_of(studies: Sequence[Study], column: str, minimizes: bool, budget
     if not parts:
         return None
     study, trial, batch, rate, value, kind = map(np.concatenate, zip(*parts))
-    cost = np.where(np.isin(kind, (MEASURED, SHORT)) & ~np.isnan(value), value if minimizes else -value, np.inf)
+    has_value = np.isin(kind, (TrialKind.MEASURED, TrialKind.SHORT)) & ~np.isnan(value)
+    cost = np.where(has_value, value if minimizes else -value, np.inf)
     best = [rows[cost[rows].argmin()] for rows in (np.flatnonzero(batch == one) for one in np.unique(batch))]
     return BaseRates(studies[0].workload, column, minimizes, budget, effective, studies, study, trial, batch, rate,
                      value, kind, tuple(int(at) for at in best if cost[at] < np.inf))
@@ -124,7 +125,7 @@ def rates_of(study: Study) -> np.ndarray:
 def _place(at: int, study: Study, column: str, minimizes: bool, budget: Budget | None) -> tuple[np.ndarray, ...]:
     outcomes = outcomes_under(study, column, minimizes, budget)
     rate = rates_of(study) / study.global_batch
-    rows = np.flatnonzero(~np.isnan(rate) & (outcomes.kind != LOST) & ~study.repeat)
-    value = np.where(outcomes.kind == DIVERGED, np.nan, outcomes.value)[rows]
+    rows = np.flatnonzero(~np.isnan(rate) & (outcomes.kind != TrialKind.LOST) & ~study.repeat)
+    value = np.where(outcomes.kind == TrialKind.DIVERGED, np.nan, outcomes.value)[rows]
     return (np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rate[rows], value,
             outcomes.kind[rows])

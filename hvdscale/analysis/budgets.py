@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, IntEnum
 from functools import cached_property
 
 import numpy as np
@@ -26,8 +27,23 @@ from .studies import Study, best_metric
 from .trials import Workload
 
 AXES = {"steps": "step", "epochs": "examples", "examples": "examples", "seconds": "train_seconds"}
-MEASURED, SHORT, DIVERGED, LOST = range(4)      # kinds of trials under a budget, see BudgetOutcomes
-OWN_BUDGET, OWN_TARGET, PRUNED = "budget", "target", "pruned"       # why a SHORT one ended
+
+
+class TrialKind(IntEnum):
+    """How a trial did under a budget."""
+
+    MEASURED = 0        # it spent the budget
+    SHORT = 1           # it ended earlier, so that its value is a bound; see EarlyEnd
+    DIVERGED = 2
+    LOST = 3            # neither complete nor pruned
+
+
+class EarlyEnd(Enum):
+    """Why a SHORT trial ended."""
+
+    OWN_BUDGET = "budget"
+    OWN_TARGET = "target"
+    PRUNED = "pruned"
 
 
 @dataclass(frozen=True, order=True)
@@ -102,8 +118,7 @@ class BudgetOutcomes:
 
     value  the best value of the metric within the budget; NaN: none
     step   of the first evaluation with it
-    kind   MEASURED: it spent the budget; SHORT: it ended earlier, see ``ends``, so that its value is a bound; DIVERGED:
-           INFEASIBLE; LOST: neither complete nor pruned
+    kind   a TrialKind
     """
 
     study: Study
@@ -114,25 +129,25 @@ class BudgetOutcomes:
     @cached_property
     def searched(self) -> np.ndarray:
         """Bool: the feasible trials with a value, without repeats of a winner."""
-        return np.isin(self.kind, (MEASURED, SHORT)) & ~np.isnan(self.value) & ~self.study.repeat
+        return np.isin(self.kind, (TrialKind.MEASURED, TrialKind.SHORT)) & ~np.isnan(self.value) & ~self.study.repeat
 
-    def ends(self, trials: Sequence[int]) -> set[str]:
+    def ends(self, trials: Sequence[int]) -> set[EarlyEnd]:
         """Why the SHORT ones of these trials ended: PRUNED, at their OWN_TARGET or with their OWN_BUDGET spent; both of
         these where a log does not have the budget in steps."""
         early = ends_short(self.study, None)
         stops = _StopsAtTarget(self.study)
-        found: set[str] = set()
+        found: set[EarlyEnd] = set()
         for trial in trials:
-            if self.kind[trial] != SHORT:
+            if self.kind[trial] != TrialKind.SHORT:
                 continue
             if self.study.pruned[trial]:
-                found.add(PRUNED)
+                found.add(EarlyEnd.PRUNED)
             elif not stops.at(trial):
-                found.add(OWN_BUDGET)
+                found.add(EarlyEnd.OWN_BUDGET)
             elif self.study.budget_steps[trial] > 0:
-                found.add(OWN_TARGET if early[trial] else OWN_BUDGET)
+                found.add(EarlyEnd.OWN_TARGET if early[trial] else EarlyEnd.OWN_BUDGET)
             else:
-                found |= {OWN_TARGET, OWN_BUDGET}
+                found |= {EarlyEnd.OWN_TARGET, EarlyEnd.OWN_BUDGET}
         return found
 
 
@@ -156,9 +171,9 @@ def outcomes_under(study: Study, column: str, minimizes: bool, budget: Budget | 
     """A study's trials under a budget; None: each under its own. KeyError without the metric."""
     best = (best_metric(study, column, minimizes) if budget is None else
             best_metric(study, column, minimizes, budget.limit(study.workload), budget.axis))
-    kind = np.where(ends_short(study, budget), SHORT, MEASURED)
-    kind[study.infeasible] = DIVERGED
-    kind[~study.feasible & ~study.infeasible] = LOST
+    kind = np.where(ends_short(study, budget), TrialKind.SHORT, TrialKind.MEASURED)
+    kind[study.infeasible] = TrialKind.DIVERGED
+    kind[~study.feasible & ~study.infeasible] = TrialKind.LOST
     return BudgetOutcomes(study, best.value, best.step, kind.astype(np.int8))
 
 
@@ -212,17 +227,17 @@ class Point:
     @property
     def short(self) -> int:
         """The number of them that ended before they spent the budget."""
-        return int((self.outcomes.searched & (self.outcomes.kind == SHORT)).sum())
+        return int((self.outcomes.searched & (self.outcomes.kind == TrialKind.SHORT)).sum())
 
     @property
     def diverged(self) -> int:
         """The number of trials that diverged."""
-        return int(((self.outcomes.kind == DIVERGED) & ~self.outcomes.study.repeat).sum())
+        return int(((self.outcomes.kind == TrialKind.DIVERGED) & ~self.outcomes.study.repeat).sum())
 
     @property
     def best_is_short(self) -> bool:
         """Whether the trial with the best value ended before it spent the budget: it might have improved further."""
-        return self.trial is not None and bool(self.outcomes.kind[self.trial] == SHORT)
+        return self.trial is not None and bool(self.outcomes.kind[self.trial] == TrialKind.SHORT)
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:

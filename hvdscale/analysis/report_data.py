@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from ..errors import UsageError
 from ..log.schema import Status
+from ..plan.search_space import STEPS_TO_TARGET
 from ..target import Target
 from .best_of_n import common_trials
 from .cell_steps import noise_of, parts_of
@@ -23,7 +24,7 @@ from .intervals import CONFIDENCE, Pools
 from .noise import Noise
 from .pooled_variance import pools_of
 from .regimes import PERFECT_WITHIN, USEFUL_WITHIN, Batches, batches_of
-from .search import STEPS, Search, covers, searches_of
+from .search import Search, covers, searches_of
 from .speedup import Series, outside, series_of
 from .step_breakdown import SKIPPED, StepParts
 from .steps import Cell, Run, cell_of, cells_by_workers, first_met, run_of
@@ -216,7 +217,7 @@ def _take_new_searches(shown: set[Hashable], trials: Sequence[Trial], target: Ta
     found = []
     for search in searches_of(trials, target, options.confidence):
         name = search.study, search.space
-        if search.objective == STEPS or name not in shown:
+        if search.objective == STEPS_TO_TARGET or name not in shown:
             found.append(search)
             shown.add(name)
     return tuple(found)

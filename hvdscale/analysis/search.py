@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ..log.schema import PRUNED, Status
-from ..plan.search_space import Parameter, acts
+from ..log.schema import Status
+from ..plan.search_space import STEPS_TO_TARGET, DrawEnd, Parameter, acts
 from ..plan.settings import KEYS
 from ..target import Target
 from .best_of_n import middle_ranks, midway
@@ -27,8 +27,6 @@ from .intervals import CONFIDENCE, Estimate
 from .steps import estimate, run_of, samples_of
 from .trials import Trial, Workload
 
-STEPS = "steps"                 # the objective of a study that minimizes steps to its target
-MET, BUDGET, DIVERGED, FAILED = "met", "budget", "diverged", "failed"       # how a draw ended; or PRUNED
 NEAR = 0.05                     # share of the space: a best point nearer to a bound may be limited by it
 IMPROVED = 0.05                 # if the last half of the trials improved the best by more, more trials may improve it
 ORDERED = 1.96                  # standard deviations of a rank correlation that chance exceeds once in 40 times
@@ -38,8 +36,8 @@ ORDERED = 1.96                  # standard deviations of a rank correlation that
 class Draw:
     """One point of a study and its trial.
 
-    kind    MET; BUDGET: spent without meeting the target, or with another objective; PRUNED; DIVERGED; FAILED: raised
-            an error, was lost with its workers, or has no trial in the log
+    kind    how it ended; BUDGET also with another objective than steps, FAILED also if it was lost with its workers or
+            has no trial in the log
     value   steps to the target, inf: not met; with another objective the metric's best value, NaN: none
     step    steps done at that evaluation
     before  steps done at the one before, which did not meet; 0: there was none
@@ -47,7 +45,7 @@ class Draw:
     """
 
     number: int
-    kind: str
+    kind: DrawEnd
     value: float
     step: float
     before: float
@@ -56,12 +54,12 @@ class Draw:
     @property
     def feasible(self) -> bool:
         """Whether it was finite up to its stop."""
-        return self.kind in (MET, BUDGET, PRUNED)
+        return self.kind in (DrawEnd.MET, DrawEnd.BUDGET, DrawEnd.PRUNED)
 
     @property
     def censored(self) -> bool:
         """Whether it is only known to need more than its ``last_step`` steps."""
-        return self.kind == PRUNED and not math.isfinite(self.value)
+        return self.kind == DrawEnd.PRUNED and not math.isfinite(self.value)
 
     @property
     def last_step(self) -> int:
@@ -139,7 +137,7 @@ class Search:
     workload: Workload
     global_batch: int
     space: tuple[Parameter, ...]
-    objective: str              # STEPS, or a metric's column
+    objective: str              # STEPS_TO_TARGET, or a metric's column
     target: Target | None       # None: the objective is a metric
     maximizes: bool             # whether larger values of the objective are better
     wanted: int                 # feasible trials asked for
@@ -154,14 +152,14 @@ class Search:
         """The workload's optimizer."""
         return self.workload.optimizer
 
-    def of_kind(self, *kinds: str) -> tuple[Draw, ...]:
+    def of_kind(self, *kinds: DrawEnd) -> tuple[Draw, ...]:
         """The draws of these kinds."""
         return tuple(draw for draw in self.draws if draw.kind in kinds)
 
     @cached_property
     def feasible(self) -> tuple[Draw, ...]:
         """The draws that were finite up to their stop."""
-        return self.of_kind(MET, BUDGET, PRUNED)
+        return self.of_kind(DrawEnd.MET, DrawEnd.BUDGET, DrawEnd.PRUNED)
 
     @property
     def done(self) -> bool:
@@ -171,12 +169,12 @@ class Search:
     @property
     def met_untrained(self) -> bool:
         """Whether its target is met before the first step, so that all points are equal."""
-        return self.objective == STEPS and self.best is not None and self.best.value == 0
+        return self.objective == STEPS_TO_TARGET and self.best is not None and self.best.value == 0
 
     @property
     def diverged_share(self) -> float:
         """The share of all draws that diverged; NaN without draws."""
-        return len(self.of_kind(DIVERGED)) / len(self.draws) if self.draws else math.nan
+        return len(self.of_kind(DrawEnd.DIVERGED)) / len(self.draws) if self.draws else math.nan
 
     @cached_property
     def best(self) -> Draw | None:
@@ -211,7 +209,7 @@ class Search:
     @cached_property
     def over_seeds(self) -> Estimate | None:
         """Steps to target over the seeds of the best point, including the search's own; None without repeats."""
-        best = self.best.trial if self.best and self.objective == STEPS else None
+        best = self.best.trial if self.best and self.objective == STEPS_TO_TARGET else None
         runs = [run_of(trial, self.target) for trial in (best, *self.repeats) if trial.status == Status.COMPLETE
                 ] if best else []
         if len(runs) < 2:
@@ -224,7 +222,7 @@ class Search:
     def repeat_values(self) -> tuple[float, ...]:
         """Each repeat's steps to the target, inf: not met, or the objective's best value; NaN: it diverged."""
         draws = [_read_draw(0, trial, self.target, self.maximizes) for trial in self.repeats]
-        return tuple(math.nan if draw.kind == DIVERGED else draw.value for draw in draws)
+        return tuple(math.nan if draw.kind == DrawEnd.DIVERGED else draw.value for draw in draws)
 
     @cached_property
     def curve(self) -> tuple[BestOf, ...]:
@@ -254,7 +252,7 @@ class Search:
     @property
     def on_the_grid(self) -> bool:
         """Whether that improvement is within the spacing of evaluations around the best, so that it proves nothing."""
-        return self.objective == STEPS and self.half is not None and self.best is not None and (
+        return self.objective == STEPS_TO_TARGET and self.half is not None and self.best is not None and (
             self.half.low - self.best.value <= self.best.value - self.best.before)
 
     @property
@@ -265,7 +263,7 @@ class Search:
     @property
     def saved_steps(self) -> float:
         """The most that pruning can have saved: the rest of the pruned trials' budgets; NaN for budgets in seconds."""
-        pruned = [draw.trial for draw in self.of_kind(PRUNED) if draw.trial]
+        pruned = [draw.trial for draw in self.of_kind(DrawEnd.PRUNED) if draw.trial]
         return float(sum((trial.measurement.get("budget_steps") or math.nan) - trial.last_step for trial in pruned))
 
     @property
@@ -301,7 +299,7 @@ def covers(sweep: Mapping[str, Any], target: Target) -> bool:
     """Whether a study can be judged by this target: where it stops trials at its own, this must be as easy or easier.
     """
     own = own_target(sweep)
-    if sweep["objective"] != STEPS or own is None:
+    if sweep["objective"] != STEPS_TO_TARGET or own is None:
         return True
     easier = target.value >= own.value if own.minimizes else target.value <= own.value
     return target == own or (target.column, target.minimizes) == (own.column, own.minimizes) and easier
@@ -353,8 +351,8 @@ def negate(curve: Sequence[BestOf]) -> tuple[BestOf, ...]:
 
 def _search(trials: Sequence[Trial], target: Target | None, confidence: float) -> Search:
     sweep = trials[0].sweep
-    maximizes = sweep["objective"] != STEPS and not sweep["minimizes"]
-    target = (target or own_target(sweep)) if sweep["objective"] == STEPS else None
+    maximizes = sweep["objective"] != STEPS_TO_TARGET and not sweep["minimizes"]
+    target = (target or own_target(sweep)) if sweep["objective"] == STEPS_TO_TARGET else None
     wanted, max_draws = (max(trial.sweep[name] for trial in trials) for name in ("trials", "max_draws"))
     search = Search(sweep["study"], trials[0].workload, trials[0].global_batch,
                     tuple(map(Parameter.of, sweep["space"])), sweep["objective"], target, maximizes, wanted, max_draws,
@@ -368,7 +366,7 @@ def _find_draws(trials: Sequence[Trial], target: Target | None, maximizes: bool)
     for trial in trials:
         if not trial.sweep["repeat"] and trial.status != Status.RUNNING:
             kept = found.setdefault(trial.sweep["draw"], trial)
-            if _classify(kept) == FAILED:                   # another attempt, in logs not collected, may have succeeded
+            if _classify(kept) == DrawEnd.FAILED:           # another attempt, in logs not collected, may have succeeded
                 found[trial.sweep["draw"]] = trial
     return tuple(_read_draw(number, found.get(number), target, maximizes)
                  for number in range(max(found, default=-1) + 1))
@@ -376,11 +374,11 @@ def _find_draws(trials: Sequence[Trial], target: Target | None, maximizes: bool)
 
 def _read_draw(number: int, trial: Trial | None, target: Target | None, maximizes: bool) -> Draw:
     if trial is None:
-        return Draw(number, FAILED, math.nan, 0.0, 0.0, None)
+        return Draw(number, DrawEnd.FAILED, math.nan, 0.0, 0.0, None)
     kind = _classify(trial)
     if target is not None:
         run = run_of(trial, target)
-        return Draw(number, MET if kind == BUDGET and run.met else kind, run.steps, run.steps,
+        return Draw(number, DrawEnd.MET if kind == DrawEnd.BUDGET and run.met else kind, run.steps, run.steps,
                     run.steps_before, trial)
     values = trial.metrics.get(trial.sweep["objective"], np.empty(0))
     if not np.isfinite(values).any():
@@ -391,11 +389,11 @@ def _read_draw(number: int, trial: Trial | None, target: Target | None, maximize
     return Draw(number, kind, float(values[at]), float(trial.step[at]), before, trial)
 
 
-def _classify(trial: Trial) -> str:
+def _classify(trial: Trial) -> DrawEnd:
     """How a trial ended, regardless of a target."""
     if trial.status == Status.INCOMPLETE:
-        return PRUNED if trial.pruned else FAILED
-    return DIVERGED if trial.status == Status.INFEASIBLE else BUDGET
+        return DrawEnd.PRUNED if trial.pruned else DrawEnd.FAILED
+    return DrawEnd.DIVERGED if trial.status == Status.INFEASIBLE else DrawEnd.BUDGET
 
 
 def _find_repeats(trials: Sequence[Trial], best: Draw | None) -> tuple[Trial, ...]:

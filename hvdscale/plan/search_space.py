@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -20,6 +21,20 @@ from .settings import ACTS_ONLY_WITH
 TYPES = ("double", "integer", "discrete")
 SCALES = ("linear", "log", "reverse_log")
 BITS = 30       # of a drawn coordinate: 2^30 points before a sequence repeats
+STEPS_TO_TARGET = "steps"       # the objective of a study that minimizes steps to its target
+
+
+class DrawEnd(str, Enum):
+    """How a draw of a study ended."""
+
+    MET = "met"                 # the strictest target
+    BUDGET = "budget"           # spent
+    DIVERGED = "diverged"
+    FAILED = "failed"           # with an error
+    LOST = "lost"               # with its process, too many times
+    PRUNED = "pruned"
+
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True)

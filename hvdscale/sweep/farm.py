@@ -11,9 +11,10 @@ from statistics import fmean
 
 from ..errors import FaultError, TrialsError, WorkerLostError
 from ..log.schema import Status
+from ..plan.search_space import DrawEnd
 from ..training.display import Display
 from ..workers.group import Workers
-from .ledger import Kind, Ledger, Owner, Result
+from .ledger import Ledger, Owner, Result
 from .pruning import FIRST_REPEAT, RETRIED, State, failed_alike, settle, threshold, winner
 from .studies import Settled
 from .trial import Trials
@@ -153,7 +154,7 @@ class Farm:
                     return Task(name, number, attempt)
                 if state.ledger.lost(name, number):
                     state.ledger.record(name, Result(
-                        number, Status.INCOMPLETE, Kind.LOST, "the process that ran it was killed, time after time",
+                        number, Status.INCOMPLETE, DrawEnd.LOST, "the process that ran it was killed, time after time",
                         owner=self.owner.name))
                 waits = True
             waits = waits or any(claim["job"] == self.owner.job for claim in running.values())

@@ -27,7 +27,7 @@ import re
 from dataclasses import dataclass
 
 from ..errors import UsageError
-from ..plan.search_space import Parameter
+from ..plan.search_space import STEPS_TO_TARGET, Parameter
 from ..plan.settings import KEYS, OPTIMIZERS, Settings
 from ..target import Target
 from .dimensions import Dimension, Spec, parameter_tables, settle
@@ -35,7 +35,6 @@ from .pruning import FIRST_REPEAT
 from .settings import BUDGETS, ELSEWHERE, OF_DATA, Keys, checked_key, read_settings, refuse_untaken, takes
 from .toml_errors import REQUIRED, Table, read_table
 
-STEPS = "steps"         # the objective: fewest steps to the strictest target
 GRID = ("eval_every", "eval_every_epochs")
 COUNTS = ("trials", "max_draws")
 TOP = ("workload", "batch_sizes", "optimizer", "optimizers", *COUNTS, "targets", "objective", *BUDGETS, "evaluations",
@@ -95,7 +94,7 @@ class Sweep:
     @property
     def by_steps(self) -> bool:
         """Whether trials are ranked by steps to the strictest target."""
-        return self.objective == STEPS
+        return self.objective == STEPS_TO_TARGET
 
     @property
     def keep(self) -> int | None:
@@ -195,8 +194,8 @@ def _strictness(target: Target) -> tuple[float, bool]:
 
 def read_objective(top: Table, targets: tuple[Target, ...]) -> str:
     """``steps``, which requires a target, or a metric's column."""
-    objective = top.take("objective", str, STEPS)
-    if objective == STEPS:
+    objective = top.take("objective", str, STEPS_TO_TARGET)
+    if objective == STEPS_TO_TARGET:
         if not targets:
             raise top.wrong("has no target to count steps to; give targets, such as ['val/error<0.01'], or an "
                             "objective such as 'val/error' for its best value within the budget", "targets")
@@ -210,8 +209,8 @@ def read_objective(top: Table, targets: tuple[Target, ...]) -> str:
 
 def read_prune(top: Table, objective: str) -> bool:
     """Whether to stop trials that cannot be among the fewest steps; exact only for that objective."""
-    prune = top.take("prune", bool, objective == STEPS)
-    if prune and objective != STEPS:
+    prune = top.take("prune", bool, objective == STEPS_TO_TARGET)
+    if prune and objective != STEPS_TO_TARGET:
         raise top.wrong(f"prune = true stops trials that have lost the race to a target, but the best {objective} may "
                         "come at the end of the budget; leave prune out, or the objective", "prune")
     return prune

@@ -25,11 +25,11 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 from ..errors import LogError
 from ..log.files import first_line
 from ..log.schema import Status
+from ..plan.search_space import DrawEnd
 from ..system.files import new_file, sync_directory, temporary_name, write_whole, writing
 from ..system.lock import SUFFIX, Lock, holder, this_process
 
@@ -74,17 +74,6 @@ class Owner:
         self.lock.release()
 
 
-class Kind(str, Enum):
-    """How a draw ended."""
-
-    MET = "met"                 # the strictest target
-    BUDGET = "budget"           # spent
-    DIVERGED = "diverged"
-    FAILED = "failed"           # with an error
-    LOST = "lost"               # with its process, KILLED or ATTEMPTS times
-    PRUNED = "pruned"
-
-
 @dataclass(frozen=True)
 class Result:
     """The result of one draw of a study, or of a repeat of its winner.
@@ -99,7 +88,7 @@ class Result:
 
     number: int
     status: Status
-    kind: Kind
+    kind: DrawEnd
     reason: str = ""
     last_step: int = 0
     steps: Mapping[str, float] = field(default_factory=dict)
@@ -121,12 +110,13 @@ class Result:
         """The result from ``as_json``; raises ValueError for an invalid record."""
         if not isinstance(record, dict):
             raise ValueError(f"it holds {type(record).__name__}, not an object")
-        kinds = [kind.value for kind in Kind]
-        if record.get("kind", Kind.MET) not in kinds:
+        kinds = [kind.value for kind in DrawEnd]
+        if record.get("kind", DrawEnd.MET) not in kinds:
             raise ValueError(f"its kind is {record['kind']!r}, not one of {', '.join(kinds)}")
         try:
-            result = cls(int(record["number"]), Status[record["status"]], Kind(record["kind"]), str(record["reason"]),
-                         int(record["last_step"]), {str(k): float(v) for k, v in record["steps"].items()},
+            result = cls(int(record["number"]), Status[record["status"]], DrawEnd(record["kind"]),
+                         str(record["reason"]), int(record["last_step"]),
+                         {str(k): float(v) for k, v in record["steps"].items()},
                          float(record["best"]), float(record["seconds"]),
                          tuple((str(log), int(trial)) for log, trial in record["pieces"]), str(record["owner"]))
         except KeyError as error:

@@ -8,9 +8,9 @@ import time
 from ..errors import LogError
 from ..formatting.numbers import duration
 from ..formatting.screen import Screen
+from ..plan.search_space import DrawEnd
 from ..training.display import NoDisplay
 from .farm import SweepState
-from .ledger import Kind
 from .pruning import REPLACED, RETRIED
 from .studies import Settled
 
@@ -61,9 +61,9 @@ def describe_study(states: SweepState, settled: Settled) -> str:
     kinds += [results[number].kind for number in range(state.prefix, state.limit) if number in results]
     counts = [f"{sum(kind not in REPLACED for kind in kinds)} of {settled.study.trials} feasible",
               f"{len(running)} running" * bool(running),
-              *(f"{count} {word}" for word, counted in (("pruned", (Kind.PRUNED,)), ("diverged", (Kind.DIVERGED,)),
-                                                        ("failed", RETRIED))
-                if (count := sum(kind in counted for kind in kinds)))]
+              *(f"{count} {word}" for word, ends in (("pruned", (DrawEnd.PRUNED,)), ("diverged", (DrawEnd.DIVERGED,)),
+                                                     ("failed", RETRIED))
+                if (count := sum(kind in ends for kind in kinds)))]
     return ", ".join(filter(None, counts)) + _best(states, settled, state)
 
 

@@ -21,11 +21,12 @@ from dataclasses import dataclass
 
 from ..errors import LogError
 from ..log.schema import PRUNED, Status
-from .ledger import Kind, Result
+from ..plan.search_space import DrawEnd
+from .ledger import Result
 
 FIRST_REPEAT = 100_000              # numbers from here on are repeats of the winner, which the rules ignore
-RETRIED = (Kind.FAILED, Kind.LOST)      # by --retry
-REPLACED = (Kind.DIVERGED, *RETRIED)    # by the next draw
+RETRIED = (DrawEnd.FAILED, DrawEnd.LOST)      # by --retry
+REPLACED = (DrawEnd.DIVERGED, *RETRIED)    # by the next draw
 ALIKE = 5                           # if all trials, at least this many, failed for one reason, more would fail too
 
 
@@ -41,7 +42,7 @@ class Outcome:
 
     number: int
     status: Status
-    kind: Kind
+    kind: DrawEnd
     reason: str
     stop_step: int
     steps: float
@@ -108,7 +109,7 @@ def failed_alike(results: Iterable[Result]) -> str | None:
     """The reason for which all trials have failed, at least ALIKE of them; numbers in it may differ."""
     results = list(results)
     reasons = {re.sub(r"\d+", "N", result.reason) for result in results}
-    alike = len(results) >= ALIKE and len(reasons) == 1 and all(result.kind == Kind.FAILED for result in results)
+    alike = len(results) >= ALIKE and len(reasons) == 1 and all(result.kind == DrawEnd.FAILED for result in results)
     return results[0].reason if alike else None
 
 
@@ -128,15 +129,15 @@ def winner(outcomes: Iterable[Outcome], minimizes: bool | None = None) -> int | 
 def _outcome(result: Result, target: str | None, stop: float) -> Outcome:
     """The draw's outcome if it had known the threshold ``stop`` from its start."""
     steps = _steps(result, target)
-    pruned = result.kind == Kind.PRUNED
+    pruned = result.kind == DrawEnd.PRUNED
     if pruned and result.last_step < stop:
         raise LogError(f"draw {result.number} was pruned after step {result.last_step}, but the results before it let "
                        f"it run to {'its end' if stop == math.inf else f'step {stop:.0f}'}: one of them was removed or "
                        f"changed since. Remove the study's {result.number}.json, too, to have it run again")
-    if not pruned and (result.kind == Kind.LOST or min(steps, result.last_step) <= stop):
+    if not pruned and (result.kind == DrawEnd.LOST or min(steps, result.last_step) <= stop):
         return Outcome(result.number, result.status, result.kind, result.reason, result.last_step, steps, result.best)
     reason = f"{PRUNED} after step {stop:.0f}: that few were enough for others before it"
-    return Outcome(result.number, Status.INCOMPLETE, Kind.PRUNED, reason, int(stop), math.inf, math.nan)
+    return Outcome(result.number, Status.INCOMPLETE, DrawEnd.PRUNED, reason, int(stop), math.inf, math.nan)
 
 
 def _steps(result: Result, target: str | None) -> float:

@@ -18,6 +18,7 @@ from ..errors import CheckpointError, ExitCode, FaultError, HvdscaleError, LogEr
 from ..log.repair import INTERRUPTED
 from ..log.schema import PRUNED, Status
 from ..log.writer import LogWriter
+from ..plan.search_space import DrawEnd
 from ..training.checkpoint import Folder, FolderCheckpoints, listed, read
 from ..training.display import Display
 from ..training.elastic import Memory
@@ -30,7 +31,7 @@ from ..training.run_log import NoLog, RunLog, open_log
 from ..training.snapshot import Progress
 from ..workers.group import Workers
 from ..workload import Data
-from .ledger import Kind, Result
+from .ledger import Result
 from .studies import Settled
 
 LOOK_SECONDS = 0.5      # between two reads of the other groups' results
@@ -155,7 +156,7 @@ class Trials:
 
     def failed(self, settled: Settled, number: int, reason: str) -> Result:
         """The result of the last trial, if it has failed."""
-        return self._result(settled, number, Status.INCOMPLETE, Kind.FAILED, reason, self._history.last_step)
+        return self._result(settled, number, Status.INCOMPLETE, DrawEnd.FAILED, reason, self._history.last_step)
 
     def forget(self, settled: Settled, number: int) -> None:
         """Remove the checkpoints of a finished trial."""
@@ -269,12 +270,12 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
-def _kind(stop: Stop, history: History, settled: Settled) -> Kind:
+def _kind(stop: Stop, history: History, settled: Settled) -> DrawEnd:
     if stop.status == Status.INFEASIBLE:
-        return Kind.DIVERGED
+        return DrawEnd.DIVERGED
     if stop.reason.startswith(PRUNED):
-        return Kind.PRUNED
+        return DrawEnd.PRUNED
     if stop.status != Status.COMPLETE:
-        return Kind.FAILED
+        return DrawEnd.FAILED
     targets = settled.sweep.targets
-    return Kind.MET if targets and str(targets[-1]) in history.steps else Kind.BUDGET
+    return DrawEnd.MET if targets and str(targets[-1]) in history.steps else DrawEnd.BUDGET

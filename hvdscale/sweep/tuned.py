@@ -18,9 +18,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..analysis.search import STEPS, Search
+from ..analysis.search import Search
 from ..plan.metaparameters import TUNABLE
 from ..plan.schedule import FALLING
+from ..plan.search_space import STEPS_TO_TARGET
 from .ledger import write_file
 
 # further keys that change updates; they belong to the problem, so tables of tuned values may not set them
@@ -102,19 +103,20 @@ def _entry(batch, searches, folder):
 
 
 def _describe_goal(search):
-    return f"met {search.target}" if search.objective == STEPS else f"has a {search.objective}"
+    return f"met {search.target}" if search.objective == STEPS_TO_TARGET else f"has a {search.objective}"
 
 
 def _evidence(search, folder):
     """The evidence for a point, and the extent of the search."""
     best = search.best
     evidence = {"study": search.study, "log": os.path.relpath(best.trial.log, folder or "."), "trial": best.trial.id}
-    if search.objective == STEPS:
+    if search.objective == STEPS_TO_TARGET:
         evidence |= {"target": str(search.target), "steps": int(best.value), "steps_before": int(best.before)}
     else:
         evidence |= {"objective": search.objective, "value": best.value, "at_step": int(best.step)}
     if search.repeats:
-        evidence["repeat_steps" if search.objective == STEPS else "repeat_values"] = list(search.repeat_values)
+        repeats = "repeat_steps" if search.objective == STEPS_TO_TARGET else "repeat_values"
+        evidence[repeats] = list(search.repeat_values)
     return evidence | {
         "feasible": len(search.feasible), "draws": len(search.draws), "diverged_share": search.diverged_share,
         "finished": search.done, "position": {bound.parameter.name: bound.position for bound in search.bounds},

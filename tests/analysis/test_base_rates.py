@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.base_rates import base_rates_of, both_readings, value_range
-from hvdscale.analysis.budgets import DIVERGED, MEASURED, SHORT, Budget
+from hvdscale.analysis.budgets import Budget, TrialKind
 from hvdscale.analysis.studies import studies_of
 from hvdscale.log.schema import Status
 from hvdscale.report.search.budgets import base_rates_table
@@ -35,7 +35,7 @@ def test_each_trial_has_its_rate_per_example_and_each_batch_its_best():
     assert found.global_batch.tolist() == [10, 10, 20, 20] and found.batches == (10, 20)
     assert found.rate == pytest.approx([0.01, 0.04, 0.005, 0.32])
     assert found.log2_rate == pytest.approx(np.log2(found.rate)) and not found.effective
-    assert found.kind.tolist() == [MEASURED] * 3 + [DIVERGED] and math.isnan(found.value[3])
+    assert found.kind.tolist() == [TrialKind.MEASURED] * 3 + [TrialKind.DIVERGED] and math.isnan(found.value[3])
     assert found.best == (1, 2) and [found.key(at) for at in found.best] == [("made.h5", 1), ("made.h5", 2)]
 
 
@@ -60,12 +60,12 @@ def test_by_default_the_budgets_are_what_every_batch_has_run():
               ran(2, 20, 0.1, [0.9] * 3, status=Status.RUNNING)]
     epochs, steps = both_readings(studies_of([logged(*trials)]), COLUMN, True)
     assert steps.budget == Budget(50, "steps") and epochs.budget == Budget(1, "epochs")
-    assert set(epochs.kind) == set(steps.kind) == {MEASURED}
+    assert set(epochs.kind) == set(steps.kind) == {TrialKind.MEASURED}
 
 
 def test_trials_that_ended_early_are_short_and_may_still_be_the_best():
     found = mapped(ran(0, 10, 0.1, [0.9, 0.8, 0.7, 0.6, 0.5]), ran(1, 10, 0.2, [0.9, 0.1], budget=40))
-    assert found.kind.tolist() == [MEASURED, SHORT] and found.best == (1,)
+    assert found.kind.tolist() == [TrialKind.MEASURED, TrialKind.SHORT] and found.best == (1,)
     assert "0.100 +" in as_text(base_rates_table(found))
 
 

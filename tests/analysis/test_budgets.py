@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hvdscale.analysis.budgets import DIVERGED, LOST, MEASURED, SHORT, Budget, best_under, best_value_of, outcomes_under
+from hvdscale.analysis.budgets import Budget, TrialKind, best_under, best_value_of, outcomes_under
 from hvdscale.analysis.studies import studies_of
 from hvdscale.errors import UsageError
 from hvdscale.log.schema import PRUNED, Status
@@ -91,12 +91,13 @@ def test_trials_are_told_apart_by_how_they_ended():
     found = study(falling(0, 0.1), ran(1, [0.9, 0.5, 0.1]), falling(2, 0.2, status=Status.INFEASIBLE),
                   ran(3, [0.9, 0.8], status=Status.INCOMPLETE, stop_reason="pruned after step 10"),
                   ran(4, [0.9, 0.7], status=Status.INCOMPLETE, stop_reason="failed: no such layer"))
-    for budget, first, second, pruned in ((None, MEASURED, SHORT, SHORT), ("20 steps", MEASURED, MEASURED, SHORT),
-                                          ("10 steps", MEASURED, MEASURED, MEASURED),
-                                          ("0.25 epochs", MEASURED, MEASURED, SHORT),
-                                          ("0.3 epochs", MEASURED, SHORT, SHORT), ("200 steps", SHORT, SHORT, SHORT)):
+    measured, short = TrialKind.MEASURED, TrialKind.SHORT
+    for budget, first, second, pruned in ((None, measured, short, short), ("20 steps", measured, measured, short),
+                                          ("10 steps", measured, measured, measured),
+                                          ("0.25 epochs", measured, measured, short),
+                                          ("0.3 epochs", measured, short, short), ("200 steps", short, short, short)):
         held = outcomes_under(found, COLUMN, True, budget and Budget.parse(budget))
-        assert held.kind.tolist() == [first, second, DIVERGED, pruned, LOST], budget
+        assert held.kind.tolist() == [first, second, TrialKind.DIVERGED, pruned, TrialKind.LOST], budget
 
 
 def test_larger_batches_have_fewer_steps_of_an_epoch():

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.report_data import analyse
-from hvdscale.analysis.search import MET, BestOf, best_of_n, bound_of, covers, searches_of
+from hvdscale.analysis.search import BestOf, best_of_n, bound_of, covers, searches_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.formatting.numbers import RANGE
 from hvdscale.log.schema import PRUNED, Status
-from hvdscale.plan.search_space import Parameter, discrete
+from hvdscale.plan.search_space import DrawEnd, Parameter, discrete
 from hvdscale.report.document import as_json, document_of
 from hvdscale.report.drawing import render
 from hvdscale.report.page.html import as_html
@@ -475,7 +475,7 @@ def test_the_steps_of_a_search_of_which_one_trial_met_are_shown_to_have_no_inter
 def test_a_search_says_how_many_trials_met_and_is_not_marked_as_one_run():
     found = section(*realistic(64, 0.1, 800, count=16))
     [made] = found.searches
-    met = f"{len(made.of_kind(MET))}/{len(made.feasible)}"
+    met = f"{len(made.of_kind(DrawEnd.MET))}/{len(made.feasible)}"
     assert [row.cells[2].shown for table in tables_of(found) for row in table.rows] == [met] * 2 and met != "1/1"
 
 

@@ -7,7 +7,6 @@ from ...analysis.intervals import OWN_FROM
 from ...analysis.noise import LEAST_STEPS
 from ...analysis.noise_against import best_known
 from ...analysis.pooled_variance import SPEED, stand_out, updates
-from ...analysis.search import STEPS
 from ...analysis.speedup import WEAK
 from ...analysis.step_breakdown import MOST_ROWS
 from ...analysis.steps import run_of
@@ -15,6 +14,7 @@ from ...formatting.numbers import (
     capital, counted, exact, in_brackets, list_first, listed, number, percent, ratio, spread, whole)
 from ...log.schema import Status
 from ...plan.schedule import Schedule
+from ...plan.search_space import STEPS_TO_TARGET
 from ...target import Target
 from ..differences import problems_of_points, settings_tried
 from ..findings import Finding, sentences_of
@@ -266,7 +266,7 @@ def schedules(section) -> tuple[str, ...]:
     if not found:
         return ()
     said = (f"{batch:,}: {' or '.join(found[batch])}" for batch in sorted(found))
-    other = any(search.objective != STEPS for search in section.searches) and section.target
+    other = any(search.objective != STEPS_TO_TARGET for search in section.searches) and section.target
     whose = f" of the trials with the fewest steps to {section.target}" if other else ""
     return (f"Learning rate by step{whose}, at batch {'; '.join(said)}.",)
 

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ...analysis.base_rates import BaseRates, value_range
-from ...analysis.budgets import DIVERGED, SHORT, BestUnder
+from ...analysis.budgets import BestUnder, TrialKind
 from ...formatting.numbers import capital, number
 from ..columns import SHALLUE, metric_name
 from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Figure, decimal_ticks, is_named,
@@ -129,7 +129,7 @@ def base_rate_figure(*maps: BaseRates | None, title="", name="base-rates") -> Fi
     said = [f"One mark a trial: its global batch B and its learning rate per example, {rate} / B; its colour is the "
             f"best {metric} within the budget, the better the darker. Crosses diverged; the best trial of each batch "
             "has a frame. Along a horizontal line the learning rate grows as the batch."]
-    if any((one.kind == SHORT).any() for one in maps):
+    if any((one.kind == TrialKind.SHORT).any() for one in maps):
         said.append("Small marks ended before the budget was spent, so that they reach their value or better.")
     keys = dict.fromkeys(one.key(at) for one in maps for at in range(len(one.rate)))
     budget = f" ({maps[0].budget})" if len(maps) == 1 and maps[0].budget else ""
@@ -166,7 +166,7 @@ def _draw_map(axes, record, scale, maps):
     log2_axis(axes, "x", record.batches, most=PANEL_TICKS if len(maps) > 1 else TICKS)
     log2_axis(axes, "y", rates.tolist())
     _two_to_the(axes.yaxis, *axes.get_ylim(), PANEL_TICKS if len(maps) > 1 else TICKS)
-    lost = record.kind == DIVERGED
+    lost = record.kind == TrialKind.DIVERGED
     look = {"linestyle": "", "marker": "x", "color": MUTED, "markersize": 4.5, "markeredgewidth": 1}
     crowd = {"rasterized": sum(len(one.rate) for one in maps) > MOST_MARKS}
     axes.plot(record.global_batch[lost], record.rate[lost], **look, **crowd)
@@ -176,7 +176,7 @@ def _draw_map(axes, record, scale, maps):
     marks: dict[tuple, list] = {}                           # of one look: drawn together
     for at in np.argsort(-shares, kind="stable"):           # the better lie on top
         if is_positive(record.rate[at]) and not lost[at] and shares[at] == shares[at]:
-            marks.setdefault((scale.at(shares[at]), 5 if record.kind[at] == SHORT else 10), []).append(at)
+            marks.setdefault((scale.at(shares[at]), 5 if record.kind[at] == TrialKind.SHORT else 10), []).append(at)
     for (color, size), rows in marks.items():
         axes.plot(record.global_batch[rows], record.rate[rows], linestyle="", marker=CELL, markeredgewidth=0,
                   color=color, markersize=size, **crowd)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from ...analysis.budgets import OWN_BUDGET, OWN_TARGET, PRUNED, SHORT
+from ...analysis.budgets import EarlyEnd, TrialKind
 from ...formatting.numbers import capital, in_brackets, listed, number, span
 from ..columns import BATCH, SHALLUE
 from ..columns import metric_name
@@ -86,8 +86,8 @@ def best_ends(points) -> set[str]:
 
 def ends_said(ends, their="its") -> str:
     """``at its target or stopped by its search``: see analysis.budgets.BudgetOutcomes.ends."""
-    words = {OWN_TARGET: f"at {their} target", OWN_BUDGET: f"at the end of {their} own budget",
-             PRUNED: f"stopped by {their} search"}
+    words = {EarlyEnd.OWN_TARGET: f"at {their} target", EarlyEnd.OWN_BUDGET: f"at the end of {their} own budget",
+             EarlyEnd.PRUNED: f"stopped by {their} search"}
     return listed((said for end, said in words.items() if end in ends), "or")
 
 
@@ -146,7 +146,7 @@ def _trial(point):
     if point.trial is None:
         return "n/a"
     log, trial = point.outcomes.study.key(point.trial)
-    return f"{log}:{trial}{f' {MARK}' if point.outcomes.kind[point.trial] == SHORT else ''}"
+    return f"{log}:{trial}{f' {MARK}' if point.outcomes.kind[point.trial] == TrialKind.SHORT else ''}"
 
 
 def heading(budget) -> str:
@@ -175,11 +175,12 @@ def base_rates_table(*maps) -> Table | None:
         at = [next((at for at in found.best if found.global_batch[at] == batch), None) for found in maps]
         cells = [cell for found, one in zip(maps, at) for cell in (
             (Cell("n/a"), Cell("n/a")) if one is None else
-            (Cell(number(found.value[one]) + (f" {MARK}" if found.kind[one] == SHORT else ""), float(found.value[one])),
+            (Cell(number(found.value[one]) + (f" {MARK}" if found.kind[one] == TrialKind.SHORT else ""),
+                  float(found.value[one])),
              Cell(f"{found.log2_rate[one]:.1f}", float(found.log2_rate[one]))))]
         rows.append(Row((count_cell(batch), *cells),
                         tuple(found.key(one) for found, one in zip(maps, at) if one is not None), ()))
-    short = any(found.kind[at] == SHORT for found in maps for at in found.best)
+    short = any(found.kind[at] == TrialKind.SHORT for found in maps for at in found.best)
     return Table(f"base-rates-{maps[0].column.replace('/', '-')}",
                  f"Best learning rate per example by batch: {metric_name(maps[0].column)}", tuple(columns), tuple(rows),
                  (f"{MARK} of a trial that ended before the budget was spent.",) if short else ())

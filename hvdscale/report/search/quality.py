@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from ...analysis.budgets import OWN_BUDGET
+from ...analysis.budgets import EarlyEnd
 from ...analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED
 from ...formatting.numbers import capital, in_brackets, listed, number, percent
 from ..columns import BATCH, SHALLUE
@@ -59,8 +59,9 @@ def _why(found):
     if found.why == STOPPED:
         ends = set().union(*(point.outcomes.ends(point.outcomes.searched.nonzero()[0].tolist())
                              for point in found.points if point.global_batch in found.short))
-        cures = ["a search with keep_going and prune_keep off, or for the metric itself,"] * bool(ends - {OWN_BUDGET})
-        cures += ["a search with a larger budget"] * (OWN_BUDGET in ends)
+        own_budget = EarlyEnd.OWN_BUDGET
+        cures = ["a search with keep_going and prune_keep off, or for the metric itself,"] * bool(ends - {own_budget})
+        cures += ["a search with a larger budget"] * (own_budget in ends)
         return (f"{at_batches(found.short, found.points)} the best trial, or most of them, ended before the budget "
                 f"was spent, {ends_said(ends, 'their')}. {capital(listed(cures, 'or'))} would tell.")
     if found.why == BATCHES:

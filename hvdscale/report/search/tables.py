@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 import re
 
-from ...analysis.search import DIVERGED, FAILED, STEPS
 from ...formatting.numbers import percent
-from ...log.schema import PRUNED
+from ...plan.search_space import STEPS_TO_TARGET, DrawEnd
 from ..columns import BATCH, SHALLUE
 from ..table import Cell, Column, Row, Table, count_cell, number_cell
 from . import words
@@ -43,7 +42,7 @@ def tables_of_searches(searches) -> tuple[Table, ...]:
 
 def _search_table(searches):
     columns = (BATCH, DRAWS, FEASIBLE, LOST, STOPPED, BEST_TRIAL,
-               FEWEST if searches[0].objective == STEPS else BEST_VALUE, NEAREST, IMPROVING)
+               FEWEST if searches[0].objective == STEPS_TO_TARGET else BEST_VALUE, NEAREST, IMPROVING)
     rows = tuple(_row((count_cell(search.global_batch), *_draws(search), *_best(search), _nearest(search),
                        _improving(search)), search) for search in searches)
     return Table(_name("search", searches), words.title(searches), columns, rows, words.notes(searches),
@@ -71,17 +70,17 @@ def _points_tables(searches):
 
 def _name(name, searches):
     """For files: search, or search-val-error for another objective."""
-    return name if searches[0].objective == STEPS else f"{name}-{searches[0].objective.replace('/', '-')}"
+    return name if searches[0].objective == STEPS_TO_TARGET else f"{name}-{searches[0].objective.replace('/', '-')}"
 
 
 def _row(cells, search):
     behind = (search.best.trial, *search.repeats) if search.best else ()
     return Row(tuple(cells), tuple(trial.key for trial in behind),
-               tuple(draw.trial.key for draw in search.of_kind(DIVERGED)))
+               tuple(draw.trial.key for draw in search.of_kind(DrawEnd.DIVERGED)))
 
 
 def _draws(search):
-    failed, diverged, pruned = (len(search.of_kind(kind)) for kind in (FAILED, DIVERGED, PRUNED))
+    failed, diverged, pruned = (len(search.of_kind(end)) for end in (DrawEnd.FAILED, DrawEnd.DIVERGED, DrawEnd.PRUNED))
     saved = search.saved_share
     saved = f"{percent(saved)} saved" if pruned and saved == saved else ""
     return (count_cell(len(search.draws), f"{failed} failed" if failed else ""), count_cell(len(search.feasible)),
@@ -92,9 +91,9 @@ def _draws(search):
 def _best(search):
     best = search.best
     if best is None:
-        return Cell("none"), Cell("not met" if search.objective == STEPS else "n/a", math.nan)
+        return Cell("none"), Cell("not met" if search.objective == STEPS_TO_TARGET else "n/a", math.nan)
     trial = Cell(f"{best.number}", best.number)
-    if search.objective == STEPS:
+    if search.objective == STEPS_TO_TARGET:
         return trial, Cell(f"{best.value:,.0f}", best.value, best.before, best.value, words.not_by(best.before))
     return trial, number_cell(best.value, f"step {best.step:,.0f}")
 

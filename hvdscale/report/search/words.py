@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import math
 
-from ...analysis.search import DIVERGED, FAILED, IMPROVED, NEAR, STEPS
+from ...analysis.search import IMPROVED, NEAR
 from ...formatting.numbers import counted, exact, in_brackets, listed, number, percent, spread, whole
-from ...log.schema import PRUNED
+from ...plan.search_space import STEPS_TO_TARGET, DrawEnd
 
 MOST_LISTED = 6         # values of a discrete dimension, beyond which only the ends are named
 FLAG = "!"              # marks what the search should be asked next
@@ -26,14 +26,14 @@ def trials_said(search) -> str:
         return f"no trial has ended yet, of {search.wanted} feasible ones wanted"
     feasible = len(search.feasible)
     wanted = "" if feasible >= search.wanted else f" of {search.wanted} wanted"
-    diverged, failed = (len(search.of_kind(kind)) for kind in (DIVERGED, FAILED))
+    diverged, failed = (len(search.of_kind(kind)) for kind in (DrawEnd.DIVERGED, DrawEnd.FAILED))
     lost = [f"{diverged} diverged, {percent(search.diverged_share)}"] if diverged else []
     lost += [f"{failed} failed"] if failed else []
     said = f"{feasible} feasible{wanted}{',' * bool(wanted)} of {counted(len(search.draws), 'draw')}"
     said += f" ({'; '.join(lost)})" if lost else ""
     if search.prune_keep is None:
         return said
-    pruned = len(search.of_kind(PRUNED))
+    pruned = len(search.of_kind(DrawEnd.PRUNED))
     share = search.saved_share
     saved = f": {percent(share)} of the steps saved at most" if pruned and share == share else ""
     return f"{said}, {pruned or 'none'} pruned{saved}"
@@ -42,12 +42,12 @@ def trials_said(search) -> str:
 def best_said(search) -> str:
     """``Best: trial 7, 420 steps (not by 380), lr 0.31, momentum 0.974.``, or that there is none."""
     best = search.best
-    if best is None and search.objective == STEPS:
+    if best is None and search.objective == STEPS_TO_TARGET:
         return f"No trial met {search.target}."
     if best is None:
         return f"No trial has a {search.objective}."
     point = "".join(f", {bound.parameter.name} {value_said(bound.parameter, bound.value)}" for bound in search.bounds)
-    if search.objective != STEPS:
+    if search.objective != STEPS_TO_TARGET:
         return f"Best: trial {best.number}, {search.objective} {number(best.value)} at step {best.step:,.0f}{point}."
     return f"Best: trial {best.number}, {steps_said(best)}{point}.{_seeds_said(search)}"
 
@@ -112,7 +112,7 @@ def _more_said(search):
     if math.isinf(half.low):
         return [f"{whole_study} was needed to find any: at least half of all sets of {half.n} have none that met the "
                 "target; more trials would still improve it."]
-    word = "bettered" if search.objective != STEPS else "lowered"
+    word = "bettered" if search.objective != STEPS_TO_TARGET else "lowered"
     if math.isnan(search.lowered):
         return []
     amount = percent(search.lowered)
@@ -141,7 +141,7 @@ def points_title(searches) -> str:
 
 def notes(searches) -> tuple[str, ...]:
     """How to read the table of studies."""
-    steps = searches[0].objective == STEPS
+    steps = searches[0].objective == STEPS_TO_TARGET
     said = ["Feasible: finite up to its stop. A draw that diverged or failed was replaced by the next one.",
             f"Nearest bound: of the best point to an end of its space, as a share of the space in the scale of the "
             f"search. {FLAG} within {NEAR:.0%}, or the last of the values tried where those nearer to it did better "
@@ -152,7 +152,7 @@ def notes(searches) -> tuple[str, ...]:
     if steps:
         said.append("Not by: the evaluation before, which did not meet the target. It bounds this one trial; the "
                     "interval of what other draws would have found stands under the steps by batch.")
-    if any(search.of_kind(PRUNED) for search in searches):
+    if any(search.of_kind(DrawEnd.PRUNED) for search in searches):
         said.append("Pruned: stopped once they could not be among the "
                     f"{listed(sorted({search.prune_keep for search in searches}), 'or')} with the fewest steps. Steps "
                     "saved: at most, as if each had gone on to the end of its budget.")
@@ -243,7 +243,7 @@ def best_of_interval(confidence) -> str:
 
 def _row_said(searches):
     """Which of the trials the row is; a search for the best metric may have found another one."""
-    sought = dict.fromkeys(search.objective for search in searches if search.objective != STEPS)
+    sought = dict.fromkeys(search.objective for search in searches if search.objective != STEPS_TO_TARGET)
     if not sought:
         return "the best of them"
     return (f"the one with the fewest steps to the target, where the search was for the best {listed(sought)} and may "
