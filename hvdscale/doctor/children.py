@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import HvdscaleError
 from ..workers.launch import find_launcher, launch_command, launch_environment
-from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
+from .finding import Finding, Verdict
 from .played import bare, environment, on_host, play
 from .probe_step import Sample, make_sample
 from .ranks import (COMPARED, RANK, WORKERS, Entry, broken, differing, digest, not_the_same, same_on_ranks,
@@ -107,14 +107,14 @@ class OtherRank:
                      "communicates: mpirun -np 2 hvdscale-doctor")
         ranks = [_digest_of(child) for child in self._children]
         if TOO_LONG in ranks:
-            return Finding("ranks", NOT_APPLICABLE, f"loading the job took longer than {PATIENCE:g} s; under a "
+            return Finding("ranks", Verdict.NOT_APPLICABLE, f"loading the job took longer than {PATIENCE:g} s; under a "
                            "launcher the doctor compares the real ranks")
 
         def why(otherwise: str):
             return lambda what, part: why_not_the_same(
                 sample, what, part, lambda: [ranks[0], _digest_of(self._asked.played(0, 2))], otherwise)
         found = same_on_ranks(ranks, looked_at, sample.limit, why(RANK))
-        if found.verdict == PASSED:
+        if found.verdict == Verdict.PASSED:
             comparable = {what: entry for what, entry in mine.items() if not ranks[0][what].error}
             for what in differing(comparable, {what: ranks[0][what] for what in comparable}, sample.limit):
                 return not_the_same(f"{what} is not the same on two workers as on one", mine, ranks[0], what, looked_at,
@@ -146,17 +146,18 @@ class Stop:
         """Whether the job ended in time and gave the reason."""
         name = "stall"
         if self._child is None:
-            return Finding(name, NOT_APPLICABLE, self._reason)
+            return Finding(name, Verdict.NOT_APPLICABLE, self._reason)
         ended = self._child.ended(PATIENCE)
         output = re.sub(r"\[\d+(,\d+)?\]<std(out|err)>:", "", self._child.output)        # horovodrun marks lines
         reason = re.search(f"has waited {STALL_SECONDS:g} s for the other workers|a worker was lost", output)
         looked_at = f"a separate job of 2 workers, one of which stalls, with stall_seconds={STALL_SECONDS:g}"
         if JOINED not in output:
             lines = output.strip().splitlines() or ["no output"]
-            return Finding(name, NOT_APPLICABLE, f"no two workers can be started from here: {lines[-1][:200]}")
+            return Finding(name, Verdict.NOT_APPLICABLE, f"no two workers can be started from here: {lines[-1][:200]}")
         if ended and reason:
-            return Finding(name, PASSED, f"{looked_at}: it ended and gave the reason ({reason[0]!r})")
-        return Finding(name, FAILED, looked_at, "it ended without giving the reason" if ended else "it did not end",
+            return Finding(name, Verdict.PASSED, f"{looked_at}: it ended and gave the reason ({reason[0]!r})")
+        differs = "it ended without giving the reason" if ended else "it did not end"
+        return Finding(name, Verdict.FAILED, looked_at, differs,
                        cause="the launcher does not end the other workers when one ends",
                        remedy="use horovodrun or mpirun, or srun with --kill-on-bad-exit=1")
 

@@ -9,7 +9,7 @@ from ..workers.group import Workers
 from .caveats import notes
 from .children import Asked, OtherRank, Stop
 from .examples import shards
-from .finding import ENDED, FAILED, Finding, carried_out
+from .finding import ENDED, Finding, Verdict, carried_out
 from .padding import padding
 from .passes import batch_norm, gradients, last_batch, losses, random_numbers
 from .probe_step import EXAMPLES, Sample, make_sample
@@ -30,7 +30,7 @@ class Examination:
     @property
     def sound(self) -> bool:
         """Whether no check failed."""
-        return all(finding.verdict != FAILED for finding in self.findings)
+        return all(finding.verdict != Verdict.FAILED for finding in self.findings)
 
 
 def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPLES,
@@ -93,7 +93,7 @@ def _trace_cause(finding: Finding, found: dict[str, Finding]) -> Finding:
     """The finding, with the cause of the first other failure that explains it."""
     for check, explained in EXPLAINS.items():
         source = found.get(check)
-        if source and finding.verdict == source.verdict == FAILED and finding.check in explained and (
+        if source and finding.verdict == source.verdict == Verdict.FAILED and finding.check in explained and (
                 source.looked_at != ENDED):
             return replace(finding, cause=source.cause, remedy=f"see the check {check!r} first")
     return finding

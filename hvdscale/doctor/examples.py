@@ -11,11 +11,12 @@ from ..formatting.numbers import counted
 from ..plan.shards import Visits
 from ..training.job import Job
 from ..workers.group import Workers
-from .finding import FAILED, PASSED, Finding
+from .finding import Finding, Verdict
 
 WORKERS = (1, 2, 3, 4, 5)
-STEPS = 2000                # checked, at most
+MOST_STEPS = 2000           # checked
 SOME = 24                   # examples read of each split
+BUG, REPORT = "a bug in hvdscale", "report it"
 NOT_DETERMINISTIC = ("the data set is not deterministic: an example depends on a private random generator, on the "
                      "time, or on what was read before")
 KEYED = ("draw augmentation from the Draws passed to Split's augment or, in a MapSplit, from torch's, numpy's or "
@@ -26,7 +27,7 @@ def shards(job: Job, workers: Workers) -> Finding:
     """Whether each position of a step is computed once, and each example visited once an epoch, at any worker count."""
     name, plan, stream = "shards", job.plan, job.plan.stream
     counts = [n for n in sorted({*WORKERS, workers.size}) if n * plan.accumulate <= plan.global_batch]
-    steps = min(STEPS, int(np.ceil(2 * stream.steps_per_epoch)))
+    steps = min(MOST_STEPS, int(np.ceil(2 * stream.steps_per_epoch)))
     looked_at = (f"{steps} steps of {plan.global_batch} examples ({steps / stream.steps_per_epoch:.3g} epochs of "
                  f"{stream.examples}) on {', '.join(map(str, counts))} workers")
     for size in {stream.size(step) for step in range(steps)}:
@@ -35,8 +36,8 @@ def shards(job: Job, workers: Workers) -> Finding:
                 way = replace(plan, workers=count)
                 met = [p for rank in range(count) for part in way.passes(size, rank) for p in range(*part[:2])]
                 if sorted(met) != list(range(size)):
-                    return Finding(name, FAILED, looked_at, f"the shares of {count} workers do not partition a step "
-                                   f"of {size} examples", cause="a bug in hvdscale", remedy="report it")
+                    differs = f"the shares of {count} workers do not partition a step of {size} examples"
+                    return Finding(name, Verdict.FAILED, looked_at, differs, cause=BUG, remedy=REPORT)
     seen: dict[int, list[np.ndarray]] = {}
     for step in range(steps):
         visits = stream.visits(step, 0, stream.size(step))
@@ -46,9 +47,9 @@ def shards(job: Job, workers: Workers) -> Finding:
         indices = np.concatenate(parts)
         twice = len(indices) - len(np.unique(indices))
         if twice:
-            return Finding(name, FAILED, looked_at, f"{twice} examples are visited twice in epoch {epoch}",
-                           cause="a bug in hvdscale", remedy="report it")
-    return Finding(name, PASSED, f"{looked_at}: every position once, no example twice in an epoch")
+            return Finding(name, Verdict.FAILED, looked_at, f"{twice} examples are visited twice in epoch {epoch}",
+                           cause=BUG, remedy=REPORT)
+    return Finding(name, Verdict.PASSED, f"{looked_at}: every position once, no example twice in an epoch")
 
 
 def examples(job: Job) -> Finding:
@@ -69,14 +70,15 @@ def examples(job: Job) -> Finding:
                      "have, or an example cannot be read", "make len(split) the number of examples that can be read")
         if wrong:
             differs, by, cause, remedy = wrong
-            return Finding(name, FAILED, f"{len(indices)} examples of {split}, read twice, in another order and alone",
-                           f"{split}: {differs}", by, 0.0, cause, remedy)
+            looked_at = f"{len(indices)} examples of {split}, read twice, in another order and alone"
+            return Finding(name, Verdict.FAILED, looked_at, f"{split}: {differs}", by, 0.0, cause, remedy)
         read.append(f"{len(indices)} of {split}")
         if split == "train":
             later = visits._replace(epochs=visits.epochs + 1)
             again = _compare(_tensors(data.take(visits)), _tensors(data.take(later)))
             notes = "; training examples change from epoch to epoch" if again else "; the same in every epoch"
-    return Finding(name, PASSED, f"{', '.join(read)}: identical when read twice, in another order and alone{notes}")
+    looked_at = f"{', '.join(read)}: identical when read twice, in another order and alone{notes}"
+    return Finding(name, Verdict.PASSED, looked_at)
 
 
 def _count_wrong(data, visits: Visits) -> tuple | None:

@@ -4,11 +4,22 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 from ..errors import HvdscaleError, WorkersError
 
-PASSED, WARNED, FAILED, NOT_APPLICABLE = "passed", "warned", "failed", "not applicable"
 ENDED = "the job's own code raised an error, which ended this check"
+
+
+class Verdict(str, Enum):
+    """The outcome of a check."""
+
+    PASSED = "passed"
+    WARNED = "warned"
+    FAILED = "failed"
+    NOT_APPLICABLE = "not applicable"
+
+    __str__ = str.__str__
 
 
 @dataclass(frozen=True)
@@ -23,7 +34,7 @@ class Finding:
     """
 
     check: str
-    verdict: str
+    verdict: Verdict
     looked_at: str
     differs: str = ""
     by: float | None = None
@@ -41,7 +52,7 @@ def carried_out(name: str, check: Callable[[], Finding]) -> Finding:
         raise
     except Exception as error:
         differs = str(error) if isinstance(error, HvdscaleError) else _describe(error)
-        return Finding(name, FAILED, ENDED, differs,
+        return Finding(name, Verdict.FAILED, ENDED, differs,
                        cause="the check calls the job as a run on another number of workers would",
                        remedy="fix the error; `hvdscale-train WORKLOAD --steps 2` may show it too")
 

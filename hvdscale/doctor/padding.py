@@ -19,7 +19,7 @@ from ..modules.layers import Dropout, is_batch_norm
 from ..plan.shards import Pass, Visits, group_bounds
 from ..update.precision import PARAMETERS
 from ..workload import bound_loss, measured
-from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding
+from .finding import Finding, Verdict
 from .probe_step import Sample, calls_of, passing
 
 NAME = "padding"
@@ -59,8 +59,8 @@ def padding(sample: Sample) -> Finding:
             if by > sample.limit:
                 return _report_failure(sample, model, case, f"{what} is {short:.6g} and {long:.6g}", by)
     if not looked_at:
-        return Finding(NAME, NOT_APPLICABLE, "batches are not padded to their longest example")
-    return Finding(NAME, PASSED, f"{'; '.join(dict.fromkeys(looked_at))}: the same results")
+        return Finding(NAME, Verdict.NOT_APPLICABLE, "batches are not padded to their longest example")
+    return Finding(NAME, Verdict.PASSED, f"{'; '.join(dict.fromkeys(looked_at))}: the same results")
 
 
 def _cases(sample: Sample) -> Iterator[Case]:
@@ -113,10 +113,11 @@ def _report_failure(sample: Sample, model: nn.Module, case: Case, differs: str, 
     looked_at = f"{case.examples} examples of {case.split}, {case.how}"
     if case.training:
         same = "; updates are still the same on any number of workers, as the job runs group by group"
-        return Finding(NAME, WARNED if sample.plan.group_by_group else FAILED, looked_at, f"in training, {differs}", by,
-                       sample.limit, CAUSE + same * sample.plan.group_by_group, NORM_REMEDY)
+        by_group = sample.plan.group_by_group
+        return Finding(NAME, Verdict.WARNED if by_group else Verdict.FAILED, looked_at, f"in training, {differs}", by,
+                       sample.limit, CAUSE + same * by_group, NORM_REMEDY)
     layer = _first_layer(sample, model, case)
-    return Finding(NAME, FAILED, looked_at, differs + layer, by, sample.limit, CAUSE, REMEDY)
+    return Finding(NAME, Verdict.FAILED, looked_at, differs + layer, by, sample.limit, CAUSE, REMEDY)
 
 
 def _first_layer(sample: Sample, model: nn.Module, case: Case) -> str:

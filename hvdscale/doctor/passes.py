@@ -17,7 +17,7 @@ from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
 from ..workers.group import Workers
 from ..workload import bound_loss
-from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
+from .finding import Finding, Verdict
 from .probe_step import Difference, Sample, cuts, distance, first_difference, mean_gradient, passing, step_of
 from .simulated_workers import on_each
 
@@ -40,12 +40,13 @@ def gradients(sample: Sample, workers: Workers) -> Finding:
     name = "gradients"
     ways = list(_ways(sample, [workers.size] if workers.size > 1 else [1, 2, 3, 4]))
     if not ways:
-        return Finding(name, NOT_APPLICABLE, f"{sample.plan.global_batch} examples: too few for {workers.size} workers")
+        return Finding(name, Verdict.NOT_APPLICABLE,
+                       f"{sample.plan.global_batch} examples: too few for {workers.size} workers")
     with OwnGenerators(sample.job.device):
         made = [(plan, *(step_of(sample, plan, workers) if workers.size > 1 else
                          on_each(plan.workers, lambda worker: step_of(sample, plan, worker))[0])) for plan in ways]
     if workers.rank:
-        return Finding(name, PASSED, "")
+        return Finding(name, Verdict.PASSED, "")
     whole = {ghosts: mean_gradient(sample, sample.model(), replace(sample.plan, ghost_batch=ghosts))
              for ghosts in {plan.ghost_batch for plan in ways}}
     apart = [(distance(gradient, whole[plan.ghost_batch]), plan) for plan, gradient, _ in made]
@@ -56,12 +57,12 @@ def gradients(sample: Sample, workers: Workers) -> Finding:
                  f"{'real' if workers.size > 1 else 'simulated'} workers against autograd on the whole step")
     if not by <= sample.limit:
         what = f"the mean gradient of {_way(worst)} from that of the whole step"
-        return Finding(name, FAILED, looked_at, what, by, sample.limit, *_why(sample))
+        return Finding(name, Verdict.FAILED, looked_at, what, by, sample.limit, *_why(sample))
     if moved > sample.limit:
-        return Finding(name, FAILED, looked_at, "the model's buffers after a step, from one way to another", moved,
-                       sample.limit, "every pass updates the buffers, where each ghost group should",
+        return Finding(name, Verdict.FAILED, looked_at, "the model's buffers after a step, from one way to another",
+                       moved, sample.limit, "every pass updates the buffers, where each ghost group should",
                        "set group_by_group=always, or use hvdscale.modules.BatchNorm")
-    return Finding(name, PASSED, looked_at, by=max(by, moved), limit=sample.limit)
+    return Finding(name, Verdict.PASSED, looked_at, by=max(by, moved), limit=sample.limit)
 
 
 def _ways(sample: Sample, counts: list[int]) -> Iterator[Plan]:
@@ -96,7 +97,7 @@ def _why(sample: Sample) -> tuple[str, str]:
     """Cause and remedy where gradients differ, found by the more specific checks."""
     for check in (random_numbers, batch_norm, losses):
         found = check(sample)
-        if found.verdict == FAILED:
+        if found.verdict == Verdict.FAILED:
             return found.cause, f"{found.remedy} (see the check {found.check!r})"
     return ("the loss mixes the examples of a pass, or an example's data depend on its batch, as where a collate "
             "function pads to the longest",
@@ -122,29 +123,30 @@ def losses(sample: Sample) -> Finding:
     looked_at = f"loss and count of {plan.global_batch} examples and of parts of {_list_sizes(sizes)}, in eval mode"
     summed, counted = sum(t for t, _ in sums), sum(c for _, c in sums)
     if counted != count:
-        return Finding(name, FAILED, looked_at, f"the count of the whole batch is {count:g}, of its parts together "
-                       f"{counted:g}", cause="the count is not the number of terms in the sum: it is a number of "
-                       "batches, or includes padding", remedy=RETURN_SUM)
+        return Finding(name, Verdict.FAILED, looked_at,
+                       f"the count of the whole batch is {count:g}, of its parts together {counted:g}",
+                       cause="the count is not the number of terms in the sum: it is a number of batches, or includes "
+                       "padding", remedy=RETURN_SUM)
     by = abs(summed - total) / max(abs(total), abs(summed), 1e-30)
     if by <= sample.limit:
-        return Finding(name, PASSED, looked_at, by=by, limit=sample.limit)
+        return Finding(name, Verdict.PASSED, looked_at, by=by, limit=sample.limit)
     differs = f"the loss of the whole batch is {total:.6g}, of its parts together {summed:.6g}"
     draws = any(drawn) and plan.group_by_group
     from_mean = abs(sum(t * c for t, c in sums) / count - total)
     if from_mean <= 1e-4 * abs(total) or (draws and from_mean < abs(summed - total)):
-        return Finding(name, FAILED, looked_at, differs, by, sample.limit, A_SUM, RETURN_SUM)
+        return Finding(name, Verdict.FAILED, looked_at, differs, by, sample.limit, A_SUM, RETURN_SUM)
     if draws:
-        return Finding(name, PASSED, f"{looked_at}: they differ only by the random numbers drawn, which each ghost "
-                       "group has for itself at any worker count")
+        return Finding(name, Verdict.PASSED, f"{looked_at}: they differ only by the random numbers drawn, which each "
+                       "ghost group has for itself at any worker count")
     layer = first_difference(sample, model, whole, parts)
     if layer:
         cause, remedy = _explain_layer(layer)
-        return Finding(name, FAILED, looked_at, differs, by, sample.limit,
+        return Finding(name, Verdict.FAILED, looked_at, differs, by, sample.limit,
                        f"{cause}; the first layer to differ is {_describe_layer(layer)}", remedy)
     if plan.group_by_group:
-        return Finding(name, PASSED, f"{looked_at}: they differ, but the job runs group by group, so the loss is "
-                       "that of the same ghost groups at any worker count", by=by, limit=sample.limit)
-    return Finding(name, FAILED, looked_at, differs, by, sample.limit,
+        return Finding(name, Verdict.PASSED, f"{looked_at}: they differ, but the job runs group by group, so the loss "
+                       "is that of the same ghost groups at any worker count", by=by, limit=sample.limit)
+    return Finding(name, Verdict.FAILED, looked_at, differs, by, sample.limit,
                    "the loss of an example depends on the other examples of its batch: it is a loss over pairs, or "
                    "shapes (n, 1) and (n,) were broadcast to (n, n)",
                    f"{RETURN_SUM}; a loss over pairs needs group_by_group=always")
@@ -185,13 +187,13 @@ def random_numbers(sample: Sample) -> Finding:
     if by <= sample.limit:
         draws = plan.group_by_group or any(isinstance(m, Dropout) for m in model.modules())
         how = "keyed by ghost group" if draws else "the model draws no random numbers"
-        return Finding(name, PASSED, f"{looked_at}; {how}", by=by, limit=sample.limit)
+        return Finding(name, Verdict.PASSED, f"{looked_at}; {how}", by=by, limit=sample.limit)
     layer = first_difference(sample, model, parts, parts)
     where = f"; the first layer to differ is {_describe_layer(layer)}" if layer else ""
     owners = [f"{path or 'the model'} holds a {type(value).__name__}" for path, module in model.named_modules()
               for value in vars(module).values()
               if isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random))]
-    return Finding(name, FAILED, looked_at, f"their gradients{where}", by, sample.limit,
+    return Finding(name, Verdict.FAILED, looked_at, f"their gradients{where}", by, sample.limit,
                    OWN_GENERATOR + (f" ({'; '.join(owners)})" if owners else ""), KEYED)
 
 
@@ -211,13 +213,14 @@ def batch_norm(sample: Sample) -> Finding:
         if first_difference(sample, model, parts, parts) is None:
             layer = first_difference(sample, model, parts, sample.parts(plan, cuts_by_groups(plan)))
             if layer:
-                return Finding(name, FAILED, "each layer's output on a whole step and on its parts, in training mode",
+                return Finding(name, Verdict.FAILED,
+                               "each layer's output on a whole step and on its parts, in training mode",
                                f"the first layer to differ is {layer.layer} ({type(layer.module).__name__})", layer.by,
                                sample.limit, *_explain_layer(layer))
     if not kinds:
         reason = "it runs group by group" if plan.group_by_group else "no layer mixes the examples of a batch"
-        return Finding(name, NOT_APPLICABLE, f"the model has no batch-norm; {reason}")
-    return Finding(name, PASSED, f"{', '.join(kinds)}; statistics over {over}")
+        return Finding(name, Verdict.NOT_APPLICABLE, f"the model has no batch-norm; {reason}")
+    return Finding(name, Verdict.PASSED, f"{', '.join(kinds)}; statistics over {over}")
 
 
 def cuts_by_groups(plan: Plan) -> list[int]:
@@ -233,26 +236,27 @@ def last_batch(sample: Sample) -> Finding:
     steps = min(int(np.ceil(stream.steps_per_epoch)), 100_000)
     what = f"{stream.examples} examples in batches of {stream.global_batch}, {stream.last_batch}"
     if stream.last_batch == "drop":
-        return Finding(name, PASSED, f"{what}: {left} examples of every epoch, not always the same, are left out")
+        looked_at = f"{what}: {left} examples of every epoch, not always the same, are left out"
+        return Finding(name, Verdict.PASSED, looked_at)
     if stream.last_batch == "carry":
         wrong = [step for step in range(steps) if stream.size(step) != stream.global_batch]
-        verdict = FAILED if wrong else PASSED
+        verdict = Verdict.FAILED if wrong else Verdict.PASSED
         return Finding(name, verdict, f"{what}: every step has {stream.global_batch}, so all have the same weight")
     summed = sum(stream.size(step) for step in range(steps))
     looked_at = f"{what}: the steps of an epoch have {summed} together"
     if summed != stream.examples:
-        return Finding(name, FAILED, looked_at, f"{summed} examples, not {stream.examples}")
+        return Finding(name, Verdict.FAILED, looked_at, f"{summed} examples, not {stream.examples}")
     short = _short(sample)
     if not left or short is None:
-        return Finding(name, PASSED, looked_at)
+        return Finding(name, Verdict.PASSED, looked_at)
     by = max(distance(on_each(count, lambda worker: step_of(sample, replace(short, workers=count), worker, 1))[0][0],
                       mean_gradient(sample, sample.model(), short, step=1)) for count in (1, 2))
     looked_at += (f"; a short one of {short.stream.size(1)}, whose examples have weight 1/{short.stream.size(1)} each, "
                   "on 1 and 2 simulated workers")
     if by > sample.limit:
-        return Finding(name, FAILED, looked_at, "the mean gradient of a short step from autograd's", by, sample.limit,
-                       *_why(sample))
-    return Finding(name, PASSED, looked_at, by=by, limit=sample.limit)
+        return Finding(name, Verdict.FAILED, looked_at, "the mean gradient of a short step from autograd's", by,
+                       sample.limit, *_why(sample))
+    return Finding(name, Verdict.PASSED, looked_at, by=by, limit=sample.limit)
 
 
 def _short(sample: Sample) -> Plan | None:

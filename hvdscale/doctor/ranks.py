@@ -13,7 +13,7 @@ from ..errors import RanksDifferError, WorkersError
 from ..plan.shards import Visits
 from ..training.evaluate import Evaluator
 from ..workers.group import SingleWorker
-from .finding import FAILED, NOT_APPLICABLE, PASSED, Finding
+from .finding import Finding, Verdict
 from .passes import random_numbers
 from .probe_step import Sample, distance, mean_gradient
 
@@ -117,12 +117,12 @@ def same_on_ranks(by_rank: Sequence[dict[str, Entry]], looked_at: str, limit: fl
     why  (what differs, the part of the job it belongs to) -> cause and remedy
     """
     if all(JOB in found for found in by_rank):
-        return Finding(NAME, NOT_APPLICABLE, f"the job cannot be checked: {by_rank[0][JOB].error}")
+        return Finding(NAME, Verdict.NOT_APPLICABLE, f"the job cannot be checked: {by_rank[0][JOB].error}")
     for rank, found in enumerate(by_rank):
         for what in differing(by_rank[0], found, limit):
             return not_the_same(f"{what} is not the same on rank {rank} as on rank 0", by_rank[0], found, what,
                                 looked_at, why)
-    return Finding(NAME, PASSED, looked_at)
+    return Finding(NAME, Verdict.PASSED, looked_at)
 
 
 def not_the_same(differs: str, digest: dict[str, Entry], other: dict[str, Entry], what: str, looked_at: str,
@@ -130,7 +130,7 @@ def not_the_same(differs: str, digest: dict[str, Entry], other: dict[str, Entry]
     """The finding where two digests differ, with the error if one of them has that instead."""
     entries = [found[what] for found in (digest, other) if what in found]
     error = next((f": {entry.error}" for entry in entries if entry.error), "")
-    return Finding(NAME, FAILED, looked_at, differs + error, None, None, *why(what, entries[0].part))
+    return Finding(NAME, Verdict.FAILED, looked_at, differs + error, None, None, *why(what, entries[0].part))
 
 
 def differing(digest: dict[str, Entry], other: dict[str, Entry], limit: float) -> Iterator[str]:
@@ -156,7 +156,7 @@ def why_not_the_same(sample: Sample, what: str, part: str, twice: Callable[[], S
     """
     for check, found in (("random numbers", random_numbers(sample) if part == "loss" else None),
                          ("examples", sample.data if part == "read" else None)):
-        if found and found.verdict == FAILED:
+        if found and found.verdict == Verdict.FAILED:
             return found.cause, f"see the check {check!r} first"
     one, another = twice()
     changes = JOB not in {**one, **another} and what in differing(one, another, sample.limit)
@@ -168,5 +168,5 @@ def refused(error: RanksDifferError, twice: Callable[[], Sequence[dict[str, Entr
     """The finding for a job that cannot start because its ranks disagree; no other check can follow."""
     cause = PROCESS if any(differing(*twice(), 0.0)) else RANK
     remedy = next((REMEDIES[part] for done, part in OF_REFUSALS.items() if f" {done} " in str(error)), "")
-    return Finding(NAME, FAILED, "the job as each rank plans, loads and builds it; it cannot start, so nothing else "
-                   "can be checked", str(error), cause=cause, remedy=remedy)
+    looked_at = "the job as each rank plans, loads and builds it; it cannot start, so nothing else can be checked"
+    return Finding(NAME, Verdict.FAILED, looked_at, str(error), cause=cause, remedy=remedy)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from ..formatting.text_table import aligned
 from .examine import Examination
-from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding
+from .finding import Finding, Verdict
 
-SHOWN = {PASSED: "passed", WARNED: "warned", FAILED: "FAILED", NOT_APPLICABLE: "-"}
-COLOURS = {PASSED: "\x1b[32m", WARNED: "\x1b[33m", FAILED: "\x1b[1;31m", NOT_APPLICABLE: "\x1b[2m"}
+LABELS = dict(zip(Verdict, ("passed", "warned", "FAILED", "-")))
+COLOURS = dict(zip(Verdict, ("\x1b[32m", "\x1b[33m", "\x1b[1;31m", "\x1b[2m")))
 PLAIN = "\x1b[0m"
 NARROWEST, WIDEST = 50, 120
 NAME, VERDICT = 14, 6
@@ -28,7 +28,7 @@ def render(examination: Examination, seconds: float, width: int, colour: bool) -
     if examination.notes:
         blocks.append("\n".join([textwrap.fill(NOTES, width), *(_indent("  - ", note, width)
                                                                 for note in examination.notes)]))
-    counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in SHOWN}
+    counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in Verdict}
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
     blocks.append(f"{summary}; {seconds:.1f} s")
     return "\n\n".join(blocks)
@@ -38,8 +38,8 @@ def render_findings(findings: Sequence[Finding], width: int, colour: bool) -> st
     """One line per check, then the details of each that failed or warns."""
     width = _bound_width(width)
     lines = "\n".join(_line(finding, width, colour) for finding in findings)
-    failures = [_failure(finding, width, colour) for finding in findings if finding.verdict in (FAILED, WARNED)]
-    return "\n\n".join([lines, *failures])
+    failures = [finding for finding in findings if finding.verdict in (Verdict.FAILED, Verdict.WARNED)]
+    return "\n\n".join([lines, *(_failure(finding, width, colour) for finding in failures)])
 
 
 def _bound_width(width: int) -> int:
@@ -47,9 +47,9 @@ def _bound_width(width: int) -> int:
 
 
 def _line(finding: Finding, width: int, colour: bool) -> str:
-    verdict = _colour(f"{SHOWN[finding.verdict]:{VERDICT}}", finding.verdict, colour)
+    verdict = _colour(f"{LABELS[finding.verdict]:{VERDICT}}", finding.verdict, colour)
     text = finding.looked_at
-    if finding.verdict == PASSED and finding.limit:
+    if finding.verdict == Verdict.PASSED and finding.limit:
         text += f". Difference {finding.by:.1g}, allowed {finding.limit:.0e}" if finding.by else ". Bit-identical"
     lines = textwrap.wrap(text, width - NAME - VERDICT - 6, break_on_hyphens=False) or [""]
     indented = f"\n{' ' * (NAME + VERDICT + 6)}".join(lines)
@@ -59,7 +59,7 @@ def _line(finding: Finding, width: int, colour: bool) -> str:
 def _failure(finding: Finding, width: int, colour: bool) -> str:
     rows = [("what differs", finding.differs), ("by how much", _by(finding)), ("usual cause", finding.cause),
             ("next move", finding.remedy)]
-    heading = f"{_colour(SHOWN[finding.verdict], finding.verdict, colour)}: {finding.check}"
+    heading = f"{_colour(LABELS[finding.verdict], finding.verdict, colour)}: {finding.check}"
     return "\n".join([heading, *(_indent(f"  {name:12}  ", text, width) for name, text in rows if text)])
 
 

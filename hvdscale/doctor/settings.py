@@ -10,7 +10,7 @@ from ..formatting.numbers import list_first
 from ..plan.plan import Plan
 from ..training.job import Job
 from ..update.optimizers import make_optimizer, norms_and_biases
-from .finding import FAILED, PASSED, Finding
+from .finding import Finding, Verdict
 from .probe_step import Sample
 
 LOOKED_AT = 100_000         # steps whose rate is computed, at most
@@ -42,16 +42,17 @@ def decay(sample: Sample) -> Finding:
     if unasked:
         biases = "biases and normalization parameters among them" if any(
             id(p) in apart for path, p in named if path in unasked) else "though weight_decay is 0"
-        return Finding(name, FAILED, looked_at, f"{list_first(unasked, 3)} decay unasked, {biases}",
+        return Finding(name, Verdict.FAILED, looked_at, f"{list_first(unasked, 3)} decay unasked, {biases}",
                        cause="the optimizer decays by itself, and all parameters alike: by a default of its class, or "
                        "in its step", remedy="make it read weight_decay from its parameter groups; if the decay is "
                        "intended, set weight_decay and decay_norm_and_bias=true", rows=rows)
     idle = [path for path in decays if wanted[path] and not decays[path]]
     if idle:
-        return Finding(name, FAILED, looked_at, f"{list_first(idle, 3)} do not decay, though weight_decay is set",
+        return Finding(name, Verdict.FAILED, looked_at,
+                       f"{list_first(idle, 3)} do not decay, though weight_decay is set",
                        cause="the optimizer does not read weight_decay from its parameter groups",
                        remedy="use group['weight_decay'] in its step, or set weight_decay=0", rows=rows)
-    return Finding(name, PASSED, looked_at, rows=rows)
+    return Finding(name, Verdict.PASSED, looked_at, rows=rows)
 
 
 def _kind(parameter, apart: set[int]) -> str:
@@ -67,9 +68,9 @@ def learning_rate(job: Job) -> Finding:
     looked_at = f"a function of the step, the same on any number of workers at a global batch of {plan.global_batch}"
     for step in checked:
         if not (math.isfinite(rate(step)) and rate(step) >= 0):
-            return Finding("learning rate", FAILED, looked_at, f"it is {rate(step)} at step {step}",
+            return Finding("learning rate", Verdict.FAILED, looked_at, f"it is {rate(step)} at step {step}",
                            cause="warmup, decay and rule do not fit together", remedy="fix the schedule", rows=rows)
-    return Finding("learning rate", PASSED, looked_at, rows=rows)
+    return Finding("learning rate", Verdict.PASSED, looked_at, rows=rows)
 
 
 def _turns(plan: Plan, last: int | None) -> list[tuple[int, str]]:

@@ -19,7 +19,7 @@ from ..update.precision import PARAMETERS
 from ..update.step import DataParallelStep
 from ..workers.group import SingleWorker, Workers
 from ..workload import measured
-from .finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding
+from .finding import Finding, Verdict
 from .probe_step import Sample
 from .simulated_workers import on_each
 
@@ -52,7 +52,7 @@ def checkpoint(sample: Sample) -> Finding:
             uninterrupted = run[2](BEFORE, plan.schedule.lr_at(BEFORE), set()).loss
             state = read(path)
         except CheckpointError as error:
-            return Finding(name, FAILED, looked_at, str(error).replace(folder + os.sep, ""),
+            return Finding(name, Verdict.FAILED, looked_at, str(error).replace(folder + os.sep, ""),
                            cause="the state of the optimizer or the model holds a custom object, which could only be "
                            "saved by pickling", remedy="keep only tensors, numbers and strings in state_dict()")
         other = parts()
@@ -61,7 +61,7 @@ def checkpoint(sample: Sample) -> Finding:
     differing = [path for (path, a), b in zip(run[0].state_dict().items(), other[0].state_dict().values())
                  if not torch.equal(a, b)]
     if not differing:
-        return Finding(name, PASSED, f"{looked_at}: bit-identical", by=0.0, limit=0.0)
+        return Finding(name, Verdict.PASSED, f"{looked_at}: bit-identical", by=0.0, limit=0.0)
     by = max((a.double() - b.double()).abs().max().item() for a, b in zip(run[0].parameters(), other[0].parameters()))
     if resumed != uninterrupted:
         cause = ("the model or the data keep state outside the checkpoint: an attribute that is not a buffer, or a "
@@ -70,7 +70,7 @@ def checkpoint(sample: Sample) -> Finding:
     else:
         cause, remedy = ("the optimizer keeps a state that its state_dict lacks",
                          "keep it in self.state or in the parameter groups, as torch's optimizers do")
-    return Finding(name, FAILED, looked_at, f"{differing[0]} after the next step", by, 0.0, cause, remedy)
+    return Finding(name, Verdict.FAILED, looked_at, f"{differing[0]} after the next step", by, 0.0, cause, remedy)
 
 
 def evaluation(sample: Sample, workers: Workers) -> Finding:
@@ -83,12 +83,13 @@ def evaluation(sample: Sample, workers: Workers) -> Finding:
         job.plan.train_eval_examples).items() if len(data)}
     target = job.plan.stop_target
     if target and target.split not in splits:
-        return Finding(name, FAILED, "the splits that are evaluated", f"the target {target} names the {target.split} "
-                       f"split, which has no examples: {target.column} is always NaN, and never meets it",
+        return Finding(name, Verdict.FAILED, "the splits that are evaluated",
+                       f"the target {target} names the {target.split} split, which has no examples: {target.column} is "
+                       "always NaN, and never meets it",
                        cause=f"load returns no {target.split} split, or an empty one", remedy=f"return {target.split} "
                        f"examples from load, or set a target on {' or '.join(splits) or 'another split'} (--target)")
     if not splits:
-        return Finding(name, NOT_APPLICABLE, "no split has examples")
+        return Finding(name, Verdict.NOT_APPLICABLE, "no split has examples")
 
     def by(worker: Workers, chunk: int) -> dict[str, float]:
         return Evaluator(job.workload, splits, chunk, worker, job.device, sample.plan.precision)(model, tuple(splits))
@@ -106,29 +107,29 @@ def evaluation(sample: Sample, workers: Workers) -> Finding:
     undefined = [column for column, value in alone[CHUNKS[0]].items() if value != value]
     broken = [column for column in undefined if counted[CHUNKS[0]].get(column)]
     if broken:
-        return Finding(name, FAILED, looked_at, f"{_are_nan(broken)}, though the data are finite",
+        return Finding(name, Verdict.FAILED, looked_at, f"{_are_nan(broken)}, though the data are finite",
                        cause="measure divides zero by zero, or takes the logarithm or root of a negative number; the "
                        "NaN of one example makes the mean of its whole split NaN, which never meets a target",
                        remedy="find the example, as with torch.isnan in measure, and leave it out of sum and count")
     for column, values in counted[CHUNKS[0]].items():
         other = counted[CHUNKS[1]][column]
         if values != other:
-            return Finding(name, FAILED, looked_at, f"the count of {column} is {values:g} in chunks of {CHUNKS[0]} and "
-                           f"{other:g} in chunks of {CHUNKS[1]}",
+            return Finding(name, Verdict.FAILED, looked_at, f"the count of {column} is {values:g} in chunks of "
+                           f"{CHUNKS[0]} and {other:g} in chunks of {CHUNKS[1]}",
                            cause="measure returns a mean with a count of 1, or counts something else than the terms of "
                            "its sum; or a batch is padded",
                            remedy="return (values.sum(), len(values)) for each metric from measure")
     for column, value in alone[CHUNKS[0]].items():
         apart = _apart(value, alone[CHUNKS[1]][column])
         if not apart <= sample.limit:
-            return Finding(name, FAILED, looked_at, f"{column} between the two chunk sizes", apart, sample.limit,
-                           "measure returns a mean where a sum is expected, or an example's value depends on its "
-                           "batch, or changes from call to call", "return (values.sum(), len(values)) from measure; "
-                           "see the checks 'losses' and 'examples'")
+            return Finding(name, Verdict.FAILED, looked_at, f"{column} between the two chunk sizes", apart,
+                           sample.limit, "measure returns a mean where a sum is expected, or an example's value "
+                           "depends on its batch, or changes from call to call",
+                           "return (values.sum(), len(values)) from measure; see the checks 'losses' and 'examples'")
     for count, values in zip(counts, shared):
         for column, value in values.items():
             if _apart(value, alone[CHUNKS[0]][column]) != 0:
-                return Finding(name, FAILED, looked_at, f"{column} on {count} workers and on one",
+                return Finding(name, Verdict.FAILED, looked_at, f"{column} on {count} workers and on one",
                                _apart(value, alone[CHUNKS[0]][column]), 0.0, "data or model differ on some rank",
                                "see the checks 'ranks' and 'examples'")
     whole = {column.split("/")[0] for column, count in counted[CHUNKS[0]].items()
@@ -141,12 +142,12 @@ def evaluation(sample: Sample, workers: Workers) -> Finding:
     needed = [column for column in undefined if column.partition("/")[2] not in valued or (
         target and column == target.column)]            # else the workload measures it only on some splits
     if needed:
-        return Finding(name, WARNED, f"{looked_at}; {per}", f"{_are_nan(needed)} before the first step",
+        return Finding(name, Verdict.WARNED, f"{looked_at}; {per}", f"{_are_nan(needed)} before the first step",
                        cause="its count is 0 on these examples, as for a metric over predictions that an untrained "
                        "model does not make; or summarize returns NaN",
                        remedy="see whether it has a value after some steps (hvdscale-train --steps 20); while it is "
                        "NaN, it meets no target")
-    return Finding(name, PASSED, f"{looked_at}; {per}", by=apart, limit=sample.limit)
+    return Finding(name, Verdict.PASSED, f"{looked_at}; {per}", by=apart, limit=sample.limit)
 
 
 def _are_nan(columns: list[str]) -> str:

@@ -15,7 +15,7 @@ from hvdscale.cli.doctor import command, say_on
 from hvdscale.doctor.caveats import notes
 from hvdscale.doctor.examine import Examination, in_this_process
 from hvdscale.doctor.examples import shards
-from hvdscale.doctor.finding import FAILED, NOT_APPLICABLE, PASSED, WARNED, Finding, carried_out
+from hvdscale.doctor.finding import Finding, Verdict, carried_out
 from hvdscale.doctor.padding import padding
 from hvdscale.doctor.passes import gradients, last_batch, losses
 from hvdscale.doctor.probe_step import make_sample
@@ -43,7 +43,7 @@ def sample(name, **layer):
 @functools.cache
 def failures(name, **layer):
     found = in_this_process(sample(name, **layer), SingleWorker())
-    return {finding.check: finding for finding in found if finding.verdict == FAILED}
+    return {finding.check: finding for finding in found if finding.verdict == Verdict.FAILED}
 
 
 @pytest.mark.parametrize("name, layer", [
@@ -123,7 +123,7 @@ def test_a_job_that_does_not_run_in_fp64_is_checked_in_fp32(monkeypatch):
     monkeypatch.setattr(type(made.model), "forward", lambda model, x: forward(model, x.float()))
     cut = make_sample(made, 46, 1)
     assert cut.plan.precision == "fp32" and "does not run in fp64" in cut.note
-    assert gradients(cut, SingleWorker()).verdict == PASSED
+    assert gradients(cut, SingleWorker()).verdict == Verdict.PASSED
 
 
 def test_checks_leave_parameters_buffers_and_generators_as_they_were():
@@ -139,7 +139,7 @@ def test_an_error_inside_a_check_is_a_failed_finding_that_says_where():
     def check():
         raise ZeroDivisionError("of the job")
     found = carried_out("losses", check)
-    assert found.verdict == FAILED
+    assert found.verdict == Verdict.FAILED
     assert re.search(r"ZeroDivisionError: of the job \(.*test_checks.py:\d+\)", found.differs)
 
 
@@ -148,7 +148,7 @@ def test_an_error_inside_a_check_is_a_failed_finding_that_says_where():
     ("drop", "13 examples of every epoch")])
 def test_the_last_batch_of_an_epoch_is_accounted_for(last, said):
     found = last_batch(sample("sound", last_batch=last))
-    assert found.verdict == PASSED and said in found.looked_at
+    assert found.verdict == Verdict.PASSED and said in found.looked_at
 
 
 def test_shares_of_the_jobs_own_worker_count_are_checked_too():
@@ -160,7 +160,7 @@ def test_decay_groups_are_told_whatever_is_found():
     assert rows == (("weights", "2 tensors, 356 numbers", "decay"),
                     ("biases and normalization", "4 tensors, 17 numbers", "do not decay"))
     asked = decay(sample("sound", decay_norm_and_bias=True))
-    assert asked.verdict == PASSED and {row[2] for row in asked.rows} == {"decay"}
+    assert asked.verdict == Verdict.PASSED and {row[2] for row in asked.rows} == {"decay"}
 
 
 def test_decay_that_an_optimizer_ignores_is_a_failure(monkeypatch):
@@ -185,36 +185,36 @@ def test_padding_is_not_blamed_on_a_layer_that_takes_each_example_alone(name):
 
 def test_padding_in_statistics_of_batch_norm_is_a_warning_where_the_worker_count_does_not_show():
     by_group, whole = (padding(sample("padding_in_norm", group_by_group=said)) for said in ("auto", "never"))
-    assert by_group.verdict == WARNED and "in training, the loss is" in by_group.differs
+    assert by_group.verdict == Verdict.WARNED and "in training, the loss is" in by_group.differs
     assert "any number of workers" in by_group.cause and "batch-norm" in by_group.remedy
-    assert whole.verdict == FAILED and "any number of workers" not in whole.cause
+    assert whole.verdict == Verdict.FAILED and "any number of workers" not in whole.cause
 
 
 def test_what_never_pads_has_no_padding_to_check():
     for name in ("sound", "even_gru"):
-        assert padding(sample(name)).verdict == NOT_APPLICABLE
+        assert padding(sample(name)).verdict == Verdict.NOT_APPLICABLE
     assert re.search(r"examples of train, the batch\['sequence'\] padded to \d and to \d.*: the same results",
                      padding(sample("packed")).looked_at)
 
 
 def test_a_metric_that_counts_nothing_yet_is_a_warning_that_names_it():
     found = evaluation(sample("nothing_counted"), SingleWorker())
-    assert found.verdict == WARNED
+    assert found.verdict == Verdict.WARNED
     assert found.differs == "train/error, val/error, test/error are NaN before the first step"
     assert "FAILED" not in render_findings([found], 80, False)
     assert "warned: evaluation" in render_findings([found], 80, False)
 
 
 def test_a_metric_that_has_a_value_on_another_split_is_a_warning_only_where_the_target_names_it():
-    for target, verdict, differs in (("none", PASSED, ""), ("train/error<0.1", PASSED, ""),
-                                     ("val/error<0.1", WARNED, "val/error is NaN before the first step")):
+    for target, verdict, differs in (("none", Verdict.PASSED, ""), ("train/error<0.1", Verdict.PASSED, ""),
+                                     ("val/error<0.1", Verdict.WARNED, "val/error is NaN before the first step")):
         found = evaluation(sample("some_counted", target=target, train_eval_examples=61), SingleWorker())
         assert (found.verdict, found.differs) == (verdict, differs)
         assert "val/error, test/error are NaN" in found.looked_at
 
 
 def test_an_empty_split_that_no_target_names_is_no_fault():
-    assert evaluation(sample("no_test", target="val/error<0.1"), SingleWorker()).verdict == PASSED
+    assert evaluation(sample("no_test", target="val/error<0.1"), SingleWorker()).verdict == Verdict.PASSED
 
 
 def nothing_known(what, part):
@@ -223,13 +223,14 @@ def nothing_known(what, part):
 
 def test_ranks_that_have_other_data_are_named():
     whole = digest(sample("sound"))
-    assert same_on_ranks([whole, dict(whole)], "two", 1e-9, nothing_known).verdict == PASSED
+    assert same_on_ranks([whole, dict(whole)], "two", 1e-9, nothing_known).verdict == Verdict.PASSED
     changed = {**whole, "example 3 of val": whole["example 3 of val"]._replace(value="another")}
     other = same_on_ranks([whole, whole, changed], "three", 1e-9, nothing_known)
-    assert other.verdict == FAILED and other.differs == "example 3 of val is not the same on rank 2 as on rank 0"
-    assert same_on_ranks([broken("no file")] * 2, "two", 1e-9, nothing_known).verdict == NOT_APPLICABLE
+    assert other.verdict == Verdict.FAILED
+    assert other.differs == "example 3 of val is not the same on rank 2 as on rank 0"
+    assert same_on_ranks([broken("no file")] * 2, "two", 1e-9, nothing_known).verdict == Verdict.NOT_APPLICABLE
     one = same_on_ranks([whole, broken("no file")], "two", 1e-9, nothing_known)
-    assert one.verdict == FAILED and one.differs.endswith("on rank 1 as on rank 0: no file")
+    assert one.verdict == Verdict.FAILED and one.differs.endswith("on rank 1 as on rank 0: no file")
 
 
 @pytest.mark.parametrize("part, differs", [
@@ -252,8 +253,8 @@ def test_numbers_are_the_same_up_to_the_limit_and_where_both_are_nan():
     what = "train/error of the same examples by the same model"
     measured = digest(sample("sound"))[what]
     [value] = measured.value
-    for one, other, verdict in ((value, value * (1 + 1e-12), PASSED), (value, value * 1.01, FAILED),
-                                (value, math.nan, FAILED), (math.nan, math.nan, PASSED)):
+    for one, other, verdict in ((value, value * (1 + 1e-12), Verdict.PASSED), (value, value * 1.01, Verdict.FAILED),
+                                (value, math.nan, Verdict.FAILED), (math.nan, math.nan, Verdict.PASSED)):
         pair = [{what: measured._replace(value=[number])} for number in (one, other)]
         assert value > 0 and same_on_ranks(pair, "two", 1e-9, nothing_known).verdict == verdict
 
@@ -290,10 +291,10 @@ def test_an_error_of_one_simulated_worker_is_raised_and_nobody_waits_for_it():
         on_each(3, work)
 
 
-FOUND = [Finding("losses", PASSED, "loss and count", by=1.2e-16, limit=1e-9),
-         Finding("examples", FAILED, "24 examples of train, read twice " * 4, "it differs", 0.25, 0.0,
+FOUND = [Finding("losses", Verdict.PASSED, "loss and count", by=1.2e-16, limit=1e-9),
+         Finding("examples", Verdict.FAILED, "24 examples of train, read twice " * 4, "it differs", 0.25, 0.0,
                  "not deterministic " * 9, "mend it"),
-         Finding("stall", NOT_APPLICABLE, "no launcher")]
+         Finding("stall", Verdict.NOT_APPLICABLE, "no launcher")]
 
 
 @pytest.mark.parametrize("width", [50, 72, 120])
@@ -366,7 +367,7 @@ def test_the_help_lists_what_the_doctor_heeds_and_takes_what_a_run_would_write()
 
 def test_no_checkpoint_is_left_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert checkpoint(sample("sound")).verdict == PASSED
+    assert checkpoint(sample("sound")).verdict == Verdict.PASSED
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from hvdscale.doctor.children import Asked, OtherRank
-from hvdscale.doctor.finding import FAILED, PASSED
+from hvdscale.doctor.finding import Verdict
 from hvdscale.doctor.played import environment
 from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import PROCESS, RANK, WORKERS, digest
@@ -84,12 +84,12 @@ def alone(job):
                  marks=pytest.mark.slow)])
 def test_a_rank_in_a_seed_is_found_without_a_launcher(job, differs, cause):
     found = alone(job)
-    assert (found.verdict, found.cause) == (FAILED, cause) and found.differs.endswith(differs)
+    assert (found.verdict, found.cause) == (Verdict.FAILED, cause) and found.differs.endswith(differs)
 
 
 def test_a_sound_job_is_the_same_on_both_ranks_that_are_played():
     found = alone("sound")
-    assert found.verdict == PASSED and "only a launch runs code that communicates" in found.looked_at
+    assert found.verdict == Verdict.PASSED and "only a launch runs code that communicates" in found.looked_at
 
 
 @pytest.mark.parametrize("job, differs, cause", [
