@@ -37,7 +37,7 @@ class _Ending:
             click.echo("interrupted", err=True)
             ctx.exit(ExitCode.INTERRUPTED)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)      # so that the last flush at exit is silent, too
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)      # silences the last flush at exit too
             ctx.exit(ExitCode.BROKEN_PIPE)
 
 
@@ -55,13 +55,13 @@ def _print_version(ctx, _, asked):
         ctx.exit()
 
 
-# of every command; cli.start answers it before the command is imported, where it comes first
+# of every command; as the first argument, cli.start answers it before importing the command
 version_option = click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
                               help="Print the versions of hvdscale, Horovod, MPI and torch, and stop.")
 
 
 def parse(command: click.Command):
-    """What the command line says (or an exit code), and the error in it, which all ranks then raise together."""
+    """The parsed command line (or an exit code), and its error, which all ranks then raise together."""
     try:
         return command.main(standalone_mode=False), None
     except click.ClickException as raised:
@@ -92,14 +92,14 @@ def slow_imports() -> Iterator[None]:
 
 
 def confidence_of(value: float) -> float:
-    """What --confidence says; raises UsageError where that is no share."""
+    """The value of --confidence; raises UsageError unless it is between 0 and 1."""
     if not 0 < value < 1:
         raise UsageError(f"--confidence {value:g}: lies between 0 and 1, such as 0.95")
     return value
 
 
 def share_of(name: str, text: str) -> float:
-    """What the option ``name`` says, a share written as 0.1 or 10%; raises UsageError where that is none."""
+    """The share in the option ``name``, written as 0.1 or 10%; raises UsageError for anything else."""
     number = text.strip()
     try:
         value = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
@@ -113,25 +113,25 @@ def share_of(name: str, text: str) -> float:
 
 
 def formats_of(text: str, known: Sequence[str]) -> tuple[str, ...]:
-    """Formats from ``json,csv``; raises UsageError where one is not known."""
+    """Formats from ``json,csv``; raises UsageError for an unknown one."""
     formats = tuple(filter(None, (name.strip() for name in text.split(","))))
     if not formats or not set(formats) <= set(known):
         raise UsageError(f"--format {text!r}: choose from {', '.join(known)}, with commas between")
     return formats
 
 
-def counts_said(rows: Mapping[str, int]) -> str:
-    """Of tables and their rows: ``2 trials, 1 restart, 1,240 steps``."""
+def format_counts(rows: Mapping[str, int]) -> str:
+    """Numbers of rows by table: ``2 trials, 1 restart, 1,240 steps``."""
     return ", ".join(counted(number, name.removesuffix("s")) for name, number in rows.items())
 
 
 def say_error(error: HvdscaleError) -> None:
-    """One message on stderr."""
+    """Print one message on stderr."""
     echo(f"Error: {error}", err=True)
 
 
 def echo(text: str = "", err: bool = False) -> None:
-    """A piece of text on stdout or stderr, in which names and messages from others' files steer no terminal."""
+    """Print text on stdout or stderr; escapes control sequences in names and messages from others' files."""
     click.echo(printable(text), err=err)
 
 

@@ -1,4 +1,4 @@
-"""hvdscale-log import and export: other people's results as a log, and a log in forms that others read."""
+"""hvdscale-log import and export: other formats to a log, and a log to other formats."""
 from __future__ import annotations
 
 import os
@@ -16,18 +16,18 @@ from ..exchange.unpacking import COMPRESSED
 from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Screen, time_left
 from ..log.files import SIGNATURE
-from .common import counts_said, echo
+from .common import echo, format_counts
 
 KINDS = ("archive", "csv", "rcp")
-EVERY_SECONDS = 0.2, 5.0            # between two drawings on a terminal, two lines
-SHOWN = 10          # lines of what was left out
+EVERY_SECONDS = 0.2, 5.0            # between updates of a terminal; between lines
+MOST_LINES = 10                     # about what was left out
 LOST = ("left out: worker counts, times, targets, seeds, steps and restarts, for which an archive has no place; "
         "--as csv keeps all")
 ASSUMED = "assumed: 1 worker, as {} does not say how many there were"
 
 
 def add_to(group: click.Group) -> None:
-    """Makes the commands those of ``hvdscale-log``."""
+    """Add the commands to ``hvdscale-log``."""
     group.add_command(import_log)
     group.add_command(export_log)
 
@@ -42,13 +42,13 @@ def add_to(group: click.Group) -> None:
 @click.option("--overwrite", is_flag=True, help="replace LOG where it exists")
 @click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
 def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, take_over):
-    """Write what SOURCE holds into the new log LOG, which is there only when all of it is.
+    """Import SOURCE into the new log LOG, which is created only on success.
 
-    SOURCE is an archive in the layout of Shallue et al. 2019 (a folder, or a .tar, .tar.gz, .tar.bz2, .tar.xz, which
+    SOURCE is an archive in the layout of Shallue et al. 2019 (a folder, or a .tar, .tar.gz, .tar.bz2 or .tar.xz, which
     is not unpacked), a folder with trials.csv and evaluations.csv, or a JSON file of MLPerf's reference points.
 
-    trials.csv needs id, dataset, model, optimizer and global_batch. Its column search (yes or no) says whether a trial
-    is a draw of a search over metaparameters; without it trials of a batch whose metaparameters vary are taken for one.
+    trials.csv needs id, dataset, model, optimizer and global_batch. Its column search (yes or no) tells whether a trial
+    is a draw of a metaparameter search; without it, trials of a batch whose metaparameters vary count as draws.
     """
     kind = kind or _kind(source)
     how = dict(overwrite=overwrite, take_over=take_over)
@@ -60,7 +60,7 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, 
             seen = import_archive(source, out, skip_broken=skip_broken, progress=progress.seen, **how)
         finally:
             progress.end()
-        _tell(seen, source, out, progress.seconds)
+        _report_import(seen, out, progress.seconds)
         echo(ASSUMED.format("an archive"), err=True)
     elif kind == "csv":
         left_out: list[str] = []
@@ -70,9 +70,9 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, 
             rows = import_tables(source, out, progress=progress.share, note=notes.append, **how)
         finally:
             progress.end()
-        _tell_left_out(left_out, notes)
+        _report_left_out(left_out, notes)
         wrong = f"; {len(left_out):,} trials or lines were wrong" if left_out else ""
-        echo(f"{out}: {counts_said(rows)}, {byte_size(os.path.getsize(out))}{wrong}")
+        echo(f"{out}: {format_counts(rows)}, {byte_size(os.path.getsize(out))}{wrong}")
     else:
         trials = import_rcp(source, out, unit=unit, train_examples=train_examples, **how)
         echo(f"{out}: {counted(trials, 'trial')} under the target {TARGET}")
@@ -85,24 +85,24 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, 
 @click.option("--as", "kind", type=click.Choice(KINDS[:2]), required=True,
               help="csv: tables with all that the log holds; archive: study.json, metadata.json and measurements.csv")
 def export_log(log, out, kind):
-    """Write LOG into the new FOLDER, in a form that other programs read. `import` takes either back."""
+    """Export LOG to the new FOLDER in a format that other programs read. `import` reads either back."""
     progress = Progress("exported")
     try:
         if kind == "csv":
-            said, lost = counts_said(export_tables(log, out, progress.share)), ""
+            exported, lost = format_counts(export_tables(log, out, progress.share)), ""
         else:
             done = export_archive(log, out, progress.seen)
-            said = f"{counted(done.trials, 'trial')} of {counted(done.studies, 'study', 'studies')}"
-            lost = "" if not done.own else LOST
+            exported = f"{counted(done.trials, 'trial')} of {counted(done.studies, 'study', 'studies')}"
+            lost = LOST if done.own else ""
     finally:
         progress.end()
-    echo(f"{out}: {said}")
+    echo(f"{out}: {exported}")
     if lost:
         echo(lost, err=True)
 
 
 class Progress:
-    """How far it is, on stderr: one line that is drawn anew on a terminal, now and then a line elsewhere.
+    """Progress on stderr: a line that is redrawn on a terminal, otherwise a line every few seconds.
 
     clock   seconds, monotonic
     """
@@ -118,15 +118,15 @@ class Progress:
         return self._clock() - self._start
 
     def seen(self, seen) -> None:
-        """Trials and the share done."""
+        """Show the number of trials and the share done."""
         self._show(f"{self._verb} {seen.trials:,} trials ({seen.share:.0%})", seen.share)
 
     def share(self, share: float) -> None:
-        """The share done."""
+        """Show the share done."""
         self._show(f"{self._verb} {share:.0%}", share)
 
     def end(self) -> None:
-        """Take the line back."""
+        """Erase the line."""
         self._screen.erase()
 
     def _show(self, text, share):
@@ -137,7 +137,7 @@ class Progress:
 
 
 def _kind(source) -> str:
-    """What the source is, told from what is there."""
+    """The kind of source, from its content."""
     if os.path.isdir(source):
         return "csv" if is_tables(source) else "archive"
     try:
@@ -162,17 +162,17 @@ def _refuse_for_others(kind, **given):
             raise UsageError(f"--{name.replace('_', '-')} is for --kind {of}; the source is of kind {kind}")
 
 
-def _tell_left_out(wrong, notes):
-    for line in wrong[:SHOWN]:
+def _report_left_out(wrong, notes):
+    for line in wrong[:MOST_LINES]:
         echo(f"left out: {line}", err=True)
-    if len(wrong) > SHOWN:
-        echo(f"left out: {len(wrong) - SHOWN:,} more", err=True)
+    if len(wrong) > MOST_LINES:
+        echo(f"left out: {len(wrong) - MOST_LINES:,} more", err=True)
     for note in notes:
         echo(f"note: {note}", err=True)
 
 
-def _tell(seen: Seen, source, out, seconds):
-    _tell_left_out(seen.wrong, seen.notes)
+def _report_import(seen: Seen, out, seconds):
+    _report_left_out(seen.wrong, seen.notes)
     if seen.others:
         files = " files" * (len(seen.others) > 1)
         echo(f"not of the layout, left out: {list_first(seen.others, 1)}{files}", err=True)

@@ -1,4 +1,4 @@
-"""hvdscale-log: look into logs, check them, join them, mend them, take in results from elsewhere."""
+"""hvdscale-log: list, show, check, merge and repair logs; import and export results."""
 from __future__ import annotations
 
 import json
@@ -21,18 +21,18 @@ from ..log.schema import Status
 from ..log.segments import find_logs
 from ..target import Target
 from . import exchange
-from .common import Group, counts_said, echo, version_option
+from .common import Group, echo, format_counts, version_option
 
-SHORT = 12          # rows shown of a long table: half from its start, half from its end
+MOST_ROWS = 12      # shown of a long table: half from its start, half from its end
 
 
 @click.group(cls=Group, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
 @version_option
 def main():
-    """Look into hvdscale's logs, check them, join them, mend them; import others' results, export logs.
+    """List, show, check, merge and repair hvdscale's logs; import others' results, export logs.
 
-    A log may be closed, being written, or left by a process that was killed; all of its segments are taken as one. A
-    folder stands for the logs in it.
+    A log may be closed, being written, or left by a killed process; its segments are read as one. A folder means all
+    logs in it.
     """
 
 
@@ -40,7 +40,9 @@ def main():
 @click.argument("logs", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="name every trial, however many a log holds")
 def list_logs(logs, everything):
-    """One line a trial: how it ended, what it was, how far it came. Without LOGS: those in runs/, or here."""
+    """List the trials of LOGS, one line each: how they ended, what they ran, how far they came. Default: runs/, or the
+    current folder.
+    """
     paths = find_logs(logs or (["runs"] if os.path.isdir("runs") else ["."]))
     if not paths:
         raise LogError(f"{' '.join(logs) or 'here'}: there is no log")
@@ -52,8 +54,8 @@ def list_logs(logs, everything):
         except HvdscaleError as error:
             bad.append(error)
     if len(rows) > 1:
-        echo(_listed(rows))
-    _complain(bad)
+        echo(_align(rows))
+    _raise_all(bad)
 
 
 @main.command()
@@ -63,20 +65,20 @@ def list_logs(logs, everything):
 @click.option("--evaluations", is_flag=True, help="every evaluation")
 @click.option("--steps", is_flag=True, help="every step")
 def show(path, trial, plan, evaluations, steps):
-    """What a log holds: the run, its restarts and evaluations, and why it ended."""
+    """Show a log: the run, its restarts and evaluations, and why it ended."""
     with read_log(path) as log:
         echo("\n".join(_heading(log)))
         ids = log.trials["id"]
         if trial is None and len(ids) > 1:
-            echo(_listed([HEADINGS[1:]] + [line[1:] for line in _lines(log, False)]))
-            rest = "" if len(ids) <= SHORT else f", hvdscale-log ls {path} --all lists every one"
+            echo(_align([HEADINGS[1:]] + [line[1:] for line in _lines(log, False)]))
+            rest = "" if len(ids) <= MOST_ROWS else f", hvdscale-log ls {path} --all lists every one"
             echo(f"\nhvdscale-log show {path} --trial N shows one of them{rest}")
             return
         if len(ids) == 0:
             echo("no trial has begun")
             return
         if trial is not None and trial not in ids:
-            raise LogError(f"{path}: there is no trial {trial}; there are {_some(ids)}")
+            raise LogError(f"{path}: there is no trial {trial}; there are {_list_ids(ids)}")
         row = 0 if trial is None else int(np.flatnonzero(ids == trial)[0])
         echo("\n".join(_trial(log, row)))
         if plan:
@@ -89,15 +91,15 @@ def show(path, trial, plan, evaluations, steps):
 @main.command()
 @click.argument("logs", nargs=-1, required=True)
 def check(logs):
-    """Verify every rule that a log keeps; the first that is broken is named. Exit code 1 if any log breaks one."""
+    """Verify that logs keep every rule, and name the first one broken. Exit code 1 if any log breaks one."""
     bad = []
     for path in find_logs(logs):
         try:
             with check_log(path) as log:
-                echo(f"{path}: ok: {counts_said({table.name: table.rows for table in log.tables})}")
+                echo(f"{path}: ok: {format_counts({table.name: table.rows for table in log.tables})}")
         except HvdscaleError as error:
             bad.append(error)
-    _complain(bad)
+    _raise_all(bad)
 
 
 @main.command()
@@ -106,14 +108,14 @@ def check(logs):
 @click.option("--overwrite", is_flag=True, help="replace FILE where it exists")
 @click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
 def merge(logs, out, overwrite, take_over):
-    """Copy the trials of many logs into one file.
+    """Copy the trials of several logs into one file.
 
     Trials whose number is taken get another; /trials/source records where each came from.
     """
     merged = merge_logs(find_logs(logs), out, overwrite, take_over)
     for log, changed in merged:
         note = f", {counted(changed, 'trial')} under another number" if changed else ""
-        echo(f"{log.path}: {counts_said({table.name: table.rows for table in log.tables})}{note}")
+        echo(f"{log.path}: {format_counts({table.name: table.rows for table in log.tables})}{note}")
     echo(f"{out}: {counted(len(merged), 'log')}, {byte_size(os.path.getsize(out))}")
 
 
@@ -121,16 +123,16 @@ def merge(logs, out, overwrite, take_over):
 @click.argument("path", metavar="LOG")
 @click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
 def repair(path, take_over):
-    """Replace a log that was interrupted or damaged by what can be saved of it.
+    """Replace an interrupted or damaged log by what can be saved.
 
-    What is written passes hvdscale-log check; rows that contradict others are left out. The damaged files are kept as
-    *.broken. Where nothing can be saved, everything stays as it is and the exit code is 1.
+    The result passes hvdscale-log check; contradictory rows are left out. The damaged files are kept as *.broken. If
+    nothing can be saved, everything stays as it is and the exit code is 1.
     """
     done = repair_log(path, take_over)
     if done is None:
         echo(f"{path}: nothing to repair")
         return
-    echo(f"{path}: kept {counts_said(done.kept)}")
+    echo(f"{path}: kept {format_counts(done.kept)}")
     for what in done.lost or ["nothing"]:
         echo(f"lost: {what}")
     for what in done.restored:
@@ -145,7 +147,7 @@ HEADINGS = ("log", "trial", "status", "workload", "batch", "workers", "steps", "
 
 
 def _lines(log: Log, everything: bool) -> list[tuple]:
-    """A line for each trial of a log, for some from both ends where there are many."""
+    """One line per trial of a log; of many only the first and last ones."""
     name, size = log.path, byte_size(log.size) + (f" in {len(log.segments)} files" if len(log.segments) > 1 else "")
     rows = log.trials.rows
     if rows == 0:
@@ -168,12 +170,12 @@ def _line(log: Log, row: int) -> tuple:
     best = "-" if not len(measured) else _number(measured.min() if _minimizes(log, row) else measured.max())
     return (str(trials["id"][row]), _state(log, row), f"{trials['dataset'][row]}/{trials['model'][row]}",
             str(trials["global_batch"][row]),
-            str(trials["workers"][row]) if _knows_workers(trials["source"][row]) else "-", str(_steps_done(log, row)),
+            str(trials["workers"][row]) if _has_workers(trials["source"][row]) else "-", str(_steps_done(log, row)),
             metric or "-", _number(values[-1]) if len(values) else "-", best)
 
 
 def _draw(log: Log, row: int) -> str:
-    """Which trial of a study it is, and the point searched; empty for one of no study."""
+    """The trial's study, draw and point; empty for a trial without a study."""
     sweep = _plan(log, row).get("sweep")
     if not isinstance(sweep, dict):
         return ""
@@ -184,7 +186,7 @@ def _draw(log: Log, row: int) -> str:
 
 
 def _state(log: Log, row: int | None) -> str:
-    """A trial stays RUNNING until its end is written; without a live writer it was interrupted."""
+    """The status; a RUNNING trial without a live writer was interrupted."""
     status = Status.RUNNING if row is None else log.trials["status"][row]
     if status == Status.RUNNING:
         return "running" if log.writer() else "interrupted"
@@ -202,7 +204,7 @@ def _of_trial(table, column: str, trial: int) -> np.ndarray:
 
 
 def _plan(log: Log, row: int) -> dict:
-    """A trial's plan; empty where it is none, or has entries that it cannot have."""
+    """A trial's plan; empty if it is missing or invalid."""
     try:
         return read_plan(log.trials["plan"][row])
     except LogError:
@@ -210,15 +212,15 @@ def _plan(log: Log, row: int) -> dict:
 
 
 def _plan_text(text: str) -> str:
-    """A plan as people read it; what is no plan as it stands."""
+    """The plan, indented; an invalid one unchanged."""
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return text
 
 
-def _complaint(log: Log, row: int) -> list[str]:
-    """What is wrong with a trial's plan, if anything."""
+def _plan_error(log: Log, row: int) -> list[str]:
+    """A line on what is wrong with a trial's plan, if anything."""
     try:
         read_plan(log.trials["plan"][row])
     except LogError as error:
@@ -234,7 +236,7 @@ def _target(log: Log, row: int) -> Target | None:
 
 
 def _metric(log: Log, row: int) -> str | None:
-    """The metric that decides: the target's, else the validation error, else the first that there is."""
+    """The decisive metric: the target's, else the validation error, else the first one."""
     target, metrics = _target(log, row), [name for name in log.evaluations if "/" in name]
     validation = [name for name in metrics if name.startswith("val/")]
     wanted = ([target.column] if target else []) + ["val/error", *validation, *metrics]
@@ -249,11 +251,11 @@ def _minimizes(log: Log, row: int) -> bool:
 def _heading(log: Log) -> list[str]:
     attributes = log.attributes
     versions = attributes.get("versions") or {}
-    made = ", ".join(f"{name} {version}" for name, version in versions.items())
+    versions = ", ".join(f"{name} {version}" for name, version in versions.items())
     files = counted(len(log.segments), "file")
     lines = [f"{log.path}: log, schema version {attributes['version']}, {byte_size(log.size)} in {files}",
              f"  made by    {attributes.get('creator', 'unknown')} on {attributes.get('host', 'an unknown host')}",
-             f"  versions   {made}"]
+             f"  versions   {versions}"]
     if attributes.get("commit"):
         lines.append(f"  commit     {attributes['commit']}")
     if attributes.get("merged"):
@@ -275,7 +277,7 @@ def _trial(log: Log, row: int) -> list[str]:
              f"  optimizer  {value['optimizer']}: {', '.join(settings)}",
              f"  budget     {_budget(value['budget_steps'], plan)}, target {_target(log, row) or 'none'}, "
              f"seed {value['seed']}"]
-    lines += _complaint(log, row)
+    lines += _plan_error(log, row)
     evaluated = log.evaluations["trial"] == value["id"]
     nans = count_nans({name: log.evaluations[name][evaluated] for name in log.evaluations if "/" in name},
                       plan.get("measurement") or {})
@@ -293,27 +295,27 @@ def _trial(log: Log, row: int) -> list[str]:
 
 
 def _budget(steps, plan) -> str:
-    """Steps or seconds; others' results may tell neither."""
+    """The budget in steps or seconds, if known."""
     seconds = (plan.get("measurement") or {}).get("budget_seconds")
     return f"{steps} steps" if steps else "not known" if seconds is None else f"{_number(seconds)} s"
 
 
 def _shares(value) -> str:
-    """How the global batch was made up, as far as that is known."""
-    if not _knows_workers(value.get("source")):
+    """How workers share the global batch, if known."""
+    if not _has_workers(value.get("source")):
         return ", on a number of workers that is not known"
     passes = f" x {value['accumulation']} passes" if value["accumulation"] > 1 else ""
     return (f" = {counted(value['workers'], 'worker')} x {value['local_batch']}{passes}, ghost batch "
             f"{value['ghost_batch']}")
 
 
-def _knows_workers(source) -> bool:
-    """Whether a trial of this source had its workers counted; an archive and reference points do not tell."""
+def _has_workers(source) -> bool:
+    """Whether a trial's number of workers is known; archives and reference points do not record it."""
     return not any(f'"imported": "{kind}"' in str(source) for kind in ("archive", "rcp"))
 
 
 def _source(text: str) -> str:
-    """The path of the log that a trial is from; the text itself where it names none."""
+    """The path of a trial's original log; the text itself if it is not JSON."""
     try:
         return str(json.loads(text)["path"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -324,7 +326,7 @@ def _restarts(log: Log, trial: int) -> list[str]:
     table, lines = log.restarts, []
     for row in np.flatnonzero(table["trial"] == trial):
         if np.isnan(table["time"][row]):
-            continue                            # of a trial that was imported nothing is known of this
+            continue                            # imported trials have no restarts
         when = _moment(table["time"][row])
         before = f", after: {table['previous_end'][row]}" if table["previous_end"][row] else ""
         lines.append(f"  {'resumed' if table['first_step'][row] else 'started':10} {when} at step "
@@ -341,7 +343,7 @@ def _moment(seconds: float) -> str:
 
 
 def _table(log: Log, table, trial: int, everything: bool) -> str:
-    """A table's rows of one trial, in the middle shortened unless everything is asked."""
+    """A table's rows of one trial, without the middle unless ``everything``."""
     rows = np.flatnonzero(table["trial"] == trial)
     if len(rows) == 0:
         return f"no {table.name}"
@@ -360,14 +362,14 @@ def _empty(values) -> bool:
 
 
 def _ends(rows: int) -> list[int]:
-    """Numbers of the rows to show: all of a short table, the first and last of a long one."""
-    if rows <= SHORT:
+    """Indices of the rows to show: all of a short table, the first and last of a long one."""
+    if rows <= MOST_ROWS:
         return list(range(rows))
-    return [*range(SHORT // 2), *range(rows - SHORT // 2, rows)]
+    return [*range(MOST_ROWS // 2), *range(rows - MOST_ROWS // 2, rows)]
 
 
-def _listed(rows) -> str:
-    """Trials in columns; that of studies is left out where none is of one."""
+def _align(rows) -> str:
+    """Trials in columns; the column of studies only if one has a study."""
     rows = rows if any(row[-1] for row in rows[1:]) else [row[:-1] for row in rows]
     return "\n".join(aligned(rows, left=range(len(rows[0]))))
 
@@ -376,12 +378,12 @@ def _number(value) -> str:
     return str(value) if isinstance(value, (int, np.integer)) else f"{value:.5g}"
 
 
-def _some(ids) -> str:
-    return ", ".join(map(str, ids)) if len(ids) <= SHORT else f"{len(ids)}, from {ids.min()} to {ids.max()}"
+def _list_ids(ids) -> str:
+    return ", ".join(map(str, ids)) if len(ids) <= MOST_ROWS else f"{len(ids)}, from {ids.min()} to {ids.max()}"
 
 
-def _complain(errors):
-    """Ends the command with all messages on stderr, if there are any."""
+def _raise_all(errors):
+    """Print all errors but the last, and raise that."""
     for error in errors[:-1]:
         echo(f"Error: {error}", err=True)
     if errors:

@@ -77,7 +77,7 @@ def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameter
 
 
 def request_of(asked) -> Request:
-    """What the options ask for; raises UsageError where a number means nothing."""
+    """The request of the options; raises UsageError for an invalid number."""
     for name in ("price", "per_node", "budget", "local_batch", "global_batch", "max_local_batch", "knee"):
         _positive(f"--{name.replace('_', '-')}", asked[name])
     confidence_of(asked["confidence"])
@@ -95,8 +95,9 @@ def _positive(name, value):
 
 
 def workers_of(text: str, per_node: int = 1) -> tuple[int, ...]:
-    """Worker counts from ``1,2,4`` or ``1-1024``: of a range its ends and the doublings between, from one node on of
-    whole nodes. Raises UsageError."""
+    """Worker counts from ``1,2,4`` or ``1-1024``: both ends of a range and the doublings between, in whole nodes from
+    one node on. Raises UsageError.
+    """
     counts = set()
     for part in text.split(","):
         found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
@@ -122,7 +123,7 @@ def seconds_of(text: str) -> float:
 
 
 def links_of(bandwidth, latency, parameters) -> Links | None:
-    """The network between nodes; raises UsageError where it is given in part."""
+    """The network between nodes; raises UsageError if some options are missing."""
     given = {"--bandwidth": bandwidth, "--latency": latency, "--parameters": parameters}
     missing = [name for name, value in given.items() if value is None]
     if len(missing) == len(given):
@@ -139,7 +140,7 @@ def links_of(bandwidth, latency, parameters) -> Links | None:
 
 
 def steps_of(text: str) -> StepsPoint:
-    """Steps known at one batch, ``860@32``; raises UsageError."""
+    """The known steps at a batch from ``860@32``; raises UsageError."""
     found = re.fullmatch(r"\s*(\d+)\s*@\s*(\d+)\s*", text)
     if not found or not int(found[1]) or not int(found[2]):
         raise UsageError(f"--steps {text!r} is not steps to target at a global batch, such as 860@32")

@@ -22,7 +22,7 @@ from .common import Command, confidence_of, echo, formats_of, share_of, version_
 
 
 class Report(Command):
-    """The command, of which ``compare`` is one of its own."""
+    """The command; its first argument ``compare`` selects another one."""
 
     def make_context(self, info_name, args, parent=None, **extra):
         if args[:1] == ["compare"]:                 # a log of that name is ./compare
@@ -94,7 +94,7 @@ def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, u
 
 
 def _budgets(texts):
-    """Budgets of lists such as ``5,000 steps, 10 epochs``: a comma stands between two where a number follows a unit."""
+    """Budgets from lists such as ``5,000 steps, 10 epochs``: a comma separates them only after a unit."""
     parts = [part for text in texts for part in re.split(r"(?<=[a-z])\s*,", text)]
     return tuple(dict.fromkeys(map(Budget.parse, parts)))
 

@@ -1,5 +1,4 @@
-"""Where the commands start: Ctrl-C ends one that is still being imported at once, without a traceback, and --version is
-answered without importing any."""
+"""Entry points of the commands: Ctrl-C ends a command quietly during imports, and --version needs no import."""
 from __future__ import annotations
 
 import gc
@@ -10,7 +9,7 @@ from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
 
 def _command(name):
     def start():
-        ignored = getsignal(SIGINT) is not default_int_handler      # as a shell has it for what runs in the background
+        ignored = getsignal(SIGINT) is not default_int_handler      # as for background jobs of a shell
         if not ignored:
             signal(SIGINT, SIG_DFL)
         if sys.argv[1:2] == ["--version"]:

@@ -24,7 +24,7 @@ from .common import echo, exit_now, parse, say_error, slow_imports, stop_before_
 
 @dataclass(frozen=True)
 class Asked:
-    """The command line: the sweep file's path, what it says, and what to do with it."""
+    """The command line: the sweep file's path and content, and what to do with it."""
 
     path: str
     sweep: Sweep
@@ -77,7 +77,7 @@ def command(sweep, out, mode, only, shard, data_dir, assignments, take_over):
 
 
 def parse_only(texts) -> dict[str, list[str]]:
-    """Values by word, of texts such as batch=256 and optimizer=sgd; raises UsageError."""
+    """Values by word from texts such as batch=256 and optimizer=sgd; raises UsageError."""
     found: dict[str, list[str]] = {}
     for text in texts:
         word, equals, value = text.partition("=")
@@ -96,7 +96,7 @@ def parse_shard(text: str | None) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Run the command; of all processes that were started, one prints and gives the exit code."""
+    """Run the command; one of the started processes prints and returns the exit code."""
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, stop_before_the_steps)
     asked, error = parse(command)
@@ -106,7 +106,7 @@ def main() -> None:
     try:
         if error:
             raise error
-        cores = cores_of_launch(here)       # while all are there: in a guard's later child some may have ended
+        cores = cores_of_launch(here)       # while all processes live: later some may have ended
         if asked.mode == "run" and asked.sweep.workers_per_trial == 1:
             again = guard(here, lambda pid: note_killed(asked, pid)) > 0
         with slow_imports():                                        # before the watch
@@ -131,19 +131,19 @@ def main() -> None:
 
 
 def note_killed(asked: Asked, pid: int) -> bool:
-    """Note that a process on this host ended over its trial; whether it had one."""
-    with contextlib.suppress(HvdscaleError):        # then it is one more attempt that has died
+    """Record that a process on this host died; returns whether it had a trial."""
+    with contextlib.suppress(HvdscaleError):        # then it counts as a dead attempt
         return Ledger(asked.out).note_killed([study.name for study in asked.sweep.studies], this_process()["host"], pid)
     return False
 
 
 def stall_seconds(asked: Asked) -> float:
-    """As the sweep or the command line says."""
+    """The stall time set by the sweep or the command line."""
     return Settings.build({}, asked.sweep.settings, asked.free).stall_seconds
 
 
 class Signals:
-    """Whether a signal has come: the trial then stops, and the sweep with it. A second Ctrl-C ends it immediately."""
+    """Whether a signal has come, which stops the trial and the sweep. A second Ctrl-C ends them immediately."""
 
     def __init__(self):
         self._came = False
@@ -152,7 +152,7 @@ class Signals:
         return self._came
 
     def watch(self) -> None:
-        """From here on signals are noted."""
+        """Start to note signals."""
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
             signal.signal(number, self._note)
 
@@ -163,7 +163,7 @@ class Signals:
 
 
 def _fail(here, run, error: HvdscaleError) -> None:
-    """Say the error, once for the launch where all ranks have it, and end this process without harm to other groups."""
+    """Print the error, once if all ranks have it, and end this process without harm to other groups."""
     if here.rank == 0:
         say_error(error)
     elif not isinstance(error, (UsageError, TrialsError)) and (run is None or run.group.rank == 0):
