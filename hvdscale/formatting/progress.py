@@ -9,22 +9,23 @@ import time
 from collections.abc import Callable
 
 AFTER = 2.0             # seconds, before there is a line
+Tell = Callable[..., object]        # takes what is being done, and ``long``: it takes long by itself
 EVERY, MOST = 0.2, 30.0  # of the time that has passed, at most so many seconds, before there is another
 
 
 class Progress:
     """Lines that grow rarer as it takes longer; of what takes long by itself, at once."""
 
-    def __init__(self, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic):
+    def __init__(self, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
         self._say, self._clock = say, clock
         self._start = self._last = clock()
 
-    def __call__(self, what: str, long=False):
+    def __call__(self, what: str, long: bool = False) -> None:
         now = self._clock()
         if long or now - self._last >= max(AFTER, min(EVERY * (now - self._start), MOST)):
             self._last = now
             self._say(f"{now - self._start:.0f} s: {what}")
 
 
-def quiet(what: str, long=False):
+def quiet(what: str, long: bool = False) -> None:
     """For who wants to hear nothing."""

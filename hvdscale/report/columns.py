@@ -20,7 +20,7 @@ QUARTERS = tuple(Column(f"noise_scale_quarter_{at}", f"{word} quarter", "example
 SPLIT_NAMES = {"train": "training", "val": "validation"}
 
 
-def metric_name(metric) -> str:
+def metric_name(metric: str) -> str:
     """``validation error`` for val/error."""
     split, name = metric.split("/", 1)
     return f"{SPLIT_NAMES.get(split, split)} {name.replace('_', ' ')}"

@@ -12,11 +12,15 @@ import textwrap
 from collections.abc import Sequence
 
 from .. import __version__
-from ..analysis.compare import BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test
+from ..analysis.compare import (BEST, OK, REGRESSION, SECONDS, STEPS, UNDECIDED, ComparedCell, Comparison, Test,
+                                Tolerances)
+from ..analysis.intervals import Estimate
 from ..analysis.pooled_variance import SPEED
+from ..analysis.steps import Cell as RunCell
 from ..formatting.numbers import NARROWEST, counted, finite, listed, number, percent, ratio, span, whole
+from ..target import Target
 from .differences import how_they_differ
-from .table import WIDTH, Cell, Column, Row, Table, as_values, keys_of
+from .table import WIDTH, Cell, Column, Row, Table, TrialKeys, as_values, keys_of
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
 GOALS = (STEPS, SECONDS)        # measured up to the target
@@ -125,17 +129,17 @@ def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict:
     }
 
 
-def _where(key):
+def _where(key: tuple[int, int]) -> dict[str, int]:
     return {"workers": key[0], "global_batch": key[1]}
 
 
-def _test_values(workers, batch, test):
+def _test_values(workers: int | str, batch: int | str, test: Test) -> dict[str, object]:
     return {"workers": workers, "global_batch": batch, "measure": test.measure, "baseline": finite(test.before),
             "candidate": finite(test.after), "change": finite(test.change.value), "low": finite(test.change.low),
             "high": finite(test.change.high), "runs": test.change.runs, "verdict": test.verdict, "reason": test.reason}
 
 
-def _row(cell: ComparedCell, measures, target):
+def _row(cell: ComparedCell, measures: Sequence[str], target: Target | None) -> Row:
     tests = {test.measure: test for test in cell.tests}
     steps = [_steps(cell.baseline), _steps(cell.candidate)] if target else []
     met = ", ".join(_met(one, target) for one in (cell.baseline, cell.candidate))
@@ -146,13 +150,13 @@ def _row(cell: ComparedCell, measures, target):
                keys_of(cell.candidate), tuple(trial.key for trial in cell.candidate.diverged), keys_of(cell.baseline))
 
 
-def _met(cell, target):
+def _met(cell: RunCell, target: Target | None) -> str:
     """Of seeds, or where it is searched of its draws."""
     steps = [run.steps for run in cell.draws] if cell.searched else cell.samples.steps
     return f"{sum(map(math.isfinite, steps))}/{len(steps)}" if target else f"{len(cell.samples.seeds)}"
 
 
-def _overall_row(comparison, measures):
+def _overall_row(comparison: Comparison, measures: Sequence[str]) -> Row:
     tests = {test.measure: test for test in comparison.overall}
     blank = [Cell("")] * (3 if comparison.target else 1)
     verdict = max((test.verdict for test in comparison.overall if test.verdict), key=(OK, UNDECIDED, REGRESSION).index,
@@ -161,7 +165,7 @@ def _overall_row(comparison, measures):
                 _verdict(verdict, comparison.overall)), (), ())
 
 
-def _steps(cell):
+def _steps(cell: RunCell) -> Cell:
     steps = cell.steps
     if not cell.runs:
         return Cell("diverged", math.nan)
@@ -170,7 +174,7 @@ def _steps(cell):
     return Cell(whole(steps.value), steps.value)
 
 
-def _change(test: Test | None):
+def _change(test: Test | None) -> Cell:
     if test is None:
         return Cell("")
     change = test.change
@@ -182,25 +186,25 @@ def _change(test: Test | None):
     return Cell(shown, change.value, change.low, change.high, _ends(change))
 
 
-def _ends(change):
+def _ends(change: Estimate) -> str:
     """The interval of a ratio; empty where it has no width."""
     return "" if _is_sharp(change) else span(change.low, change.high, ratio)
 
 
-def _is_sharp(change):
+def _is_sharp(change: Estimate) -> bool:
     return math.isclose(change.low, change.high, rel_tol=NARROWEST)
 
 
-def _signed(value):
+def _signed(value: float) -> str:
     return f"{value:+.2g}"
 
 
-def _verdict(verdict, tests):
+def _verdict(verdict: str, tests: Sequence[Test]) -> Cell:
     about = [NAMES[test.measure] for test in tests if test.verdict == verdict != OK]
     return Cell(verdict, verdict, below=", ".join(about[:2]) + (" ..." if len(about) > 2 else ""))
 
 
-def _detail(workload, target, workers, batch, test, trials):
+def _detail(workload: str, target: str, workers: int | str, batch: int | str, test: Test, trials: TrialKeys) -> Row:
     write = _signed if test.measure == BEST else ratio
     change = test.change
     return Row((Cell(workload, workload), Cell(target, target), Cell(str(workers), workers), Cell(str(batch), batch),
@@ -209,7 +213,7 @@ def _detail(workload, target, workers, batch, test, trials):
                 Cell(test.verdict or "", test.verdict or ""), Cell(test.reason, test.reason)), trials, ())
 
 
-def _notes(comparison):
+def _notes(comparison: Comparison) -> tuple[str, ...]:
     tolerances, cells = comparison.tolerances, comparison.cells
     spacing = " and the spacing of the evaluations" if comparison.target else ""
     notes = [f"Ratios are candidate over baseline, under them {tolerances.confidence:.0%} intervals, which hold the "
@@ -224,7 +228,7 @@ def _notes(comparison):
     notes += [f"{_place(key)}: the baseline has it, the candidate has not (ended)." for key in comparison.missing]
     if comparison.added:
         notes.append(f"In the candidate alone: {_some([_place(key) for key in comparison.added])}.")
-    differ = {}
+    differ: dict[str, list[str]] = {}
     for cell in cells:
         said = how_they_differ(cell.baseline.setting, cell.candidate.setting) if cell.pairing != "draw" else ""
         if said:
@@ -235,7 +239,7 @@ def _notes(comparison):
     return tuple(notes)
 
 
-def _intervals(tests):
+def _intervals(tests: Sequence[Test]) -> list[str]:
     """What the intervals of single runs are, and where there are none."""
     single = [math.isnan(test.change.low) for test in tests if "one run" in test.reason]
     missing = ["all runs give this ratio to the last digit"] if any(_is_sharp(test.change) for test in tests) else []
@@ -244,9 +248,9 @@ def _intervals(tests):
         not all(single)) + ([f"Where no interval stands, {listed(missing, 'or')}."] if missing else []))
 
 
-def _pairing(cells):
+def _pairing(cells: Sequence[ComparedCell]) -> list[str]:
     """How the runs of both sides belong together; with the cells, where it is not the same in all."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for cell in cells:
         mixed = cell.pairing == "search" and not (cell.baseline.searched and cell.candidate.searched)
         found.setdefault("mixed" if mixed else cell.pairing, []).append(_place((cell.workers, cell.global_batch)))
@@ -254,46 +258,46 @@ def _pairing(cells):
             for name, where in found.items() for said, why in [PAIRINGS[name]]]
 
 
-def _stopped_at_target(cell, target):
+def _stopped_at_target(cell: ComparedCell, target: Target | None) -> bool:
     """Whether a run ended where it met the target, so that what it would still have reached is not known."""
     runs = (*cell.baseline.runs, *cell.candidate.runs) if target else ()
     return any(run.steps == run.last_step and not run.trial.measurement.get("keep_going") for run in runs)
 
 
-def _tolerances(tolerances):
+def _tolerances(tolerances: Tolerances) -> str:
     said = [f"steps {percent(tolerances.steps)} more"]
     said += [f"time {percent(tolerances.time)} more, throughput as much less"] if tolerances.time is not None else []
     said += [f"best metric {number(tolerances.metric)} worse"] if tolerances.metric is not None else []
     return listed(said)
 
 
-def _told(comparison, verdict):
+def _told(comparison: Comparison, verdict: str) -> list[str]:
     """What has this verdict, in words: tests of which the same is to be said are named together."""
     places = [(_place((cell.workers, cell.global_batch)), cell.tests) for cell in comparison.cells]
-    same = {}                   # how it came to the verdict -> measure -> where
+    same: dict[str, dict[str, list[str]]] = {}      # how it came to the verdict -> measure -> where
     for where, tests in [*places, ("all cells together", comparison.overall)]:
         for test in tests:
             if test.verdict == verdict:
                 same.setdefault(_how(test), {}).setdefault(test.measure, []).append(where)
     said = []
-    for how, measures in same.items():
-        alike = {}              # where -> measures
-        for measure, where in measures.items():
-            alike.setdefault(_some(where, " and "), []).append(measure)
+    for how, places_of in same.items():
+        alike: dict[str, list[str]] = {}            # where -> measures
+        for measure, wheres in places_of.items():
+            alike.setdefault(_some(wheres, " and "), []).append(measure)
         said += [f"{_measured(names, comparison.target)} at {where}{how}" for where, names in alike.items()]
     if verdict == UNDECIDED:
         said += [f"{_place(key)} is not in the candidate" for key in comparison.missing]
     return said
 
 
-def _measured(measures, target):
+def _measured(measures: Sequence[str], target: Target | None) -> str:
     """``steps and time to val/error<0.1, throughput and best metric``."""
     goals = listed([NAMES[name] for name in measures if name in GOALS])
     return listed([*([f"{goals} to {target}"] if goals else []),
                    *(NAMES[name] for name in measures if name not in GOALS)])
 
 
-def _how(test):
+def _how(test: Test) -> str:
     change = test.change
     if math.isnan(change.value) or test.reason and "tolerance" not in test.reason:
         return f" ({test.reason})"
@@ -303,11 +307,11 @@ def _how(test):
     return f" ({ratio(change.value)} times{f', {ends}' if ends else ''})"
 
 
-def _place(key):
+def _place(key: tuple[int, int]) -> str:
     return f"W = {key[0]}, B = {key[1]:,}"
 
 
-def _some(texts, joint="; "):
+def _some(texts: Sequence[str], joint: str = "; ") -> str:
     """The first of them, and how many more there are."""
     more = [f"{len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
     return joint.join([*texts[:MOST_NAMED], *more])

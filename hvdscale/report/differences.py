@@ -3,7 +3,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from ..analysis.speedup import Point
+from ..analysis.steps import Cell
 from ..formatting.numbers import counted, listed
 from ..plan.plan import flat
 
@@ -15,9 +19,9 @@ MOST_VALUES = 5
 MOST_LETTERS = 24
 
 
-def settings_tried(cells) -> str:
+def settings_tried(cells: Iterable[Cell]) -> str:
     """``Settings that differ in ghost_batch (16, 48) and precision (fp32, fp64)``: of the trials within each cell."""
-    found = {}
+    found: dict[str, list[object]] = {}
     for cell in cells:
         fields = [_fields(setting) for setting in dict.fromkeys(trial.setting for trial in cell.considered)]
         for name in _differing(fields):
@@ -27,7 +31,7 @@ def settings_tried(cells) -> str:
     return f"Settings that differ in {listed(said)}" if said else "Several settings"
 
 
-def problems_of_points(points, searched=()) -> list[str]:
+def problems_of_points(points: Sequence[Point], searched: Iterable[str] = ()) -> list[str]:
     """What of the points' problems differs and does not follow from the batch: ``precision is fp32 at 1 worker, fp64 at
     3``.
 
@@ -40,7 +44,7 @@ def problems_of_points(points, searched=()) -> list[str]:
     said = []
     for name in _differing(fields):
         if name not in follow:
-            workers = {}
+            workers: dict[str, list[int]] = {}
             for point, one in zip(points, fields):
                 workers.setdefault(_shown(one.get(name)), []).append(point.workers)
             (value, first), *rest = workers.items()
@@ -50,21 +54,21 @@ def problems_of_points(points, searched=()) -> list[str]:
     return said
 
 
-def _fields(setting):
+def _fields(setting: str) -> dict[str, Any]:
     """The fields of a setting by name; see analysis.trials.Trial.setting."""
-    setting = json.loads(setting)
-    fields = {name.removeprefix("metaparameters/"): value for name, value in flat(setting["problem"]).items()}
-    return {**fields, "eval_every": setting["eval_every"]}
+    record = json.loads(setting)
+    fields = {name.removeprefix("metaparameters/"): value for name, value in flat(record["problem"]).items()}
+    return {**fields, "eval_every": record["eval_every"]}
 
 
-def _differing(settings):
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names of the fields that all have, and not all alike; an entry of a table may be missing."""
     counts = Counter(name for fields in settings for name in fields)        # in order of where each is met first
     return [name for name, count in counts.items() if ("." in name or count == len(settings))
             and len({json.dumps(one.get(name)) for one in settings}) > 1]
 
 
-def _values(values):
+def _values(values: Sequence[Any]) -> str:
     numbers = all(type(value) in (int, float) and value == value for value in values)
     values = sorted(set(values)) if numbers else values
     shown = list(dict.fromkeys(map(_shown, values)))
@@ -73,7 +77,7 @@ def _values(values):
     return counted(len(shown), "value") + (f", {shown[0]} to {shown[-1]}" if numbers else "")
 
 
-def _shown(value):
+def _shown(value: object) -> str:
     if value is None or value != value:
         return "none"
     if isinstance(value, float):

@@ -1,40 +1,45 @@
 """A report as one record: what report.html, report.json and the screen are written from."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
 from .. import __version__
 from ..analysis.curves import curve_of
-from ..analysis.intervals import OWN_FROM
-from ..analysis.noise_against import noise_against
+from ..analysis.intervals import OWN_FROM, Estimate
 from ..analysis.regimes import batches_of
 from ..analysis.report_data import Group, Options, Section, cells_of
+from ..analysis.search import Search
 from ..analysis.step_time import StepTimes, timings_of
+from ..analysis.steps import Cell
 from ..analysis.steps_curve import points_of, steps_curve
+from ..analysis.studies import Study
 from ..analysis.target_slider import explore
-from ..analysis.worker_plan import Request, plan_of
+from ..analysis.trials import Workload
+from ..analysis.worker_plan import Request, WorkerPlan, plan_of
 from ..formatting.numbers import counted, finite
-from ..formatting.progress import quiet
+from ..formatting.progress import Tell, quiet
+from ..log.reader import Log
 from ..target import Target
 from .drawing import Figure
 from .file_names import section_name, slug, unique
-from .findings import VERDICT, Finding, finding_of, sentences_of
+from .findings import VERDICT, Finding, sentences_of
 from .page.interactive import Explorer, explorer_of
 from .plan.words import cautions, crowded_said, verdict
 from .scaling import words
 from .scaling.curves import fit_table
 from .scaling.figures import figures_of
-from .scaling.noise import noise_against_table, noise_said
 from .scaling.tables import tables_of
 from .search.tables import tables_of_searches
 from .search.words import lines
-from .studies import (About, Asked, View, are_searched, chapters_of, own_targets, paper_targets, tells, view_of,
-                      view_without_target)
-from .table import Table, as_values, keys_of, trial_list
+from .studies import (About, Asked, are_searched, chapters_of, own_targets, paper_targets, tells, view_of,
+                      view_of_noise, view_without_target)
+from .table import as_values, keys_of, trial_list
+from .view import View, present
 
 PLANNED = ("Costs are in worker-hours. The gain ends at the knee, the worker count with the least cost x time. How "
            "sure: the share of draws from the intervals in which it is so. hvdscale-plan compares other worker counts, "
@@ -51,26 +56,28 @@ class LogFacts:
 
     path: str
     trials: int
-    attributes: dict
+    attributes: dict[str, Any]
     hosts: tuple[str, ...]
     devices: tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Page:
-    """A workload held against one target: a verdict, a table, findings, then the other tables and the figures."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Chapter(View):
+    """What is about several workloads."""
 
-    section: Section | None         # None: of more evaluations than trials are made of one by one
-    target: Target | None
     slug: str                       # for file names and anchors
     title: str
+    target: Target | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Page(Chapter):
+    """A workload held against one target: a verdict, a table, findings, then the other tables and the figures."""
+
+    section: Section | None = None  # None: of more evaluations than trials are made of one by one
     verdict: tuple[str, ...]        # at most VERDICT sentences
-    findings: tuple[Finding, ...]
-    left_out: tuple[str, ...]       # warnings: what is in no estimate, and what speaks against the verdict
-    tables: tuple[Table, ...]
-    details: tuple[Table, ...]      # tables for files only
-    find: Callable[[], tuple[Figure, ...]]                      # makes the figures, while the logs are open
-    explore: Callable[[], Explorer | None] = lambda: None       # likewise
+    left_out: tuple[str, ...] = ()  # warnings: what is in no estimate, and what speaks against the verdict
+    explore: Callable[[], Explorer | None] = lambda: None       # makes the slider, while the logs are open
     notes: tuple[str, ...] = ()     # how to read the verdict, and what was run
 
     @property
@@ -79,23 +86,9 @@ class Page:
         return (*self.verdict, *sentences_of(self.findings), *self.notes)
 
     @cached_property
-    def figures(self) -> tuple[Figure, ...]:
-        """Its figures, made when they are asked for."""
-        return self.find()
-
-    @cached_property
     def explorer(self) -> Explorer | None:
         """Its slider over the target, worked out when it is asked for."""
         return self.explore()
-
-
-@dataclass(frozen=True, eq=False)
-class Chapter:
-    """What is about several workloads."""
-
-    slug: str
-    title: str
-    view: View
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,50 +103,54 @@ class Document:
     notes: tuple[str, ...] = ()     # on the whole of it
 
     @property
-    def shown(self):
-        """(slug, target, what has its tables, details and figures) of every page and chapter."""
-        found = [(page.slug, page.target, page) for _, pages in self.pages for page in pages]
-        return found + [(chapter.slug, None, chapter.view) for chapter in self.chapters]
+    def shown(self) -> list[Chapter]:
+        """Every page and chapter."""
+        return [*(page for _, pages in self.pages for page in pages), *self.chapters]
 
     @property
     def how_to_read(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """(what it is about, notes) of each page and table, every note once."""
-        said, found = set(), {}
-        for _, _, shown in self.shown:
-            for about, notes in (("Verdict", getattr(shown, "notes", ())), *(
+        said: set[str] = set()
+        found: dict[str, list[str]] = {}
+        for shown in self.shown:
+            verdict = shown.notes if isinstance(shown, Page) else ()
+            for about, notes in (("Verdict", verdict), *(
                     (table.title.partition(":")[0], table.notes) for table in shown.tables)):
                 found.setdefault(about, []).extend(note for note in notes if note not in said)
                 said.update(notes)
         return tuple((about, tuple(notes)) for about, notes in found.items() if notes)
 
     @property
-    def title(self):
+    def title(self) -> str:
         """What it is about."""
         names = list(dict.fromkeys(f"{group.workload.dataset}/{group.workload.model}" for group, _ in self.pages))
         return f"Scaling report: {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"
 
     @property
-    def lead(self):
+    def lead(self) -> str:
         """How much stands behind it."""
         trials = sum(log.trials for log in self.logs)
         return f"{counted(trials, 'trial')} in {counted(len(self.logs), 'log')}"
 
 
-def facts_of(log) -> LogFacts:
+def facts_of(log: Log) -> LogFacts:
     """What to say of a log; see log.reader.Log."""
     hosts, devices = (tuple(map(str, np.unique(log.restarts[name].astype(str)))) if log.restarts.rows else ()
                       for name in ("host", "device"))
     return LogFacts(log.path, log.trials.rows, dict(log.attributes), hosts, devices)
 
 
-def document_of(groups, logs=(), skipped=(), options=Options(), studies=(), asked=Asked(), tell=quiet) -> Document:
+def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped: Sequence[str] = (),
+                options: Options = Options(), studies: Sequence[Study] = (), asked: Asked = Asked(),
+                tell: Tell = quiet) -> Document:
     """The report of analysed groups.
 
     logs      LogFacts of each; skipped: messages about those that could not be read
     studies   the same trials as studies.studies_of gives them; without them there is no slider over the target, and
               nothing of what makes them studies
     """
-    taken, abouts = set(), []
+    taken: set[str] = set()
+    abouts: list[About] = []
     pages = tuple((group, tuple(_pages(group, _of_workload(studies, group.workload), asked, taken, abouts, tell)))
                   for group in groups)
     known = {about.studies[0].workload for about in abouts}
@@ -162,10 +159,13 @@ def document_of(groups, logs=(), skipped=(), options=Options(), studies=(), aske
                     _chapters(abouts, repeats, studies, asked, options, taken, tell), _imported_said(logs))
 
 
-def document_of_studies(studies, targets=(), logs=(), skipped=(), options=Options(), asked=Asked(),
-                        tell=quiet) -> Document:
+def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = (), logs: Sequence[LogFacts] = (),
+                        skipped: Sequence[str] = (), options: Options = Options(), asked: Asked = Asked(),
+                        tell: Tell = quiet) -> Document:
     """The report of so many evaluations that only columns of them are looked at."""
-    taken, abouts, pages, ruled = set(), [], [], sum(map(len, studies)) <= MOST_RULED
+    taken: set[str] = set()
+    abouts: list[About] = []
+    pages, ruled = [], sum(map(len, studies)) <= MOST_RULED
     for workload in dict.fromkeys(study.workload for study in studies):
         own = _of_workload(studies, workload)
         held = [target for target in targets or own_targets(own) or paper_targets(asked.paper, workload)
@@ -186,110 +186,113 @@ def document_of_studies(studies, targets=(), logs=(), skipped=(), options=Option
                     (note, *_imported_said(logs)))
 
 
-def _imported_said(logs):
+def _imported_said(logs: Sequence[LogFacts]) -> tuple[str, ...]:
     """Which imported logs were taken for searches, and how that is known."""
     found = [(facts.path, facts.attributes.get("imported", {}).get("search")) for facts in logs]
     return tuple(f"{path}: a search, {said}." for path, said in found if said)
 
 
-def _of_workload(studies, workload):
+def _of_workload(studies: Sequence[Study], workload: Workload) -> tuple[Study, ...]:
     return tuple(study for study in studies if study.workload == workload)
 
 
-def _others(target, targets):
+def _others(target: Target, targets: Iterable[Target | None]) -> tuple[Target, ...]:
     """Of the targets those of the same metric."""
     return tuple(one for one in targets if one and one != target and one.column == target.column)
 
 
-def _is_first(target, targets):
+def _is_first(target: Target, targets: Iterable[Target | None]) -> bool:
     """Whether it is the first of its metric."""
     return target == next(one for one in targets if one and one.column == target.column)
 
 
-def _chapters(abouts, repeats, studies, asked, options, taken, tell):
-    return tuple(Chapter(unique(slug(title), title, taken), title, view)
+def _chapters(abouts: Sequence[About], repeats: Sequence[Section], studies: Sequence[Study], asked: Asked,
+              options: Options, taken: set[str], tell: Tell) -> tuple[Chapter, ...]:
+    return tuple(Chapter(view.findings, view.tables, view.details, view.find, slug=unique(slug(title), title, taken),
+                         title=title)
                  for title, view in chapters_of(abouts, repeats, studies, asked, options, tell))
 
 
-def _pages_without_target(studies, targets, options, asked, taken):
+def _pages_without_target(studies: Sequence[Study], targets: Sequence[Target], options: Options, asked: Asked,
+                          taken: set[str]) -> tuple[Page, ...]:
     """The best that was measured, where there is no target."""
     view = View() if targets else view_without_target(studies, options, asked)
-    if not view.tables:
-        return ()
-    return (Page(None, None, _slug(studies[0].workload, None, taken), BEST, *_split(view.findings), (), view.tables,
-                 view.details, tuple),)
+    return (_page(view, studies[0].workload, None, BEST, taken),) if view.tables else ()
 
 
-def _page_of_studies(about, taken, tell):
-    tell(_about(about.studies[0].workload, about.target))
-    view = view_of(about)
+def _page_of_studies(about: About, taken: set[str], tell: Tell) -> Page:
+    workload = about.studies[0].workload
+    tell(_about(workload, about.target))
 
-    def explorer():
+    def explorer() -> Explorer | None:
         return explorer_of(explore(about.studies, about.target), are_searched(about.studies), about.options.confidence)
-    return Page(None, about.target, _slug(about.studies[0].workload, about.target, taken), str(about.target),
-                *_split(view.findings), (), view.tables, view.details, lambda: view.figures,
-                explorer if about.first else lambda: None)          # one slider serves all targets of a metric
+    page = _page(view_of(about), workload, about.target, str(about.target), taken)
+    return replace(page, explore=explorer) if about.first else page         # one slider serves all targets of a metric
 
 
-def _pages(group, studies, asked, taken, abouts, tell):
-    explored, known = set(), {}
+def _page(view: View, workload: Workload, target: Target | None, title: str, taken: set[str],
+          verdict: tuple[str, ...] = ()) -> Page:
+    """Without a verdict of its own the first findings are it."""
+    findings = view.findings
+    if not verdict:
+        verdict = tuple(one.said for one in findings[:VERDICT])
+        findings = (*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more))
+    name = unique(section_name(workload, target, "throughput"), (workload, target), taken)
+    return Page(findings, view.tables, view.details, lambda: view.figures, slug=name, title=title, target=target,
+                verdict=verdict)
+
+
+def _pages(group: Group, studies: Sequence[Study], asked: Asked, taken: set[str], abouts: list[About],
+           tell: Tell) -> Iterator[Page]:
+    known: dict[Hashable, Any] = {}
+    held = [section.target for section in group.sections]
     for section in group.sections:
-        column, about = section.target and section.target.column, None
-        tell(_about(group.workload, section.target))
-        if section.target and are_searched(studies):
+        target, about = section.target, None
+        tell(_about(group.workload, target))
+        if target and are_searched(studies):
             noise = tuple((cell.global_batch, noise, keys_of(cell)) for cell, noise in section.noise)
-            held = [one.target for one in group.sections]
-            about = About(studies, section.target, section.options, asked, section.searches, noise,
-                          _others(section.target, held), first=_is_first(section.target, held), known=known)
+            about = About(tuple(studies), target, section.options, asked, section.searches, noise,
+                          _others(target, held), first=_is_first(target, held), known=known)
             abouts.append(about)
-        first = studies and column and column not in explored       # one slider serves all targets of a metric
-        explored.add(column)
-        explorer = partial(_explorer, section, studies) if first else lambda: None
-        yield _page(section, about, studies, asked, taken, explorer)
+        page = _page_of_section(section, about, studies, asked, taken)
+        if studies and target and _is_first(target, held):      # one slider serves all targets of a metric
+            page = replace(page, explore=partial(_explorer, section, target, studies))
+        yield page
 
 
-def _about(workload, target):
+def _about(workload: Workload, target: Target | None) -> str:
     return f"{workload}{f': {target}' if target else ''}"
 
 
-def _explorer(section, studies):
+def _explorer(section: Section, target: Target, studies: Sequence[Study]) -> Explorer | None:
     """The slider over the target of a section."""
-    searched = are_searched(studies)
+    searched, options = are_searched(studies), section.options
 
-    def steps_at(target):
-        if searched:
-            return {point.global_batch: point.steps for point in curve_of(studies, target, section.options).points}
-        return {point.global_batch: point.cell.steps for point in held(target).batches.points}
+    def steps_at(target: Target) -> dict[int, Estimate]:
+        held = curve_of(studies, target, options) if searched else held_against(target).batches
+        return {point.global_batch: point.steps for point in held.points} if held else {}
 
-    def cells_at(target):
-        return cells_of(section.trials, target, section.options)[0]
+    def cells_at(target: Target) -> list[Cell]:
+        return cells_of(section.trials, target, options)[0]
 
-    def held(target):
-        cells, by_batch, _ = cells_of(section.trials, target, section.options)
+    def held_against(target: Target) -> Section:
+        cells, by_batch, _ = cells_of(section.trials, target, options)
         return replace(section, target=target, series=(), alone=tuple(cells),
-                       batches=batches_of(by_batch, confidence=section.options.confidence))
+                       batches=batches_of(by_batch, confidence=options.confidence))
     several = len({trial.workers for trial in section.trials}) > 1
-    explored = explore(studies, section.target, steps_at, cells_at if several else None,
-                       _planner(section, held), section.strictest)
-    return explorer_of(explored, searched, section.options.confidence)
+    explored = explore(studies, target, steps_at, cells_at if several else None, _planner(section, held_against),
+                       section.strictest)
+    return explorer_of(explored, searched, options.confidence)
 
 
-def _plan(section):
+def _plan(section: Section) -> WorkerPlan | None:
     """How many workers to take of the counts that were run; None where there is no choice."""
     plan_at = _planner(section, lambda target: section) if section.target else None
-    plan = plan_at and plan_at(section.target)
+    plan = plan_at(section.target) if plan_at and section.target else None
     return plan if plan and len(plan.eligible) > 1 else None
 
 
-def _split(findings, verdict=()):
-    """(verdict, findings) of what was found; without a verdict of its own the first findings are it."""
-    if verdict or not findings:
-        return verdict, findings
-    return (tuple(one.said for one in findings[:VERDICT]),
-            (*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more)))
-
-
-def _planner(section, held):
+def _planner(section: Section, held: Callable[[Target], Section]) -> Callable[[Target], WorkerPlan | None] | None:
     """What makes the plan of any target, from the worker counts that were run; None where there is only one."""
     timings = timings_of(section.trials)
     counts = tuple(sorted({one.workers for one in timings.found}))
@@ -297,7 +300,7 @@ def _planner(section, held):
         return None
     times, request = StepTimes.of(timings), Request(counts, confidence=section.options.confidence)
 
-    def plan_at(target):
+    def plan_at(target: Target) -> WorkerPlan | None:
         found = held(target)
         points, fit = points_of(found)
         if not any(point.steps.met for point in points) or not all(point.steps.value for point in points):
@@ -307,7 +310,7 @@ def _planner(section, held):
     return plan_at
 
 
-def as_json(document: Document, figures: bool = True) -> dict:
+def as_json(document: Document, figures: bool = True) -> dict[str, object]:
     """The report for report.json: every number with its interval, its trials and its formula.
 
     figures  whether to list those of each workload, which have to be worked out for that
@@ -324,17 +327,17 @@ def as_json(document: Document, figures: bool = True) -> dict:
             "optimizer": group.workload.optimizer, "train_examples": group.workload.train_examples,
             "sections": [_section_values(page, figures) for page in pages]} for group, pages in document.pages],
         "how_to_read": [{"about": about, "notes": notes} for about, notes in document.how_to_read],
-        "chapters": [{"title": one.title, "summary": one.view.summary,
-                      "findings": [found.values() for found in one.view.findings], **_shown_values(one.slug, one.view)}
+        "chapters": [{"title": one.title, "summary": one.summary,
+                      "findings": [found.values() for found in one.findings], **_shown_values(one)}
                      for one in document.chapters],
     }
 
 
-def _section_values(page, figures):
-    values = {
+def _section_values(page: Page, figures: bool) -> dict[str, object]:
+    values: dict[str, object] = {
         "target": str(page.target) if page.target else None, "summary": page.summary, "verdict": page.verdict,
         "findings": [one.values() for one in page.findings], "left_out": page.left_out,
-        **_shown_values(page.slug, page, figures)}
+        **_shown_values(page, figures)}
     if page.section:
         options, searches = page.section.options, [_search_values(search) for search in page.section.searches]
         values |= {
@@ -344,15 +347,15 @@ def _section_values(page, figures):
     return values
 
 
-def _shown_values(slug, shown, figures=True):
+def _shown_values(shown: Chapter, figures: bool = True) -> dict[str, object]:
     return {
         "tables": [as_values(table) for table in (*shown.tables, *shown.details)],
-        "figures": [{"name": f"{slug}-{figure.name}", "title": figure.title, "caption": figure.caption,
+        "figures": [{"name": f"{shown.slug}-{figure.name}", "title": figure.title, "caption": figure.caption,
                      "formula": figure.formula, "source": figure.source, "trials": trial_list(figure.trials)}
                     for figure in (shown.figures if figures else ())]}
 
 
-def _search_values(search):
+def _search_values(search: Search) -> dict[str, object]:
     """A study, beyond what its row in the table says."""
     return {
         "study": search.study, "objective": search.objective, "done": search.done, "said": lines(search),
@@ -367,7 +370,7 @@ def _search_values(search):
     }
 
 
-def _interval_values(section):
+def _interval_values(section: Section) -> dict[str, object]:
     """How the intervals of a section come about."""
     pools = section.pools
     return {
@@ -383,46 +386,41 @@ def _interval_values(section):
     }
 
 
-def _page(section, about, studies, asked, taken, explore):
+def _page_of_section(section: Section, about: About | None, studies: Sequence[Study], asked: Asked,
+                     taken: set[str]) -> Page:
     title = str(section.target) if section.target else "Throughput"
     view = view_of(about) if about else _of_repeats(section, asked)
     if section.target is None and are_searched(studies):
         title, view = BEST, view_without_target(studies, section.options, asked)
-    plan, found, tables, notes = _plan(section), (), (), ()
+    plan, studied = _plan(section), view
+    notes: tuple[str, ...] = (PLANNED,) if plan else ()
     if section.searches or not about:       # studies from elsewhere: what repeats of one setting would say is untrue
-        found, notes = words.findings(section, planned=bool(plan)), words.schedules(section)
-        tables = (*tables_of(section), *tables_of_searches(section.searches))
-    return Page(section, section.target, _slug(section.workload, section.target, taken), title,
-                *_split((*found, *view.findings), verdict(plan) if plan else ()),
-                (*_cautions(plan), *words.left_out(section)), (*tables, *view.tables), view.details,
-                partial(_figures, view, section), explore, (PLANNED,) * bool(plan) + notes)
+        view = View((*words.findings(section, planned=bool(plan)), *studied.findings),
+                    (*tables_of(section), *tables_of_searches(section.searches), *studied.tables), studied.details)
+        notes += words.schedules(section)
+    view = replace(view, find=partial(_figures, studied, section))
+    page = _page(view, section.workload, section.target, title, taken, verdict(plan) if plan else ())
+    careful = (*cautions(plan), *crowded_said(plan.times.timings)) if plan else ()
+    return replace(page, section=section, left_out=(*careful, *words.left_out(section)),
+                   notes=notes)
 
 
-def _cautions(plan):
-    return (*cautions(plan), *crowded_said(plan.times.timings)) if plan else ()
-
-
-def _of_repeats(section, asked):
+def _of_repeats(section: Section, asked: Asked) -> View:
     """Of trials that are no draws: the noise scale beside the critical batch, and what was asked for in vain."""
     fit = section.batches.regimes.fit if section.batches and section.batches.regimes else None
     noise = [(cell.global_batch, noise, keys_of(cell)) for cell, noise in section.noise] if fit else ()
-    found = noise_against(section.workload, section.target, noise, fit and fit.b_crit)
+    beside = view_of_noise(section.workload, section.target, noise, fit)
     fitted = fit_table(fit, section.target, [run.trial.key for cell in section.cells for run in cell.runs])
-    return View((*finding_of(noise_said(found)), *([Finding(NO_BUDGETS)] if asked.budgets else [])),
-                details=tuple(table for table in (fitted, noise_against_table(found)) if table))
+    return View((*beside.findings, *([Finding(NO_BUDGETS)] if asked.budgets else [])),
+                details=(*present(fitted), *beside.details))
 
 
-def _figures(view, section):
+def _figures(view: View, section: Section) -> tuple[Figure, ...]:
     """Those of the studies, and of the section those that say something else."""
     names = {figure.name for figure in view.figures}
     return (*view.figures, *(figure for figure in figures_of(section) if figure.name not in names))
 
 
-def _slug(workload, target, taken):
-    """A name for files that no other section has."""
-    return unique(section_name(workload, target, "throughput"), (workload, target), taken)
-
-
-def _plain(value):
+def _plain(value: object) -> object:
     """An attribute as JSON can hold it."""
     return value.item() if isinstance(value, np.generic) else value if isinstance(value, (int, float)) else str(value)

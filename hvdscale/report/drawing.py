@@ -1,6 +1,6 @@
 """How figures are drawn, by matplotlib, when they are asked for: importing this module does not import it.
 
-    figure = Figure("steps-batch", "Steps to val/error<0.01", ..., draw=lambda axes: ...)
+    figure = Figure("steps-batch", "Steps to val/error<0.01", ..., draw=lambda axes: axes.plot(...))
     svg = render(figure, "svg")
 
 Marks: a disc stands on two runs or more, a diamond on one; an open triangle was not met and points to where the value
@@ -12,11 +12,20 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
+from ..analysis.intervals import Estimate
 from ..formatting.numbers import exact
+from .table import TrialKeys
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis, XAxis, YAxis
+    from matplotlib.figure import Figure as Canvas
 
 INK, MUTED, GRID = "#222222", "#767676", "#dddddd"
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
@@ -39,7 +48,9 @@ LONG = 34               # letters from which on entries of a legend take twice t
 ARROW, ARROW_SHARE = 20, 0.16   # points that an arrow is long, and the share of the height of axes that it is given
 ROOM, ENTRY = 4, 0.17   # rows of a legend that a figure has room for, and the height of one more in inches
 
-STYLE = {
+Arrow = tuple[float, int]           # where it starts, and 1: upwards, -1: downwards
+Look = dict[str, Any]               # keyword arguments of Axes.plot
+STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.titlesize": 9.5, "axes.titleweight": "bold", "axes.titlelocation": "left",
     "axes.labelsize": 9, "legend.fontsize": 8, "legend.frameon": False, "xtick.labelsize": 8, "ytick.labelsize": 8,
     "font.family": "DejaVu Sans", "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": MUTED,
@@ -50,22 +61,28 @@ STYLE = {
 
 
 @dataclass(frozen=True, eq=False)
-class Figure:
-    """A figure: what it shows in words, its formula and source, the trials behind it, and how it is drawn."""
+class Captioned:
+    """What a figure shows in words, its formula and source, and the trials behind it."""
 
     name: str                   # for file names and anchors
     title: str                  # a line or two
     caption: str
     formula: str
     source: str
-    trials: tuple[tuple[str, int], ...]
-    draw: Callable              # of a matplotlib Axes; of a list of them where there are several panels
-    panels: int = 1
+    trials: TrialKeys
 
     @property
-    def alt(self):
+    def alt(self) -> str:
         """A text for those who do not see it."""
         return f"{', '.join(self.title.splitlines())}. {self.caption}"
+
+
+@dataclass(frozen=True, eq=False)
+class Figure(Captioned):
+    """A figure and how it is drawn."""
+
+    draw: Callable[..., None]   # takes the matplotlib Axes of each panel
+    panels: int = 1
 
 
 @lru_cache(maxsize=MOST_KEPT)
@@ -86,48 +103,46 @@ def render(figure: Figure, format: str) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _laid_out(figure):
+def _laid_out(figure: Figure) -> Canvas:
     """The figure on a canvas of matplotlib, with everything in its place."""
-    import matplotlib
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
-    with matplotlib.rc_context(STYLE):
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    columns = across(figure.panels)
+    rows = -(-figure.panels // columns)
+    with rc_context(STYLE):
+        layout = ConstrainedLayoutEngine()
+        canvas = Canvas(figsize=(PANEL[0] * columns, PANEL[1] * rows + 1.0) if figure.panels > 1 else SIZE,
+                        layout=layout)
+        with rc_context({"axes.titleweight": "normal", "axes.titlesize": 9} if figure.panels > 1 else {}):
+            axes = [canvas.add_subplot(rows, columns, at + 1) for at in range(figure.panels)]
+            figure.draw(*axes)
         if figure.panels > 1:
-            canvas, axes = _panels(figure, Canvas)
+            _share_labels(axes, columns)
+            canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"], fontweight="bold")
         else:
-            canvas = Canvas(figsize=SIZE, layout="constrained")
-            axes = [canvas.add_subplot()]
             axes[0].set_title(figure.title)
-            figure.draw(axes[0])
         _legend(canvas, axes)
         canvas.set_dpi(DPI)
         FigureCanvasAgg(canvas)
-        canvas.get_layout_engine().execute(canvas)
+        layout.execute(canvas)
         canvas.set_layout_engine("none")
     return canvas
 
 
-def across(panels) -> int:
+def across(panels: int) -> int:
     """How many panels stand side by side."""
     return panels if panels < 4 else 2 if panels == 4 else 4 if panels in (7, 8) else 3
 
 
-def _panels(figure, canvas_class):
-    """A canvas with the figure's panels drawn, row after row, and their axes."""
-    from matplotlib import rc_context
-    columns = across(figure.panels)
-    rows = -(-figure.panels // columns)
-    canvas = canvas_class(figsize=(PANEL[0] * columns, PANEL[1] * rows + 1.0), layout="constrained")
-    with rc_context({"axes.titleweight": "normal", "axes.titlesize": 9}):
-        axes = [canvas.add_subplot(rows, columns, at + 1) for at in range(figure.panels)]
-        figure.draw(axes)
-    for at, one in enumerate(axes):         # a label is said once a row and once a column
+def _share_labels(axes: Sequence[Axes], columns: int) -> None:
+    """A label of neighbouring panels is said once a row and once a column."""
+    for at, one in enumerate(axes):
         if at % columns and one.get_ylabel() == axes[at - 1].get_ylabel():
             one.yaxis.label.set_visible(False)
         if at + columns < len(axes) and one.get_xlabel() == axes[at + columns].get_xlabel():
             one.xaxis.label.set_visible(False)
-    canvas.suptitle(figure.title, x=0.01, ha="left", fontsize=STYLE["axes.titlesize"], fontweight="bold")
-    return canvas, axes
 
 
 def colors_on_dark() -> dict[str, str]:
@@ -136,22 +151,23 @@ def colors_on_dark() -> dict[str, str]:
 
 
 @lru_cache(maxsize=1000)
-def _viridis(share):
+def _viridis(share: float) -> str:
     from matplotlib import colormaps
     return "#" + "".join(f"{round(255 * part):02x}" for part in colormaps["viridis"](share)[:3])
 
 
-def shade(at, count):
+def shade(at: int, count: int) -> str:
     """The colour of the one at ``at`` of ``count`` lines."""
     return _viridis(0.85 * round(SHADES * at / max(1, count - 1)) / SHADES)
 
 
-def is_named(at, count):
+def is_named(at: int, count: int) -> bool:
     """Whether the legend names it: MOST_NAMED of them, evenly spread."""
     return at in {round(place * (count - 1) / max(1, min(MOST_NAMED, count) - 1)) for place in range(MOST_NAMED)}
 
 
-def mark_estimate(axes, x, estimate, color, marker, label, crowded=False):
+def mark_estimate(axes: Axes, x: float, estimate: Estimate, color: str, marker: str, label: str | None,
+                  crowded: bool = False) -> None:
     """One point with its interval, hollow where its runs crowded their host; see the module's text for the marks."""
     value, low, high = estimate.value, estimate.low, estimate.high
     if is_known(estimate):
@@ -180,41 +196,41 @@ def mark_estimate(axes, x, estimate, color, marker, label, crowded=False):
         mark_open(axes, x, high, color, "v", -1)
 
 
-def explain_crowded(axes):
+def explain_crowded(axes: Axes) -> None:
     """The entry of the legend for a # behind a worker count."""
     axes.plot([], [], linestyle="", label=f"# {CROWDED_LABEL}")
 
 
-def mark_open(axes, x, y, color, marker, way):
+def mark_open(axes: Axes, x: float, y: float, color: str, marker: str, way: int) -> None:
     """An open triangle with an arrow upwards (way 1) or downwards (-1), where no value is known."""
     draw_arrow(axes, x, y, color, way)
-    look = {"linestyle": "", "marker": marker, "markersize": 6.5, "markerfacecolor": "none", "markeredgewidth": 1.3}
+    look: Look = {"linestyle": "", "marker": marker, "markersize": 6.5, "markerfacecolor": "none",
+                  "markeredgewidth": 1.3}
     axes.plot([x], [y], **look, markeredgecolor=color, zorder=3)
     axes.plot([], [], **look, markeredgecolor=MUTED, label="not met: above" if way > 0 else "not met: below")
 
 
-def draw_arrow(axes, x, y, color, way, aside=0):
+def draw_arrow(axes: Axes, x: float, y: float, color: str, way: int, aside: int = 0) -> None:
     """An arrow from a point upwards (way 1) or downwards (-1), and to the right (aside 1), cut off at the edge of the
     axes."""
-    arrow = axes.annotate("", xy=(x, y), xytext=(ARROW * aside, ARROW * way), textcoords="offset points",
-                          arrowprops={"arrowstyle": "<-", "color": color, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 4})
-    arrow.arrow_patch.set_clip_on(True)
-    arrow.arrow_patch.set_clip_box(axes.bbox)
+    look = {"arrowstyle": "<-", "color": color, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 4, "clip_on": True,
+            "clip_box": axes.bbox}
+    axes.annotate("", xy=(x, y), xytext=(ARROW * aside, ARROW * way), textcoords="offset points", arrowprops=look)
 
 
-def is_known(estimate):
+def is_known(estimate: Estimate) -> bool:
     """Whether an estimate has a value that can stand on a logarithmic axis."""
     return is_positive(estimate.value)
 
 
-def is_positive(value):
+def is_positive(value: float) -> bool:
     """Whether it can stand on a logarithmic axis."""
     return math.isfinite(value) and value > 0
 
 
-def _legend(canvas, axes):
+def _legend(canvas: Canvas, axes: Sequence[Axes]) -> None:
     """One legend under the axes, each entry once, so that it covers nothing; a long one makes the canvas taller."""
-    handles = {}
+    handles: dict[str, Artist] = {}
     for one in axes:
         handles |= dict(zip(*reversed(one.get_legend_handles_labels())))
     marks = ("one run", "not ", CROWDED_LABEL, "# ")
@@ -222,13 +238,14 @@ def _legend(canvas, axes):
     if handles:
         columns = max(2, across(len(axes)))
         columns = columns if max(map(len, names)) <= LONG else max(1, columns // 2)
-        canvas.legend([handles[name] for name in names], names, loc="outside lower center", ncols=columns,
-                      handlelength=1.8, columnspacing=1.6, labelspacing=0.35)
+        canvas.legend(handles=[handles[name] for name in names], labels=names, loc="outside lower center",
+                      ncols=columns, handlelength=1.8, columnspacing=1.6, labelspacing=0.35)
         rows = -(-len(names) // columns)
         canvas.set_figheight(canvas.get_figheight() + ENTRY * max(0, rows - ROOM))
 
 
-def log2_axis(axes, which, values, ends=(), most=TICKS, arrows=()):
+def log2_axis(axes: Axes, which: str, values: Iterable[float], ends: Iterable[float] = (), most: int = TICKS,
+              arrows: Iterable[Arrow] = ()) -> None:
     """A base 2 axis that holds the positive values, with a margin, and ticks at powers of 2.
 
     Ends of intervals are held as far as they lie within a factor 4 of the values: two runs may leave them far away.
@@ -248,7 +265,7 @@ def log2_axis(axes, which, values, ends=(), most=TICKS, arrows=()):
         power_ticks(axes.yaxis, low, high, most)
 
 
-def _with_room(low, high, arrows):
+def _with_room(low: float, high: float, arrows: Iterable[Arrow]) -> tuple[float, float]:
     """The ends of a logarithmic axis, moved apart until it holds every arrow."""
     low, high = math.log(low), math.log(high)
     down, up = (min((-way * math.log(value) for value, one in arrows if one == way), default=math.inf)
@@ -259,7 +276,7 @@ def _with_room(low, high, arrows):
     return math.exp(low), math.exp(high)
 
 
-def arrows_of(estimate) -> list[tuple[float, int]]:
+def arrows_of(estimate: Estimate) -> list[Arrow]:
     """(where it starts, way) of each arrow that mark_estimate draws."""
     value, low, high = estimate.value, estimate.low, estimate.high
     if is_known(estimate):
@@ -269,10 +286,10 @@ def arrows_of(estimate) -> list[tuple[float, int]]:
     return [(high, -1)] if is_positive(high) else []
 
 
-def _apart(values, most):
+def _apart(values: Sequence[float], most: int) -> list[float]:
     """Of what was measured, the values to name: the smallest, and each that is far enough from the one before."""
     wide = math.log(values[-1] / values[0])
-    named = values[:1]
+    named = [values[0]]
     for value in values[1:]:
         letters = (len(exact(named[-1])) + len(exact(value))) / 2 + 1
         if math.log(value / named[-1]) >= max(0.99 / most, letters / (LETTERS * most)) * wide:
@@ -280,7 +297,7 @@ def _apart(values, most):
     return named
 
 
-def power_ticks(axis, low, high, most=TICKS):
+def power_ticks(axis: Axis, low: float, high: float, most: int = TICKS) -> None:
     """Ticks at powers of 2; at round numbers where there are fewer than two powers between low and high."""
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     if last > first:
@@ -290,21 +307,27 @@ def power_ticks(axis, low, high, most=TICKS):
     return set_ticks(axis, [size * at for at in range(math.ceil(low / size), math.floor(high / size) + 1)])
 
 
-def set_ticks(axis, values):
-    """Ticks at these values alone."""
-    axis.set_major_locator(_fixed(values))
-    axis.set_minor_locator(_fixed([]))
-    axis.set_major_formatter(lambda value, _: exact(value) if value >= 1 else f"{value:.3g}")
-
-
-def fraction(value, _=None):
-    """``4``, ``0.8``, and a power of 2 below 1 as ``1/8``."""
-    if 0 < value < 1 and math.log2(value) == round(math.log2(value)):
-        return f"1/{1 / value:,.0f}"
+def short(value: float) -> str:
+    """``1,024``, ``0.125``."""
     return exact(value) if value >= 1 else f"{value:.3g}"
 
 
-def decimal_ticks(axis, ends, most=TICKS):
+def set_ticks(axis: Axis, values: Sequence[float], write: Callable[[float], str] = short) -> None:
+    """Ticks at these values alone."""
+    from matplotlib.ticker import FixedLocator
+    axis.set_major_locator(FixedLocator(values))
+    axis.set_minor_locator(FixedLocator([]))
+    axis.set_major_formatter(lambda value, _: write(value))
+
+
+def fraction(value: float, _: object = None) -> str:
+    """``4``, ``0.8``, and a power of 2 below 1 as ``1/8``."""
+    if 0 < value < 1 and math.log2(value) == round(math.log2(value)):
+        return f"1/{1 / value:,.0f}"
+    return short(value)
+
+
+def decimal_ticks(axis: XAxis | YAxis, ends: tuple[float, float], most: int = TICKS) -> None:
     """Ticks at 1, 2, 5 times powers of 10; at 1, 3 times, then at some powers, where there were more than most."""
     first, last = (math.floor(math.log10(end)) for end in ends)
     for parts, every in (((1, 2, 5), 1), ((1, 3), 1), *(((1,), every) for every in range(1, last - first + 2))):
@@ -312,18 +335,11 @@ def decimal_ticks(axis, ends, most=TICKS):
         if (sum(0.99 * ends[0] <= tick <= 1.01 * ends[1] for tick in ticks) <= most
                 and (axis.axis_name == "y" or _have_room([f"{tick:,g}" for tick in ticks], ticks, ends, most))):
             break
-    axis.set_major_locator(_fixed(ticks))
-    axis.set_minor_locator(_fixed([]))
-    axis.set_major_formatter(lambda value, _: f"{value:,g}")
+    set_ticks(axis, ticks, "{:,g}".format)
 
 
-def _have_room(names, ticks, ends, most):
+def _have_room(names: Sequence[str], ticks: Sequence[float], ends: tuple[float, float], most: int) -> bool:
     """Whether names stand apart along a logarithmic axis from left to right: with two letters between them."""
     wide = math.log(ends[1] / ends[0])
     return all((len(name) + len(after)) / 2 + 2 <= LETTERS * most * math.log(later / tick) / wide
                for name, after, tick, later in zip(names, names[1:], ticks, ticks[1:]))
-
-
-def _fixed(ticks):
-    from matplotlib.ticker import FixedLocator
-    return FixedLocator(ticks)

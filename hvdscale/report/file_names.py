@@ -7,12 +7,15 @@ from __future__ import annotations
 import hashlib
 import re
 
+from ..analysis.trials import Workload
+from ..target import Target
+
 COMPARED = {"<": "below", "<=": "at-most", ">": "above", ">=": "at-least"}
 LONGEST_WORKLOAD, LONGEST_TARGET, LONGEST_FILE = 80, 60, 200        # letters
 HASHED = 6                  # letters of the hash that stands for what was cut off
 
 
-def slug(text) -> str:
+def slug(text: object) -> str:
     """Letters, digits, dots, and a dash for all else."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", str(text)).strip("-.")
 
@@ -22,7 +25,7 @@ def cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest - HASHED - 1]}-{_hash(text)}"
 
 
-def section_name(workload, target=None, rest="") -> str:
+def section_name(workload: Workload, target: Target | None = None, rest: str = "") -> str:
     """The name of a workload held against a target, each told whole unless it is very long.
 
     rest  what the name ends with where there is no target
@@ -33,19 +36,19 @@ def section_name(workload, target=None, rest="") -> str:
     return "-".join(filter(None, (cut(names, LONGEST_WORKLOAD), target_name(target) if target else rest)))
 
 
-def target_name(target) -> str:
+def target_name(target: Target) -> str:
     """``val-error-below-0.01``; ``at-most`` of ``<=``, ``minus-1`` of ``-1``."""
     value = str(target).removeprefix(f"{target.column}{target.comparison}")
     value = re.sub("^-", "minus-", value)
     return cut(slug(f"{target.column}-{COMPARED[target.comparison]}-{value}"), LONGEST_TARGET)
 
 
-def unique(name: str, of, taken: set) -> str:
+def unique(name: str, of: object, taken: set) -> str:
     """The name, which is then taken; where it is, one with a hash of ``of``: what it is the name of, in full."""
     found = name if name not in taken else f"{name}-{_hash(str(of))}"
     taken.add(found)
     return found
 
 
-def _hash(text):
+def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:HASHED]

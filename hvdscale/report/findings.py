@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..analysis.intervals import Estimate
 from ..formatting.numbers import finite
 
 VERDICT = 3             # sentences
@@ -31,7 +32,7 @@ class Finding:
         return {"said": self.said, "more": self.more, **{name: finite(getattr(self.estimate, name)) for name in known}}
 
 
-def finding_of(sentences: Sequence[str], estimate=None) -> tuple[Finding, ...]:
+def finding_of(sentences: Sequence[str], estimate: Estimate | None = None) -> tuple[Finding, ...]:
     """Sentences about one thing, the first of which says it; () for none."""
     return (Finding(sentences[0], tuple(sentences[1:]), estimate),) if sentences else ()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from textwrap import fill
 
@@ -17,16 +17,16 @@ from ..analysis.studies import studies_of
 from ..analysis.trials import read_trials
 from ..errors import HvdscaleError, LogError, UsageError
 from ..formatting.numbers import counted
-from ..formatting.progress import quiet
+from ..formatting.progress import Tell, quiet
 from ..log.check import refuse_unsound, refuse_unsound_trials
 from ..log.plan_text import refuse_wrong_plans
-from ..log.reader import read_log
+from ..log.reader import Log, read_log
 from ..log.segments import find_logs
 from ..system.files import write_whole
 from ..target import Target
-from .document import MOST_EVALUATIONS, MOST_RULED, Document, as_json, document_of, document_of_studies, facts_of
+from .document import MOST_EVALUATIONS, MOST_RULED, Document, Page, as_json, document_of, document_of_studies, facts_of
 from .file_names import LONGEST_FILE, cut
-from .findings import MOST
+from .findings import MOST, Finding
 from .studies import Asked
 from .table import WIDTH, as_csv, as_text
 
@@ -36,8 +36,9 @@ NO_TARGET = "The logs have no target; --target 'val/error<0.01' holds their tria
 FORMATS = ("html", "json", "csv", "svg", "png")
 
 
-def make(paths: Iterable, targets: Sequence[Target] = (), out=None, *, options=Options(), formats=FORMATS,
-         skip_broken=False, asked=Asked(), echo: Callable[[str], object] = print, tell=quiet) -> Document:
+def make(paths: Iterable, targets: Sequence[Target] = (), out: str | os.PathLike[str] | None = None, *,
+         options: Options = Options(), formats: Sequence[str] = FORMATS, skip_broken: bool = False,
+         asked: Asked = Asked(), echo: Callable[[str], object] = print, tell: Tell = quiet) -> Document:
     """Print the report of these logs, and write its files under the directory ``out`` where one is given.
 
     paths        logs, or directories of logs
@@ -62,8 +63,8 @@ def make(paths: Iterable, targets: Sequence[Target] = (), out=None, *, options=O
     return document
 
 
-def read(logs: Sequence, targets: Sequence[Target] = (), skipped: Sequence[str] = (), options=Options(),
-         asked=Asked(), tell=quiet) -> Document:
+def read(logs: Sequence, targets: Sequence[Target] = (), skipped: Sequence[str] = (), options: Options = Options(),
+         asked: Asked = Asked(), tell: Tell = quiet) -> Document:
     """The report of logs that are open, and stay so while the document is used."""
     for target in targets:
         check_direction(target, logs)
@@ -78,7 +79,8 @@ def read(logs: Sequence, targets: Sequence[Target] = (), skipped: Sequence[str] 
     return document_of(analyse(trials, targets, options), facts, skipped, options, studies, asked, tell)
 
 
-def open_all(paths, skip_broken: bool, opened: ExitStack, tell=quiet) -> tuple[list, list[str]]:
+def open_all(paths: Iterable[str | os.PathLike[str]], skip_broken: bool, opened: ExitStack,
+             tell: Tell = quiet) -> tuple[list, list[str]]:
     """(logs, messages about those skipped) of all logs among files and directories, open until ``opened`` closes.
 
     Raises LogError where a log cannot be read, unless it is to be skipped, and where there is nothing to report.
@@ -108,7 +110,7 @@ def open_all(paths, skip_broken: bool, opened: ExitStack, tell=quiet) -> tuple[l
     return logs, skipped
 
 
-def left_out_of(log, most=10) -> list[str]:
+def left_out_of(log: Log, most: int = 10) -> list[str]:
     """Messages about the trials that an import left out of a log."""
     note = log.attributes.get("skipped")
     if not isinstance(note, dict) or not isinstance(note.get("count"), int) or not isinstance(note.get("first"), list):
@@ -118,13 +120,13 @@ def left_out_of(log, most=10) -> list[str]:
     return said + [f"{log.path}: left out when it was imported: {rest:,} more"] * (rest > 0)
 
 
-def _is_long(path, most=100 << 20):
+def _is_long(path: str, most: int = 100 << 20) -> bool:
     """Whether a log takes a while to read, by its bytes."""
     return os.path.exists(path) and os.path.getsize(path) > most
 
 
 @contextmanager
-def _uncollected():
+def _uncollected() -> Iterator[None]:
     """Without passes of the garbage collector, nor later ones over what was made meanwhile: over a log of 200,000
     trials they take a third of the time."""
     was_on = gc.isenabled()
@@ -137,7 +139,7 @@ def _uncollected():
             gc.enable()
 
 
-def _refuse_outer(path, most=8):
+def _refuse_outer(path: str | os.PathLike[str], most: int = 8) -> None:
     """LogError where a directory has no log of its own while those in it have: what lies apart is not mixed unasked."""
     if not os.path.isdir(path) or find_logs([path]):
         return
@@ -152,7 +154,7 @@ def _refuse_outer(path, most=8):
                        f"together:{''.join(within[:most])}{more}")
 
 
-def on_screen(document: Document):
+def on_screen(document: Document) -> Iterator[str]:
     """The report as pieces of plain text: verdict, main table, findings and other tables; at the end how to read them.
     """
     for message in document.skipped:
@@ -167,9 +169,9 @@ def on_screen(document: Document):
         if not pages:
             yield f"{title}No trial measured the target.\n"
     for chapter in document.chapters:
-        if chapter.view.findings or chapter.view.tables:
-            yield titled(chapter.title) + bullets(chapter.view.summary)
-            yield from (as_text(table, table.warnings) for table in chapter.view.tables)
+        if chapter.findings or chapter.tables:
+            yield titled(chapter.title) + bullets(chapter.summary)
+            yield from (as_text(table, table.warnings) for table in chapter.tables)
     if document.how_to_read:
         yield titled("How to read this") + bullets(
             [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), LEFT_OUT])
@@ -177,12 +179,12 @@ def on_screen(document: Document):
         yield f"{NO_TARGET}\n"
 
 
-def _page_text(page, title):
+def _page_text(page: Page, title: str) -> Iterator[str]:
     """Verdict, main table, findings, other tables; a warning stands once, where it is first due."""
     verdict = title + "".join(f"{fill(said, WIDTH)}\n" for said in page.verdict)
     if verdict:
         yield verdict
-    said = set()
+    said: set[str] = set()
     for at, table in enumerate(page.tables):
         warnings = (*table.warnings, *(() if at else page.left_out))
         yield as_text(table, [warning for warning in warnings if warning not in said])
@@ -193,33 +195,34 @@ def _page_text(page, title):
         yield bullets([f"{page.title}: no trial has run to its end yet.", *page.left_out])
 
 
-def _findings_text(findings):
+def _findings_text(findings: Sequence[Finding]) -> Iterator[str]:
     more = [f"{len(findings) - MOST} more, in report.html and report.json of --out."] * (len(findings) > MOST)
     if findings:
         yield bullets([*(one.said for one in findings[:MOST]), *more])
 
 
-def bullets(sentences):
+def bullets(sentences: Iterable[str]) -> str:
     """Each on a line of its own, indented where it takes more."""
     return "\n".join(fill(said, WIDTH, initial_indent="- ", subsequent_indent="  ") for said in sentences) + "\n"
 
 
-def titled(title: str, line="=") -> str:
+def titled(title: str, line: str = "=") -> str:
     """A heading, underlined."""
     title = fill(title, WIDTH)
     return f"{title}\n{line * min(WIDTH, len(title))}\n"
 
 
-def write(document: Document, out, formats=FORMATS, tell=quiet):
+def write(document: Document, out: str | os.PathLike[str], formats: Sequence[str] = FORMATS,
+          tell: Tell = quiet) -> Iterator[str]:
     """Write the files of a report, each whole or not at all; yields their paths as they are done, the page last."""
     out = os.fspath(out)
     kinds = ["svg"] * ("svg" in formats or "html" in formats) + ["png"] * ("png" in formats)
     figures = []
     if kinds:
         from .drawing import render
-    for slug, _, shown in document.shown if kinds else ():
-        tell(f"working out the figures of {slug}")
-        figures += [(cut(f"{slug}-{figure.name}", LONGEST_FILE), figure) for figure in shown.figures]
+    for shown in document.shown if kinds else ():
+        tell(f"working out the figures of {shown.slug}")
+        figures += [(cut(f"{shown.slug}-{figure.name}", LONGEST_FILE), figure) for figure in shown.figures]
     for at, (name, figure) in enumerate(figures, 1):
         tell(f"drawing figure {at} of {len(figures)}")
         for kind in kinds:
@@ -227,11 +230,11 @@ def write(document: Document, out, formats=FORMATS, tell=quiet):
             if kind in formats:
                 yield put_file(os.path.join(out, "figures", f"{name}.{kind}"), drawn)
     with _uncollected():
-        for slug, target, shown in document.shown if "csv" in formats else ():
-            tell(f"writing the tables of {slug}")
+        for shown in document.shown if "csv" in formats else ():
+            tell(f"writing the tables of {shown.slug}")
             for table in (*shown.tables, *shown.details):
-                name = cut(f"{slug}-{table.name}", LONGEST_FILE)
-                yield put_file(os.path.join(out, "tables", f"{name}.csv"), as_csv(table, target))
+                name = cut(f"{shown.slug}-{table.name}", LONGEST_FILE)
+                yield put_file(os.path.join(out, "tables", f"{name}.csv"), as_csv(table, shown.target))
         if "json" in formats:
             tell("writing report.json")
             short = sum(log.trials for log in document.logs) <= MOST_RULED          # what is huge is written fast
@@ -242,7 +245,7 @@ def write(document: Document, out, formats=FORMATS, tell=quiet):
         yield put_file(os.path.join(out, "report.html"), as_html(document, tell))
 
 
-def refuse_no_folder(out):
+def refuse_no_folder(out: str | os.PathLike[str] | None) -> None:
     """UsageError, before anything is worked out, where files cannot be written under ``out``; None: none will be."""
     if out is None:
         return
@@ -256,7 +259,7 @@ def refuse_no_folder(out):
                          "place")
 
 
-def put_file(path, content):
+def put_file(path: str, content: str | bytes) -> str:
     try:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         write_whole(path, content, sync=False)

@@ -5,18 +5,22 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial, wraps
+from functools import partial, wraps
+from typing import Any
 
 import numpy as np
 
 from ..analysis.base_rates import both_readings
 from ..analysis.budgets import Budget, best_under, common_budgets
+from ..analysis.critical_batch_fit import CriticalBatchFit
 from ..analysis.curves import Curve, curve_of, measured_curve
+from ..analysis.grouping import group_by
 from ..analysis.metric_direction import better
+from ..analysis.noise import Noise
 from ..analysis.noise_against import best_known, noise_against
-from ..analysis.quality import quality_of
+from ..analysis.quality import Quality, quality_of
 from ..analysis.report_data import Options, Section
 from ..analysis.results import results_of
 from ..analysis.rules import RULES, TOLERANCE, Rule, rules_of
@@ -24,22 +28,22 @@ from ..analysis.search import Search
 from ..analysis.studies import Study
 from ..analysis.trials import Workload
 from ..errors import UsageError
-from ..formatting.progress import quiet
+from ..formatting.progress import Tell, quiet
 from ..log.plan_text import OF_SEARCH
 from ..log.schema import SMALLER
 from ..target import Target
 from .drawing import Figure
-from .findings import Finding, finding_of, sentences_of
+from .findings import Finding, finding_of
 from .published.compare import published_views
 from .scaling.curves import curve_table, fit_table
 from .scaling.noise import noise_against_table, noise_said
 from .scaling.regimes import curve_findings
-from .search.budgets import base_rates_table, budgets_said, budgets_table
-from .search.budgets import trials_table as budget_trials_table
+from .search.budgets import base_rates_table, budgets_said, budgets_table, trials_table as budget_trials_table
 from .search.quality import quality_said, quality_table
 from .search.results import tables_of_results
 from .search.rules import missing_table, points_table, rules_said, rules_table
-from .table import Table
+from .table import TrialKeys
+from .view import View, present
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,9 @@ class Asked:
     rule_within: float = TOLERANCE
 
 
+MeasuredNoise = tuple[int, Noise, TrialKeys]        # at a global batch
+
+
 @dataclass(frozen=True, eq=False)
 class About:
     """The studies of one workload and one target, and what several views need of them."""
@@ -69,75 +76,53 @@ class About:
     options: Options
     asked: Asked = Asked()
     searches: tuple[Search, ...] = ()   # those that have a table of their own
-    noise: tuple = ()                   # (global batch, Noise, trials) where it was measured
+    noise: tuple[MeasuredNoise, ...] = ()
     others: tuple[Target, ...] = ()     # of the same metric, which have pages of their own
     ruled: bool = True                  # whether to work out what learning-rate rules cost, seconds a study
     first: bool = True                  # of its metric: then its page has the figures that all its targets share
-    known: dict = field(default_factory=dict)   # what was worked out for any of the workload's targets
+    known: dict[Hashable, Any] = field(default_factory=dict)   # what was worked out for any of the workload's targets
 
     @property
     def curve(self) -> Curve:
         """Steps to the target by batch."""
         return self.curve_to(self.target)
 
-    def curve_to(self, target) -> Curve:
-        """The same to another target."""
-        return self.once((curve_of, target), lambda: curve_of(self.studies, target, self.options))
+    def curve_to(self, target: Target) -> Curve:
+        """The same to another target of the metric."""
+        found: Curve = self.once((curve_of, target), lambda: curve_of(self.studies, target, self.options))
+        return found
 
-    def once(self, key, find: Callable):
+    def once(self, key: Hashable, find: Callable[[], object]) -> Any:
         """What ``find`` gives, worked out once for all targets of the workload."""
         if key not in self.known:
             self.known[key] = find()
         return self.known[key]
 
 
-@dataclass(frozen=True, eq=False)
-class View:
-    """Something to show: findings, tables and figures, each as far as there are.
-
-    details   tables for files only
-    find      makes the figures, when they are asked for, while the logs are open
-    """
-
-    findings: tuple[Finding, ...] = ()
-    tables: tuple[Table | None, ...] = ()
-    details: tuple[Table | None, ...] = ()
-    find: Callable[[], Sequence[Figure]] = tuple
-
-    @property
-    def summary(self) -> tuple[str, ...]:
-        """The findings in sentences."""
-        return sentences_of(self.findings)
-
-    @cached_property
-    def figures(self) -> tuple[Figure, ...]:
-        """The figures, made once."""
-        return tuple(self.find())
-
-
 def view_of(about: About) -> View:
     """All there is to show."""
     views = [view(about) for view in VIEWS]
-    return View(*(tuple(one for view in views for one in getattr(view, name) if one is not None)
-                  for name in ("findings", "tables", "details")), partial(_figures, about))
+    return View(tuple(found for view in views for found in view.findings),
+                tuple(table for view in views for table in view.tables),
+                tuple(table for view in views for table in view.details), partial(_figures, about))
 
 
-def _curve(about):
+def _curve(about: About) -> View:
     """Regimes and steps by batch; of searches that hvdscale ran, the section's own words and table have them."""
     curve = about.curve
-    fitted = (fit_table(curve.regimes.fit, curve.target, curve.keys),)
-    return View(details=fitted) if about.searches else View(curve_findings(curve), (curve_table(curve),), fitted)
+    fitted = present(fit_table(curve.regimes.fit, curve.target, curve.keys))
+    return View(details=fitted) if about.searches else View(curve_findings(curve), present(curve_table(curve)), fitted)
 
 
-def _rules(about):
+def _rules(about: About) -> View:
     found = rules_of(about.curve, about.asked.rules, about.asked.rule_within) if about.ruled else None
     if found is None:
         return View()
     return View(tuple(map(Finding, rules_said(found))), (rules_table(found),),
-                details=(points_table(found), missing_table(found)))
+                present(points_table(found), missing_table(found)))
 
 
-def _results(about):
+def _results(about: About) -> View:
     """The fewest steps as published; a search's own table has them."""
     if about.searches:
         return View()
@@ -145,53 +130,61 @@ def _results(about):
     return View(tables=tables_of_results(found))
 
 
-def _of_metric(view):
+def _of_metric(view: Callable[[About], View]) -> Callable[[About], View]:
     """A view that is the same for all targets of a metric, worked out once."""
     @wraps(view)
-    def shared(about):
-        return about.once((view, about.target.column, about.target.minimizes), lambda: view(about))
+    def shared(about: About) -> View:
+        found: View = about.once((view, about.target.column, about.target.minimizes), lambda: view(about))
+        return found
     return shared
 
 
 @_of_metric
-def _budgets(about):
+def _budgets(about: About) -> View:
     found = best_under(about.studies, about.target.column, about.target.minimizes, about.asked.budgets,
                        about.options.confidence)
-    return View(tuple(map(Finding, budgets_said(found))), (budgets_table(found),),
-                details=(budget_trials_table(found),))
+    return View(tuple(map(Finding, budgets_said(found))), present(budgets_table(found)),
+                present(budget_trials_table(found)))
 
 
 @_of_metric
-def _quality(about):
+def _quality(about: About) -> View:
     """Within the steps that every batch has run, where that tells; else as long as each trial was to run, else within
     the epochs that every batch has run. Then under the budgets that were asked for, their tables in files only."""
-    def under(budget):
+    def under(budget: Budget | None) -> Quality | None:
         return quality_of(about.studies, about.target.column, about.target.minimizes, budget, about.options.confidence)
     epochs, steps = common_budgets(about.studies)
-    tried = {}
+    tried = []
     for budget in (steps, None, epochs):
-        tried[budget] = under(budget)
-        if tried[budget] and not tried[budget].why:
+        found = under(budget)
+        tried.append(found)
+        if found and not found.why:
             break
-    told = next((one for one in tried.values() if one and not one.why), None)
-    first = told or tried[None]
+    told = next((one for one in tried if one and not one.why), None)
+    first = told or tried[1]
     asked = [under(budget) for budget in about.asked.budgets if first is None or budget != first.budget]
     said = tuple(one for found in (first, *asked) for one in finding_of(quality_said(found)))
-    return View(said, (quality_table(told),), tuple(quality_table(one, apart=True) for one in asked))
+    return View(said, present(quality_table(told)), present(*(quality_table(one, apart=True) for one in asked)))
 
 
 @_of_metric
-def _base_rates(about):
-    return View(details=(base_rates_table(*both_readings(about.studies, about.target.column, about.target.minimizes)),))
+def _base_rates(about: About) -> View:
+    found = both_readings(about.studies, about.target.column, about.target.minimizes)
+    return View(details=present(base_rates_table(*found)))
 
 
-def _noise(about):
-    fit = about.curve.regimes.fit
-    found = noise_against(about.studies[0].workload, about.target, about.noise, fit and fit.b_crit)
-    return View(finding_of(noise_said(found)), details=(noise_against_table(found),))
+def _noise(about: About) -> View:
+    return view_of_noise(about.studies[0].workload, about.target, about.noise, about.curve.regimes.fit)
 
 
-def _figures(about):
+def view_of_noise(workload: Workload, target: Target | None, measured: Sequence[MeasuredNoise],
+                  fit: CriticalBatchFit | None) -> View:
+    """The noise scale beside the critical batch."""
+    found = noise_against(workload, target, measured, fit.b_crit if fit else None)
+    return View(finding_of(noise_said(found)), details=present(noise_against_table(found)))
+
+
+def _figures(about: About) -> tuple[Figure, ...]:
     """Every kind of figure of a workload."""
     from .published.paper import workload_figures
     others = [about.curve_to(target) for target in about.others if about.first]
@@ -203,39 +196,36 @@ VIEWS: tuple[Callable[[About], View], ...] = (
 
 
 def chapters_of(abouts: Sequence[About], repeats: Sequence[Section], studies: Sequence[Study], asked: Asked,
-                options: Options, tell=quiet):
+                options: Options, tell: Tell = quiet) -> Iterator[tuple[str, View]]:
     """(title, View) of what is about several workloads: one beside the other, beside publications, as in a paper.
 
     repeats   sections of no studies
     """
-    first: dict = {}
-    for about in abouts:
-        first.setdefault(about.studies[0].workload, about)
+    by_workload = group_by(abouts, lambda about: about.studies[0].workload)
+    first = {workload: found[0] for workload, found in by_workload.items()}
     curves = [about.curve for about in first.values()]
     if len(curves) > 1:
         yield "Workloads beside each other", View(find=partial(_families, curves))
     noise = {workload: scale for workload, about in first.items() for scale in [_noise_scale(about)] if scale}
     for name in asked.compare:
         measured = [curve for curve in map(measured_curve, repeats) if curve]
-        found = published_views([*(about.curve for about in abouts), *measured], name, noise)
-        view = View(tuple(map(Finding, found.said)), found.tables, find=partial(tuple, found.figures))
-        yield f"Beside published results: {name}", view
+        yield f"Beside published results: {name}", published_views([*(about.curve for about in abouts), *measured],
+                                                                   name, noise)
     if asked.paper:
         from .published.paper import figures
-        found = figures(studies, paper=asked.paper, options=options, tell=tell)
-        left_out = tuple(map(Finding, found.left_out))
-        yield f"The figures of {asked.paper}", View(left_out, find=partial(tuple, found.figures))
+        yield f"The figures of {asked.paper}", figures(studies, paper=asked.paper, options=options, tell=tell)
 
 
-def _families(curves):
+def _families(curves: Sequence[Curve]) -> tuple[Figure, ...]:
     from .published.paper import family_figures
     return family_figures(curves)
 
 
-def _noise_scale(about):
+def _noise_scale(about: About) -> float | None:
     """The noise scale at the batch at which it is known best."""
-    known = [noise for _, noise, _ in about.noise if 0 < noise.whole.noise_scale < np.inf]
-    return best_known(known, lambda noise: noise).whole.noise_scale if known else None
+    best = best_known([noise for _, noise, _ in about.noise if 0 < noise.whole.noise_scale < np.inf],
+                      lambda noise: noise)
+    return best.whole.noise_scale if best else None
 
 
 def view_without_target(studies: Sequence[Study], options: Options, asked: Asked) -> View:
@@ -245,8 +235,7 @@ def view_without_target(studies: Sequence[Study], options: Options, asked: Asked
     found = [best_under(studies, column, better(column, ()) == SMALLER, asked.budgets or (None,), options.confidence)
              for column in columns if better(column, ()) and tells(studies, column)]
     return View(tuple(Finding(said) for one in found for said in budgets_said(one)),
-                tuple(budgets_table(one) for one in found),
-                details=tuple(budget_trials_table(one) for one in found))
+                present(*map(budgets_table, found)), present(*map(budget_trials_table, found)))
 
 
 def tells(studies: Sequence[Study], column: str) -> bool:

@@ -9,15 +9,21 @@ import csv
 import io
 import math
 import textwrap
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ..analysis.intervals import Estimate
+from ..analysis.steps import Cell as RunCell
 from ..formatting.escaping import as_cell
 from ..formatting.numbers import RANGE, finite, number, span
 from ..formatting.text_table import Heading, TextTable, on_one_line
+from ..target import Target
 
 WIDTH = 100
 TOO_WIDE = 10           # ratio of its ends from which on an interval says nothing
 TARGET = "target"           # a column of every CSV
+TrialKeys = tuple[tuple[str, int], ...]     # (log, id) each
+Write = Callable[[float], str]
 
 
 @dataclass(frozen=True)
@@ -46,12 +52,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """Cells, and where they come from: trials as (log, id)."""
+    """Cells, and the trials that they come from."""
 
     cells: tuple[Cell, ...]
-    trials: tuple[tuple[str, int], ...]             # that the estimates are of
-    diverged: tuple[tuple[str, int], ...]           # repeats of them that were lost
-    baseline: tuple[tuple[str, int], ...] = ()      # that the ratios are to
+    trials: TrialKeys           # that the estimates are of
+    diverged: TrialKeys         # repeats of them that were lost
+    baseline: TrialKeys = ()    # that the ratios are to
 
 
 @dataclass(frozen=True)
@@ -63,11 +69,11 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()     # how to read it
-    target: object = None           # of what is about another target than its page, or about one where that has none
+    target: Target | None = None    # of what is about another target than its page, or about one where that has none
     warnings: tuple[str, ...] = ()  # what its numbers cannot be trusted for; stands right under it
 
 
-def as_text(table, notes=None) -> str:
+def as_text(table: Table, notes: Iterable[str] | None = None) -> str:
     """The table in plain ASCII columns under its title, each interval behind its value where there is room.
 
     Where it is too wide, spare columns are left out; then intervals stand under their values, the widest on two lines.
@@ -86,18 +92,18 @@ def as_text(table, notes=None) -> str:
     return "\n".join(out) + "\n"
 
 
-def _texts(table, word=str):
+def _texts(table: Table, word: Callable[[str], str] = str) -> tuple[list[Heading], list[list[str]]]:
     """(headings, rows) for a TextTable; ``word`` writes what stands under a value and is no interval."""
     headings = [Heading(column.title, column.short, column.spare) for column in table.columns]
     return headings, [[_entry(cell, word) for cell in row.cells] for row in table.rows]
 
 
-def _entry(cell, word):
+def _entry(cell: Cell, word: Callable[[str], str]) -> str:
     below = cell.below if not cell.below or RANGE.search(cell.below) or cell.below[0] in "<>" else word(cell.below)
     return "\n".join(filter(None, (cell.shown, below)))
 
 
-def as_csv(table, target=None) -> str:
+def as_csv(table: Table, target: Target | None = None) -> str:
     """The table as CSV at full precision; KEY_low and KEY_high beside a value with an interval, inf: not met.
 
     target  of the page that the table is on; the last column has it, empty where there is none
@@ -120,7 +126,7 @@ def as_csv(table, target=None) -> str:
     return out.getvalue()
 
 
-def as_values(table) -> dict:
+def as_values(table: Table) -> dict[str, object]:
     """The table for JSON: every cell with its value, interval and reading, every row with its trials."""
     return {
         "name": table.name, "title": table.title, "notes": [*table.warnings, *table.notes],
@@ -134,35 +140,35 @@ def as_values(table) -> dict:
     }
 
 
-def trial_list(keys) -> list[dict]:
+def trial_list(keys: Iterable[tuple[str, int]]) -> list[dict[str, object]]:
     """Trials for JSON."""
     return [{"log": log, "trial": trial} for log, trial in keys]
 
 
-def _cell_values(cell):
+def _cell_values(cell: Cell) -> dict[str, object]:
     values = {"shown": cell.shown, "value": finite(cell.value)}
     if cell.low is not None:
         values |= {"low": finite(cell.low), "high": finite(cell.high)}
     return values
 
 
-def count_cell(value, below="") -> Cell:
+def count_cell(value: int, below: str = "") -> Cell:
     """``1,024``."""
     return Cell(f"{value:,}", value, below=below)
 
 
-def number_cell(value, below="") -> Cell:
+def number_cell(value: float, below: str = "") -> Cell:
     """To three digits; ``n/a`` for NaN."""
     return Cell(number(value), value, below=below)
 
 
-def interval_cell(estimate, write=number) -> Cell:
+def interval_cell(estimate: Estimate, write: Write = number) -> Cell:
     """What has ``value``, ``low`` and ``high``; ``n/a`` for NaN."""
     return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high,
                 span(estimate.low, estimate.high, write))
 
 
-def steps_cell(estimate, write=number) -> Cell:
+def steps_cell(estimate: Estimate, write: Write = number) -> Cell:
     """An estimate that may be known from below alone: ``> 300``, not met."""
     if estimate.met:
         return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high, interval_of(estimate, write))
@@ -170,7 +176,7 @@ def steps_cell(estimate, write=number) -> Cell:
     return Cell(shown, estimate.value, estimate.low, estimate.high, "not met")
 
 
-def interval_of(estimate, write=number) -> str:
+def interval_of(estimate: Estimate, write: Write = number) -> str:
     """What stands under its value: its interval, or that so few trials or seeds give none worth the name."""
     if estimate.low == 0 and math.isinf(estimate.high):
         return "no interval"
@@ -179,6 +185,6 @@ def interval_of(estimate, write=number) -> str:
     return span(estimate.low, estimate.high, write)
 
 
-def keys_of(cell) -> tuple[tuple[str, int], ...]:
-    """The trials that a cell's estimates come from: (log, id)."""
+def keys_of(cell: RunCell) -> TrialKeys:
+    """The trials that a cell's estimates come from."""
     return tuple(run.trial.key for run in cell.runs)

@@ -14,8 +14,9 @@ import shutil
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TextIO
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from ..formatting import screen
 from ..formatting.numbers import counted, duration, number
 from ..log import segments
 from ..log.plan_text import read_plan
-from ..log.reader import read_log
+from ..log.reader import Log, Table, read_log
 from ..log.schema import Status
 from ..system import lock
 from ..target import Target
@@ -36,6 +37,8 @@ WINDOW_SECONDS = 60.0   # over which steps a second are taken
 RECENT = 4096           # rows at the end of a table that are looked at
 MOST_METRICS = 2        # beside the target's
 MOST_ENDED = 5          # trials of a log that ended otherwise than COMPLETE, up to which the first look names them
+Clock = Callable[[], float]
+Columns = Mapping[str, np.ndarray]        # the newest rows of a trial, by column
 NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "davfs", "fuse.sshfs", "fuse.s3fs")
 
 
@@ -66,12 +69,13 @@ class Look:
     writer: str = ""                                        # the living process that writes it
 
     @property
-    def over(self):
+    def over(self) -> bool:
         """Whether nothing more is to come, as far as can be seen."""
         return not self.writer and not self.running and not self.missing and (bool(self.counts) or bool(self.problem))
 
 
-def follow(paths: Iterable, every: float = EVERY, out=None, clock=time.monotonic, sleep=time.sleep, terminal=None):
+def follow(paths: Iterable, every: float = EVERY, out: TextIO | None = None, clock: Clock = time.monotonic,
+           sleep: Callable[[float], None] = time.sleep, terminal: bool | None = None) -> None:
     """Show the logs among files and directories, and those that will come there, until all their trials have ended.
 
     every       seconds between looks
@@ -97,7 +101,7 @@ def follow(paths: Iterable, every: float = EVERY, out=None, clock=time.monotonic
 class Watch:
     """The logs that are followed, and what was seen of them before."""
 
-    def __init__(self, paths: Iterable, clock=time.monotonic):
+    def __init__(self, paths: Iterable, clock: Clock = time.monotonic) -> None:
         self._paths, self._clock = [os.fspath(path) for path in paths], clock
         self._looks: dict[str, Look] = {}
         self._signatures: dict[str, tuple] = {}
@@ -138,14 +142,14 @@ class Watch:
         ends = f": {_counts(total)}" if total else ""
         return f"{counted(len(self._looks), 'log')}, {counted(sum(total.values()), 'trial')}{ends}"
 
-    def _found(self):
+    def _found(self) -> list[str]:
         names = []
         for path in self._paths:
             names += sorted(glob.glob(os.path.join(glob.escape(path), "**", "*.h5"), recursive=True)) if os.path.isdir(
                 path) else [path]
         return list(dict.fromkeys(map(segments.first_of, names)))
 
-    def _look_at(self, path, before):
+    def _look_at(self, path: str, before: Look | None) -> Look:
         """The look at one log; the one before where the files are still the same."""
         signature = _signature(path)
         if before and not before.running and not before.problem and signature == self._signatures.get(path):
@@ -153,7 +157,7 @@ class Watch:
         self._signatures[path] = signature
         return look_at(path)
 
-    def _news(self, path, look, before):
+    def _news(self, path: str, look: Look, before: Look | None) -> Iterator[str]:
         if look.problem and not look.missing and (before is None or before.problem != look.problem):
             yield look.problem
         ended = {trial: said for trial, said in look.ended.items() if before is None or trial not in before.ended}
@@ -163,14 +167,14 @@ class Watch:
         for trial, said in ended.items():
             yield f"{path}: trial {trial} {said}"
 
-    def _lines(self, path, look):
+    def _lines(self, path: str, look: Look) -> list[str]:
         if look.problem:
             return [look.problem if look.missing else f"{path}: cannot be read now"]
         idle = "" if look.writer or not look.running else "; no process that can be seen from here writes it"
         lines = [f"{path}: {_counts(look.counts) or 'no trial yet'}{idle}"]
         return lines + [f"  {self._line(path, trial)}" for trial in look.running]
 
-    def _line(self, path, trial):
+    def _line(self, path: str, trial: Running) -> str:
         rate = self._rate(path, trial)
         done = f"step {trial.step:,}" + (f"/{trial.budget_steps:,}" if trial.budget_steps else "")
         speed = f"{number(rate)} steps/s" if rate > 0 else ""
@@ -178,7 +182,7 @@ class Watch:
         goal = f"until {trial.target}" if trial.target else ""
         return "  ".join(filter(None, (f"trial {trial.id}", done, trial.measured, speed, left, goal, trial.what)))
 
-    def _rate(self, path, trial):
+    def _rate(self, path: str, trial: Running) -> float:
         """Steps a second by the clock, evaluations included; as logged until the clock has seen some."""
         seen = self._steps.setdefault((path, trial.id), deque())
         now = self._clock()
@@ -197,11 +201,12 @@ class Watch:
 class Screen:
     """Where it is shown: a block that is redrawn, under lines that stay; without a terminal only lines."""
 
-    def __init__(self, out, terminal: bool):
-        self._screen, self._told = screen.Screen(out, terminal, every=(0, 0)), set()
+    def __init__(self, out: TextIO, terminal: bool) -> None:
+        self._screen = screen.Screen(out, terminal, every=(0, 0))
+        self._told: set[str] = set()
         self.say = self._screen.say                     # a line that stays
 
-    def show(self, news, lines):
+    def show(self, news: Sequence[str], lines: list[str]) -> None:
         """What a look found: lines that stay, and how everything stands."""
         self._screen.erase()
         for line in news:
@@ -217,15 +222,15 @@ class Screen:
         if lines:
             self._screen.block(lines, now=0)
 
-    def end(self, summary):
+    def end(self, summary: str) -> None:
         """The last line."""
         self._screen.keep()
         self.say(summary)
 
 
-def _folded(line, width):
+def _folded(line: str, width: int) -> list[str]:
     """A line as rows of no more than so many letters, broken where its parts are two spaces apart."""
-    rows = []
+    rows: list[str] = []
     for part in re.split(r"(?<=\S)  (?=\S)", line):
         if rows and len(rows[-1]) + 2 + len(part) <= width:
             rows[-1] += f"  {part}"
@@ -265,7 +270,7 @@ def file_system(path: str) -> str:
     return max(found, key=lambda one: len(one[0]), default=("", ""))[1]
 
 
-def _running(log, row):
+def _running(log: Log, row: int) -> Running:
     trials = log.trials
     number_, batch, workers, budget = (int(trials[name][row]) for name in ("id", "global_batch", "workers",
                                                                            "budget_steps"))
@@ -284,18 +289,18 @@ def _running(log, row):
                    "" if measurement.get("keep_going") else str(measurement.get("target") or ""))
 
 
-def _rows_of(table, trial, names):
+def _rows_of(table: Table, trial: int, names: Iterable[str]) -> dict[str, np.ndarray]:
     """The newest rows of a trial: arrays by column."""
     ends = max(0, table.rows - RECENT), table.rows
     mine = table.read_rows("trial", *ends) == trial
     return {name: table.read_rows(name, *ends)[mine] for name in names if name in table.columns}
 
 
-def _metrics(log):
+def _metrics(log: Log) -> list[str]:
     return [name for name in log.evaluations.columns if "/" in name]
 
 
-def _logged_rate(evaluations, steps):
+def _logged_rate(evaluations: Columns, steps: Columns) -> float:
     """Steps a second while training, by the newest steps, else by the newest evaluation; NaN: neither is known."""
     recent = steps.get("step_seconds", np.empty(0))[-50:]
     if len(recent) and np.nansum(recent) > 0:
@@ -305,7 +310,7 @@ def _logged_rate(evaluations, steps):
     return np.nan
 
 
-def _measured(evaluations, target):
+def _measured(evaluations: Columns, target: str | None) -> str:
     """``val/error 0.021, val/cross_entropy 0.08 at 300``: the target's metric first."""
     if not len(evaluations["step"]):
         return ""
@@ -319,7 +324,7 @@ def _measured(evaluations, target):
     return f"{values} at {int(evaluations['step'][-1]):,}" if values else ""
 
 
-def _left(trial, rate):
+def _left(trial: Running, rate: float) -> str:
     """What is left of the budget, which a target may cut short."""
     if trial.budget_steps and rate > 0:
         left = (trial.budget_steps - trial.step) / rate
@@ -330,20 +335,20 @@ def _left(trial, rate):
     return f"{'at most ' if trial.target else ''}{duration(max(0.0, left), rough=True)} left"
 
 
-def _counts(counts):
+def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
 
 
-def _writer(path):
+def _writer(path: str) -> str:
     """The living process that writes a log, in words; "" where none can be seen."""
     owner = lock.holder(path)
     return lock.describe(owner) if owner is not None else ""
 
 
-def _signature(path):
+def _signature(path: str) -> tuple[object, ...]:
     """What changes when a log's files do."""
     names = [path, *(name for _, name in segments.candidates(path))]
-    found = []
+    found: list[tuple[object, ...]] = []
     for name in names:
         try:
             state = os.stat(name)

@@ -29,7 +29,8 @@ def measured(steps, dataset="mnist", model="simple_cnn", optimizer="nesterov", t
     def point(batch, value):
         value, beyond = value if isinstance(value, tuple) else (value, math.nan)
         ends = (value / width, value * width) if math.isfinite(value) else (beyond, math.inf)
-        return SimpleNamespace(global_batch=batch, steps=Estimate(value, *ends, runs, beyond))
+        return SimpleNamespace(global_batch=batch, steps=Estimate(value, *ends, runs, beyond),
+                               cell=SimpleNamespace(runs=()))
     fit = None
     if b_crit is not None:
         fit = SimpleNamespace(b_crit=Estimate(b_crit, *(b_crit_ends or (b_crit / 2, b_crit * 2)), 1))
@@ -142,7 +143,7 @@ def test_an_interval_covers_only_where_it_has_an_upper_end():
 def test_a_critical_batch_with_an_open_end_can_fail_its_mark_and_never_pass_it(b_crit, ends, passed, said):
     curve = measured(published_steps(), b_crit=b_crit, b_crit_ends=ends)
     assert against(curve, mnist()).marks[1].passed is passed
-    text = published_views([curve], "shallue2019").said[0]
+    text = published_views([curve], "shallue2019").summary[0]
     assert said in text if said else "B_crit is" not in text
 
 
@@ -160,7 +161,7 @@ def test_another_target_optimizer_or_training_set_is_not_compared_and_said(chang
     found = against(curve, mnist())
     assert isinstance(found, NoMatch) and said in "; ".join(found.why)
     views = published_views([curve], "shallue2019")
-    assert not views.tables and "Not compared" in views.said[0] and said in views.said[0]
+    assert not views.tables and "Not compared" in views.summary[0] and said in views.summary[0]
     assert [figure.name for figure in views.figures] == [
         "shape-shallue2019-mnist-simple-cnn-nesterov-55000-examples-val-error-below-0.02"
     ] * (changed.get("target") == "val/error<0.02")
@@ -168,7 +169,8 @@ def test_another_target_optimizer_or_training_set_is_not_compared_and_said(chang
 
 def test_of_another_target_the_shapes_are_shown_and_it_is_said_what_would_do():
     curve = measured({batch: 3 * steps for batch, steps in published_steps().items()}, target="val/error<0.02")
-    [figure], [said] = (getattr(published_views([curve, curve], "shallue2019"), name) for name in ("figures", "said"))
+    view = published_views([curve, curve], "shallue2019")
+    [figure], [said] = view.figures, view.summary
     assert "with --target 'val/error<0.01'" in said and "over its own steps at batch 1." in said
     from matplotlib.figure import Figure as Canvas
     axes = Canvas().add_subplot()
@@ -185,7 +187,7 @@ def test_of_another_target_the_shapes_are_shown_and_it_is_said_what_would_do():
 def test_a_difference_that_bears_little_is_said_beside_the_figures(changed, said):
     curve = measured(published_steps(), **changed)
     assert isinstance(against(curve, mnist()), Fidelity)
-    assert any(said in text for text in published_views([curve], "shallue2019").said)
+    assert any(said in text for text in published_views([curve], "shallue2019").summary)
 
 
 def test_a_training_set_of_unknown_size_is_taken_as_the_published_one():
@@ -193,7 +195,7 @@ def test_a_training_set_of_unknown_size_is_taken_as_the_published_one():
 
 
 def test_another_model_is_passed_over_and_what_there_is_is_named():
-    [said] = published_views([measured({32: 100}, model="fc")], "shallue2019").said
+    [said] = published_views([measured({32: 100}, model="fc")], "shallue2019").summary
     assert "nothing to compare with" in said and "MNIST Simple CNN" in said and "LM1B LSTM" in said
 
 
@@ -202,7 +204,7 @@ def test_the_views_are_a_figure_two_tables_and_sentences():
     views = published_views([measured(steps, b_crit=400)], "shallue2019")
     [figure], [points, marks] = views.figures, views.tables
     assert render(figure, "svg").startswith(b"<?xml") and "MNIST Simple CNN" in figure.title
-    assert "5 of 6 batch sizes" in views.said[0] and "83%" in views.said[0] and "0.92 times" in views.said[0]
+    assert "5 of 6 batch sizes" in views.summary[0] and "83%" in views.summary[0] and "0.92 times" in views.summary[0]
     shown = as_text(points)
     assert "~64" in shown and "> 900" in shown and "+0.40" in shown and max(map(len, shown.splitlines())) <= 100
     assert as_csv(points).splitlines()[0].startswith("global_batch,published_steps,published_steps_low")
@@ -217,12 +219,12 @@ def test_sgd_and_nesterov_are_ordered_where_both_were_measured():
     assert mark.found == 4 and mark.passed is False
     assert ordering_of(curves[:1], ordering) is None
     assert any("factor of 8 that is asked for is not shown" in text
-               for text in published_views(curves, "shallue2019").said)
+               for text in published_views(curves, "shallue2019").summary)
 
 
 def test_the_critical_batch_of_another_model_on_the_same_data_is_only_told():
     curve = measured({32: 100}, b_crit=437)
-    [said] = published_views([curve], "mccandlish2018", {curve.workload: 800.0}).said
+    [said] = published_views([curve], "mccandlish2018", {curve.workload: 800.0}).summary
     assert "critical batch of 200 and a noise scale of 900 examples" in said and "on a model of its own" in said
     assert "B_crit 437 (220-870)" in said and "noise scale of 800" in said
 
@@ -232,7 +234,7 @@ def test_the_critical_batch_of_another_model_on_the_same_data_is_only_told():
     (0.0, (0.0, 251), "B_crit at most 250 to"), (400, (0.0, math.inf), None)])
 def test_of_a_critical_batch_with_an_open_end_the_other_end_is_told(b_crit, ends, said):
     curve = measured({32: 100}, b_crit=b_crit, b_crit_ends=ends)
-    [text] = published_views([curve], "mccandlish2018").said
+    [text] = published_views([curve], "mccandlish2018").summary
     assert said in text if said else "B_crit" not in text
     assert "4,020" not in text
 
@@ -244,7 +246,7 @@ def test_a_section_of_repeats_is_held_against_the_published_curve_as_well():
     [group] = analyse(read_trials(log(*trials)))
     curve = measured_curve(group.sections[0])
     views = published_views([curve], "shallue2019")
-    assert "3 of 3 batch sizes (100%" in views.said[0]
+    assert "3 of 3 batch sizes (100%" in views.summary[0]
     assert views.tables[0].rows[0].trials == (("made.h5", 320), ("made.h5", 321))
     [group] = analyse(read_trials(log(trial(target=None))))
     assert measured_curve(group.sections[0]) is None

@@ -24,9 +24,9 @@ from hvdscale.report import drawing
 from hvdscale.report.drawing import HUES, MARKERS, MOST_NAMED, colors_on_dark, render
 from hvdscale.report.published import paper, shallue2019
 from hvdscale.report.search.budget_figures import base_rate_figure, best_under_figure
+from hvdscale.report.search.curve_figures import (EXAMPLES, NORMALISED, CurvePanel, curve_panels, curves_figure,
+                                                  labels_of, plain, style_of, targets_figure)
 from hvdscale.report.search.figures import best_figure, best_of_figure, best_panels, budgets_figure, trials_figure
-from hvdscale.report.search.steps_figures import (EXAMPLES, NORMALISED, labels_of, plain, steps_figure, steps_panels,
-                                                  style_of, targets_figure)
 from hvdscale.target import Target
 from tests.factories.archives import write_big_log
 
@@ -94,7 +94,7 @@ def axes_of(figure, laid_out=False):
     from matplotlib.figure import Figure as Canvas
     canvas = Canvas()
     axes = [canvas.add_subplot(figure.panels, 1, at + 1) for at in range(figure.panels)]
-    figure.draw(axes if figure.panels > 1 else axes[0])
+    figure.draw(*axes)
     if laid_out:
         canvas.draw_without_rendering()
     return axes
@@ -137,7 +137,7 @@ def test_every_figure_of_the_paper_comes_from_its_archive_or_is_named(archive):
     numbers = [re.fullmatch(r"Figure (\w+)\. .*", figure.title.splitlines()[0])[1] for figure in found.figures]
     asked = [number for sheet in shallue2019.FIGURES for number in (
         [f"{sheet.number}{letter}" for letter, _ in zip("abcdef", sheet.panels)] if sheet.apart else [sheet.number])]
-    named = [re.match(r"Figure (\w+)", said)[1] for said in found.left_out if said.startswith("Figure ")]
+    named = [re.match(r"Figure (\w+)", said)[1] for said in found.summary if said.startswith("Figure ")]
     assert [number for number in asked if number in numbers] == numbers
     assert set(asked) == set(numbers) | set(named)
     assert {"1", "2a", "3d", "4a", "5a", "6a", "8", "10", "11a"} <= set(numbers)
@@ -164,13 +164,13 @@ def test_workloads_that_an_archive_lacks_are_named_and_the_rest_is_shown(archive
         ("cifar_10", "resnet_8"), ("mnist", "simple_cnn_base"))]
     found = paper.figures(some)
     assert found.figures[-1].title.startswith("Figure 11a")         # mnist serves there
-    [first] = [said for said in found.left_out if said.startswith("Figure 1:")]
+    [first] = [said for said in found.summary if said.startswith("Figure 1:")]
     assert "imagenet/vgg_11/nesterov_momentum" in first and "cifar_10" not in first
     assert any(figure.title.startswith("Figure 4c") for figure in found.figures)
     counts = [int(one.feasible.sum()) for one in some if one.workload.dataset == "cifar_10"
               and one.workload.optimizer == "nesterov_momentum"]
     assert (f"cifar_10/resnet_8/nesterov_momentum: every batch is compared at {counted(min(counts), 'trial')}, where "
-            "the paper takes 100.") in found.left_out
+            "the paper takes 100.") in found.summary
 
 
 def test_a_columns_rows_are_read_a_few_times_at_most_where_few_can_be_kept(archive, monkeypatch):
@@ -188,7 +188,7 @@ def test_a_columns_rows_are_read_a_few_times_at_most_where_few_can_be_kept(archi
 
 def test_logs_without_any_of_its_workloads_give_no_figure_and_say_so(nesterov):
     found = paper.figures([point.study for point in nesterov.points])
-    assert found.figures == () and len(found.left_out) == len(shallue2019.FIGURES)
+    assert found.figures == () and len(found.summary) == len(shallue2019.FIGURES)
 
 
 def test_a_paper_that_is_not_known_is_refused_by_name():
@@ -225,7 +225,7 @@ def test_as_many_feasible_trials_count_as_the_paper_takes():
 # Steps to target
 
 def test_a_curve_is_shown_with_its_own_steps_and_perfect_scaling_from_the_smallest_batch(nesterov):
-    [axes] = axes_of(steps_figure([nesterov]))
+    [axes] = axes_of(curves_figure([nesterov]))
     steps = [point.steps.value for point in nesterov.points]
     shown = [np.asarray(one.get_ydata(), float) for one in axes.get_lines() if len(one.get_xdata()) == len(BATCHES)]
     assert any(np.allclose(values, steps) for values in shown)
@@ -236,7 +236,7 @@ def test_a_curve_is_shown_with_its_own_steps_and_perfect_scaling_from_the_smalle
 
 def test_normalised_curves_start_at_one_at_the_smallest_batch_that_all_have():
     wide, narrow = sweep(), sweep(replace(NET, model="narrow"), BATCHES[1:], s_min=80)
-    [axes] = axes_of(steps_figure([curve_of(wide, TARGET), curve_of(narrow, TARGET)], kind=NORMALISED))
+    [axes] = axes_of(curves_figure([curve_of(wide, TARGET), curve_of(narrow, TARGET)], kind=NORMALISED))
     curves = [one for one in axes.get_lines() if len(one.get_xdata()) > 2]
     for found in curves:
         batches, values = (np.asarray(data, float) for data in found.get_data())
@@ -246,7 +246,7 @@ def test_normalised_curves_start_at_one_at_the_smallest_batch_that_all_have():
 
 
 def test_examples_are_one_where_they_are_fewest(nesterov):
-    [axes] = axes_of(steps_figure([nesterov], kind=EXAMPLES))
+    [axes] = axes_of(curves_figure([nesterov], kind=EXAMPLES))
     [values] = [np.asarray(one.get_ydata(), float) for one in axes.get_lines() if len(one.get_xdata()) == len(BATCHES)]
     assert values.min() == pytest.approx(1)
 
@@ -254,7 +254,7 @@ def test_examples_are_one_where_they_are_fewest(nesterov):
 def test_a_line_is_broken_where_the_target_was_not_met_and_an_open_triangle_says_above_what():
     found = sweep(trials=4)
     found[2] = study(32, [{"met": np.inf, "last": 300}] * 3)
-    figure = steps_figure([curve_of(found, TARGET)])
+    figure = curves_figure([curve_of(found, TARGET)])
     [axes] = axes_of(figure)
     [values] = [np.asarray(one.get_ydata(), float) for one in axes.get_lines() if len(one.get_xdata()) == len(BATCHES)]
     assert np.isnan(values[2]) and np.isfinite(np.delete(values, 2)).all()
@@ -266,7 +266,7 @@ def test_a_line_is_broken_where_the_target_was_not_met_and_an_open_triangle_says
 def test_a_batch_at_which_every_trial_diverged_has_a_cross():
     found = sweep(trials=4)
     found[-1] = study(256, [{"status": Status.INFEASIBLE}] * 3)
-    [axes] = axes_of(steps_figure([curve_of(found, TARGET)]))
+    [axes] = axes_of(curves_figure([curve_of(found, TARGET)]))
     assert "not met: all diverged" in labels(axes)
 
 
@@ -294,7 +294,7 @@ def test_curves_of_a_family_differ_in_colour_and_in_mark():
 
 def test_of_35_workloads_in_a_figure_some_are_named():
     curves = [curve_of(sweep(replace(NET, dataset=f"data {at}"), BATCHES[:3], 3, seed=at), TARGET) for at in range(35)]
-    [axes] = axes_of(steps_figure(curves, kind=NORMALISED))
+    [axes] = axes_of(curves_figure(curves, kind=NORMALISED))
     assert sum(label.startswith("data") for label in labels(axes)) == MOST_NAMED
     assert {figure.name for figure in paper.family_figures(curves)} == {
         "datasets-net-nesterov-normalised", "datasets-net-nesterov-examples"}
@@ -322,7 +322,7 @@ def test_arrows_are_drawn_whole(panels, kind):
                            for at in (1, 2, 3)]) for batch in (8, 16, 32)]
     unmet = study(4, [{"met": np.inf, "last": 3000, "lr": 0.1 * at} for at in (1, 2, 3)])
     curve = curve_of([unmet, *early], TARGET)
-    figure = steps_panels([(f"{at}", [curve], None, False) for at in range(panels)], **kind)
+    figure = curve_panels([CurvePanel(f"{at}", [curve]) for at in range(panels)], **kind)
     canvas = drawing._laid_out(figure)
     for axes in canvas.axes:
         assert len(axes.texts) > 1
@@ -400,7 +400,7 @@ def test_trials_are_reached_missed_stopped_or_diverged_within_the_budget():
 
 
 def test_the_legend_names_the_fit_and_the_bands_and_intervals_have_caps(nesterov):
-    [axes] = axes_of(steps_figure([nesterov]))
+    [axes] = axes_of(curves_figure([nesterov]))
     fit = nesterov.regimes.fit
     assert {f"fit: S_min {written(fit.s_min.value, 2)}, B_crit {written(fit.b_crit.value, 2)}",
             "bands: their intervals"} <= set(labels(axes))
@@ -544,7 +544,7 @@ EDGES = {
 def test_whatever_the_trials_are_figures_are_drawn_or_left_out(name):
     curves = [curve_of(EDGES[name], Target.parse(f"val/error<{value}")) for value in (0.1, 0.3)]
     found = [*paper.workload_figures(curves), *paper.family_figures(curves),
-             steps_panels([("a", curves[:1], None, False), ("b", curves[1:], None, False)]),
+             curve_panels([CurvePanel("a", curves[:1]), CurvePanel("b", curves[1:])]),
              best_panels([("a", curves[0]), ("b", curves[1])], LEARNING_RATE)]
     for figure in filter(None, found):
         axes_of(figure, laid_out=figure.name in LAID_OUT)

@@ -66,13 +66,13 @@ def test_a_target_met_before_the_first_step_is_said_and_the_rest_goes_on(target,
     assert "S_min" not in said and "Best point found" in said
     assert batches == "16" or "Widen the space" not in said, "nothing was searched where none had to train"
     assert ("Learning-rate rules from the best of batch 64" in said) == (batches == "16")
-    [(*_, page)] = document.shown
+    [page] = document.shown
     assert {"trials", "best-under-budgets"} <= {figure.name for figure in page.figures}
     json.dumps(as_json(document), allow_nan=False)
 
 
 def test_a_penalty_is_tested_for_under_every_budget_that_is_asked_for(swept):
-    [(*_, page)] = swept.shown
+    [page] = swept.shown
     for budget in ("500 steps", "2 epochs"):
         assert any(one.startswith(f"No sign of a large-batch penalty within {budget}:") for one in page.summary)
     assert {"quality-val-error-500-steps", "quality-val-error-2-epochs"} <= {table.name for table in page.details}
@@ -99,9 +99,9 @@ def test_workloads_are_shown_beside_each_other_and_beside_publications():
     logs = [*sweep(), *sweep(optimizer="sgd")]
     document = read(logs, asked=Asked(compare=("shallue2019",)))
     beside, published = document.chapters
-    assert beside.title == "Workloads beside each other" and {figure.name for figure in beside.view.figures} == {
+    assert beside.title == "Workloads beside each other" and {figure.name for figure in beside.figures} == {
         f"optimizers-made-net-1000-examples-val-error-below-0.1-{kind}" for kind in ("steps", "normalised")}
-    assert published.view.summary and published.title in words(document)
+    assert published.summary and published.title in words(document)
     written = json.loads(json.dumps(as_json(document), allow_nan=False))["chapters"]
     assert [one["title"] for one in written] == [beside.title, published.title] and written[0]["figures"]
 
@@ -187,7 +187,7 @@ def test_the_rules_and_how_much_they_may_lose_are_the_user_s(monkeypatch):
     monkeypatch.setattr("hvdscale.cli.report.make", lambda *_, asked, **__: given.append(asked))
     words_given = ["x.h5", "--rule", "power:0.7", "--rule", "sqrt<=4", "--rule-within", "35%"]
     assert CliRunner().invoke(main, words_given, catch_exceptions=False).exit_code == 0
-    [(*_, page)] = read(sweep(), asked=given[0]).shown
+    [page] = read(sweep(), asked=given[0]).shown
     [table] = [table for table in page.tables if table.name == "lr-rules"]
     assert [column.key for column in table.columns[4:]] == ["loss_power_0p7", "loss_sqrt_max_4"]
     assert any("surely more than 35%;" in note for note in table.notes)
@@ -250,5 +250,5 @@ def test_fields_in_which_settings_differ_are_found_by_looking_at_each_setting_on
 def test_of_studies_from_elsewhere_no_tables_of_repeats_are_made(monkeypatch):
     made = []
     monkeypatch.setattr("hvdscale.report.document.tables_of", lambda section: made.append(section) or ())
-    [(*_, page)] = read([archived(24)], [Target.parse("val/error<0.3")]).shown
+    [page] = read([archived(24)], [Target.parse("val/error<0.3")]).shown
     assert page.tables and not made

@@ -6,17 +6,21 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib import resources
+from itertools import groupby
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from ...analysis.intervals import OWN_FROM
 from ...formatting.numbers import RANGE, counted, listed
-from ...formatting.progress import quiet
-from ..drawing import BLUE, GREEN, ORANGE, colors_on_dark, render
+from ...formatting.progress import Tell, quiet
+from ..document import Document
+from ..drawing import BLUE, GREEN, ORANGE, Figure, colors_on_dark, render
 from ..findings import MOST
+from ..table import TrialKeys
 
 SHORTER = (                 # what a tag of an SVG on a page can do without
     (r'^<g id="[^"]*"', "<g"), (r"font-family: [^;\"]*;? ?", ""), (r"(\d\.\d\d)\d+", r"\1"), (r"([;:]) ", r"\1"),
@@ -25,26 +29,25 @@ INTERVAL = re.compile(r"\([\d.,kMG]+-[\d.,kMG]+\)")
 LIVE_COLORS = (BLUE, ORANGE, GREEN)
 
 
-def as_html(document, tell=quiet) -> str:
+def as_html(document: Document, tell: Tell = quiet) -> str:
     """The page of a report.document.Document."""
-    for _, pages in document.pages:
-        for page in pages:
-            tell(f"working out the slider of {page.slug}")
-            page.explorer
+    pages, explorers = [page for _, found in document.pages for page in found], []
+    for page in pages:
+        tell(f"working out the slider of {page.slug}")
+        explorers += [page.explorer] if page.explorer else []
     tell("writing the page")
-    pages = [page for _, found in document.pages for page in found]
-    data = [page.explorer.data for page in pages if page.explorer]
-    svgs = {anchor: _inline(figure, anchor) for slug, _, shown in document.shown for figure in shown.figures
-            for anchor in [f"{slug}-{figure.name}"]}
-    style = _packaged("page.css") + _palette(svgs.values(), *(one["colors"] for one in data))
+    svgs = {anchor: _inline(figure, anchor) for shown in document.shown for figure in shown.figures
+            for anchor in [f"{shown.slug}-{figure.name}"]}
+    style = _packaged("page.css") + _palette(svgs.values(), *(one.colors for one in explorers))
     return _environment().get_template("page.html").render(
-        document=document, contents=_contents(document), svgs=svgs, style=Markup(style), scripts=_scripts(bool(data)),
+        document=document, contents=_contents(document), svgs=svgs, style=Markup(style),
+        scripts=_scripts(bool(explorers)),
         searched=any(page.section and page.section.searches for page in pages),
         confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST)
 
 
 @lru_cache(maxsize=1)
-def _environment():
+def _environment() -> Environment:
     """Where templates are found; every text in them is escaped unless it is Markup."""
     environment = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
@@ -54,64 +57,61 @@ def _environment():
     return environment
 
 
-def _packaged(name):
+def _packaged(name: str) -> str:
     """A file of this package as text."""
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
-def _scripts(plots):
+def _scripts(plots: bool) -> list[Markup]:
     """Our script, and before it the library that draws, where there is something to draw."""
     found = []
     if plots:
-        from plotly.offline import get_plotlyjs
+        from plotly.offline import get_plotlyjs     # type: ignore[import-untyped]
         found.append(get_plotlyjs())
     return [Markup(text) for text in (*found, _packaged("page.js"))]
 
 
-def _contents(document):
+def _contents(document: Document) -> list[tuple[str, str]]:
     """(anchor, title) of what the contents list."""
     return [*((page.slug, f"{group.workload}: {page.title}") for group, pages in document.pages for page in pages),
             *((chapter.slug, chapter.title) for chapter in document.chapters)]
 
 
-def _by_log(keys):
+def _by_log(keys: TrialKeys) -> list[tuple[str, list[int]]]:
     """Logs with the ids of their trials."""
-    found = {}
-    for log, trial in sorted(keys):
-        found.setdefault(log, []).append(trial)
-    return found.items()
+    return [(log, [trial for _, trial in own]) for log, own in groupby(sorted(keys), key=lambda key: key[0])]
 
 
-def _first_sentence(text):
+def _first_sentence(text: str) -> tuple[str, str]:
     """(the first sentence, the others) of a caption."""
     first, *rest = re.split(r"(?<=[\w)]\.) (?=[A-Z])", text, maxsplit=1)
     return first, "".join(rest)
 
 
-def _unsaid(warnings, said):
+def _unsaid(warnings: Iterable[str], said: list[str]) -> list[str]:
     """Of warnings those that are not among ``said``, to which they are added."""
     found = [warning for warning in warnings if warning not in said]
     said += found
     return found
 
 
-def _with_dash(below):
+def _with_dash(below: str) -> str:
     return RANGE.sub("\N{EN DASH}", below)
 
 
-def _unbroken(said):
+def _unbroken(said: str) -> Markup:
     """A sentence of which the intervals in brackets stay on one line."""
     return Markup(INTERVAL.sub(r'<span class="range">\g<0></span>', str(escape(said))))
 
 
-def _sorted_by(value):
+def _sorted_by(value: float | str | None) -> str | None:
     """What a cell is sorted by: its number; empty: none, which comes last; None: its text."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return "" if value != value else str(float(value)).replace("inf", "Infinity")
 
 
-def _inline(figure, anchor):
+def _inline(figure: Figure, anchor: str) -> Markup:
     """The figure's SVG for the inside of a page: short, ids of its own, colours that follow the page's theme; its texts
     are escaped."""
     svg = render(figure, "svg").decode()
@@ -130,14 +130,14 @@ def _inline(figure, anchor):
     return Markup(svg)
 
 
-def _shorter(tag):
-    tag = tag[0]
+def _shorter(tag: re.Match[str]) -> str:
+    text = tag[0]
     for long, short in SHORTER:
-        tag = re.sub(long, short, tag)
-    return tag
+        text = re.sub(long, short, text)
+    return text
 
 
-def _palette(svgs, *lists):
+def _palette(svgs: Iterable[str], *lists: Iterable[str]) -> str:
     """CSS variables for the colours that the figures use, on light and on dark pages."""
     named = {color.removeprefix("#") for colors in (*lists, LIVE_COLORS if lists else ()) for color in colors}
     used = sorted(named | set(re.findall(r"var\(--c([0-9a-f]{6})\)", "".join(svgs))))

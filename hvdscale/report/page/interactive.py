@@ -6,20 +6,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ...analysis.intervals import Estimate
 from ...analysis.target_slider import Explored
+from ...analysis.worker_plan import Value, WorkerPlan
 from ...formatting.numbers import counted
 from ...log.schema import Status
 from ..columns import POLLUX, SHALLUE
-from ..drawing import shade
+from ..drawing import Captioned, shade
 from ..plan.figures import EAGER
 from ..plan.words import CROWDED, ROLES, picks_said
 from ..scaling.figures import crowded_said
-from ..table import keys_of
+from ..table import TrialKeys, keys_of
 
+Values = list[float | None]     # as JSON can hold them; None: none, or not finite
 MOST_DOTS = 20_000      # trials in the scatter of one page; of more, each so-many-th beside those that ever lead
 DIGITS = 5              # of measured values and metaparameters
 PRUNED = len(Status)    # the status of a trial that its search has stopped, in the data of the page
@@ -27,21 +31,10 @@ COMPLEMENTS = ("momentum", "beta1", "beta2")        # shown as their distance fr
 
 
 @dataclass(frozen=True, eq=False)
-class Live:
+class Live(Captioned):
     """A figure that the script draws: its caption and provenance are there without it."""
 
-    name: str
-    title: str
-    caption: str
-    formula: str
-    source: str
-    trials: tuple[tuple[str, int], ...]
     stands_for: str = ""            # the still figure that it takes the place of
-
-    @property
-    def alt(self):
-        """A text for those who do not see it."""
-        return f"{self.title}. {self.caption}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +43,8 @@ class Explorer:
 
     title: str
     figures: tuple[Live, ...]
-    data: dict
+    colors: list[str]               # of the studies
+    data: dict[str, object]
 
 
 def explorer_of(explored: Explored | None, searched: bool, confidence: float) -> Explorer | None:
@@ -60,31 +54,32 @@ def explorer_of(explored: Explored | None, searched: bool, confidence: float) ->
     """
     if explored is None or len(explored.stops) < 2:
         return None
+    colors = [shade(at, len(explored.studies)) for at in range(len(explored.studies))]
     figures, data = [], {
         "column": explored.target.column, "comparison": explored.target.comparison, "start": explored.start,
         "stops": [stop.value for stop in explored.stops], "labels": [str(stop) for stop in explored.stops],
-        "batches": [study.global_batch for study in explored.studies],
-        "colors": [shade(at, len(explored.studies)) for at in range(len(explored.studies))]}
-    kept = _kept(explored)
-    data["trials"], places = _trials(explored, kept)
+        "batches": [study.global_batch for study in explored.studies], "colors": colors}
+    trials, metaparameters, places = _trials(explored, _kept(explored))
+    data["trials"] = {**trials, "metaparameters": metaparameters}
     data["fewest"] = [[places[at].get(trial, -1) for at, trial in enumerate(row)] for row in explored.fewest]
     if len(explored.studies) > 1:
         data["steps"] = [[_ends(estimate) for estimate in row] for row in explored.steps]
-        figures.append(_steps_figure(explored, confidence))
+        figures.append(_live_steps(explored, confidence))
     times, plans = _times(explored), _plans(explored)
     if times:
         data["times"] = times
-        figures.append(_times_figure(explored, confidence))
+        figures.append(_live_times(explored, confidence))
     if plans:
         data["plan"] = plans
-        figures.append(_costs_figure(explored))
-    if searched and len(data["trials"]["id"]) > 1 and len(_varied(data["trials"]["metaparameters"])) > 0:
-        data["scatter"] = _axes(data["trials"]["metaparameters"])
-        figures.append(_scatter_figure(explored, len(data["trials"]["id"])))
-    return Explorer(f"Move the target: {explored.target.column}", tuple(figures), data) if figures else None
+        figures.append(_live_costs(explored))
+    shown = len(trials["id"])
+    if searched and shown > 1 and _varied(metaparameters):
+        data["scatter"] = _axes(metaparameters)
+        figures.append(_live_scatter(explored, shown))
+    return Explorer(f"Move the target: {explored.target.column}", tuple(figures), colors, data) if figures else None
 
 
-def _kept(explored):
+def _kept(explored: Explored) -> list[np.ndarray]:
     """Of each study the trials that the page has, as indices."""
     total = sum(len(study) for study in explored.studies)
     every = max(1, math.ceil(total / MOST_DOTS))
@@ -95,12 +90,13 @@ def _kept(explored):
     return kept
 
 
-def _trials(explored, kept):
-    """Columns of the trials, and of each study {index of a trial: its place in them}."""
+def _trials(explored: Explored, kept: Sequence[np.ndarray]
+            ) -> tuple[dict[str, Sequence[object]], dict[str, Values], list[dict[int, int]]]:
+    """(columns of the trials, their metaparameters, of each study {index of a trial: place in the columns})."""
     logs: dict[str, int] = {}
-    columns = {name: [] for name in ("log", "id", "study", "status", "seed", "best", "at")}
+    columns: dict[str, Values] = {name: [] for name in ("log", "id", "study", "status", "seed", "best", "at")}
     names = sorted({name for study in explored.studies for name in study.metaparameters})
-    values = {name: [] for name in names}
+    values: dict[str, Values] = {name: [] for name in names}
     places = []
     for at, (study, best, rows) in enumerate(zip(explored.studies, explored.best, kept)):
         places.append({int(row): len(columns["id"]) + place for place, row in enumerate(rows)})
@@ -116,10 +112,10 @@ def _trials(explored, kept):
             values[name] += _rounded(study.metaparameters[name][rows]) if name in study.metaparameters else [
                 None] * len(rows)
     known = {name: found for name, found in values.items() if any(value is not None for value in found)}
-    return {**columns, "logs": list(logs), "metaparameters": known}, places
+    return {**columns, "logs": list(logs)}, known, places
 
 
-def _times(explored):
+def _times(explored: Explored) -> dict[str, object] | None:
     """Where more than one worker count was timed: each cell with its batch, and by stop its seconds to target."""
     order = sorted({(cell.workers[0], cell.global_batch) for row in explored.cells for cell in row
                     if cell.seconds.value == cell.seconds.value})
@@ -134,36 +130,33 @@ def _times(explored):
             "crowded": [int(key in crowded) for key in order]}
 
 
-def _plans(explored):
+def _plans(explored: Explored) -> dict[str, object] | None:
     """By stop: what is recommended in words, the options, and which of them stand out; None where no plan has two."""
     known = [plan for plan in explored.plans if plan is not None and len(plan.eligible) > 1]
     if not known:
         return None
     counts = sorted({option.workers for plan in known for option in plan.options})
-    return {"workers": counts, "said": [_said(plan) for plan in explored.plans],
+    return {"workers": counts, "said": [picks_said(plan) if plan else [] for plan in explored.plans],
             "options": [_options(plan, counts) for plan in explored.plans],
             "roles": [_roles(plan, counts) for plan in explored.plans]}
 
 
-def _said(plan):
-    return list(picks_said(plan)) if plan else []
-
-
-def _options(plan, counts):
+def _options(plan: WorkerPlan | None, counts: list[int]) -> list[list[object] | None]:
     """By worker count: global batch, seconds, cost, each a value with its ends, how it is known, and whether its
     runs crowded their host."""
-    found = {option.workers: option for option in plan.options} if plan is not None else {}
-    return [[found[count].global_batch, _ends(found[count].seconds), _ends(found[count].cost), found[count].mark,
-             int(plan.is_crowded(found[count]))] if count in found else None for count in counts]
+    found: dict[int, list[object]] = {
+        option.workers: [option.global_batch, _ends(option.seconds), _ends(option.cost), option.mark,
+                         int(plan.is_crowded(option))] for option in plan.options} if plan is not None else {}
+    return [found.get(count) for count in counts]
 
 
-def _roles(plan, counts):
+def _roles(plan: WorkerPlan | None, counts: list[int]) -> dict[str, int]:
     """{"fastest": place among the worker counts, ...}"""
     found = {name: getattr(plan, name) for name in ROLES} if plan is not None else {}
     return {name: counts.index(option.workers) for name, option in found.items() if option is not None}
 
 
-def _axes(metaparameters):
+def _axes(metaparameters: Mapping[str, Values]) -> list[dict[str, object]]:
     """The metaparameters that differ between trials, the learning rate first: name, title, and how it is shown."""
     names = _varied(metaparameters)
     order = sorted(names, key=lambda name: (name != "learning_rate", name not in COMPLEMENTS, name))
@@ -171,22 +164,21 @@ def _axes(metaparameters):
              "title": ("1 - " if name in COMPLEMENTS else "") + name.replace("_", " ")} for name in order]
 
 
-def _varied(metaparameters):
+def _varied(metaparameters: Mapping[str, Values]) -> list[str]:
     return [name for name, values in metaparameters.items() if len({*values} - {None}) > 1]
 
 
-def _ends(estimate):
+def _ends(estimate: Estimate | Value) -> Values:
     beyond = getattr(estimate, "beyond", math.nan)
     return _rounded(np.array([estimate.value, estimate.low, estimate.high, beyond], float))
 
 
-def _rounded(values):
-    """Numbers as JSON can hold them; None: none, or not finite."""
+def _rounded(values: np.ndarray) -> Values:
     return [None if not math.isfinite(value) else int(value) if value == int(value) and abs(value) < 1e15
             else float(f"{value:.{DIGITS}g}") for value in np.asarray(values, float).tolist()]
 
 
-def _steps_figure(explored, confidence):
+def _live_steps(explored: Explored, confidence: float) -> Live:
     interval = any(estimate.low == estimate.low for row in explored.steps for estimate in row)
     return Live(
         "live-steps", "Steps to target",
@@ -198,7 +190,7 @@ def _steps_figure(explored, confidence):
         "it", SHALLUE, _leading(explored), "steps-batch")
 
 
-def _times_figure(explored, confidence):
+def _live_times(explored: Explored, confidence: float) -> Live:
     cells = [cell for row in explored.cells for cell in row]
     return Live(
         "live-times", "Time to target",
@@ -210,7 +202,7 @@ def _times_figure(explored, confidence):
         tuple(dict.fromkeys(key for cell in cells for key in keys_of(cell))))
 
 
-def _costs_figure(explored):
+def _live_costs(explored: Explored) -> Live:
     return Live(
         "live-costs", "Cost and time",
         "What each worker count costs, in worker-hours, for its time to the target of the slider, at the batch with "
@@ -222,7 +214,7 @@ def _costs_figure(explored):
                             for key in option.trials)))
 
 
-def _scatter_figure(explored, shown):
+def _live_scatter(explored: Explored, shown: int) -> Live:
     total = sum(len(study) for study in explored.studies)
     part = f" {counted(shown, 'trial')} of {total:,} are drawn: the file would grow too large." if shown < total else ""
     return Live(
@@ -234,7 +226,7 @@ def _scatter_figure(explored, shown):
         _leading(explored))
 
 
-def _leading(explored):
+def _leading(explored: Explored) -> TrialKeys:
     """The trials with the fewest steps, of every stop and batch."""
     return tuple(dict.fromkeys(explored.studies[at].key(trial) for row in explored.fewest
                                for at, trial in enumerate(row) if trial >= 0))

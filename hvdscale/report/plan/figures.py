@@ -7,51 +7,57 @@ time of a host with fewer cores than workers.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ...analysis.step_time import MEASURED
+from ...analysis.worker_plan import Option, WorkerPlan
 from ...formatting.numbers import counted, duration, unit_of
 from ..columns import POLLUX
-from ..drawing import BLUE, GREEN, MUTED, ORANGE, PURPLE, Figure, draw_arrow, explain_crowded, log2_axis, set_ticks
+from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PURPLE, Figure, Look, draw_arrow, explain_crowded, log2_axis,
+                       set_ticks)
+from ..table import TrialKeys
 from .words import CROWDED, ROLES
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}
+Place = Callable[[Option, float], tuple[float, float]]      # where an option lies, if its time is so many seconds
 EAGER = "Eager, Zahorjan and Lazowska 1989"
 
 
-def figures_of_plan(plan) -> tuple[Figure, ...]:
+def figures_of_plan(plan: WorkerPlan) -> tuple[Figure, ...]:
     """Its figures; none where there is one option only."""
-    figures = [_time_figure(plan)] if len(plan.options) > 1 else []
-    return (*figures, *([_cost_figure(plan)] if len(plan.options) > 1 else []))
+    return (_time_figure(plan), _cost_figure(plan)) if len(plan.options) > 1 else ()
 
 
-def _time_figure(plan):
+def _time_figure(plan: WorkerPlan) -> Figure:
     options = plan.options
-    size, name = (1, "") if plan.relative else unit_of(min(option.seconds.value for option in options))
+    size, label = _time_unit(plan)
 
-    def draw(axes):
+    def place(option: Option, seconds: float) -> tuple[float, float]:
+        return option.workers, seconds / size
+
+    def draw(axes: Axes) -> None:
         log2_axis(axes, "x", [option.workers for option in options])
         values = [option.seconds.value / size for option in options]
-        first = options[0]
-        ends = [first.workers, options[-1].workers]
+        ends = [options[0].workers, options[-1].workers]
         axes.plot(ends, [values[0], values[0] * ends[0] / ends[1]], "--", color=MUTED, linewidth=1.2,
                   label="perfect scaling")
-        known = [option for option in options if not (option.bounded or option.out_of_reach)]
-        axes.plot([option.workers for option in known], [option.seconds.value / size for option in known], color=BLUE,
-                  linewidth=1)
-        for option in options:
-            _bar(axes, option, lambda seconds, at=option.workers: (at, seconds / size))
-            _disc(axes, option.workers, option.seconds.value / size, option)
-            if plan.is_crowded(option):
-                axes.annotate(CROWDED, (option.workers, option.seconds.value / size), xytext=(7, 4),
-                              textcoords="offset points", fontsize=7.5)
-        _explain(axes, plan)
-        _roles(axes, plan, lambda option: (option.workers, option.seconds.value / size))
+        known = [place(option, option.seconds.value) for option in options
+                 if not (option.bounded or option.out_of_reach)]
+        axes.plot([x for x, _ in known], [y for _, y in known], color=BLUE, linewidth=1)
+        _draw_options(axes, plan, place)
+        for option in filter(plan.is_crowded, options):
+            axes.annotate(CROWDED, place(option, option.seconds.value), xytext=(7, 4), textcoords="offset points",
+                          fontsize=7.5)
         if plan.request.deadline:
             axes.axhline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
                          label=f"deadline, {duration(plan.request.deadline)}")
         _log_axis(axes, "y", values, _ends(options, "seconds", size))
         axes.set_xlabel("workers W")
-        axes.set_ylabel("time to target, relative" if plan.relative else f"time to target ({name})")
+        axes.set_ylabel(label)
     return Figure(
         "plan-time", f"Time to target by workers\n{_what(plan)}",
         f"Time to target against workers, both axes logarithmic, at the batch with the least time for each. Bars are "
@@ -61,24 +67,23 @@ def _time_figure(plan):
         "T = S t", POLLUX, _trials(options), draw)
 
 
-def _cost_figure(plan):
+def _cost_figure(plan: WorkerPlan) -> Figure:
     options = plan.options
-    size, name = (1, "") if plan.relative else unit_of(min(option.seconds.value for option in options))
+    size, label = _time_unit(plan)
 
-    def draw(axes):
-        front = plan.front
-        if len(front) > 1:
-            axes.plot([option.seconds.value / size for option in front], [option.cost.value for option in front],
-                      color=BLUE, linewidth=1, label="no other is better in both")
+    def place(option: Option, seconds: float) -> tuple[float, float]:
+        return seconds / size, option.cost.value / option.seconds.value * seconds
+
+    def draw(axes: Axes) -> None:
+        if len(plan.front) > 1:
+            axes.plot([option.seconds.value / size for option in plan.front],
+                      [option.cost.value for option in plan.front], color=BLUE, linewidth=1,
+                      label="no other is better in both")
+        _draw_options(axes, plan, place, aside=1)
         for option in options:
-            price = option.cost.value / option.seconds.value
-            _bar(axes, option, lambda seconds, price=price: (seconds / size, price * seconds))
-            _disc(axes, option.seconds.value / size, option.cost.value, option, aside=1)
-            text = f"{option.workers:,}{CROWDED * plan.is_crowded(option)}"
-            axes.annotate(text, (option.seconds.value / size, option.cost.value), xytext=(0, 9), ha="center",
+            axes.annotate(f"{option.workers:,}{CROWDED * plan.is_crowded(option)}",
+                          (option.seconds.value / size, option.cost.value), xytext=(0, 9), ha="center",
                           textcoords="offset points", fontsize=7.5)
-        _explain(axes, plan)
-        _roles(axes, plan, lambda option: (option.seconds.value / size, option.cost.value))
         if plan.request.deadline:
             axes.axvline(plan.request.deadline / size, color=MUTED, linestyle=":", linewidth=1.4,
                          label=f"deadline, {duration(plan.request.deadline)}")
@@ -87,7 +92,7 @@ def _cost_figure(plan):
                          label=f"budget, {plan.request.budget:g}")
         _log_axis(axes, "x", [option.seconds.value / size for option in options], _ends(options, "seconds", size))
         _log_axis(axes, "y", [option.cost.value for option in options], _ends(options, "cost"))
-        axes.set_xlabel("time to target, relative" if plan.relative else f"time to target ({name})")
+        axes.set_xlabel(label)
         axes.set_ylabel("cost, relative" if plan.relative else
                         "cost (node-hours)" if plan.request.price is None else "cost (unit of the price)")
     return Figure(
@@ -98,13 +103,29 @@ def _cost_figure(plan):
         "cost = nodes T price", EAGER, _trials(options), draw)
 
 
-def _what(plan):
+def _time_unit(plan: WorkerPlan) -> tuple[float, str]:
+    """(seconds in it, the axis label)."""
+    size, name = unit_of(min(option.seconds.value for option in plan.options))
+    return (1, "time to target, relative") if plan.relative else (size, f"time to target ({name})")
+
+
+def _draw_options(axes: Axes, plan: WorkerPlan, place: Place, aside: int = 0) -> None:
+    """A mark and an interval for each, and larger marks around those to take."""
+    for option in plan.options:
+        _bar(axes, option, place)
+        _disc(axes, *place(option, option.seconds.value), option, aside)
+    if any(map(plan.is_crowded, plan.options)):
+        explain_crowded(axes)
+    _roles(axes, plan, place)
+
+
+def _what(plan: WorkerPlan) -> str:
     if plan.relative:
         return "relative, predicted" if plan.noise else "relative"
     return str(plan.target or "steps as given")
 
 
-def _disc(axes, x, y, option, aside=0):
+def _disc(axes: Axes, x: float, y: float, option: Option, aside: int) -> None:
     known = option.mark == MEASURED
     name = ("lower bound" if option.bounded else "no upper end" if option.out_of_reach else
             "measured" if known else "not measured")
@@ -116,41 +137,36 @@ def _disc(axes, x, y, option, aside=0):
         draw_arrow(axes, x, y, color, 1, aside)
 
 
-def _explain(axes, plan):
-    """What # means, where there is one."""
-    if any(map(plan.is_crowded, plan.options)):
-        explain_crowded(axes)
-
-
-def _bar(axes, option, place):
-    """The interval of its time, from ``place(T)`` to ``place(T)``."""
+def _bar(axes: Axes, option: Option, place: Place) -> None:
+    """The interval of its time."""
     value = option.seconds
     high = value.value if option.out_of_reach else value.high
     if value.low < high < math.inf:
         low = max(value.low, value.value / 1000)        # 0: met at the first evaluation
-        axes.plot(*zip(place(low), place(high)), color=BLUE, linewidth=1.4, alpha=0.75)
+        (left, bottom), (right, top) = place(option, low), place(option, high)
+        axes.plot([left, right], [bottom, top], color=BLUE, linewidth=1.4, alpha=0.75)
 
 
-def _ends(options, name, size=1):
+def _ends(options: Sequence[Option], name: str, size: float = 1) -> list[float]:
     """Of the intervals of times or costs."""
     values = [getattr(option, name) for option in options]
     return [end / size for value in values for end in (value.low, value.high)]
 
 
-def _roles(axes, plan, place):
+def _roles(axes: Axes, plan: WorkerPlan, place: Place) -> None:
     """A larger mark around the options to take; one that is best at several has a mark of each."""
     for at, role in enumerate(ROLES):
         option = getattr(plan, role)
         if option is not None and len(plan.eligible) > 1:
             color, marker = LOOKS[role]
-            x, y = place(option)
-            look = {"marker": marker, "markerfacecolor": "none", "markeredgecolor": color, "linestyle": ""}
+            x, y = place(option, option.seconds.value)
+            look: Look = {"marker": marker, "markerfacecolor": "none", "markeredgecolor": color, "linestyle": ""}
             axes.plot([x], [y], markersize=12 + 3 * at, markeredgewidth=1.6, zorder=2, **look)
             axes.plot([], [], markersize=8, markeredgewidth=1.4, label=f"{role}: {counted(option.workers, 'worker')}",
                       **look)
 
 
-def _log_axis(axes, which, values, ends=()):
+def _log_axis(axes: Axes, which: str, values: Sequence[float], ends: Iterable[float] = ()) -> None:
     """A logarithmic axis that holds the values, and ends of intervals within a factor 4 of them."""
     low = min([*values, *(max(end, min(values) / 4) for end in ends if math.isfinite(end))])
     high = max([*values, *(min(end, max(values) * 4) for end in ends if math.isfinite(end))])
@@ -158,11 +174,10 @@ def _log_axis(axes, which, values, ends=()):
     getattr(axes, f"set_{which}scale")("log")
     getattr(axes, f"set_{which}lim")(low / margin, high * margin)
     axis = getattr(axes, f"{which}axis")
-    set_ticks(axis, _round_ticks(low / margin, high * margin))
-    axis.set_major_formatter(lambda value, _: f"{value:,g}")
+    set_ticks(axis, _round_ticks(low / margin, high * margin), "{:,g}".format)
 
 
-def _round_ticks(low, high):
+def _round_ticks(low: float, high: float) -> list[float]:
     """Round numbers between two others, at most nine or so."""
     if high < 4 * low:
         from matplotlib.ticker import MaxNLocator
@@ -173,5 +188,5 @@ def _round_ticks(low, high):
     return [value for value in found if low <= value <= high]
 
 
-def _trials(options):
+def _trials(options: Sequence[Option]) -> TrialKeys:
     return tuple(dict.fromkeys(key for option in options for key in option.trials))

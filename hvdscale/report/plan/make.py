@@ -9,25 +9,28 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from textwrap import fill
 
+import numpy as np
+
 from ... import __version__
 from ...analysis.curves import curve_of
-from ...analysis.report_data import Options, analyse
-from ...analysis.steps_curve import points_of, points_of_both
-from ...analysis.studies import studies_of
+from ...analysis.report_data import Options, Section, analyse
+from ...analysis.step_time import Links
+from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
+from ...analysis.studies import Study, studies_of
 from ...analysis.trials import read_trials
-from ...analysis.worker_plan import NoPlan, WorkerPlan, plans_of
+from ...analysis.worker_plan import NoPlan, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
 from ...formatting.numbers import counted, finite
 from ...log.plan_text import OF_SEARCH
+from ...target import Target
 from ..drawing import Figure, render
 from ..file_names import section_name, target_name
-from ..make import bullets, open_all
-from ..make import put_file as put
-from ..make import refuse_no_folder, titled
+from ..make import bullets, open_all, put_file as put, refuse_no_folder, titled
 from ..table import WIDTH, Table, as_csv, as_text, as_values, trial_list
 from .figures import EAGER, figures_of_plan
 from .tables import model_table, plan_table
@@ -48,8 +51,10 @@ class PlanPage:
     figures: tuple[Figure, ...]
 
 
-def make_plan(paths, targets, request, *, out=None, formats=FORMATS, skip_broken=False, links=None, given=None,
-              noise_scale=None, trials=None, echo=print) -> tuple[WorkerPlan, ...]:
+def make_plan(paths: Iterable[str | os.PathLike[str]], targets: Sequence[Target], request: Request, *,
+              out: str | os.PathLike[str] | None = None, formats: Sequence[str] = FORMATS, skip_broken: bool = False,
+              links: Links | None = None, given: StepsPoint | None = None, noise_scale: float | None = None,
+              trials: int | None = None, echo: Callable[[str], object] = print) -> tuple[WorkerPlan, ...]:
     """Print the plans of these logs, one a workload and target, and write their files under ``out`` where it is given.
 
     Raises UsageError or LogError, with what would help, where nothing can be planned. See plans_of and make.make.
@@ -81,7 +86,7 @@ def make_plan(paths, targets, request, *, out=None, formats=FORMATS, skip_broken
     return plans
 
 
-def _unused(plans, given, noise_scale):
+def _unused(plans: Sequence[WorkerPlan], given: StepsPoint | None, noise_scale: float | None) -> Iterator[str]:
     """What the user gave and no plan needs."""
     if given is not None and all(plan.target for plan in plans):
         yield "--steps is not used: runs here have a target, which gives the steps."
@@ -89,16 +94,15 @@ def _unused(plans, given, noise_scale):
         yield "--noise-scale is not used: the steps that were measured give B_crit."
 
 
-def steps_of(section, studies):
+def steps_of(section: Section, studies: Sequence[Study]) -> tuple[tuple[StepsPoint, ...], np.ndarray | None]:
     """(StepsPoints, draws of their fit or None) of a section: of repeats, or where searched of the studies."""
     searched = {trial.global_batch for trial in section.trials if any(map(trial.plan.get, OF_SEARCH))}
-    if not searched:
-        return points_of(section)
     own = [study for study in studies if study.workload == section.workload and study.global_batch in searched]
-    return points_of_both(section, curve_of(own, section.target, section.options))
+    curve = curve_of(own, section.target, section.options) if section.target else None
+    return points_of_both(section, curve) if curve else points_of(section)
 
 
-def on_screen(page: PlanPage):
+def on_screen(page: PlanPage) -> Iterator[str]:
     """A plan as pieces of plain text: the recommendation, the tables, what it stands on, and how to read them."""
     first = advice(page.plan)
     tables = [table for table in page.tables if table.rows and (table.name == "plan" or page.plan.uses_model)]
@@ -112,7 +116,7 @@ def on_screen(page: PlanPage):
         yield titled("How to read this") + bullets(note for table in tables for note in table.notes)
 
 
-def write(pages, out, formats=FORMATS):
+def write(pages: Sequence[PlanPage], out: str | os.PathLike[str], formats: Sequence[str] = FORMATS) -> Iterator[str]:
     """Write the files of plans; yields their paths as they are done."""
     out = os.fspath(out)
     if "json" in formats:
@@ -134,13 +138,13 @@ def plan_page(plan: WorkerPlan) -> PlanPage:
                     figures_of_plan(plan))
 
 
-def slug(plan) -> str:
+def slug(plan: WorkerPlan) -> str:
     """A name for files: its workload and target."""
     names = section_name(plan.workload, plan.target) if plan.workload else plan.target and target_name(plan.target)
     return names or "plan"
 
 
-def plan_values(plan: WorkerPlan) -> dict:
+def plan_values(plan: WorkerPlan) -> dict[str, object]:
     """A plan for JSON: every option with its interval, what to take, and what it stands on."""
     request, workload = plan.request, plan.workload
     return {
@@ -162,7 +166,7 @@ def plan_values(plan: WorkerPlan) -> dict:
                    "low": finite(point.steps.low), "high": finite(point.steps.high),
                    "seeds": point.seeds or None, "seeds_met": point.met if point.seeds else None,
                    "trials": trial_list(point.trials)} for point in plan.curve.points],
-        "critical_batch": None if plan.curve.critical is None else {
+        "critical_batch": None if plan.curve.critical_ends is None else {
             **dict(zip(("low", "high"), map(finite, plan.curve.critical_ends))),
             "median": finite(plan.curve.critical_batch), "from": "noise scale" if plan.curve.predicted else "fit"},
         "chances_assumed": plan.assumed(),

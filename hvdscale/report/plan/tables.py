@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import math
 
-from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, OVERLAP_DETERMINED
-from ...analysis.worker_plan import LIKELY, WorkerPlan
+from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, OVERLAP_DETERMINED, StepModel
+from ...analysis.worker_plan import LIKELY, Option, Value, WorkerPlan
 from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
 from ..columns import POLLUX, SHALLUE
 from ..table import Cell, Column, Row, Table
@@ -49,7 +49,7 @@ MODEL_WORDS = {
     "overlap": ("overlap of pass and allreduce", "p")}
 
 
-def plan_table(plan: WorkerPlan, all_columns=False) -> Table:
+def plan_table(plan: WorkerPlan, all_columns: bool = False) -> Table:
     """The options, one a row; ``all_columns`` for files, else those for the screen."""
     columns = [WORKERS, *([NODES] if all_columns else []), BATCH,
                *([LOCAL, PASSES] if all_columns else []), STEPS, STEP_MS, STATISTICAL, SYSTEM,
@@ -62,7 +62,7 @@ def plan_table(plan: WorkerPlan, all_columns=False) -> Table:
                  _table_notes(plan))
 
 
-def _table_notes(plan):
+def _table_notes(plan: WorkerPlan) -> tuple[str, ...]:
     request = plan.request
     notes = [price_said(request)]
     if any(option.steps.beyond for option in plan.options):
@@ -89,7 +89,7 @@ def _table_notes(plan):
     return tuple(notes)
 
 
-def _cells(plan, option):
+def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
     statistical, system = option.statistical_efficiency, option.system_efficiency
     guess = BEYOND if option.steps.beyond and option is not plan.options[0] else ""
     bound = "> " if option.bounded else ""
@@ -128,36 +128,36 @@ def _cells(plan, option):
     }
 
 
-def _steps(plan, option):
+def _steps(plan: WorkerPlan, option: Option) -> Cell:
     write = ratio if plan.relative else whole
     value, ends = option.steps.value, option.steps.interval(plan.request.confidence)
     return Cell(f"{BEYOND if option.steps.beyond else ''}{write(value)}", value, *ends,
                 span(*ends, write) if ends[0] < ends[1] else "")
 
 
-def _chance(plan, option):
+def _chance(plan: WorkerPlan, option: Option) -> Cell:
     if option not in plan.eligible or plan.assumed(option):
         return Cell("assumed" if option in plan.eligible else "", math.nan)
     share = plan.chance_within(option)
     return Cell(chance(plan, share).replace("over ", "> ").replace("under ", "< "), share)
 
 
-def _efficiency(value, mark=""):
+def _efficiency(value: Value, mark: str = "") -> Cell:
     return Cell(f"{mark}{ratio(value.value)}", value.value, value.low, value.high)
 
 
-def _bound(plan, option):
+def _bound(plan: WorkerPlan, option: Option) -> Cell:
     """What the system efficiency must be below; a dash where that is no less than it is at fewer workers."""
     known = [one.system_efficiency.value for one in plan.options if not one.bounded and one.workers < option.workers]
     value = option.system_efficiency
     return _efficiency(value, "< ") if value.value < min([1.0, *known]) else Cell(NO_BOUND, math.nan)
 
 
-def _below(value, size, bounded):
+def _below(value: Value, size: float, bounded: bool) -> str:
     return span(value.low / size, value.high / size) if value.low < value.high and not bounded else ""
 
 
-def _roles(plan, option):
+def _roles(plan: WorkerPlan, option: Option) -> list[str]:
     found = [SHORT.get(name, name) for name in ROLES if getattr(plan, name) is option]
     return [] if len(plan.eligible) < 2 else ["best"] if len(found) == len(ROLES) else found
 
@@ -177,11 +177,11 @@ def model_table(plan: WorkerPlan) -> Table:
         "What is not told is drawn from wide priors; the plan's intervals hold what hangs on it."))
 
 
-def _parameter_row(model, name, confidence):
+def _parameter_row(model: StepModel, name: str, confidence: float) -> Row:
     ends = model.interval(name, confidence)
     words, symbol = MODEL_WORDS[name]
     if name != "overlap":
-        ends = tuple(1000 * end for end in ends)
+        ends = 1000 * ends[0], 1000 * ends[1], 1000 * ends[2]
     given, told = model.is_given(name, confidence), model.is_determined(name, confidence)
     shown = number(ends[0]) if math.isfinite(ends[0]) else "full"
     return Row((Cell(words), Cell(symbol), Cell(shown, *ends, "" if given else span(*ends[1:])),

@@ -2,11 +2,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from ...analysis.noise import NoiseScale
 from ...analysis.step_laws import LAWS
-from ...analysis.step_time import EXTRAPOLATED, FAR, MEASURED, SURE_WITHIN
+from ...analysis.step_time import EXTRAPOLATED, FAR, MEASURED, SURE_WITHIN, Timings
 from ...analysis.steps_curve import NOISE_WITHIN, PREDICTED
-from ...analysis.worker_plan import AT_ONCE, MODEL, NO_STEPS, NO_TIMES, ONE_RUN, NoPlan, WorkerPlan
+from ...analysis.worker_plan import (AT_ONCE, MODEL, NO_STEPS, NO_TIMES, ONE_RUN, NoPlan, Option, Request, Value,
+                                     WorkerPlan)
 from ...formatting.numbers import capital, counted, duration, in_brackets, listed, number, percent, ratio, unit_of
 from ..columns import MCCANDLISH
 
@@ -20,14 +23,14 @@ ASSUMED = {
     PREDICTED: "the steps are a prediction by the gradient noise scale"}
 
 
-def title(plan) -> str:
+def title(plan: WorkerPlan) -> str:
     """What the plan is for."""
     if plan.relative:
         return "How many workers: relative times" + (", predicted" if plan.noise else "")
     return f"How many workers: {plan.target or 'steps as given'}"
 
 
-def price_said(request) -> str:
+def price_said(request: Request) -> str:
     """What costs are in."""
     what = "node-hour" if request.per_node else "worker-hour"
     unit = f"{what}s" if request.price is None else f"the unit of the price, {number(request.price)} a {what}"
@@ -46,12 +49,12 @@ def summary(plan: WorkerPlan) -> tuple[str, ...]:
             *_bounded_said(plan), *_steps_said(plan), *_times_said(plan), *_laws_said(plan), *_left_out_said(plan))
 
 
-def advice(plan) -> tuple[str, ...]:
+def advice(plan: WorkerPlan) -> tuple[str, ...]:
     """What to take, and which worker counts stay within deadline and budget."""
     return (*picks_said(plan), *_limits_said(plan))
 
 
-def picks_said(plan):
+def picks_said(plan: WorkerPlan) -> list[str]:
     """What to take, and what speaks against being sure of it."""
     if not plan.eligible:
         return ["Nothing to recommend: " + (
@@ -61,10 +64,12 @@ def picks_said(plan):
     return [*verdict(plan), *cautions(plan)]
 
 
-def verdict(plan) -> tuple[str, ...]:
+def verdict(plan: WorkerPlan) -> tuple[str, ...]:
     """In at most three sentences the fastest, the cheapest, and where the gain ends, of a plan with something eligible.
     """
-    fastest, cheapest = plan.fastest, plan.cheapest
+    fastest, cheapest, knee = plan.fastest, plan.cheapest, plan.knee
+    if fastest is None or cheapest is None or knee is None:
+        return ()
     if len(plan.eligible) == 1:
         return (f"Known at one worker count only: {_option_said(plan, fastest)}.",)
     if fastest is cheapest:
@@ -72,22 +77,22 @@ def verdict(plan) -> tuple[str, ...]:
             option.workers > fastest.workers for option in plan.eligible)
         return (f"Fastest and cheapest: {_choice_said(plan, fastest, math.inf)}", *more)
     return (f"Fastest: {_choice_said(plan, fastest, math.inf)}", f"Cheapest: {_choice_said(plan, cheapest, 0)}",
-            _gain_said(plan))
+            _gain_said(plan, knee))
 
 
-def cautions(plan) -> tuple[str, ...]:
+def cautions(plan: WorkerPlan) -> tuple[str, ...]:
     """What speaks against being sure of a verdict."""
-    return (*(_unmet_said(option) for option in _picked(plan) if _lost_seeds(option)), *_assumed_said(plan))
+    return (*(said for option in _picked(plan) for said in _unmet_said(option)), *_assumed_said(plan))
 
 
-def _choice_said(plan, option, weight):
+def _choice_said(plan: WorkerPlan, option: Option, weight: float) -> str:
     sure = "" if plan.assumed() else f"; {chance(plan, plan.chance_of(option, weight))} sure"
     return f"{_option_said(plan, option)}{sure}."
 
 
-def _gain_said(plan):
+def _gain_said(plan: WorkerPlan, knee: Option) -> str:
     """Where the knee is, and what the step beyond it, or else to it, costs and buys."""
-    knee, front = plan.knee, plan.front
+    front = plan.front
     last = knee is max(plan.eligible, key=lambda option: option.workers)
     sure = "" if plan.assumed() else f" ({chance(plan, plan.chance_of(knee, plan.request.knee))} sure)"
     known = "timed" if knee.mark == MEASURED else "known"
@@ -102,26 +107,24 @@ def _gain_said(plan):
             f"{ratio(few.seconds.value / many.seconds.value)}x the speed.")
 
 
-def _picked(plan):
+def _picked(plan: WorkerPlan) -> list[Option]:
     """The options to take, each once."""
-    return list(dict.fromkeys((plan.fastest, plan.cheapest, plan.knee)))
+    return list(dict.fromkeys(option for option in (plan.fastest, plan.cheapest, plan.knee) if option))
 
 
-def _lost_seeds(option):
-    """Whether a seed that ran its batch did not meet the target."""
-    return option.steps.point is not None and option.steps.point.unmet > 0
-
-
-def _unmet_said(option):
+def _unmet_said(option: Option) -> list[str]:
+    """That seeds at its batch did not meet the target, where some did not."""
     point = option.steps.point
+    if point is None or not point.unmet > 0:
+        return []
     what = (f"the search's fewest; by these seeds {percent(1 - point.unmet)} of runs meet it, so that one which does "
             f"takes {number(1 / (1 - point.unmet), 2)} runs on average" if point.searched else
             "the median over all seeds, without an upper end: a run may not meet it at all")
-    return (f"Careful: at batch {point.global_batch:,} only {point.met} of {counted(point.seeds, 'seed')} met the "
-            f"target. The steps there are {what}.")
+    return [f"Careful: at batch {point.global_batch:,} only {point.met} of {counted(point.seeds, 'seed')} met the "
+            f"target. The steps there are {what}."]
 
 
-def _assumed_said(plan):
+def _assumed_said(plan: WorkerPlan) -> list[str]:
     """Why no chance is given, where none is."""
     names = plan.times.model.names
     reasons = [ASSUMED[reason] if reason != MODEL else
@@ -131,7 +134,7 @@ def _assumed_said(plan):
             ] if reasons and len(plan.eligible) > 1 else []
 
 
-def chance(plan, share) -> str:
+def chance(plan: WorkerPlan, share: float) -> str:
     """A share of draws as a chance: ``60%``, ``over 95%``; none beyond what the draws can tell."""
     most = plan.surest
     if share > most:
@@ -139,12 +142,12 @@ def chance(plan, share) -> str:
     return f"under {number(100 * (1 - most), 1)}%" if share < 1 - most else percent(share)
 
 
-def _floor(share):
+def _floor(share: float) -> str:
     """In whole percent, and never 100%."""
     return f"{math.floor(100 * share + 1e-9)}%"
 
 
-def _option_said(plan, option):
+def _option_said(plan: WorkerPlan, option: Option) -> str:
     """``32 workers (4 nodes), batch 1,024: 12.3 min (10-15), cost 3.40, extrapolated``."""
     request = plan.request
     nodes = f" ({counted(option.nodes, 'node')})" if request.per_node else ""
@@ -156,7 +159,7 @@ def _option_said(plan, option):
            f"{cost}{known}"
 
 
-def _beyond_said(plan, option):
+def _beyond_said(plan: WorkerPlan, option: Option) -> str:
     """Of an extrapolated batch the last one that met the target."""
     batches = [point.global_batch for point in plan.curve.met]
     if option.steps.mark != EXTRAPOLATED or not batches:
@@ -165,23 +168,23 @@ def _beyond_said(plan, option):
     return f" beyond batch {batches[-1]:,}" if above else f" below batch {batches[0]:,}"
 
 
-def _time_said(plan, option):
+def _time_said(plan: WorkerPlan, option: Option) -> str:
     if plan.relative:
         first = counted(plan.options[0].workers, "worker")
         return f"{ratio(option.seconds.value)}{_ends(option.seconds)} of the time of {first}"
     return f"{duration(option.seconds.value)}{_ends(option.seconds, unit_of(option.seconds.value)[0])}"
 
 
-def _ends(value, size=1):
+def _ends(value: Value, size: float = 1) -> str:
     return in_brackets(value.low / size, value.high / size) if value.high > value.low else ""
 
 
-def _opened(plan):
+def _opened(plan: WorkerPlan) -> list[Option]:
     """The options whose steps are open."""
     return [option for option in plan.options if option.steps.open]
 
 
-def _open_said(plan):
+def _open_said(plan: WorkerPlan) -> list[str]:
     """That batches beyond those run are no choice, what is known of steps there, and which run would tell more."""
     curve, last = plan.curve, plan.curve.met[-1].global_batch if plan.curve.met else 0
     following = min(4 * last, getattr(plan.workload, "train_examples", 0) or 4 * last)
@@ -189,7 +192,7 @@ def _open_said(plan):
         option.global_batch == last for option in plan.options)
     if not (_opened(plan) or held_back) or math.isinf(curve.at(following).value):       # inf: ran, and did not meet
         return []
-    if curve.critical is None:
+    if curve.critical_ends is None:
         why = "B_crit needs three batches"
     else:
         low, high = curve.critical_ends
@@ -203,7 +206,7 @@ def _open_said(plan):
             f"perfect scaling, or hardly at all.{more}"]
 
 
-def _limits_said(plan):
+def _limits_said(plan: WorkerPlan) -> list[str]:
     """Which worker counts stay within deadline and budget."""
     request = plan.request
     limits = [duration(request.deadline)] if request.deadline else []
@@ -219,20 +222,20 @@ def _limits_said(plan):
         up_to = f" at batches up to {plan.curve.met[-1].global_batch:,}" if _opened(plan) else ""
         return [f"Out of reach: none of these worker counts{up_to} is likely to stay within {listed(limits)}{rest}."]
     said = [] if len(found) == 1 else [f"{listed(f'{option.workers:,}' for option in found)} workers."]
-    best: dict = {}
+    found_best: dict[Option, list[str]] = {}
     for what, limited, name in (("cheapest", request.deadline, "cost"), ("fastest", request.budget, "seconds")):
         if limited:
-            best.setdefault(min(found, key=lambda option: getattr(option, name).value), []).append(what)
-    for option, names in best.items():
+            found_best.setdefault(min(found, key=lambda option: getattr(option, name).value), []).append(what)
+    for option, names in found_best.items():
         what = f"{capital(' and '.join(names))} of them: " if len(found) > 1 else ""
         said.append(_best_within_said(plan, what, option, found, "cost" if "cheapest" in names else "seconds"))
     return [f"Within {listed(limits)}: {' '.join(said)}"]
 
 
-def _best_within_said(plan, what, best, found, name):
+def _best_within_said(plan: WorkerPlan, what: str, best: Option, found: Sequence[Option], name: str) -> str:
     known = best in _picked(plan)
     who = f"{what}{counted(best.workers, 'worker') if known else _option_said(plan, best)}"
-    lost = [] if known or not _lost_seeds(best) else [_unmet_said(best)]
+    lost = [] if known else _unmet_said(best)
     if plan.assumed(best):
         return " ".join([f"{who}; how surely is assumed, not measured.", *lost])
     safe = min(plan.within(plan.surest), key=lambda option: getattr(option, name).value, default=None)
@@ -244,7 +247,7 @@ def _best_within_said(plan, what, best, found, name):
     return " ".join([f"{who}; {chance(plan, plan.chance_within(best))} sure to stay within{given}{rest}.", *lost])
 
 
-def _efficiency_said(plan):
+def _efficiency_said(plan: WorkerPlan) -> list[str]:
     knee = plan.knee
     if knee is None or knee is plan.options[0]:
         return []
@@ -255,7 +258,7 @@ def _efficiency_said(plan):
             "added)."]
 
 
-def _reach_said(plan):
+def _reach_said(plan: WorkerPlan) -> list[str]:
     """That the step time has no upper end where there are too many workers, and which runs would change that."""
     far = [option.workers for option in plan.options if option.out_of_reach]
     if not far:
@@ -268,7 +271,7 @@ def _reach_said(plan):
             f". Runs at more workers would extend the range{more}."]
 
 
-def _bounded_said(plan):
+def _bounded_said(plan: WorkerPlan) -> list[str]:
     bounded = [option.workers for option in plan.options if option.bounded]
     if not bounded:
         return []
@@ -284,13 +287,13 @@ def _bounded_said(plan):
             f"{node}."]
 
 
-def _counts(workers):
+def _counts(workers: Sequence[int]) -> str:
     """``16, 32 and 64``, or ``16 to 1,024`` of many."""
     named = [f"{one:,}" for one in workers]
     return listed(named) if len(named) <= MOST_NAMED else f"{named[0]} to {named[-1]}"
 
 
-def _steps_said(plan):
+def _steps_said(plan: WorkerPlan) -> list[str]:
     curve = plan.curve
     if curve.relative and curve.critical is None:
         return ["The steps to target are not known; at one global batch they are the same at any worker count, so "
@@ -298,7 +301,7 @@ def _steps_said(plan):
     marks = {option.steps.mark for option in plan.options}
     said = []
     if PREDICTED in marks:
-        said.append(_prediction_said(plan))
+        said += [_prediction_said(plan, plan.noise)] if plan.noise else []
     if EXTRAPOLATED in marks:
         batches = [point.global_batch for point in curve.met]
         run = f"{batches[0]:,} to {batches[-1]:,}" if len(batches) > 1 else f"{batches[0]:,}"
@@ -313,8 +316,8 @@ def _steps_said(plan):
     return said
 
 
-def _prediction_said(plan):
-    scale, curve = plan.noise, plan.curve
+def _prediction_said(plan: WorkerPlan, scale: NoiseScale) -> str:
+    curve = plan.curve
     over = (f", over steps {scale.first_step:,} to {scale.last_step:,}; it usually grows in training"
             if scale.steps else ", as given")
     run = _counts([point.global_batch for point in curve.met]) if curve.met else ""
@@ -325,7 +328,7 @@ def _prediction_said(plan):
             f"two were within a factor {NOISE_WITHIN:g} ({MCCANDLISH.split(',')[0]}), which the intervals hold.")
 
 
-def _times_said(plan):
+def _times_said(plan: WorkerPlan) -> list[str]:
     timings, model = plan.times.timings, plan.times.model
     missed = f"; the model of the others misses them by {percent(model.misses)}" if model.settings > 2 else ""
     said = [f"Step times: {counted(len(timings.found), 'way')} of running timed on {timings.machine}{missed}. "
@@ -342,7 +345,7 @@ def _times_said(plan):
     return said
 
 
-def crowded_said(timings):
+def crowded_said(timings: Timings) -> list[str]:
     """Which runs on hosts with fewer cores than workers are left out."""
     runs = sum(len(one.trials) for one in timings.crowded)
     return [f"Left out: the step times of {counted(runs, 'run')} at "
@@ -350,7 +353,7 @@ def crowded_said(timings):
             "workers. Their steps count."] if runs else []
 
 
-def _laws_said(plan):
+def _laws_said(plan: WorkerPlan) -> list[str]:
     """Which laws of the step time the timings leave standing."""
     model = plan.times.model
     if len(model.fits) < 2:
@@ -361,8 +364,8 @@ def _laws_said(plan):
             + (f"Refuted: {listed(refuted)}. " if refuted else "") + "Intervals cover all laws that fit."]
 
 
-def _left_out_said(plan):
-    reasons = {}
+def _left_out_said(plan: WorkerPlan) -> list[str]:
+    reasons: dict[str, list[int]] = {}
     for workers, why in plan.left_out:
         reasons.setdefault(why, []).append(workers)
     return [f"Not at {_counts(workers)} worker{'s' * (workers != [1])}: {why}." for why, workers in reasons.items()]
@@ -380,5 +383,6 @@ def no_plan_said(found: NoPlan) -> str:
                 "--noise-scale, or compare times at one --global-batch.")
     if found.why == AT_ONCE:
         return f"{where}: met before the first step, so there is nothing to plan. Use a stricter target."
-    best = f" The best {found.target.column} was {number(found.best)}." if found.best == found.best else ""
+    known = found.target and found.best == found.best
+    best = f" The best {found.target.column} was {number(found.best)}." if found.target and known else ""
     return f"{where}: not met by most runs at any batch.{best} Use a target that they reach, or longer runs."

@@ -1,21 +1,31 @@
 """Measured curves beside published ones: figures, tables and sentences.
 
-    views = published_views(curves, "shallue2019")      raises UsageError, naming those there are, for another name
-    views.figures, views.tables, views.said
+    view = published_views(curves, "shallue2019")       raises UsageError, naming those there are, for another name
+    view.summary, view.tables, view.figures
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from ...analysis.reference import (B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, NoMatch, PassMark,
-                                   against, jobs_of, load, ordering_of)
+from ...analysis.curves import Curve, CurvePoint
+from ...analysis.reference import (B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, FidelityPoint,
+                                   NoMatch, Ordering, PassMark, Published, Reference, against, jobs_of, load,
+                                   ordering_of)
+from ...analysis.regimes import BatchPoint
+from ...analysis.trials import Workload
 from ...formatting.numbers import counted, exact, in_brackets, listed, number, percent, ratio, span, whole
+from ...target import Target
 from ..drawing import BLUE, ORANGE, Figure, arrows_of, fraction, log2_axis, mark_estimate, power_ticks
 from ..file_names import section_name
+from ..findings import Finding
 from ..scaling.noise import is_bounded, one_ended
-from ..table import Cell, Column, Row, Table, steps_cell
+from ..table import Cell, Column, Row, Table, TrialKeys, keys_of, steps_cell
+from ..view import View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 INTERPOLATED = "~"      # marks a batch size between two published ones
 
@@ -35,23 +45,15 @@ FOUND = Column("found", "found", "1", "share of the batch sizes run far enough; 
 PASSED = Column("passed", "passed", "1")
 
 
-@dataclass(frozen=True, eq=False)
-class Views:
-    """What there is to show of curves beside a publication."""
+def published_views(curves: Sequence[Curve], name: str, noise_scales: Mapping[Workload, float] | None = None) -> View:
+    """Curves beside the publication ``name``, those of no job in it passed over.
 
-    figures: tuple[Figure, ...]
-    tables: tuple[Table, ...]
-    said: tuple[str, ...]
-
-
-def published_views(curves: Sequence, name: str, noise_scales: Mapping | None = None) -> Views:
-    """Curves (analysis.curves.Curve) beside the publication ``name``, those of no job in it passed over.
-
-    noise_scales  workload -> measured noise scale in examples, for a publication that has such
-    Where nothing can be compared, what is said tells why.
+    noise_scales  measured, in examples, for a publication that has such
+    Where nothing can be compared, the findings say why.
     """
     reference = load(name)
-    found, barred, shapes = [], [], {}
+    found, barred = [], []
+    shapes: dict[tuple[str, Workload], NoMatch] = {}
     for curve in curves:
         for published in reference.curves:
             one = against(curve, published)
@@ -72,17 +74,17 @@ def published_views(curves: Sequence, name: str, noise_scales: Mapping | None = 
     said += _jobs_said(curves, reference, noise_scales or {})
     said += dict.fromkeys(barred)
     if not said:
-        has = listed(dict.fromkeys(one.label for one in (*reference.curves, *reference.jobs)))
+        has = listed(dict.fromkeys([*(one.label for one in reference.curves), *(job.label for job in reference.jobs)]))
         said.append(f"{reference.title}: nothing to compare with; it has {has}.")
     tables = [table for one in found for table in _tables(one, reference)]
     if orderings and not found:
         tables.append(_marks_table(f"published-{name}-marks", reference, [mark for _, mark in orderings], ()))
     figures = [*(_figure(one, reference) for one in found),
-               *(_shape_figure(one, reference) for one in shapes.values())]
-    return Views(tuple(figures), tuple(tables), tuple(said))
+               *(_shape_figure(one, reference, one.base) for one in shapes.values() if one.base is not None)]
+    return View(tuple(map(Finding, said)), tuple(tables), find=lambda: figures)
 
 
-def _would_do(one):
+def _would_do(one: NoMatch) -> str:
     """What would make a comparison of a NoMatch that only another target bars."""
     if one.base is None:
         return ""
@@ -91,12 +93,12 @@ def _would_do(one):
             f"alone, each over its own steps at batch {one.base:,}.")
 
 
-def _named(kind, reference, curve):
+def _named(kind: str, reference: Reference, curve: Curve) -> str:
     """For files, of one curve beside a publication."""
     return f"{kind}-{reference.name}-{section_name(curve.workload, curve.target)}"
 
 
-def _said(found, reference):
+def _said(found: Fidelity, reference: Reference) -> list[str]:
     """Fidelity in sentences."""
     published = found.published
     within, told = found.counted("within")
@@ -120,11 +122,11 @@ def _said(found, reference):
     return said
 
 
-def _found(mark):
+def _found(mark: PassMark) -> str:
     return f"{mark.bound} {ratio(mark.found)}".strip()
 
 
-def _verdict(marks):
+def _verdict(marks: Sequence[PassMark]) -> str:
     failed = [mark for mark in marks if mark.passed is False]
     open_ = [mark for mark in marks if mark.passed is None]
     if failed:
@@ -137,21 +139,21 @@ def _verdict(marks):
 _NAMES = {"steps": "the curve", "b_crit": "B_crit", "intervals": "the coverage"}
 
 
-def _ordering_said(one, mark, reference):
+def _ordering_said(one: Ordering, mark: PassMark, reference: Reference) -> str:
     held = "" if mark.passed else "not "
     return (f"{one.label} ({reference.title}): published, perfect scaling ends at batch {exact(one.perfect[0])} and "
             f"{exact(one.perfect[1])}; here the second is {ratio(mark.found)} times the first, so the factor of "
             f"{exact(one.at_least)} that is asked for is {held}shown.")
 
 
-def _jobs_said(curves, reference, noise_scales):
+def _jobs_said(curves: Sequence[Curve], reference: Reference, noise_scales: Mapping[Workload, float]) -> list[str]:
     """Published critical batch sizes on the same data, beside the measured one."""
     said = []
     for curve in curves:
         for job in jobs_of(reference, curve.workload):
             text = (f"{reference.title} gives for {job.label}, on a model of its own and averaged over training, a "
                     f"critical batch of {_range(job.b_crit)} and a noise scale of {_range(job.noise_scale)} {job.unit}")
-            fit = getattr(curve.regimes, "fit", None)
+            fit = curve.regimes.fit
             here = []
             if job.unit == "examples" and fit is not None and is_bounded(fit.b_crit):
                 ends = in_brackets(fit.b_crit.low, fit.b_crit.high)
@@ -163,11 +165,11 @@ def _jobs_said(curves, reference, noise_scales):
     return list(dict.fromkeys(said))
 
 
-def _range(values):
+def _range(values: Iterable[float]) -> str:
     return " to ".join(map(exact, values))
 
 
-def _tables(found, reference):
+def _tables(found: Fidelity, reference: Reference) -> tuple[Table, Table]:
     """The batch sizes one by one, and the pass marks."""
     published, name, target = found.published, _named("published", reference, found.curve), found.curve.target
     rows = tuple(Row((_batch(point), _there(point), _here(point), _apart(point), _yes(point.within),
@@ -177,7 +179,8 @@ def _tables(found, reference):
             _marks_table(f"{name}-marks", reference, found.marks, found.remarks, target))
 
 
-def _marks_table(name, reference, marks, remarks, target=None):
+def _marks_table(name: str, reference: Reference, marks: Iterable[PassMark], remarks: Sequence[str],
+                 target: Target | None = None) -> Table:
     rows = []
     for mark in marks:
         said, wanted, found = _mark_texts(mark)
@@ -187,7 +190,7 @@ def _marks_table(name, reference, marks, remarks, target=None):
     return Table(name, f"Fidelity to {reference.title}", (MARK, WANTED, FOUND, PASSED), tuple(rows), notes, target)
 
 
-def _mark_texts(mark: PassMark):
+def _mark_texts(mark: PassMark) -> tuple[str, str, str]:
     """(what it is, what is asked, what was found) of a pass mark."""
     untold = "cannot be judged"
     if mark.name == "steps":
@@ -202,7 +205,7 @@ def _mark_texts(mark: PassMark):
     return f"end of perfect scaling: {mark.name}", f"{mark.wanted:g} or more", ratio(mark.found)
 
 
-def _notes(found, reference):
+def _notes(found: Fidelity, reference: Reference) -> tuple[str, ...]:
     published = found.published
     notes = [f"Published: {reference.source}{f' ({published.file})' if published.file else ''}; {reference.obtained}. "
              f"Each is {_estimated(published, reference)}."]
@@ -216,7 +219,7 @@ def _notes(found, reference):
                      "published steps.")
     if any(point.within is None for point in found.points):
         notes.append("n/a: the target was not met, nor was it run for long enough.")
-    fewer = {_trials(point.point) for point in found.points} - {None}
+    fewer = {point.point.trials for point in found.points if isinstance(point.point, CurvePoint)}
     if published.trials and fewer:
         low, high = min(fewer), max(fewer)
         here = exact(low) if low == high else f"{exact(low)} to {exact(high)}"
@@ -224,46 +227,40 @@ def _notes(found, reference):
     return tuple(notes)
 
 
-def _estimated(published, reference):
+def _estimated(published: Published, reference: Reference) -> str:
     return (f"the fewest steps of {published.trials} finite trials" if published.trials else reference.estimate)
 
 
-def _trials(point):
-    """How many finite trials a searched point has; None of one that was not searched."""
-    return getattr(point, "trials", None)
-
-
-def _batch(point):
+def _batch(point: FidelityPoint) -> Cell:
     return Cell(f"{INTERPOLATED if point.interpolated else ''}{point.global_batch:,}", point.global_batch)
 
 
-def _there(point):
+def _there(point: FidelityPoint) -> Cell:
     return Cell(number(point.published), point.published, point.low, point.high, span(point.low, point.high))
 
 
-def _here(point):
+def _here(point: FidelityPoint) -> Cell:
     return steps_cell(point.measured, whole)
 
 
-def _apart(point):
+def _apart(point: FidelityPoint) -> Cell:
     if math.isfinite(point.log2_apart):
         return Cell(f"{point.log2_apart:+.2f}", point.log2_apart)
     return Cell("not met" if math.isinf(point.log2_apart) else "n/a", point.log2_apart)
 
 
-def _yes(told):
+def _yes(told: bool | None) -> Cell:
     return Cell("n/a" if told is None else "yes" if told else "no", None if told is None else int(told))
 
 
-def keys_of_point(point) -> tuple[tuple[str, int], ...]:
-    """The trial that a point of a curve stands on, as (log, id), or those of its cell."""
-    if getattr(point, "study", None) is not None:
+def keys_of_point(point: CurvePoint | BatchPoint) -> TrialKeys:
+    """The trial that a point of a curve stands on, or those of its cell."""
+    if isinstance(point, CurvePoint):
         return () if point.best is None else (point.study.key(point.best),)
-    cell = getattr(point, "cell", None)
-    return tuple(run.trial.key for run in cell.runs) if cell is not None else ()
+    return keys_of(point.cell)
 
 
-def _figure(found, reference):
+def _figure(found: Fidelity, reference: Reference) -> Figure:
     published, curve = found.published, found.curve
     return Figure(
         _named("published", reference, curve),
@@ -274,36 +271,37 @@ def _figure(found, reference):
         lambda axes: _draw(axes, curve, published, 1.0, 1.0, "steps to target S"))
 
 
-def _shape_figure(one, reference):
+def _shape_figure(one: NoMatch, reference: Reference, base: int) -> Figure:
     """Two curves to different targets, each over its own steps at the smallest batch of both."""
     published, curve = one.published, one.curve
-    here = next(point.steps.value for point in curve.points if point.global_batch == one.base)
-    there, _, _ = published.at(one.base)
+    here = next(point.steps.value for point in curve.points if point.global_batch == base)
+    published_there = published.at(base)
+    there = published_there[0] if published_there else math.nan
     return Figure(
         _named("shape", reference, curve),
         f"Another target than published: shapes alone\n{published.label}",
         f"Steps to {curve.target} here and to {published.target} as published, each over its own steps at batch "
-        f"{one.base:,}, against the global batch, both axes in powers of 2: shapes, no comparison of steps. "
+        f"{base:,}, against the global batch, both axes in powers of 2: shapes, no comparison of steps. "
         f"{_band_said(curve, published)}",
-        f"S(B) / S({one.base:,}); published: {reference.obtained}", reference.source, _keys(curve),
-        lambda axes: _draw(axes, curve, published, 1 / here, 1 / there, f"steps / steps at B = {one.base:,}"))
+        f"S(B) / S({base:,}); published: {reference.obtained}", reference.source, _keys(curve),
+        lambda axes: _draw(axes, curve, published, 1 / here, 1 / there, f"steps / steps at B = {base:,}"))
 
 
-def _band_said(curve, published):
+def _band_said(curve: Curve, published: Published) -> str:
     band = ("the spread of their mean and the spacing of their evaluations" if not published.trials else
             "how well the published plot can be read")
-    return f"The band is {band}; bars are {getattr(curve, 'confidence', 0.95):.0%} intervals."
+    return f"The band is {band}; bars are {curve.confidence:.0%} intervals."
 
 
-def _shown(curve):
+def _shown(curve: Curve) -> list[CurvePoint | BatchPoint]:
     return [point for point in curve.points if point.steps.met or point.steps.beyond > 0]
 
 
-def _keys(curve):
+def _keys(curve: Curve) -> TrialKeys:
     return tuple(dict.fromkeys(key for point in _shown(curve) for key in keys_of_point(point)))
 
 
-def _draw(axes, curve, published, here, there, label):
+def _draw(axes: Axes, curve: Curve, published: Published, here: float, there: float, label: str) -> None:
     """Both curves, the steps of each times its factor."""
     points = [(point.global_batch, point.steps.scaled(here)) for point in _shown(curve)]
     low, high, steps = (there * values for values in (published.low, published.high, published.steps))

@@ -1,6 +1,6 @@
 """All figures of a paper that logs can bear, and all kinds of figures of any workload.
 
-    found = figures(studies, paper="shallue2019")       -> Paper(figures, left_out)
+    view = figures(studies, paper="shallue2019")        # its findings: what of the paper the logs do not have
     workload_figures(curves)                            # of one workload, to one target each, the main one first
     family_figures(curves)                              # of several workloads
 
@@ -8,77 +8,79 @@ Curves are computed workload by workload, so that a study's columns are read whi
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
 
 from ...analysis.base_rates import both_readings
 from ...analysis.best_points import (EFFECTIVE, LEARNING_RATE, MOMENTUM, best_of_trials, choices, first_feasible,
                                      is_varied, split_by)
 from ...analysis.budgets import Budget, best_under
-from ...analysis.curves import curve_of
+from ...analysis.curves import Curve, curve_of
+from ...analysis.grouping import group_by
 from ...analysis.report_data import Options
+from ...analysis.studies import Study
+from ...analysis.trials import Workload
 from ...errors import UsageError
 from ...formatting.numbers import counted, listed, round_number
-from ...formatting.progress import quiet
+from ...formatting.progress import Tell, quiet
 from ...target import Target
 from ..drawing import Figure
 from ..file_names import section_name, slug
+from ..findings import Finding
 from ..search.budget_figures import base_rate_figure, best_under_figure
+from ..search.curve_figures import (EXAMPLES, NORMALISED, STEPS, CurvePanel, curve_panels, curves_figure, heading,
+                                    plain, targets_figure)
 from ..search.figures import best_figure, best_of_figure, best_panels, budgets_figure, scatter, second, trials_figure
-from ..search.steps_figures import (EXAMPLES, NORMALISED, STEPS, heading, plain, steps_figure, steps_panels,
-                                    targets_figure)
+from ..view import View
 from . import shallue2019
+from .shallue2019 import Line, Panel, Sheet
 
 PAPERS = {"shallue2019": shallue2019}
 ATTRIBUTES = {"model": "Models", "optimizer": "Optimizers", "dataset": "Data sets",
               "train_examples": "Sizes of the data set"}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+Shown = Sequence[tuple[Panel, Sequence[tuple[Line, Curve]]]]        # panels that have curves, and whose these are
 EARLIER = (64, 16, 4, 1)        # the largest budget of steps and of epochs that every batch bears, over these
 
 
-@dataclass(frozen=True, eq=False)
-class Paper:
-    """The figures of a paper, and in words what of it the logs do not have."""
-
-    figures: tuple[Figure, ...]
-    left_out: tuple[str, ...]
-
-
-def workload_figures(curves: Sequence, options=Options(), shared=True, budgets: Sequence[Budget] = ()
-                     ) -> tuple[Figure, ...]:
+def workload_figures(curves: Sequence[Curve], options: Options = Options(), shared: bool = True,
+                     budgets: Sequence[Budget] = ()) -> tuple[Figure, ...]:
     """Every kind of figure that the curves of one workload bear: one curve a target, the main one first.
 
     shared    also those that are the same whichever target of its metric is the main one
     budgets   that were asked for; without any in steps, and any in epochs, round ones that every batch bears
     """
-    main, *_ = curves
-    asked = {unit: max((budget for budget in budgets if budget.unit == unit), default=None)
-             for unit in ("steps", "epochs")}
-    studies = [point.study for point in main.points]
+    main = curves[0]
+    steps, epochs = (max((budget.amount for budget in budgets if budget.unit == unit), default=None)
+                     for unit in ("steps", "epochs"))
+    studies = [point.study for point in main.searched]
     found = [
-        steps_figure([main]), steps_figure([main], kind=EXAMPLES), targets_figure(curves),
-        *(_split_figure(main, studies, name, options) for name in choices(studies)),
+        curves_figure([main]), curves_figure([main], kind=EXAMPLES), targets_figure(curves),
+        *(_split_figure(main, name, options) for name in choices(studies)),
         *(best_figure([main], what) for what in (LEARNING_RATE, MOMENTUM, EFFECTIVE)
           if what != MOMENTUM or is_varied(studies, MOMENTUM)),
         trials_figure(main),
-        budgets_figure(main, **{unit: budget and budget.amount for unit, budget in asked.items()}),
+        budgets_figure(main, steps=steps, epochs=epochs),
         best_of_figure([best_of_trials(study, main.target, options.confidence) for study in studies]),
         *(_figures_under_budgets(studies, main.target, options, budgets) if shared else ())]
     return tuple(figure for figure in found if figure is not None)
 
 
-def _figures_under_budgets(studies, target, options, asked):
+def _figures_under_budgets(studies: Sequence[Study], target: Target, options: Options,
+                           asked: Sequence[Budget]) -> tuple[Figure | None, Figure | None]:
     """The best of a target's metric under budgets, and by base rate: the same at all its targets."""
     column, minimizes = target.column, target.minimizes
     maps = both_readings(studies, column, minimizes)
-    groups = {one.budget.unit: _earlier(one.budget) for one in maps[::-1] if one is not None}
+    groups = {one.budget.unit: _earlier(one.budget) for one in maps[::-1] if one and one.budget}
     for unit in dict.fromkeys(budget.unit for budget in asked):
         groups[unit] = sorted(budget for budget in asked if budget.unit == unit)
     under = [best_under(studies, column, minimizes, budgets, options.confidence) for budgets in groups.values()]
     return best_under_figure(*under), base_rate_figure(*maps)
 
 
-def _earlier(budget):
+def _earlier(budget: Budget) -> list[Budget]:
     """Round budgets up to this one, of whole steps."""
     least = 1.0 if budget.unit == "steps" else 0.0
     amounts = [max(least, round_number(budget.amount / share)) for share in EARLIER if share > 1]
@@ -86,48 +88,49 @@ def _earlier(budget):
             if amount <= budget.amount]
 
 
-def _split_figure(curve, studies, by, options, **rest):
+def _split_figure(curve: Curve, by: str, options: Options, title: str = "") -> Figure | None:
     """The curve once for each value of a metaparameter that was a choice."""
-    parts = split_by(studies, by)
     word = by.replace("_", " ")
-    rest = {"title": f"Steps to {curve.target} by {word}\n{heading(curve.workload)}",
-            "name": f"{STEPS}-batch-{slug(by)}"} | rest
-    curves = [curve_of(part, curve.target, options) for part in parts.values()]
-    return steps_figure(curves, labels=[f"{word} {value:g}" for value in parts], ordered=True, **rest)
+    found = {f"{word} {value:g}": curve_of(part, curve.target, options)
+             for value, part in split_by([point.study for point in curve.searched], by).items()}
+    curves = {label: one for label, one in found.items() if one is not None}
+    return curves_figure(list(curves.values()), labels=list(curves), ordered=True, name=f"{STEPS}-batch-{slug(by)}",
+                         title=title or f"Steps to {curve.target} by {word}\n{heading(curve.workload)}")
 
 
-def family_figures(curves: Sequence) -> tuple[Figure, ...]:
+def family_figures(curves: Sequence[Curve]) -> tuple[Figure, ...]:
     """Curves of several workloads that differ in one thing, each family raw and normalised.
 
     Data sets are compared each to its own target, so only normalised; all else to one target.
     """
     found = []
     for attribute, title in ATTRIBUTES.items():
-        families: dict = {}
-        for curve in curves:
-            families.setdefault(_all_but(curve, attribute), []).append(curve)
-        families = [family for family in families.values()
-                    if len({getattr(curve.workload, attribute) for curve in family}) > 1]
+        families = group_by(curves, lambda curve: _all_but(curve, attribute)).values()
         for family in families:
+            if len({getattr(curve.workload, attribute) for curve in family}) < 2:
+                continue
             name = f"{attribute.replace('_', '-')}s-{section_name(*_all_but(family[0], attribute))}"
             ordered = attribute == "train_examples"
             family = sorted(family, key=lambda curve: getattr(curve.workload, attribute))
             kinds = (NORMALISED, EXAMPLES) if attribute == "dataset" else (STEPS, NORMALISED)
             said = f"{title}: " + (plain(family[0].target) if attribute != "dataset" else "each to its target")
-            found += [steps_figure(family, kind=kind, title=said + ("" if kind == STEPS else ", normalised"),
-                                   name=f"{name}-{kind}", ordered=ordered) for kind in kinds]
+            found += [curves_figure(family, kind=kind, title=said + ("" if kind == STEPS else ", normalised"),
+                                    name=f"{name}-{kind}", ordered=ordered) for kind in kinds]
     return tuple(figure for figure in found if figure is not None)
 
 
-def _all_but(curve, attribute):
+def _all_but(curve: Curve, attribute: str) -> tuple[Workload, Target | None]:
     """What the curves of a family share."""
-    blank = {"dataset": {"dataset": "", "train_examples": 0}, "train_examples": {"train_examples": 0},
-             "model": {"model": "", "model_args": ""}}.get(attribute, {attribute: ""})
-    return replace(curve.workload, **blank), None if attribute == "dataset" else curve.target
+    blank: dict[str, dict[str, Any]] = {
+        "dataset": {"dataset": "", "train_examples": 0}, "train_examples": {"train_examples": 0},
+        "model": {"model": "", "model_args": ""}, "optimizer": {"optimizer": ""}}
+    return replace(curve.workload, **blank[attribute]), None if attribute == "dataset" else curve.target
 
 
-def figures(studies: Sequence, paper="shallue2019", options=Options(), tell=quiet) -> Paper:
-    """Every figure of a paper that these studies bear, in its order. UsageError for a paper that is not known."""
+def figures(studies: Sequence[Study], paper: str = "shallue2019", options: Options = Options(),
+            tell: Tell = quiet) -> View:
+    """Every figure of a paper that these studies bear, in its order, and what they do not have. Raises UsageError for a
+    paper that is not known."""
     if paper not in PAPERS:
         raise UsageError(f"there is no paper {paper!r}; choose one of {', '.join(PAPERS)}")
     found, figures = _Found(studies, PAPERS[paper], options, tell), []
@@ -135,38 +138,34 @@ def figures(studies: Sequence, paper="shallue2019", options=Options(), tell=quie
         tell(f"figure {sheet.number} of the paper, {at} of {len(found.paper.FIGURES)}")
         figures += [replace(figure, name=f"{paper}-figure-{number}", title=f"Figure {number}. {figure.title}",
                             source=f"{found.paper.SOURCE}, figure {number}") for number, figure in found.figures(sheet)]
-    return Paper(tuple(figures), tuple(found.left_out()))
+    return View(tuple(map(Finding, found.left_out())), find=lambda: figures)
 
 
 class _Found:
     """The curves of a paper that studies bear, by line, and the names of those that they lack."""
 
-    def __init__(self, studies, paper, options, tell):
+    def __init__(self, studies: Sequence[Study], paper: ModuleType, options: Options, tell: Tell) -> None:
         self.paper, self.options, self.tell = paper, options, tell
         self.studies = self._by_name(studies)
-        self.missing: dict = {}         # of a figure, by its number: names
-        self.short: dict = {}           # of a workload, by its name: (trials compared, trials that the paper takes)
-        self.empty: list = []           # numbers of figures whose workloads are there
+        self.missing: dict[str, dict[str, None]] = {}       # of a figure, by its number: names
+        self.short: dict[str, tuple[int, int]] = {}     # by workload: (trials compared, trials that the paper takes)
+        self.empty: list[str] = []      # numbers of figures whose workloads are there
         lines = {(panel_line.workload, panel_line.target) for sheet in paper.FIGURES for panel in sheet.panels
                  for panel_line in panel.lines if sheet.kind in (paper.STEPS, paper.NORMALISED, paper.BEST)}
         self.curves = {line: self._curve(*line, f"curve {at} of {len(lines)}")
                        for at, line in enumerate(sorted(lines), 1)}
 
-    def _by_name(self, studies):
+    def _by_name(self, studies: Sequence[Study]) -> dict[str, list[Study]]:
         """The studies of each workload by the paper's names; of several that go by one, that with the most trials."""
-        groups: dict = {}
-        for study in studies:
-            groups.setdefault(study.workload, []).append(study)
-        found: dict = {}
-        for workload, group in groups.items():
+        found: dict[str, list[tuple[int, int, Workload, list[Study]]]] = {}
+        for workload, group in group_by(studies, lambda study: study.workload).items():
             for place, name in enumerate(self.paper.names_of(workload)):
                 trials = sum(int(study.feasible.sum()) for study in group)
                 found.setdefault(name, []).append((place, -trials, workload, group))
         return {name: min(all_of_name)[-1] for name, all_of_name in found.items()}
 
-    def _curve(self, name, target, which="a curve"):
-        studies = self.taken(name)
-        target = Target.parse(target)
+    def _curve(self, name: str, goal: str, which: str = "a curve") -> Curve | None:
+        studies, target = self.taken(name), Target.parse(goal)
         if not studies or any(target.column not in study.evaluations.columns for study in studies):
             return None
         self.tell(f"{name}: {target}, {which} for the figures of the paper")
@@ -175,14 +174,14 @@ class _Found:
             self.short[name] = curve.n, wanted
         return curve
 
-    def _wanted(self, name):
+    def _wanted(self, name: str) -> int:
         return self.paper.TAKEN.get(name, self.paper.TRIALS_TAKEN)
 
-    def taken(self, name):
+    def taken(self, name: str) -> list[Study]:
         """The studies of a workload with as many trials as the paper takes."""
         return [first_feasible(study, self._wanted(name)) for study in self.studies.get(name, ())]
 
-    def curve(self, sheet, line):
+    def curve(self, sheet: Sheet, line: Line) -> Curve | None:
         """The curve of a line; None, and a note, where it is missing."""
         key = line.workload, line.target
         curve = self.curves[key] if key in self.curves else self._curve(*key)
@@ -190,7 +189,7 @@ class _Found:
             self.missing.setdefault(sheet.number, {})[line.workload] = None
         return curve
 
-    def figures(self, sheet) -> list[tuple[str, Figure]]:
+    def figures(self, sheet: Sheet) -> list[tuple[str, Figure]]:
         """What can be shown of one figure of the paper, with its number; panels of several curves are each a figure."""
         paper = self.paper
         draw = {paper.STEPS: self._steps, paper.NORMALISED: self._steps, paper.SPLIT: self._split,
@@ -198,8 +197,7 @@ class _Found:
                 paper.BEST_UNDER: self._best_under}[sheet.kind]
         panels = []
         for letter, panel in zip(LETTERS, sheet.panels):
-            lines = [(line, self.curve(sheet, line)) for line in panel.lines]
-            lines = [(line, curve) for line, curve in lines if curve is not None]
+            lines = [(line, curve) for line in panel.lines for curve in [self.curve(sheet, line)] if curve is not None]
             panels += [(letter, panel, lines)] if lines else []
         if sheet.apart:
             found = [(f"{sheet.number}{letter}", draw(sheet, [(panel, lines)])) for letter, panel, lines in panels]
@@ -208,36 +206,36 @@ class _Found:
         self.empty += [number for number, figure in found if figure is None]
         return [(number, figure) for number, figure in found if figure is not None]
 
-    def _steps(self, sheet, panels):
-        panels = [(_with_target(panel, lines) if len(panels) == 1 else panel.title, [curve for _, curve in lines],
-                   [line.label or str(curve.target) for line, curve in lines], panel.ordered)
-                  for panel, lines in panels]
+    def _steps(self, sheet: Sheet, panels: Shown) -> Figure | None:
         kind = NORMALISED if sheet.kind == self.paper.NORMALISED else STEPS
-        return steps_panels(panels, kind=kind, title=sheet.title)
+        return curve_panels([CurvePanel(
+            _with_target(panel, lines) if len(panels) == 1 else panel.title, [curve for _, curve in lines],
+            [line.label or str(curve.target) for line, curve in lines], panel.ordered)
+            for panel, lines in panels], kind=kind, title=sheet.title)
 
-    def _split(self, sheet, panels):
+    def _split(self, sheet: Sheet, panels: Shown) -> Figure | None:
         [(panel, [(_, curve)])] = panels
-        return _split_figure(curve, [point.study for point in curve.points], sheet.metaparameter, self.options,
-                             title=f"{sheet.title}\n{panel.title}, {curve.target}")
+        return _split_figure(curve, sheet.metaparameter, self.options,
+                             f"{sheet.title}\n{panel.title}, {curve.target}")
 
-    def _best(self, sheet, panels):
+    def _best(self, sheet: Sheet, panels: Shown) -> Figure | None:
         return best_panels([(panel.title, curve) for panel, lines in panels for _, curve in lines], sheet.metaparameter,
                            title=sheet.title)
 
-    def _budget_trials(self, sheet, panels):
+    def _budget_trials(self, sheet: Sheet, panels: Shown) -> Figure | None:
         [(panel, [(_, curve)])] = panels
         return budgets_figure(curve, steps=panel.budgets[0][0], epochs=panel.budgets[1][0],
                               title=f"{sheet.title}: {panel.title}, {curve.target}")
 
-    def _trials(self, sheet, panels):
+    def _trials(self, sheet: Sheet, panels: Shown) -> Figure | None:
         [(panel, lines)] = panels
         steps = panel.budgets[0][0]
         found = [(line.label, point.study, curve.target, steps) for line, curve in lines
-                 for point in curve.points if point.global_batch == sheet.batch]
+                 for point in curve.searched if point.global_batch == sheet.batch]
         title = f"{sheet.title}\nB = {sheet.batch:,}, {steps:,} steps, {lines[0][1].target}"
         return scatter(found, LEARNING_RATE, second(lines[0][1]), title=title)
 
-    def _best_under(self, sheet, panels):
+    def _best_under(self, sheet: Sheet, panels: Shown) -> Figure | None:
         [(panel, [(line, curve)])] = panels
         studies, target = self.studies[line.workload], curve.target
         budgets = [[Budget(amount, "steps") for amount in panel.budgets[0]]]
@@ -246,7 +244,7 @@ class _Found:
         return best_under_figure(*(best_under(studies, target.column, target.minimizes, some, self.options.confidence)
                                    for some in budgets), title=f"{sheet.title}\n{panel.title}")
 
-    def left_out(self):
+    def left_out(self) -> Iterator[str]:
         """In words what the studies do not have, by figure."""
         for number, names in self.missing.items():
             yield f"Figure {number}: no log has {listed(names)}, or not the metric of its goal."
@@ -257,7 +255,7 @@ class _Found:
                    "log says how many training examples an epoch has.")
 
 
-def _with_target(panel, lines):
+def _with_target(panel: Panel, lines: Sequence[tuple[Line, Curve]]) -> str:
     """A panel's title, and the target where its curves have one."""
     targets = {str(curve.target) for _, curve in lines}
     return f"{panel.title}, {min(targets)}" if len(targets) == 1 else panel.title

@@ -11,7 +11,10 @@ of figure 2 on LM1B and the budgets of figure 11 between the published ends.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+
+from ...analysis.trials import Workload
 
 SOURCE = "Shallue et al. 2019, arXiv 1811.03600"
 STEPS, NORMALISED, SPLIT, BEST, TRIALS, BUDGET_TRIALS, BEST_UNDER = (
@@ -62,7 +65,7 @@ class Sheet:
         return self.kind == BEST_UNDER or max(len(panel.lines) for panel in self.panels) > 1 and self.kind != TRIALS
 
 
-def names_of(workload) -> tuple[str, ...]:
+def names_of(workload: Workload) -> tuple[str, ...]:
     """The archive's names that an analysis.trials.Workload goes by, the most its own first."""
     dataset, model = workload.dataset, SAME_MODEL.get(workload.model, workload.model)
     optimizer = SAME_OPTIMIZER.get(workload.optimizer, workload.optimizer)
@@ -78,7 +81,7 @@ def names_of(workload) -> tuple[str, ...]:
     return tuple(f"{one}/{model}/{optimizer}" for one in datasets)
 
 
-def _nesterov(workload):
+def _nesterov(workload: str) -> str:
     return f"{workload}/nesterov_momentum"
 
 
@@ -99,12 +102,12 @@ NINE = tuple(Panel(title, (line,)) for title, line in (
     ("Transformer on Common Crawl", COMMON_CRAWL), ("VGG-11 on ImageNet", VGG), ("LSTM on LM1B", LSTM)))
 
 
-def _goals(title, line, goals):
+def _goals(title: str, line: Line, goals: Iterable[float]) -> Panel:
     return Panel(title, tuple(Line(line.workload, f"{line.target.split('<')[0]}<{goal:g}", f"goal {goal:g}")
                               for goal in goals), ordered=True)
 
 
-def _of_sizes(title, template, target, sizes, ordered=True):
+def _of_sizes(title: str, template: str, target: str, sizes: Iterable[tuple[str, str]], ordered: bool = True) -> Panel:
     return Panel(title, tuple(Line(template.format(name), target, label) for name, label in sizes), ordered)
 
 
@@ -143,7 +146,7 @@ FIGURES = (
         Panel("Transformer", (LM1B, COMMON_CRAWL)))),
     Sheet("6", NORMALISED, "Sizes of the data set", (
         _of_sizes("Simple CNN on MNIST", "mnist_subsets/mnist_{}/simple_cnn_base/nesterov_momentum", "val/error<0.02", [
-            (size, f"{size:,} examples") for size in SUBSETS["mnist"]]),
+            (str(size), f"{size:,} examples") for size in SUBSETS["mnist"]]),
         Panel("ResNet-50 on ImageNet", (
             Line(IMAGENET.workload, "val/error<0.25", "all of ImageNet"),
             Line(_nesterov("imagenet_subsets/imagenet_half_images/resnet_50"), "val/error<0.3", "half the images"),

@@ -6,25 +6,40 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ...analysis.best_points import BestOfTrials
+from ...analysis.noise import Noise, NoiseScale
+from ...analysis.regimes import BatchPoint, Batches
+from ...analysis.report_data import Section
+from ...analysis.search import Search
+from ...analysis.speedup import Series
+from ...analysis.step_breakdown import StepParts
+from ...analysis.steps import Cell, Run
 from ...formatting.numbers import counted, exact, percent
 from ..columns import MCCANDLISH, POLLUX, SHALLUE, metric_name
 from ..drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Figure, decimal_ticks, draw_arrow, explain_crowded, fraction,
                        is_known, is_named, is_positive, log2_axis, mark_estimate, power_ticks, set_ticks, shade)
 from ..search.figures import best_of_figure
-from ..table import keys_of
+from ..table import TrialKeys, keys_of
 from . import words
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST_BARS = 10
 SMALL = 0.15            # an efficiency below it is shown on a log scale
 
 
-def figures_of(section) -> tuple[Figure, ...]:
+def figures_of(section: Section) -> tuple[Figure, ...]:
     """Every figure of a section that has something to show."""
     figures = []
-    if section.batches and sum(bool(point.cell.runs) for point in section.batches.points) > 1:
-        figures.append(_steps_figure(section))
+    run = [point for point in section.batches.points if point.cell.runs] if section.batches else []
+    if section.batches and len(run) > 1:
+        figures.append(_repeats_figure(section, section.batches, run))
     for series in section.series:
         if any(point.cell.runs for point in series.points):
             figures += [_speedup_figure(section, series), _efficiency_figure(section, series)]
@@ -37,17 +52,16 @@ def figures_of(section) -> tuple[Figure, ...]:
         figure = _best_of_n_figure([search for search in section.searches if search.objective == objective])
         figures += [figure] if figure else []
     metric = _metric(section)
-    for across in ("step", "seconds") if metric else ():
-        if any(_has_curve(run, metric, across) for cell in section.cells for run in cell.runs):
-            figures.append(_curve_figure(section, metric, across))
+    for across in ("step", "seconds"):
+        if metric and any(_has_curve(run, metric, across) for cell in section.cells for run in cell.runs):
+            figures.append(_training_figure(section, metric, across))
     return tuple(figures)
 
 
-def _steps_figure(section):
-    batches = section.batches
-    points = [point for point in batches.points if point.cell.runs]
+def _repeats_figure(section: Section, batches: Batches, points: Sequence[BatchPoint]) -> Figure:
+    """Steps to target by global batch over repeats of one setting; curve_figures has that of searches."""
 
-    def draw(axes):
+    def draw(axes: Axes) -> None:
         met = [point for point in points if point.cell.steps.met and point.cell.steps.value > 0]
         log2_axis(axes, "x", [point.global_batch for point in points])
         steps = [point.cell.steps for point in points]
@@ -76,10 +90,10 @@ def _steps_figure(section):
         "the smallest batch that met it", SHALLUE, _keys(point.cell for point in points), draw)
 
 
-def _speedup_figure(section, series):
+def _speedup_figure(section: Section, series: Series) -> Figure:
     points = [point for point in series.points if point.cell.runs]
 
-    def draw(axes):
+    def draw(axes: Axes) -> None:
         shown = [point for point in points if is_known(point.throughput_speedup)]
         timed = [point for point in points if is_known(point.time_speedup)]
         workers = [point.workers for point in points]
@@ -120,7 +134,7 @@ def _speedup_figure(section, series):
         _keys(point.cell for point in points), draw)
 
 
-def _efficiency_figure(section, series):
+def _efficiency_figure(section: Section, series: Series) -> Figure:
     points = [point for point in series.points if point.cell.runs]
     kinds = [("system_efficiency", ORANGE, "s", "system efficiency", 1.0)]
     if section.target:
@@ -128,7 +142,7 @@ def _efficiency_figure(section, series):
                  ("system_efficiency", ORANGE, "s", "system efficiency", 1.04),
                  ("product", BLUE, "o", "their product", 1.0)]
 
-    def draw(axes):
+    def draw(axes: Axes) -> None:
         log2_axis(axes, "x", [point.workers for point in points])
         axes.axhline(1, color=MUTED, linestyle="--", linewidth=1.2, label="ideal")
         tops = [1.0]
@@ -160,22 +174,22 @@ def _efficiency_figure(section, series):
         "(S0 B0) / (S B) and (x / x0) / (W / W0)", POLLUX, _keys(point.cell for point in points), draw)
 
 
-def crowded_said(cells):
+def crowded_said(cells: Iterable[Cell]) -> str:
     """What a hollow mark means, where there is one."""
     return (" Hollow marks: the host had more workers than cores, so these times do not transfer to a real cluster." *
             any(cell.oversubscribed for cell in cells))
 
 
-def _parts_of(section, series):
+def _parts_of(section: Section, series: Series) -> list[tuple[Cell, StepParts]]:
     """(cell, parts) of the points of a series whose steps were timed in parts."""
     found = {id(cell): parts for cell, parts in section.parts}
     return [(point.cell, found[id(point.cell)]) for point in series.points if id(point.cell) in found]
 
 
-def _parts_figure(series, parts):
+def _parts_figure(series: Series, parts: Sequence[tuple[Cell, StepParts]]) -> Figure:
     cells = [cell for cell, _ in parts]
 
-    def draw(axes):
+    def draw(axes: Axes) -> None:
         bottoms = [0.0] * len(parts)
         for name, color, label in (("compute", BLUE, "computing"), ("data", GREEN, "getting data"),
                                    ("communication", ORANGE, "waiting for communication, and its share")):
@@ -201,10 +215,10 @@ def _parts_figure(series, parts):
         _keys(cells), draw)
 
 
-def _noise_figure(section):
+def _noise_figure(section: Section) -> Figure:
     found = [(cell, _windows(noise)) for cell, noise in section.noise if _windows(noise)]
 
-    def draw(axes):
+    def draw(axes: Axes) -> None:
         scales = [scale for _, scales in found for scale in scales]
         ends = [end for s in scales for end in (s.low, s.high if math.isfinite(s.high) else 2 * s.noise_scale)]
         log2_axis(axes, "y", [scale.noise_scale for scale in scales], ends)      # twice the value: room for an arrow
@@ -237,23 +251,24 @@ def _noise_figure(section):
         _keys(cell for cell, _ in found), draw)
 
 
-def _windows(noise):
+def _windows(noise: Noise) -> list[NoiseScale]:
     """The quarters that have a noise scale to show."""
     return [quarter for quarter in noise.quarters if is_positive(quarter.noise_scale) and quarter.low == quarter.low]
 
 
-def _best_of_n_figure(searches):
-    return best_of_figure([BestOfTrials(search.global_batch, search.objective, search.target, search.curve,
-                                        tuple(draw.trial.key for draw in search.feasible)) for search in searches])
+def _best_of_n_figure(searches: Iterable[Search]) -> Figure | None:
+    return best_of_figure([
+        BestOfTrials(search.global_batch, search.objective, search.target, search.curve,
+                     tuple(draw.trial.key for draw in search.feasible if draw.trial)) for search in searches])
 
 
-def _curve_figure(section, metric, across):
+def _training_figure(section: Section, metric: str, across: str) -> Figure:
     drawn = {id(cell): [run for run in cell.runs if _has_curve(run, metric, across)] for cell in section.cells}
     cells = [cell for cell in section.cells if drawn[id(cell)]]
     label = {"step": "steps", "seconds": "training time (seconds, evaluation left out)"}[across]
     name = metric_name(metric)
 
-    def draw(axes):
+    def draw(axes: Axes) -> None:
         ends, values = [], []
         for at, cell in enumerate(cells):
             color = shade(at, len(cells))
@@ -279,7 +294,8 @@ def _curve_figure(section, metric, across):
         f"{metric} and {'step' if across == 'step' else 'train_seconds'} of /evaluations", "", _keys(cells), draw)
 
 
-def _curve_axes(axes, section, metric, starts, ends, values, across):
+def _curve_axes(axes: Axes, section: Section, metric: str, starts: Sequence[float], ends: Sequence[float],
+                values: list[float], across: str) -> None:
     goal = [section.target.value] if section.target and section.target.column == metric else []
     positive = [value for value in values + goal if value > 0]
     if positive and min(values + goal) > 0 and max(positive) > 8 * min(positive):
@@ -299,11 +315,11 @@ def _curve_axes(axes, section, metric, starts, ends, values, across):
         axes.axhline(value, color=INK, linestyle="--", linewidth=1.1, label=f"target {section.target}")
 
 
-def _across(run, across):
+def _across(run: Run, across: str) -> np.ndarray:
     return run.trial.step if across == "step" else run.trial.train_seconds
 
 
-def _metric(section):
+def _metric(section: Section) -> str | None:
     """The metric whose curves are shown: the target's, else the first there is of validation, test or training."""
     if section.target:
         return section.target.column
@@ -314,11 +330,11 @@ def _metric(section):
     return ordered[0] if ordered else None
 
 
-def _has_curve(run, metric, across="step"):
+def _has_curve(run: Run, metric: str, across: str = "step") -> bool:
     """Whether a run was evaluated twice, at times that are known, so that there is a curve to draw."""
     where = _across(run, across)
     return metric in run.trial.metrics and len(where) > 1 and math.isfinite(where[-1])
 
 
-def _keys(cells):
+def _keys(cells: Iterable[Cell]) -> TrialKeys:
     return tuple(dict.fromkeys(key for cell in cells for key in keys_of(cell)))

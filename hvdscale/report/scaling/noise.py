@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import math
 
-from ...analysis.noise_against import as_estimate
+from ...analysis.intervals import Estimate
+from ...analysis.noise_against import NoiseAgainst, as_estimate
 from ...formatting.numbers import in_brackets, number, ratio
 from ..columns import BATCH, MCCANDLISH, NOISE, QUARTERS
-from ..table import Cell, Column, Row, Table, count_cell, interval_cell
+from ..table import Cell, Column, Row, Table, Write, count_cell, interval_cell
 from .regimes import as_fitted
 
 # noise scale over critical batch in their table of run averages: 900/200, 4,000/500, 2,000/900, 30k/15k; 2/40, 10/200
@@ -18,7 +19,7 @@ AGREEMENT = ("McCandlish et al. 2018 found the noise scale 2 to 8 times too larg
 CAUTION = "As published, it may be 8 times too large or far too small; the steps are the measurement."
 
 
-def noise_said(found) -> tuple[str, ...]:
+def noise_said(found: NoiseAgainst | None) -> tuple[str, ...]:
     """The two figures and their ratio, in a sentence, and how far to trust the one; () for None."""
     if found is None:
         return ()
@@ -37,19 +38,19 @@ def noise_said(found) -> tuple[str, ...]:
             f"tell, {as_fitted(found.b_crit)}: {_verdict(found.ratio)}. {CAUTION}",)
 
 
-def is_bounded(b_crit) -> bool:
+def is_bounded(b_crit: Estimate) -> bool:
     """Whether a critical batch has an end at all: NaN and the interval from 0 to inf have none."""
     return b_crit.low > 0 or b_crit.high < math.inf
 
 
-def one_ended(b_crit) -> str:
+def one_ended(b_crit: Estimate) -> str:
     """``at least 250``, ``at most 250`` of a critical batch whose interval has one end alone; empty of any other."""
     if math.isinf(b_crit.high):
         return f"at least {number(b_crit.low, 2)}"
     return f"at most {number(b_crit.high, 2)}" if b_crit.low == 0 else ""
 
 
-def _verdict(found):
+def _verdict(found: Estimate) -> str:
     if not found.low == found.low:
         return "with no interval for the ratio"
     if found.low <= 1 <= found.high:
@@ -59,15 +60,15 @@ def _verdict(found):
     return "surely too large a guess" if found.low > 1 else "surely too small a guess"
 
 
-def _with_ends(estimate, write=number):
+def _with_ends(estimate: Estimate, write: Write = number) -> str:
     return f"{write(estimate.value)}{in_brackets(estimate.low, estimate.high, write)}"
 
 
-def _target(found):
+def _target(found: NoiseAgainst) -> str:
     return f" to {found.target}" if found.target else ""
 
 
-def noise_against_table(found) -> Table | None:
+def noise_against_table(found: NoiseAgainst | None) -> Table | None:
     """By batch the noise scale, its quarters, and it over the measured critical batch; None for None."""
     if found is None:
         return None
@@ -85,7 +86,7 @@ def noise_against_table(found) -> Table | None:
                   "different things: the search's chance and the steps measured.", AGREEMENT))
 
 
-def _cell(estimate, write=number):
+def _cell(estimate: Estimate, write: Write = number) -> Cell:
     if not math.isfinite(estimate.value):
         return Cell("n/a", math.nan, math.nan, math.nan)
     return interval_cell(estimate, write)

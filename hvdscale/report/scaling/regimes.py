@@ -27,10 +27,10 @@ def meanings_said(perfect_within: float, useful_within: float) -> tuple[str, ...
 
 def curve_findings(curve: Curve) -> tuple[Finding, ...]:
     """The regimes of a curve of searches; nothing where fewer than two batches were run, or none met."""
-    counts = {point.global_batch: point.trials for point in curve.points if point.trials}
+    counts = {point.global_batch: point.trials for point in curve.searched if point.trials}
     extrapolated = [point.global_batch for point in curve.points if point.steps.extrapolated]
     return (*regimes_found(curve.regimes, curve.batches, [point.steps for point in curve.points],
-                           [point.met > 0 for point in curve.points]),
+                           [point.met > 0 for point in curve.searched]),
             *map(Finding, trials_said(curve.n, counts, curve.left_out, extrapolated)))
 
 
@@ -42,7 +42,7 @@ def trials_said(n: int | None, counts: Mapping[int, int], left_out: Sequence[tup
     left_out  (batch, feasible trials) of those with fewer trials than were asked for
     """
     said = []
-    if counts and max(counts.values()) > n:
+    if n is not None and counts and max(counts.values()) > n:
         fewest = [f"{batch:,}" for batch, count in counts.items() if count == n]
         why = f", as batch {listed(fewest)} has no more" if fewest and not left_out else ""
         said.append(f"Batches compared at the median best of {counted(n, 'trial')}{why}; the searches have "
@@ -69,11 +69,15 @@ def regimes_found(regimes: Regimes | None, batches: Sequence[int], estimates: Se
     if untrained:
         return (Finding(f"The target is met before the first step at batch {listed(untrained)}: how steps "
                         "scale with the batch cannot be estimated. Use a stricter target."),)
-    if len(batches) < 2 or regimes is None or regimes.maximum_useful.value is None:
+    if len(batches) < 2 or regimes is None:
         return ()
-    return (Finding(_perfect_said(regimes, batches, estimates), (), regimes.perfect_until),
-            Finding(_useful_said(regimes, batches, estimates, any_met), (), regimes.maximum_useful),
-            *finding_of(fit_said(regimes.fit), regimes.fit and regimes.fit.b_crit))
+    until, useful = regimes.perfect_until.value, regimes.maximum_useful.value
+    if until is None or useful is None:
+        return ()
+    return (Finding(_perfect_said(regimes, until, batches, estimates), (), regimes.perfect_until),
+            Finding(_useful_said(regimes, list(batches).index(useful), batches, estimates, any_met), (),
+                    regimes.maximum_useful),
+            *finding_of(fit_said(regimes.fit), regimes.fit.b_crit if regimes.fit else None))
 
 
 def batch_said(found: BatchEstimate) -> str:
@@ -89,39 +93,41 @@ def batch_said(found: BatchEstimate) -> str:
     return f"{value} ({found.low:,.0f}-{found.high:,.0f})"
 
 
-def _perfect_said(regimes, batches, estimates):
-    until = regimes.perfect_until
+def _perfect_said(regimes: Regimes, until: int, batches: Sequence[int], estimates: Sequence[Estimate]) -> str:
+    shown = batch_said(regimes.perfect_until)
     known = [(batch, inside) for batch, one, inside in zip(batches, estimates, regimes.perfect) if one.met]
-    but = _unsteady_said(until, known)
-    if until.value == batches[0]:
-        return f"No perfect scaling beyond batch {batch_said(until)}: larger ones need more examples{but}."
-    if until.value == batches[-1]:
-        return f"Perfect scaling up to the largest, batch {batch_said(until)}{but}."
-    rest = "; diminishing returns beyond" if known[-1][0] > until.value else ""
-    return f"Perfect scaling up to batch {batch_said(until)}{rest}{but}."
+    but = _unsteady_said(until, regimes.perfect_until.known, known)
+    if until == batches[0]:
+        return f"No perfect scaling beyond batch {shown}: larger ones need more examples{but}."
+    if until == batches[-1]:
+        return f"Perfect scaling up to the largest, batch {shown}{but}."
+    rest = "; diminishing returns beyond" if known[-1][0] > until else ""
+    return f"Perfect scaling up to batch {shown}{rest}{but}."
 
 
-def _unsteady_said(until, known):
+def _unsteady_said(until: int, sure: bool, known: Sequence[tuple[int, bool]]) -> str:
     """Which batches before the end are outside and which after it inside.
 
+    sure   whether the end has an interval
     known  (batch, whether it is inside) of those that met
     """
     first = next(batch for batch, inside in known if inside)
-    out = [f"{batch:,}" for batch, inside in known if batch < until.value and not inside]
-    back = [f"{batch:,}" for batch, inside in known if batch > until.value and inside]
+    out = [f"{batch:,}" for batch, inside in known if batch < until and not inside]
+    back = [f"{batch:,}" for batch, inside in known if batch > until and inside]
     said = []
     if out:
         why = f", within {'its interval' if len(out) == 1 else 'their intervals'}"
         said.append(f"{listed(out)} {'needs' if len(out) == 1 else 'need'} more"
-                    + (why if until.known and first == known[0][0] else ""))
+                    + (why if sure and first == known[0][0] else ""))
     if back:
         said.append(f"{listed(back)} {'is' if len(back) == 1 else 'are'} within it again, beyond one that surely "
                     "is not")
     return f"; but {'; '.join(said)}" if said else ""
 
 
-def _useful_said(regimes, batches, estimates, any_met):
-    at = list(batches).index(regimes.maximum_useful.value)
+def _useful_said(regimes: Regimes, at: int, batches: Sequence[int], estimates: Sequence[Estimate],
+                 any_met: Sequence[bool]) -> str:
+    """Why the batch at ``at`` is the maximum useful one."""
     met = [(one.value, batch) for batch, one in zip(batches, estimates) if one.met]
     fewest, where = min(met)
     said = f"Maximum useful batch: {batch_said(regimes.maximum_useful)}, "
@@ -133,7 +139,7 @@ def _useful_said(regimes, batches, estimates, any_met):
             f"({whole(fewest)}, at batch {where:,}).")
 
 
-def _larger(at, batches, estimates, any_met):
+def _larger(at: int, batches: Sequence[int], estimates: Sequence[Estimate], any_met: Sequence[bool]) -> str:
     """What is known of batches larger than this one."""
     if at == len(batches) - 1:
         return "none larger was run"
@@ -161,7 +167,7 @@ def fit_said(fit: CriticalBatchFit | None) -> tuple[str, ...]:
             f"{as_fitted(fit.half_efficient)}.", *_left_out_said(fit))
 
 
-def _shape_said(fit):
+def _shape_said(fit: CriticalBatchFit) -> str:
     """Which shape the points prefer: of S = S_min (1 + (B_crit / B)^p)^(1/p)."""
     low, high = fit.shape.low, fit.shape.high
     if fit.points < 4 or low <= 1 and high >= 4:
@@ -174,14 +180,14 @@ def _shape_said(fit):
     return f"The curve is consistent with McCandlish's hyperbola (p = 1): {shape}."
 
 
-def _lack_said(fit):
+def _lack_said(fit: CriticalBatchFit) -> str:
     if not fit.lack_of_fit < LACKING:
         return ""
     return (f" The points scatter more than their intervals allow (lack of fit: p-value {number(fit.lack_of_fit, 2)}, "
             f"{fit.rms_log2:.2f} rms in log2); the intervals of the fit include that.")
 
 
-def _left_out_said(fit):
+def _left_out_said(fit: CriticalBatchFit | None) -> tuple[str, ...]:
     if fit is None or not fit.left_out:
         return ()
     batches = [f"{batch:,}" for batch in fit.left_out]
@@ -189,7 +195,7 @@ def _left_out_said(fit):
             "left out of the fit.",)
 
 
-def as_fitted(estimate):
+def as_fitted(estimate: Estimate) -> str:
     """A value with its interval, to as many digits as that bears."""
     digits = 2 if estimate.high >= 1.5 * estimate.low else 3
     return f"{number(estimate.value, digits)} ({span(estimate.low, estimate.high, whole)})"

@@ -2,16 +2,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
-from ...analysis.intervals import OWN_FROM
-from ...analysis.noise import LEAST_STEPS
+from ...analysis.intervals import OWN_FROM, Estimate
+from ...analysis.noise import LEAST_STEPS, NoiseScale
 from ...analysis.noise_against import best_known
 from ...analysis.pooled_variance import SPEED, stand_out, updates
-from ...analysis.speedup import WEAK
+from ...analysis.regimes import BatchPoint
+from ...analysis.report_data import Section
+from ...analysis.search import Search
+from ...analysis.speedup import WEAK, Point, Series
 from ...analysis.step_breakdown import MOST_ROWS
-from ...analysis.steps import run_of
-from ...formatting.numbers import (
-    capital, counted, exact, in_brackets, list_first, listed, number, percent, ratio, spread, whole)
+from ...analysis.steps import Cell, run_of
+from ...analysis.trials import Trial
+from ...formatting.numbers import (capital, counted, exact, in_brackets, list_first, listed, number, percent, ratio,
+                                   spread, whole)
 from ...log.schema import Status
 from ...plan.schedule import Schedule
 from ...plan.search_space import STEPS_TO_TARGET
@@ -29,56 +34,56 @@ PRUNING = ("The fewest steps are as without pruning. What pruned trials cannot g
            "budget, the spread of final metrics, the median steps, how many would have met the target or diverged.")
 
 
-def series_name(series) -> str:
+def series_name(series: Series) -> str:
     """For file names: weak-32, strong-256."""
     return f"{series.kind}-{exact(float(series.size)).replace(',', '')}"
 
 
-def series_kind(series) -> str:
+def series_kind(series: Series) -> str:
     """``weak scaling, 32 examples a worker``."""
     size = exact(float(series.size))
     return f"weak scaling, {size} examples a worker" if series.kind == WEAK else f"strong scaling, global batch {size}"
 
 
-def listed_workers(cell) -> str:
+def listed_workers(cell: Cell) -> str:
     """``1`` or ``1, 2 and 4``."""
     return listed(cell.workers)
 
 
-def workers_marked(cell) -> str:
+def workers_marked(cell: Cell) -> str:
     """Its worker count, ``4#`` where its runs crowded their host."""
     return f"{cell.workers[0]}{CROWDED if cell.oversubscribed else ''}"
 
 
-def series_title(series, target) -> str:
+def series_title(series: Series, target: Target | None) -> str:
     """The title of a table by worker count."""
     return f"By worker count: {target or 'throughput'} ({series_kind(series)})"
 
 
-def alone_title(section) -> str:
+def alone_title(section: Section) -> str:
     """The title of the table of cells in no series."""
     found = "Measured at one worker count only" if not section.series else "In no scaling series"
     return f"{found}: {section.target or 'throughput'}{_of_searches(section, section.alone)}"
 
 
-def parts_title(section) -> str:
+def parts_title(section: Section) -> str:
     """The title of the table of a step's parts."""
     return "Where a step's time goes" + (f": runs to {section.target}" if section.target else "")
 
 
-def parts_notes(section) -> tuple[str, ...]:
+def parts_notes(section: Section) -> tuple[str, ...]:
     """How to read the table of a step's parts."""
     return ("The median step of each run on rank 0; the parts are their mean shares of a step, times the median; the "
             "mean over runs. Data: getting the batch; compute: the model and the optimizer; waiting: for the "
             "allreduce, slower workers included. Times to target use the mean step.",)
 
 
-def parts_warnings(section) -> tuple[str, ...]:
+def parts_warnings(section: Section) -> tuple[str, ...]:
     """Of the table of a step's parts."""
     return tuple(_crowded_warnings([cell for cell, _ in section.parts]))
 
 
-def _parts_found(section):
+def _parts_found(section: Section) -> list[Finding]:
     """Of the most workers: what a step waits for, beside the fewest workers."""
     if not section.parts:
         return []
@@ -94,17 +99,17 @@ def _parts_found(section):
     return [Finding(f"{said}.")]
 
 
-def noise_title(section) -> str:
+def noise_title(section: Section) -> str:
     """The title of the table of noise scales."""
     return "Gradient noise scale, in examples" + (f": runs to {section.target}" if section.target else "")
 
 
-def noise_groups_title(section) -> str:
+def noise_groups_title(section: Section) -> str:
     """The title of the table of noise scales by part of the model."""
     return noise_title(section).replace("scale,", "scale by part of the model,")
 
 
-def noise_notes(section) -> tuple[str, ...]:
+def noise_notes(section: Section) -> tuple[str, ...]:
     """What must be known to read the table of noise scales."""
     shown = [scale for _, noise in section.noise for scale in (noise.whole, *noise.quarters)]
     notes = ["tr(Sigma) / |G|^2, from the square norms of the workers' own gradients (at one worker: of parts of its "
@@ -118,7 +123,7 @@ def noise_notes(section) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _unbounded_notes(scales):
+def _unbounded_notes(scales: Sequence[NoiseScale]) -> list[str]:
     notes = []
     if any(math.isinf(scale.high) for scale in scales):
         notes.append("An interval without an upper end: the steps measured do not distinguish |G|^2 from 0. More of "
@@ -128,17 +133,18 @@ def _unbounded_notes(scales):
     return notes
 
 
-def noise_groups_notes(section) -> tuple[str, ...]:
+def noise_groups_notes(section: Section) -> tuple[str, ...]:
     """What must be known to read the table of noise scales by part."""
     return ("A part is a top-level module of the model; |G|^2 and tr(Sigma) of the parts add up to the model's.",
             *_unbounded_notes([scale for _, noise in section.noise for scale in noise.groups.values()]))
 
 
-def _noise_found(section):
+def _noise_found(section: Section) -> list[Finding]:
     """Of the batch at which it is known best: the noise scale, and how it changed."""
-    if not section.noise:
+    found = best_known(section.noise, lambda found: found[1])
+    if found is None:
         return []
-    cell, noise = best_known(section.noise, lambda found: found[1])
+    cell, noise = found
     whole, quarters = noise.whole, noise.quarters
     said = f"Gradient noise scale at global batch {cell.global_batch:,}: "
     if not math.isfinite(whole.noise_scale):
@@ -152,20 +158,20 @@ def _noise_found(section):
     return [Finding(f"{said}.")]
 
 
-def batch_title(section) -> str:
+def batch_title(section: Section, points: Sequence[BatchPoint]) -> str:
     """The title of the table by global batch."""
-    best = _of_searches(section, [point.cell for point in section.batches.points])
+    best = _of_searches(section, [point.cell for point in points])
     return f"By global batch: {section.target}{best or ' (all worker counts)'}"
 
 
-def _of_searches(section, cells):
+def _of_searches(section: Section, cells: Sequence[Cell]) -> str:
     """What the steps are where those of each cell are the fewest of a search; empty where they are not."""
     cells = [cell for cell in cells if cell.runs]
     searched = section.target and cells and all(cell.searched for cell in cells)
     return f" ({search_words.best_of_each(section.options.confidence)})" if searched else ""
 
 
-def series_notes(section, series) -> tuple[str, ...]:
+def series_notes(section: Section, series: Series) -> tuple[str, ...]:
     """How to read a series' table."""
     cells = [point.cell for point in series.points]
     grows = ("the global batch grows with the workers" if series.kind == WEAK
@@ -175,7 +181,7 @@ def series_notes(section, series) -> tuple[str, ...]:
             *_cell_notes(section, cells))
 
 
-def series_warnings(section, series) -> tuple[str, ...]:
+def series_warnings(section: Section, series: Series) -> tuple[str, ...]:
     """Of a series' table."""
     cells, warnings = [point.cell for point in series.points], []
     tuned = _tuned(section, cells)
@@ -189,23 +195,22 @@ def series_warnings(section, series) -> tuple[str, ...]:
     return (*warnings, *cell_warnings(section, cells))
 
 
-def alone_notes(section) -> tuple[str, ...]:
+def alone_notes(section: Section) -> tuple[str, ...]:
     """How to read the table of cells in no series."""
     why = () if section.series else (
         "A speedup needs a second worker count at the same examples a worker (weak) or global batch (strong).",)
     return (*why, *_cell_notes(section, section.alone))
 
 
-def batch_notes(section) -> tuple[str, ...]:
+def batch_notes(section: Section, points: Sequence[BatchPoint]) -> tuple[str, ...]:
     """How to read the table by batch."""
-    points = section.batches.points
     options = section.options
     return ("Ratios are to the smallest batch. A seed that ran at several worker counts counts once: same updates.",
             *meanings_said(options.perfect_within, options.useful_within), *[BIAS_NOTE] * (len(points) > 2),
             *_cell_notes(section, [point.cell for point in points], times=False))
 
 
-def _batches_found(section):
+def _batches_found(section: Section) -> list[Finding]:
     """Perfect scaling, the maximum useful batch and the fit through the steps."""
     if section.batches is None:
         return []
@@ -213,12 +218,12 @@ def _batches_found(section):
     searched = [cell for cell in cells if cell.searched]
     return [*regimes_found(section.batches.regimes, [cell.global_batch for cell in cells],
                            [cell.steps for cell in cells], [cell.met > 0 for cell in cells]),
-            *map(Finding, trials_said(max((cell.best_of_n for cell in searched), default=None),
+            *map(Finding, trials_said(max((cell.best_of_n or 0 for cell in searched), default=None),
                                       {cell.global_batch: len(cell.draws) for cell in searched}, section.left_out,
                                       [cell.global_batch for cell in searched if cell.steps.extrapolated]))]
 
 
-def findings(section, planned=False) -> tuple[Finding, ...]:
+def findings(section: Section, planned: bool = False) -> tuple[Finding, ...]:
     """What a section found, what decides most first.
 
     planned  whether a plan has said which worker count is the fastest
@@ -231,12 +236,12 @@ def findings(section, planned=False) -> tuple[Finding, ...]:
             *map(Finding, _other_targets_said(section)), *_parts_found(section), *_noise_found(section))
 
 
-def summary(section) -> tuple[str, ...]:
+def summary(section: Section) -> tuple[str, ...]:
     """The same in sentences, and the learning rates."""
     return (*sentences_of(findings(section)), *schedules(section))
 
 
-def _other_targets_said(section):
+def _other_targets_said(section: Section) -> list[str]:
     """The fewest steps at each batch to the further targets of a sweep, a sentence each."""
     others = {text: Target.parse(text) for trial in section.trials for text in trial.sweep.get("targets", ())}
     others.pop(str(section.target), None)
@@ -244,8 +249,8 @@ def _other_targets_said(section):
             f"--target '{target}' has its tables." for target in others.values() if section.target]
 
 
-def _fewest_said(section, target):
-    fewest = {}
+def _fewest_said(section: Section, target: Target) -> str:
+    fewest: dict[int, list[float]] = {}
     for trial in section.trials:
         if trial.status != Status.INFEASIBLE and not trial.sweep.get("repeat"):
             fewest.setdefault(trial.global_batch, []).append(run_of(trial, target).steps)
@@ -253,12 +258,12 @@ def _fewest_said(section, target):
                   for batch, steps in sorted(fewest.items()))
 
 
-def schedules(section) -> tuple[str, ...]:
+def schedules(section: Section) -> tuple[str, ...]:
     """The learning rate as a function of the step at each batch, as the plans settled it in whatever unit was typed.
 
     Of a search that met nothing no trial is the best.
     """
-    found = {}
+    found: dict[int, dict[str, None]] = {}
     for run in (run for cell in section.cells if cell.met or not section.searches for run in cell.runs):
         schedule = Schedule.of(run.trial.plan.get("problem") or {})
         if schedule:
@@ -271,7 +276,7 @@ def schedules(section) -> tuple[str, ...]:
     return (f"Learning rate by step{whose}, at batch {'; '.join(said)}.",)
 
 
-def left_out(section) -> tuple[str, ...]:
+def left_out(section: Section) -> tuple[str, ...]:
     """Which trials are in no estimate, and why."""
     said = []
     for status in (Status.RUNNING, Status.INCOMPLETE):
@@ -297,9 +302,9 @@ def left_out(section) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _nans_said(section):
+def _nans_said(section: Section) -> list[str]:
     """The metrics that were NaN, each in a sentence; those of trials that diverged are no news."""
-    found = {}
+    found: dict[str, list[tuple[Trial, int]]] = {}
     for trial in section.trials:
         for column, count in trial.nan_counts.items() if trial.status != Status.INFEASIBLE else ():
             found.setdefault(column, []).append((trial, count))
@@ -308,12 +313,12 @@ def _nans_said(section):
             "NaN never meets a target." for column, those in found.items()]
 
 
-def _of_all(trials, section):
+def _of_all(trials: Sequence[Trial], section: Section) -> str:
     """``3 of 20 trials``."""
     return f"{len(trials):,} of {counted(len(section.trials), 'trial')}"
 
 
-def _pruned_said(section):
+def _pruned_said(section: Section) -> list[str]:
     """What the trials that a search has stopped leave unknown."""
     pruned, untold = section.pruned, section.not_covered
     if not pruned and not untold:
@@ -334,7 +339,7 @@ def _pruned_said(section):
     return said
 
 
-def _cell_notes(section, cells, times=True):
+def _cell_notes(section: Section, cells: Sequence[Cell], times: bool = True) -> tuple[str, ...]:
     repeated = [cell for cell in cells if not cell.searched]
     notes = _interval_notes(section, repeated, times)
     if any(0 < cell.met < len(cell.samples.seeds) for cell in repeated) and section.target:
@@ -349,7 +354,7 @@ def _cell_notes(section, cells, times=True):
     return tuple(notes)
 
 
-def cell_warnings(section, cells, times=True) -> tuple[str, ...]:
+def cell_warnings(section: Section, cells: Sequence[Cell], times: bool = True) -> tuple[str, ...]:
     """Of a table of these cells."""
     warnings, repeated = [], [cell for cell in cells if not cell.searched]
     if any(len(cell.samples.seeds) == 1 for cell in repeated):
@@ -370,11 +375,11 @@ def cell_warnings(section, cells, times=True) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _untimed_passes(cells):
+def _untimed_passes(cells: Sequence[Cell]) -> set[int]:
     return {run.trial.execution.get("untimed_passes") or 0 for cell in cells for run in cell.runs}
 
 
-def _tuned(section, cells):
+def _tuned(section: Section, cells: Sequence[Cell]) -> dict[int, list[Search]]:
     """The searches behind cells of which every setting was one drawn by them, by the cell's id."""
     found = {}
     for cell in cells if section.target else ():
@@ -385,7 +390,7 @@ def _tuned(section, cells):
     return found
 
 
-def _interval_notes(section, cells, times):
+def _interval_notes(section: Section, cells: Sequence[Cell], times: bool) -> list[str]:
     """What intervals claim and stand on."""
     repeats = {len(cell.samples.seeds) for cell in cells} - {0, 1}
     freedom = degrees_of_freedom(section, times)
@@ -401,7 +406,7 @@ def _interval_notes(section, cells, times):
     return notes
 
 
-def _spread_warnings(section, cells, times):
+def _spread_warnings(section: Section, cells: Sequence[Cell], times: bool) -> list[str]:
     """At which points the spread is so large that pooling it misleads."""
     repeats = {len(cell.samples.seeds) for cell in cells} - {0, 1}
     if not repeats or min(repeats) >= OWN_FROM or not degrees_of_freedom(section, times):
@@ -413,13 +418,13 @@ def _spread_warnings(section, cells, times):
             for name, what in names.items() for found in [stand_out(cells, name)] if found]
 
 
-def degrees_of_freedom(section, times=True) -> dict[str, int]:
+def degrees_of_freedom(section: Section, times: bool = True) -> dict[str, int]:
     """Of the pooled spreads of a section, those that are known: steps, seconds, examples per second."""
     names = (["steps"] if section.target else []) + ((["seconds"] if section.target else []) + [SPEED] if times else [])
     return {name: section.pools.of(name).freedom for name in names if section.pools.of(name).freedom}
 
 
-def _freedom(degrees):
+def _freedom(degrees: Mapping[str, int]) -> str:
     """``6 degrees of freedom`` or ``4 degrees of freedom for steps and 6 for seconds``."""
     if len(set(degrees.values())) == 1:
         return counted(next(iter(degrees.values())), "degree") + " of freedom"
@@ -428,7 +433,7 @@ def _freedom(degrees):
     return f"{counted(count, 'degree')} of freedom for {listed(said)}"
 
 
-def _crowded_warnings(cells):
+def _crowded_warnings(cells: Sequence[Cell]) -> list[str]:
     crowded = [trial for cell in cells for trial in cell.considered if trial.crowded]
     if not crowded:
         return []
@@ -439,7 +444,7 @@ def _crowded_warnings(cells):
             f"{others}): times and speeds there do not transfer to a real cluster; step counts do."]
 
 
-def _series_found(section, series, planned):
+def _series_found(section: Section, series: Series, planned: bool) -> list[Finding]:
     kind = _kind(section, series)
     timed = [point for point in series.points if point.time_speedup.value == point.time_speedup.value]
     found = _timed_found(kind, timed, planned) if len(timed) > 1 else []
@@ -452,18 +457,18 @@ def _series_found(section, series, planned):
     return found
 
 
-def _kind(section, series):
+def _kind(section: Section, series: Series) -> str:
     """``Weak scaling``, with its size where there are several such series."""
     several = sum(one.kind == series.kind for one in section.series) > 1
     return capital(series_kind(series) if several else f"{series.kind} scaling")
 
 
-def _unmet_at(point):
+def _unmet_at(point: Point) -> str:
     some = f" by most seeds ({point.cell.met} of {len(point.cell.samples.seeds)} did)" if point.cell.met else ""
     return f"W = {point.workers}{some}"
 
 
-def _timed_found(kind, points, planned):
+def _timed_found(kind: str, points: Sequence[Point], planned: bool) -> list[Finding]:
     first, last = points[0], points[-1]
     best = min(points, key=lambda point: point.cell.seconds.value)
     speedup = last.time_speedup
@@ -475,14 +480,14 @@ def _timed_found(kind, points, planned):
     return found
 
 
-def _greater_loss(point):
+def _greater_loss(point: Point) -> str:
     statistical, system = point.statistical_efficiency.value, point.system_efficiency.value
     if not 0 < statistical * system < 0.95:
         return ""
     return f", most lost to {'statistics' if statistical < system else 'the system'}"
 
 
-def _throughput_found(section, series):
+def _throughput_found(section: Section, series: Series) -> list[Finding]:
     first, last = series.points[0], series.points[-1]
     speedup = last.throughput_speedup
     if speedup.value != speedup.value:
@@ -493,7 +498,7 @@ def _throughput_found(section, series):
                     f"{ratio(last.system_efficiency.value)}.", (), speedup)]
 
 
-def _alone_said(section, cell):
+def _alone_said(section: Section, cell: Cell) -> str:
     where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.global_batch:,}"
     if not cell.runs:
         return f"{capital(where)}: every trial diverged."
@@ -507,9 +512,9 @@ def _alone_said(section, cell):
     return f"{took} and {number(cell.seconds.value)} s, at {speed}." if known else f"{took}; {speed}."
 
 
-def _ends(value):
+def _ends(value: Estimate) -> str:
     return in_brackets(value.low, value.high, ratio)
 
 
-def _named(trials, most=4):
+def _named(trials: Sequence[Trial], most: int = 4) -> str:
     return list_first([f"{trial.log}:{trial.id}" for trial in trials], most)

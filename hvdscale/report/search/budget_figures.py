@@ -6,17 +6,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...analysis.base_rates import BaseRates, value_range
-from ...analysis.budgets import BestUnder, TrialKind
+from ...analysis.budgets import BestUnder, Point, TrialKind
 from ...formatting.numbers import capital, number
 from ..columns import SHALLUE, metric_name
-from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Figure, decimal_ticks, is_named,
-                       is_positive, log2_axis, set_ticks, shade)
+from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Figure, Look, decimal_ticks,
+                       is_named, is_positive, log2_axis, set_ticks, shade)
 from .budgets import best_ends, ends_said
-from .steps_figures import ASIDE, heading, plain
+from .curve_figures import ASIDE, heading, plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 MASTERS = "Masters & Luschi 2018, arXiv 1804.07612, section 2"
 LEVELS = 5                  # of the scale of colours that the legend names
@@ -24,9 +30,9 @@ CELL = ((-1, -0.5), (1, -0.5), (1, 0.5), (-1, 0.5), (-1, -0.5))        # a mark 
 SUPERSCRIPT = str.maketrans("-0123456789", "\N{SUPERSCRIPT MINUS}⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def best_under_figure(*found: BestUnder | None, title="", name="best-under-budgets") -> Figure | None:
+def best_under_figure(*records: BestUnder | None, title: str = "", name: str = "best-under-budgets") -> Figure | None:
     """The best value of a metric at each batch, a line a budget, a panel a record; None where none has a value."""
-    found = [one for one in found if one is not None and any(_valued(row) for row in one.rows)]
+    found = [one for one in records if one is not None and any(_valued(row) for row in one.rows)]
     if not found:
         return None
     metrics = {metric_name(one.column) for one in found}
@@ -34,8 +40,7 @@ def best_under_figure(*found: BestUnder | None, title="", name="best-under-budge
 
     short = any(point.best_is_short for one in found for row in one.rows for point in row)
 
-    def draw(axes):
-        axes = axes if len(found) > 1 else [axes]
+    def draw(*axes: Axes) -> None:
         if short:
             axes[0].plot([], [], linestyle="", marker="o", color=MUTED, markersize=5.5, markerfacecolor="none",
                          label="open: the best trial ended earlier")
@@ -58,19 +63,19 @@ def best_under_figure(*found: BestUnder | None, title="", name="best-under-budge
                   f"{SHALLUE}, section 4.8", tuple(keys), draw, len(found))
 
 
-def _heading(record, found):
+def _heading(record: BestUnder, found: Sequence[BestUnder]) -> str:
     units = {budget.unit for budget in record.budgets if budget is not None}
     what = f"budgets of {' and '.join(sorted(units))}" if units else "each trial's own budget"
     return what if len({one.workload for one in found}) == 1 else f"{record.workload.dataset}: {what}"
 
 
-def _valued(row):
+def _valued(row: Iterable[Point]) -> list[Point]:
     return [point for point in row if math.isfinite(point.best.value)]
 
 
-def _draw_best_under(axes, record, paneled):
-    order = sorted(range(len(record.budgets)), key=lambda at: record.budgets[at].amount if record.budgets[at] else 0)
-    rows = [(record.budgets[at], _valued(record.rows[at])) for at in order]
+def _draw_best_under(axes: Axes, record: BestUnder, paneled: bool) -> None:
+    rows = sorted(((budget, _valued(row)) for budget, row in zip(record.budgets, record.rows)),
+                  key=lambda one: one[0].amount if one[0] else 0)
     batches = sorted({point.global_batch for _, row in rows for point in row})
     log2_axis(axes, "x", batches, most=PANEL_TICKS if paneled else TICKS)
     gap = min((after / before for before, after in zip(batches, batches[1:])), default=2) ** ASIDE
@@ -79,7 +84,7 @@ def _draw_best_under(axes, record, paneled):
         aside = gap ** ((at + 0.5) / len(rows) - 0.5)
         x, y = [point.global_batch * aside for point in row], [point.best.value for point in row]
         axes.plot(x, y, color=color, linewidth=1)
-        look = {"linestyle": "", "marker": marker, "color": color, "markersize": 5.5}
+        look: Look = {"linestyle": "", "marker": marker, "color": color, "markersize": 5.5}
         for point, across in zip(row, x):
             if point.best.low == point.best.low and point.best.high > point.best.low:
                 axes.plot([across] * 2, [point.best.low, point.best.high], color=color, linewidth=1.4, alpha=0.6)
@@ -91,7 +96,7 @@ def _draw_best_under(axes, record, paneled):
     axes.set_ylabel(metric_name(record.column))
 
 
-def _metric_axis(axes, values, most):
+def _metric_axis(axes: Axes, values: Sequence[float], most: int) -> None:
     """Logarithmic where the values spread over more than a factor 8, else plain; intervals do not stretch it."""
     low, high = min(values), max(values)
     if low > 0 and high > 8 * low:
@@ -105,19 +110,18 @@ def _metric_axis(axes, values, most):
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.3g}")
 
 
-def base_rate_figure(*maps: BaseRates | None, title="", name="base-rates") -> Figure | None:
+def base_rate_figure(*records: BaseRates | None, title: str = "", name: str = "base-rates") -> Figure | None:
     """The map of a metric over batch and base rate, a panel a record; None where no trial has a value.
 
     Trials lie where their own rate lies, on a grid or not; one scale of colours for all panels.
     """
-    maps = [one for one in maps if one is not None and np.isfinite(one.value).any()]
+    maps = [one for one in records if one is not None and np.isfinite(one.value).any()]
     if not maps:
         return None
     metric = metric_name(maps[0].column)
     scale = _Scale(*value_range(maps))
 
-    def draw(axes):
-        axes = axes if len(maps) > 1 else [axes]
+    def draw(*axes: Axes) -> None:
         for one, record in zip(axes, maps):
             _draw_map(one, record, scale, maps)
             if len(maps) > 1:
@@ -140,56 +144,56 @@ def base_rate_figure(*maps: BaseRates | None, title="", name="base-rates") -> Fi
 class _Scale:
     """Colours of values: dark is good. What is worse than ``worst`` has its colour."""
 
-    def __init__(self, best, worst):
+    def __init__(self, best: float, worst: float) -> None:
         self.best, self.worst = best, worst
         self.by_ratio = min(self.best, self.worst) > 0 and max(self.best, self.worst) > 4 * min(self.best, self.worst)
 
-    def share(self, value):
+    def share(self, value: float) -> float:
         """0: the best, 1: as bad as the scale tells."""
         best, at, worst = map(math.log, (self.best, value, self.worst)) if self.by_ratio and value > 0 else (
             self.best, value, self.worst)
         return min(max((at - best) / (worst - best), 0.0), 1.0) if worst != best else 0.0
 
-    def at(self, share):
+    def at(self, share: float) -> str:
         """The colour of a share."""
         return shade(round(share * SHADES), SHADES + 1)
 
-    def words(self, share):
+    def words(self, share: float) -> str:
         """The value of a share."""
         value = (self.best * (self.worst / self.best) ** share if self.by_ratio else
                  self.best + share * (self.worst - self.best))
         return number(value, 2 if self.by_ratio else 3) + (" or worse" if share == 1 else "")
 
 
-def _draw_map(axes, record, scale, maps):
+def _draw_map(axes: Axes, record: BaseRates, scale: _Scale, maps: Sequence[BaseRates]) -> None:
     rates = np.concatenate([one.rate for one in maps])
     log2_axis(axes, "x", record.batches, most=PANEL_TICKS if len(maps) > 1 else TICKS)
     log2_axis(axes, "y", rates.tolist())
     _two_to_the(axes.yaxis, *axes.get_ylim(), PANEL_TICKS if len(maps) > 1 else TICKS)
     lost = record.kind == TrialKind.DIVERGED
-    look = {"linestyle": "", "marker": "x", "color": MUTED, "markersize": 4.5, "markeredgewidth": 1}
-    crowd = {"rasterized": sum(len(one.rate) for one in maps) > MOST_MARKS}
-    axes.plot(record.global_batch[lost], record.rate[lost], **look, **crowd)
+    look: Look = {"linestyle": "", "marker": "x", "color": MUTED, "markersize": 4.5, "markeredgewidth": 1}
+    crowded = sum(len(one.rate) for one in maps) > MOST_MARKS
+    axes.plot(record.global_batch[lost], record.rate[lost], **look, rasterized=crowded)
     if lost.any():
         axes.plot([], [], **look, label="diverged")
     shares = np.array([scale.share(value) if math.isfinite(value) else math.nan for value in record.value])
-    marks: dict[tuple, list] = {}                           # of one look: drawn together
+    marks: dict[tuple[str, int], list[int]] = {}            # of one look: drawn together
     for at in np.argsort(-shares, kind="stable"):           # the better lie on top
         if is_positive(record.rate[at]) and not lost[at] and shares[at] == shares[at]:
             marks.setdefault((scale.at(shares[at]), 5 if record.kind[at] == TrialKind.SHORT else 10), []).append(at)
     for (color, size), rows in marks.items():
         axes.plot(record.global_batch[rows], record.rate[rows], linestyle="", marker=CELL, markeredgewidth=0,
-                  color=color, markersize=size, **crowd)
+                  color=color, markersize=size, rasterized=crowded)
     best = list(record.best)
-    frame = {"linestyle": "", "marker": CELL, "markerfacecolor": "none", "markeredgecolor": INK, "markersize": 13,
-             "markeredgewidth": 1.2}
+    frame: Look = {"linestyle": "", "marker": CELL, "markerfacecolor": "none", "markeredgecolor": INK,
+                   "markersize": 13, "markeredgewidth": 1.2}
     axes.plot(record.global_batch[best], record.rate[best], **frame)
     axes.plot([], [], **{**frame, "markersize": 10}, label="best of its batch")
     axes.set_xlabel("global batch B (examples)")
     axes.set_ylabel("learning rate / ((1 - momentum) B)" if record.effective else "learning rate / B")
 
 
-def _two_to_the(axis, low, high, most):
+def _two_to_the(axis: Axis, low: float, high: float, most: int) -> None:
     """Ticks at powers of 2, written as such."""
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     powers = range(first, last + 1, max(1, math.ceil((last - first + 1) / most)))

@@ -6,17 +6,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 
-from ...analysis.budgets import EarlyEnd, TrialKind
+from ...analysis.base_rates import BaseRates
+from ...analysis.budgets import BestUnder, Budget, EarlyEnd, Point, TrialKind
 from ...formatting.numbers import capital, in_brackets, listed, number, span
-from ..columns import BATCH, SHALLUE
-from ..columns import metric_name
+from ..columns import BATCH, SHALLUE, metric_name
 from ..table import Cell, Column, Row, Table, count_cell, number_cell
 
 MARK = "+"              # marks a best value of a trial that ended before the budget was spent
 
 
-def budgets_table(found) -> Table | None:
+def budgets_table(found: BestUnder | None) -> Table | None:
     """By batch the best value under each budget; None for None."""
     if found is None:
         return None
@@ -36,7 +37,7 @@ def budgets_table(found) -> Table | None:
                  tuple(rows), notes(found), warnings=warnings(found))
 
 
-def trials_table(found) -> Table | None:
+def trials_table(found: BestUnder | None) -> Table | None:
     """Behind each best value its trial and step, and the median best of fewer trials; None for None."""
     if found is None:
         return None
@@ -56,13 +57,13 @@ def trials_table(found) -> Table | None:
                  warnings=warnings(found))
 
 
-def budgets_said(found) -> tuple[str, ...]:
+def budgets_said(found: BestUnder | None) -> tuple[str, ...]:
     """For each budget, at which batch the metric is best and how the smallest and the largest fare; () for None."""
     return tuple(filter(None, (_said(found, budget, points) for budget, points in zip(found.budgets, found.rows)))
                  ) if found else ()
 
 
-def _said(found, budget, points):
+def _said(found: BestUnder, budget: Budget | None, points: Sequence[Point]) -> str:
     known = [point for point in points if point.trial is not None]
     if not known:
         return f"No trial measured the {metric_name(found.column)} {heading(budget)}."
@@ -79,32 +80,33 @@ def _said(found, budget, points):
     return said
 
 
-def best_ends(points) -> set[str]:
+def best_ends(points: Sequence[Point]) -> set[EarlyEnd]:
     """How the best trials of these points ended, of those that ended before the budget was spent."""
-    return set().union(*(point.outcomes.ends([point.trial]) for point in points if point.best_is_short))
+    return set().union(*(point.outcomes.ends([point.trial]) for point in points
+                         if point.trial is not None and point.best_is_short))
 
 
-def ends_said(ends, their="its") -> str:
+def ends_said(ends: Collection[EarlyEnd], their: str = "its") -> str:
     """``at its target or stopped by its search``: see analysis.budgets.BudgetOutcomes.ends."""
     words = {EarlyEnd.OWN_TARGET: f"at {their} target", EarlyEnd.OWN_BUDGET: f"at the end of {their} own budget",
              EarlyEnd.PRUNED: f"stopped by {their} search"}
     return listed((said for end, said in words.items() if end in ends), "or")
 
 
-def at_batches(batches, points) -> str:
+def at_batches(batches: Sequence[int], points: Sequence[Point]) -> str:
     """``at batch 8 and 16``; ``at every batch`` where it is all of the points'."""
     if len(batches) > 1 and set(batches) == {point.global_batch for point in points}:
         return "at every batch"
     return f"at batch {listed(f'{batch:,}' for batch in batches)}"
 
 
-def notes(found) -> tuple[str, ...]:
+def notes(found: BestUnder) -> tuple[str, ...]:
     """How to read the tables."""
     return (f"Intervals: {found.confidence:.0%}, of the median best of so many trials: what another search of the same "
             "size would find.",)
 
 
-def warnings(found) -> tuple[str, ...]:
+def warnings(found: BestUnder) -> tuple[str, ...]:
     """Of the tables: trials that ended early, and batches with more trials than others."""
     said = []
     if any(point.best_is_short for points in found.rows for point in points):
@@ -118,7 +120,7 @@ def warnings(found) -> tuple[str, ...]:
     return tuple(said)
 
 
-def best_cell(point) -> Cell:
+def best_cell(point: Point) -> Cell:
     """The best value of a batch, with its interval."""
     if point.trial is None:
         return Cell("n/a", math.nan, math.nan, math.nan)
@@ -127,40 +129,40 @@ def best_cell(point) -> Cell:
                 span(point.best.low, point.best.high))
 
 
-def _value(point):
+def _value(point: Point) -> str:
     return f"{number(point.value)}{in_brackets(point.best.low, point.best.high)}"
 
 
-def _of_n(point, parts):
+def _of_n(point: Point, parts: int) -> Cell:
     n = point.feasible // parts
     if not n:
         return Cell("n/a", math.nan)
     return number_cell(point.curve[n - 1].low, f"of {n}")
 
 
-def _step(point):
+def _step(point: Point) -> str:
     return f"{point.step:,.0f}" if point.trial is not None else "n/a"
 
 
-def _trial(point):
+def _trial(point: Point) -> str:
     if point.trial is None:
         return "n/a"
     log, trial = point.outcomes.study.key(point.trial)
     return f"{log}:{trial}{f' {MARK}' if point.outcomes.kind[point.trial] == TrialKind.SHORT else ''}"
 
 
-def heading(budget) -> str:
+def heading(budget: Budget | None) -> str:
     """``within 10 epochs``."""
     return "as long as it ran" if budget is None else f"within {budget}"
 
 
-def _key(budget):
+def _key(budget: Budget | None) -> str:
     return "best" if budget is None else f"best_{str(budget).replace(' ', '_').replace(',', '').replace('.', 'p')}"
 
 
-def base_rates_table(*maps) -> Table | None:
+def base_rates_table(*found_maps: BaseRates | None) -> Table | None:
     """By batch the best base rate of each map; None where there is none."""
-    maps = [found for found in maps if found is not None and found.best]
+    maps = [found for found in found_maps if found is not None and found.best]
     if not maps:
         return None
     columns = [BATCH]

@@ -7,17 +7,16 @@ from __future__ import annotations
 import math
 
 from ...analysis.budgets import EarlyEnd
-from ...analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED
+from ...analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED, Quality
 from ...formatting.numbers import capital, in_brackets, listed, number, percent
-from ..columns import BATCH, SHALLUE
-from ..columns import metric_name
+from ..columns import BATCH, SHALLUE, metric_name
 from ..table import Column, Row, Table, count_cell, number_cell
 from .budgets import MARK, at_batches, best_cell, ends_said, heading
 
 BY_CHANCE = "Of sweeps without any penalty, 5 in 100 would seem to have one"
 
 
-def quality_said(found) -> tuple[str, ...]:
+def quality_said(found: Quality | None) -> tuple[str, ...]:
     """The verdict, what it stands on, and what the sweep could have found; () for None."""
     if found is None:
         return ()
@@ -37,7 +36,7 @@ def quality_said(found) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _verdict(found):
+def _verdict(found: Quality) -> str:
     metric, within = metric_name(found.column), _within(found)
     if not math.isfinite(found.p_value):
         return f"Cannot tell whether large batches reach a worse {metric}{within}: {_why(found)}"
@@ -55,7 +54,7 @@ def _verdict(found):
             f"{number(found.worse_by.value)}{ends}, {percent(found.worse_share)} of what smaller ones reach.")
 
 
-def _why(found):
+def _why(found: Quality) -> str:
     if found.why == STOPPED:
         ends = set().union(*(point.outcomes.ends(point.outcomes.searched.nonzero()[0].tolist())
                              for point in found.points if point.global_batch in found.short))
@@ -72,7 +71,7 @@ def _why(found):
     return "no trial measured it."
 
 
-def _epochs_said(found):
+def _epochs_said(found: Quality) -> str:
     """What the smallest and the largest batch had seen by the end of a budget of steps."""
     examples = found.workload.train_examples
     if found.budget is None or found.budget.unit != "steps" or not examples:
@@ -82,7 +81,7 @@ def _epochs_said(found):
             f"{number(large, 2)}")
 
 
-def _power_said(found):
+def _power_said(found: Quality) -> str:
     if found.improves:
         return f"That it gets better is more than chance (p at most {LEVEL:g}, tested the other way round)."
     if not found.detectable > 0:
@@ -93,15 +92,15 @@ def _power_said(found):
             f"{POWER:.0%} of such sweeps; a smaller one may be there.")
 
 
-def _p(value):
+def _p(value: float) -> str:
     return f"= {value:.2f}" if value >= 0.095 else f"= {value:.3f}" if value >= 0.001 else "< 0.001"
 
 
-def _within(found):
+def _within(found: Quality) -> str:
     return f" {heading(found.budget)}" if found.budget else " with each trial as long as it was to run"
 
 
-def quality_table(found, apart=False) -> Table | None:
+def quality_table(found: Quality | None, apart: bool = False) -> Table | None:
     """By batch the best value and what was compared of it; None for None. apart: its name has the budget."""
     if found is None:
         return None

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 
+from ...analysis.budgets import Budget
 from ...analysis.results import BestMeasurement, Results, StepsToResult
 from ...formatting.numbers import counted, listed, number
 from ..columns import BATCH, SHALLUE
-from ..table import Cell, Column, Row, Table, count_cell, number_cell
+from ..table import Cell, Column, Row, Table, TrialKeys, count_cell, number_cell
 from .words import not_by
 
 FEWEST = Column("fewest_steps", "steps to target", "steps", "steps done at the earliest evaluation of any of the "
@@ -55,23 +56,23 @@ def best_table(rows: tuple[tuple[BestMeasurement, ...], ...]) -> Table:
     return Table(f"best-measurement-{_name(first[0].column)}", title, columns, tuple(map(_best_row, rows)), notes)
 
 
-def _choice_note(pruned):
+def _choice_note(pruned: bool) -> str:
     return ("Of COMPLETE trials and of those that their search stopped; repeats of a search's winner are left out."
             if pruned else "Of COMPLETE trials; repeats of a search's winner are left out.")
 
 
-def _name(column):
+def _name(column: str) -> str:
     return column.replace("/", "-")
 
 
-def _steps_row(row, pruned):
+def _steps_row(row: StepsToResult, pruned: bool) -> Row:
     cells = (count_cell(row.global_batch), _steps(row), _trial(row), number_cell(row.value),
              Cell(f"{row.met:,}/{row.trials:,}", row.met), *[count_cell(row.pruned)] * pruned,
              count_cell(row.infeasible), count_cell(row.met_before_diverging))
     return Row(cells, _keys(row), ())
 
 
-def _steps(row):
+def _steps(row: StepsToResult) -> Cell:
     if row.trial is not None:
         return Cell(f"{row.steps:,.0f}", row.steps, row.before, row.steps, not_by(row.before))
     if not row.trials:
@@ -79,27 +80,27 @@ def _steps(row):
     return Cell("not met", math.inf, row.beyond, math.inf, f"> {row.beyond:,.0f}")
 
 
-def _trial(row):
-    return Cell("none") if row.trial is None else Cell(f"{row.key[1]}", row.key[1])
+def _trial(row: StepsToResult) -> Cell:
+    return Cell("none") if row.key is None else Cell(f"{row.key[1]}", row.key[1])
 
 
-def _best_column(budget):
+def _best_column(budget: Budget | None) -> Column:
     if budget is None:
         return Column("best", "best value", "1", BEST.format("as long as it ran"), SHALLUE)
     key = f"best_within_{budget}".replace(" ", "_").replace(",", "")
     return Column(key, f"within {budget}", "1", BEST.format(f"within {budget}"), SHALLUE)
 
 
-def _best_row(row):
+def _best_row(row: tuple[BestMeasurement, ...]) -> Row:
     keys = tuple(dict.fromkeys(key for one in row for key in _keys(one)))
     return Row((count_cell(row[0].global_batch), count_cell(row[0].trials), *map(_best, row)), keys, ())
 
 
-def _best(one):
+def _best(one: BestMeasurement) -> Cell:
     if one.trial is None:
         return Cell("n/a", math.nan)
     return Cell(number(one.value, 4), one.value, below=counted(int(one.step), "step"))
 
 
-def _keys(one):
-    return () if one.trial is None else (one.key,)
+def _keys(one: StepsToResult | BestMeasurement) -> TrialKeys:
+    return () if one.key is None else (one.key,)

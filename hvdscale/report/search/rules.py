@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Iterator, Sequence
 
-from ...analysis.rules import FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN
+from ...analysis.grouping import group_by
+from ...analysis.intervals import Estimate
+from ...analysis.rules import (FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, Exponent, Missing, Rule,
+                               RuleCost, RuleCosts, RulePoint)
 from ...formatting.numbers import capital, counted, in_brackets, listed, number, percent, ratio, span, whole
 from ...plan.settings import KEYS
 from ..columns import BATCH, SHALLUE, STEPS
@@ -24,14 +28,14 @@ PROBLEMS = {FEW: "too few trials met the target", OPEN: "the trials do not brack
             OUTSIDE: "outside what was tried"}
 
 
-def rules_said(found) -> tuple[str, ...]:
+def rules_said(found: RuleCosts | None) -> tuple[str, ...]:
     """Where each rule first loses or that it holds, then how the best rate grows; () for None."""
     return () if found is None else (
         f"Learning-rate rules from the best of batch {found.base_batch:,}: {'; '.join(_found_said(found))}.",
         f"{capital(_exponent_said(found))}.")
 
 
-def _found_said(found):
+def _found_said(found: RuleCosts) -> Iterator[str]:
     """What the costs of the rules come to, in parts of a sentence."""
     last, more = f"batch {found.rates[-1].global_batch:,}", f"over {percent(found.tolerance)} more steps than tuning"
     lost, held, open_, unknown = _sorted(found.costs)
@@ -50,7 +54,7 @@ def _found_said(found):
         yield f"what {what} is not known at {last} ({why})"
 
 
-def _sorted(costs):
+def _sorted(costs: Sequence[RuleCost]) -> tuple[list[RuleCost], list[RuleCost], list[RuleCost], list[RuleCost]]:
     """The rules that surely lose at some batch, first lost first; that surely lose at none; whose loss at the last
     batch is known; and others."""
     lost = [cost for cost in costs if math.isfinite(cost.first_lost.high)]
@@ -61,55 +65,47 @@ def _sorted(costs):
             [cost for cost in rest if cost not in known])
 
 
-def _lost_said(costs):
+def _lost_said(costs: Sequence[RuleCost]) -> Iterator[str]:
     """``at batch 64 by linear scaling (maybe at 32)``, for those that lose at one batch."""
-    for (high, low), alike in _alike(costs, lambda lost: (lost.high, lost.low)):
+    for (high, low), alike in group_by(costs, lambda cost: (cost.first_lost.high, cost.first_lost.low)).items():
         maybe = f" (maybe at {low:,.0f})" if low < high else ""
         yield f"at batch {high:,.0f} by {_rules(alike)}{maybe}"
 
 
-def _open_said(costs):
+def _open_said(costs: Sequence[RuleCost]) -> Iterator[str]:
     """``linear scaling may need them from batch 32 on``, likewise."""
-    for low, alike in _alike(costs, lambda lost: lost.low):
+    for low, alike in group_by(costs, lambda cost: cost.first_lost.low).items():
         yield f"{_rules(alike)} may need them from batch {low:,.0f} on"
 
 
-def _alike(costs, key):
-    """(what they have in common, rules) of those that first lose alike, in their order."""
-    found = {}
-    for cost in costs:
-        found.setdefault(key(cost.first_lost), []).append(cost)
-    return found.items()
-
-
-def _rules(costs):
+def _rules(costs: Sequence[RuleCost]) -> str:
     return listed(rule_name(cost.rule) for cost in costs)
 
 
-def rule_name(rule) -> str:
+def rule_name(rule: Rule) -> str:
     """``linear scaling up to 8 times``."""
     word, _, power = rule.name.partition(":")
     said = NAMES.get(rule.name) or f"scaling by the power {power}"
     return said if rule.cap is None else f"{said} up to {rule.cap:g} times"
 
 
-def rate_name(found) -> str:
+def rate_name(found: RuleCosts) -> str:
     """What is scaled."""
     return "effective learning rate" if found.effective else "learning rate"
 
 
-def _exponent_said(found):
+def _exponent_said(found: RuleCosts) -> str:
     count, name = len(found.exponent.batches), rate_name(found)
     if not math.isfinite(found.exponent.value):
         return f"how the best {name} grows cannot be estimated from {count} {'batch' if count == 1 else 'batches'}"
     return f"the best {name} grows as batch^{_power(found.exponent)}"
 
 
-def _power(exponent):
+def _power(exponent: Exponent) -> str:
     return f"{exponent.value:.2f} ({exponent.low:.2f} to {exponent.high:.2f})"
 
 
-def command_of(run) -> str:
+def command_of(run: Missing) -> str:
     """The command that makes a missing run; empty where the logs do not say how their trials were made."""
     asked = {name: value for name, value in run.asked.items() if name not in DROPPED and value is not None}
     if not run.asked.get("workload"):
@@ -120,7 +116,7 @@ def command_of(run) -> str:
     return shlex.join(words)
 
 
-def _option(name, value):
+def _option(name: str, value: object) -> list[str]:
     if isinstance(value, dict):
         return [word for entry, inner in value.items() for word in ("--set", f"{name}.{entry}={_text(inner)}")]
     if name not in KEYS or not KEYS[name].metadata["flag"]:
@@ -131,7 +127,7 @@ def _option(name, value):
     return [flag, _text(value)]
 
 
-def _text(value):
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -139,7 +135,7 @@ def _text(value):
     return ",".join(map(_text, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def rules_table(found) -> Table:
+def rules_table(found: RuleCosts) -> Table:
     """By batch: the best rate, and what each rule loses."""
     rate = rate_name(found)
     columns = (
@@ -163,7 +159,7 @@ def rules_table(found) -> Table:
                  warnings=_from_fitted_said(found))
 
 
-def points_table(found) -> Table:
+def points_table(found: RuleCosts) -> Table:
     """Every rule at every batch, with its rate and the trials near it."""
     columns = (
         Column("rule", "rule"), BATCH,
@@ -185,7 +181,7 @@ def points_table(found) -> Table:
                  notes(found))
 
 
-def missing_table(found) -> Table | None:
+def missing_table(found: RuleCosts) -> Table | None:
     """The runs that would tell; None where none is missing."""
     runs = [run for cost in found.costs for run in cost.missing]
     if not runs:
@@ -201,7 +197,7 @@ def missing_table(found) -> Table | None:
     return Table("lr-rule-missing", f"Runs that would tell where a rule first loses: {found.target}", columns, rows, ())
 
 
-def notes(found) -> tuple[str, ...]:
+def notes(found: RuleCosts) -> tuple[str, ...]:
     """What must be known to read the tables."""
     said = [_start_said(found)]
     hows = {point.how for cost in found.costs for point in cost.points}
@@ -224,14 +220,14 @@ def notes(found) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _start_said(found):
+def _start_said(found: RuleCosts) -> str:
     log, trial = found.base.key(found.base_trial)
     why = ", since the momentum was searched too" if found.effective else ""
     return (f"Rules start from the best of batch {found.base_batch:,}, {log}:{trial}: {rate_name(found)} "
             f"{number(found.base_rate)}. What is scaled: {_formula(found)}{why}.")
 
 
-def _from_fitted_said(found):
+def _from_fitted_said(found: RuleCosts) -> tuple[str, ...]:
     """Where each rule would surely lose from the fitted best rate of the base."""
     if not found.costs_from_fitted:
         return ()
@@ -243,7 +239,7 @@ def _from_fitted_said(found):
             f"{percent(found.tolerance)}: {said}.",)
 
 
-def _perfect_said(found):
+def _perfect_said(found: RuleCosts) -> list[str]:
     """How the best rate grows as far as scaling is perfect, where that tells linear scaling from a constant rate."""
     perfect = found.exponent_perfect
     if perfect is None or not perfect.high - perfect.low < 1 or perfect.batches == found.exponent.batches:
@@ -252,20 +248,20 @@ def _perfect_said(found):
             f"batch^{_power(perfect)}. Linear scaling is 1, square root 0.5, constant 0."]
 
 
-def _formula(found):
+def _formula(found: RuleCosts) -> str:
     return "lr / (1 - momentum)" if found.effective else "lr"
 
 
-def _key(rule):
+def _key(rule: Rule) -> str:
     return str(rule).replace("<=", "_max_").replace(":", "_").replace(".", "p")
 
 
-def _heading(rule):
+def _heading(rule: Rule) -> str:
     name = {"sqrt": "square root", "none": "constant"}.get(rule.name, rule.name)
     return name if rule.cap is None else f"{name} up to x{rule.cap:g}"
 
 
-def _loss_cell(point):
+def _loss_cell(point: RulePoint) -> Cell:
     loss, mark = point.loss, MARKS[point.verdict]
     outside = "outside" if point.how == OUTSIDE else ""
     if loss.value != loss.value:
@@ -277,12 +273,12 @@ def _loss_cell(point):
     return Cell(f"{ratio(loss.value)} {mark}".strip(), loss.value, loss.low, loss.high, below)
 
 
-def _steps_cell(steps):
+def _steps_cell(steps: Estimate) -> Cell:
     if math.isinf(steps.value) and math.isfinite(steps.beyond):
         return Cell(f"> {whole(steps.beyond)}", steps.value, steps.low, steps.high)
     return Cell(whole(steps.value) if steps.met else "n/a", steps.value, steps.low, steps.high,
                 interval_of(steps, whole))
 
 
-def _how(point):
+def _how(point: RulePoint) -> str:
     return {RUNS: "runs", FITTED: "fit", "base": "base"}.get(point.how) or PROBLEMS[point.how]

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Iterator, Sequence
 
+from ...analysis.grouping import group_by
+from ...analysis.search import Bound, Search
 from ...formatting.numbers import percent
 from ...plan.search_space import STEPS_TO_TARGET, DrawEnd
 from ..columns import BATCH, SHALLUE
@@ -31,7 +34,7 @@ IMPROVING = Column("still_improving", "still improving", "1", "1 - m(N) / m(N //
                    "more than its last step")
 
 
-def tables_of_searches(searches) -> tuple[Table, ...]:
+def tables_of_searches(searches: Sequence[Search]) -> tuple[Table, ...]:
     """For each objective the table of its studies, and one of their best points for each set of dimensions."""
     tables = []
     for objective in dict.fromkeys(search.objective for search in searches):
@@ -40,7 +43,7 @@ def tables_of_searches(searches) -> tuple[Table, ...]:
     return tuple(tables)
 
 
-def _search_table(searches):
+def _search_table(searches: Sequence[Search]) -> Table:
     columns = (BATCH, DRAWS, FEASIBLE, LOST, STOPPED, BEST_TRIAL,
                FEWEST if searches[0].objective == STEPS_TO_TARGET else BEST_VALUE, NEAREST, IMPROVING)
     rows = tuple(_row((count_cell(search.global_batch), *_draws(search), *_best(search), _nearest(search),
@@ -49,46 +52,44 @@ def _search_table(searches):
                  warnings=words.warnings(searches))
 
 
-def _points_tables(searches):
-    spaces = {}
-    for search in searches:
-        if search.best:
-            spaces.setdefault(tuple(one.name for one in search.space), []).append(search)
+def _points_tables(searches: Sequence[Search]) -> Iterator[Table]:
+    spaces = group_by((search for search in searches if search.best),
+                      lambda search: tuple(one.name for one in search.space))
     for at, (names, found) in enumerate(spaces.items()):
         columns = (BATCH, *(Column(name, re.sub("[_.]", " ", name), "1", "of the best trial; below: the bounds of the "
                                    "space, or how many values it has") for name in names))
         rows = []
         for search in found:
-            cells = {bound.parameter.name: _point(bound) for bound in search.bounds}
-            cells = (count_cell(search.global_batch), *(cells.get(name, Cell("n/a")) for name in names))
-            rows.append(_row(cells, search))
+            bounds = {bound.parameter.name: _point(bound) for bound in search.bounds}
+            rows.append(_row((count_cell(search.global_batch), *(bounds.get(name, Cell("n/a")) for name in names)),
+                             search))
         idle = any(len(search.bounds) < len(names) for search in found)
         notes = ("n/a: does nothing beside the other values of the point.",) if idle else ()
         yield Table(_name("best-points", searches) + (f"-{at + 1}" if at else ""), words.points_title(searches),
                     columns, tuple(rows), notes)
 
 
-def _name(name, searches):
+def _name(name: str, searches: Sequence[Search]) -> str:
     """For files: search, or search-val-error for another objective."""
     return name if searches[0].objective == STEPS_TO_TARGET else f"{name}-{searches[0].objective.replace('/', '-')}"
 
 
-def _row(cells, search):
+def _row(cells: Iterable[Cell], search: Search) -> Row:
     behind = (search.best.trial, *search.repeats) if search.best else ()
-    return Row(tuple(cells), tuple(trial.key for trial in behind),
-               tuple(draw.trial.key for draw in search.of_kind(DrawEnd.DIVERGED)))
+    return Row(tuple(cells), tuple(trial.key for trial in behind if trial),
+               tuple(draw.trial.key for draw in search.of_kind(DrawEnd.DIVERGED) if draw.trial))
 
 
-def _draws(search):
+def _draws(search: Search) -> tuple[Cell, ...]:
     failed, diverged, pruned = (len(search.of_kind(end)) for end in (DrawEnd.FAILED, DrawEnd.DIVERGED, DrawEnd.PRUNED))
-    saved = search.saved_share
-    saved = f"{percent(saved)} saved" if pruned and saved == saved else ""
+    share = search.saved_share
+    saved = f"{percent(share)} saved" if pruned and share == share else ""
     return (count_cell(len(search.draws), f"{failed} failed" if failed else ""), count_cell(len(search.feasible)),
             count_cell(diverged, percent(search.diverged_share) if diverged else ""),
             Cell("off", 0) if search.prune_keep is None else count_cell(pruned, saved))
 
 
-def _best(search):
+def _best(search: Search) -> tuple[Cell, Cell]:
     best = search.best
     if best is None:
         return Cell("none"), Cell("not met" if search.objective == STEPS_TO_TARGET else "n/a", math.nan)
@@ -98,7 +99,7 @@ def _best(search):
     return trial, number_cell(best.value, f"step {best.step:,.0f}")
 
 
-def _nearest(search):
+def _nearest(search: Search) -> Cell:
     bound = search.nearest
     if bound is None:
         return Cell("n/a", math.nan)
@@ -106,18 +107,19 @@ def _nearest(search):
     return Cell(f"{percent(bound.distance)} {words.end_name(bound)}{flag}", bound.distance, below=bound.parameter.name)
 
 
-def _improving(search):
+def _improving(search: Search) -> Cell:
     share, half = search.lowered, search.half
-    if share != share or not (half.known or search.improving):
+    if half is None or share != share or not (half.known or search.improving):
         return Cell("n/a", math.nan)
     shown = "from none" if math.isinf(half.low) else f"{'' if half.known else 'over '}{percent(share)}"
     return Cell(shown + (f" {words.FLAG}" if search.improving else ""), share,
                 below=f"{half.n} to {len(search.curve)}")
 
 
-def _point(bound):
+def _point(bound: Bound) -> Cell:
     parameter, shown = bound.parameter, words.value_said(bound.parameter, bound.value)
+    value = bound.value if isinstance(bound.value, (int, float, str)) else None
     if parameter.values:
-        return Cell(shown, bound.value, below=f"of {len(parameter.values)}")
+        return Cell(shown, value, below=f"of {len(parameter.values)}")
     ends = [words.value_said(parameter, end) for end in (parameter.low, parameter.high)]
-    return Cell(shown, bound.value, parameter.low, parameter.high, "-".join(ends))
+    return Cell(shown, value, parameter.low, parameter.high, "-".join(ends))

@@ -5,22 +5,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from ...analysis.search import IMPROVED, NEAR
+from ...analysis.search import IMPROVED, NEAR, Bound, Draw, Search
 from ...formatting.numbers import counted, exact, in_brackets, listed, number, percent, spread, whole
-from ...plan.search_space import STEPS_TO_TARGET, DrawEnd
+from ...plan.search_space import STEPS_TO_TARGET, DrawEnd, Parameter
 
 MOST_LISTED = 6         # values of a discrete dimension, beyond which only the ends are named
 FLAG = "!"              # marks what the search should be asked next
 
 
-def lines(search) -> list[str]:
+def lines(search: Search) -> list[str]:
     """The study in a line: its trials and the best one; under it, indented, what the search should be asked next."""
     return [f"{search.optimizer}, B = {search.global_batch:,}: {trials_said(search)}. {best_said(search)}",
             *(f"  {said}" for said in hygiene(search))]
 
 
-def trials_said(search) -> str:
+def trials_said(search: Search) -> str:
     """``12 feasible of 15 draws (3 diverged, 20%), 5 pruned: 41% of the steps saved at most``."""
     if not search.draws:
         return f"no trial has ended yet, of {search.wanted} feasible ones wanted"
@@ -39,7 +40,7 @@ def trials_said(search) -> str:
     return f"{said}, {pruned or 'none'} pruned{saved}"
 
 
-def best_said(search) -> str:
+def best_said(search: Search) -> str:
     """``Best: trial 7, 420 steps (not by 380), lr 0.31, momentum 0.974.``, or that there is none."""
     best = search.best
     if best is None and search.objective == STEPS_TO_TARGET:
@@ -52,17 +53,17 @@ def best_said(search) -> str:
     return f"Best: trial {best.number}, {steps_said(best)}{point}.{_seeds_said(search)}"
 
 
-def steps_said(draw) -> str:
+def steps_said(draw: Draw) -> str:
     """``420 steps (not by 380)``: at the evaluation that met, and at the one before, which did not."""
     return f"{counted(round(draw.value), 'step')} ({not_by(draw.before)})"
 
 
-def not_by(before) -> str:
+def not_by(before: float) -> str:
     """``not by 380``: the last evaluation that did not meet the target, in other words than an interval's."""
     return f"not by {exact(before, 0)}"
 
 
-def value_said(parameter, value) -> str:
+def value_said(parameter: Parameter, value: object) -> str:
     """A value of a dimension to three digits; on a reverse log scale of its distance from 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
@@ -73,7 +74,7 @@ def value_said(parameter, value) -> str:
     return f"{value:.3g}"
 
 
-def hygiene(search) -> tuple[str, ...]:
+def hygiene(search: Search) -> tuple[str, ...]:
     """Where the space may have cut the best point off, how far others lie from its ends, and whether more trials
     promise a better best."""
     if search.best is None or search.met_untrained:
@@ -85,7 +86,7 @@ def hygiene(search) -> tuple[str, ...]:
     return (*cut, *said, *_more_said(search))
 
 
-def _cut_said(bound):
+def _cut_said(bound: Bound) -> str:
     parameter, value = bound.parameter, value_said(bound.parameter, bound.value)
     if parameter.values:
         ordered = sorted(set(parameter.values))
@@ -98,12 +99,12 @@ def _cut_said(bound):
             f"{value_said(parameter, bound.end)} ({scale} scale): widen the space.")
 
 
-def end_name(bound) -> str:
+def end_name(bound: Bound) -> str:
     """Of the end of a dimension that the best point is nearer to."""
     return "upper" if bound.upper else "lower"
 
 
-def _more_said(search):
+def _more_said(search: Search) -> list[str]:
     """Whether more trials promise a better best."""
     half = search.half
     if half is None:
@@ -128,18 +129,18 @@ def _more_said(search):
     return [f"{whole_study} {word} the median best by {amount}: more trials would hardly improve it."]
 
 
-def title(searches) -> str:
+def title(searches: Sequence[Search]) -> str:
     """The title of the table of studies of one objective."""
     return f"Search: {searches[0].target or 'best ' + searches[0].objective}"
 
 
-def points_title(searches) -> str:
+def points_title(searches: Sequence[Search]) -> str:
     """The title of the table of their best points."""
     return (f"Best point found, with the bounds of its space under each value: "
             f"{searches[0].target or 'best ' + searches[0].objective}")
 
 
-def notes(searches) -> tuple[str, ...]:
+def notes(searches: Sequence[Search]) -> tuple[str, ...]:
     """How to read the table of studies."""
     steps = searches[0].objective == STEPS_TO_TARGET
     said = ["Feasible: finite up to its stop. A draw that diverged or failed was replaced by the next one.",
@@ -159,7 +160,7 @@ def notes(searches) -> tuple[str, ...]:
     return tuple(said)
 
 
-def warnings(searches) -> tuple[str, ...]:
+def warnings(searches: Sequence[Search]) -> tuple[str, ...]:
     """Of the table of studies: those that are not done, or fell short of their trials."""
     said = []
     unfinished = [f"{search.global_batch:,} ({len(search.feasible)} of {search.wanted} feasible)" for search in searches
@@ -173,9 +174,10 @@ def warnings(searches) -> tuple[str, ...]:
     return tuple(said)
 
 
-def summary(searches) -> tuple[str, ...]:
+def summary(searches: Sequence[Search]) -> tuple[str, ...]:
     """What the searches should be asked next, and at which batches; that there is nothing to ask where there is not."""
-    cut, improving = {}, []
+    cut: dict[str, list[str]] = {}
+    improving = []
     searches = [search for search in searches if not search.met_untrained]
     for search in searches:
         batch = f"{search.global_batch:,}"
@@ -195,13 +197,13 @@ def summary(searches) -> tuple[str, ...]:
             f"would hardly improve it{_as_far_as(searches)}.",) if searches else ()
 
 
-def _as_far_as(searches):
+def _as_far_as(searches: Sequence[Search]) -> str:
     """Where the evaluations were too far apart to tell."""
     coarse = [f"{search.global_batch:,}" for search in searches if search.lowered > IMPROVED]
     return f", as far as evaluations so far apart can tell at batch {listed(coarse)}" if coarse else ""
 
 
-def _asked_said(bound):
+def _asked_said(bound: Bound) -> str:
     """The same words for every batch at which a dimension may have cut the best point off."""
     parameter = bound.parameter
     end = value_said(parameter, bound.end)
@@ -211,18 +213,19 @@ def _asked_said(bound):
     return f"Widen the space: the best {parameter.name} lies within {NEAR:.0%} of its {end_name(bound)} bound, {end}"
 
 
-def _value_at(bound):
+def _value_at(bound: Bound) -> str:
     return "" if bound.parameter.values else f" ({value_said(bound.parameter, bound.value)})"
 
 
-def _improved_said(search):
+def _improved_said(search: Search) -> str:
     """``-21%``, of a value that is to be large ``+3%``; ``from none`` where most halves had none."""
-    if math.isinf(search.half.low):
+    half = search.half
+    if half is None or math.isinf(half.low):
         return "from none"
-    return f"{'' if search.half.known else 'at least '}{'+' if search.maximizes else '-'}{percent(search.lowered)}"
+    return f"{'' if half.known else 'at least '}{'+' if search.maximizes else '-'}{percent(search.lowered)}"
 
 
-def tuned_at_each(searches, confidence) -> str:
+def tuned_at_each(searches: Sequence[Search], confidence: float) -> str:
     """What stands behind the rows of these studies in a table by batch or by workers."""
     names = dict.fromkeys(one.name for search in searches for one in search.space)
     return (f"Tuned at each batch: {listed(names)}, {spread([len(search.feasible) for search in searches])} feasible "
@@ -230,18 +233,18 @@ def tuned_at_each(searches, confidence) -> str:
             f"rest of the row is {_row_said(searches)}. Under it: {best_of_interval(confidence)}")
 
 
-def best_of_each(confidence) -> str:
+def best_of_each(confidence: float) -> str:
     """What a table of such rows shows, for its title."""
     return f"median best of as many trials at each batch, with its {confidence:.0%} interval"
 
 
-def best_of_interval(confidence) -> str:
+def best_of_interval(confidence: float) -> str:
     """What stands under a value that is the best of a search."""
     return (f"the {confidence:.0%} interval of that median, since other draws of the same space would have found "
             "another best.")
 
 
-def _row_said(searches):
+def _row_said(searches: Sequence[Search]) -> str:
     """Which of the trials the row is; a search for the best metric may have found another one."""
     sought = dict.fromkeys(search.objective for search in searches if search.objective != STEPS_TO_TARGET)
     if not sought:
@@ -250,7 +253,7 @@ def _row_said(searches):
             "have found another trial the best")
 
 
-def _seeds_said(search):
+def _seeds_said(search: Search) -> str:
     over = search.over_seeds
     diverged = len(search.repeats) - (over.runs - 1 if over else 0)
     lost = f" {counted(diverged, 'more seed')} of it diverged." if diverged > 0 else ""

@@ -1,19 +1,26 @@
-"""Figures of steps to target against batch size: of one curve, and of families of them.
+"""Figures of steps to target against batch size, of searches: one curve, and families of them.
 
-    figure = steps_figure([curve])
-    figure = steps_figure(curves, kind=NORMALISED)          # models, optimizers, data sets, targets in one
+    figure = curves_figure([curve])
+    figure = curves_figure(curves, kind=NORMALISED)         # models, optimizers, data sets, targets in one
 
 Records are analysis.curves.Curve. Several panels make one figure, as in the paper.
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from ...analysis.curves import Curve, CurvePoint
+from ...analysis.intervals import Estimate
 from ...formatting.numbers import listed, number
 from ..columns import MCCANDLISH, SHALLUE
-from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Figure, arrows_of, fraction,
+from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Figure, Look, arrows_of, fraction,
                        is_named, is_positive, log2_axis, mark_estimate, shade)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 STEPS, NORMALISED, EXAMPLES = "steps", "normalised", "examples"     # kinds of figures
 LONGEST, LONGEST_TITLE = 44, 60     # letters of a label, of a line of a title
@@ -39,52 +46,57 @@ SAID = {
 }
 
 
-def steps_figure(curves: Sequence, *, kind=STEPS, labels: Sequence[str] | None = None, title="", name="",
-                 ordered=False) -> Figure | None:
+ScaledPoint = tuple[CurvePoint, Estimate]                   # and its steps as this kind of figure shows them
+PerfectLine = tuple[str, Sequence[float], Sequence[float]]  # colour, batches, values
+
+
+@dataclass(frozen=True, eq=False)
+class CurvePanel:
+    """Curves in one pair of axes.
+
+    labels   one a curve; None: what tells them apart
+    ordered  whether the curves have an order, which shades of one scale then show
+    """
+
+    title: str
+    curves: Sequence[Curve]
+    labels: Sequence[str] | None = None
+    ordered: bool = False
+
+
+def curves_figure(curves: Sequence[Curve], *, kind: str = STEPS, labels: Sequence[str] | None = None, title: str = "",
+                  name: str = "", ordered: bool = False) -> Figure | None:
     """Steps to target against batch size, of one curve or of a family in one figure; None where no batch was met.
 
     kind     STEPS; NORMALISED: over the steps at the smallest batch that all met; EXAMPLES: B S over its fewest
-    labels   one a curve; by default what tells them apart
-    ordered  whether the curves have an order, which shades of one scale then show
+    labels, ordered  see CurvePanel
     """
-    panels, empty = _with_something([(title, curves, labels, ordered)], kind)
+    panels, empty = _with_something([CurvePanel(title, curves, labels, ordered)], kind)
     if not panels:
         return None
-    [(_, curves, labels, _)] = panels
-    return _figure(panels, empty, kind, title or _title(curves, kind), name or f"{kind}-batch",
-                   lambda axes: _draw(axes, curves, labels, kind, ordered))
+    return _figure(panels, empty, kind, title or _title(panels[0].curves, kind), name or f"{kind}-batch")
 
 
-def steps_panels(panels: Sequence[tuple], *, kind=STEPS, title="", name="") -> Figure | None:
-    """As many panels of steps_figure: (title, curves, labels, ordered) each; labels None: what tells the curves apart.
-
-    Panels without anything to show are left out; None where none is left.
-    """
+def curve_panels(panels: Iterable[CurvePanel], *, kind: str = STEPS, title: str = "") -> Figure | None:
+    """The same in several panels, without those that have nothing to show; None where none is left."""
     panels, empty = _with_something(panels, kind)
     if not panels:
         return None
-    if len(panels) == 1:
-        title = f"{title or NAMES[kind]}\n{heading(panels[0][0])}"
-
-    def draw(axes):
-        for one, (panel, curves, labels, ordered) in zip(axes if len(panels) > 1 else [axes], panels):
-            _draw(one, curves, labels, kind, ordered, len(panels) > 1)
-            if len(panels) > 1:
-                targets = {str(curve.target) for curve in curves}
-                one.set_title("\n".join([plain(panel), *(map(plain, targets) if len(targets) == 1 else ())]))
-    return _figure(panels, empty, kind, title or NAMES[kind], name or f"{kind}-batch-panels", draw)
+    title = title or NAMES[kind]
+    return _figure(panels, empty, kind, title if len(panels) > 1 else f"{title}\n{heading(panels[0].title)}",
+                   f"{kind}-batch-panels")
 
 
-def targets_figure(curves: Sequence, **rest) -> Figure | None:
+def targets_figure(curves: Sequence[Curve]) -> Figure | None:
     """The curves of one workload to several targets in one figure, easy to strict."""
     if len({curve.target for curve in curves}) < 2:
         return None
     curves = sorted(curves, key=lambda curve: -curve.target.value if curve.target.minimizes else curve.target.value)
-    rest = {"title": f"Steps to several targets\n{heading(curves[0].workload)}", "name": "steps-batch-targets"} | rest
-    return steps_figure(curves, labels=[str(curve.target) for curve in curves], ordered=True, **rest)
+    return curves_figure(curves, labels=[str(curve.target) for curve in curves], ordered=True,
+                         title=f"Steps to several targets\n{heading(curves[0].workload)}", name="steps-batch-targets")
 
 
-def labels_of(curves: Sequence) -> list[str]:
+def labels_of(curves: Sequence[Curve]) -> list[str]:
     """For each curve what tells it apart from the others: of data set, model, optimizer, examples and target."""
     parts = [_parts(curve) for curve in curves]
     differ = [at for at in range(len(parts[0])) if len({part[at] for part in parts}) > 1] if parts else []
@@ -92,14 +104,14 @@ def labels_of(curves: Sequence) -> list[str]:
             for part, curve in zip(parts, curves)]
 
 
-def _parts(curve):
+def _parts(curve: Curve) -> tuple[str, ...]:
     workload = curve.workload
     args = "" if workload.model_args in ("", "{}") else workload.model_args
     size = f"{workload.train_examples:,} examples" if workload.train_examples else ""
     return (workload.dataset, workload.model, args.replace('"', ""), workload.optimizer, size, str(curve.target))
 
 
-def plain(text, longest=LONGEST) -> str:
+def plain(text: object, longest: int = LONGEST) -> str:
     """A name as a figure can bear it: printable, no longer than that many letters, and in a legend whatever it is."""
     text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(text))
     if len(text) > longest:
@@ -107,37 +119,43 @@ def plain(text, longest=LONGEST) -> str:
     return f" {text}" if text.startswith("_") else text          # matplotlib hides labels that begin with it
 
 
-def heading(text) -> str:
+def heading(text: object) -> str:
     """A name as a line of a title can bear it."""
     return plain(text, LONGEST_TITLE)
 
 
-def style_of(at, count, ordered=False):
+def style_of(at: int, count: int, ordered: bool = False) -> tuple[str, str]:
     """(colour, marker) of the one at ``at`` of ``count`` curves."""
     if ordered or count > len(HUES):
         return shade(at, count), MARKERS[at % len(MARKERS)]
     return HUES[at], MARKERS[at]
 
 
-def _with_something(panels, kind):
+def _with_something(panels: Iterable[CurvePanel], kind: str) -> tuple[list[CurvePanel], list[str]]:
     """(the panels that have a point to show, their labels written out; what has none)."""
     found, empty = [], []
-    for title, curves, labels, ordered in panels:
-        labels = labels_of(curves) if labels is None else list(map(plain, labels))
-        scales = _scales(curves, kind)
-        kept = [(curve, label) for curve, label in zip(curves, labels) if _met(curve) and is_positive(scales(curve))]
+    for panel in panels:
+        labels = labels_of(panel.curves) if panel.labels is None else list(map(plain, panel.labels))
+        scales = _scales(panel.curves, kind)
+        kept = [(curve, label) for curve, label in zip(panel.curves, labels)
+                if _met(curve) and is_positive(scales(curve))]
+        named = [label for _, label in kept]
         if kept:
-            found.append((title, tuple(curve for curve, _ in kept), [label for _, label in kept], ordered))
-            empty += [label for curve, label in zip(curves, labels) if label not in found[-1][2]]
-        else:
-            empty.append(plain(title or "all"))
+            found.append(replace(panel, curves=[curve for curve, _ in kept], labels=named))
+        empty += [label for label in labels if label not in named] if kept else [plain(panel.title or "all")]
     return found, empty
 
 
-def _figure(panels, empty, kind, title, name, draw):
-    curves = [curve for _, found, *_ in panels for curve in found]
-    several = max(len(found) for _, found, *_ in panels) > 1
-    crowded = max(len(found) for _, found, *_ in panels) > len(HUES)
+def _figure(panels: Sequence[CurvePanel], empty: Sequence[str], kind: str, title: str, name: str) -> Figure:
+    def draw(*axes: Axes) -> None:
+        for one, panel in zip(axes, panels):
+            _draw(one, panel, kind, len(panels) > 1)
+            if len(panels) > 1:
+                targets = {str(curve.target) for curve in panel.curves}
+                one.set_title("\n".join(map(plain, [panel.title, *(targets if len(targets) == 1 else ())])))
+    curves = [curve for panel in panels for curve in panel.curves]
+    several = max(len(panel.curves) for panel in panels) > 1
+    crowded = max(len(panel.curves) for panel in panels) > len(HUES)
     estimates = [point.steps for curve in curves for point in curve.points]
     unmet = any(not one.met for one in estimates)
     source = f"{SHALLUE}, section 4"
@@ -159,21 +177,21 @@ def _figure(panels, empty, kind, title, name, draw):
                         "evaluation that met the target and the one before.")
             source = f"{source}; {MCCANDLISH}"
     if len(panels) > 1 and not several:
-        said.append(f"Targets: {listed(f'{title}: {found[0].target}' for title, found, *_ in panels)}.")
+        said.append(f"Targets: {listed(f'{panel.title}: {panel.curves[0].target}' for panel in panels)}.")
     if empty:
         said.append(f"Without a batch to show: {listed(empty)}.")
-    keys = dict.fromkeys(key for curve in curves for point in curve.points for key in _keys(point))
+    keys = dict.fromkeys(key for curve in curves for point in curve.searched for key in _keys(point))
     return Figure(name, title, " ".join(said), FORMULAS[kind], source, tuple(keys), draw, len(panels))
 
 
-def _keys(point):
+def _keys(point: CurvePoint) -> list[tuple[str, int]]:
     """The trials that a point stands on: those that ended, its best first."""
     study = point.study
     rows = [row for row in (study.feasible & ~study.repeat).nonzero()[0].tolist() if row != point.best]
     return [study.key(row) for row in ([] if point.best is None else [point.best]) + rows]
 
 
-def _title(curves, kind):
+def _title(curves: Sequence[Curve], kind: str) -> str:
     first = curves[0]
     one_target = len({curve.target for curve in curves}) == 1
     what = "Steps" if kind != EXAMPLES else "Examples"
@@ -183,11 +201,11 @@ def _title(curves, kind):
     return f"{what} to {first.target}{tail}" if one_target else f"{what} to target{tail}"
 
 
-def _met(curve):
-    return [point for point in curve.points if point.steps.met and point.steps.value > 0]
+def _met(curve: Curve) -> list[CurvePoint]:
+    return [point for point in curve.searched if point.steps.met and point.steps.value > 0]
 
 
-def _scales(curves, kind):
+def _scales(curves: Sequence[Curve], kind: str) -> Callable[[Curve], float]:
     """What the steps of a curve are multiplied with in this kind of figure; NaN: they cannot be shown."""
     if kind == STEPS:
         return lambda curve: 1.0
@@ -198,31 +216,32 @@ def _scales(curves, kind):
     return lambda curve: next((1 / point.steps.value for point in _met(curve) if point.global_batch == base), math.nan)
 
 
-def _common(curves):
+def _common(curves: Sequence[Curve]) -> int | None:
     """The smallest batch at which all curves that met anything did; None: there is none."""
     batches = [{point.global_batch for point in _met(curve)} for curve in curves if _met(curve)]
     return min(set.intersection(*batches), default=None) if batches else None
 
 
-def _draw(axes, curves, labels, kind, ordered, paneled=False):
-    scales = _scales(curves, kind)
-    shown = [(curve, [(point, _scaled(point, scales(curve), kind)) for point in curve.points]) for curve in curves]
-    batches = sorted({point.global_batch for _, points in shown for point, _ in points})
+def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
+    curves, ordered, scales = panel.curves, panel.ordered, _scales(panel.curves, kind)
+    shown = [[(point, _scaled(point, scales(curve), kind)) for point in curve.searched] for curve in curves]
+    batches = sorted({point.global_batch for points in shown for point, _ in points})
     ends = batches[0], batches[-1]
     log2_axis(axes, "x", batches, most=PANEL_TICKS if paneled else TICKS)
-    lines = _perfect(shown, kind, ends, ordered)
-    _vertical_axis(axes, [one for _, points in shown for _, one in points], lines, kind)
+    lines = _perfect(shown, kind, ends, ordered, _common(curves))
+    _vertical_axis(axes, [one for points in shown for _, one in points], lines, kind)
     if len(curves) == 1 and kind == STEPS:
         _regimes(axes, curves[0], ends, paneled)
     for color, across, line in lines:
         axes.plot(across, line, "--", color=color, linewidth=1.1, alpha=0.75 if color != MUTED else 1)
     axes.plot([], [], "--", color=MUTED, linewidth=1.1, label="perfect scaling")
     gap = min((after / before for before, after in zip(batches, batches[1:])), default=2) ** ASIDE
-    for at, ((curve, points), label) in enumerate(zip(shown, labels)):
+    labels = panel.labels or ()
+    if len(curves) == 1:
+        labels = ["examples to target" if kind == EXAMPLES else "steps to target"]
+    for at, (points, name) in enumerate(zip(shown, labels)):
         color, marker = (BLUE, "o") if len(curves) == 1 else style_of(at, len(curves), ordered)
-        if len(curves) == 1:
-            label = "examples to target" if kind == EXAMPLES else "steps to target"
-        label = label if is_named(at, len(curves)) else None
+        label = name if is_named(at, len(curves)) else None
         if len(curves) > len(HUES):         # a crowd: what lies where, and no more
             _draw_line(axes, points, 1, color, marker=marker, markersize=3, label=label, alpha=0.8)
         else:
@@ -231,7 +250,7 @@ def _draw(axes, curves, labels, kind, ordered, paneled=False):
     axes.set_ylabel(AXES.get(kind) or f"steps / steps at B = {_common(curves):,}")
 
 
-def _vertical_axis(axes, estimates, lines, kind):
+def _vertical_axis(axes: Axes, estimates: Sequence[Estimate], lines: Sequence[PerfectLine], kind: str) -> None:
     lowest = min(one.value for one in estimates if one.met) / 4
     seen = [one.value for one in estimates if one.met] + [one.beyond for one in estimates if not one.met]
     log2_axis(axes, "y", seen + [end for _, _, line in lines for end in line if end > lowest],
@@ -241,19 +260,19 @@ def _vertical_axis(axes, estimates, lines, kind):
         axes.yaxis.set_major_formatter(fraction)
 
 
-def _scaled(point, scale, kind):
+def _scaled(point: CurvePoint, scale: float, kind: str) -> Estimate:
     return point.steps.scaled(scale * (point.global_batch if kind == EXAMPLES else 1))
 
 
-def _perfect(shown, kind, ends, ordered):
-    """(colour, batches, values) of the lines of perfect scaling."""
+def _perfect(shown: Sequence[Sequence[ScaledPoint]], kind: str, ends: tuple[int, int], ordered: bool,
+             base: int | None) -> list[PerfectLine]:
+    """The lines of perfect scaling; normalised curves share the batch ``base``."""
     if kind == EXAMPLES:
         return [(MUTED, ends, [1, 1])]
-    if kind == NORMALISED:
-        base = _common([curve for curve, _ in shown])
+    if kind == NORMALISED and base:
         return [(MUTED, ends, [base / end for end in ends])]
     starts = []
-    for at, (_, points) in enumerate(shown):
+    for at, points in enumerate(shown):
         first, one = next((point, one) for point, one in points if one.met and one.value > 0)
         starts.append((first.global_batch * one.value, first.global_batch, style_of(at, len(shown), ordered)[0]))
     starts = starts if len(starts) <= OWN_LINES and not ordered else [max(starts)]
@@ -261,24 +280,25 @@ def _perfect(shown, kind, ends, ordered):
             for start, batch, color in starts]
 
 
-def _draw_curve(axes, points, aside, color, marker, label):
+def _draw_curve(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: str, marker: str,
+                label: str | None) -> None:
     _draw_line(axes, points, aside, color)
     top = axes.get_ylim()[1]
     for point, one in points:
         mark_estimate(axes, point.global_batch * aside, one, color, marker, label)
         if not point.trials and point.infeasible:
-            look = {"linestyle": "", "marker": "x", "markersize": 6}
+            look: Look = {"linestyle": "", "marker": "x", "markersize": 6}
             axes.plot([point.global_batch * aside], [top], color=color, clip_on=False, **look)
             axes.plot([], [], color=MUTED, label="not met: all diverged", **look)
 
 
-def _draw_line(axes, points, aside, color, **look):
+def _draw_line(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: str, **look: Any) -> None:
     """A line through the batches that met, broken where one did not."""
     values = [one.value if one.met and one.value > 0 else math.nan for _, one in points]
     axes.plot([point.global_batch * aside for point, _ in points], values, color=color, linewidth=1, **look)
 
 
-def _regimes(axes, curve, ends, paneled):
+def _regimes(axes: Axes, curve: Curve, ends: tuple[int, int], paneled: bool) -> None:
     """The fitted curve, the end of perfect scaling and the maximum useful batch, each with its interval."""
     regimes = curve.regimes
     for color, where, what in ((INK, regimes.perfect_until, "end of perfect scaling"),
@@ -290,14 +310,15 @@ def _regimes(axes, curve, ends, paneled):
                 axes.fill_between([], [], color=MUTED, alpha=0.2, linewidth=0, label="bands: their intervals")
             axes.axvline(where.value, color=color, linestyle=":", linewidth=1.2,
                          label=what if paneled else f"{what}: {where.value:,}")
-    if _has_fit(curve):
+    fit = regimes.fit
+    if fit is not None and _has_fit(curve):
         ratio = ends[1] / ends[0]
         batches = [ends[0] * ratio ** (at / 60) for at in range(61)]
-        axes.plot(batches, [regimes.fit.steps(batch) for batch in batches], color=MUTED, linewidth=0.9,
-                  label="fit" if paneled else f"fit: S_min {number(regimes.fit.s_min.value, 2)}, B_crit "
-                  f"{number(regimes.fit.b_crit.value, 2)}")
+        axes.plot(batches, [fit.steps(batch) for batch in batches], color=MUTED, linewidth=0.9,
+                  label="fit" if paneled else
+                  f"fit: S_min {number(fit.s_min.value, 2)}, B_crit {number(fit.b_crit.value, 2)}")
 
 
-def _has_fit(curve):
+def _has_fit(curve: Curve) -> bool:
     """Whether both ends of the fitted curve are seen, so that there is a curve to draw."""
     return curve.regimes.fit is not None and is_positive(curve.regimes.fit.b_crit.value)

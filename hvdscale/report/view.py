@@ -1,0 +1,43 @@
+"""What a part of a report shows.
+
+    view = View(findings, present(table), find=lambda: [figure])
+    view.summary, view.tables, view.figures
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from .drawing import Figure
+from .findings import Finding, sentences_of
+from .table import Table
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Findings, tables and figures, each as far as there are.
+
+    details   tables for files only
+    find      makes the figures, when they are asked for, while the logs are open
+    """
+
+    findings: tuple[Finding, ...] = ()
+    tables: tuple[Table, ...] = ()
+    details: tuple[Table, ...] = ()
+    find: Callable[[], Sequence[Figure]] = tuple
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """The findings in sentences."""
+        return sentences_of(self.findings)
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """The figures, made once."""
+        return tuple(self.find())
+
+
+def present(*tables: Table | None) -> tuple[Table, ...]:
+    """Those that there are."""
+    return tuple(table for table in tables if table is not None)
