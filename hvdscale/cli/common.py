@@ -126,7 +126,6 @@ def format_counts(rows: Mapping[str, int]) -> str:
 
 
 def say_error(error: HvdscaleError) -> None:
-    """Print one message on stderr."""
     echo(f"Error: {error}", err=True)
 
 

@@ -73,7 +73,6 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
 
 
 def _read(path, skip_broken):
-    """The trials of a log, or of a directory of logs."""
     with ExitStack() as opened:
         logs, skipped = open_all([path], skip_broken, opened)
         for message in skipped:

@@ -70,7 +70,6 @@ class Bar:
         self._name, self._started, self._first = "", 0.0, 0
 
     def say(self, text: str) -> None:
-        """Print a line of text."""
         self.end()
         self._screen.say(text)
 
@@ -86,7 +85,6 @@ class Bar:
             self._screen.line(text, now, done / total if total else 0)
 
     def end(self) -> None:
-        """End the display of progress."""
         self._screen.erase()
         self._name = ""
 

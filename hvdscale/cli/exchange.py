@@ -27,7 +27,6 @@ ASSUMED = "assumed: 1 worker, as {} does not say how many there were"
 
 
 def add_to(group: click.Group) -> None:
-    """Add the commands to ``hvdscale-log``."""
     group.add_command(import_log)
     group.add_command(export_log)
 
@@ -118,15 +117,12 @@ class Progress:
         return self._clock() - self._start
 
     def seen(self, seen) -> None:
-        """Show the number of trials and the share done."""
         self._show(f"{self._verb} {seen.trials:,} trials ({seen.share:.0%})", seen.share)
 
     def share(self, share: float) -> None:
-        """Show the share done."""
         self._show(f"{self._verb} {share:.0%}", share)
 
     def end(self) -> None:
-        """Erase the line."""
         self._screen.erase()
 
     def _show(self, text, share):
@@ -137,7 +133,6 @@ class Progress:
 
 
 def _kind(source) -> str:
-    """The kind of source, from its content."""
     if os.path.isdir(source):
         return "csv" if is_tables(source) else "archive"
     try:

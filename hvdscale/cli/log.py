@@ -204,7 +204,6 @@ def _of_trial(table, column: str, trial: int) -> np.ndarray:
 
 
 def _plan(log: Log, row: int) -> dict:
-    """A trial's plan; empty if it is missing or invalid."""
     try:
         return read_plan(log.trials["plan"][row])
     except LogError:
@@ -212,7 +211,6 @@ def _plan(log: Log, row: int) -> dict:
 
 
 def _plan_text(text: str) -> str:
-    """The plan, indented; an invalid one unchanged."""
     try:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
@@ -295,13 +293,11 @@ def _trial(log: Log, row: int) -> list[str]:
 
 
 def _budget(steps, plan) -> str:
-    """The budget in steps or seconds, if known."""
     seconds = (plan.get("measurement") or {}).get("budget_seconds")
     return f"{steps} steps" if steps else "not known" if seconds is None else f"{_number(seconds)} s"
 
 
 def _shares(value) -> str:
-    """How workers share the global batch, if known."""
     if not _has_workers(value.get("source")):
         return ", on a number of workers that is not known"
     passes = f" x {value['accumulation']} passes" if value["accumulation"] > 1 else ""
@@ -369,7 +365,6 @@ def _ends(rows: int) -> list[int]:
 
 
 def _align(rows) -> str:
-    """Trials in columns; the column of studies only if one has a study."""
     rows = rows if any(row[-1] for row in rows[1:]) else [row[:-1] for row in rows]
     return "\n".join(aligned(rows, left=range(len(rows[0]))))
 

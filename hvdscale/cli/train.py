@@ -53,8 +53,6 @@ def _option_type(name: str):
 
 
 class _NumberOr(click.ParamType):
-    """A whole number, or one word."""
-
     name = "integer"
 
     def __init__(self, word: str):
@@ -156,7 +154,6 @@ def command(workload, dry_run, list_workloads, **given):
 
 
 def main() -> None:
-    """Run the command."""
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, stop_before_the_steps)            # during training a signal is a vote
     carry_out_together(command, _run_and_regroup)

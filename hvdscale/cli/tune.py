@@ -138,7 +138,6 @@ def note_killed(asked: Asked, pid: int) -> bool:
 
 
 def stall_seconds(asked: Asked) -> float:
-    """The stall time set by the sweep or the command line."""
     return Settings.build({}, asked.sweep.settings, asked.free).stall_seconds
 
 
@@ -152,7 +151,6 @@ class Signals:
         return self._came
 
     def watch(self) -> None:
-        """Start to note signals."""
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
             signal.signal(number, self._note)
 

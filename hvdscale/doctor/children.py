@@ -60,13 +60,11 @@ class Child:
         self._process.wait()
 
     def close(self) -> None:
-        """End it and discard its output."""
         self.kill()
         self._output.close()
 
     @property
     def output(self) -> str:
-        """All that it has printed."""
         self._output.seek(0)
         return self._output.read()
 
@@ -122,7 +120,6 @@ class OtherRank:
         return found
 
     def kill(self) -> None:
-        """End the processes that still run."""
         for child in self._children:
             child.close()
 
@@ -162,7 +159,6 @@ class Stop:
                        remedy="use horovodrun or mpirun, or srun with --kill-on-bad-exit=1")
 
     def kill(self) -> None:
-        """End the processes that still run."""
         if self._child is not None:
             self._child.close()
 

@@ -29,7 +29,6 @@ class Examination:
 
     @property
     def sound(self) -> bool:
-        """Whether no check failed."""
         return all(finding.verdict != Verdict.FAILED for finding in self.findings)
 
 

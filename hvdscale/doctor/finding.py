@@ -58,6 +58,5 @@ def carried_out(name: str, check: Callable[[], Finding]) -> Finding:
 
 
 def _describe(error: Exception) -> str:
-    """The error in one line, with where it was raised."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"

@@ -190,7 +190,6 @@ def _how(short: dict[str, Tensor], long: dict[str, Tensor]) -> str:
 
 
 def _cuts(values: Tensor, shape: torch.Size) -> Iterator[Tensor]:
-    """The leading and the trailing block of this shape."""
     if all(a >= b for a, b in zip(values.shape, shape)):
         yield values[tuple(slice(0, b) for b in shape)]
         yield values[tuple(slice(a - b, a) for a, b in zip(values.shape, shape))]

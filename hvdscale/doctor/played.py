@@ -54,7 +54,6 @@ def play(rank: int, size: int) -> None:
 
 
 def on_host(name: str) -> None:
-    """Make the system calls return this host name."""
     system = os.uname()
     os.uname = _answer(os.uname_result((system.sysname, name, *system[2:])))
     socket.gethostname = platform.node = _answer(name)

@@ -64,7 +64,6 @@ class Sample:
 
     @property
     def whole(self) -> list[int]:
-        """The bounds of the step as one part."""
         return [0, self.plan.global_batch]
 
     def model(self, plan: Plan | None = None) -> nn.Module:
@@ -171,7 +170,6 @@ def step_of(sample: Sample, plan: Plan, workers: Workers, step: int = 0) -> tupl
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:
-    """The trainable parameters."""
     return [p for p in model.parameters() if p.requires_grad]
 
 

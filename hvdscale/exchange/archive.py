@@ -260,7 +260,6 @@ def is_folder(name: str) -> bool:
 
 
 def _add(log: ImportedLog, study: Study, plan: dict, batch: Batch, seen: Seen):
-    """Add the batch's trials and evaluations to the log."""
     *dataset, model, optimizer, size = plan["archive"]["path"].split("/")
     size, count = int(size), len(batch.ids)
     if len(batch.step) and int(batch.step.max()) > LARGEST_INT // size:
@@ -296,7 +295,6 @@ class _Folder:
         return done / self.trials if self.trials else 1.0
 
     def studies(self) -> Iterator[Study]:
-        """Each study, with its trials by id."""
         for folders, path in self._found:
             where = os.path.join(self.root, *folders)
             study = Study(_inner(folders), where, os.path.join(path, "study.json"), [])
@@ -439,8 +437,6 @@ class _Member(tarfile.TarInfo):
 
 
 class _TarStudy:
-    """Collects the members of one study."""
-
     def __init__(self, folders):
         self.folders, self._size = folders, 0
         self._file, self._trials, self._wrong = None, {}, []
@@ -473,7 +469,6 @@ class _TarStudy:
             self._file = data
 
     def finish(self, source: str) -> Study:
-        """The study, with its trials by id."""
         where = f"{source}: {'/'.join(self.folders)}"
         trials = [TrialFiles(f"{where}/{trial}", trial, *(files.get(name) for name in FILES))
                   for trial, files in sorted(self._trials.items())]

@@ -102,8 +102,6 @@ def _write(path, text):
 
 
 class _Trials:
-    """The rows of /trials in the layout's terms."""
-
     def __init__(self, log: Log):
         self.path, table = log.path, log.trials
         self.ids = table["id"]
@@ -116,7 +114,6 @@ class _Trials:
         self._plans: dict[str, dict] = {}
 
     def by_study(self) -> list[list[int]]:
-        """The rows of each study, in the log's order."""
         found: dict[tuple, list[int]] = {}
         for row in range(len(self.ids)):
             found.setdefault(self._key(row), []).append(row)
@@ -139,15 +136,12 @@ class _Trials:
         return self._check_folder("/".join([*names, str(batch)])), json.dumps(study, indent=2, sort_keys=True) + "\n"
 
     def folder(self, row) -> int:
-        """The name of a trial's folder."""
         return int(self._source[row]) if self.published(row) else int(self.ids[row])
 
     def published(self, row) -> bool:
-        """Whether a trial was imported from an archive."""
         return bool(self._metadata[row])
 
     def metadata(self, row, steps: int) -> str:
-        """The text of a trial's metadata.json."""
         if self.published(row):
             return self._metadata[row]
         status = Status(self._columns["status"][row]).name
@@ -186,7 +180,6 @@ class _Trials:
                 json.dumps(self._model_args(row)))
 
     def _model_args(self, row) -> dict:
-        """The model arguments that are not searched."""
         plan = self._plan(row)
         searched = {parameter.get("name") for parameter in (plan.get("sweep") or {}).get("space", ())}
         args = (plan.get("problem") or {}).get("model_args") or {}
@@ -221,7 +214,6 @@ class _Evaluations:
         self.measured = [name for name in names if not np.isnan(self._values[name]).all()] or names
 
     def of(self, trial: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """A trial's steps and values."""
         rows = slice(*np.searchsorted(self._trial, [trial, trial + 1]))
         return self._step[rows], {name: values[rows] for name, values in self._values.items()}
 
@@ -236,7 +228,6 @@ def _config(parameter) -> tuple[str, dict]:
 
 
 def _published_name(column: str) -> str:
-    """The archive's name for a metric's column."""
     split, _, metric = column.partition("/")
     return f"{split}/{METRICS.get(metric, metric)}"
 

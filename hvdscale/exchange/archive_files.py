@@ -192,8 +192,6 @@ def _short(value) -> str:
 
 
 class _Metadata:
-    """The parsed metadata.json."""
-
     def __init__(self, trial: TrialFiles):
         name = f"{trial.folder}/metadata.json"
         data, self.text = json_object(file_bytes(trial.metadata, name), name)
@@ -310,7 +308,6 @@ class _Table:
 
     @property
     def layout_text(self) -> str:
-        """The layout as JSON."""
         return json.dumps({"columns": self.header, **self.layout}, ensure_ascii=False) if self.layout \
             else _usual_layout(self.header)
 
@@ -342,7 +339,6 @@ class _Table:
 
 
 def cut_off_message(name: str, line: int, text: str) -> str:
-    """The message about a file without a final line end."""
     return (f"{name}:{line}: the last line, {text[:40]!r}, has no line end, so it may be cut off; "
             "complete it and end it with a line end")
 

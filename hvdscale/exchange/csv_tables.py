@@ -91,7 +91,6 @@ def _format_cells(values: np.ndarray, kind: str) -> list[str]:
 
 
 def is_tables(path) -> bool:
-    """Whether a folder contains the tables of a log."""
     return os.path.isfile(os.path.join(path, "trials.csv"))
 
 
@@ -179,7 +178,6 @@ def _read_description(source, files) -> tuple[dict, dict[str, tuple[Column, ...]
 
 
 def _is_attribute(name, value) -> bool:
-    """Whether HDF5 can store the attribute."""
     if isinstance(value, int) and not isinstance(value, bool):
         return _is_path(name) and -LARGEST_INT - 1 <= value <= LARGEST_INT
     return _is_path(name) and len(json.dumps(value)) <= LONGEST_ATTRIBUTE
@@ -199,7 +197,6 @@ def _is_column(listed) -> bool:
 
 
 def _is_path(name) -> bool:
-    """Whether HDF5 allows a column with this name."""
     return all(part.strip(".") for part in name.split("/")) and name.isprintable() and name != "committed_rows"
 
 
@@ -331,7 +328,6 @@ def _drop_left_out(file, values, lines, trials, left):
 
 
 def _default_values(file, name, values, lines, trials, left):
-    """The values of a column missing from a table from elsewhere."""
     rows = len(lines)
     if name == "examples":
         return _examples(file, values, lines, trials, left)
@@ -433,7 +429,6 @@ class _Csv:
         return values
 
     def _rows(self, kinds):
-        """Read any table."""
         csv.field_size_limit(LONGEST_CELL)
         with self._open() as file:
             reader = csv.reader(self._lines(file), strict=True)
@@ -453,7 +448,6 @@ class _Csv:
                 self._left.add(self._trial_of(complete, self._trial), cut_off_message(self.path, number, line))
 
     def _trial_of(self, row, otherwise=None) -> int | None:
-        """The trial of a row, if it can be read."""
         try:
             trial = int(row[self.header.index("id" if self.table == "trials" else "trial")])
         except (IndexError, ValueError):

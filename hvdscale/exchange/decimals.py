@@ -50,7 +50,6 @@ class Block:
         self._cells = {}
 
     def cell(self, row: int, column: int) -> str:
-        """The text of a cell."""
         at = row * self.columns + column
         return self._bytes[self._starts[at]:self._ends[at]].decode("utf-8", "replace")
 

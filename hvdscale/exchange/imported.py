@@ -96,13 +96,11 @@ def widen(ranges: dict[str, tuple[float, float]], columns: Mapping[str, np.ndarr
 
 
 def beyond_errors(ranges: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Notes on errors outside 0 .. 1."""
     return [f"{name} has values from {low:g} to {high:g}; the share of wrong answers lies between 0 and 1. Is it in "
             "percent, or another metric?" for name, (low, high) in ranges.items() if low < 0 or high > 1]
 
 
 def _repeat(values, size):
-    """The values, or one value for each trial."""
     if isinstance(values, str):
         return [values] * size
     return values if isinstance(values, list) else np.broadcast_to(values, size)

@@ -73,7 +73,6 @@ class Point:
 
 
 def is_rcp(data: object) -> bool:
-    """Whether a file's JSON is a table of reference points."""
     return isinstance(data, dict) and bool(data) and all(
         isinstance(point, dict) and {"Benchmark", "BS"} <= point.keys() for point in data.values())
 

@@ -61,7 +61,6 @@ class Finisher:
         return [path for path in (os.path.join(self.out, name) for name in names) if os.path.exists(path)]
 
     def _close(self, settled: Settled) -> None:
-        """Write the study's log and the best points, and print a summary."""
         path = collect(self.out, settled.name, lambda: self._choose(settled),
                        {"sweep": json.dumps(settled.sweep.record())},
                        {"trials": settled.study.trials, "max_draws": settled.study.max_draws})

@@ -118,7 +118,6 @@ class Spec:
         return name in self.home
 
     def own(self, name: str) -> bool:
-        """Whether the batch's own table sets the key."""
         return self.home.get(name, self.table) is not self.table
 
     def take(self, name: str, kind: type, *args, **kwargs):
@@ -174,7 +173,6 @@ def _discrete(name: str, spec: Spec) -> Parameter:
 
 
 def _ranged(name: str, spec: Spec, chosen: str, batch: int) -> Dimension:
-    """A double or an integer."""
     scale = spec.choice("scale", "linear", SCALES)
     if scale == "reverse_log" and chosen == "integer":
         raise spec.wrong("scale = 'reverse_log' is for doubles below 1, not integers; choose linear or log", "scale")

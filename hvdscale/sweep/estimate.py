@@ -72,7 +72,6 @@ def _measure(job, group: Workers) -> tuple[float, float]:
 
 
 def table(found: list[Estimate], groups: int) -> str:
-    """One line per study, and the total."""
     head = ("study", "trials", "draws at most", "steps", "examples", "evaluations", "s a step", "time at most")
     rows = [(e.settled.name, f"{e.trials}", f"{e.settled.study.max_draws}", *_budget(e.settled), f"{e.evaluations}",
              f"{e.step_seconds:.2g}", duration(e.seconds / groups, rough=True)) for e in found]
@@ -96,7 +95,6 @@ def _counts(found: list[Estimate]) -> list[str]:
 
 
 def _budget(settled: Settled) -> tuple[str, str]:
-    """Steps and examples of a trial."""
     if not settled.budget_steps:
         return "by time", "by time"
     return f"{settled.budget_steps:,}", f"{settled.budget_steps * settled.study.global_batch:,}"

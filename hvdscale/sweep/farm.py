@@ -62,7 +62,6 @@ class SweepState:
         return str(sweep.targets[-1]) if sweep.by_steps else None
 
     def of(self, settled: Settled) -> State:
-        """The state of one study."""
         sweep, study = settled.sweep, settled.study
         return settle(self.ledger.results(settled.name), study.trials, study.max_draws, self.target(settled),
                       sweep.keep)

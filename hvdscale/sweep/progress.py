@@ -54,7 +54,6 @@ class Progress(NoDisplay):
 
 
 def describe_study(states: SweepState, settled: Settled) -> str:
-    """The state of a study in one line."""
     results, running = states.ledger.results(settled.name), states.ledger.running(settled.name)
     state = states.of(settled)
     kinds = [outcome.kind for outcome in state.outcomes]

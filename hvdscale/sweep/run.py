@@ -178,7 +178,6 @@ def take_back_failed(asked) -> None:
 
 
 def last_lines(finisher: Finisher, asked, finished: bool) -> list[str]:
-    """What is left to do, and the next command."""
     missing, failed, tuned = finisher.missing(), finisher.failed(), finisher.tuned()
     why = ("the same command resumes" if not finished else
            "other jobs may be at work on them, else the same command resumes" if asked.shard[1] == 1 else

@@ -109,7 +109,6 @@ class Keys:
 
     @property
     def warms(self) -> bool:
-        """Whether warmup is configured."""
         return any(name in self for name in OF_WARMUP)
 
     def layer(self) -> dict:

@@ -55,7 +55,6 @@ def check_same(recorded: dict, sweep: Sweep) -> None:
 
 
 def _flat(record: dict, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], object]:
-    """The entries of nested tables by path."""
     found = {}
     for name, value in record.items():
         found.update(_flat(value, (*path, name)) if isinstance(value, dict) else {(*path, name): value})

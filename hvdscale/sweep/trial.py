@@ -159,17 +159,14 @@ class Trials:
         return self._result(settled, number, Status.INCOMPLETE, DrawEnd.FAILED, reason, self._history.last_step)
 
     def forget(self, settled: Settled, number: int) -> None:
-        """Remove the checkpoints of a finished trial."""
         shutil.rmtree(self._folder(settled, number), ignore_errors=True)
 
     def close(self) -> None:
-        """Finish the group's log."""
         if self._writer is not None:
             self._writer.finish()
             self._writer = None
 
     def let_go(self) -> None:
-        """Leave the log unfinished."""
         if self._writer is not None:
             self._writer.abandon()
 

@@ -75,7 +75,6 @@ def tuned_keys(search: Search) -> dict:
 
 
 def _best(searches):
-    """The best of several studies at one batch; None if none found anything."""
     found = [search for search in searches if search.best]
     return min(found, key=lambda search: -search.best.value if search.maximizes else search.best.value, default=None)
 
@@ -107,7 +106,6 @@ def _describe_goal(search):
 
 
 def _evidence(search, folder):
-    """The evidence for a point, and the extent of the search."""
     best = search.best
     evidence = {"study": search.study, "log": os.path.relpath(best.trial.log, folder or "."), "trial": best.trial.id}
     if search.objective == STEPS_TO_TARGET:
