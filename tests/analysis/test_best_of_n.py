@@ -66,7 +66,7 @@ def test_coarser_evaluations_widen_it_downwards():
     assert coarse.low < fine.low and coarse.high == fine.high
 
 
-def test_trials_that_all_met_at_one_evaluation_tell_of_the_time_between_it_and_the_one_before():
+def test_trials_that_met_at_one_evaluation_bound_the_time_before_it():
     found = best_of(*trials(*[300] * 8, every=100))
     assert found.value == found.high == 300 and 100 < found.low < 220
 
@@ -76,7 +76,7 @@ def test_one_trial_that_met_tells_nothing_of_the_spread():
     assert (found.value, found.low, found.high) == (300, 0, INF)
 
 
-def test_without_a_trial_that_met_the_value_is_above_the_least_that_one_reached():
+def test_without_a_met_trial_the_value_is_above_the_least_reached():
     found = best_of([INF, INF], [NAN, NAN], [400, 250])
     assert (found.value, found.beyond, found.low, found.high) == (INF, 250, 0, INF) and not found.met
 
@@ -112,7 +112,7 @@ def test_the_best_of_fewer_trials_is_seldom_moved_by_pruning():
     assert abs(np.median(ratios)) < 0.05 and np.std(ratios) < 0.15
 
 
-def test_a_median_best_that_pruning_hides_is_extrapolated_and_one_beyond_the_budget_is_not_met():
+def test_a_best_hidden_by_pruning_is_extrapolated_up_to_the_budget():
     *made, pruned = pruned_search([300, 320, *[900] * 8], 2)
     found = best_of(*made, pruned=pruned, n=2)
     assert found.extrapolated and 320 < found.value < found.high < INF

@@ -158,7 +158,7 @@ def test_a_trial_that_had_no_target_is_not_said_to_have_ended_at_one():
     assert "when it ended, at the end of its own budget" in " ".join(budgets_said(found))
 
 
-def test_of_a_trial_without_a_budget_in_steps_the_target_in_its_plan_tells_how_it_may_have_ended():
+def test_without_a_step_budget_the_plans_target_explains_the_end():
     for target, said in ((None, "ended, at the end of its own budget"),
                          ("val/error<0.1", "ended, at its target or at the end of its own budget")):
         made = falling(0, 0.05, target=target)

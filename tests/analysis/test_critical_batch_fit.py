@@ -125,7 +125,7 @@ def steps_of(points):
     return steps_curve(points, fit.draws), fit
 
 
-def test_where_b_crit_is_open_steps_beyond_lie_from_perfect_scaling_to_the_curve_of_its_low_end():
+def test_with_an_open_b_crit_steps_lie_below_perfect_scaling():
     points = sweep(np.random.default_rng(1), 1e5)
     found, fit = steps_of(points)
     assert fit.b_crit.high == INF

@@ -103,7 +103,7 @@ def uneven():
     return [one for one in sweep() if one.row["global_batch"] < 512 or one.row["id"] % 100 < 2]
 
 
-def test_batches_are_compared_at_the_smallest_number_of_trials_and_the_report_says_so():
+def test_batches_are_compared_at_the_smallest_number_of_trials():
     found = curve(*uneven())
     assert [point.steps.value for point in found.points] == [1700, 900, 700, 500] and found.n == 2
     said = " ".join(curve_said(found))

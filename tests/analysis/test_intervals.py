@@ -38,7 +38,7 @@ def test_pairing_takes_out_what_both_samples_share():
     assert paired_ratio_interval(3 * shared, shared) == pytest.approx((3.0, 3.0))
 
 
-def test_a_pooled_spread_is_the_sum_of_squares_within_samples_over_its_degrees_of_freedom():
+def test_a_pooled_spread_is_the_sum_of_squares_over_its_freedom():
     spread = pooled([np.exp([1.0, 3.0]), np.exp([7.0, 8.0, 9.0]), np.exp([5.0])])
     assert (spread.variance, spread.freedom) == (pytest.approx((2 + 2) / 3), 3)
 
@@ -125,7 +125,7 @@ def test_pooled_intervals_of_few_repeats_cover_what_they_claim(repeats, cells):
 
 @pytest.mark.parametrize("repeats", [2, 3])
 @pytest.mark.parametrize("deviations", [(0.1, 0.2, 0.1, 0.2), (0.1, 0.1, 0.1, 0.2), (0.2, 0.1, 0.1), (0.1, 0.14, 0.2)])
-def test_pooled_intervals_cover_nearly_so_where_spreads_differ_by_a_factor_of_two(repeats, deviations):
+def test_pooled_intervals_nearly_cover_if_spreads_differ_by_two(repeats, deviations):
     for share in covered(deviations, repeats):
         assert share >= 0.88
 

@@ -82,7 +82,7 @@ def test_the_noise_scale_of_no_steps_is_missing():
     assert math.isnan(scale.noise_scale) and scale.steps == 0
 
 
-def test_a_gradient_that_is_not_told_from_zero_leaves_the_interval_without_an_upper_end():
+def test_a_gradient_indistinguishable_from_zero_has_no_upper_bound():
     random = np.random.default_rng(1)
     around_zero = NoiseSteps(np.arange(50), random.standard_normal(50) + 0.05, 100 + random.standard_normal(50))
     scale = noise_scale([around_zero])
@@ -203,7 +203,7 @@ def test_a_quarter_whose_interval_has_no_upper_end_is_drawn_with_an_arrow(last, 
     assert len(axes.texts) == arrows and "one with an arrow has no upper end" in figure.caption
 
 
-def test_the_summary_says_of_which_steps_the_quarters_are_and_no_change_that_is_not_sure():
+def test_the_summary_names_the_quarters_and_only_certain_changes():
     [said] = [said for said in summary(section_of(with_noise(drawn(40)))) if said.startswith("Gradient noise scale")]
     assert said.endswith("; no change over the quarters of the steps is sure.")
 

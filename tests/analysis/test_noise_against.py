@@ -69,7 +69,7 @@ def test_the_batch_whose_noise_scale_is_known_best_is_chosen():
     assert found.points[0].ratio.high == math.inf
 
 
-def test_without_a_fit_the_noise_scale_stands_alone_and_without_a_bound_nothing_is_said_of_b_crit():
+def test_without_a_fit_the_noise_scale_has_no_b_crit_beside_it():
     for b_crit in (None, Estimate(146, 0, math.inf, 4)):        # an open interval is no measurement
         [said] = noise_said(against((256, noise(900, 800, 1000)), b_crit=b_crit))
         assert "a guess at the critical batch, which the steps to val/error<0.01 do not bound" in said
@@ -109,7 +109,7 @@ def test_the_table_names_the_trials():
     assert table.rows[1].trials == (("b256.h5", 1),) and "n/a" in as_text(table) and as_csv(table)
 
 
-def test_products_have_no_interval_where_a_factor_has_none_and_stay_open_where_one_is():
+def test_products_have_the_intervals_of_their_factors():
     known, single = Estimate(10, 8, 12, 5), Estimate(4, math.nan, math.nan, 1)
     unmet = Estimate(math.inf, 50, math.inf, 3, 50)
     assert times(known, single).value == 40 and math.isnan(times(known, single).low)

@@ -90,7 +90,7 @@ def test_the_interval_covers_the_truth_in_nine_of_ten_runs(case):
     assert covered >= 0.9
 
 
-def test_the_interval_has_an_end_where_the_batch_is_of_the_noise_scales_size_and_none_where_it_is_far_below():
+def test_the_interval_is_bounded_only_near_the_noise_scale():
     _, unbounded, width = outcome(Case("at it", (32, 32), 1), 100)
     assert unbounded == 0 and width < 2
     _, unbounded, _ = outcome(Case("far below it", (32, 32), 0.01), 100)

@@ -147,7 +147,7 @@ def test_a_metric_that_betters_with_the_batch_is_no_penalty_and_said_to():
     assert "That it gets better is more than chance" in quality_said(found)[1]
 
 
-def test_that_large_batches_are_better_where_small_ones_had_not_finished_tells_nothing():
+def test_better_large_batches_prove_nothing_if_small_ones_are_unfinished():
     studies = swept({2 ** k: 0.5 - 0.05 * k for k in range(1, 8)})
     for budget, said in ((None, "with each trial as long as it was to run"),
                          (Budget(100, "steps"), "within 100 steps")):
@@ -159,7 +159,7 @@ def test_that_large_batches_are_better_where_small_ones_had_not_finished_tells_n
     assert quality_of(studies, COLUMN, True, Budget(0.2, "epochs")).why != UNFINISHED
 
 
-def test_where_neither_steps_nor_whole_trials_tell_the_report_tests_within_the_epochs_of_every_batch():
+def test_the_report_tests_within_epochs_if_nothing_else_decides():
     random, made = np.random.default_rng(3), []
     for batch in (4, 8, 16, 32, 64):
         steps = np.arange(0, 9) * 512 // batch
@@ -213,7 +213,7 @@ def test_where_all_diverged_or_nothing_was_measured_it_cannot_tell(studies):
     assert "n/a" in as_text(quality_table(found))
 
 
-def test_the_best_of_as_many_trials_is_compared_where_batches_have_different_numbers():
+def test_batches_are_compared_by_the_best_of_as_many_trials():
     trials = [log(*[one for one in _trials(batch, count)], path=f"b{batch}.h5")
               for batch, count in ((2, 6), (4, 12), (8, 24), (16, 6))]
     found = quality_of(studies_of(trials), COLUMN, True)

@@ -88,7 +88,7 @@ def test_a_curve_that_equals_the_published_one_passes_every_mark():
     assert [mark.passed for mark in found.marks] == [True, True, True] and not found.remarks
 
 
-def test_a_curve_that_lies_a_factor_1_5_off_at_3_of_10_batches_fails_the_curve_and_the_coverage():
+def test_a_curve_off_by_1_5_at_3_of_10_batches_fails_the_comparison():
     steps = {batch: value * (1.5 if at < 3 else 1) for at, (batch, value) in enumerate(published_steps().items())}
     found = against(measured(steps, b_crit=200), mnist())
     assert found.counted("within") == (7, 10) and found.counted("covered") == (7, 10)
@@ -96,14 +96,14 @@ def test_a_curve_that_lies_a_factor_1_5_off_at_3_of_10_batches_fails_the_curve_a
     assert found.marks[1].found == pytest.approx(200 / 437)
 
 
-def test_the_reading_error_of_the_published_values_counts_in_what_an_interval_covers():
+def test_reading_errors_of_published_values_count_in_the_coverage():
     off = {batch: value * 2 ** 0.14 for batch, value in published_steps().items()}
     further = {batch: value * 2 ** 0.16 for batch, value in published_steps().items()}
     assert against(measured(off, width=1.0), mnist()).counted("covered") == (10, 10)
     assert against(measured(further, width=1.0), mnist()).counted("covered") == (0, 10)
 
 
-def test_batches_between_published_ones_are_interpolated_and_those_beyond_left_out():
+def test_published_batches_are_interpolated_but_not_extrapolated():
     found = against(measured({64: 1300, 256: 470, 60000: 140}), mnist())
     assert [point.interpolated for point in found.points] == [True, True] and found.beyond == (60000,)
     assert found.points[0].published == pytest.approx(math.sqrt(2500 * 680))
@@ -252,6 +252,6 @@ def test_a_section_of_repeats_is_held_against_the_published_curve_as_well():
     assert measured_curve(group.sections[0]) is None
 
 
-def test_a_publication_that_is_not_there_is_an_error_that_names_those_there_are():
+def test_an_unknown_publication_is_an_error_naming_the_known_ones():
     with pytest.raises(UsageError, match="shallue2020.*\n.*mccandlish2018.*\n.*mlperf.*\n.*shallue2019"):
         published_views([], "shallue2020")

@@ -143,7 +143,7 @@ def test_a_tail_that_rises_is_left_out_of_the_fit_and_named():
     assert fit_critical_batch(batches, estimates(200 * (1 + 100 / batches), 0.05)).left_out == ()
 
 
-def test_a_batch_outside_that_its_interval_allows_does_not_end_perfect_scaling_and_is_named():
+def test_a_batch_possibly_outside_does_not_end_perfect_scaling():
     steps = [1000, 700, 250, 240, 310]                      # B S: 32000, 44800, 32000, 61440, 158720
     found, said = regimes_of(BATCHES, estimates(steps, 0.3)), said_of(steps, 0.3)[0]
     assert found.perfect == (True, False, True, False, False) and found.perfect_until.value == 128
@@ -152,7 +152,7 @@ def test_a_batch_outside_that_its_interval_allows_does_not_end_perfect_scaling_a
     assert found.perfect_until.value == 128 and said.endswith("; but 64 needs more.")
 
 
-def test_a_batch_that_surely_is_outside_ends_perfect_scaling_and_those_inside_again_are_named():
+def test_a_batch_certainly_outside_ends_perfect_scaling():
     found, said = regimes_of(BATCHES, estimates([1000, 700, 250, 240, 310])), said_of([1000, 700, 250, 240, 310])[0]
     assert found.perfect == (True, False, True, False, False) and found.perfect_until.value == 32
     assert said.startswith("No perfect scaling") and said.endswith(
@@ -242,7 +242,7 @@ def test_intervals_hold_what_they_are_of(sweep, shape):
     assert found["b_crit"].ratio < 4 and found["perfect_until"].ratio <= 16         # and are not merely wide
 
 
-def test_intervals_of_searches_with_unequal_numbers_of_trials_hold_what_they_are_of():
+def test_search_intervals_hold_with_unequal_numbers_of_trials():
     """60 trials at the smallest batch falling to 6 at the largest; each at the best of all of its own loses B_crit."""
     common, own = coverage(searched_unevenly, 40), coverage(partial(searched_unevenly, common=False), 40)
     assert too_low(common, 0.82) == {} and abs(common["b_crit"].bias) < 0.15 and own["b_crit"].bias < -0.25

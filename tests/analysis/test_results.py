@@ -206,5 +206,5 @@ def test_a_log_says_which_way_its_metric_gets_better():
 
 
 @pytest.mark.parametrize("metric, way", [("top5_error", "smaller"), ("top5_accuracy", "larger"), ("bleu", "larger")])
-def test_a_metric_is_known_to_get_better_the_same_way_where_it_is_imported_and_where_it_is_judged(metric, way):
+def test_a_metric_has_one_direction_on_import_and_in_the_analysis(metric, way):
     assert better(f"val/{metric}", []) == imported.better(f"val/{metric}") == way

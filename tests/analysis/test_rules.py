@@ -62,7 +62,7 @@ def test_what_is_no_rule_is_refused(text):
 
 # a known sweep
 
-def test_the_exponent_is_that_of_the_sweep_where_it_is_linear_and_less_over_all(found):
+def test_the_exponent_is_that_of_the_linear_part_and_less_over_all(found):
     part, whole = found.exponent_perfect, found.exponent
     assert part.batches == (4, 8, 16) and part.low <= 1 <= part.high
     assert whole.batches == BATCHES and 0.1 < whole.value < 0.7 and whole.high < 1
@@ -229,7 +229,7 @@ def test_runs_made_with_a_rule_are_used_as_they_are():
     assert point.verdict == LOST and cost(found, "linear").points[-1].how != RUNS
 
 
-def test_runs_made_with_a_rule_tell_of_its_capped_form_where_the_cap_is_not_reached():
+def test_a_rules_runs_count_for_its_capped_form_below_the_cap():
     free, high, low = (rule.points[-1] for rule in with_runs(
         2000, rules=(Rule("sqrt"), Rule("sqrt", 8.0), Rule("sqrt", 2.0))).costs)
     assert high.how == RUNS and high.loss == free.loss and low.how != RUNS

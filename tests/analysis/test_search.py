@@ -63,7 +63,7 @@ def test_the_median_best_of_n_is_that_of_all_subsets(count, seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_with_censored_costs_the_median_lies_between_its_bounds_whatever_they_are(seed):
+def test_with_censored_costs_the_median_lies_between_its_bounds(seed):
     random = np.random.default_rng(seed)
     costs, censored = random.integers(1, 9, 7).astype(float), random.random(7) < 0.5
     bounds = best_of_n(costs, censored)
@@ -74,7 +74,7 @@ def test_with_censored_costs_the_median_lies_between_its_bounds_whatever_they_ar
             assert not one.known or exact.low == one.low
 
 
-def test_the_median_of_one_trial_is_unknown_where_most_were_pruned_and_that_of_many_is_not():
+def test_the_median_of_one_trial_is_unknown_if_most_were_pruned():
     found = search(drawn(0, 500), drawn(1, 700), *(drawn(k, pruned=700) for k in (2, 3, 4, 5)))
     assert found.curve == (BestOf(1, 700, math.inf), BestOf(2, 700, 700), BestOf(3, 600, 600), BestOf(4, 500, 500),
                            BestOf(5, 500, 500), BestOf(6, 500, 500))
@@ -108,7 +108,7 @@ def test_what_pruning_leaves_unknown_of_the_improvement_is_not_claimed():
     assert later.improving and "lowered the median best by at least 43%" in lines(later)[-1]
 
 
-def test_an_improvement_within_the_spacing_of_the_evaluations_does_not_call_for_more():
+def test_an_improvement_within_the_grid_does_not_call_for_more_trials():
     found = search(drawn(0, 400), *(drawn(number, 500) for number in (1, 2, 3)))
     assert found.lowered > 0.05 and found.on_the_grid and not found.improving
     assert lines(found)[-1] == ("  Going from 2 to 4 trials lowered the median best by 11%, no more than the steps "
@@ -163,7 +163,7 @@ def test_a_space_that_cuts_the_best_point_off_is_flagged_with_the_end_to_move():
     ((500, 600, 700, 800), (900, 1000, 1100, math.inf), True),
     ((500, 900, 1000, math.inf), (600, 700, 800, 1100), False),
     ((500, 500), (500, 500), False), ((500,), (900,), False)])
-def test_values_are_asked_for_beyond_the_last_where_those_near_it_did_better_than_by_chance(large, small, told):
+def test_more_values_are_asked_for_if_those_near_the_end_did_better(large, small, told):
     space = (*SPACE, discrete("label_smoothing", (0.0, 0.1)))
     drawn_at = [*((0.1, met) for met in large), *((0.0, met) for met in small)]
     found = search(*(drawn(number, met, point=POINT | {"label_smoothing": value}, space=space)
@@ -300,7 +300,7 @@ def test_at_an_easier_target_a_pruned_trial_that_had_met_it_counts():
     assert "which counts here" not in "".join(left_out(strict))
 
 
-def test_the_fewest_steps_to_every_target_are_the_same_with_and_without_pruning():
+def test_the_fewest_steps_to_every_target_do_not_depend_on_pruning():
     random = np.random.default_rng(5)
     for _ in range(20):
         met = random.integers(2, 29, 10) * 100
@@ -450,7 +450,7 @@ def of_batches(*studies):
     return found
 
 
-def test_the_evaluation_grid_of_the_best_trial_does_not_look_like_the_interval_of_the_best_of_n():
+def test_the_evaluation_grid_does_not_show_as_an_interval():
     found = of_batches(realistic(64, 0.1, 800, count=16), realistic(256, 0.2, 500, count=16))
     by_batch = next(table for table in tables_of(found) if table.name == "batches")
     of_search = next(table for table in tables_of_searches(found.searches) if table.name == "search")
@@ -466,7 +466,7 @@ def test_the_evaluation_grid_of_the_best_trial_does_not_look_like_the_interval_o
     assert "It bounds this one trial" in " ".join(of_search.notes)
 
 
-def test_the_steps_of_a_search_of_which_one_trial_met_are_shown_to_have_no_interval():
+def test_a_search_with_one_trial_that_met_shows_no_interval():
     found = section(*[drawn(number, 800 if number == 3 else math.inf) for number in range(6)])
     by_batch = next(table for table in tables_of(found) if table.name == "batches")
     assert [(cell.shown, cell.below) for cell in by_batch.rows[0].cells[3:4]] == [("800", "no interval")]

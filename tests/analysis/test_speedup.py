@@ -93,7 +93,7 @@ def test_every_target_has_pools_of_its_own():
     assert group.sections[0].pools.of("steps").variance != group.sections[1].pools.of("steps").variance
 
 
-def test_the_same_updates_at_several_worker_counts_tell_the_spread_of_steps_once():
+def test_equal_updates_at_several_worker_counts_give_one_spread():
     made = [found for workers in (1, 2, 4) for found in runs(workers, 64, (300, 900), (3, 9), 10 * workers)]
     pools = section(*made).pools
     assert [pools.of(name).freedom for name in ("steps", "seconds", "examples_per_second")] == [1, 1, 3]
@@ -202,7 +202,7 @@ def test_every_target_given_has_a_section_over_all_trials():
                                                                                     ("val/error<0.6", 2)]
 
 
-def test_a_trial_that_stopped_at_an_easier_target_is_named_where_a_harder_one_is_asked():
+def test_a_trial_stopped_at_an_easier_target_is_named():
     found = section(trial(id=1), trial(id=2, seed=1, keep_going=True), targets=[Target.parse("val/error<0.05")])
     assert [early.id for early in found.stopped_early] == [1]
 
@@ -220,7 +220,7 @@ def test_probes_are_kept_out_of_the_sections_with_a_target():
     assert [len(found.trials) for found in group.sections] == [1, 1]
 
 
-def test_a_trial_that_diverged_before_its_first_evaluation_counts_where_its_target_is():
+def test_a_trial_diverging_before_its_evaluation_counts_at_its_target():
     found = section(trial(id=1), trial(id=2, seed=1, steps=(), error=(), status=Status.INFEASIBLE),
                     trial(id=3, seed=2, steps=(), error=(), status=Status.RUNNING))
     assert [lost.id for lost in found.alone[0].diverged] == [2] and len(found.trials) == 3
@@ -236,7 +236,7 @@ def test_without_a_target_system_efficiency_is_all_there_is():
     assert np.isnan(found.series[0].points[1].step_speedup.value)
 
 
-def test_a_baseline_of_runs_that_changed_their_worker_count_gives_ratios_of_steps_alone():
+def test_a_baseline_with_changed_worker_counts_gives_step_ratios_only():
     [series] = section(*runs(1, 32, [400, 420], [4, 5], worker_counts=(1, 2)),
                        *runs(2, 64, [200, 210], [2, 3], first_id=10)).series
     point = series.points[1]

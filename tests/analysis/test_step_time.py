@@ -43,7 +43,7 @@ def test_one_worker_waits_for_nobody():
     assert step_seconds(TRUE, 1, 8, 32) == pytest.approx(0.02 + 32 * 0.001)
 
 
-def test_a_ring_takes_two_hops_fewer_than_twice_its_workers_and_moves_all_bytes_nearly_twice():
+def test_a_ring_takes_2w_minus_2_hops_and_moves_nearly_twice_the_bytes():
     alone = Parameters(0.0, 1e-9, 2e-5, 8e-3, 0.0, 0.0, 1.0)
     for workers in (2, 5, 8):
         assert step_seconds(alone, workers, 8, 1) == pytest.approx(
@@ -84,14 +84,14 @@ def test_linear_latency_is_a_hop_for_each_other_worker():
         [0, 2e-5, 7 * 2e-5])
 
 
-def test_without_overlap_pass_and_allreduce_add_up_and_with_full_overlap_the_longer_one_counts():
+def test_pass_and_allreduce_add_up_unless_they_overlap():
     one_pass, both = step_seconds(TRUE, 1, 8, 32), RING.seconds(TRUE, 64, 8, 32)
     assert FULL_RING.seconds(TRUE, 64, 8, 32) == pytest.approx(max(one_pass, both - one_pass))
     assert both > step_seconds(TRUE, 64, 8, 32) > FULL_RING.seconds(TRUE, 64, 8, 32)
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_the_law_that_timings_follow_is_never_refuted_and_precise_ones_refute_others(law):
+def test_the_true_law_is_never_refuted_and_precise_times_refute_others(law):
     alone = Parameters(**{**vars(TRUE), "hop": 5e-3, "volume": 0.02})
     cells = [(workers, 64, examples) for workers in (1, 2, 4, 8, 16, 32, 64) for examples in (4, 16, 64)]
     random = np.random.default_rng(1)
@@ -112,7 +112,7 @@ def test_known_parameters_come_back_from_times_that_tell_them():
     assert model.misses < 0.005
 
 
-def test_one_local_batch_leaves_the_time_at_others_open_between_all_fixed_and_none():
+def test_one_local_batch_leaves_the_time_at_others_open():
     model = fit_steps(timings([(1, 8, 32), (2, 8, 32), (4, 8, 32), (8, 8, 32)]), draws=100)
     at_32 = step_seconds(TRUE, 1, 8, 32)
     low, high = ends(model.seconds(1, 8, 8))
@@ -172,7 +172,7 @@ def test_intervals_cover_whatever_law_the_step_time_follows(law):
     assert found[64][1] < 5 and found[256][1] < 20
 
 
-def test_a_tree_that_batches_of_two_sizes_reveal_is_covered_at_16_times_the_workers():
+def test_a_tree_known_from_two_batch_sizes_is_covered_at_16_times():
     [(share, width)] = coverage("tree", "two batches", 0.01, 10, asked=(256,)).values()
     assert share >= 0.9 and width < 20
 
@@ -191,7 +191,7 @@ def reach_of(deviation, runs=3, **more):
     return fit_steps(timings(cells, deviation=deviation, runs=runs), draws=20, **more).reach
 
 
-def test_the_laws_reach_4_times_the_workers_and_16_times_where_times_are_precise_or_links_given():
+def test_the_laws_reach_4_times_the_workers_or_16_if_precise():
     assert (reach_of(0.01), reach_of(0.1), reach_of(0.01, runs=1)) == (FAR, NEAR, NEAR) == (16, 4, 4)
     assert reach_of(0.1, between=(TRUE.node_hop, TRUE.node_volume)) == FAR
 
@@ -209,7 +209,7 @@ def test_the_same_seed_gives_the_same_draws():
     assert (one == same).all() and (one != other).any()
 
 
-def test_a_measured_way_of_running_is_as_measured_and_others_say_how_they_are_known():
+def test_a_measured_configuration_is_as_measured_and_others_are_marked():
     times = times_of(*(logged(w, 32 * w, 0.05 + 0.001 * w, w, local_workers=min(w, 4)) for w in (1, 2, 8)))
     assert times.timings.per_node == 4
     measured = times.at(2, 4, 64)
@@ -224,7 +224,7 @@ def test_layouts_of_one_worker_count_on_as_many_nodes_are_timed_apart():
     assert (times.at(4, 2, 128).value, times.at(4, 3, 128).value) == pytest.approx((0.06, 0.09))
 
 
-def test_repeats_give_a_measured_time_its_interval_and_one_run_each_a_spread_that_is_assumed():
+def test_repeats_give_a_time_its_interval_and_single_runs_an_assumed_one():
     twice = times_of(*(logged(w, 32 * w, s, 10 * w + n) for w in (1, 2) for n, s in enumerate((0.05, 0.06))))
     assert twice.timings.spread.freedom == 2
     low, high = ends(twice.at(1, 2, 32).draws)
@@ -262,7 +262,7 @@ def test_gradients_of_half_precision_have_half_the_bytes():
     assert Links(1e9, 1e-5, 1e6).seconds(machine) == (1e-5, 2e-3) and half.workers == 1
 
 
-def test_times_of_crowded_hosts_are_left_out_while_others_tell_of_two_worker_counts():
+def test_crowded_times_are_left_out_if_others_have_two_worker_counts():
     trials = [logged(w, 32 * w, 0.05 * w, w, cores=2) for w in (1, 2, 4)]
     found = timings_of(read_trials(log(*trials)))
     assert [one.workers for one in found.found] == [1, 2] and [one.workers for one in found.crowded] == [4]

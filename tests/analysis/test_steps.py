@@ -92,7 +92,7 @@ def test_two_of_three_met_gives_the_median_and_an_open_interval():
     assert found.seconds.value == pytest.approx(32 * 300 / found.examples_per_second.value)
 
 
-def test_where_no_trial_meets_the_target_the_estimate_is_above_the_least_last_step():
+def test_without_a_met_target_the_estimate_is_above_the_last_step():
     found = cell(trial(id=1, seed=1, steps=(0, 700), error=(1, 1)), trial(id=2, seed=2, steps=(0, 500), error=(1, 1)))
     assert (found.met, found.steps.value, found.steps.beyond, found.steps.met) == (0, np.inf, 500, False)
     assert found.seconds.beyond == pytest.approx(5.0)
@@ -180,7 +180,7 @@ def test_mixed_workloads_are_never_one_group():
 
 
 @pytest.mark.parametrize("plan", ["", "not JSON", "[]", json.dumps({"problem": None})])
-def test_a_plan_that_says_nothing_leaves_the_metaparameters_to_tell_settings_apart(plan):
+def test_without_a_plan_metaparameters_distinguish_settings(plan):
     trials = read_trials(log(trial(id=1, plan=plan), trial(id=2, plan=plan, seed=1), trial(id=3, plan=plan, peak_lr=2)))
     assert trials[0].setting == trials[1].setting != trials[2].setting
     assert trials[0].target is None

@@ -192,13 +192,13 @@ def test_what_a_search_did_is_told_from_its_plans():
     assert study.repeat.tolist() == [False] * 4 + [True]
 
 
-def test_seconds_of_a_trial_that_changed_its_worker_count_are_as_if_not_measured():
+def test_seconds_with_changed_worker_counts_count_as_unmeasured():
     study, = studies_of([log(trial(0), trial(1, worker_counts=(2, 4)), trial(2, worker_counts=(2, 2)))])
     seconds = outcomes(study, Target.parse("val/error<0.2")).seconds
     np.testing.assert_allclose(seconds, [2.0, np.nan, 2.0])
 
 
-def test_a_metric_that_one_of_two_logs_lacks_is_nan_there_and_in_neither_an_error():
+def test_a_metric_missing_from_one_of_two_logs_is_nan_there():
     study, = studies_of([log(trial(0), path="a.h5"), log(trial(0), path="b.h5", metric="test/error")])
     assert study.evaluations.columns == ("val/error", "test/error")
     assert np.isnan(study.evaluations.read("val/error")).tolist() == [False] * 3 + [True] * 3

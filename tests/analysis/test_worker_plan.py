@@ -62,7 +62,7 @@ def measured():
     return plan(*(run(workers) for workers in COUNTS), local_batch=32, price=2.0)
 
 
-def test_the_fastest_cheapest_and_knee_of_a_measured_series_are_the_closed_forms(measured):
+def test_fastest_cheapest_and_knee_of_a_series_are_closed_forms(measured):
     cost = {workers: workers * time_at(workers) * 2.0 / 3600 for workers in COUNTS}
     assert measured.fastest.workers == min(COUNTS, key=time_at) == 32
     assert measured.cheapest.workers == min(COUNTS, key=cost.get)
@@ -73,7 +73,7 @@ def test_the_fastest_cheapest_and_knee_of_a_measured_series_are_the_closed_forms
         assert option.cost.value == pytest.approx(cost[option.workers], rel=0.01)
 
 
-def test_a_heavier_knee_moves_towards_the_fastest_and_a_lighter_one_towards_the_cheapest(measured):
+def test_a_heavier_knee_is_faster_and_a_lighter_one_cheaper(measured):
     knees = [measured.under(knee=knee).knee.workers for knee in (0.01, 0.5, 1, 2, 5, 100)]
     assert knees == sorted(knees) and (knees[0], knees[-1]) == (measured.cheapest.workers, measured.fastest.workers)
 
@@ -86,7 +86,7 @@ def test_the_front_has_every_option_that_no_other_beats(measured):
     assert [measured.front[0], measured.front[-1]] == [measured.cheapest, measured.fastest]
 
 
-def test_statistical_times_system_efficiency_is_the_time_won_over_the_workers_added(measured):
+def test_statistical_times_system_efficiency_is_the_time_gained(measured):
     first = measured.options[0]
     for option in measured.options:
         assert option.statistical_efficiency.value * option.system_efficiency.value == pytest.approx(
@@ -106,7 +106,7 @@ def test_worker_counts_that_were_not_run_are_found_as_if_they_had_been():
     assert found.fastest.workers in (16, 32, 64)
 
 
-def test_beyond_what_was_run_intervals_hold_the_truth_and_say_what_they_stand_on():
+def test_intervals_beyond_what_was_run_hold_the_truth_and_their_source():
     trials = [run(workers, local, seed, spread=0.02) for workers in (1, 2, 4, 8, 16) for local in (16, 32)
               for seed in range(2)]
     found = plan(*trials, local_batch=32, workers=(4, 64, 1024))
@@ -118,7 +118,7 @@ def test_beyond_what_was_run_intervals_hold_the_truth_and_say_what_they_stand_on
     assert far.seconds.high / far.seconds.low > 3 * near.seconds.high / near.seconds.low
 
 
-def test_worker_counts_beyond_the_reach_of_the_laws_have_no_upper_end_and_are_never_recommended():
+def test_workers_beyond_the_laws_have_no_upper_bound_or_recommendation():
     trials = [run(workers, local, seed, spread=0.2) for workers in (1, 2, 4, 8) for local in (16, 32)
               for seed in range(2)]
     found = plan(*trials, local_batch=32, workers=(8, 32, 64, 256), more={"noise_scale": B_CRIT})
@@ -145,7 +145,7 @@ def curve(points=((64, 1000.0), (256, 400.0)), **more):
                        **more)
 
 
-def test_between_batches_steps_lie_from_straight_in_the_inverse_batch_to_straight_on_logarithmic_axes():
+def test_steps_between_batches_lie_between_two_interpolations():
     exact = [(batch, steps_at(batch)) for batch in (64, 1024)]
     between = steps_curve([StepsPoint(batch, Estimate(steps, steps, steps, 3)) for batch, steps in exact]).at(256)
     straight = (exact[0][1] * exact[1][1]) ** 0.5
@@ -154,7 +154,7 @@ def test_between_batches_steps_lie_from_straight_in_the_inverse_batch_to_straigh
     assert between.draws.max() == pytest.approx(straight, rel=0.01)
 
 
-def test_beyond_the_batches_steps_follow_the_fit_and_by_the_noise_scale_they_go_on_from_the_last_one():
+def test_steps_beyond_the_batches_follow_the_fit_or_the_noise_scale():
     fitted, predicted = curve(fit=[(S_MIN * B_CRIT, B_CRIT, 1.0)] * 50), curve(noise=np.full(50, B_CRIT))
     for batch, last, steps in ((1024, 256, 400), (16, 64, 1000)):
         assert fitted.at(batch).value == pytest.approx(steps_at(batch)) and fitted.at(batch).mark == EXTRAPOLATED
@@ -178,7 +178,7 @@ def noisy(workers, seed, local_batch=32):
                  seed=seed, eval_every=1, local_workers=min(workers, 8), train_examples=10 ** 6)
 
 
-def test_nothing_is_recommended_on_the_strength_of_batches_where_steps_are_open():
+def test_batches_with_open_steps_are_never_the_reason_to_recommend():
     found = plan(*(noisy(workers, seed) for workers in (1, 2, 4, 8) for seed in range(2)), local_batch=32,
                  workers=(1, 8, 16, 512))
     assert found.curve.open_above and [option.steps.open for option in found.options] == [False, False, True, True]
@@ -190,7 +190,7 @@ def test_nothing_is_recommended_on_the_strength_of_batches_where_steps_are_open(
     assert [option.global_batch for option in found.under(local_batch=None, workers=(8,)).options] == [256]
 
 
-def test_without_a_fit_steps_beyond_fall_by_no_more_than_between_the_last_two_and_rise_by_no_more_than_perfectly():
+def test_without_a_fit_steps_beyond_are_bounded_by_the_last_two():
     found = curve([(64, 1000.0), (256, 400.0)])
     low, high = quantiles(found.at(1024).draws, 0.999)
     assert low > 400 * 0.16 / 1.5 and high < 400 * 1.3
@@ -211,7 +211,7 @@ def test_seeds_that_did_not_meet_are_as_likely_in_the_draws():
     assert np.isinf(steps_curve([point], draws=20000).at(64).draws).mean() == pytest.approx(0.25, abs=0.02)
 
 
-def test_seeds_of_a_searched_batch_that_did_not_meet_leave_its_fewest_steps_as_they_were_among_those_that_did():
+def test_seeds_that_missed_leave_the_fewest_steps_of_the_others():
     point = StepsPoint(64, Estimate(1000.0, 700.0, 1200.0, 9), seeds=3, met=1, searched=True)
     draws = steps_curve([point], draws=20000).at(64).draws
     assert np.isinf(draws).mean() == pytest.approx(2 / 3, abs=0.02)
@@ -223,7 +223,7 @@ def test_steps_of_a_target_met_at_once_are_0_in_every_draw():
     assert not steps_curve([point]).at(64).draws.any()
 
 
-def test_batches_beyond_one_that_did_not_meet_are_not_planned_and_a_gap_is_bridged():
+def test_batches_beyond_a_missed_one_are_not_planned_but_gaps_bridged():
     unmet = Estimate(np.inf, 500.0, np.inf, 3, 500.0)
     points = [StepsPoint(64, Estimate(1000.0, 900.0, 1100.0, 3)), StepsPoint(128, unmet),
               StepsPoint(256, Estimate(400.0, 380.0, 420.0, 3)), StepsPoint(1024, unmet)]
@@ -241,7 +241,7 @@ def test_nodes_are_paid_whole(workers, nodes):
     assert option.cost.high == pytest.approx(nodes * option.seconds.high / 3600 * 32.0)
 
 
-def test_without_nodes_every_worker_is_paid_for_itself_and_without_a_price_costs_are_hours(measured):
+def test_without_nodes_workers_are_paid_singly_and_costs_are_hours(measured):
     option = measured.under(price=None).options[-1]
     assert option.cost.value == pytest.approx(64 * option.seconds.value / 3600)
 
@@ -266,7 +266,7 @@ def test_without_a_batch_each_worker_count_has_the_one_with_the_least_time():
         assert option.local_batch == best and option.mark == MEASURED
 
 
-def test_a_batch_beyond_those_run_is_taken_only_where_it_is_likely_to_take_less():
+def test_a_larger_batch_is_chosen_only_if_it_likely_takes_fewer_steps():
     once = [run(1, 64, seed) for seed in range(2)]
     [option] = plan(*once, workers=(1,)).options            # nothing tells of smaller batches but priors
     assert option.global_batch == 64 and option.mark == MEASURED
@@ -329,14 +329,14 @@ def test_a_lower_bound_is_one_even_where_links_cost_nothing():
         assert option.system_efficiency.value == option.system_efficiency.high
 
 
-def test_among_lower_bounds_the_batch_is_that_of_the_least_time_by_its_middle_steps_not_by_their_low_ends():
+def test_lower_bounds_are_compared_by_their_middle_steps():
     points = [StepsPoint(batch, Estimate(steps, low, 1100.0, 3)) for batch, steps, low in (
         (64, 1000.0, 900.0), (128, 990.0, 300.0))]
     [option] = plan(run(1), run(1, 64), workers=(4,), more={"steps": lambda section: (points, None)}).options
     assert option.bounded and option.global_batch == 64
 
 
-def test_a_measured_time_is_that_of_the_report_with_its_interval_whatever_other_trials_of_the_batch_took():
+def test_a_measured_time_is_the_reports_whatever_other_trials_took():
     slow = trial(9, (0, 300, 600, 900), (0.9, 0.8, 0.7, 0.1), (0, 9, 18, 27.0), seed=9, peak_lr=0.5)
     best = [trial(seed, (0, 100, 200), (0.9, 0.5, 0.1), (0, 1.1 + 0.1 * seed, 2 + 0.2 * seed), seed=seed)
             for seed in (1, 2)]
@@ -364,7 +364,7 @@ def test_a_batch_that_a_seed_did_not_meet_is_never_the_cheapest_for_sure():
     assert sum(chances) == pytest.approx(1) and chances[0] > 0.3
 
 
-def test_chances_are_assumed_where_few_parameters_are_told_or_steps_are_of_one_run_or_predicted():
+def test_chances_are_assumed_where_parameters_or_runs_are_too_few():
     pairs = [run(workers, 64 // workers, seed) for workers in (1, 2) for seed in range(2)]
     two = plan(*pairs, workers=(1, 2, 4), global_batch=64, per_node=4)
     assert two.assumed() == two.assumed(two.options[2]) == (MODEL,) and two.assumed(two.options[0]) == ()
@@ -394,7 +394,7 @@ def probe(workers, noise=B_CRIT, steps=50, batch=None, **changes):
     return made
 
 
-def test_a_probe_and_the_noise_scale_predict_relative_times_before_any_full_run():
+def test_a_probe_with_a_noise_scale_predicts_relative_times():
     found = plan(*(probe(workers) for workers in (1, 4, 16, 64)), workers=(1, 4, 16, 64), local_batch=32)
     assert found.relative and found.noise.noise_scale == pytest.approx(B_CRIT)
     assert {option.steps.mark for option in found.options} == {PREDICTED}
@@ -475,7 +475,7 @@ def test_a_curve_over_studies_gives_its_points_and_its_fit():
     assert steps_curve(found, drawn).at(1024).value == pytest.approx(steps_at(1024))
 
 
-def test_steps_beyond_the_batches_are_drawn_without_warnings_where_some_seeds_did_not_meet():
+def test_steps_beyond_the_batches_are_drawn_if_some_seeds_missed():
     unbounded = [StepsPoint(batch, Estimate(steps, 0.9 * steps, np.inf, 4), seeds=4, met=3)
                  for batch, steps in ((64, 1000.0), (256, 400.0))]
     found = steps_curve(unbounded)

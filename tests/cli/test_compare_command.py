@@ -86,7 +86,7 @@ def test_the_spacing_of_evaluations_alone_may_leave_it_open():
     assert found.verdict == UNDECIDED and (found.change.low, found.change.high) == pytest.approx((0.5, 2.0))
 
 
-def test_a_target_that_is_not_met_is_a_regression_but_where_the_candidate_stopped_before():
+def test_a_missed_target_is_a_regression_unless_the_candidate_stopped():
     before = cell([400, 420, 380])
     found = measures_of(before, cell([math.inf] * 3))["steps"]
     assert (found.verdict, found.reason) == (REGRESSION, "the target was not met")
@@ -184,7 +184,7 @@ def searches(fewest, offset):
     return [one for batch in (256, 512) for one in read_trials(study(batch))]
 
 
-def test_searches_without_a_draw_in_common_are_held_against_each_other_by_their_best_of_n():
+def test_searches_without_common_draws_are_compared_by_best_of_n():
     before, after, worse = searches(1000, 0), searches(1100, 0.001), searches(2200, 0.002)
     [near], [far] = (compare_trials(before, other, [Target.parse("val/error<0.1")]) for other in (after, worse))
     steps, seconds, speed = near.cells[0].tests[:3]
@@ -202,7 +202,7 @@ def test_searches_without_a_draw_in_common_are_held_against_each_other_by_their_
     assert "spacing of evaluations alone" not in text and max(map(len, text.splitlines())) <= 100
 
 
-def test_searches_of_unequal_numbers_of_trials_are_held_against_each_other_at_the_smaller_number():
+def test_unequal_searches_are_compared_at_the_smaller_number_of_trials():
     """The candidate is the baseline's search with a quarter of its trials: its best alone looks twice as slow."""
     steps = [1000, 2100, 2200, 2300, 2400, 2500, 2600, 2700]
 
@@ -251,7 +251,7 @@ def test_it_is_said_why_a_ratio_has_no_interval():
         one + several, other + several)
 
 
-def test_the_best_metric_of_runs_that_stopped_at_the_target_is_said_to_be_no_end():
+def test_the_best_metric_of_runs_stopped_at_the_target_is_not_final():
     stopped = cell([400, 300])
     assert "which side was further by then, not which would end better" in notes_of(stopped, stopped)
     on = [trial(at, (0, 100, 200, 300), (0.9, 0.5, 0.1, 0.05), seed=at, keep_going=True) for at in range(2)]
@@ -282,7 +282,7 @@ def random_cell(random, factor, seeds, spread, workers):
     return cell([max(EVERY, round(value / EVERY) * EVERY) for value in pace], workers, 32 * workers, budget=9999)
 
 
-def test_without_a_change_the_gate_raises_few_false_alarms_and_finds_a_change_of_half():
+def test_the_gate_has_few_false_alarms_and_finds_a_change_of_half():
     random, alarms, found, draws = np.random.default_rng(5), 0, 0, 40
     for _ in range(draws):
         before, same, slower = ([one for workers in (1, 2, 4) for one in random_cell(random, factor, 4, 0.1, workers)]
@@ -324,7 +324,7 @@ def test_an_interval_is_written_so_that_its_ends_differ_or_not_at_all(logs, tmp_
     assert {"0.9999-", "1.0003"} <= set(invoke(*pair).output.split())
 
 
-def test_what_is_said_alike_of_several_tests_is_said_once_and_the_verdict_is_as_wide_as_the_table(tmp_path):
+def test_shared_remarks_are_said_once_and_fit_the_tables_width(tmp_path):
     paths = [save(log(*[one for workers in (1, 2) for one in cell([400], workers, 32 * workers, wiggle=wiggle)]),
                   tmp_path / f"{wiggle}.h5") for wiggle in (0.0, 0.01)]
     said = invoke(*paths).output.split("\n\n")[-1]

@@ -174,7 +174,7 @@ def test_an_earlier_attempt_is_gone_on_with(server, tmp_path):
 
 
 @pytest.mark.parametrize("size", [True, False])
-def test_an_attempt_that_ended_just_before_the_file_got_its_name_needs_no_further_byte(server, tmp_path, size):
+def test_an_attempt_that_ended_before_the_rename_needs_no_more_bytes(server, tmp_path, size):
     part(tmp_path, CONTENT)
     assert bring(server.file(size=size), tmp_path) == CONTENT
     assert server.asked == ([] if size else [("/file.bin", f"bytes={len(CONTENT)}-", TAG)])
@@ -206,7 +206,7 @@ def test_a_server_without_ranges_that_always_breaks_off_is_given_up(server, tmp_
     assert len(server.asked) == 2
 
 
-def test_a_server_that_names_no_version_is_gone_on_with_and_the_checksum_decides(server, tmp_path):
+def test_a_server_without_versions_is_resumed_and_verified_by_checksum(server, tmp_path):
     server.cuts = [1000]
     assert bring(server.file(tag=None), tmp_path) == CONTENT
     assert server.asked[1] == ("/file.bin", "bytes=1000-", None)
@@ -410,7 +410,7 @@ def test_an_archive_is_unpacked_into_the_files_that_are_wanted_and_removed(publi
     assert found == UNPACKED
 
 
-def test_a_file_of_an_archive_that_is_lost_is_brought_again_but_another_in_its_place_is_left_alone(published, tmp_path):
+def test_a_lost_file_of_an_archive_is_restored_and_a_foreign_one_is_kept(published, tmp_path):
     told("fetch", "words", "--data-dir", tmp_path)
     (tmp_path / "news" / "news-2-of-2").unlink()
     assert told("fetch", "words", "--data-dir", tmp_path)[1] == 0
@@ -438,7 +438,7 @@ def test_what_an_archive_would_write_over_is_compared_byte_by_byte(published, se
     assert (tmp_path / "train.txt").stat().st_mtime_ns == written
 
 
-def test_a_disk_that_does_not_take_what_an_archive_holds_is_named_and_the_next_attempt_needs_no_network(
+def test_a_full_disk_while_unpacking_is_named_and_a_retry_needs_no_network(
         published, server, tmp_path):
     with largest_file(2048):
         output, code = told("fetch", "words", "--data-dir", tmp_path)
@@ -478,7 +478,7 @@ def test_an_archive_that_cannot_be_unpacked_is_named(published, server, tmp_path
     assert not (tmp_path / "train.txt").exists()
 
 
-def test_without_a_network_the_files_to_place_are_named_and_placing_them_completes_the_set(published, server, tmp_path):
+def test_without_a_network_files_to_place_are_named_and_accepted(published, server, tmp_path):
     told("fetch", "words", "--data-dir", tmp_path / "source")
     folder, contents = tmp_path / "data", dict(server.files)
     server.files.clear()

@@ -33,7 +33,7 @@ def go_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["errors/the log", "errors/the folder of checkpoints"])
-def test_a_worker_that_is_lost_as_rank_0_opens_a_file_does_not_lock_it_for_rank_0(go_on, where):
+def test_a_worker_lost_while_rank_0_opens_a_file_does_not_lock_it(go_on, where):
     class Losing(Workers):
         elastic, lost = True, False
 

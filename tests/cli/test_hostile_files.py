@@ -101,7 +101,7 @@ def test_a_log_does_not_show_other_files(how, name, tmp_path):
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_log_that_claims_more_text_than_it_can_have_is_refused_before_it_is_read(closed, tmp_path):
+def test_a_log_that_claims_too_much_text_is_refused_unread(closed, tmp_path):
     path = tmp_path / "log.h5"
     shutil.copyfile(GOOD, path)
     with h5py.File(path, "r+") as file:

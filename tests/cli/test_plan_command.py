@@ -114,7 +114,7 @@ def test_no_chance_is_certain_and_numbers_are_said_once(series, limits):
     assert len(numbers) == len(set(numbers)) >= 2
 
 
-def test_a_batch_whose_target_some_seeds_of_the_best_trial_did_not_meet_is_warned_of(folder):
+def test_a_warning_names_the_best_trials_seeds_that_missed_the_target(folder):
     met = (900, 500, 700)
 
     def point(number):
@@ -164,7 +164,7 @@ def test_the_cost_figure_has_every_row_of_the_table(short, tmp_path):
     assert b"lower bound, beyond batches run" in drawn and b">measured<" in drawn
 
 
-def test_where_b_crit_is_open_no_batch_beyond_those_run_is_recommended_and_it_says_which_run_would_tell(folder):
+def test_with_an_open_b_crit_no_larger_batch_is_recommended(folder):
     path = save(log(*(noisy(workers, seed) for workers in (1, 2, 4, 8) for seed in range(2))), folder / "open.h5")
     text = said(path, "--workers", "1,8,256", "--local-batch", 32, "--deadline", "1s", *LINKS)
     assert re.search("Fastest( and cheapest)?: 8 workers, batch 256", text)
@@ -177,7 +177,7 @@ def test_where_b_crit_is_open_no_batch_beyond_those_run_is_recommended_and_it_sa
         few, "--workers", "1,4", "--local-batch", 32, *LINKS)
 
 
-def test_where_the_batches_tell_nothing_of_b_crit_it_says_so_without_an_end_of_its_search(folder):
+def test_batches_that_do_not_show_b_crit_have_no_end_of_its_search(folder):
     steps = {1: (200, 2000), 2: (1900, 300), 4: (250, 1500)}
     runs = [trial(10 * workers + seed, (0, count), (0.9, 0.1), (0, 0.5 * count), workers=workers, batch=32 * workers,
                   seed=seed, eval_every=1, local_workers=workers) for workers in steps
@@ -190,7 +190,7 @@ def test_where_the_batches_tell_nothing_of_b_crit_it_says_so_without_an_end_of_i
     assert "No batch beyond" not in text and "inf" not in text
 
 
-def test_efficiencies_that_are_a_bound_without_content_are_left_out_and_those_of_a_guess_marked(short, tmp_path):
+def test_efficiencies_that_are_empty_bounds_are_left_out(short, tmp_path):
     text = said(short, "--workers", "1-1024", "--local-batch", 32, "--out", tmp_path, "--format", "json")
     assert "A dash: system efficiency is at most what it is at fewer workers; nothing more is known." in text
     [found] = json.loads((tmp_path / "plan.json").read_text())["plans"]
@@ -291,7 +291,7 @@ def test_worker_counts_none_of_which_can_run_say_why_without_an_empty_table(seri
     assert text.endswith("Not at 2,000,000 workers: more workers than the 1,000,000 training examples allow.")
 
 
-def test_a_report_recommends_by_the_intervals_of_its_table_and_says_which_runs_are_left_out(folder):
+def test_a_report_recommends_by_its_intervals_and_names_what_it_omits(folder):
     crowded = [run(workers, seed=seed, cores=2) for workers in (1, 2, 4) for seed in range(2)]
     for one in crowded:
         one.seconds *= 1 + 0.1 * one.row["seed"]
@@ -320,7 +320,7 @@ def test_targets_that_were_not_met_name_the_best_value(folder):
     assert "not met by most runs at any batch. The best val/error was 0.400" in said(path, code=1)
 
 
-def test_workloads_are_planned_one_by_one_and_those_that_cannot_be_do_not_stop_the_others(series, folder):
+def test_workloads_are_planned_one_by_one_despite_failures(series, folder):
     other = save(log(run(1, model="other"), run(2, model="other")), folder / "other.h5")
     unmet = save(log(trial(1, error=(0.9, 0.5, 0.4), model="third")), folder / "third.h5")
     text = said(series, other, unmet, "--workers", "1-4", "--local-batch", 32)
@@ -329,7 +329,7 @@ def test_workloads_are_planned_one_by_one_and_those_that_cannot_be_do_not_stop_t
     assert "made/third, nesterov" in text and "not met by most runs" in text
 
 
-def test_a_searched_batch_counts_with_the_best_of_its_trials_and_others_with_their_repeats(folder, tmp_path):
+def test_a_searched_batch_counts_its_best_trial_and_others_repeats(folder, tmp_path):
     searched = [drawn(number, steps, batch=256) for number, steps in enumerate((900, 700, 500, 600, 800))]
     plain = [trial(100 + seed, (0, 800, 900 + 10 * seed), (0.9, 0.5, 0.01), workers=2, batch=64, seed=seed,
                    target=TARGETS[-1]) for seed in range(2)]
@@ -341,7 +341,7 @@ def test_a_searched_batch_counts_with_the_best_of_its_trials_and_others_with_the
     assert steps[64]["value"] == pytest.approx((900 * 910) ** 0.5) and len(steps[64]["trials"]) == 2
 
 
-def test_searches_are_taken_at_the_common_number_of_trials_or_the_one_asked_for(folder, tmp_path):
+def test_searches_use_the_common_or_requested_number_of_trials(folder, tmp_path):
     draws = [drawn(number + batch, steps * 256 // batch, batch=batch, sweep={"draw": number})
              for batch, count in ((256, 5), (512, 5), (1024, 2))
              for number, steps in enumerate((1600, 1200, 400, 800, 2000)[:count])]

@@ -77,7 +77,7 @@ def test_a_shard_has_its_part_of_the_draws_and_any_that_replaces_one():
     assert all(shard.has(10, 10) and shard.has(100_001, 10) for shard in shards)
 
 
-def test_the_study_of_the_longest_trials_comes_first_and_a_failed_one_says_nothing_of_their_length(tmp_path):
+def test_the_longest_study_is_first_and_failures_do_not_count(tmp_path):
     states = states_of(tmp_path)
     assert states.expected_seconds()["sgd-b64"] > states.expected_seconds()["sgd-b16"]
     states.ledger.record("sgd-b16", result(0, "failed", seconds=99.0))
@@ -85,7 +85,7 @@ def test_the_study_of_the_longest_trials_comes_first_and_a_failed_one_says_nothi
     assert states.expected_seconds() == {"sgd-b16": 4.0, "sgd-b64": 4.0 * (64 + 32) / (16 + 32)}
 
 
-def test_the_next_trial_is_claimed_once_and_a_living_one_of_the_launch_is_waited_for(tmp_path):
+def test_the_next_trial_is_claimed_once_and_running_ones_awaited(tmp_path):
     states = states_of(tmp_path, batch_sizes="[64]", trials=2)
     owners = [Owner.take(str(tmp_path)) for _ in range(3)]
     for owner, job in zip(owners, ("a", "a", "b")):
@@ -119,7 +119,7 @@ def test_progress_is_a_line_for_each_study_that_changed(tmp_path):
         "sweep: 4 of 16 trials done, about 38 s left; up to 22 more in place of draws that diverge or fail"]
 
 
-def test_the_number_of_trials_of_a_sweep_does_not_grow_while_no_draw_is_replaced(tmp_path):
+def test_a_sweep_does_not_grow_while_no_draw_is_replaced(tmp_path):
     """Repeats of the winner are counted before there is one; those of a study that has none never come."""
     states, said = states_of(tmp_path, trials=2, max_draws=3, repeats=3), []
     for name, kind in (("sgd-b16", "met"), ("sgd-b64", "budget")):

@@ -33,7 +33,7 @@ sys.exit(start.COMMAND())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_says_its_version_in_one_line_without_importing_anything_else(command, run):
+def test_every_command_prints_its_version_without_other_imports(command, run):
     done = run(sys.executable, "-c", REFUSING.replace("COMMAND", command))
     assert LINE.fullmatch(done.stdout.strip())["version"] == __version__ and done.stderr == ""
 

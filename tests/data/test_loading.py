@@ -172,7 +172,7 @@ class Negated(TensorDataset):
         return [-values for values in super().__getitem__(i)]
 
 
-def test_a_tensor_data_set_is_indexed_at_once_and_one_of_ones_own_making_is_asked():
+def test_a_tensor_data_set_is_indexed_at_once_and_a_custom_one_asked():
     tensors = torch.arange(13) * 10, torch.arange(13)
     assert plain(MapSplit(Negated(*tensors)).take(visits([3, 1]))) == [[-30, -10], [-3, -1]]
     stacked = MapSplit(TensorDataset(*tensors), lambda pairs: [torch.stack([x for x, _ in pairs])])

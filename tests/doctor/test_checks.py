@@ -183,7 +183,7 @@ def test_padding_is_not_blamed_on_a_layer_that_takes_each_example_alone(name):
     assert re.search("pack the sequences.*mask", failures(name)["padding"].remedy)
 
 
-def test_padding_in_statistics_of_batch_norm_is_a_warning_where_the_worker_count_does_not_show():
+def test_padding_in_batch_norm_is_only_a_warning_group_by_group():
     by_group, whole = (padding(sample("padding_in_norm", group_by_group=said)) for said in ("auto", "never"))
     assert by_group.verdict == Verdict.WARNED and "in training, the loss is" in by_group.differs
     assert "any number of workers" in by_group.cause and "batch-norm" in by_group.remedy
@@ -205,7 +205,7 @@ def test_a_metric_that_counts_nothing_yet_is_a_warning_that_names_it():
     assert "warned: evaluation" in render_findings([found], 80, False)
 
 
-def test_a_metric_that_has_a_value_on_another_split_is_a_warning_only_where_the_target_names_it():
+def test_a_metric_with_values_on_another_split_is_only_a_warning():
     for target, verdict, differs in (("none", Verdict.PASSED, ""), ("train/error<0.1", Verdict.PASSED, ""),
                                      ("val/error<0.1", Verdict.WARNED, "val/error is NaN before the first step")):
         found = evaluation(sample("some_counted", target=target, train_eval_examples=61), SingleWorker())
@@ -238,7 +238,7 @@ def test_ranks_that_have_other_data_are_named():
     ("collate", "example 0 of train"), ("loss", "the gradient of the loss of the same 46 examples under the same seed"),
     ("measure", "train/cross_entropy of the same examples by the same model")])
 @pytest.mark.parametrize("variable", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
-def test_a_rank_in_any_part_of_the_job_is_seen_on_the_same_examples_under_the_same_seed(
+def test_a_rank_in_any_part_of_the_job_is_found(
         monkeypatch, variable, part, differs):
     by_rank = []
     for number in range(2):
@@ -259,7 +259,7 @@ def test_numbers_are_the_same_up_to_the_limit_and_where_both_are_nan():
         assert value > 0 and same_on_ranks(pair, "two", 1e-9, nothing_known).verdict == verdict
 
 
-def test_two_processes_of_one_rank_tell_a_rank_from_what_changes_with_the_process():
+def test_two_processes_distinguish_rank_from_process_dependence():
     cut, what = sample("sound"), "example 0 of train"
     one = digest(cut)
     another = {**one, what: one[what]._replace(value="another")}
@@ -305,7 +305,7 @@ def test_a_report_keeps_to_the_terminals_width_and_its_columns(width):
                for line in lines[:lines.index("")])
 
 
-def test_without_a_terminal_checks_that_take_a_while_are_told_on_stderr_by_rank_0(capsys, monkeypatch):
+def test_slow_checks_are_reported_on_stderr_by_rank_0(capsys, monkeypatch):
     monkeypatch.setattr("hvdscale.formatting.progress.AFTER", 0.0)
     monkeypatch.setattr("hvdscale.formatting.progress.EVERY", 0.0)
     for rank in (0, 1):

@@ -59,7 +59,7 @@ def test_a_wide_table_is_narrowed_step_by_step(width, expected):
     assert table.width == max(map(len, table.lines()))
 
 
-def test_intervals_stand_behind_their_values_where_there_is_room_else_spare_columns_are_left_out():
+def test_intervals_follow_values_if_there_is_room_else_columns_go():
     headings = [Heading("examples per second"), Heading("step speedup", spare=True), Heading("time speedup", short="T")]
     assert on_one_line(headings, ROWS, 52) == ONE_LINE.splitlines()
     assert on_one_line(headings, ROWS, 40) == WITHOUT_SPARE.splitlines()

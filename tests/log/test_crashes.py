@@ -141,7 +141,7 @@ def test_a_merge_that_fails_leaves_the_segments_as_they_were(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("done", [1, 2])
-def test_a_merge_that_is_killed_before_the_old_segments_are_gone_counts_no_row_twice(done, tmp_path, monkeypatch):
+def test_a_merge_killed_before_old_segments_are_gone_counts_rows_once(done, tmp_path, monkeypatch):
     path = finished(tmp_path / "w.h5", steps=20)
     for first in (20, 40):
         log = open_log(path, resume=True)

@@ -99,7 +99,7 @@ def test_a_column_carries_its_unit_and_meaning(written):
     assert (spec.unit, spec.type) == ("seconds", "float") and "evaluation left out" in spec.meaning
 
 
-def test_an_optional_column_that_the_log_lacks_is_nan_and_any_other_is_a_key_error(written):
+def test_a_missing_optional_column_is_nan_and_any_other_a_key_error(written):
     log = read_log(written.path)
     assert np.isnan(log.steps["local_sqnorm"]).tolist() == [True, True]
     assert "local_sqnorm" not in log.steps and "data_seconds" in log.steps

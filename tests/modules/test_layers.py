@@ -120,7 +120,7 @@ def test_a_layer_that_a_pass_uses_again_draws_anew():
         assert torch.equal(whole, torch.cat((first, last)))
 
 
-def test_rows_whose_shape_depends_on_the_pass_are_an_error_but_for_whole_groups_alone():
+def test_rows_that_depend_on_the_pass_are_an_error_unless_groups_are_whole():
     ghosts, layer = ghosts_of(0), Dropout(0.5)
     ghosts.attach(layer)
     for part, length in ((Pass(0, 4), 3), (Pass(4, 8), 5), (Pass(0, 8), 7)):

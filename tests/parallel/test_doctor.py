@@ -96,7 +96,7 @@ def test_a_sound_job_is_the_same_on_both_ranks_that_are_played():
     ("loss_by_horovod", "on rank 1 as on rank 0", RANK), ("loss_by_torch", "on rank 1 as on rank 0", RANK),
     ("loss_by_workers", "on two workers as on one", WORKERS)])
 @pytest.mark.slow
-def test_a_loss_that_asks_for_its_rank_or_the_number_of_workers_is_found_by_a_doctor_alone(doctor, job, differs, cause):
+def test_a_doctor_alone_finds_a_loss_that_uses_rank_or_size(doctor, job, differs, cause):
     code, said, verdicts = doctor(None, f"{MADE}:{job}", "--set", "threads=1")
     said = " ".join(said.split())
     assert code == 1 and [check for check, verdict in verdicts.items() if verdict == "FAILED"] == ["ranks"]
@@ -126,7 +126,7 @@ def test_a_process_that_plays_a_rank_is_told_it_wherever_it_asks(run):
         "1 2 1 True", "False 1 2", "True", "{'another'}"]
 
 
-def test_a_played_ranks_variables_are_those_of_a_launcher_and_of_no_other_launch(monkeypatch):
+def test_a_played_rank_has_only_its_launchers_variables(monkeypatch):
     monkeypatch.setenv("OMPI_MCA_orte_hnp_uri", "of this launch")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     told = environment(1, 2)

@@ -95,7 +95,7 @@ def check_visits(path, restarts):
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_worker_is_lost_another_comes_and_the_updates_are_those_of_one_worker(elastic, check_same, rank):
+def test_losing_and_gaining_a_worker_gives_the_updates_of_one(elastic, check_same, rank):
     code, output = elastic(3, "--local-batch", "8", "--log-file", "e.h5", "--save-model", "e.pt",
                            HAPPENS=f"kill:{rank}:10,hosts:0:20", SLOW="3")
     assert code == 0, output

@@ -17,7 +17,7 @@ def alone():
 
 
 @pytest.mark.parametrize("np_", [3, *(pytest.param(w, marks=pytest.mark.slow) for w in (1, 2, 5))])
-def test_every_example_is_measured_once_and_the_means_are_one_workers_to_the_last_bit(launch, alone, np_):
+def test_every_example_is_measured_once_with_one_workers_means(launch, alone, np_):
     ranks = launch("evaluations", np_)
     for i in range(len(CHUNKS)):
         for rank in ranks:

@@ -85,7 +85,7 @@ def test_what_goes_wrong_with_one_ranks_share_is_one_error_of_all(
     assert re.search(said, reason) and len(re.findall("Error: " + said, output)) == 1
 
 
-def test_a_fault_while_the_others_wait_to_share_a_ghost_group_ends_all_with_its_reason(train):
+def test_a_fault_while_others_share_a_ghost_group_ends_all_ranks(train):
     code, output, status, _ = train(2, "--ghost-batch", "global", "--set", "model_args.norm=ours", fault="label:1:30")
     assert code == 1 and status in (Status.RUNNING, Status.INCOMPLETE)
     assert re.search(r"Error: rank 1 of 2: step \d+: DataError: label 5 of a training example is not one of", output)

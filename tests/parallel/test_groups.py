@@ -22,7 +22,7 @@ def grouped(run, tmp_path):
     return grouped
 
 
-def test_groups_of_two_sum_apart_whether_one_leaves_early_or_is_broken_off_by_an_error_and_formed_anew(grouped):
+def test_groups_of_two_sum_separately_and_can_be_formed_again(grouped):
     code, saw, said = grouped("apart")
     assert code == 0, said
     assert [(rank["number"], rank["rank"], rank["size"]) for rank in saw] == [(n // 2, n % 2, 2) for n in range(4)]
@@ -45,7 +45,7 @@ def test_a_process_that_never_starts_ends_the_launch_after_five_stall_times(grou
     assert f"has waited {5 * STALL} s for the others to start" in said
 
 
-def test_groups_of_one_need_no_mpi_and_the_first_process_gives_the_exit_code_last(grouped):
+def test_groups_of_one_need_no_mpi_and_the_first_exits_last(grouped):
     code, saw, said = grouped("alone", workers_per_trial=1, code=75)
     assert code == 75, said
     assert [(rank["number"], rank["rank"], rank["size"]) for rank in saw] == [(rank, 0, 1) for rank in range(4)]

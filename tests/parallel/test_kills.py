@@ -32,7 +32,7 @@ def kill_one_process(job, moment, draw):
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(60, marks=pytest.mark.slow)])
-def test_a_job_that_loses_a_process_ends_and_its_log_has_all_but_the_last_second(kills, tmp_path):
+def test_a_job_that_loses_a_process_ends_with_its_log_but_for_a_second(kills, tmp_path):
     pytest.importorskip("sklearn")
     for number in range(kills):
         moment = list(MOMENTS)[number % len(MOMENTS)]

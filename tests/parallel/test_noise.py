@@ -58,7 +58,7 @@ def test_the_log_has_the_square_norms_of_every_ranks_own_gradient(run, tmp_path,
     np.testing.assert_allclose(parts, noise.cov_trace, rtol=1e-6)
 
 
-def test_a_job_that_cannot_be_measured_says_so_once_and_its_report_is_silent_of_it(run, tmp_path):
+def test_an_unmeasurable_job_says_so_once_and_not_in_the_report(run, tmp_path):
     done = run("python", "-m", "tests.parallel.toy_command", "toy/net", "--global-batch", 4, "--steps", 10,
                "--eval-every", 0, "--set", "noise_every=1", "--set", "model_args.norm='ours'", "--log", "w.h5")
     assert done.stdout.count("the gradient noise scale is not measured") == 1

@@ -51,7 +51,7 @@ def test_a_padded_job_starts_on_any_number_of_workers_without_a_ghost_batch(laun
 
 
 @pytest.mark.parametrize("method", ["load", "summarize"])
-def test_an_error_in_a_users_method_has_one_traceback_and_one_line_on_two_workers(run, tmp_path, method):
+def test_a_user_error_has_one_traceback_and_one_line_on_two_workers(run, tmp_path, method):
     done = run(*launcher_command("mpirun", 2), sys.executable, "-m", "hvdscale.cli.train", f"{JOBS}:MISTAKEN", "--log",
                "w.h5", check=False, MISTAKE=method)
     said = done.stdout + done.stderr
@@ -83,7 +83,7 @@ def test_an_optimizer_of_ones_own_takes_the_steps(alone):
     np.testing.assert_allclose(alone[4][0], reference, rtol=1e-12)
 
 
-def test_a_batch_without_a_count_has_no_mean_and_a_pass_without_one_adds_nothing():
+def test_a_batch_without_a_count_has_no_mean_and_a_pass_adds_nothing():
     """As where padding alone is left of a worker's share."""
     with pytest.raises(WorkloadError, match="the counts returned by loss add up to 0 at step 0, so its batch has no"):
         trained(SingleWorker(), "NONE", steps=1)

@@ -101,7 +101,7 @@ def test_the_commands_left_out_are_in_the_documents():
     assert len(set(commands())) >= 50
 
 
-def test_commands_that_run_elsewhere_are_in_the_documents_and_their_tests_are_there():
+def test_commands_tested_elsewhere_are_documented_and_have_tests():
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     for command, test in ELSEWHERE.items():
         assert command in commands() and (test is None or f"def {test}(" in tests), command

@@ -83,7 +83,7 @@ def test_tuned_toml_gives_the_trial_again(tmp_path, run, alone):
 
 
 @pytest.mark.slow
-def test_a_trial_that_kills_its_process_is_given_up_and_the_others_are_not_harmed(tmp_path, run):
+def test_a_trial_that_kills_its_process_is_given_up_alone(tmp_path, run):
     space = "[space.'model_args.width']\nvalues = [1, 2]\n"
     sweep = sweep_file(tmp_path, batch_sizes="[64]", trials=3)
     sweep.write_text(sweep.read_text() + space)

@@ -21,7 +21,7 @@ def test_a_batchs_table_is_its_metaparameters(written):
     assert tuned_for(path, "made/net", 128) == {"lr": 2.0, "optimizer_args": {"betas": [0.9, 0.9]}}
 
 
-def test_optimizer_and_arguments_of_the_model_can_be_tuned_and_evidence_is_passed_over(written):
+def test_optimizer_and_model_arguments_are_tuned_and_evidence_ignored(written):
     path = written("workload = 'made/net'\n[global_batch.64]\noptimizer = 'sgd'\nlr = 1\nmodel_args = {dropout = 0.5}\n"
                    "[evidence.64]\ntrial = 7\nsteps = 400\n[evidence.64.position]\nlr = 0.5\n")
     assert tuned_for(path, "made/net", 64) == {"optimizer": "sgd", "lr": 1.0, "model_args": {"dropout": 0.5}}
@@ -55,7 +55,7 @@ def test_another_optimizer_than_the_one_tuned_for_is_refused_naming_both(written
         settled(global_batch=64, lr_rule="tuned", metaparameters=str(path), optimizer="adam")
 
 
-def test_code_that_a_file_of_metaparameters_names_is_not_run_unless_the_user_names_it_too(written):
+def test_code_named_by_metaparameters_runs_only_if_the_user_names_it_too(written):
     path = written("[global_batch.64]\noptimizer = 'stranger:Optimizer'\nlr = 1\n")
     with pytest.raises(PlanError, match="names the optimizer stranger:Optimizer, whose module would be imported, and "
                                         "run; if you know that code, give --optimizer stranger:Optimizer, too"):

@@ -112,7 +112,7 @@ def test_the_rate_climbs_for_5_epochs_and_falls_tenfold_at_epochs_30_60_and_80(n
 
 
 @pytest.mark.parametrize("workers", [1, 8, 256])
-def test_horovods_workers_have_an_eighth_of_goyals_rate_for_an_eighth_of_its_batch(workers):
+def test_horovods_workers_have_an_eighth_of_goyals_rate_and_batch(workers):
     plan = planned("horovod-resnet50", workers)
     assert plan.peak_lr == pytest.approx(0.0125 * workers) == planned("goyal2017-resnet50", workers).peak_lr
     assert plan.start_lr == pytest.approx(0.0125)
@@ -143,7 +143,7 @@ def test_masters_rate_falls_at_half_and_three_quarters(name):
 
 
 @pytest.mark.parametrize("name", GOALS)
-def test_shallues_goals_are_those_of_figure_1_at_a_batch_that_workers_do_not_change(name):
+def test_shallues_goals_are_those_of_figure_1_at_any_worker_count(name):
     plans = [planned(f"shallue2019-{name}", workers) for workers in (1, 2, 8)]
     assert {plan.target for plan in plans} == {GOALS[name]} and {plan.optimizer for plan in plans} == {"nesterov"}
     assert len({plan.global_batch for plan in plans}) == 1

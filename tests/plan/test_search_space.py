@@ -37,7 +37,7 @@ def test_a_doubles_values_are_the_quantiles_of_its_distribution(parameter, quant
         assert parameter.at(u) == pytest.approx(quantile(u), rel=1e-12)
 
 
-def test_half_way_on_a_reverse_log_scale_is_the_geometric_middle_of_the_distances_to_one():
+def test_the_middle_of_a_reverse_log_scale_is_geometric():
     assert REVERSE_LOG.at(0.5) == pytest.approx(1 - math.sqrt(0.1 * 0.0001), rel=1e-14)
     assert [1 - REVERSE_LOG.at(k / 3) for k in range(3)] == pytest.approx([0.1, 0.01, 0.001])
     assert LOG.at(0.5) == pytest.approx(math.sqrt(1e-4 * 10))
@@ -49,7 +49,7 @@ def test_every_integer_has_the_same_share_of_a_linear_scale():
     assert all(type(value) is int for value in shares)
 
 
-def test_an_integers_share_of_a_log_scale_is_that_of_the_half_open_interval_around_it():
+def test_an_integers_share_of_a_log_scale_is_its_half_open_interval():
     whole, before = math.log(50.5 / 0.5), 0.0
     for k in range(1, 51):
         share = math.log((2 * k + 1) / (2 * k - 1)) / whole
@@ -121,7 +121,7 @@ def test_a_parameter_comes_back_from_its_record_as_json(parameter):
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
 @pytest.mark.parametrize("dimensions", [1, 2, 5])
-def test_each_of_2_to_the_k_equal_shares_of_a_dimension_has_one_of_2_to_the_k_points(dimensions, seed):
+def test_each_of_2_to_the_k_shares_of_a_dimension_has_one_point(dimensions, seed):
     for k in range(9):
         points = scrambled_sobol(dimensions, 2**k, seed)
         assert points.shape == (2**k, dimensions) and (0 <= points).all() and (points < 1).all()
@@ -187,7 +187,7 @@ def test_points_are_the_same_in_every_release_of_numpy_and_scipy():
     assert [[round(u * 2**BITS) for u in point] for point in scrambled_sobol(3, 3, 12345)] == PINNED
 
 
-def test_the_scramble_is_a_unit_lower_triangular_matrix_and_a_shift_on_the_digits():
+def test_the_scramble_is_unit_lower_triangular_with_a_shift():
     seed, dimensions, count = 9, 3, 8
     raw = iter(np.random.Philox(key=seed).random_raw(dimensions * BITS * (BITS + 1)).tolist())
     whole = qmc.Sobol(dimensions, scramble=False, bits=BITS).random_base2(3)

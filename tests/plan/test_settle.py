@@ -47,7 +47,7 @@ def test_accumulation_follows_from_what_fits_a_workers_memory(workers, batch, mo
     assert passes == 1 or fewer.local_batch > most
 
 
-def test_a_local_batch_beyond_the_memory_is_cut_into_passes_of_the_same_global_batch():
+def test_a_local_batch_beyond_the_memory_is_cut_into_passes():
     plan = settled(2, local_batch=128, max_local_batch=32)
     assert (plan.global_batch, plan.accumulate, plan.local_batch) == (256, 4, 32)
 
@@ -118,7 +118,7 @@ def test_a_global_batch_larger_than_the_training_set_is_an_error_naming_both():
 
 
 @pytest.mark.parametrize("workers, batch, accumulate", [(4, 3, 1), (2, 3, 2), (5, 1, 1), (3, 8, 3)])
-def test_fewer_examples_than_passes_is_an_error_and_the_workers_that_it_names_fit(workers, batch, accumulate):
+def test_fewer_examples_than_passes_is_an_error_naming_fitting_workers(workers, batch, accumulate):
     said = f"a global batch of {batch} leaves some of {workers} workers x {accumulate} pass"
     with pytest.raises(PlanError, match=said) as caught:
         settled(workers, global_batch=batch, accumulate=accumulate)
@@ -307,7 +307,7 @@ def test_a_key_that_would_do_nothing_is_an_error(keys, said):
         settled(**keys)
 
 
-def test_a_rate_per_example_is_that_rate_times_the_batch_whatever_cap_the_workload_has():
+def test_a_rate_per_example_times_the_batch_ignores_the_cap():
     plan = settled(8, defaults={**DEFAULTS, "max_lr_factor": 2.0}, lr_per_example=0.01)
     assert (plan.peak_lr, plan.lr_rule, plan.base_batch) == (pytest.approx(0.8), "linear", 1)
 
@@ -428,7 +428,7 @@ def test_momentum_is_of_the_optimizers_that_have_it(optimizer, momentum):
     (dict(optimizer="momentum", lr_in_velocity=True, momentum_correction=False), True, False),
     (dict(optimizer="lars"), True, False), (dict(optimizer="lars", momentum_correction=True), True, True),
     (dict(optimizer="adam"), None, None), (dict(optimizer="torch.optim:SGD"), None, None)])
-def test_momentum_is_corrected_where_the_rate_is_in_the_velocity_and_lars_as_its_paper_has_it(keys, inside, corrected):
+def test_momentum_is_corrected_and_lars_follows_its_paper(keys, inside, corrected):
     plan = settled(**keys)
     assert (plan.lr_in_velocity, plan.momentum_correction) == (inside, corrected)
 
@@ -500,12 +500,12 @@ def test_a_target_in_the_worse_direction_is_an_error(monkeypatch, target, said):
     assert str(settled(target="val/accuracy>=0.9").stop_target) == "val/accuracy>=0.9"
 
 
-def test_a_target_on_a_metric_that_the_workload_does_not_measure_lists_those_it_does():
+def test_a_target_on_an_unmeasured_metric_lists_the_measured_ones():
     with pytest.raises(PlanError, match="'val/accuracy>0.9': the workload measures cross_entropy, error"):
         settled(target="val/accuracy>0.9")
 
 
-def test_a_target_without_evaluations_is_dropped_if_a_default_and_an_error_if_typed():
+def test_without_evaluations_a_default_target_is_dropped_a_typed_one_not():
     assert settled(defaults={**DEFAULTS, "target": "val/error<0.1"}, eval_every=0).target is None
     with pytest.raises(PlanError, match="never held against anything under --eval-every 0"):
         settled(target="val/error<0.1", eval_every=0)

@@ -98,7 +98,7 @@ def test_a_step_that_fails_without_a_known_reason_is_named_with_the_log(tree):
     assert "step venv failed" in message and "setup.log" in message
 
 
-def test_a_horovod_that_does_not_build_is_named_with_the_log_and_a_rerun_goes_on_from_there(tree):
+def test_a_failed_build_of_horovod_names_its_log_and_a_rerun_resumes(tree):
     here, python = tree.parent / "bin", tree.parent / "bin/python3"
     python.unlink()
     for path, text in {python: PYTHON.replace("HERE", str(here)),

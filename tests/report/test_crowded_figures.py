@@ -35,7 +35,7 @@ def hollow(axes):
 
 
 @pytest.mark.parametrize("cores, workers", [(8, set()), (2, {4}), (1, {2, 4})])
-def test_marks_of_times_are_hollow_at_those_worker_counts_and_marks_of_steps_never(cores, workers):
+def test_only_marks_of_times_are_hollow_at_crowded_worker_counts(cores, workers):
     found = figures(cores)
     assert hollow(drawn(found["speedup-weak-32"])) == {(marker, at) for marker in "so" for at in workers}
     assert hollow(drawn(found["efficiency-weak-32"])) == {(marker, at) for marker in "so" for at in workers}
@@ -50,7 +50,7 @@ def test_legends_say_what_the_marks_mean_where_there_are_any():
                 if EXPLAINED in render(figure, "svg").decode()} == explained
 
 
-def test_worker_counts_of_curves_over_time_and_of_parts_of_a_step_have_the_tables_mark():
+def test_worker_counts_in_other_figures_have_the_tables_mark():
     found = figures(2)
     axes = drawn(found["curve-seconds"])
     styles = {line.get_label().partition(",")[0]: line.get_linestyle() for line in axes.lines}

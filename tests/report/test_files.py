@@ -35,7 +35,7 @@ def made(number, **rest):
     return trial(number, (0, 100, 200), (0.9, 0.2, 0.005), **{"dataset": LONG[0], "model": LONG[1], **rest})
 
 
-def test_a_file_has_the_same_name_and_rows_whatever_other_targets_are_in_the_report(tmp_path):
+def test_a_file_does_not_depend_on_other_targets_in_the_report(tmp_path):
     both = files(tmp_path / "both", ("val/error<0.3", "val/error<0.01"), made(1), made(2, seed=1))
     for at, target in enumerate(("val/error<0.01", "val/error<0.3")):
         alone = files(tmp_path / str(at), (target,), made(1), made(2, seed=1))
@@ -86,7 +86,7 @@ def test_names_of_files_are_no_longer_than_file_systems_take(tmp_path):
     assert len(found) > 1 and max(map(len, found)) <= LONGEST_FILE + len(".csv")
 
 
-def test_the_figures_of_families_have_the_same_names_whatever_other_families_there_are():
+def test_family_figures_keep_their_names_beside_other_families():
     curves = [curve_of(sweep(replace(NET, dataset=data, optimizer=name)), TARGET)
               for data, name in itertools.product("ab", ("sgd", "adam"))]
     alone = {figure.name for figure in family_figures(curves[:2])}

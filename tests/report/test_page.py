@@ -167,7 +167,7 @@ def test_the_page_is_whole_and_loads_nothing(page):
     assert "default-src 'none'" in page                     # and the browser refuses what a script would load
 
 
-def test_the_library_that_draws_is_there_once_and_only_where_something_is_drawn(page):
+def test_the_drawing_library_is_included_once_and_only_if_needed(page):
     assert page.count("plotly.js v") == 1
     alone = as_html(document(log(trial())))
     assert "plotly" not in alone and "sortable" in alone and len(alone) < 200_000
@@ -318,7 +318,7 @@ def test_the_slider_moves_the_curve_and_points_that_are_not_met_turn_open(shown)
     assert "runs/w1.h5: trial " in own["hover"] and "learning rate 0.01" in own["hover"]
 
 
-def test_options_are_named_and_fill_their_axes_and_said_again_only_at_another_target(shown):
+def test_options_are_named_and_repeated_only_for_another_target(shown):
     own, easy = shown["own"], shown["easy"]
     assert (own["said"], easy["said"], shown["back"]["said"]) == (False, True, False)
     names = [name for text in own["options"] for name in text.partition(": ")[2].split(", ") if name]

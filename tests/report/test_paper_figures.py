@@ -224,7 +224,7 @@ def test_as_many_feasible_trials_count_as_the_paper_takes():
 
 # Steps to target
 
-def test_a_curve_is_shown_with_its_own_steps_and_perfect_scaling_from_the_smallest_batch(nesterov):
+def test_a_curve_shows_its_steps_and_perfect_scaling_from_its_start(nesterov):
     [axes] = axes_of(curves_figure([nesterov]))
     steps = [point.steps.value for point in nesterov.points]
     shown = [np.asarray(one.get_ydata(), float) for one in axes.get_lines() if len(one.get_xdata()) == len(BATCHES)]
@@ -251,7 +251,7 @@ def test_examples_are_one_where_they_are_fewest(nesterov):
     assert values.min() == pytest.approx(1)
 
 
-def test_a_line_is_broken_where_the_target_was_not_met_and_an_open_triangle_says_above_what():
+def test_a_line_breaks_where_the_target_was_not_met():
     found = sweep(trials=4)
     found[2] = study(32, [{"met": np.inf, "last": 300}] * 3)
     figure = curves_figure([curve_of(found, TARGET)])
@@ -270,7 +270,7 @@ def test_a_batch_at_which_every_trial_diverged_has_a_cross():
     assert "not met: all diverged" in labels(axes)
 
 
-def test_several_targets_go_from_easy_to_strict_and_what_was_never_met_is_named():
+def test_several_targets_go_from_easy_to_strict_and_missed_ones_are_named():
     targets = [Target.parse(f"val/error<{value}") for value in (0.01, 0.1, 0.4)]
     figure = targets_figure([curve_of(sweep(), target) for target in targets])
     [axes] = axes_of(figure)
@@ -341,7 +341,7 @@ def test_learning_rates_over_six_decades_have_labels_that_stand_apart():
 
 # What a search found
 
-def test_the_best_points_are_those_of_the_fewest_steps_and_the_range_of_those_near_it(nesterov):
+def test_the_best_points_have_the_fewest_steps_and_a_range(nesterov):
     for point, best in zip(nesterov.points, best_points(nesterov, LEARNING_RATE)):
         steps = outcomes(point.study, TARGET).steps
         rates = point.study.metaparameters["learning_rate"]
@@ -477,7 +477,7 @@ def test_the_best_under_budgets_is_drawn_by_batch(nesterov):
     assert best_under_figure(None) is None
 
 
-def test_budgets_of_steps_and_of_epochs_have_one_scale_and_open_marks_are_named(nesterov):
+def test_step_and_epoch_budgets_share_a_scale_and_open_marks_are_named(nesterov):
     made = [point.study for point in nesterov.points]
     steps, epochs = (best_under(made, "val/error", True, budgets) for budgets in (
         [Budget(10, "steps"), Budget(5000, "steps")], [Budget(50, "epochs"), Budget(500, "epochs")]))
@@ -490,7 +490,7 @@ def test_budgets_of_steps_and_of_epochs_have_one_scale_and_open_marks_are_named(
         made, "val/error", True, [Budget(10, "steps")])))[0]))
 
 
-def test_budgets_that_are_asked_for_are_drawn_and_else_round_ones_of_whole_steps(nesterov):
+def test_requested_budgets_are_drawn_else_round_ones(nesterov):
     def drawn(**given):
         found = {figure.name: figure for figure in paper.workload_figures([nesterov], **given)}
         under = [name for axes in axes_of(found["best-under-budgets"]) for name in labels(axes)]

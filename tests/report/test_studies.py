@@ -86,7 +86,7 @@ def test_tables_in_detail_are_in_the_files_alone(swept):
     assert detail.name in [table["name"] for table in section["tables"]]
 
 
-def test_a_sweep_s_page_says_regimes_and_what_rules_cost_and_draws_every_kind_of_figure(swept):
+def test_a_sweeps_page_has_regimes_rule_costs_and_every_figure(swept):
     [(_, [page])] = swept.pages
     said = " ".join(page.summary)
     assert "erfect scaling" in said and "Maximum useful batch" in said and "Learning-rate rules" in said
@@ -234,7 +234,7 @@ def test_what_holds_for_all_targets_of_a_metric_is_worked_out_once(monkeypatch):
     assert counts[0] == counts[1] and "quality_of" in counts[0]
 
 
-def test_fields_in_which_settings_differ_are_found_by_looking_at_each_setting_once():
+def test_differing_fields_are_found_by_reading_each_setting_once():
     class Looked(dict):
         count = 0
 

@@ -115,7 +115,7 @@ def test_a_cell_that_not_all_seeds_met_says_so(studied):
     assert "2/3" in shown and "the median over all seeds, open upwards" in shown
 
 
-def test_where_no_trial_meets_the_target_the_table_says_not_met_and_never_a_number():
+def test_without_a_met_target_the_table_says_not_met():
     [section] = sections(log(*[trial(id=w, workers=w, batch=32 * w, steps=(0, 500), error=(1, 0.9)) for w in (1, 2)]))
     shown = text(section)
     assert shown.count("> 500") == 4 and "did not meet the target: ratios of steps and seconds cannot" in shown
@@ -209,7 +209,7 @@ def test_more_workers_than_cores_are_marked_and_explained():
     assert "# more workers than cores on the host (4 on 2): " in shown
 
 
-def test_the_workers_of_a_sweeps_other_trials_are_said_to_be_among_those_that_share_the_cores():
+def test_a_sweeps_other_workers_are_said_to_share_the_cores():
     [section] = sections(log(*[trial(id=n, workers=1, batch=32 * n, cores=2, local_workers=3) for n in (1, 2)]))
     assert "# more workers than cores on the host (3 on 2, other trials' workers included): " in text(section)
 
@@ -251,13 +251,13 @@ def test_settings_tried_are_told_apart_by_the_fields_in_which_they_differ(fields
     assert f"Settings that differ in {said} were tried at batch 32 ({len(fields)}): the row" in shown
 
 
-def test_settings_of_a_log_from_elsewhere_are_told_apart_by_their_metaparameters():
+def test_settings_of_a_foreign_log_differ_by_their_metaparameters():
     [section] = sections(log(*[trial(id=at, peak_lr=at, plan="", target=None) for at in (1, 2)]),
                          targets=[Target.parse("val/error<0.2")])
     assert "Settings that differ in learning_rate (1, 2) were tried" in text(section)
 
 
-def test_points_of_a_series_that_are_not_of_one_problem_say_in_what_they_differ():
+def test_points_of_different_problems_say_how_they_differ():
     made = [of_problem(w, {"precision": precision, "ghost_batch": 16}, workers=w, batch=32 * w)
             for w, precision in ((1, "fp32"), (2, "fp32"), (3, "fp64"))]
     [section] = sections(log(*made))
@@ -265,7 +265,7 @@ def test_points_of_a_series_that_are_not_of_one_problem_say_in_what_they_differ(
             in " ".join(text(section).split()))
 
 
-def test_a_ghost_batch_that_is_the_global_one_at_some_points_alone_makes_another_problem():
+def test_a_ghost_batch_equal_to_the_global_one_is_another_problem():
     made = [of_problem(w, {"ghost_batch": ghost}, workers=w, batch=32 * w) for w, ghost in ((1, 32), (2, 64), (4, 16))]
     [section] = sections(log(*made))
     assert "not of one problem: ghost_batch is 32 at 1 worker, 64 at 2, 16 at 4." in " ".join(text(section).split())
@@ -304,7 +304,7 @@ def test_a_changed_worker_count_is_named_and_no_time_of_it_shown():
     assert [cell.shown for cell in tables_of(section)[0].rows[0].cells[3:]] == ["200", "n/a", "n/a"]
 
 
-def test_a_run_of_several_worker_counts_that_did_not_meet_the_target_is_not_above_a_time():
+def test_a_run_with_changed_workers_that_missed_has_no_lower_bound():
     [section] = sections(log(trial(error=(1, 1, 1), worker_counts=(4, 2))))
     assert [cell.shown for cell in tables_of(section)[0].rows[0].cells[3:]] == ["> 200", "n/a", "n/a"]
 

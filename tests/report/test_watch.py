@@ -145,7 +145,7 @@ def test_logs_that_have_ended_are_shown_once(tmp_path):
     assert said == (f"{tmp_path}/a.h5: 2 COMPLETE\n{tmp_path}/b.h5: 1 COMPLETE\n2 logs, 3 trials: 3 COMPLETE\n")
 
 
-def test_a_study_s_logs_are_found_further_in_and_a_run_that_follows_is_waited_for(tmp_path):
+def test_a_studys_logs_are_found_in_subfolders_and_later_runs_awaited(tmp_path):
     logs = tmp_path / "sweep" / "logs"
     logs.mkdir(parents=True)
     live = []

@@ -235,7 +235,7 @@ def test_a_batchs_own_shares_are_shares(read):
     assert bounds(sweep, "decay_steps", 512, 1000) == (500, 1000)
 
 
-def test_a_batch_may_choose_from_values_where_others_have_bounds_and_the_other_way_round(read):
+def test_a_batch_may_replace_bounds_by_values_and_values_by_bounds(read):
     sweep = read(SMALL + LR + "scaled = 'linear'\nbase_batch = 16\n[batch.16.space.lr]\nvalues = [1, 2]\n"
                  "[space.weight_decay]\nvalues = [0]\n[batch.16.space.weight_decay]\nmin = 0\nmax = 1\n")
     lr, decay = study(sweep, "sgd-b16").space(100)

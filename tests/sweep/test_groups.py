@@ -79,7 +79,7 @@ def test_the_tasks_on_a_node_of_slurm_are_counted_node_by_node(environment, node
 
 @pytest.mark.parametrize("told, lacking", [
     (OPEN_MPI, "OMPI_COMM_WORLD_RANK"), (SRUN, "SLURM_STEP_TASKS_PER_NODE"), (HYDRA, "MPI_LOCALRANKID")])
-def test_a_launcher_that_does_not_tell_a_rank_is_named_unless_it_started_one_process(environment, told, lacking):
+def test_a_launcher_without_ranks_is_named_unless_it_started_one_process(environment, told, lacking):
     told = {name: value for name, value in told.items() if name != lacking}
     environment(**told)
     with pytest.raises(WorkersError, match=f"started . processes, but does not tell .*: {lacking} is ''"):

@@ -338,7 +338,7 @@ def test_a_folder_that_cannot_be_written_or_read_is_named(tmp_path):
     owner.release()
 
 
-def test_where_locks_are_refused_an_owner_counts_as_alive_until_its_lock_file_is_removed(out, ledger, monkeypatch):
+def test_without_locks_an_owner_lives_until_its_lock_file_is_removed(out, ledger, monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOSYS, "Function not implemented")
 

@@ -217,7 +217,7 @@ def test_a_draw_that_meets_the_target_at_the_threshold_has_met_it():
 
 
 @pytest.mark.parametrize("kind", ["diverged", "failed"])
-def test_a_draw_that_breaks_after_its_threshold_counts_as_pruned_and_is_not_replaced(kind):
+def test_a_draw_that_fails_beyond_its_threshold_counts_as_pruned(kind):
     for last_step, expected in ((20, (kind, 20)), (21, ("pruned", 20))):
         state = settle(results(met(0, 20), finished(1, kind, last_step)), 2, 9, TARGET, 1)
         assert (state.outcomes[1].kind, state.outcomes[1].stop_step) == expected
@@ -229,7 +229,7 @@ def test_a_budget_spent_at_the_threshold_is_a_budget_spent():
     assert facts(state)[1] == (1, Status.COMPLETE, "budget", BUDGET, inf)
 
 
-def test_lost_draws_are_replaced_like_those_that_diverged_and_failed_up_to_the_bound():
+def test_lost_draws_are_replaced_like_diverged_and_failed_ones():
     broken = [finished(0, "lost", 0), finished(1, "diverged", 3), finished(2, "failed", 0)]
     state = settle(results(*broken), 2, 9, TARGET, 1)
     assert (state.limit, state.prefix, state.feasible, state.done) == (5, 3, 0, False)
@@ -291,7 +291,7 @@ def test_of_equal_draws_the_one_with_the_lower_number_wins():
     (("failed",) * ALIKE + ("diverged",), "no layer", False),
     (("failed",) * (ALIKE - 1) + ("lost",), "no layer", False),
     ((), "", False)])
-def test_trials_fail_alike_where_none_ended_otherwise_and_the_reasons_differ_in_numbers_alone(kinds, reasons, alike):
+def test_trials_fail_alike_if_their_reasons_differ_only_in_numbers(kinds, reasons, alike):
     given = [Result(at, Status.INCOMPLETE, kind, reasons.format(at)) for at, kind in enumerate(kinds)]
     assert failed_alike(given) == ("no layer 0" if alike else None)
 

@@ -81,7 +81,7 @@ def test_the_fewest_steps_are_the_same_with_pruning_and_without(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_fewest_steps_of_thirty_studies_are_the_same_with_pruning_and_without(tmp_path):
+def test_thirty_studies_have_the_same_fewest_steps_without_pruning(tmp_path):
     found = list(pruned_and_unpruned(
         tmp_path, 3, optimizers='["sgd", "nesterov", "adam"]', optimizer=None, trials=10,
         batch_sizes="[2, 4, 6, 8, 12, 16, 24, 32, 48, 64]", steps=40, evaluations=20))
@@ -145,7 +145,7 @@ def test_a_trial_that_fails_costs_only_itself(tmp_path):
     assert all(draw.kind == "failed" for draw in search.draws if not draw.feasible)
 
 
-def test_where_all_trials_fail_alike_no_more_are_started_until_they_are_taken_back(tmp_path, monkeypatch, capsys):
+def test_no_more_trials_start_after_all_fail_alike(tmp_path, monkeypatch, capsys):
     sweep, out = sweep_file(tmp_path, batch_sizes="[64]", trials=8), tmp_path / "out"
     with monkeypatch.context() as broken:
         broken.setattr(quadratic, "Bowl", lambda **_: 1 / 0)

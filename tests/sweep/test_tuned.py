@@ -114,7 +114,7 @@ def test_a_diverged_repeat_has_no_steps():
     assert "repeat_steps = [nan]" in tuned_toml([search])
 
 
-def test_a_batch_where_nothing_met_the_target_has_no_entry_and_the_file_says_so(tmp_path):
+def test_a_batch_that_met_no_target_has_no_entry_in_the_file(tmp_path):
     found = searches(tried(0, 900, batch=32), tried(0, math.inf), tried(1, diverged=True))
     write_tuned(tmp_path / "tuned.toml", found)
     text = (tmp_path / "tuned.toml").read_text()

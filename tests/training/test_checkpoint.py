@@ -531,7 +531,7 @@ def test_a_full_disk_does_not_end_the_run_and_the_old_checkpoints_stay(train, di
     assert_same_state(state_of(folder), state_of("whole"))
 
 
-def test_a_first_checkpoint_that_cannot_be_written_ends_the_run_before_its_first_step(train, disk):
+def test_an_unwritable_first_checkpoint_ends_the_run_before_step_1(train, disk):
     fill(disk, 8192)
     with pytest.raises(CheckpointError, match="step-0.pt: cannot be written"):
         train(checkpoint=str(disk / "ck"))

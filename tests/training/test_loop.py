@@ -269,7 +269,7 @@ def test_model_arguments_of_an_impossible_value_are_named(train):
         train(model_args={"dropout": 1.5})
 
 
-def test_label_smoothing_that_hides_the_true_class_is_an_error_before_the_first_step(train):
+def test_label_smoothing_that_hides_the_true_class_is_an_error(train):
     assert train(steps=1, label_smoothing=0.8)[0].step == 1        # of 5 classes, each has as much
     with pytest.raises(UsageError, match="label_smoothing = 0.85 .* use at most 0.8"):
         train(label_smoothing=0.85)
@@ -330,7 +330,7 @@ def test_a_buffer_that_the_forward_pass_moves_binds_a_model_to_its_passes():
     assert found == "the buffer seen, which its forward pass changes"
 
 
-def test_ghost_groups_that_the_plan_cuts_and_the_model_needs_whole_are_an_error():
+def test_cutting_ghost_groups_that_must_be_whole_is_an_error():
     plan = replace(toy.settled(2, global_batch=24, ghost_batch=16), group_by_group=True)
     check_groups(plan, toy.Net(), "")
     plan = replace(toy.settled(4, global_batch=24, ghost_batch=16), group_by_group=True)
@@ -393,7 +393,7 @@ def test_a_metric_that_is_nan_is_named_at_once_at_the_end_and_in_the_log(command
 @pytest.mark.parametrize("method, doing", [
     ("load", "the data"), ("loss", "the model"), ("measure", "the evaluation of unaugmented train examples"),
     ("summarize", "the evaluation of unaugmented train examples")])
-def test_an_error_in_a_users_method_is_its_traceback_and_a_line_that_says_where(command, tmp_path, method, doing):
+def test_an_error_in_a_users_method_has_a_traceback_and_a_location(command, tmp_path, method, doing):
     said, code = command("MISTAKEN", MISTAKE=method)
     *_, raised, last = said.splitlines()
     assert code == 1 and said.count("Traceback") == 1 and raised == "ValueError: mistaken"
@@ -439,7 +439,7 @@ def test_a_job_without_validation_data_is_trained_where_nothing_asks_for_them(tr
     assert np.isfinite(log.evaluations["train/squares"]).all() and log.evaluations.rows == 2 * ("eval_splits" in keys)
 
 
-def test_parameters_that_end_not_finite_are_divergence_without_an_evaluation_too(train):
+def test_parameters_that_end_not_finite_are_divergence(train):
     outcome, log = train(steps=1, eval_every=0, lr=3e38, weight_decay=1e3, lr_rule="none")
     assert (outcome.stop.status, log.evaluations.rows) == (Status.INFEASIBLE, 0)
     assert outcome.stop.reason == "diverged: parameters are not finite at step 1"

@@ -135,18 +135,18 @@ def test_gradients_that_overflow_are_not_recorded():
     (3, dict(ghost_batch=24, model_args=dict(norm="ours")),
      "with ghost groups of 24 examples, which batch-norm keeps whole, spread over several workers, a"),
     (1, dict(global_batch=1), "one example")])
-def test_a_batch_that_cannot_be_measured_is_told_and_leaves_the_log_without_the_columns(size, keys, said):
+def test_an_unmeasurable_batch_is_reported_and_has_no_noise_columns(size, keys, said):
     noise, _, plan, model = together(size, steps=2, **keys)
     assert noise == [{}, {}] and said in why_not_measured(plan, model)
     assert noise_columns(plan, model) == {"optional_steps": (), "layer_groups": ()}
 
 
-def test_a_batch_of_one_ghost_group_is_measured_where_nothing_joins_its_examples():
+def test_a_single_ghost_group_is_measured_if_nothing_joins_its_examples():
     noise, _, plan, model = together(1, steps=1, global_batch=4, model_args=dict(dropout=0.5))
     assert not why_not_measured(plan, model) and set(noise[0]) == set(COLUMNS)
 
 
-def test_by_default_several_workers_measure_every_tenth_step_and_one_every_hundredth():
+def test_several_workers_measure_every_10th_step_and_one_every_100th():
     assert [toy.settled(size).noise_steps for size in (1, 2, 4)] == [100, 10, 10]
     assert toy.settled(1).as_record({})["measurement"] == toy.settled(2, global_batch=8).as_record({})["measurement"]
 

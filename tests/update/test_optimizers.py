@@ -159,7 +159,7 @@ def test_updates_are_those_of_the_papers_equations(optimizer, keys, reference, i
 
 @pytest.mark.parametrize("optimizer", ["momentum", "nesterov"])
 @pytest.mark.parametrize("rates", [RATES, FROM_ZERO, [0.1] * 6, [0.2, 0.1, 0.0, 0.0]])
-def test_the_rate_in_the_velocity_with_correction_is_the_form_with_the_rate_outside(optimizer, rates):
+def test_corrected_momentum_equals_the_rate_outside_the_velocity(optimizer, rates):
     outside, inside = drawn_model(), drawn_model()
     gradients = drawn_gradients(outside, len(rates))
     update(outside, make_optimizer(settled(optimizer=optimizer, weight_decay=0.1), outside), gradients, rates)
@@ -169,7 +169,7 @@ def test_the_rate_in_the_velocity_with_correction_is_the_form_with_the_rate_outs
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "nesterov"])
-def test_without_correction_a_velocity_goes_on_at_the_rate_that_it_was_built_up_at(optimizer):
+def test_without_correction_a_velocity_keeps_its_old_rate(optimizer):
     """After the rate has become 0 no gradient counts any more, but the velocity still moves the weights."""
     model = drawn_model()
     before, gradients = values(model), drawn_gradients(model, 3)
@@ -255,7 +255,7 @@ class Attentive(nn.Module):
         self.position_bias_table, self.unbiased = nn.Parameter(torch.ones(3, 2)), nn.Parameter(torch.ones(3, 2))
 
 
-def test_norms_and_biases_of_any_dimension_keep_out_of_decay_and_a_tied_weight_stands_once():
+def test_norms_and_biases_do_not_decay_and_a_tied_weight_counts_once():
     model = Attentive()
     names = {id(p): name for name, p in model.named_parameters()}
     weights, others = ([names[id(p)] for p in group["params"]] for group in parameter_groups(settled(), model))
@@ -292,7 +292,7 @@ def test_without_a_gradient_a_weight_shrinks_by_rate_times_decay(optimizer, work
 @pytest.mark.parametrize("workers", [2, 3, 4, 5])
 @pytest.mark.parametrize("batch, ghost", [(24, 4), (22, 4), (7, 4)])
 @pytest.mark.parametrize("bucket_mib", [0.0, 1e-4])
-def test_more_workers_at_the_same_global_batch_make_the_same_updates_with_decay(workers, batch, ghost, bucket_mib):
+def test_more_workers_at_the_same_global_batch_make_the_same_updates(workers, batch, ghost, bucket_mib):
     """Momentum and weight decay included."""
     same_updates(workers, bucket_mib, global_batch=batch, ghost_batch=ghost)
 
@@ -332,7 +332,7 @@ def updates(members, **keys):
 
 @pytest.mark.parametrize("scale, largest, factor", [
     (1.0, 2.5, 0.5), (1.0, 5.0, 1.0), (1.0, 7.0, 1.0), (1e30, 5.0, 1e-30), (1e-30, 1.0, 1.0), (0.0, 1.0, 1.0)])
-def test_a_longer_gradient_is_scaled_down_to_the_largest_norm_and_a_shorter_one_is_left(scale, largest, factor):
+def test_a_longer_gradient_is_clipped_and_a_shorter_one_kept(scale, largest, factor):
     """At 1e30 the squares overflow fp32."""
     before = torch.tensor([3.0, 0.0, -4.0]) * scale
     gradients = before.clone()
@@ -399,7 +399,7 @@ class TwoPasses(torch.optim.SGD):
     ("torch.optim:LBFGS", "'torch.optim:LBFGS' does not step from a dense gradient alone, without a closure .*closure"),
     ("torch.optim:SparseAdam", "'torch.optim:SparseAdam' does not step .* does not support dense gradients"),
     ("tests.update.test_optimizers:TwoPasses", "TwoPasses' does not step .*: needs a closure. Choose another")])
-def test_an_optimizer_that_needs_more_than_the_mean_gradient_is_refused_at_the_start(name, said):
+def test_an_optimizer_that_needs_more_than_the_mean_gradient_is_refused(name, said):
     with pytest.raises(UsageError, match=said):
         make_optimizer(settled(optimizer=name), nn.Linear(2, 2, bias=False))
 

@@ -56,7 +56,7 @@ def test_gradients_that_travel_as_fp16_are_those_that_do_not_but_for_rounding(bu
         assert torch.equal(exact[0], others[0]) and exact[1] == others[1] == [3, 3e6]
 
 
-def test_the_loss_scale_is_halved_by_what_overflows_and_doubled_after_enough_good_steps():
+def test_the_loss_scale_halves_on_overflow_and_doubles_after_good_steps():
     scale, good, bad = LossScale(8.0), torch.ones(2), torch.tensor([1.0, math.inf])
     for gradients, accepted, value in [(good, True, 8), (bad, False, 4), (bad * math.nan, False, 2), (good, True, 2)]:
         assert scale.accepts(gradients) == accepted

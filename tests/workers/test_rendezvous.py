@@ -101,7 +101,7 @@ def test_after_a_loss_those_left_get_new_places(meet):
 
 
 @pytest.mark.parametrize("late", ["a:0", "b:0", "c:0"])
-def test_one_that_comes_after_the_others_gave_up_waiting_meets_them_in_the_next_round(meet, late):
+def test_a_late_process_meets_the_others_in_the_next_round(meet, late):
     slots = ["a:0", "b:0", "c:0"]
     assert meet({slot: (True, 1.2 * (slot == late)) for slot in slots}, [(3, slots)], slots) == {
         "a:0": (0, 3), "b:0": (1, 3), "c:0": (2, 3)}
@@ -137,7 +137,7 @@ with socket.create_server(("198.18.254.2", 80)) as server:
 """
 
 
-def test_a_node_of_horovodrun_that_falls_silent_while_it_is_asked_is_noticed_within_the_stall_time():
+def test_a_silent_horovodrun_node_is_noticed_within_the_stall_time():
     if not may_be_alone():
         pytest.skip("needs the right to make networks, and ip (Debian: apt install iproute2)")
     with subprocess.Popen(["unshare", "--net", sys.executable, "-c", FAR_SERVER], text=True, stdout=subprocess.PIPE,

@@ -159,7 +159,7 @@ def test_a_missing_file_is_named_and_done_without_where_that_is_allowed(tmp_path
     assert (len(data.val), len(data.test)) == (VALIDATION, 0 if name == layout.test else TEST)
 
 
-def test_all_missing_files_are_named_and_without_any_training_file_nothing_is_trained(tmp_path):
+def test_all_missing_files_are_named_and_training_needs_one(tmp_path):
     write(tmp_path, "cifar_10")
     for number in (1, 2, 4, 5):
         (tmp_path / f"data_batch_{number}.bin").unlink()
@@ -268,7 +268,7 @@ def damages():
 
 @pytest.mark.parametrize("how", damages())
 @pytest.mark.parametrize("packing", ["", ".gz", ".xz", ".tar.gz", ".tar"])
-def test_whatever_is_done_to_a_file_is_an_error_that_names_it_or_gives_labels_that_are_classes(tmp_path, how, packing):
+def test_a_damaged_file_is_an_error_naming_it_or_has_valid_labels(tmp_path, how, packing):
     drawn = np.random.default_rng([len(how), len(packing)])
     pack = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}.get(packing)
     if pack:

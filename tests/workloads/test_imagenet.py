@@ -91,7 +91,7 @@ def test_the_first_examples_of_train_are_of_many_classes(folder):
     assert len({path.parent for path in paths(load(folder).train)[:8]}) > 2
 
 
-def test_the_held_out_part_is_the_same_each_time_and_of_the_published_size_for_the_published_count(folder):
+def test_the_held_out_part_is_fixed_and_of_the_published_size(folder):
     assert paths(load(folder).val) == paths(load(folder).val)
     whole = folders.Pictures(folder, ("a", "b"), np.zeros(0, np.uint8), np.zeros(imagenet.TRAIN, np.int64),
                              np.zeros(imagenet.TRAIN, np.int32))
@@ -182,7 +182,7 @@ class _Reversed:
         self.entries.close()
 
 
-def test_the_fingerprint_tells_other_names_other_classes_and_other_places_apart(folder):
+def test_the_fingerprint_depends_on_names_classes_and_places(folder):
     def fingerprint():
         return index_pictures(folder / "train", class_folders(folder / "train")).fingerprint()
     found, first = [fingerprint()], folder / "train" / CLASSES[0]
@@ -283,7 +283,7 @@ def test_test_pictures_without_class_folders_are_named(folder):
     refused(folder, r"val/ILSVRC2012_val_00000001.JPEG: lies where each class has a folder of its pictures \(val/CLASS")
 
 
-def test_a_set_without_test_pictures_is_named_and_trained_on_where_that_is_allowed(folder):
+def test_missing_test_pictures_are_named_and_may_be_allowed(folder):
     shutil.rmtree(folder / "val")
     refused(folder, f"{folder}: lacks val with a folder .* --allow-missing")
     data = load(folder, allow_missing=True)
@@ -293,7 +293,7 @@ def test_a_set_without_test_pictures_is_named_and_trained_on_where_that_is_allow
     refused(folder, "has val, but no train")
 
 
-def test_a_set_of_all_classes_that_lacks_pictures_is_named_and_trained_on_where_that_is_allowed(folder, monkeypatch):
+def test_missing_pictures_of_the_full_set_are_named_and_may_be_allowed(folder, monkeypatch):
     for name, value in dict(CLASSES=4, TRAIN=26, HELD_OUT=1, TEST=9).items():
         monkeypatch.setattr(imagenet, name, value)
     refused(folder, f"{folder}: lacks 2 of the 26 pictures of train and 1 of the 9 pictures of val; .*--allow-missing")
@@ -390,7 +390,7 @@ def test_a_cache_folder_that_cannot_be_made_is_named(folder, tmp_path):
             skip_broken=True, cache_dir=str(tmp_path / "file"))
 
 
-def test_any_vandalism_in_the_folders_gives_a_data_error_naming_a_path_or_a_set_that_reads(folder, tmp_path):
+def test_vandalized_folders_give_a_data_error_or_a_readable_set(folder, tmp_path):
     draw = np.random.default_rng(0)
     outcomes = Counter()
     for attempt in range(30):

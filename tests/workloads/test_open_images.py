@@ -160,7 +160,7 @@ def test_a_pair_judged_both_ways_or_twice_is_positive(folder):
     assert taken(load(folder, negatives="verified").train).labels.tolist() == by_hand(both, -1)
 
 
-def test_sure_labels_of_the_machine_count_where_nobody_judged_and_in_train_alone(folder):
+def test_machine_labels_count_in_train_where_no_person_judged(folder):
     lines(folder / MACHINE, [HEADER, "000026e7ee790996,machine,/m/07yv9,0.9", "000062a39995e348,machine,/m/0k4j,0.8",
                              "000062a39995e348,machine,/m/07yv9,0.7", "1000060e3121c730,machine,/m/05_5t0l,1.0",
                              "ffffffffffffffff,machine,/m/01yrx,0.8"])
@@ -239,7 +239,7 @@ def test_a_line_that_is_not_as_published_is_named(folder, number, line, said):
     assert message.startswith(f"{folder / HUMAN}: line {number}: '{line}")
 
 
-def test_a_wrong_line_is_named_by_its_number_in_the_file_in_whatever_piece_it_stands(folder, monkeypatch):
+def test_a_wrong_line_is_named_by_its_number_in_any_chunk(folder, monkeypatch):
     monkeypatch.setattr(reader, "CHUNK", 120)
     text = human_lines(TRAIN)
     for number in range(2, len(text) + 1):
@@ -278,7 +278,7 @@ def test_a_gzip_file_cut_anywhere_is_named(folder):
         assert refused(folder, ".").startswith(f"{path}: ")
 
 
-def test_a_changed_byte_gives_an_error_that_names_the_file_or_labels_of_the_same_form(folder):
+def test_a_changed_byte_is_an_error_naming_the_file_or_valid_labels(folder):
     drawn = np.random.default_rng(0)
     for name in (HUMAN, "classes-trainable.txt", "class-descriptions.csv"):
         whole = (folder / name).read_bytes()

@@ -96,7 +96,7 @@ def test_transformers_have_as_many_parameters_as_their_closed_forms(vocabulary, 
         vocabulary, **size, tied=tied)
 
 
-def test_the_base_transformer_for_translation_has_the_published_65_million_parameters():
+def test_the_base_translation_transformer_has_65_million_parameters():
     """Vaswani et al. 2017, table 3, of a vocabulary of about 37,000."""
     assert abs(parameters(TranslationTransformer, vocabulary=37000) / 65e6 - 1) < 0.04
 

@@ -106,7 +106,7 @@ def test_sixteen_bits_are_used_where_they_hold_the_vocabulary(made):
             cache.vocabulary) - 1
 
 
-def test_a_part_has_the_checksum_of_its_lines_whatever_the_chunks_and_the_packing(made, tmp_path, monkeypatch):
+def test_a_parts_checksum_does_not_depend_on_chunks_or_packing(made, tmp_path, monkeypatch):
     wanted = hashlib.sha256("".join(f"{line}\n" for line in LINES).encode()).hexdigest()
     cache = made()
     assert cache.parts["train"].sha256 == wanted
@@ -346,7 +346,7 @@ def test_a_full_file_system_is_a_clear_error_and_is_cleared(made, tmp_path):
     assert left(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_written_is_a_clear_error_unless_the_cache_is_there(made, tmp_path, monkeypatch):
+def test_an_unwritable_cache_folder_is_an_error_unless_the_cache_exists(made, tmp_path, monkeypatch):
     made()
 
     def refuse(*_, **__):
@@ -371,7 +371,7 @@ def test_a_file_system_without_locks_is_a_clear_error(made, monkeypatch):
         made()
 
 
-def test_a_text_that_is_not_there_and_a_vocabulary_that_means_nothing_are_refused(tmp_path):
+def test_a_missing_text_and_an_invalid_vocabulary_are_refused(tmp_path):
     with pytest.raises(DataError, match="none.txt: cannot be read"):
         open_cache({"train": [Text(tmp_path / "none.txt")]}, "char", cache_dir=str(tmp_path))
     with pytest.raises(UsageError, match="vocabulary=bpe:7"):

@@ -167,7 +167,7 @@ def reference(model, batch, smoothing):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
-def test_the_loss_is_smoothed_cross_entropy_over_the_targets_tokens_whatever_pads_them(data, smoothing):
+def test_the_loss_is_smoothed_over_the_targets_tokens_without_padding(data, smoothing):
     model, batch = model_of(data).double().eval(), data.train.take(visits(*range(12)))
     total, count = bound_loss(JOB, smoothing)(model, batch)
     wanted, tokens = reference(model, batch, smoothing)
@@ -217,7 +217,7 @@ class Doubles(TorchDispatchMode):
 
 
 @torch.no_grad()
-def test_the_cross_entropy_is_summed_in_doubles_without_a_copy_of_the_logits_in_them(data):
+def test_the_cross_entropy_is_summed_in_doubles_without_copying_logits(data):
     batch = data.train.take(visits(*range(12)))
     logits, counted = model_of(data).eval()(batch.source, batch.inputs).bfloat16(), batch.labels != IGNORED
     with Doubles() as doubles:

@@ -141,7 +141,7 @@ def test_a_model_gives_a_logit_a_class_and_every_parameter_a_gradient(build, sid
 
 
 @pytest.mark.parametrize("build, side", SMALL)
-def test_a_model_is_drawn_from_torchs_generator_and_has_no_batch_norm_or_dropout_of_torch(build, side):
+def test_a_model_uses_torchs_generator_and_our_batch_norm_and_dropout(build, side):
     torch.manual_seed(3)
     first, second = build(), build()
     torch.manual_seed(3)
@@ -188,7 +188,7 @@ def test_the_stride_of_a_stage_is_on_the_named_convolution(stride_on, strides):
         assert block.projects == (number in first)
 
 
-def test_the_padded_shortcut_takes_every_second_pixel_and_adds_channels_of_zeros():
+def test_the_padded_shortcut_subsamples_and_adds_zero_channels():
     shortcut = CifarResNet(8, "none").blocks[1].shortcut
     x = torch.rand(2, 16, 5, 4)
     y = shortcut(x)
@@ -197,7 +197,7 @@ def test_the_padded_shortcut_takes_every_second_pixel_and_adds_channels_of_zeros
         assert y[n, channel, row, column] == (x[n, channel, 2 * row, 2 * column] if channel < 16 else 0)
 
 
-def test_preactivation_puts_norm_and_relu_before_each_convolution_and_after_the_last_block():
+def test_preactivation_puts_norm_and_relu_before_convolutions():
     def kinds(*parts):
         return [type(m).__name__ for part in parts for m in part.modules() if not isinstance(m, nn.Sequential)]
     after, before = on_meta(CifarResNet, depth=8), on_meta(CifarResNet, depth=8, preactivation=True)
@@ -253,7 +253,7 @@ def test_dropout_is_where_it_is_asked_for():
     assert drops(FullyConnected(4, (3, 2), 2)) == [] and drops(FullyConnected(4, (3, 2), 2, dropout=0.2)) == [0.2, 0.2]
 
 
-def test_fully_connected_layers_and_the_simple_cnn_are_named_and_drawn_as_before_their_arguments():
+def test_fc_and_simple_cnn_are_named_and_drawn_as_before():
     assert list(FullyConnected(4, (3, 2), 2).state_dict()) == [
         f"layers.{n}.{kind}" for n in (1, 3, 5) for kind in ("weight", "bias")]
     assert list(SimpleCNN("narrow").state_dict()) == [

@@ -164,7 +164,7 @@ def test_what_is_no_kind_is_a_file():
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char"])
-def test_a_size_that_the_text_does_not_bear_is_refused_with_the_largest_that_it_does(kind):
+def test_a_size_too_large_for_the_text_is_refused_with_the_largest(kind):
     pytest.importorskip("sentencepiece")
     with pytest.raises(DataError, match=rf"vocabulary={kind}:5000: .*ask for {kind}:(\d+) or fewer") as caught:
         learn(f"{kind}:5000", [text()])
@@ -231,7 +231,7 @@ def test_a_damaged_model_is_refused_or_encodes(learned):
     assert refusals > 10
 
 
-def test_counting_words_takes_memory_for_some_of_them_only_and_finds_the_frequent(monkeypatch):
+def test_counting_words_takes_bounded_memory_and_finds_frequent_ones(monkeypatch):
     monkeypatch.setattr(module, "MOST_COUNTED", 100)
     chunks = [[f"the cat the rare{chunk}x{number}" for number in range(50)] for chunk in range(40)]
     found = learn("word:8", chunks)
