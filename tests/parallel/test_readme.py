@@ -27,7 +27,8 @@ ELSEWHERE = {
         "test_the_elastic_command_for_a_cluster_runs",
     "tools/coverage": "test_the_coverage_of_intervals_is_printed_as_tables",
     "tools/bench_step": "test_a_step_is_timed_against_torchs_own",
-    "tools/bench_analysis": "test_the_tables_are_timed_and_those_of_pandas_are_the_same",
+    "tools/bench_log": "test_the_log_is_timed_against_csv_and_h5py",
+    "tools/bench_report": "test_the_tables_are_timed_and_those_of_pandas_are_the_same",
     "hvdscale-log import batch_science_data.tar.bz2 archive.h5":
         "test_an_archive_becomes_a_log_and_the_figures_of_its_paper",
     "hvdscale-report archive.h5 --paper shallue2019 --out paper":

@@ -1,11 +1,15 @@
 """The benchmarks under tools/ run, and each shows every case against its peer, as a table and as JSON."""
+import importlib.util
 import json
 import math
 import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.conftest import ROOT, command_environment
+from tests.factories.archives import write_big_log
 
 
 def cases_of(folder, tool, *options, launcher=()):
@@ -20,9 +24,41 @@ def cases_of(folder, tool, *options, launcher=()):
     for case in cases:
         assert math.isfinite(case["ratio"]) and case["ratio"] > 0, case["name"]
         assert re.search(rf"^{re.escape(case['name'])}  .* {re.escape(case['peer'])}$", done.stdout, re.M), case["name"]
-    return {case["name"]: case for case in cases}
+    return cases
 
 
 def test_the_log_is_timed_against_csv_and_h5py(tmp_path):
     cases = cases_of(tmp_path, "bench_log")
-    assert [case["peer"] for case in cases.values()] == ["no log", "csv.writer", "CSV", "h5py"]
+    assert [case["peer"] for case in cases] == ["no log", "csv.writer", "CSV", "h5py"]
+
+
+@pytest.mark.parametrize("ways", [1, 4])
+def test_the_tables_are_timed_and_those_of_pandas_are_the_same(tmp_path, ways):
+    if ways == 4:
+        needs_pandas()
+    path = str(tmp_path / "log.h5")
+    write_big_log(path, 15, 150, 6000)
+    only = ["--only", "hvdscale"] if ways == 1 else []
+    done = subprocess.run([sys.executable, ROOT / "tools/bench_report", "--log", path, *only], capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "150 trials, 6,000 evaluations" in done.stdout
+    assert len(re.findall(r"^(hvdscale|hvdscale, and CSV|pandas, .*?) +\d+\.\d s", done.stdout, re.MULTILINE)) == ways
+
+
+def test_the_tables_and_the_page_of_a_report_are_timed_against_pandas(tmp_path):
+    needs_pandas()
+    cases = cases_of(tmp_path, "bench_report")
+    assert {case["peer"] for case in cases} == {"pandas, as published", "pandas, sorted once"}
+    assert {case["name"].partition(",")[0] for case in cases} == {"tables", "page"}
+
+
+def test_the_page_of_a_report_is_timed_without_pandas(tmp_path):
+    done = subprocess.run([sys.executable, ROOT / "tools/bench_report", "--quick", "--part", "page", "--only",
+                           "hvdscale"], capture_output=True, text=True)
+    assert re.search(r"^page of .*: 30 trials, .*\nhvdscale +\d+\.\d s", done.stdout, re.M), done.stdout + done.stderr
+
+
+def needs_pandas():
+    if importlib.util.find_spec("pandas") is None:
+        pytest.skip("needs pandas")
