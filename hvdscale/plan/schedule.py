@@ -42,19 +42,23 @@ class Schedule:
         return cls(**{name: problem[name] for name in names}) if all(name in problem for name in names) else None
 
     def __str__(self) -> str:
-        return self.said()
+        return self.describe()
 
-    def said(self, write: Callable[[float], str] = "{:g}".format) -> str:
-        """In words; ``write`` writes a rate."""
-        said = [write(self.peak_lr)]
+    def describe(self, format_lr: Callable[[float], str] = "{:g}".format) -> str:
+        """The schedule in words."""
+        words = format_lr(self.peak_lr)
         if self.warmup != "none":
             way = "climbing" if self.warmup == "gradual" else "held, then raised"
-            said = [f"{write(self.start_lr)}, {way} to {write(self.peak_lr)} at step {self.warmup_steps}"]
+            words = f"{format_lr(self.start_lr)}, {way} to {words} at step {self.warmup_steps}"
+        return ", ".join(filter(None, [words, self.describe_decay(format_lr)]))
+
+    def describe_decay(self, format_lr: Callable[[float], str] = "{:g}".format) -> str:
+        """The decay in words; empty if there is none."""
         if self.decay == "step":
-            said.append(f"times {self.decay_factor:g} at steps {', '.join(map(str, self.decay_at))}")
-        elif self.decay != "constant":
-            said.append(f"{self.decay} decay to {write(self.end_lr_factor * self.peak_lr)} at step {self.decay_steps}")
-        return ", ".join(said)
+            return f"x {self.decay_factor:g} at steps {', '.join(map(str, self.decay_at))}"
+        if self.decay == "constant":
+            return ""
+        return f"{self.decay} decay to {format_lr(self.end_lr_factor * self.peak_lr)} at step {self.decay_steps}"
 
     def lr_at(self, step: int) -> float:
         """The learning rate of the update that follows ``step`` done steps."""

@@ -76,11 +76,7 @@ def _lr(plan):
     if plan.warmup != "none":
         flat = " (already the peak)" if plan.start_lr == plan.peak_lr else ""
         parts.append(f"{plan.warmup} warmup of {plan.warmup_steps} steps from {plan.start_lr:g}{flat}")
-    if plan.decay == "step":
-        parts.append(f"x {plan.decay_factor:g} at steps {', '.join(map(str, plan.decay_at))}")
-    elif plan.decay != "constant":
-        parts.append(f"{plan.decay} decay to {plan.end_lr_factor * plan.peak_lr:g} at step {plan.decay_steps}")
-    return "; ".join(parts)
+    return "; ".join(filter(None, [*parts, plan.schedule.describe_decay()]))
 
 
 def _optimizer(plan):

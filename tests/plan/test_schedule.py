@@ -91,7 +91,7 @@ def test_a_constant_schedule_has_one_rate():
     (Schedule(3.2, 0.1, "gradual", 780), "0.1, climbing to 3.2 at step 780"),
     (Schedule(1.0, 0.5, "constant", 5, "cosine", 50, end_lr_factor=0.1),
      "0.5, held, then raised to 1 at step 5, cosine decay to 0.1 at step 50"),
-    (Schedule(1.0, decay="step", decay_at=(3, 5), decay_factor=0.5), "1, times 0.5 at steps 3, 5")])
+    (Schedule(1.0, decay="step", decay_at=(3, 5), decay_factor=0.5), "1, x 0.5 at steps 3, 5")])
 def test_a_schedule_in_words_has_the_numbers_that_it_depends_on(schedule, said):
     assert str(schedule) == said
     assert Schedule.of({**vars(schedule), "seed": 0}) == schedule

@@ -267,7 +267,7 @@ def schedules(section: Section) -> tuple[str, ...]:
     for run in (run for cell in section.cells if cell.met or not section.searches for run in cell.runs):
         schedule = Schedule.of(run.trial.plan.get("problem") or {})
         if schedule:
-            found.setdefault(run.trial.global_batch, {})[schedule.said("{:.3g}".format)] = None
+            found.setdefault(run.trial.global_batch, {})[schedule.describe("{:.3g}".format)] = None
     if not found:
         return ()
     said = (f"{batch:,}: {' or '.join(found[batch])}" for batch in sorted(found))
