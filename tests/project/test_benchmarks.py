@@ -59,6 +59,12 @@ def test_the_page_of_a_report_is_timed_without_pandas(tmp_path):
     assert re.search(r"^page of .*: 30 trials, .*\nhvdscale +\d+\.\d s", done.stdout, re.M), done.stdout + done.stderr
 
 
+def test_a_sweep_is_timed_against_its_steps_alone_and_among_many_trials(tmp_path):
+    cases = cases_of(tmp_path, "bench_sweep")
+    assert [case["peer"] for case in cases] == ["its steps alone", "its steps alone", "a plain loop",
+                                                "10 in the folder", "10 in the folder", "10, shared"]
+
+
 def needs_pandas():
     if importlib.util.find_spec("pandas") is None:
         pytest.skip("needs pandas")

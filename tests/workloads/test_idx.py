@@ -11,15 +11,10 @@ from hvdscale.errors import DataError
 from hvdscale.workloads import mnist
 from hvdscale.workloads.readers.files import read_file
 from hvdscale.workloads.readers.idx import read_idx
+from tests.factories.mnist_files import idx
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
 LABELS = np.array([3, 1, 4, 1, 5], np.uint8)
-
-
-def idx(array, magic=None):
-    """An IDX file's bytes."""
-    header = (0x800 | array.ndim if magic is None else magic).to_bytes(4, "big")
-    return header + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
 
 
 def read(path, dimensions=3):
