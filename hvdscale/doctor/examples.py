@@ -84,7 +84,7 @@ def examples(job: Job) -> Finding:
 def _count_wrong(data, visits: Visits) -> tuple | None:
     """The fault where a batch has more or fewer rows than visits, by its own length or by all its tensors'."""
     for n in (min(len(visits.indices), k) for k in (5, 3, 1)):
-        batch = data.take(_some(visits, slice(n)))
+        batch = data.take(select(visits, slice(n)))
         lengths = {name: len(values) for name, values in _tensors(batch).items() if values.ndim}
         own = len(batch) if hasattr(batch, "__len__") and not isinstance(batch, (tuple, list, dict)) else None
         rows = own if own is not None else min(lengths.values(), default=n)
@@ -111,7 +111,7 @@ def _differs(data, visits: Visits) -> tuple | None:
     backwards = np.arange(n)[::-1].copy()
     cases = [("in another order", backwards)] + [("alone", np.array([row])) for row in range(n)]
     for how, rows in cases:
-        other = _tensors(data.take(_some(visits, rows)))
+        other = _tensors(data.take(select(visits, rows)))
         found = _compare({name: values[rows] for name, values in whole.items() if values.ndim and len(values) == n},
                          {name: values for name, values in other.items() if values.ndim and len(values) == len(rows)})
         if found:
@@ -121,7 +121,8 @@ def _differs(data, visits: Visits) -> tuple | None:
     return None
 
 
-def _some(visits: Visits, which) -> Visits:
+def select(visits: Visits, which) -> Visits:
+    """The visits with these indices, a slice or an array."""
     return visits._replace(indices=visits.indices[which], epochs=visits.epochs[which])
 
 

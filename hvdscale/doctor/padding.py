@@ -19,6 +19,7 @@ from ..modules.layers import Dropout, is_batch_norm
 from ..plan.shards import Pass, Visits, group_bounds
 from ..update.precision import PARAMETERS
 from ..workload import bound_loss, measured
+from .examples import select
 from .finding import Finding, Verdict
 from .probe_step import Sample, calls_of, passing
 
@@ -139,22 +140,18 @@ def _stretched(sample: Sample, data, visits: Visits) -> tuple[int, tuple, str] |
     if type(data) is Split or isinstance(data, MapSplit) and data.collate is None:
         return None                     # neither can pad
     whole, n = data.take(visits), len(visits.indices)
-    sizes = [sum(values.numel() for _, values in tensors_of(data.take(_of(visits, [row])))) for row in range(n)]
+    sizes = [sum(values.numel() for _, values in tensors_of(data.take(select(visits, [row])))) for row in range(n)]
     if not sizes or min(sizes) == max(sizes):
         return None
     by_size = np.argsort(sizes, kind="stable")
     for k in (group_bounds(n, sample.plan.ghost_batch)[1], 2, 1):
         rows = np.sort(by_size[:k]).tolist()
-        short, long = data.take(_of(visits, rows)), _rows(whole, n, rows)
+        short, long = data.take(select(visits, rows)), _rows(whole, n, rows)
         how = _how(dict(tensors_of(short)), dict(tensors_of(long)))
         if how:
             device, dtype = sample.job.device, PARAMETERS[sample.plan.precision]
             return k, (to_device(short, device, dtype), to_device(long, device, dtype)), how
     return None
-
-
-def _of(visits: Visits, rows: list[int]) -> Visits:
-    return visits._replace(indices=visits.indices[rows], epochs=visits.epochs[rows])
 
 
 def _rows(part, n: int, rows: list[int]):

@@ -233,13 +233,13 @@ def _plan(study: Study) -> dict:
     batch = whole_number(data.get("batch_size"), 1, name, "batch_size")
     steps = whole_number(data.get("train_steps", 0), 0, name, "train_steps")
     if not isinstance(data.get("parameter_configs", {}), dict):
-        raise WrongFile(f"{name}: parameter_configs is no object")
+        raise WrongFile(f"{name}: parameter_configs is not an object")
     folders = list(study.folders[-5:])
     above = ("dataset", "model", "optimizer", "batch_size")[:max(0, 4 - len(folders))]      # source is a subfolder
     folders = [_folder(data.get(key), name, key) for key in above] + folders
     for folder in folders:
         if not is_folder(folder):
-            raise WrongFile(f"{name}: {folder!r} above it is no name for a data set, model or optimizer")
+            raise WrongFile(f"{name}: {folder!r} above it is not a valid name for a data set, model or optimizer")
     if folders[-1] != str(batch):
         raise WrongFile(f"{name}: batch_size is {batch} in the folder {folders[-1]}")
     train_examples = TRAIN_EXAMPLES.get(folders[-4])
@@ -303,7 +303,7 @@ class _Folder:
                     if entry.name != "study.json":
                         self.others.append(os.path.join(where, entry.name) + " (a link)" * entry.is_symlink())
                 elif _trial_id(entry.name) is None:
-                    study.wrong.append(f"{where}/{entry.name}: is no number of a trial")
+                    study.wrong.append(f"{where}/{entry.name}: is not a trial number")
                 else:
                     study.trials.append(self._trial(where, entry))
             study.trials.sort(key=lambda trial: trial.id)
@@ -377,7 +377,7 @@ class _Tar:
                   tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as tar):
                 yield from self._of(tar)
         except (tarfile.TarError, EOFError, OSError, RecursionError, TypeError, ValueError) as error:      # of headers
-            raise LogError(f"{self.path}: is no tar file, or is damaged: {error}") from error
+            raise LogError(f"{self.path}: is not a tar file, or is damaged: {error}") from error
         except Exception as error:                      # zlib.error, lzma.LZMAError: without a common base
             if type(error).__module__ not in ("zlib", "_lzma", "lzma"):
                 raise
@@ -396,8 +396,8 @@ class _Tar:
                     done.add(study.folders)
                     yield study.finish(self.path)
                 if folders in done:
-                    raise LogError(f"{self.path}: the files of {'/'.join(folders)} lie apart in it; unpack it, and "
-                                   "import the folder")
+                    raise LogError(f"{self.path}: the files of {'/'.join(folders)} are not contiguous in it; unpack "
+                                   "it, and import the folder")
                 study = _TarStudy(folders)
             study.take(self, tar, member, trial, name)
         if study is not None:
@@ -448,9 +448,9 @@ class _TarStudy:
             if member.name.startswith("/") or ".." in member.name.split("/"):
                 raise WrongFile(f"{full}: leads out of the archive")
             if not member.isreg() or member.issparse():
-                raise WrongFile(f"{full}: is no plain file, but a link or the like")
+                raise WrongFile(f"{full}: is not a regular file, but a link or the like")
             if trial and _trial_id(trial) is None:
-                raise WrongFile(f"{full}: {trial} is no number of a trial")
+                raise WrongFile(f"{full}: {trial} is not a trial number")
             refuse_large(member.size, full)
             holder = self._trials.setdefault(int(trial), {}) if trial else {}
             if name in holder or (not trial and self._file is not None):

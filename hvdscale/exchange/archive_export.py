@@ -184,7 +184,7 @@ class _Trials:
         searched = {parameter.get("name") for parameter in (plan.get("sweep") or {}).get("space", ())}
         args = (plan.get("problem") or {}).get("model_args") or {}
         if not isinstance(args, Mapping):
-            raise LogError(f"{self.path}: trial {self.ids[row]}: its plan's model_args are no object; an archive "
+            raise LogError(f"{self.path}: trial {self.ids[row]}: its plan's model_args are not an object; an archive "
                            "names a model by them, --as csv does not")
         return {name: value for name, value in sorted(args.items()) if f"model_args.{name}" not in searched}
 

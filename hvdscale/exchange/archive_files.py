@@ -138,7 +138,7 @@ def file_bytes(content: bytes | str | None, name: str, most: int | None = None) 
         try:
             state = os.fstat(descriptor)
             if not stat.S_ISREG(state.st_mode):
-                raise WrongFile(f"{name}: is no plain file")
+                raise WrongFile(f"{name}: is not a regular file")
             refuse_large(state.st_size, name, most)
             with open(descriptor, "rb", buffering=0, closefd=False) as file:
                 return file.readall()
@@ -148,7 +148,7 @@ def file_bytes(content: bytes | str | None, name: str, most: int | None = None) 
         raise WrongFile(f"{name}: is missing") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise WrongFile(f"{name}: is no plain file, but a link; put what it leads to in its place") from None
+            raise WrongFile(f"{name}: is not a regular file, but a link; put what it leads to in its place") from None
         raise WrongFile(f"{name}: cannot be read: {error.strerror}") from error
 
 
@@ -169,7 +169,7 @@ def json_object(data: bytes, name: str) -> tuple[dict, str]:
     except ValueError as error:
         raise WrongFile(f"{name}: is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise WrongFile(f"{name}: holds JSON, but no object: {text[:40]!r}")
+        raise WrongFile(f"{name}: holds JSON, but not an object: {text[:40]!r}")
     return value, text
 
 
@@ -215,7 +215,7 @@ class _Metadata:
 def parameter_name(key: str, file: str) -> str:
     """Our name of a metaparameter; raises WrongFile for an invalid column name."""
     if not _NAME.fullmatch(key):
-        raise WrongFile(f"{file}: {_short(key)} is no name for a parameter (letters, digits, . + - _)")
+        raise WrongFile(f"{file}: {_short(key)} is not a valid name for a parameter (letters, digits, . + - _)")
     return RENAMED.get(key, key)
 
 
@@ -251,7 +251,7 @@ def column_names(header: tuple[str, ...]) -> list[str]:
         elif _NAME.fullmatch(name.replace("/", ".")):
             found.append(OTHER + name.replace("/", "."))
         else:
-            raise WrongFile(f"{name!r} is no name for a column")
+            raise WrongFile(f"{name!r} is not a valid name for a column")
     for at, name in enumerate(found):
         if name in found[:at]:
             raise WrongFile(f"two columns are named {header[at]!r}")

@@ -126,7 +126,7 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overwrite: 
     except WrongFile as error:
         raise LogError(str(error)) from None
     except (csv.Error, UnicodeDecodeError) as error:
-        raise LogError(f"{source}: its tables are no CSV in UTF-8: {error}") from error
+        raise LogError(f"{source}: its tables are not CSV in UTF-8: {error}") from error
     except OSError as error:
         raise LogError(f"{error.filename or source}: cannot be read: {error.strerror or error}") from error
 
@@ -188,7 +188,7 @@ def _refuse_clash(names, path):
     for name in names:
         above = [other for other in names if name.startswith(f"{other}/")]
         if above:
-            raise WrongFile(f"{path}: there cannot be columns {above[0]!r} and {name!r}")
+            raise WrongFile(f"{path}: these columns exclude each other: {above[0]!r} and {name!r}")
 
 
 def _is_column(listed) -> bool:
@@ -369,7 +369,7 @@ class _Csv:
                 raise WrongFile(f"{self.path}: is missing")
             return
         if not os.path.isfile(self.path):
-            raise WrongFile(f"{self.path}: is no plain file")
+            raise WrongFile(f"{self.path}: is not a regular file")
         with self._open() as file:
             self.header = tuple(map(of_cell, next(csv.reader(file, strict=True), ())))
         twice = [name for at, name in enumerate(self.header) if name in self.header[:at]]

@@ -119,7 +119,7 @@ def _point(source, name, entry, unit) -> Point:
     where = f"{source}: {name}"
     benchmark, batch = entry["Benchmark"], whole_number(entry["BS"], 1, where, "BS")
     if not isinstance(benchmark, str) or not benchmark:
-        raise WrongFile(f"{where}: Benchmark is {benchmark!r}, which is no name")
+        raise WrongFile(f"{where}: Benchmark is {benchmark!r}, which is not a name")
     key = next((key for key in VALUES if key in entry), VALUES[0])
     values = entry.get(key)
     if not isinstance(values, list) or not values:
@@ -128,7 +128,7 @@ def _point(source, name, entry, unit) -> Point:
         unit = "examples" if key == VALUES[1] else OWN_UNITS.get(benchmark, "epochs")
     hyperparameters = entry.get("Hyperparams", {})
     if not isinstance(hyperparameters, dict):
-        raise WrongFile(f"{where}: Hyperparams is no object")
+        raise WrongFile(f"{where}: Hyperparams is not an object")
     about = {name: value for name, value in entry.items() if name not in (*VALUES, "Hyperparams", "Benchmark", "BS")}
     return Point(name, benchmark, batch, tuple(_positive(value, where, key) for value in values), unit,
                  hyperparameters, about)

@@ -180,7 +180,7 @@ def _ranged(name: str, spec: Spec, chosen: str, batch: int) -> Dimension:
     shares = factor is None
     low, high = (_bound(name, spec, word, chosen, scale, factor, batch) for word in ("min", "max"))
     if low > high or (low == high and "scaled" not in spec):
-        raise spec.wrong(f"min = {low} must be below max = {high}; a value that is not searched stands in [settings]",
+        raise spec.wrong(f"min = {low} must be below max = {high}; a value that is not searched belongs in [settings]",
                          "min")
     return Dimension(Parameter(name, chosen, scale, low, high), shares)
 

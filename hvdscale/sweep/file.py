@@ -113,7 +113,7 @@ class Sweep:
 def read_sweep(path: str) -> Sweep:
     """The sweep of a TOML file; raises UsageError naming file, line and key for an invalid one."""
     top = read_table(path)
-    top.only(TOP, {**dict.fromkeys(KEYS, "a key of hvdscale-train stands in [settings]"), **ELSEWHERE})
+    top.only(TOP, {**dict.fromkeys(KEYS, "a key of hvdscale-train belongs in [settings]"), **ELSEWHERE})
     workload, optimizers, targets = top.take("workload", str), read_optimizers(top), read_targets(top)
     objective = read_objective(top, targets)
     counts = read_counts(top)
@@ -241,7 +241,7 @@ def read_batches(top: Table, batch_sizes: tuple[int, ...]) -> dict[int, Table]:
         if name not in map(str, batch_sizes):
             raise tables.wrong(f"{name} is none of the batch_sizes, {', '.join(map(str, batch_sizes))}", name)
         tables.table(name).only(OF_BATCH, {
-            **dict.fromkeys(KEYS, f"a key of hvdscale-train stands in [batch.{name}.settings]"), **ELSEWHERE,
+            **dict.fromkeys(KEYS, f"a key of hvdscale-train belongs in [batch.{name}.settings]"), **ELSEWHERE,
             **dict.fromkeys(TOP, "it is one for all batches, at the top of the file, before the first [table]")})
         own = tables.table(name).table("settings")
         for key in OF_DATA:

@@ -121,7 +121,7 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
 def _explain_uneven(process: Process, workers_per_trial: int) -> str:
     """Why the number of processes does not fit, and numbers that would."""
     if process.launcher is None:
-        return (f"workers_per_trial = {workers_per_trial} needs so many processes for each trial, and this one was "
+        return (f"workers_per_trial = {workers_per_trial} needs that many processes for each trial, and this one was "
                 f"started alone: start mpirun -np {workers_per_trial} (or a multiple of it), or srun --mpi=pmix")
     below = process.size - process.size % workers_per_trial
     fitting = " or ".join(str(size) for size in (below, below + workers_per_trial) if size)

@@ -125,7 +125,7 @@ class Result:
             raise ValueError(first_line(error)) from error
         for log, _ in result.pieces:
             if log in ("", ".", "..") or "/" in log or "\0" in log:
-                raise ValueError(f"its log {log!r} is no name of a file in logs")
+                raise ValueError(f"its log {log!r} is not the name of a file in logs")
         return result
 
 
@@ -317,7 +317,7 @@ class Ledger:
         try:
             record = _read(path)
             if record is None:
-                raise ValueError("it is empty, cut off or no JSON")
+                raise ValueError("it is empty, cut off or not JSON")
             result = Result.of_json(record)
             if result.number != number:
                 raise ValueError(f"it is the result of draw {result.number}")

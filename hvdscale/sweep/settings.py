@@ -19,9 +19,9 @@ ELSEWHERE = {
                     "max_local_batch bounds what a worker takes at once"),
     **dict.fromkeys(("lr", "lr_per_example"), "the learning rate is searched, in [space.lr]"),
     "seed": "seed at the top of the file says it",
-    **dict.fromkeys(BUDGETS, "the budget stands at the top of the file, or in [batch.N]"),
+    **dict.fromkeys(BUDGETS, "the budget belongs at the top of the file, or in [batch.N]"),
     "target": "targets = [...] at the top of the file says it",
-    "keep_going": "trials stop at the strictest target; an objective such as 'val/error' lets them go on",
+    "keep_going": "trials stop at the strictest target; an objective such as 'val/error' lets them continue",
     **dict.fromkeys(("log", "overwrite", "take_over", "save_model", "checkpoint", "resume"),
                     "a sweep keeps its own files; leave it out"),
     "metaparameters": "it is what a sweep gives; leave it out",
@@ -30,7 +30,7 @@ ELSEWHERE = {
                     "hvdscale-train measures it"),
     **dict.fromkeys(("workload", "batch_sizes", "optimizers", "trials", "max_draws", "targets", "objective",
                      "evaluations", "repeats", "workers_per_trial", "prune", "prune_keep"),
-                    "it stands at the top of the file, before the first [table]"),
+                    "it belongs at the top of the file, before the first [table]"),
 }
 # settings that change no update, so they may differ when a sweep is resumed
 FREE_SETTINGS = frozenset({"data_dir", "cache_dir", "max_local_batch", "checkpoint_every_epochs",
@@ -55,7 +55,7 @@ def read_settings(table: Table) -> dict:
     """The table's keys of hvdscale-train; raises UsageError for one that the sweep sets itself."""
     for name in table:
         if name in ELSEWHERE:
-            raise table.wrong(f"{name} is no setting of a sweep: {ELSEWHERE[name]}", name)
+            raise table.wrong(f"{name} is not a setting of a sweep: {ELSEWHERE[name]}", name)
     settings = {name: checked_key(table, name) for name in table}
     if settings.get("lr_rule") == TUNED:
         raise table.wrong("lr_rule = 'tuned' needs what a sweep gives; choose none, linear, sqrt or power:P", "lr_rule")

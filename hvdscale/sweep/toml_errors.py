@@ -123,7 +123,7 @@ class Table(Mapping):
         known = list(known)
         for name in self:
             if name not in known:
-                hint = did_you_mean(name, known, f"what can be said here: {', '.join(known)}")
+                hint = did_you_mean(name, known, f"known keys here: {', '.join(known)}")
                 raise self.wrong(f"there is no key {name!r}; {elsewhere.get(name, hint)}", name)
 
 

@@ -96,7 +96,7 @@ def _entry(batch, searches, folder):
                        f"{len(one.draws)} drawn, none of which {_escape(_describe_goal(one))}\n" for one in searches)
     asked = search.best.trial.plan["asked"]
     others = {name: asked[name] for name in OF_PROBLEM if name in asked}
-    comment = [f"# its trials also had, which has to be said again: {_value(others)[1:-1]}"] if others else []
+    comment = [f"# its trials also had, which must be set again: {_value(others)[1:-1]}"] if others else []
     return "\n".join([f"[global_batch.{batch}]", *comment, *_lines(tuned_keys(search)), "", f"[evidence.{batch}]",
                       *_lines(_evidence(search, folder)), ""])
 

@@ -159,7 +159,7 @@ def _list_missing(dataset: str, data_dir: str, pictures: Pictures, tests: Pictur
 
 def _list_ignored(*parts: Pictures | None) -> list[str]:
     """Notes on files without a picture's file name."""
-    return [f"{part.others[0]} files in {part.directory} are no pictures by their names and left out, such as "
+    return [f"{part.others[0]} files in {part.directory} have no picture's name and are left out, such as "
             f"{part.others[1]}"
             for part in parts if part is not None and part.others[0]]
 

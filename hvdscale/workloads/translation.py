@@ -225,7 +225,7 @@ def _find(folder: Path, part: str, prefix: str, languages: tuple[str, str]) -> P
         return find_parallel(folder, prefix, languages)
     except DataError as error:
         other = f", or {NO_TEST}" if part == "test" else ""
-        raise DataError(f"{error}. What the names start with is said by --data-arg {part}=PREFIX{other}") from None
+        raise DataError(f"{error}. The prefix of the names is set by --data-arg {part}=PREFIX{other}") from None
 
 
 def _training(text: ParallelText, source: Encoded, target: Encoded, longest: int) -> tuple[Pairs, dict[str, int]]:

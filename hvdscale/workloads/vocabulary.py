@@ -254,7 +254,7 @@ def read(path: Path) -> Vocabulary:
         raise DataError(f"vocabulary={path}: is neither {LEARNED}, nor a file that can be read: "
                         f"{error.strerror}") from None
     if len(content) > MOST_LISTED:
-        raise DataError(f"{path}: has more than {MOST_LISTED >> 20} MiB; it is no vocabulary")
+        raise DataError(f"{path}: has more than {MOST_LISTED >> 20} MiB; it is not a vocabulary")
     return parse(content, path)
 
 
@@ -271,7 +271,7 @@ def parse(content: bytes, path: Path) -> Vocabulary:
     try:
         found = Pieces(content)
     except (RuntimeError, ValueError):
-        raise DataError(f"{path}: is no SentencePiece model, nor a list of tokens, one a line as UTF-8") from None
+        raise DataError(f"{path}: is neither a SentencePiece model nor a list of tokens, one a line as UTF-8") from None
     if len(found) <= len(SPECIAL):
         raise DataError(f"{path}: is a SentencePiece model without pieces")
     return found

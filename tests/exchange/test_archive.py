@@ -343,7 +343,7 @@ def test_studies_that_lie_apart_are_an_error(tmp_path):
     other = PLACE.replace("mnist", "cifar_10")
     tar_of(tmp_path / "a.tar", STUDY_MEMBER, *members(1), (f"{other}/study.json", json.dumps(STUDY)),
            *members(1, other), *members(2))
-    with pytest.raises(LogError, match=f"a.tar: the files of {PLACE} lie apart in it; unpack it"):
+    with pytest.raises(LogError, match=f"a.tar: the files of {PLACE} are not contiguous in it; unpack it"):
         import_archive(tmp_path / "a.tar", tmp_path / "log.h5", skip_broken=True)
     assert os.listdir(tmp_path) == ["a.tar"]
 
@@ -364,7 +364,7 @@ def test_a_changed_header_is_no_end_of_a_tar_file(tmp_path):
     at = bytes(whole).rindex(PLACE.encode() + b"/2/metadata.json")
     whole[at] ^= 1
     (tmp_path / "a.tar").write_bytes(whole)
-    with pytest.raises(LogError, match="a.tar: is no tar file, or is damaged: bad checksum"):
+    with pytest.raises(LogError, match="a.tar: is not a tar file, or is damaged: bad checksum"):
         import_archive(tmp_path / "a.tar", tmp_path / "log.h5", skip_broken=True)
     assert os.listdir(tmp_path) == ["a.tar"]
 
@@ -391,10 +391,10 @@ def link(name, kind=tarfile.SYMTYPE):
 BAD_MEMBERS = {
     "absolute": ((f"/{PLACE}/1/metadata.json", "{}"), "leads out of the archive"),
     "upwards": ((f"{PLACE}/../../../../1/metadata.json", "{}"), "leads out of the archive"),
-    "link": (link(f"{PLACE}/1/measurements.csv"), "is no plain file, but a link"),
-    "hard link": (link(f"{PLACE}/1/measurements.csv", tarfile.LNKTYPE), "is no plain file"),
-    "device": (link(f"{PLACE}/1/measurements.csv", tarfile.CHRTYPE), "is no plain file"),
-    "no number": ((f"{PLACE}/one/metadata.json", "{}"), "one is no number of a trial"),
+    "link": (link(f"{PLACE}/1/measurements.csv"), "is not a regular file, but a link"),
+    "hard link": (link(f"{PLACE}/1/measurements.csv", tarfile.LNKTYPE), "is not a regular file"),
+    "device": (link(f"{PLACE}/1/measurements.csv", tarfile.CHRTYPE), "is not a regular file"),
+    "no number": ((f"{PLACE}/one/metadata.json", "{}"), "one is not a trial number"),
     "twice": ((f"{PLACE}/2/metadata.json", "{}"), "is there twice"),
 }
 
@@ -427,7 +427,7 @@ DEEP = "[" * 200_000
 WRONG = {      # file, its text (None: removed), the message
     "no study": ("study.json", None, "32/study.json: is missing"),
     "study is no JSON": ("study.json", "{", "32/study.json: is not JSON"),
-    "study is a list": ("study.json", "[]", "holds JSON, but no object"),
+    "study is a list": ("study.json", "[]", "holds JSON, but not an object"),
     "deep study": ("study.json", DEEP, "32/study.json: is nested too deep"),
     "rather deep": ("study.json", json.dumps({**STUDY, "a": eval("[" * 45 + "]" * 45)}), "is nested too deep"),
     "deep metadata": ("2/metadata.json", '{"a":' + DEEP, "2/metadata.json: is nested too deep"),
@@ -443,13 +443,15 @@ WRONG = {      # file, its text (None: removed), the message
     "no status": ("2/metadata.json", json.dumps(metadata(2, status=[1])), "status is [1], not one of"),
     "huge parameter": ("2/metadata.json", json.dumps(metadata(2, parameters={"a": 10**400})), "a does not fit a float"),
     "long number": ("2/metadata.json", '{"trial_id": ' + "9" * 5000 + "}", "2/metadata.json: is not JSON"),
-    "parameter's name": ("2/metadata.json", json.dumps(metadata(2, parameters={"../a": 1})), "is no name for a param"),
+    "parameter's name": ("2/metadata.json",
+                         json.dumps(metadata(2, parameters={"../a": 1})), "is not a valid name for a param"),
     "parameters": ("2/metadata.json", json.dumps(metadata(2, parameters=[1])), "parameters is [1], not an object"),
     "other bytes": ("2/metadata.json", b"\xff\xfe{}", "2/metadata.json: is not JSON"),
     "no step": ("2/measurements.csv", "a,b\n1,2\n", "measurements.csv:1: there is no column step"),
     "twice a column": ("2/measurements.csv", "step,a,a\n1,2,3\n", "measurements.csv:1: two columns are named 'a'"),
     "twice after all": ("2/measurements.csv", "step,a.b,a/b\n1,2,3\n", "measurements.csv:1: two columns are named"),
-    "name of a column": ("2/measurements.csv", "step,val/../x y\n1,2\n", "measurements.csv:1: 'val/../x y' is no name"),
+    "name of a column": ("2/measurements.csv", "step,val/../x y\n1,2\n",
+                         "measurements.csv:1: 'val/../x y' is not a valid"),
     "short line": ("2/measurements.csv", "step,a\n1,2\n3\n", "measurements.csv:3: has 1 cells where the header has 2"),
     "long line": ("2/measurements.csv", "step,a\n1,2\n3,4,5\n", "measurements.csv:3: has 3 cells where the header"),
     "cut off": ("2/measurements.csv", "step,a,b\n1,2,3\n3,4", "csv:3: the last line, '3,4', has no line end"),
@@ -475,8 +477,8 @@ WRONG = {      # file, its text (None: removed), the message
     "quote": ("2/measurements.csv", 'step,a\n0,"2\n', "2/measurements.csv: is not CSV"),
     "mixed lines": ("2/measurements.csv", "step,a\r\n0,2\n", "its lines do not all end alike"),
     "bytes": ("2/measurements.csv", b"step,a\n0,\xff\n", "2/measurements.csv: is not UTF-8"),
-    "name of a folder": ("two/metadata.json", "{}", "32/two: is no number of a trial"),
-    "second folder": ("02/metadata.json", "{}", "32/02: is no number of a trial"),
+    "name of a folder": ("two/metadata.json", "{}", "32/two: is not a trial number"),
+    "second folder": ("02/metadata.json", "{}", "32/02: is not a trial number"),
 }
 
 
@@ -516,7 +518,7 @@ def test_wrong_files_are_left_out_one_by_one(tmp_path):
 
 def test_a_folder_whose_name_could_not_be_exported_is_named(tmp_path):
     small(tmp_path / "archive", place="mnist/a model\n/sgd/32")
-    with pytest.raises(LogError, match=r"'a model\\n' above it is no name for a data set"):
+    with pytest.raises(LogError, match=r"'a model\\n' above it is not a valid name for a data set"):
         import_archive(tmp_path / "archive", tmp_path / "log.h5")
 
 
@@ -532,7 +534,7 @@ def test_what_is_no_plain_file_is_not_opened(make, tmp_path):
     folder = small(tmp_path / "archive")
     (folder / "2" / "measurements.csv").unlink()
     make(folder / "2" / "measurements.csv")
-    with pytest.raises(LogError, match="2/measurements.csv: is no plain file"):
+    with pytest.raises(LogError, match="2/measurements.csv: is not a regular file"):
         import_archive(tmp_path / "archive", tmp_path / "log.h5")
 
 
@@ -541,7 +543,7 @@ def test_a_link_is_no_file_of_an_archive(name, tmp_path):
     folder = small(tmp_path / "archive")
     os.rename(folder / name, tmp_path / "away")
     (folder / name).symlink_to(tmp_path / "away")
-    with pytest.raises(LogError, match=f"{name}: is no plain file, but a link"):
+    with pytest.raises(LogError, match=f"{name}: is not a regular file, but a link"):
         import_archive(tmp_path / "archive", tmp_path / "log.h5")
 
 

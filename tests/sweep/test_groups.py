@@ -104,7 +104,7 @@ def test_a_group_of_one_has_its_place_on_the_host_and_no_partners(environment, t
     (OPEN_MPI, 8, "mpirun started 4 processes, .* workers_per_trial = 8: start 8, or .* a divisor of 4"),
     (SRUN, 3, "srun started 8 processes, .* workers_per_trial = 3: start 6 or 9"),
     (GLOO, 2, "workers_per_trial = 2: .* horovodrun --gloo .*; use mpirun -np 4, or workers_per_trial = 1"),
-    ({}, 2, "workers_per_trial = 2 needs so many processes .* started alone: start mpirun -np 2 ")])
+    ({}, 2, "workers_per_trial = 2 needs that many processes .* started alone: start mpirun -np 2 ")])
 def test_processes_that_make_no_groups_of_that_size_are_told_what_would(environment, told, workers, said):
     environment(**told)
     with pytest.raises(WorkersError if told == GLOO else UsageError, match=said):

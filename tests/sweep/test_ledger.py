@@ -261,7 +261,7 @@ def test_a_result_keeps_every_number_in_plain_json():
     (json.dumps(RESULT.as_json() | {"best": "good"}), "'good'"),
     (json.dumps(RESULT.as_json() | {"steps": [1]}), "is not the result of draw 7"),
     (json.dumps(RESULT.as_json() | {"pieces": 3}), "is not the result of draw 7"),
-    *((json.dumps(RESULT.as_json() | {"pieces": [[log, 0]]}), "its log '.*' is no name of a file in logs")
+    *((json.dumps(RESULT.as_json() | {"pieces": [[log, 0]]}), "its log '.*' is not the name of a file in logs")
       for log in ("../../other.h5", "/etc/other.h5", "..", "")),
     (json.dumps(RESULT.as_json() | {"number": None}), "is not the result of draw 7"),
 ])

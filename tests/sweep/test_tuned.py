@@ -150,7 +150,7 @@ def test_of_a_metric_to_be_large_the_largest_is_best():
 
 def test_settings_that_no_table_may_set_are_named_to_be_said_again():
     text = tuned_toml(searches(tried(asked={"precision": "bf16", "last_batch": "drop"})))
-    assert 'said again: last_batch = "drop", precision = "bf16"' in text
+    assert 'must be set again: last_batch = "drop", precision = "bf16"' in text
     assert "precision" not in read(text)["global_batch"]["64"]
 
 

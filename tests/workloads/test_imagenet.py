@@ -213,7 +213,7 @@ def test_files_that_are_no_pictures_by_their_names_are_left_out_and_said(folder)
     (folder / "train" / "synsets.txt").write_text("...")
     data = load(folder)
     assert len(data.train) + len(data.val) == 24
-    assert data.notes == (f"2 files in {folder}/train are no pictures by their names and left out, such as "
+    assert data.notes == (f"2 files in {folder}/train have no picture's name and are left out, such as "
                           f"{folder}/train/{CLASSES[1]}/Thumbs.db",)
 
 

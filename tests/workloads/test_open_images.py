@@ -328,7 +328,7 @@ def test_a_trainable_class_without_a_description_and_one_twice_are_named(folder)
     lines(path, [*TRAINABLE, "/m/0zzzz"])
     refused(folder, "classes-trainable.txt: line 4: '/m/0zzzz' is not a label name of class-descriptions.csv")
     lines(path, [*TRAINABLE, TRAINABLE[1]])
-    refused(folder, f"classes-trainable.txt: line 4: '{TRAINABLE[1]}' stands in line 2 already")
+    refused(folder, f"classes-trainable.txt: line 4: '{TRAINABLE[1]}' is already in line 2")
 
 
 @pytest.mark.parametrize("name", [f"{part}-annotations-human-imagelabels.csv" for part in made.PARTS] +

@@ -323,7 +323,7 @@ def test_a_missing_or_damaged_file_is_named(folder, part):
     refused(folder, f"{part}.de: is empty")
     path.unlink()
     option = {"test_2016_flickr": "test=PREFIX, or none"}.get(part, f"{part}=PREFIX")
-    refused(folder, f"{folder}: has no {part}.de or {part}.de.gz; it holds .*is said by --data-arg {option}$")
+    refused(folder, f"{folder}: has no {part}.de or {part}.de.gz; it holds .*is set by --data-arg {option}$")
     (folder / f"{part}.de.gz").write_bytes(gzip.compress(content)[:-9])
     refused(folder, f"{part}.de.gz: its compressed data ends early or is damaged")
     (folder / f"{part}.de.gz").write_bytes(gzip.compress(content))

@@ -185,7 +185,7 @@ def _read_names(path: Path, header: bytes | None) -> dict[bytes, int]:
         if not re.fullmatch(rb"/[!-+\--~]+", name):
             raise DataError(f"{path}: line {number}: {_quote(text)} does not begin with a label name such as /m/0k4j")
         if name in names:
-            raise DataError(f"{path}: line {number}: {_quote(name)} stands in line {names[name]} already")
+            raise DataError(f"{path}: line {number}: {_quote(name)} is already in line {names[name]}")
         names[name] = number
     if not names:
         raise DataError(f"{path}: has no label names; fetch it again")

@@ -80,7 +80,7 @@ class Text:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             raise DataError(f"{self._line(at + error.start)} is not UTF-8: it holds byte 0x{data[error.start]:02x} "
-                            f"where none such can stand; convert the file (iconv -f ENCODING -t utf-8)") from None
+                            f"which is invalid there; convert the file (iconv -f ENCODING -t utf-8)") from None
         if "\0" in text:
             raise DataError(f"{self._line(at + data.index(0))} holds a NUL byte, which no text does; it is another "
                             "kind of file, or damaged")
