@@ -197,8 +197,8 @@ def test_files_that_are_no_vocabulary_are_refused_by_name(tmp_path):
             ("a.txt", b"the cat\nsat\n", "line 1 is 'the cat', not one word"),
             ("b.txt", b"one\n\ntwo\n", "line 2 is ''"),
             ("c.txt", b"one\ntwo\none\n", "line 3 has 'one' again, after line 1"), ("d.txt", b"", "lists no tokens"),
-            ("e.txt", b"<unk>\n</s>\n", "lists no tokens"), ("f.txt", b"\xff\xfe\0", "neither a SentencePiece model nor"),
-            ("g.model", b"words\nin a text\n", "neither a SentencePiece model nor"), ("h.model", b"", "model without pieces")]:
+            ("e.txt", b"<unk>\n</s>\n", "lists no tokens"), ("f.txt", b"\xff\xfe\0", "a SentencePiece model nor"),
+            ("g.model", b"words\nin a text\n", "a SentencePiece model nor"), ("h.model", b"", "model without pieces")]:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=f"{tmp_path / name}: .*{said}"):
             read(tmp_path / name)
