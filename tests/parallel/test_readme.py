@@ -29,6 +29,7 @@ ELSEWHERE = {
     "tools/bench_step": "test_a_step_is_timed_against_torchs_own",
     "tools/bench_log": "test_the_log_is_timed_against_csv_and_h5py",
     "tools/bench_sweep": "test_a_sweep_is_timed_against_its_steps_alone_and_among_many_trials",
+    "tools/bench_epoch": "test_an_epoch_is_timed_against_a_horovod_script",
     "tools/bench_report": "test_the_tables_are_timed_and_those_of_pandas_are_the_same",
     "hvdscale-log import batch_science_data.tar.bz2 archive.h5":
         "test_an_archive_becomes_a_log_and_the_figures_of_its_paper",

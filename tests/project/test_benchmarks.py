@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT, command_environment
+from tests.conftest import ROOT, command_environment, launcher_command
 from tests.factories.archives import write_big_log
 
 
@@ -63,6 +63,14 @@ def test_a_sweep_is_timed_against_its_steps_alone_and_among_many_trials(tmp_path
     cases = cases_of(tmp_path, "bench_sweep")
     assert [case["peer"] for case in cases] == ["its steps alone", "its steps alone", "a plain loop",
                                                 "10 in the folder", "10 in the folder", "10, shared"]
+
+
+@pytest.mark.parametrize("np", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_an_epoch_is_timed_against_a_horovod_script(tmp_path, np):
+    pytest.importorskip("horovod.torch")
+    launcher = launcher_command("mpirun", np) if np > 1 else []
+    cases = cases_of(tmp_path, "bench_epoch", "mnist/fc_1024", launcher=launcher)
+    assert [case["peer"] for case in cases] == ["Horovod script", "bare passes"]
 
 
 def needs_pandas():
