@@ -19,8 +19,9 @@ from ..analysis.pooled_variance import SPEED
 from ..analysis.steps import Cell as RunCell
 from ..formatting.numbers import NARROWEST, counted, finite, listed, number, percent, ratio, span, whole
 from ..target import Target
+from .columns import BATCH
 from .differences import how_they_differ
-from .table import WIDTH, Cell, Column, Row, Table, TrialKeys, as_values, keys_of
+from .table import WIDTH, Cell, Column, Row, Table, TrialKeys, as_values, keys_of, number_cell
 
 NAMES = {STEPS: "steps", SECONDS: "time", SPEED: "throughput", BEST: "best metric"}
 GOALS = (STEPS, SECONDS)        # measured up to the target
@@ -36,7 +37,6 @@ PAIRINGS = {            # what is said of it, and why it is so
 }
 
 WORKERS = Column("workers", "workers", "1", "W: workers at the trial's start")
-BATCH = Column("global_batch", "batch", "examples", "B: examples averaged into one step by all workers")
 MET = Column("met", "met", "1", "seeds that met the target / seeds that ran, in the baseline, then in the candidate; "
              "of a search its feasible trials")
 BEFORE = Column("steps_before", "steps before", "steps", "S of the baseline: steps to target, geometric mean over "
@@ -111,7 +111,7 @@ def verdict_text(comparisons: Sequence[Comparison]) -> str:
     return textwrap.fill(line, WIDTH, break_long_words=False, break_on_hyphens=False).replace("\xa0", " ")
 
 
-def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict:
+def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[str, object]:
     """All of it for JSON."""
     tolerances = comparisons[0].tolerances
     return {
@@ -207,9 +207,9 @@ def _verdict(verdict: str, tests: Sequence[Test]) -> Cell:
 def _detail(workload: str, target: str, workers: int | str, batch: int | str, test: Test, trials: TrialKeys) -> Row:
     write = _signed if test.measure == BEST else ratio
     change = test.change
-    return Row((Cell(workload, workload), Cell(target, target), Cell(str(workers), workers), Cell(str(batch), batch),
-                Cell(test.measure, test.measure), Cell(number(test.before), test.before),
-                Cell(number(test.after), test.after), Cell(write(change.value), change.value, change.low, change.high),
+    named = [Cell(str(value), value) for value in (workload, target, workers, batch, test.measure)]
+    return Row((*named, number_cell(test.before), number_cell(test.after),
+                Cell(write(change.value), change.value, change.low, change.high),
                 Cell(test.verdict or "", test.verdict or ""), Cell(test.reason, test.reason)), trials, ())
 
 

@@ -26,9 +26,15 @@ def settings_tried(cells: Iterable[Cell]) -> str:
         fields = [_fields(setting) for setting in dict.fromkeys(trial.setting for trial in cell.considered)]
         for name in _differing(fields):
             found.setdefault(name, []).extend(one.get(name) for one in fields)
-    followers = {follower for name in found for follower in FOLLOW.get(name, ())}
-    said = [f"{name} ({_values(values)})" for name, values in found.items() if name not in followers]
+    said = [f"{name} ({_values(found[name])})" for name in _leaders(found)]
     return f"Settings that differ in {listed(said)}" if said else "Several settings"
+
+
+def _leaders(names: Iterable[str]) -> list[str]:
+    """Without the fields that follow from others of them."""
+    found = list(names)
+    followers = {follower for name in found for follower in FOLLOW.get(name, ())}
+    return [name for name in found if name not in followers]
 
 
 def problems_of_points(points: Sequence[Point], searched: Iterable[str] = ()) -> list[str]:
@@ -92,7 +98,5 @@ def how_they_differ(one: str, other: str) -> str:
     fields = [_fields(setting) for setting in (one, other)]
     names = dict.fromkeys(name for own in fields for name in own)
     found = [name for name in names if json.dumps(fields[0].get(name)) != json.dumps(fields[1].get(name))]
-    followers = {follower for name in found for follower in FOLLOW.get(name, ())}
-    said = [f"{name} {_shown(fields[0].get(name))}, then {_shown(fields[1].get(name))}"
-            for name in found if name not in followers]
-    return listed(said[:MOST_VALUES] + ([f"{len(said) - MOST_VALUES} more"] if len(said) > MOST_VALUES else []))
+    said = [f"{name} {_shown(fields[0].get(name))}, then {_shown(fields[1].get(name))}" for name in _leaders(found)]
+    return listed(said[:MOST_VALUES] + [f"{len(said) - MOST_VALUES} more"] * (len(said) > MOST_VALUES))

@@ -170,11 +170,14 @@ def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = ()
         own = _of_workload(studies, workload)
         held = [target for target in targets or own_targets(own) or paper_targets(asked.paper, workload)
                 if tells(own, target.column)]
-        known: dict = {}
+        known: dict[Hashable, Any] = {}
         found = [About(own, target, options, asked, others=_others(target, held), ruled=ruled,
                        first=_is_first(target, held), known=known) for target in held]
         shown = tuple(_page_of_studies(about, taken, tell) for about in found)
-        pages.append((Group(workload, (), ()), shown or _pages_without_target(own, targets, options, asked, taken)))
+        best = View() if shown or targets else view_without_target(own, options, asked)
+        if best.tables:
+            shown = (_page(best, workload, None, BEST, taken),)
+        pages.append((Group(workload, (), ()), shown))
         abouts += found
     why = "As in the paper" if asked.paper else f"More than {MOST_EVALUATIONS:,} evaluations"
     rules = "" if ruled else ", the cost of learning-rate rules"
@@ -202,7 +205,6 @@ def _others(target: Target, targets: Iterable[Target | None]) -> tuple[Target, .
 
 
 def _is_first(target: Target, targets: Iterable[Target | None]) -> bool:
-    """Whether it is the first of its metric."""
     return target == next(one for one in targets if one and one.column == target.column)
 
 
@@ -211,13 +213,6 @@ def _chapters(abouts: Sequence[About], repeats: Sequence[Section], studies: Sequ
     return tuple(Chapter(view.findings, view.tables, view.details, view.find, slug=unique(slug(title), title, taken),
                          title=title)
                  for title, view in chapters_of(abouts, repeats, studies, asked, options, tell))
-
-
-def _pages_without_target(studies: Sequence[Study], targets: Sequence[Target], options: Options, asked: Asked,
-                          taken: set[str]) -> tuple[Page, ...]:
-    """The best that was measured, where there is no target."""
-    view = View() if targets else view_without_target(studies, options, asked)
-    return (_page(view, studies[0].workload, None, BEST, taken),) if view.tables else ()
 
 
 def _page_of_studies(about: About, taken: set[str], tell: Tell) -> Page:
@@ -265,7 +260,6 @@ def _about(workload: Workload, target: Target | None) -> str:
 
 
 def _explorer(section: Section, target: Target, studies: Sequence[Study]) -> Explorer | None:
-    """The slider over the target of a section."""
     searched, options = are_searched(studies), section.options
 
     def steps_at(target: Target) -> dict[int, Estimate]:
@@ -356,7 +350,6 @@ def _shown_values(shown: Chapter, figures: bool = True) -> dict[str, object]:
 
 
 def _search_values(search: Search) -> dict[str, object]:
-    """A study, beyond what its row in the table says."""
     return {
         "study": search.study, "objective": search.objective, "done": search.done, "said": lines(search),
         "space": [one.record() for one in search.space],
@@ -371,7 +364,6 @@ def _search_values(search: Search) -> dict[str, object]:
 
 
 def _interval_values(section: Section) -> dict[str, object]:
-    """How the intervals of a section come about."""
     pools = section.pools
     return {
         "confidence": section.options.confidence,

@@ -15,16 +15,16 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..analysis.intervals import Estimate
 from ..formatting.numbers import exact
 from .table import TrialKeys
 
 if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.axis
     from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis, XAxis, YAxis
     from matplotlib.figure import Figure as Canvas
 
 INK, MUTED, GRID = "#222222", "#767676", "#dddddd"
@@ -48,6 +48,8 @@ LONG = 34               # letters from which on entries of a legend take twice t
 ARROW, ARROW_SHARE = 20, 0.16   # points that an arrow is long, and the share of the height of axes that it is given
 ROOM, ENTRY = 4, 0.17   # rows of a legend that a figure has room for, and the height of one more in inches
 
+Axes: TypeAlias = "matplotlib.axes.Axes"
+Axis: TypeAlias = "matplotlib.axis.Axis"
 Arrow = tuple[float, int]           # where it starts, and 1: upwards, -1: downwards
 Look = dict[str, Any]               # keyword arguments of Axes.plot
 STYLE: dict[Any, Any] = {
@@ -327,7 +329,8 @@ def fraction(value: float, _: object = None) -> str:
     return short(value)
 
 
-def decimal_ticks(axis: XAxis | YAxis, ends: tuple[float, float], most: int = TICKS) -> None:
+def decimal_ticks(axis: matplotlib.axis.XAxis | matplotlib.axis.YAxis, ends: tuple[float, float],
+                  most: int = TICKS) -> None:
     """Ticks at 1, 2, 5 times powers of 10; at 1, 3 times, then at some powers, where there were more than most."""
     first, last = (math.floor(math.log10(end)) for end in ends)
     for parts, every in (((1, 2, 5), 1), ((1, 3), 1), *(((1,), every) for every in range(1, last - first + 2))):
@@ -336,6 +339,24 @@ def decimal_ticks(axis: XAxis | YAxis, ends: tuple[float, float], most: int = TI
                 and (axis.axis_name == "y" or _have_room([f"{tick:,g}" for tick in ticks], ticks, ends, most))):
             break
     set_ticks(axis, ticks, "{:,g}".format)
+
+
+def value_axis(axes: Axes, which: str, values: Iterable[float], most: int = TICKS) -> None:
+    """A logarithmic axis where the values are positive and spread over more than a factor 8, else a plain one."""
+    from matplotlib.ticker import MaxNLocator
+    values = list(values)
+    low, high = float(min(values)), float(max(values))
+    axis, set_ends = getattr(axes, f"{which}axis"), getattr(axes, f"set_{which}lim")
+    if low > 0 and high > 8 * low:
+        margin = (high / low) ** 0.07
+        getattr(axes, f"set_{which}scale")("log")
+        set_ends(low / margin, high * margin)
+        decimal_ticks(axis, (low, high), most)
+        return
+    margin = 0.08 * (high - low) or 0.3 * abs(low) or 0.3
+    set_ends(low - margin, high + margin)
+    axis.set_major_locator(MaxNLocator(most))
+    axis.set_major_formatter(lambda value, _: f"{value:,.4g}")
 
 
 def _have_room(names: Sequence[str], ticks: Sequence[float], ends: tuple[float, float], most: int) -> bool:

@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 
 from ..analysis.trials import Workload
 from ..target import Target
 
+Path = str | os.PathLike[str]
 COMPARED = {"<": "below", "<=": "at-most", ">": "above", ">=": "at-least"}
 LONGEST_WORKLOAD, LONGEST_TARGET, LONGEST_FILE = 80, 60, 200        # letters
 HASHED = 6                  # letters of the hash that stands for what was cut off
@@ -43,7 +45,7 @@ def target_name(target: Target) -> str:
     return cut(slug(f"{target.column}-{COMPARED[target.comparison]}-{value}"), LONGEST_TARGET)
 
 
-def unique(name: str, of: object, taken: set) -> str:
+def unique(name: str, of: object, taken: set[str]) -> str:
     """The name, which is then taken; where it is, one with a hash of ``of``: what it is the name of, in full."""
     found = name if name not in taken else f"{name}-{_hash(str(of))}"
     taken.add(found)

@@ -26,7 +26,7 @@ class Finding:
     more: tuple[str, ...] = ()
     estimate: object = None
 
-    def values(self) -> dict:
+    def values(self) -> dict[str, object]:
         """For JSON."""
         known = ("value", "low", "high") if self.estimate else ()
         return {"said": self.said, "more": self.more, **{name: finite(getattr(self.estimate, name)) for name in known}}

@@ -25,18 +25,19 @@ from ..log.segments import find_logs
 from ..system.files import write_whole
 from ..target import Target
 from .document import MOST_EVALUATIONS, MOST_RULED, Document, Page, as_json, document_of, document_of_studies, facts_of
-from .file_names import LONGEST_FILE, cut
-from .findings import MOST, Finding
+from .file_names import LONGEST_FILE, Path, cut
+from .findings import MOST
 from .studies import Asked
 from .table import WIDTH, as_csv, as_text
 
 LEFT_OUT = ("Tables. Columns that follow from others are left out of a table that would be too wide; the files of "
             "--out have them.")
 NO_TARGET = "The logs have no target; --target 'val/error<0.01' holds their trials against one."
+LONG_BYTES = 100 << 20      # of a log, beyond which reading it takes a while
 FORMATS = ("html", "json", "csv", "svg", "png")
 
 
-def make(paths: Iterable, targets: Sequence[Target] = (), out: str | os.PathLike[str] | None = None, *,
+def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None = None, *,
          options: Options = Options(), formats: Sequence[str] = FORMATS, skip_broken: bool = False,
          asked: Asked = Asked(), echo: Callable[[str], object] = print, tell: Tell = quiet) -> Document:
     """Print the report of these logs, and write its files under the directory ``out`` where one is given.
@@ -63,7 +64,7 @@ def make(paths: Iterable, targets: Sequence[Target] = (), out: str | os.PathLike
     return document
 
 
-def read(logs: Sequence, targets: Sequence[Target] = (), skipped: Sequence[str] = (), options: Options = Options(),
+def read(logs: Sequence[Log], targets: Sequence[Target] = (), skipped: Sequence[str] = (), options: Options = Options(),
          asked: Asked = Asked(), tell: Tell = quiet) -> Document:
     """The report of logs that are open, and stay so while the document is used."""
     for target in targets:
@@ -79,8 +80,8 @@ def read(logs: Sequence, targets: Sequence[Target] = (), skipped: Sequence[str] 
     return document_of(analyse(trials, targets, options), facts, skipped, options, studies, asked, tell)
 
 
-def open_all(paths: Iterable[str | os.PathLike[str]], skip_broken: bool, opened: ExitStack,
-             tell: Tell = quiet) -> tuple[list, list[str]]:
+def open_all(paths: Iterable[Path], skip_broken: bool, opened: ExitStack,
+             tell: Tell = quiet) -> tuple[list[Log], list[str]]:
     """(logs, messages about those skipped) of all logs among files and directories, open until ``opened`` closes.
 
     Raises LogError where a log cannot be read, unless it is to be skipped, and where there is nothing to report.
@@ -90,7 +91,8 @@ def open_all(paths: Iterable[str | os.PathLike[str]], skip_broken: bool, opened:
     names = find_logs(paths)
     logs, skipped = [], []
     for at, name in enumerate(names, 1):
-        tell(f"reading log {at} of {len(names)}: {name}", long=_is_long(name))
+        tell(f"reading log {at} of {len(names)}: {name}",
+             long=os.path.exists(name) and os.path.getsize(name) > LONG_BYTES)
         try:
             log = opened.enter_context(read_log(name))
             (refuse_unsound if log.evaluations.rows <= MOST_EVALUATIONS else refuse_unsound_trials)(log)
@@ -120,11 +122,6 @@ def left_out_of(log: Log, most: int = 10) -> list[str]:
     return said + [f"{log.path}: left out when it was imported: {rest:,} more"] * (rest > 0)
 
 
-def _is_long(path: str, most: int = 100 << 20) -> bool:
-    """Whether a log takes a while to read, by its bytes."""
-    return os.path.exists(path) and os.path.getsize(path) > most
-
-
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Without passes of the garbage collector, nor later ones over what was made meanwhile: over a log of 200,000
@@ -139,7 +136,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _refuse_outer(path: str | os.PathLike[str], most: int = 8) -> None:
+def _refuse_outer(path: Path, most: int = 8) -> None:
     """LogError where a directory has no log of its own while those in it have: what lies apart is not mixed unasked."""
     if not os.path.isdir(path) or find_logs([path]):
         return
@@ -190,15 +187,12 @@ def _page_text(page: Page, title: str) -> Iterator[str]:
         yield as_text(table, [warning for warning in warnings if warning not in said])
         said.update(warnings)
         if not at:
-            yield from _findings_text(page.findings)
+            more = len(page.findings) - MOST
+            rest = [f"{more} more, in report.html and report.json of --out."] * (more > 0)
+            if page.findings:
+                yield bullets([*(one.said for one in page.findings[:MOST]), *rest])
     if not page.tables:
         yield bullets([f"{page.title}: no trial has run to its end yet.", *page.left_out])
-
-
-def _findings_text(findings: Sequence[Finding]) -> Iterator[str]:
-    more = [f"{len(findings) - MOST} more, in report.html and report.json of --out."] * (len(findings) > MOST)
-    if findings:
-        yield bullets([*(one.said for one in findings[:MOST]), *more])
 
 
 def bullets(sentences: Iterable[str]) -> str:
@@ -212,7 +206,7 @@ def titled(title: str, line: str = "=") -> str:
     return f"{title}\n{line * min(WIDTH, len(title))}\n"
 
 
-def write(document: Document, out: str | os.PathLike[str], formats: Sequence[str] = FORMATS,
+def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,
           tell: Tell = quiet) -> Iterator[str]:
     """Write the files of a report, each whole or not at all; yields their paths as they are done, the page last."""
     out = os.fspath(out)
@@ -245,7 +239,7 @@ def write(document: Document, out: str | os.PathLike[str], formats: Sequence[str
         yield put_file(os.path.join(out, "report.html"), as_html(document, tell))
 
 
-def refuse_no_folder(out: str | os.PathLike[str] | None) -> None:
+def refuse_no_folder(out: Path | None) -> None:
     """UsageError, before anything is worked out, where files cannot be written under ``out``; None: none will be."""
     if out is None:
         return

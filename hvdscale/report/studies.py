@@ -35,6 +35,7 @@ from ..target import Target
 from .drawing import Figure
 from .findings import Finding, finding_of
 from .published.compare import published_views
+from .published.paper import PAPERS, family_figures, figures, workload_figures
 from .scaling.curves import curve_table, fit_table
 from .scaling.noise import noise_against_table, noise_said
 from .scaling.regimes import curve_findings
@@ -185,8 +186,6 @@ def view_of_noise(workload: Workload, target: Target | None, measured: Sequence[
 
 
 def _figures(about: About) -> tuple[Figure, ...]:
-    """Every kind of figure of a workload."""
-    from .published.paper import workload_figures
     others = [about.curve_to(target) for target in about.others if about.first]
     return workload_figures([about.curve, *others], about.options, about.first, about.asked.budgets)
 
@@ -205,20 +204,14 @@ def chapters_of(abouts: Sequence[About], repeats: Sequence[Section], studies: Se
     first = {workload: found[0] for workload, found in by_workload.items()}
     curves = [about.curve for about in first.values()]
     if len(curves) > 1:
-        yield "Workloads beside each other", View(find=partial(_families, curves))
+        yield "Workloads beside each other", View(find=partial(family_figures, curves))
     noise = {workload: scale for workload, about in first.items() for scale in [_noise_scale(about)] if scale}
     for name in asked.compare:
         measured = [curve for curve in map(measured_curve, repeats) if curve]
         yield f"Beside published results: {name}", published_views([*(about.curve for about in abouts), *measured],
                                                                    name, noise)
     if asked.paper:
-        from .published.paper import figures
         yield f"The figures of {asked.paper}", figures(studies, paper=asked.paper, options=options, tell=tell)
-
-
-def _families(curves: Sequence[Curve]) -> tuple[Figure, ...]:
-    from .published.paper import family_figures
-    return family_figures(curves)
 
 
 def _noise_scale(about: About) -> float | None:
@@ -253,7 +246,6 @@ def paper_targets(paper: str | None, workload: Workload) -> tuple[Target, ...]:
     """The first target that a paper has for a workload."""
     if paper is None:
         return ()
-    from .published.paper import PAPERS
     if paper not in PAPERS:
         raise UsageError(f"--paper {paper}: there is no such paper; choose one of {', '.join(PAPERS)}")
     names, sheets = PAPERS[paper].names_of(workload), PAPERS[paper].FIGURES

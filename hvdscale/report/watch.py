@@ -30,6 +30,7 @@ from ..log.reader import Log, Table, read_log
 from ..log.schema import Status
 from ..system import lock
 from ..target import Target
+from .file_names import Path
 
 EVERY = 5.0             # seconds between looks
 GRACE = 3               # looks at which nothing ran, after something had, until it is over: another run may follow
@@ -61,7 +62,7 @@ class Running:
 class Look:
     """What one look at a log found."""
 
-    counts: Counter = field(default_factory=Counter)        # trials by status; pruned ones apart
+    counts: Counter[str] = field(default_factory=Counter)        # trials by status; pruned ones apart
     running: tuple[Running, ...] = ()
     ended: dict[int, str] = field(default_factory=dict)     # how each other trial ended, in words
     problem: str = ""                                       # why the log cannot be read now
@@ -74,7 +75,7 @@ class Look:
         return not self.writer and not self.running and not self.missing and (bool(self.counts) or bool(self.problem))
 
 
-def follow(paths: Iterable, every: float = EVERY, out: TextIO | None = None, clock: Clock = time.monotonic,
+def follow(paths: Iterable[Path], every: float = EVERY, out: TextIO | None = None, clock: Clock = time.monotonic,
            sleep: Callable[[float], None] = time.sleep, terminal: bool | None = None) -> None:
     """Show the logs among files and directories, and those that will come there, until all their trials have ended.
 
@@ -101,11 +102,12 @@ def follow(paths: Iterable, every: float = EVERY, out: TextIO | None = None, clo
 class Watch:
     """The logs that are followed, and what was seen of them before."""
 
-    def __init__(self, paths: Iterable, clock: Clock = time.monotonic) -> None:
+    def __init__(self, paths: Iterable[Path], clock: Clock = time.monotonic) -> None:
         self._paths, self._clock = [os.fspath(path) for path in paths], clock
         self._looks: dict[str, Look] = {}
-        self._signatures: dict[str, tuple] = {}
-        self._steps: dict[tuple[str, int], deque] = {}      # (time, step) of each running trial, the newest last
+        self._signatures: dict[str, tuple[object, ...]] = {}
+        # (time, step) of each running trial, the newest last
+        self._steps: dict[tuple[str, int], deque[tuple[float, int]]] = {}
         self._first = True
 
     def notes(self) -> list[str]:
@@ -276,7 +278,8 @@ def _running(log: Log, row: int) -> Running:
                                                                            "budget_steps"))
     plan = read_plan(trials["plan"][row])
     measurement = plan.get("measurement") or {}
-    evaluations = _rows_of(log.evaluations, number_, ("step", "train_seconds", *_metrics(log)))
+    metrics = [name for name in log.evaluations.columns if "/" in name]
+    evaluations = _rows_of(log.evaluations, number_, ("step", "train_seconds", *metrics))
     steps = _rows_of(log.steps, number_, ("step", "step_seconds"))
     first = log.restarts["first_step"][log.restarts["trial"] == number_]
     last = [int(values["step"][-1]) for values in (evaluations, steps) if len(values["step"])]
@@ -290,14 +293,9 @@ def _running(log: Log, row: int) -> Running:
 
 
 def _rows_of(table: Table, trial: int, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """The newest rows of a trial: arrays by column."""
     ends = max(0, table.rows - RECENT), table.rows
     mine = table.read_rows("trial", *ends) == trial
     return {name: table.read_rows(name, *ends)[mine] for name in names if name in table.columns}
-
-
-def _metrics(log: Log) -> list[str]:
-    return [name for name in log.evaluations.columns if "/" in name]
 
 
 def _logged_rate(evaluations: Columns, steps: Columns) -> float:

@@ -358,7 +358,7 @@ def test_the_best_points_have_the_fewest_steps_and_a_range(nesterov):
 
 
 def test_the_heuristics_start_at_the_smallest_batch_that_met_the_target(nesterov):
-    [axes] = axes_of(best_figure([nesterov], EFFECTIVE))
+    [axes] = axes_of(best_figure(nesterov, EFFECTIVE))
     first = best_points(nesterov, EFFECTIVE)[0].value
     ratio = BATCHES[-1] / BATCHES[0]
     assert np.allclose(line(axes, "linear heuristic"), [[BATCHES[0], BATCHES[-1]], [first, first * ratio]])
@@ -373,7 +373,7 @@ def test_the_effective_rate_is_that_of_rate_and_momentum_of_one_trial(nesterov):
 
 
 def test_momentum_is_shown_as_its_distance_from_one_without_heuristics(nesterov):
-    [axes] = axes_of(best_figure([nesterov], MOMENTUM))
+    [axes] = axes_of(best_figure(nesterov, MOMENTUM))
     assert axes.get_ylabel() == "1 - momentum" and "linear heuristic" not in labels(axes)
     assert np.allclose(line(axes, "best momentum")[1], [1 - one.value for one in best_points(nesterov, MOMENTUM)])
 
@@ -381,8 +381,8 @@ def test_momentum_is_shown_as_its_distance_from_one_without_heuristics(nesterov)
 def test_without_momentum_there_is_no_effective_rate_and_no_best_momentum():
     trials = [{"lr": lr, "met": 50} for lr in (0.1, 0.2)]
     curve = curve_of([study(batch, trials) for batch in BATCHES], TARGET)
-    assert best_figure([curve], EFFECTIVE) is None and best_figure([curve], MOMENTUM) is None
-    assert best_figure([curve], LEARNING_RATE) is not None
+    assert best_figure(curve, EFFECTIVE) is None and best_figure(curve, MOMENTUM) is None
+    assert best_figure(curve, LEARNING_RATE) is not None
 
 
 def test_trials_are_reached_missed_stopped_or_diverged_within_the_budget():

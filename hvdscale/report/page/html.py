@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import resources
 from itertools import groupby
 
@@ -38,9 +38,11 @@ def as_html(document: Document, tell: Tell = quiet) -> str:
     tell("writing the page")
     svgs = {anchor: _inline(figure, anchor) for shown in document.shown for figure in shown.figures
             for anchor in [f"{shown.slug}-{figure.name}"]}
+    contents = [*((page.slug, f"{group.workload}: {page.title}") for group, own in document.pages for page in own),
+                *((chapter.slug, chapter.title) for chapter in document.chapters)]
     style = _packaged("page.css") + _palette(svgs.values(), *(one.colors for one in explorers))
     return _environment().get_template("page.html").render(
-        document=document, contents=_contents(document), svgs=svgs, style=Markup(style),
+        document=document, contents=contents, svgs=svgs, style=Markup(style),
         scripts=_scripts(bool(explorers)),
         searched=any(page.section and page.section.searches for page in pages),
         confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST)
@@ -53,12 +55,11 @@ def _environment() -> Environment:
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.globals |= {"by_log": _by_log, "counted": counted, "first_sentence": _first_sentence, "listed": listed,
                             "sorted_by": _sorted_by, "unbroken": _unbroken, "unsaid": _unsaid,
-                            "with_dash": _with_dash}
+                            "with_dash": partial(RANGE.sub, "\N{EN DASH}")}
     return environment
 
 
 def _packaged(name: str) -> str:
-    """A file of this package as text."""
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
@@ -71,14 +72,7 @@ def _scripts(plots: bool) -> list[Markup]:
     return [Markup(text) for text in (*found, _packaged("page.js"))]
 
 
-def _contents(document: Document) -> list[tuple[str, str]]:
-    """(anchor, title) of what the contents list."""
-    return [*((page.slug, f"{group.workload}: {page.title}") for group, pages in document.pages for page in pages),
-            *((chapter.slug, chapter.title) for chapter in document.chapters)]
-
-
 def _by_log(keys: TrialKeys) -> list[tuple[str, list[int]]]:
-    """Logs with the ids of their trials."""
     return [(log, [trial for _, trial in own]) for log, own in groupby(sorted(keys), key=lambda key: key[0])]
 
 
@@ -93,10 +87,6 @@ def _unsaid(warnings: Iterable[str], said: list[str]) -> list[str]:
     found = [warning for warning in warnings if warning not in said]
     said += found
     return found
-
-
-def _with_dash(below: str) -> str:
-    return RANGE.sub("\N{EN DASH}", below)
 
 
 def _unbroken(said: str) -> Markup:

@@ -138,7 +138,8 @@ def _plans(explored: Explored) -> dict[str, object] | None:
     counts = sorted({option.workers for plan in known for option in plan.options})
     return {"workers": counts, "said": [picks_said(plan) if plan else [] for plan in explored.plans],
             "options": [_options(plan, counts) for plan in explored.plans],
-            "roles": [_roles(plan, counts) for plan in explored.plans]}
+            "roles": [{name: counts.index(getattr(plan, name).workers) for name in ROLES if getattr(plan, name, None)}
+                      for plan in explored.plans]}
 
 
 def _options(plan: WorkerPlan | None, counts: list[int]) -> list[list[object] | None]:
@@ -148,12 +149,6 @@ def _options(plan: WorkerPlan | None, counts: list[int]) -> list[list[object] | 
         option.workers: [option.global_batch, _ends(option.seconds), _ends(option.cost), option.mark,
                          int(plan.is_crowded(option))] for option in plan.options} if plan is not None else {}
     return [found.get(count) for count in counts]
-
-
-def _roles(plan: WorkerPlan | None, counts: list[int]) -> dict[str, int]:
-    """{"fastest": place among the worker counts, ...}"""
-    found = {name: getattr(plan, name) for name in ROLES} if plan is not None else {}
-    return {name: counts.index(option.workers) for name, option in found.items() if option is not None}
 
 
 def _axes(metaparameters: Mapping[str, Values]) -> list[dict[str, object]]:

@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from ...analysis.step_time import MEASURED
 from ...analysis.worker_plan import Option, WorkerPlan
 from ...formatting.numbers import counted, duration, unit_of
 from ..columns import POLLUX
-from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PURPLE, Figure, Look, draw_arrow, explain_crowded, log2_axis,
+from ..drawing import (BLUE, GREEN, MUTED, ORANGE, PURPLE, Axes, Figure, Look, draw_arrow, explain_crowded, log2_axis,
                        set_ticks)
 from ..table import TrialKeys
 from .words import CROWDED, ROLES
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}
 Place = Callable[[Option, float], tuple[float, float]]      # where an option lies, if its time is so many seconds
@@ -138,7 +134,6 @@ def _disc(axes: Axes, x: float, y: float, option: Option, aside: int) -> None:
 
 
 def _bar(axes: Axes, option: Option, place: Place) -> None:
-    """The interval of its time."""
     value = option.seconds
     high = value.value if option.out_of_reach else value.high
     if value.low < high < math.inf:
@@ -148,7 +143,6 @@ def _bar(axes: Axes, option: Option, place: Place) -> None:
 
 
 def _ends(options: Sequence[Option], name: str, size: float = 1) -> list[float]:
-    """Of the intervals of times or costs."""
     values = [getattr(option, name) for option in options]
     return [end / size for value in values for end in (value.low, value.high)]
 

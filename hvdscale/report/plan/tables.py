@@ -6,7 +6,7 @@ import math
 from ...analysis.step_time import DETERMINED, EXTRAPOLATED, INTERPOLATED, OVERLAP_DETERMINED, StepModel
 from ...analysis.worker_plan import LIKELY, Option, Value, WorkerPlan
 from ...formatting.numbers import counted, duration, number, percent, ratio, span, unit_of, whole
-from ..columns import POLLUX, SHALLUE
+from ..columns import POLLUX, SHALLUE, STATISTICAL, SYSTEM
 from ..table import Cell, Column, Row, Table
 from .words import BEYOND, CROWDED, ROLES, chance, price_said, title
 
@@ -23,8 +23,6 @@ STEPS = Column("steps_to_target", "steps", "steps", "S: measured, between two ba
 STEP_MS = Column("step_ms", "step, ms (mean)", "milliseconds", "t: measured, as a report's B / x of these workers and "
                  "batch, or the median over the step-time laws that fit; a bound: the low end of its interval",
                  LAWS_FROM)
-STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX, "stat. effic.")
-SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)", "", "system effic.")
 PRODUCT = Column("efficiency", "their product", "1", "(T0 / T) / (W / W0)", POLLUX)
 SECONDS = Column("seconds_to_target", "time to target", "seconds", "T = S t; interval: that of these "
                  "runs' seconds, else quantiles of draws of S and t; a bound: the low end")
@@ -97,6 +95,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
     product = math.nan if option.bounded else statistical.value * system.value
     time = f"{bound}{number(option.seconds.value)}" if plan.relative else f"{bound}{duration(option.seconds.value)}"
     size = 1 if plan.relative else unit_of(option.seconds.value)[0]
+    low, high = option.seconds.low, option.seconds.high
     return {
         "workers": Cell(f"{option.workers:,}{CROWDED if plan.is_crowded(option) else ''}", option.workers,
                         below="+".join(_roles(plan, option))),
@@ -113,7 +112,7 @@ def _cells(plan: WorkerPlan, option: Option) -> dict[str, Cell]:
         "system_efficiency": _bound(plan, option) if option.bounded else _efficiency(system),
         "efficiency": Cell("" if option.bounded else ratio(product), product),
         "seconds_to_target": Cell(time, option.seconds.value, option.seconds.low, option.seconds.high,
-                                  _below(option.seconds, size, option.bounded)),
+                                  span(low / size, high / size) if low < high and not option.bounded else ""),
         "cost": Cell(f"{bound}{number(option.cost.value)}", option.cost.value, option.cost.low, option.cost.high,
                      counted(option.nodes, "node") if plan.request.per_node else ""),
         "extrapolated_share": Cell("all" if option.bounded else percent(option.extrapolated_share),
@@ -151,10 +150,6 @@ def _bound(plan: WorkerPlan, option: Option) -> Cell:
     known = [one.system_efficiency.value for one in plan.options if not one.bounded and one.workers < option.workers]
     value = option.system_efficiency
     return _efficiency(value, "< ") if value.value < min([1.0, *known]) else Cell(NO_BOUND, math.nan)
-
-
-def _below(value: Value, size: float, bounded: bool) -> str:
-    return span(value.low / size, value.high / size) if value.low < value.high and not bounded else ""
 
 
 def _roles(plan: WorkerPlan, option: Option) -> list[str]:

@@ -108,7 +108,6 @@ def _gain_said(plan: WorkerPlan, knee: Option) -> str:
 
 
 def _picked(plan: WorkerPlan) -> list[Option]:
-    """The options to take, each once."""
     return list(dict.fromkeys(option for option in (plan.fastest, plan.cheapest, plan.knee) if option))
 
 
@@ -180,7 +179,6 @@ def _ends(value: Value, size: float = 1) -> str:
 
 
 def _opened(plan: WorkerPlan) -> list[Option]:
-    """The options whose steps are open."""
     return [option for option in plan.options if option.steps.open]
 
 
@@ -207,7 +205,6 @@ def _open_said(plan: WorkerPlan) -> list[str]:
 
 
 def _limits_said(plan: WorkerPlan) -> list[str]:
-    """Which worker counts stay within deadline and budget."""
     request = plan.request
     limits = [duration(request.deadline)] if request.deadline else []
     limits += [f"a cost of {number(request.budget)}"] if request.budget else []

@@ -7,29 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ...analysis.curves import Curve, CurvePoint
-from ...analysis.reference import (B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, FidelityPoint,
-                                   NoMatch, Ordering, PassMark, Published, Reference, against, jobs_of, load,
-                                   ordering_of)
+from ...analysis.reference import (B_CRIT_WITHIN, SHARE_COVERED, SHARE_WITHIN, WITHIN_LOG2, Fidelity, NoMatch, Ordering,
+                                   PassMark, Published, Reference, against, jobs_of, load, ordering_of)
 from ...analysis.regimes import BatchPoint
 from ...analysis.trials import Workload
 from ...formatting.numbers import counted, exact, in_brackets, listed, number, percent, ratio, span, whole
 from ...target import Target
-from ..drawing import BLUE, ORANGE, Figure, arrows_of, fraction, log2_axis, mark_estimate, power_ticks
+from ..columns import BATCH
+from ..drawing import BLUE, ORANGE, Axes, Figure, arrows_of, fraction, log2_axis, mark_estimate, power_ticks
 from ..file_names import section_name
 from ..findings import Finding
 from ..scaling.noise import is_bounded, one_ended
 from ..table import Cell, Column, Row, Table, TrialKeys, keys_of, steps_cell
 from ..view import View
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 INTERPOLATED = "~"      # marks a batch size between two published ones
 
-BATCH = Column("global_batch", "batch", "examples", "B: examples averaged into one step by all workers")
 THERE = Column("published_steps", "published steps", "steps", "published; between two published batch sizes on a "
                "straight line in logarithms; below: what the value may be off by")
 HERE = Column("steps_to_target", "steps to target", "steps", "S: steps done at the first evaluation that meets the "
@@ -79,8 +74,8 @@ def published_views(curves: Sequence[Curve], name: str, noise_scales: Mapping[Wo
     tables = [table for one in found for table in _tables(one, reference)]
     if orderings and not found:
         tables.append(_marks_table(f"published-{name}-marks", reference, [mark for _, mark in orderings], ()))
-    figures = [*(_figure(one, reference) for one in found),
-               *(_shape_figure(one, reference, one.base) for one in shapes.values() if one.base is not None)]
+    figures = [*(_figure(one.curve, one.published, reference) for one in found),
+               *(_shape_figure(one.curve, one.published, reference, one.base) for one in shapes.values() if one.base)]
     return View(tuple(map(Finding, said)), tuple(tables), find=lambda: figures)
 
 
@@ -94,12 +89,10 @@ def _would_do(one: NoMatch) -> str:
 
 
 def _named(kind: str, reference: Reference, curve: Curve) -> str:
-    """For files, of one curve beside a publication."""
     return f"{kind}-{reference.name}-{section_name(curve.workload, curve.target)}"
 
 
 def _said(found: Fidelity, reference: Reference) -> list[str]:
-    """Fidelity in sentences."""
     published = found.published
     within, told = found.counted("within")
     said = []
@@ -170,10 +163,12 @@ def _range(values: Iterable[float]) -> str:
 
 
 def _tables(found: Fidelity, reference: Reference) -> tuple[Table, Table]:
-    """The batch sizes one by one, and the pass marks."""
     published, name, target = found.published, _named("published", reference, found.curve), found.curve.target
-    rows = tuple(Row((_batch(point), _there(point), _here(point), _apart(point), _yes(point.within),
-                      _yes(point.covered)), keys_of_point(point.point), ()) for point in found.points)
+    rows = tuple(Row((
+        Cell(f"{INTERPOLATED * point.interpolated}{point.global_batch:,}", point.global_batch),
+        Cell(number(point.published), point.published, point.low, point.high, span(point.low, point.high)),
+        steps_cell(point.measured, whole), _apart(point.log2_apart), _yes(point.within), _yes(point.covered)),
+        keys_of_point(point.point), ()) for point in found.points)
     title = f"Beside the published curve: {published.label}, {published.target}"
     return (Table(name, title, (BATCH, THERE, HERE, APART, WITHIN, COVERED), rows, _notes(found, reference), target),
             _marks_table(f"{name}-marks", reference, found.marks, found.remarks, target))
@@ -192,23 +187,21 @@ def _marks_table(name: str, reference: Reference, marks: Iterable[PassMark], rem
 
 def _mark_texts(mark: PassMark) -> tuple[str, str, str]:
     """(what it is, what is asked, what was found) of a pass mark."""
-    untold = "cannot be judged"
-    if mark.name == "steps":
-        return (f"steps within {WITHIN_LOG2:g} log2", f"{percent(mark.wanted)} of batches",
-                percent(mark.found) if mark.passed is not None else untold)
-    if mark.name == "intervals":
-        return ("intervals that cover", f"{percent(mark.wanted)} of batches",
-                percent(mark.found) if mark.passed is not None else untold)
+    shares = {"steps": f"steps within {WITHIN_LOG2:g} log2", "intervals": "intervals that cover"}
+    if mark.name in shares:
+        found = "cannot be judged" if mark.passed is None else percent(mark.found)
+        return shares[mark.name], f"{percent(mark.wanted)} of batches", found
     if mark.name == "b_crit":
-        return ("B_crit over published", f"1/{mark.wanted:g} to {mark.wanted:g}",
-                _found(mark) if mark.passed is not None else untold)
+        found = "cannot be judged" if mark.passed is None else _found(mark)
+        return "B_crit over published", f"1/{mark.wanted:g} to {mark.wanted:g}", found
     return f"end of perfect scaling: {mark.name}", f"{mark.wanted:g} or more", ratio(mark.found)
 
 
 def _notes(found: Fidelity, reference: Reference) -> tuple[str, ...]:
     published = found.published
+    estimated = f"the fewest steps of {published.trials} finite trials" if published.trials else reference.estimate
     notes = [f"Published: {reference.source}{f' ({published.file})' if published.file else ''}; {reference.obtained}. "
-             f"Each is {_estimated(published, reference)}."]
+             f"Each is {estimated}."]
     if any(point.interpolated for point in found.points):
         notes.append(f"{INTERPOLATED} between two published batch sizes, on a straight line in logarithms.")
     if found.beyond:
@@ -227,26 +220,8 @@ def _notes(found: Fidelity, reference: Reference) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _estimated(published: Published, reference: Reference) -> str:
-    return (f"the fewest steps of {published.trials} finite trials" if published.trials else reference.estimate)
-
-
-def _batch(point: FidelityPoint) -> Cell:
-    return Cell(f"{INTERPOLATED if point.interpolated else ''}{point.global_batch:,}", point.global_batch)
-
-
-def _there(point: FidelityPoint) -> Cell:
-    return Cell(number(point.published), point.published, point.low, point.high, span(point.low, point.high))
-
-
-def _here(point: FidelityPoint) -> Cell:
-    return steps_cell(point.measured, whole)
-
-
-def _apart(point: FidelityPoint) -> Cell:
-    if math.isfinite(point.log2_apart):
-        return Cell(f"{point.log2_apart:+.2f}", point.log2_apart)
-    return Cell("not met" if math.isinf(point.log2_apart) else "n/a", point.log2_apart)
+def _apart(log2: float) -> Cell:
+    return Cell(f"{log2:+.2f}" if math.isfinite(log2) else "not met" if math.isinf(log2) else "n/a", log2)
 
 
 def _yes(told: bool | None) -> Cell:
@@ -260,8 +235,7 @@ def keys_of_point(point: CurvePoint | BatchPoint) -> TrialKeys:
     return keys_of(point.cell)
 
 
-def _figure(found: Fidelity, reference: Reference) -> Figure:
-    published, curve = found.published, found.curve
+def _figure(curve: Curve, published: Published, reference: Reference) -> Figure:
     return Figure(
         _named("published", reference, curve),
         f"Steps to {curve.target} beside the published ones\n{published.label}",
@@ -271,12 +245,10 @@ def _figure(found: Fidelity, reference: Reference) -> Figure:
         lambda axes: _draw(axes, curve, published, 1.0, 1.0, "steps to target S"))
 
 
-def _shape_figure(one: NoMatch, reference: Reference, base: int) -> Figure:
+def _shape_figure(curve: Curve, published: Published, reference: Reference, base: int) -> Figure:
     """Two curves to different targets, each over its own steps at the smallest batch of both."""
-    published, curve = one.published, one.curve
     here = next(point.steps.value for point in curve.points if point.global_batch == base)
-    published_there = published.at(base)
-    there = published_there[0] if published_there else math.nan
+    there, *_ = published.at(base) or (math.nan,)
     return Figure(
         _named("shape", reference, curve),
         f"Another target than published: shapes alone\n{published.label}",

@@ -59,7 +59,7 @@ def workload_figures(curves: Sequence[Curve], options: Options = Options(), shar
     found = [
         curves_figure([main]), curves_figure([main], kind=EXAMPLES), targets_figure(curves),
         *(_split_figure(main, name, options) for name in choices(studies)),
-        *(best_figure([main], what) for what in (LEARNING_RATE, MOMENTUM, EFFECTIVE)
+        *(best_figure(main, what) for what in (LEARNING_RATE, MOMENTUM, EFFECTIVE)
           if what != MOMENTUM or is_varied(studies, MOMENTUM)),
         trials_figure(main),
         budgets_figure(main, steps=steps, epochs=epochs),
@@ -219,8 +219,8 @@ class _Found:
                              f"{sheet.title}\n{panel.title}, {curve.target}")
 
     def _best(self, sheet: Sheet, panels: Shown) -> Figure | None:
-        return best_panels([(panel.title, curve) for panel, lines in panels for _, curve in lines], sheet.metaparameter,
-                           title=sheet.title)
+        return best_panels([(plain(panel.title), curve) for panel, lines in panels for _, curve in lines],
+                           sheet.metaparameter, title=sheet.title)
 
     def _budget_trials(self, sheet: Sheet, panels: Shown) -> Figure | None:
         [(panel, [(_, curve)])] = panels
@@ -233,7 +233,7 @@ class _Found:
         found = [(line.label, point.study, curve.target, steps) for line, curve in lines
                  for point in curve.searched if point.global_batch == sheet.batch]
         title = f"{sheet.title}\nB = {sheet.batch:,}, {steps:,} steps, {lines[0][1].target}"
-        return scatter(found, LEARNING_RATE, second(lines[0][1]), title=title)
+        return scatter(found, second(lines[0][1]), title=title)
 
     def _best_under(self, sheet: Sheet, panels: Shown) -> Figure | None:
         [(panel, [(line, curve)])] = panels

@@ -14,7 +14,7 @@ from ...formatting.numbers import listed, number, whole
 from ...target import Target
 from ..columns import BATCH, EXAMPLES, PERFECT, SHALLUE
 from ..search.words import best_of_each, best_of_interval
-from ..table import Cell, Column, Row, Table, TrialKeys, Write, count_cell, interval_cell, number_cell, steps_cell
+from ..table import Cell, Column, Row, Table, Write, count_cell, interval_cell, number_cell, steps_cell
 from .regimes import BIAS_NOTE, meanings_said
 
 ASYMPTOTES = "McCandlish et al. 2018, arXiv 1812.06162, section 2.3"
@@ -40,9 +40,13 @@ def curve_table(curve: Curve | None) -> Table | None:
     """Steps and examples to the target at each batch; None for None."""
     if curve is None:
         return None
-    rows = tuple(Row((count_cell(point.global_batch), _met(point), _best_of(point, curve.n),
-                      _value(point, point.steps, whole), _value(point, point.steps.scaled(point.global_batch), number),
-                      Cell(("yes" if perfect else "no") if point.steps.met else "not met")), _keys(point), ())
+    rows = tuple(Row((
+        count_cell(point.global_batch),
+        Cell(f"{point.met:,}/{point.trials:,}", point.met, below=f"{point.infeasible:,} div." * (point.infeasible > 0)),
+        count_cell(curve.n) if curve.n and point.trials else Cell("n/a", math.nan),
+        _value(point, point.steps, whole), _value(point, point.steps.scaled(point.global_batch), number),
+        Cell(("yes" if perfect else "no") if point.steps.met else "not met")),
+        () if point.best is None else (point.study.key(point.best),), ())
                  for point, perfect in zip(curve.searched, curve.regimes.perfect))
     lost = [f"{point.global_batch:,} ({point.met_before_diverging:,})" for point in curve.searched
             if point.met_before_diverging]
@@ -54,23 +58,10 @@ def curve_table(curve: Curve | None) -> Table | None:
                  (BATCH, MET, BEST_OF, STEPS, EXAMPLES, PERFECT), rows, notes, warnings=warnings)
 
 
-def _met(point: CurvePoint) -> Cell:
-    return Cell(f"{point.met:,}/{point.trials:,}", point.met, below=f"{point.infeasible:,} div." if point.infeasible
-                else "")
-
-
-def _best_of(point: CurvePoint, n: int | None) -> Cell:
-    return count_cell(n) if n and point.trials else Cell("n/a", math.nan)
-
-
 def _value(point: CurvePoint, estimate: Estimate, write: Write) -> Cell:
     if not point.trials:
         return Cell("diverged" if point.infeasible else "n/a", math.nan, math.nan, math.nan)
     return steps_cell(estimate, write)
-
-
-def _keys(point: CurvePoint) -> TrialKeys:
-    return () if point.best is None else (point.study.key(point.best),)
 
 
 def fit_table(fit: CriticalBatchFit | None, target: Target | None,

@@ -7,28 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...analysis.best_points import BestOfTrials
+from ...analysis.intervals import Estimate
 from ...analysis.noise import Noise, NoiseScale
 from ...analysis.regimes import BatchPoint, Batches
 from ...analysis.report_data import Section
-from ...analysis.search import Search
-from ...analysis.speedup import Series
+from ...analysis.speedup import Point, Series
 from ...analysis.step_breakdown import StepParts
 from ...analysis.steps import Cell, Run
-from ...formatting.numbers import counted, exact, percent
+from ...formatting.numbers import counted, exact, listed, percent
 from ..columns import MCCANDLISH, POLLUX, SHALLUE, metric_name
-from ..drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Figure, decimal_ticks, draw_arrow, explain_crowded, fraction,
-                       is_known, is_named, is_positive, log2_axis, mark_estimate, power_ticks, set_ticks, shade)
+from ..drawing import (BLUE, GREEN, INK, MUTED, ORANGE, Axes, Figure, decimal_ticks, draw_arrow, explain_crowded,
+                       fraction, is_known, is_named, is_positive, log2_axis, mark_estimate, power_ticks, set_ticks,
+                       shade)
 from ..search.figures import best_of_figure
 from ..table import TrialKeys, keys_of
 from . import words
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MOST_BARS = 10
 SMALL = 0.15            # an efficiency below it is shown on a log scale
@@ -40,16 +37,20 @@ def figures_of(section: Section) -> tuple[Figure, ...]:
     run = [point for point in section.batches.points if point.cell.runs] if section.batches else []
     if section.batches and len(run) > 1:
         figures.append(_repeats_figure(section, section.batches, run))
+    parts_of = {id(cell): parts for cell, parts in section.parts}
     for series in section.series:
         if any(point.cell.runs for point in series.points):
             figures += [_speedup_figure(section, series), _efficiency_figure(section, series)]
-        parts = _parts_of(section, series)
+        parts = [(point.cell, parts_of[id(point.cell)]) for point in series.points if id(point.cell) in parts_of]
         if 1 < len(parts) <= MOST_BARS:
             figures.append(_parts_figure(series, parts))
     if any(len(_windows(noise)) > 1 for _, noise in section.noise):
         figures.append(_noise_figure(section))
     for objective in dict.fromkeys(search.objective for search in section.searches):
-        figure = _best_of_n_figure([search for search in section.searches if search.objective == objective])
+        figure = best_of_figure([
+            BestOfTrials(search.global_batch, search.objective, search.target, search.curve,
+                         tuple(draw.trial.key for draw in search.feasible if draw.trial))
+            for search in section.searches if search.objective == objective])
         figures += [figure] if figure else []
     metric = _metric(section)
     for across in ("step", "seconds"):
@@ -95,7 +96,6 @@ def _speedup_figure(section: Section, series: Series) -> Figure:
 
     def draw(axes: Axes) -> None:
         shown = [point for point in points if is_known(point.throughput_speedup)]
-        timed = [point for point in points if is_known(point.time_speedup)]
         workers = [point.workers for point in points]
         ideal = [point.worker_ratio for point in points]
         log2_axis(axes, "x", workers)
@@ -104,23 +104,17 @@ def _speedup_figure(section: Section, series: Series) -> Figure:
                   [end for ratio in ratios for end in (ratio.low, ratio.high)])
         axes.yaxis.set_major_formatter(fraction)
         axes.plot(workers, ideal, "--", color=MUTED, linewidth=1.2, label="ideal")
-        system = [point.throughput_speedup.value for point in shown]
-        axes.fill_between([p.workers for p in shown], system, [p.worker_ratio for p in shown], color=ORANGE,
-                          alpha=0.15, linewidth=0, label="lost to the system")
+        axes.fill_between([p.workers for p in shown], [p.throughput_speedup.value for p in shown],
+                          [p.worker_ratio for p in shown], color=ORANGE, alpha=0.15, linewidth=0,
+                          label="lost to the system")
         if section.target:
-            both = [point for point in timed if is_known(point.throughput_speedup)]
+            both = [point for point in shown if is_known(point.time_speedup)]
             axes.fill_between([p.workers for p in both], [p.time_speedup.value for p in both],
                               [p.throughput_speedup.value for p in both], color=BLUE, alpha=0.15, linewidth=0,
                               label="lost to statistics")
-        axes.plot([p.workers for p in shown], system, color=ORANGE, linewidth=1)
-        for point in shown:
-            mark_estimate(axes, point.workers, point.throughput_speedup, ORANGE, "s", "examples per second",
-                          point.cell.oversubscribed)
+        _plot_ratio(axes, points, "throughput_speedup", ORANGE, "s", "examples per second")
         if section.target:
-            axes.plot([p.workers for p in timed], [p.time_speedup.value for p in timed], color=BLUE, linewidth=1)
-            for point in points:
-                mark_estimate(axes, point.workers, point.time_speedup, BLUE, "o", "time to target",
-                              point.cell.oversubscribed)
+            _plot_ratio(axes, points, "time_speedup", BLUE, "o", "time to target")
         axes.set_xlabel("workers W")
         axes.set_ylabel(f"speedup over {counted(series.points[0].workers, 'worker')}")
     what = f"Speedup to {section.target}" if section.target else "Speedup in examples per second"
@@ -145,20 +139,14 @@ def _efficiency_figure(section: Section, series: Series) -> Figure:
     def draw(axes: Axes) -> None:
         log2_axis(axes, "x", [point.workers for point in points])
         axes.axhline(1, color=MUTED, linestyle="--", linewidth=1.2, label="ideal")
-        tops = [1.0]
-        for name, color, marker, label, aside in kinds:
-            known = [point for point in points if is_known(getattr(point, name))]
-            axes.plot([p.workers * aside for p in known], [getattr(p, name).value for p in known], color=color,
-                      linewidth=1)
-            for point in points:
-                ratio = getattr(point, name)
-                tops += [end for end in (ratio.value, ratio.high) if math.isfinite(end)]
-                mark_estimate(axes, point.workers * aside, ratio, color, marker, label,
-                              name != "statistical_efficiency" and point.cell.oversubscribed)
-        values = [getattr(p, k[0]).value for p in points for k in kinds if is_known(getattr(p, k[0]))]
+        for kind in kinds:
+            _plot_ratio(axes, points, *kind)
+        ratios: list[Estimate] = [getattr(point, name) for point in points for name, *_ in kinds]
+        tops = [1.0, *(end for one in ratios for end in (one.value, one.high) if math.isfinite(end))]
+        values = [one.value for one in ratios if is_known(one)]
         if values and min(values) < SMALL:
             axes.set_yscale("log")
-            ends = [max(min(values) / 4, getattr(p, k[0]).low) for p in points for k in kinds]
+            ends = [max(min(values) / 4, one.low) for one in ratios]
             axes.set_ylim(min([*values, *ends]) / 1.3, 1.3 * min(max(tops), 4 * max(values)))
             decimal_ticks(axes.yaxis, axes.get_ylim())
         else:
@@ -174,16 +162,21 @@ def _efficiency_figure(section: Section, series: Series) -> Figure:
         "(S0 B0) / (S B) and (x / x0) / (W / W0)", POLLUX, _keys(point.cell for point in points), draw)
 
 
+def _plot_ratio(axes: Axes, points: Sequence[Point], name: str, color: str, marker: str, label: str,
+                aside: float = 1.0) -> None:
+    """A line through a ratio at each worker count, with marks; statistics do not depend on the host."""
+    found: list[tuple[Point, Estimate]] = [(point, getattr(point, name)) for point in points]
+    known = [(point.workers * aside, ratio.value) for point, ratio in found if is_known(ratio)]
+    axes.plot([x for x, _ in known], [y for _, y in known], color=color, linewidth=1)
+    for point, ratio in found:
+        mark_estimate(axes, point.workers * aside, ratio, color, marker, label,
+                      name != "statistical_efficiency" and point.cell.oversubscribed)
+
+
 def crowded_said(cells: Iterable[Cell]) -> str:
     """What a hollow mark means, where there is one."""
     return (" Hollow marks: the host had more workers than cores, so these times do not transfer to a real cluster." *
             any(cell.oversubscribed for cell in cells))
-
-
-def _parts_of(section: Section, series: Series) -> list[tuple[Cell, StepParts]]:
-    """(cell, parts) of the points of a series whose steps were timed in parts."""
-    found = {id(cell): parts for cell, parts in section.parts}
-    return [(point.cell, found[id(point.cell)]) for point in series.points if id(point.cell) in found]
 
 
 def _parts_figure(series: Series, parts: Sequence[tuple[Cell, StepParts]]) -> Figure:
@@ -226,7 +219,7 @@ def _noise_figure(section: Section) -> Figure:
         for at, (cell, scales) in enumerate(found):
             color = shade(at, len(found))
             middles = [(scale.first_step + scale.last_step) / 2 for scale in scales]
-            label = f"W = {words.listed_workers(cell)}, B = {cell.global_batch:,}" if is_named(at, len(found)) else None
+            label = f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" if is_named(at, len(found)) else None
             axes.plot(middles, [scale.noise_scale for scale in scales], "o-", color=color, linewidth=1, markersize=5,
                       markeredgewidth=0, label=label)
             for middle, scale in zip(middles, scales):
@@ -256,12 +249,6 @@ def _windows(noise: Noise) -> list[NoiseScale]:
     return [quarter for quarter in noise.quarters if is_positive(quarter.noise_scale) and quarter.low == quarter.low]
 
 
-def _best_of_n_figure(searches: Iterable[Search]) -> Figure | None:
-    return best_of_figure([
-        BestOfTrials(search.global_batch, search.objective, search.target, search.curve,
-                     tuple(draw.trial.key for draw in search.feasible if draw.trial)) for search in searches])
-
-
 def _training_figure(section: Section, metric: str, across: str) -> Figure:
     drawn = {id(cell): [run for run in cell.runs if _has_curve(run, metric, across)] for cell in section.cells}
     cells = [cell for cell in section.cells if drawn[id(cell)]]
@@ -278,7 +265,7 @@ def _training_figure(section: Section, metric: str, across: str) -> Figure:
             for index, run in enumerate(drawn[id(cell)]):
                 x = _across(run, across)
                 axes.plot(x, run.trial.metrics[metric], color=color, linewidth=1, alpha=0.9,
-                          linestyle="--" if crowded else "-", label=f"W = {words.listed_workers(cell)}"
+                          linestyle="--" if crowded else "-", label=f"W = {listed(cell.workers)}"
                           f"{words.CROWDED * crowded}, B = {cell.global_batch:,}"
                           if index == 0 and is_named(at, len(cells)) else None)
                 ends.append(x[-1])

@@ -28,14 +28,15 @@ def noise_said(found: NoiseAgainst | None) -> tuple[str, ...]:
                 "measured steps (a smaller noise_every) are needed.",)
     scale = (f"The noise scale, {_with_ends(as_estimate(found.chosen.noise.whole))} examples at batch "
              f"{found.chosen.global_batch:,},")
+    steps = f"the steps to {found.target}" if found.target else "the steps"
     if not is_bounded(found.b_crit):
-        return (f"{scale} is a guess at the critical batch, which the steps{_target(found)} do not bound. {CAUTION}",)
+        return (f"{scale} is a guess at the critical batch, which {steps} do not bound. {CAUTION}",)
     if one_ended(found.b_crit):
         verdict = f": {_verdict(found.ratio)}" if found.ratio.low == found.ratio.low else ""
-        return (f"{scale} is a guess at the critical batch, which the steps{_target(found)} only show to be "
-                f"{one_ended(found.b_crit)}{verdict}. {CAUTION}",)
-    return (f"{scale} is {_with_ends(found.ratio, ratio)} times the critical batch that the steps{_target(found)} "
-            f"tell, {as_fitted(found.b_crit)}: {_verdict(found.ratio)}. {CAUTION}",)
+        return (f"{scale} is a guess at the critical batch, which {steps} only show to be {one_ended(found.b_crit)}"
+                f"{verdict}. {CAUTION}",)
+    return (f"{scale} is {_with_ends(found.ratio, ratio)} times the critical batch that {steps} tell, "
+            f"{as_fitted(found.b_crit)}: {_verdict(found.ratio)}. {CAUTION}",)
 
 
 def is_bounded(b_crit: Estimate) -> bool:
@@ -62,10 +63,6 @@ def _verdict(found: Estimate) -> str:
 
 def _with_ends(estimate: Estimate, write: Write = number) -> str:
     return f"{write(estimate.value)}{in_brackets(estimate.low, estimate.high, write)}"
-
-
-def _target(found: NoiseAgainst) -> str:
-    return f" to {found.target}" if found.target else ""
 
 
 def noise_against_table(found: NoiseAgainst | None) -> Table | None:

@@ -140,7 +140,6 @@ def _useful_said(regimes: Regimes, at: int, batches: Sequence[int], estimates: S
 
 
 def _larger(at: int, batches: Sequence[int], estimates: Sequence[Estimate], any_met: Sequence[bool]) -> str:
-    """What is known of batches larger than this one."""
     if at == len(batches) - 1:
         return "none larger was run"
     if any(one.met for one in estimates[at + 1:]):

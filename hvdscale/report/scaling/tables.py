@@ -10,16 +10,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ...analysis.intervals import Estimate
-from ...analysis.noise import NoiseScale
-from ...analysis.regimes import BatchPoint
+from ...analysis.noise import LEAST_STEPS, NoiseScale
+from ...analysis.regimes import Batches
 from ...analysis.report_data import Section
-from ...analysis.speedup import Point, Series
+from ...analysis.speedup import Series
 from ...analysis.step_breakdown import NAMES
 from ...analysis.steps import Cell as RunCell
 from ...formatting.numbers import number, percent, ratio, span, spread, whole
-from ..columns import BATCH, EXAMPLES, MCCANDLISH, NOISE, PERFECT, POLLUX, QUARTERS, SHALLUE, STEPS
+from ..columns import BATCH, EXAMPLES, MCCANDLISH, NOISE, PERFECT, POLLUX, QUARTERS, SHALLUE, STATISTICAL, STEPS, SYSTEM
 from ..table import Cell, Column, Row, Table, Write, count_cell, interval_cell, keys_of, number_cell, steps_cell
 from . import words
+from .regimes import BIAS_NOTE, meanings_said
 
 WORKERS = Column("workers", "workers", "1", "W: workers at the trial's start", short="W")
 MET = Column("met", "met", "1", "seeds that met the target / seeds that ran; COMPLETE trials of the setting that "
@@ -31,8 +32,6 @@ SECONDS = Column("seconds_to_target", "seconds to target", "seconds",
 SPEED = Column("examples_per_second", "examples per second", "examples/second",
                "x = S B / T, geometric mean over seeds; over all steps of a run that did not meet")
 STEP_SPEEDUP = Column("step_speedup", "step speedup", "1", "S0 / S", SHALLUE, spare=True)
-STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX, "stat. effic.")
-SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)", "", "system effic.")
 PRODUCT = Column("efficiency", "their product", "1", "statistical x system efficiency = (T0 / T) / (W / W0)", POLLUX,
                  spare=True)
 TIME_SPEEDUP = Column("time_speedup", "time speedup", "1", "T0 / T")
@@ -54,66 +53,65 @@ COV_TRACE = Column("cov_trace", "tr(Sigma)", "1", "mean over measured steps of (
                    MCCANDLISH)
 LAYER_GROUP = Column("layer_group", "part", "1", "parameters of this top-level part of the model alone")
 WAITING = Column("communication_share", "share waiting", "1", "mean of communication_seconds over the sum of the parts")
+UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
 
 
 def tables_of(section: Section) -> tuple[Table, ...]:
     """Every table of a section: a table a series, cells in no series, and by global batch."""
-    series_table = _series_table if section.target else _throughput_table
-    tables = [series_table(section, series) for series in section.series]
-    by_batch = [_batch_table(section, section.batches.points)] if section.batches and section.batches.points else []
+    tables = [_series_table(section, series) for series in section.series]
+    by_batch = [_batch_table(section, section.batches)] if section.batches and section.batches.points else []
     alone = [_alone_table(section)] if section.alone else []
     tables += by_batch + alone if section.searches else alone + by_batch
-    if section.parts:
-        tables.append(_parts_table(section))
-    if section.noise:
-        tables.append(_noise_table(section))
-    if any(noise.groups for _, noise in section.noise):
-        tables.append(_noise_groups_table(section))
+    tables += [_parts_table(section)] if section.parts else []
+    tables += [_noise_table(section)] if section.noise else []
+    tables += [_noise_groups_table(section)] if any(noise.groups for _, noise in section.noise) else []
     return tuple(tables)
 
 
 def _series_table(section: Section, series: Series) -> Table:
-    speed = replace(SPEED, spare=True)
-    columns = (WORKERS, BATCH, MET, STEPS, SECONDS, speed, STEP_SPEEDUP, STATISTICAL, SYSTEM, PRODUCT, TIME_SPEEDUP)
-    rows = tuple(_row((*_cell_columns(point.cell), *(_ratio(point, value, series) for value in (
-        point.step_speedup, point.statistical_efficiency, point.system_efficiency, point.product,
-        point.time_speedup))), point.cell, series.baseline) for point in series.points)
-    return Table(words.series_name(series), words.series_title(series, section.target), columns, rows,
-                 words.series_notes(section, series), warnings=words.series_warnings(section, series))
-
-
-def _throughput_table(section: Section, series: Series) -> Table:
-    columns = (WORKERS, BATCH, RUNS, TIMED, SPEED, STEP_SECONDS, SYSTEM, THROUGHPUT)
-    rows = tuple(_row((*_speed_columns(point.cell), _ratio(point, point.system_efficiency, series),
-                       _ratio(point, point.throughput_speedup, series)), point.cell, series.baseline)
+    title = f"By worker count: {section.target or 'throughput'} ({words.series_kind(series)})"
+    columns: tuple[Column, ...] = (WORKERS, BATCH, RUNS, TIMED, SPEED, STEP_SECONDS, SYSTEM, THROUGHPUT)
+    ratios: tuple[str, ...] = ("system_efficiency", "throughput_speedup")
+    write = _cell_columns if section.target else _speed_columns
+    if section.target:
+        columns = (WORKERS, BATCH, MET, STEPS, SECONDS, replace(SPEED, spare=True), STEP_SPEEDUP, STATISTICAL, SYSTEM,
+                   PRODUCT, TIME_SPEEDUP)
+        ratios = "step_speedup", "statistical_efficiency", "system_efficiency", "product", "time_speedup"
+    rows = tuple(_row((*write(point.cell), *(_ratio_cell(getattr(point, name), point.cell, series.baseline)
+                                             for name in ratios)), point.cell, series.baseline)
                  for point in series.points)
-    return Table(words.series_name(series), words.series_title(series, None), columns, rows,
-                 words.series_notes(section, series), warnings=words.series_warnings(section, series))
+    return Table(words.series_name(series), title, columns, rows, words.series_notes(section, series),
+                 warnings=words.series_warnings(section, series))
 
 
 def _alone_table(section: Section) -> Table:
     columns = ((WORKERS, BATCH, MET, STEPS, SECONDS, SPEED) if section.target else
                (WORKERS, BATCH, RUNS, TIMED, SPEED, STEP_SECONDS))
     write = _cell_columns if section.target else _speed_columns
-    rows = tuple(_row(write(cell), cell) for cell in section.alone)
-    return Table("alone", words.alone_title(section), columns, rows, words.alone_notes(section),
+    where = "In no scaling series" if section.series else "Measured at one worker count only"
+    why = () if section.series else (
+        "A speedup needs a second worker count at the same examples a worker (weak) or global batch (strong).",)
+    return Table("alone", f"{where}: {section.target or 'throughput'}{words.of_searches(section, section.alone)}",
+                 columns, tuple(_row(write(cell), cell) for cell in section.alone),
+                 (*why, *words.cell_notes(section, section.alone)),
                  warnings=words.cell_warnings(section, section.alone))
 
 
-def _batch_table(section: Section, points: Sequence[BatchPoint]) -> Table:
+def _batch_table(section: Section, batches: Batches) -> Table:
     columns = (BATCH, RAN_AT, MET, STEPS, EXAMPLES, STATISTICAL, PERFECT)
-    rows = []
-    for point in points:
-        cell = point.cell
-        rows.append(_row((
-            count_cell(cell.global_batch), _ran_at(cell), _met(cell),
-            _estimate(cell.steps, cell, whole), _estimate(point.examples, cell),
-            _ratio_cell(point.statistical_efficiency, cell, points[0].cell),
-            Cell(("yes" if point.perfect else "no") if cell.steps.met else _unmet(cell))),
-            cell, points[0].cell))
-    cells = [point.cell for point in points]
-    return Table("batches", words.batch_title(section, points), columns, tuple(rows),
-                 words.batch_notes(section, points), warnings=words.cell_warnings(section, cells, times=False))
+    cells = [point.cell for point in batches.points]
+    rows = tuple(_row((
+        count_cell(point.global_batch), _ran_at(point.cell), _met(point.cell),
+        _estimate(point.steps, point.cell, whole), _estimate(point.examples, point.cell),
+        _ratio_cell(point.statistical_efficiency, point.cell, cells[0]),
+        Cell(("yes" if point.perfect else "no") if point.steps.met else "not met" if point.cell.runs else "diverged")),
+        point.cell, cells[0]) for point in batches.points)
+    notes = ("Ratios are to the smallest batch. A seed that ran at several worker counts counts once: same updates.",
+             *meanings_said(batches.perfect_within, batches.useful_within), *[BIAS_NOTE] * (len(cells) > 2),
+             *words.cell_notes(section, cells, times=False))
+    of_what = words.of_searches(section, cells) or " (all worker counts)"
+    return Table("batches", f"By global batch: {section.target}{of_what}", columns, rows, notes,
+                 warnings=words.cell_warnings(section, cells, times=False))
 
 
 def _parts_table(section: Section) -> Table:
@@ -124,8 +122,15 @@ def _parts_table(section: Section) -> Table:
         rows.append(_row((_workers(cell), count_cell(cell.global_batch), Cell(*_runs(cell)), count_cell(parts.steps),
                           *map(number_cell, times),
                           Cell(percent(parts.communication), parts.communication)), cell))
-    return Table("step-time", words.parts_title(section), columns, tuple(rows), words.parts_notes(section),
-                 warnings=words.parts_warnings(section))
+    notes = ("The median step of each run on rank 0; the parts are their mean shares of a step, times the median; the "
+             "mean over runs. Data: getting the batch; compute: the model and the optimizer; waiting: for the "
+             "allreduce, slower workers included. Times to target use the mean step.",)
+    return Table("step-time", f"Where a step's time goes{_whose(section)}", columns, tuple(rows), notes,
+                 warnings=tuple(words.crowded_warnings([cell for cell, _ in section.parts])))
+
+
+def _whose(section: Section) -> str:
+    return f": runs to {section.target}" if section.target else ""
 
 
 def _noise_table(section: Section) -> Table:
@@ -134,20 +139,40 @@ def _noise_table(section: Section) -> Table:
                        count_cell(noise.whole.steps), *map(_noise_scale, (noise.whole, *noise.quarters)),
                        *_square_norms(noise.whole)), cell)
                  for cell, noise in section.noise)
-    return Table("noise-scale", words.noise_title(section), columns, rows, words.noise_notes(section))
+    shown = [scale for _, noise in section.noise for scale in (noise.whole, *noise.quarters)]
+    notes = ["tr(Sigma) / |G|^2, from the square norms of the workers' own gradients (at one worker: of parts of its "
+             "batch) and of the reduced one; over all measured steps of a run and by quarters of them. It usually "
+             "grows in training, as |G|^2 falls.",
+             f"Intervals: {section.options.confidence:.0%} (Fieller) for the steps measured; it holds "
+             "nothing of the spread between seeds.", *_unbounded_notes(shown)]
+    if any(scale.steps < LEAST_STEPS for scale in shown):
+        notes.append(f"n/a: a quarter has fewer than {LEAST_STEPS} measured steps, too few for an interval.")
+    return Table("noise-scale", f"Gradient noise scale, in examples{_whose(section)}", columns, rows, tuple(notes))
 
 
 def _noise_groups_table(section: Section) -> Table:
     columns = (WORKERS, BATCH, LAYER_GROUP, NOISE, GRAD_SQNORM, COV_TRACE)
+    found = [(cell, name, scale) for cell, noise in section.noise for name, scale in noise.groups.items()]
     rows = tuple(_row((count_cell(cell.workers[0]), count_cell(cell.global_batch), Cell(name, name),
-                       _noise_scale(scale), *_square_norms(scale)), cell)
-                 for cell, noise in section.noise for name, scale in noise.groups.items())
-    return Table("noise-scale-parts", words.noise_groups_title(section), columns, rows,
-                 words.noise_groups_notes(section))
+                       _noise_scale(scale), *_square_norms(scale)), cell) for cell, name, scale in found)
+    notes = ("A part is a top-level module of the model; |G|^2 and tr(Sigma) of the parts add up to the model's.",
+             *_unbounded_notes([scale for *_, scale in found]))
+    return Table("noise-scale-parts", f"Gradient noise scale by part of the model, in examples{_whose(section)}",
+                 columns, rows, notes)
+
+
+def _unbounded_notes(scales: Sequence[NoiseScale]) -> list[str]:
+    notes = []
+    if any(math.isinf(scale.high) for scale in scales):
+        notes.append("An interval without an upper end: the steps measured do not distinguish |G|^2 from 0. More of "
+                     "them (a smaller noise_every) or a larger batch would.")
+    if any(math.isinf(scale.noise_scale) for scale in scales):
+        notes.append(f"{UNBOUNDED} the estimate of |G|^2 came out below 0.")
+    return notes
 
 
 def _noise_scale(scale: NoiseScale) -> Cell:
-    shown = words.UNBOUNDED if math.isinf(scale.noise_scale) else number(scale.noise_scale)
+    shown = UNBOUNDED if math.isinf(scale.noise_scale) else number(scale.noise_scale)
     return Cell(shown, scale.noise_scale, scale.low, scale.high, span(scale.low, scale.high))
 
 
@@ -198,22 +223,12 @@ def _lost(cell: RunCell) -> str:
     return f"{len(cell.diverged)} div." if cell.diverged else ""
 
 
-def _unmet(cell: RunCell) -> str:
-    """What to say where there is no number: nothing ran to an end, or it never met the target."""
-    return "not met" if cell.runs else "diverged"
-
-
 def _estimate(estimate: Estimate, cell: RunCell, write: Write = number) -> Cell:
-    """Steps, seconds or examples to target."""
     if not cell.runs:
         return Cell("diverged", math.nan, math.nan, math.nan)
     found = steps_cell(estimate, write)
     some = math.isinf(estimate.value) and cell.met          # of the seeds
     return replace(found, below=span(estimate.low, estimate.high, write)) if some else found
-
-
-def _ratio(point: Point, value: Estimate, series: Series) -> Cell:
-    return _ratio_cell(value, point.cell, series.baseline)
 
 
 def _ratio_cell(value: Estimate, cell: RunCell, baseline: RunCell) -> Cell:

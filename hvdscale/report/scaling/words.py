@@ -5,10 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ...analysis.intervals import OWN_FROM, Estimate
-from ...analysis.noise import LEAST_STEPS, NoiseScale
 from ...analysis.noise_against import best_known
 from ...analysis.pooled_variance import SPEED, stand_out, updates
-from ...analysis.regimes import BatchPoint
 from ...analysis.report_data import Section
 from ...analysis.search import Search
 from ...analysis.speedup import WEAK, Point, Series
@@ -24,10 +22,9 @@ from ...target import Target
 from ..differences import problems_of_points, settings_tried
 from ..findings import Finding, sentences_of
 from ..search import words as search_words
-from .regimes import BIAS_NOTE, meanings_said, regimes_found, trials_said
+from .regimes import regimes_found, trials_said
 
 ONE_RUN = "*"       # marks a point that stands on one run
-UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
 CROWDED = "#"       # marks a worker count at which a host had fewer cores than workers
 
 PRUNING = ("The fewest steps are as without pruning. What pruned trials cannot give: the best metric within the "
@@ -45,42 +42,9 @@ def series_kind(series: Series) -> str:
     return f"weak scaling, {size} examples a worker" if series.kind == WEAK else f"strong scaling, global batch {size}"
 
 
-def listed_workers(cell: Cell) -> str:
-    """``1`` or ``1, 2 and 4``."""
-    return listed(cell.workers)
-
-
 def workers_marked(cell: Cell) -> str:
     """Its worker count, ``4#`` where its runs crowded their host."""
     return f"{cell.workers[0]}{CROWDED if cell.oversubscribed else ''}"
-
-
-def series_title(series: Series, target: Target | None) -> str:
-    """The title of a table by worker count."""
-    return f"By worker count: {target or 'throughput'} ({series_kind(series)})"
-
-
-def alone_title(section: Section) -> str:
-    """The title of the table of cells in no series."""
-    found = "Measured at one worker count only" if not section.series else "In no scaling series"
-    return f"{found}: {section.target or 'throughput'}{_of_searches(section, section.alone)}"
-
-
-def parts_title(section: Section) -> str:
-    """The title of the table of a step's parts."""
-    return "Where a step's time goes" + (f": runs to {section.target}" if section.target else "")
-
-
-def parts_notes(section: Section) -> tuple[str, ...]:
-    """How to read the table of a step's parts."""
-    return ("The median step of each run on rank 0; the parts are their mean shares of a step, times the median; the "
-            "mean over runs. Data: getting the batch; compute: the model and the optimizer; waiting: for the "
-            "allreduce, slower workers included. Times to target use the mean step.",)
-
-
-def parts_warnings(section: Section) -> tuple[str, ...]:
-    """Of the table of a step's parts."""
-    return tuple(_crowded_warnings([cell for cell, _ in section.parts]))
 
 
 def _parts_found(section: Section) -> list[Finding]:
@@ -97,46 +61,6 @@ def _parts_found(section: Section) -> list[Finding]:
         said += (f"; at {where[1]}: {number(1000 * before.seconds)} ms ({percent(before.communication)}, "
                  f"{percent(before.data)})")
     return [Finding(f"{said}.")]
-
-
-def noise_title(section: Section) -> str:
-    """The title of the table of noise scales."""
-    return "Gradient noise scale, in examples" + (f": runs to {section.target}" if section.target else "")
-
-
-def noise_groups_title(section: Section) -> str:
-    """The title of the table of noise scales by part of the model."""
-    return noise_title(section).replace("scale,", "scale by part of the model,")
-
-
-def noise_notes(section: Section) -> tuple[str, ...]:
-    """What must be known to read the table of noise scales."""
-    shown = [scale for _, noise in section.noise for scale in (noise.whole, *noise.quarters)]
-    notes = ["tr(Sigma) / |G|^2, from the square norms of the workers' own gradients (at one worker: of parts of its "
-             "batch) and of the reduced one; over all measured steps of a run and by quarters of them. It usually "
-             "grows in training, as |G|^2 falls.",
-             f"Intervals: {section.options.confidence:.0%} (Fieller) for the steps measured; it holds "
-             "nothing of the spread between seeds."]
-    notes += _unbounded_notes(shown)
-    if any(scale.steps < LEAST_STEPS for scale in shown):
-        notes.append(f"n/a: a quarter has fewer than {LEAST_STEPS} measured steps, too few for an interval.")
-    return tuple(notes)
-
-
-def _unbounded_notes(scales: Sequence[NoiseScale]) -> list[str]:
-    notes = []
-    if any(math.isinf(scale.high) for scale in scales):
-        notes.append("An interval without an upper end: the steps measured do not distinguish |G|^2 from 0. More of "
-                     "them (a smaller noise_every) or a larger batch would.")
-    if any(math.isinf(scale.noise_scale) for scale in scales):
-        notes.append(f"{UNBOUNDED} the estimate of |G|^2 came out below 0.")
-    return notes
-
-
-def noise_groups_notes(section: Section) -> tuple[str, ...]:
-    """What must be known to read the table of noise scales by part."""
-    return ("A part is a top-level module of the model; |G|^2 and tr(Sigma) of the parts add up to the model's.",
-            *_unbounded_notes([scale for _, noise in section.noise for scale in noise.groups.values()]))
 
 
 def _noise_found(section: Section) -> list[Finding]:
@@ -158,13 +82,7 @@ def _noise_found(section: Section) -> list[Finding]:
     return [Finding(f"{said}.")]
 
 
-def batch_title(section: Section, points: Sequence[BatchPoint]) -> str:
-    """The title of the table by global batch."""
-    best = _of_searches(section, [point.cell for point in points])
-    return f"By global batch: {section.target}{best or ' (all worker counts)'}"
-
-
-def _of_searches(section: Section, cells: Sequence[Cell]) -> str:
+def of_searches(section: Section, cells: Sequence[Cell]) -> str:
     """What the steps are where those of each cell are the fewest of a search; empty where they are not."""
     cells = [cell for cell in cells if cell.runs]
     searched = section.target and cells and all(cell.searched for cell in cells)
@@ -178,7 +96,7 @@ def series_notes(section: Section, series: Series) -> tuple[str, ...]:
              else "the global batch stays, the share of a worker shrinks")
     paired = ["Ratios to the same updates are paired by seed."] * (len({updates(cell) for cell in cells}) < len(cells))
     return (f"{series.kind.capitalize()} scaling: {grows}. Ratios are to W = {series.baseline.workers[0]}.", *paired,
-            *_cell_notes(section, cells))
+            *cell_notes(section, cells))
 
 
 def series_warnings(section: Section, series: Series) -> tuple[str, ...]:
@@ -193,21 +111,6 @@ def series_warnings(section: Section, series: Series) -> tuple[str, ...]:
         warnings.append(f"The baseline, W = {series.baseline.workers[0]}, did not meet the target: ratios of steps and "
                         "seconds cannot be formed.")
     return (*warnings, *cell_warnings(section, cells))
-
-
-def alone_notes(section: Section) -> tuple[str, ...]:
-    """How to read the table of cells in no series."""
-    why = () if section.series else (
-        "A speedup needs a second worker count at the same examples a worker (weak) or global batch (strong).",)
-    return (*why, *_cell_notes(section, section.alone))
-
-
-def batch_notes(section: Section, points: Sequence[BatchPoint]) -> tuple[str, ...]:
-    """How to read the table by batch."""
-    options = section.options
-    return ("Ratios are to the smallest batch. A seed that ran at several worker counts counts once: same updates.",
-            *meanings_said(options.perfect_within, options.useful_within), *[BIAS_NOTE] * (len(points) > 2),
-            *_cell_notes(section, [point.cell for point in points], times=False))
 
 
 def _batches_found(section: Section) -> list[Finding]:
@@ -339,7 +242,8 @@ def _pruned_said(section: Section) -> list[str]:
     return said
 
 
-def _cell_notes(section: Section, cells: Sequence[Cell], times: bool = True) -> tuple[str, ...]:
+def cell_notes(section: Section, cells: Sequence[Cell], times: bool = True) -> tuple[str, ...]:
+    """How to read a table of these cells."""
     repeated = [cell for cell in cells if not cell.searched]
     notes = _interval_notes(section, repeated, times)
     if any(0 < cell.met < len(cell.samples.seeds) for cell in repeated) and section.target:
@@ -369,7 +273,7 @@ def cell_warnings(section: Section, cells: Sequence[Cell], times: bool = True) -
             f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried) + f": the row is the one with the {which}, "
             "and its interval does not include that choice.")
     if times:
-        warnings += _crowded_warnings(cells)
+        warnings += crowded_warnings(cells)
         passes = _untimed_passes(cells)
         warnings += ["No warm-up passes were left out of the times."] * (bool(passes) and not max(passes))
     return tuple(warnings)
@@ -413,7 +317,7 @@ def _spread_warnings(section: Section, cells: Sequence[Cell], times: bool) -> li
         return []
     names = {"steps": "steps", SPEED: "examples per second"} if times else {"steps": "steps"}
     return [f"{capital(what)} spread far more at "
-            + listed(f"W = {listed_workers(cell)}, B = {cell.global_batch:,}" for cell in found)
+            + listed(f"W = {listed(cell.workers)}, B = {cell.global_batch:,}" for cell in found)
             + " than elsewhere: intervals there are too narrow, elsewhere too wide."
             for name, what in names.items() for found in [stand_out(cells, name)] if found]
 
@@ -433,7 +337,8 @@ def _freedom(degrees: Mapping[str, int]) -> str:
     return f"{counted(count, 'degree')} of freedom for {listed(said)}"
 
 
-def _crowded_warnings(cells: Sequence[Cell]) -> list[str]:
+def crowded_warnings(cells: Sequence[Cell]) -> list[str]:
+    """Which hosts had more workers than cores."""
     crowded = [trial for cell in cells for trial in cell.considered if trial.crowded]
     if not crowded:
         return []

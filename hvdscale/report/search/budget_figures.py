@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,14 +14,10 @@ from ...analysis.base_rates import BaseRates, value_range
 from ...analysis.budgets import BestUnder, Point, TrialKind
 from ...formatting.numbers import capital, number
 from ..columns import SHALLUE, metric_name
-from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Figure, Look, decimal_ticks,
-                       is_named, is_positive, log2_axis, set_ticks, shade)
+from ..drawing import (INK, MARKERS, MOST_MARKS, MUTED, PANEL_TICKS, SHADES, TICKS, Axes, Axis, Figure, Look, is_named,
+                       is_positive, log2_axis, set_ticks, shade, value_axis)
 from .budgets import best_ends, ends_said
 from .curve_figures import ASIDE, heading, plain
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
 
 MASTERS = "Masters & Luschi 2018, arXiv 1804.07612, section 2"
 LEVELS = 5                  # of the scale of colours that the legend names
@@ -30,7 +25,7 @@ CELL = ((-1, -0.5), (1, -0.5), (1, 0.5), (-1, 0.5), (-1, -0.5))        # a mark 
 SUPERSCRIPT = str.maketrans("-0123456789", "\N{SUPERSCRIPT MINUS}⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def best_under_figure(*records: BestUnder | None, title: str = "", name: str = "best-under-budgets") -> Figure | None:
+def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | None:
     """The best value of a metric at each batch, a line a budget, a panel a record; None where none has a value."""
     found = [one for one in records if one is not None and any(_valued(row) for row in one.rows)]
     if not found:
@@ -47,8 +42,8 @@ def best_under_figure(*records: BestUnder | None, title: str = "", name: str = "
         for one, record in zip(axes, found):
             _draw_best_under(one, record, len(found) > 1)
             alike = [other for other in found if other.column == record.column]         # have one scale
-            _metric_axis(one, [point.best.value for other in alike for row in other.rows for point in _valued(row)],
-                         PANEL_TICKS if len(found) > 1 else TICKS)
+            value_axis(one, "y", [point.best.value for other in alike for row in other.rows for point in _valued(row)],
+                       PANEL_TICKS if len(found) > 1 else TICKS)
             if len(found) > 1:
                 one.set_title(plain(_heading(record, found)))
     said = [f"The best {' or '.join(sorted(metrics))} of the feasible trials within a budget, against the global "
@@ -59,7 +54,7 @@ def best_under_figure(*records: BestUnder | None, title: str = "", name: str = "
         said.append(f"An open mark stands where the best trial ended before the budget was spent, {ends}: it might "
                     "have bettered that.")
     keys = dict.fromkeys(key for one in found for row in one.rows for point in row for key in point.keys)
-    return Figure(name, title, " ".join(said), "best of the evaluations within the budget, over trials",
+    return Figure("best-under-budgets", title, " ".join(said), "best of the evaluations within the budget, over trials",
                   f"{SHALLUE}, section 4.8", tuple(keys), draw, len(found))
 
 
@@ -96,21 +91,7 @@ def _draw_best_under(axes: Axes, record: BestUnder, paneled: bool) -> None:
     axes.set_ylabel(metric_name(record.column))
 
 
-def _metric_axis(axes: Axes, values: Sequence[float], most: int) -> None:
-    """Logarithmic where the values spread over more than a factor 8, else plain; intervals do not stretch it."""
-    low, high = min(values), max(values)
-    if low > 0 and high > 8 * low:
-        margin = (high / low) ** 0.08
-        axes.set_yscale("log")
-        axes.set_ylim(low / margin, high * margin)
-        decimal_ticks(axes.yaxis, (low, high))
-        return
-    margin = 0.1 * (high - low) or 0.1 * abs(high) or 0.1
-    axes.set_ylim(low - margin, high + margin)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.3g}")
-
-
-def base_rate_figure(*records: BaseRates | None, title: str = "", name: str = "base-rates") -> Figure | None:
+def base_rate_figure(*records: BaseRates | None) -> Figure | None:
     """The map of a metric over batch and base rate, a panel a record; None where no trial has a value.
 
     Trials lie where their own rate lies, on a grid or not; one scale of colours for all panels.
@@ -137,8 +118,8 @@ def base_rate_figure(*records: BaseRates | None, title: str = "", name: str = "b
         said.append("Small marks ended before the budget was spent, so that they reach their value or better.")
     keys = dict.fromkeys(one.key(at) for one in maps for at in range(len(one.rate)))
     budget = f" ({maps[0].budget})" if len(maps) == 1 and maps[0].budget else ""
-    title = title or f"{capital(metric)} by batch and base rate{budget}\n{heading(maps[0].workload)}"
-    return Figure(name, title, " ".join(said), f"base rate: {rate} / B", MASTERS, tuple(keys), draw, len(maps))
+    title = f"{capital(metric)} by batch and base rate{budget}\n{heading(maps[0].workload)}"
+    return Figure("base-rates", title, " ".join(said), f"base rate: {rate} / B", MASTERS, tuple(keys), draw, len(maps))
 
 
 class _Scale:
@@ -197,5 +178,5 @@ def _two_to_the(axis: Axis, low: float, high: float, most: int) -> None:
     """Ticks at powers of 2, written as such."""
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     powers = range(first, last + 1, max(1, math.ceil((last - first + 1) / most)))
-    set_ticks(axis, [2.0 ** at for at in powers])
-    axis.set_major_formatter(lambda value, _: f"2{str(round(math.log2(value))).translate(SUPERSCRIPT)}")
+    set_ticks(axis, [2.0 ** at for at in powers],
+              lambda value: f"2{str(round(math.log2(value))).translate(SUPERSCRIPT)}")

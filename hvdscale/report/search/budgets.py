@@ -50,7 +50,8 @@ def trials_table(found: BestUnder | None) -> Table | None:
                                                                       ("half", "best of half"))))
     rows = tuple(Row((
         Cell(heading(budget).removeprefix("within ")), count_cell(point.global_batch), number_cell(point.value),
-        Cell(_step(point), point.step), Cell(_trial(point)), count_cell(point.short), _of_n(point, 4),
+        Cell("n/a" if point.trial is None else f"{point.step:,.0f}", point.step), Cell(_trial(point)),
+        count_cell(point.short), _of_n(point, 4),
         _of_n(point, 2)), point.keys, ()) for budget, points in zip(found.budgets, found.rows) for point in points)
     return Table(f"budget-trials-{found.column.replace('/', '-')}",
                  f"Trials behind the best {metric_name(found.column)} under a budget", columns, rows, notes(found),
@@ -59,8 +60,7 @@ def trials_table(found: BestUnder | None) -> Table | None:
 
 def budgets_said(found: BestUnder | None) -> tuple[str, ...]:
     """For each budget, at which batch the metric is best and how the smallest and the largest fare; () for None."""
-    return tuple(filter(None, (_said(found, budget, points) for budget, points in zip(found.budgets, found.rows)))
-                 ) if found else ()
+    return tuple(_said(found, budget, points) for budget, points in zip(found.budgets, found.rows)) if found else ()
 
 
 def _said(found: BestUnder, budget: Budget | None, points: Sequence[Point]) -> str:
@@ -71,8 +71,9 @@ def _said(found: BestUnder, budget: Budget | None, points: Sequence[Point]) -> s
     best = min(known, key=lambda point: sign * point.value)
     ends = [f"{number(point.value)} at batch {point.global_batch:,}" for point in dict.fromkeys((known[0], known[-1]))
             if point is not best]
-    said = (f"Best {metric_name(found.column)} {heading(budget)}: {_value(best)} at batch {best.global_batch:,}"
-            + (f"; {listed(ends)}." if ends else "."))
+    interval = in_brackets(best.best.low, best.best.high)
+    said = (f"Best {metric_name(found.column)} {heading(budget)}: {number(best.value)}{interval} at batch "
+            f"{best.global_batch:,}" + (f"; {listed(ends)}." if ends else "."))
     short = [point.global_batch for point in known if point.best_is_short]
     if short:
         said += (f" {capital(at_batches(short, points))} the best trial had not spent the budget when it ended, "
@@ -129,19 +130,11 @@ def best_cell(point: Point) -> Cell:
                 span(point.best.low, point.best.high))
 
 
-def _value(point: Point) -> str:
-    return f"{number(point.value)}{in_brackets(point.best.low, point.best.high)}"
-
-
 def _of_n(point: Point, parts: int) -> Cell:
     n = point.feasible // parts
     if not n:
         return Cell("n/a", math.nan)
     return number_cell(point.curve[n - 1].low, f"of {n}")
-
-
-def _step(point: Point) -> str:
-    return f"{point.step:,.0f}" if point.trial is not None else "n/a"
 
 
 def _trial(point: Point) -> str:

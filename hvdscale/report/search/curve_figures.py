@@ -10,17 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...analysis.curves import Curve, CurvePoint
 from ...analysis.intervals import Estimate
 from ...formatting.numbers import listed, number
 from ..columns import MCCANDLISH, SHALLUE
-from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Figure, Look, arrows_of, fraction,
-                       is_named, is_positive, log2_axis, mark_estimate, shade)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows_of,
+                       fraction, is_named, is_positive, log2_axis, mark_estimate, shade)
 
 STEPS, NORMALISED, EXAMPLES = "steps", "normalised", "examples"     # kinds of figures
 LONGEST, LONGEST_TITLE = 44, 60     # letters of a label, of a line of a title
@@ -224,7 +221,8 @@ def _common(curves: Sequence[Curve]) -> int | None:
 
 def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
     curves, ordered, scales = panel.curves, panel.ordered, _scales(panel.curves, kind)
-    shown = [[(point, _scaled(point, scales(curve), kind)) for point in curve.searched] for curve in curves]
+    shown = [[(point, point.steps.scaled(scales(curve) * (point.global_batch if kind == EXAMPLES else 1)))
+              for point in curve.searched] for curve in curves]
     batches = sorted({point.global_batch for points in shown for point, _ in points})
     ends = batches[0], batches[-1]
     log2_axis(axes, "x", batches, most=PANEL_TICKS if paneled else TICKS)
@@ -258,10 +256,6 @@ def _vertical_axis(axes: Axes, estimates: Sequence[Estimate], lines: Sequence[Pe
               arrows=[arrow for one in estimates for arrow in arrows_of(one)])
     if kind != STEPS:
         axes.yaxis.set_major_formatter(fraction)
-
-
-def _scaled(point: CurvePoint, scale: float, kind: str) -> Estimate:
-    return point.steps.scaled(scale * (point.global_batch if kind == EXAMPLES else 1))
 
 
 def _perfect(shown: Sequence[Sequence[ScaledPoint]], kind: str, ends: tuple[int, int], ordered: bool,

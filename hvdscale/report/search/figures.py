@@ -1,14 +1,14 @@
 """Figures of what a search found: the best metaparameters by batch, and the trials in their space.
 
-    figure = best_figure([curve], EFFECTIVE)            # with the linear and the square root heuristic
+    figure = best_figure(curve, EFFECTIVE)              # with the linear and the square root heuristic
     figure = trials_figure(curve)                       # every batch of a curve a panel
     figure = budgets_figure(curve)                      # under a budget of steps and one of epochs
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,18 +18,13 @@ from ...analysis.curves import Curve, CurvePoint
 from ...analysis.regimes import USEFUL_WITHIN
 from ...analysis.search import BestOf
 from ...analysis.studies import Study
-from ...analysis.trials import Workload
 from ...formatting.numbers import counted, exact, percent
 from ...target import Target
 from ..columns import SHALLUE
-from ..drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Figure, Look, arrows_of,
-                       decimal_ticks, fraction, is_named, is_positive, log2_axis, mark_estimate, set_ticks, shade)
+from ..drawing import (AMBER, BLUE, INK, MOST_MARKS, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows_of,
+                       fraction, is_named, is_positive, log2_axis, mark_estimate, set_ticks, shade, value_axis)
 from ..file_names import slug
-from .curve_figures import heading, labels_of, plain, style_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.ticker import MaxNLocator
+from .curve_figures import heading, plain
 
 TITLES = {LEARNING_RATE: "learning rate", MOMENTUM: "momentum", EFFECTIVE: "effective learning rate"}
 AXES = {LEARNING_RATE: "learning rate \N{GREEK SMALL LETTER ETA}",
@@ -39,64 +34,42 @@ MOST_PANELS = 9
 BUDGET_BATCHES = 3          # panels in a row of budgets_figure
 SPARE = 2                   # the budgets are so many times what the middle batch's best trial needed
 LEAST = 3                   # trials in a panel
+Values = TypeVar("Values", float, np.ndarray)
 
 
-Bests = tuple[Curve, str, list[BestPoint]]      # a curve, its label or panel's title, and the best at each batch
+def best_figure(curve: Curve, what: str = EFFECTIVE) -> Figure | None:
+    """The best value of a metaparameter at each batch, and the heuristics; None where fewer than two batches have one.
 
-
-def best_figure(curves: Sequence[Curve], what: str = EFFECTIVE, *, labels: Sequence[str] | None = None, title: str = "",
-                name: str = "") -> Figure | None:
-    """The best value of a metaparameter at each batch; with one curve the heuristics beside it.
-
-    what  LEARNING_RATE, MOMENTUM (as 1 - momentum) or EFFECTIVE, or the name of another metaparameter above 0
-    None where fewer than two batches have one.
+    what  LEARNING_RATE, MOMENTUM (as 1 - momentum) or EFFECTIVE
     """
-    labels = labels_of(curves) if labels is None else list(map(plain, labels))
-    found = [(curve, label, points) for curve, label in zip(curves, labels)
-             for points in [_above_zero(best_points(curve, what), what)] if len(points) > 1]
-    if not found:
-        return None
-    title = title or (f"Best {TITLES.get(what, what.replace('_', ' '))} by batch\n"
-                      f"{heading(_shared(curve for curve, *_ in found))}")
-
-    def draw(axes: Axes) -> None:
-        _draw_best(axes, found, what)
-    return _best_record(found, what, title, name or f"best-{slug(what)}", draw, 1)
+    return best_panels([(heading(curve.workload), curve)], what, name=f"best-{slug(what)}")
 
 
 def best_panels(panels: Iterable[tuple[str, Curve]], what: str = EFFECTIVE, *, title: str = "",
                 name: str = "") -> Figure | None:
     """A panel (title, curve) each; those with fewer than two batches are left out, None where none is left."""
-    found = [(curve, plain(panel), points) for panel, curve in panels
+    found = [(panel, curve, points) for panel, curve in panels
              for points in [_above_zero(best_points(curve, what), what)] if len(points) > 1]
     if not found:
         return None
 
     def draw(*axes: Axes) -> None:
-        for one, (curve, panel, points) in zip(axes, found):
-            _draw_best(one, [(curve, panel, points)], what, len(found) > 1)
+        for one, (panel, _, points) in zip(axes, found):
+            _draw_best(one, points, what, PANEL_TICKS if len(found) > 1 else TICKS)
             if len(found) > 1:
                 one.set_title(panel)
     title = title or f"Best {TITLES.get(what, what)} by batch"
-    return _best_record(found, what, title if len(found) > 1 else f"{title}\n{found[0][1]}",
-                        name or f"best-{slug(what)}-panels", draw, len(found))
-
-
-def _best_record(found: Sequence[Bests], what: str, title: str, name: str, draw: Callable[..., None],
-                 panels: int) -> Figure:
-    said = [f"The {TITLES.get(what, what.replace('_', ' '))} of the trial that met the target in the fewest steps, "
-            "against the global batch; bars span the trials that needed at most "
-            f"{percent(USEFUL_WITHIN)} more steps than it."]
-    if what == MOMENTUM:
-        said.append("The axis is 1 - momentum: lower is more momentum.")
-    elif panels > 1 or len(found) == 1:
-        said.append("From the smallest batch that met the target, the dashed line grows as the batch, the dotted one "
-                    "as its square root.")
-    target = {str(curve.target) for curve, *_ in found}
-    said += [f"Target: {min(target)}."] if len(target) == 1 else []
+    said = [f"The {TITLES.get(what, what)} of the trial that met the target in the fewest steps, against the global "
+            f"batch; bars span the trials that needed at most {percent(USEFUL_WITHIN)} more steps than it.",
+            "The axis is 1 - momentum: lower is more momentum." if what == MOMENTUM else
+            "From the smallest batch that met the target, the dashed line grows as the batch, the dotted one as its "
+            "square root."]
+    targets = {str(curve.target) for _, curve, _ in found}
+    said += [f"Target: {min(targets)}."] if len(targets) == 1 else []
     keys = dict.fromkeys(key for *_, points in found for point in points for key in point.keys)
-    return Figure(name, title, " ".join(said), FORMULAS.get(what, f"{AXES.get(what, what)} of the best trial"),
-                  f"{SHALLUE}, section 4.6", tuple(keys), draw, panels)
+    return Figure(name or f"best-{slug(what)}-panels", title if len(found) > 1 else f"{title}\n{found[0][0]}",
+                  " ".join(said), FORMULAS.get(what, f"{AXES.get(what, what)} of the best trial"),
+                  f"{SHALLUE}, section 4.6", tuple(keys), draw, len(found))
 
 
 def _above_zero(points: Iterable[BestPoint], what: str) -> list[BestPoint]:
@@ -104,113 +77,98 @@ def _above_zero(points: Iterable[BestPoint], what: str) -> list[BestPoint]:
     return [point for point in points if is_positive(_on_axis(point.value, what))]
 
 
-def _on_axis(value: float, what: str) -> float:
-    return 1 - value if what == MOMENTUM else value
+def _on_axis(value: Values, name: str) -> Values:
+    """Momentum is shown as its distance from 1."""
+    return 1 - value if name == MOMENTUM else value
 
 
-def _draw_best(axes: Axes, found: Sequence[Bests], what: str, paneled: bool = False) -> None:
-    batches = [point.global_batch for *_, points in found for point in points]
-    values = [_on_axis(point.value, what) for *_, points in found for point in points]
-    ends = [_on_axis(end, what) for *_, points in found for point in points for end in (point.low, point.high)]
-    most = PANEL_TICKS if paneled else TICKS
-    log2_axis(axes, "x", batches, most=most)
-    heuristics = []
-    if len(found) == 1 and what != MOMENTUM:
-        first, last = found[0][2][0], found[0][2][-1]
-        ratio = last.global_batch / first.global_batch
-        heuristics = [("--", "linear heuristic", first.value * ratio),
-                      (":", "square root heuristic", first.value * math.sqrt(ratio))]
-        for dashes, label, end in heuristics:
-            axes.plot([first.global_batch, last.global_batch], [first.value, end], dashes, color=MUTED, linewidth=1.3,
-                      label=label)
-    log2_axis(axes, "y", values, ends + [end for *_, end in heuristics], most=most)
+def _draw_best(axes: Axes, points: Sequence[BestPoint], what: str, most: int) -> None:
+    first, ratio = points[0], points[-1].global_batch / points[0].global_batch
+    log2_axis(axes, "x", [point.global_batch for point in points], most=most)
+    heuristics = [] if what == MOMENTUM else [("--", "linear heuristic", first.value * ratio),
+                                              (":", "square root heuristic", first.value * math.sqrt(ratio))]
+    for dashes, label, end in heuristics:
+        axes.plot([first.global_batch, points[-1].global_batch], [first.value, end], dashes, color=MUTED,
+                  linewidth=1.3, label=label)
+    values = [_on_axis(point.value, what) for point in points]
+    log2_axis(axes, "y", values, [*(_on_axis(end, what) for point in points for end in (point.low, point.high)),
+                                  *(end for *_, end in heuristics)], most=most)
     axes.yaxis.set_major_formatter(fraction)
-    for at, (_, label, points) in enumerate(found):
-        color, marker = (BLUE, "o") if len(found) == 1 else style_of(at, len(found))
-        axes.plot([p.global_batch for p in points], [_on_axis(p.value, what) for p in points], marker=marker,
-                  color=color, linewidth=1, markersize=5.5, markeredgewidth=0,
-                  label=f"best {TITLES.get(what, what)}" if len(found) == 1 else
-                  label if is_named(at, len(found)) else None)
-        for point in points:
-            axes.plot([point.global_batch] * 2, [_on_axis(point.low, what), _on_axis(point.high, what)], color=color,
-                      linewidth=1.4, alpha=0.6)
+    axes.plot([point.global_batch for point in points], values, marker="o", color=BLUE, linewidth=1, markersize=5.5,
+              markeredgewidth=0, label=f"best {TITLES.get(what, what)}")
+    for point in points:
+        axes.plot([point.global_batch] * 2, [_on_axis(point.low, what), _on_axis(point.high, what)], color=BLUE,
+                  linewidth=1.4, alpha=0.6)
     axes.set_xlabel("global batch B (examples)")
-    axes.set_ylabel(AXES.get(what, what.replace("_", " ")))
+    axes.set_ylabel(AXES.get(what, what))
 
 
-def trials_figure(curve: Curve, *, x: str = LEARNING_RATE, y: str | None = None, title: str = "",
-                  name: str = "trials") -> Figure | None:
-    """The trials of each batch of a curve in the space of two metaparameters, up to MOST_PANELS batches.
-
-    y  by default the momentum, else another one that was searched, else the steps to the target
-    """
-    y = y or second(curve, x)
-    points = _spread([point for point in curve.searched if _placed(point.study, x, y) >= LEAST], MOST_PANELS)
-    panels = [(f"B = {point.global_batch:,}", point.study, curve.target, math.inf) for point in points]
-    return scatter(panels, x, y, title=title or f"Trials to {curve.target}\n{heading(curve.workload)}", name=name)
+def trials_figure(curve: Curve) -> Figure | None:
+    """The trials of each batch of a curve by learning rate and a second metaparameter, up to MOST_PANELS batches."""
+    y = second(curve)
+    panels = [(f"B = {point.global_batch:,}", point.study, curve.target, math.inf)
+              for point in _spread(curve, y, MOST_PANELS)]
+    return scatter(panels, y, title=f"Trials to {curve.target}\n{heading(curve.workload)}")
 
 
-def budgets_figure(curve: Curve, *, x: str = LEARNING_RATE, y: str | None = None, steps: float | None = None,
-                   epochs: float | None = None, title: str = "", name: str = "trials-budgets") -> Figure | None:
+def budgets_figure(curve: Curve, *, steps: float | None = None, epochs: float | None = None, title: str = ""
+                   ) -> Figure | None:
     """The same under a budget of steps, above, and one of epochs, below, at a small, a middle and a large batch.
 
     steps, epochs  by default SPARE times what the best trial of the middle batch needed, to two digits, so that there
                    the two budgets are about one; None where the size of an epoch is not known, or no batch met the
                    target
     """
-    y = y or second(curve, x)
-    points = _spread([point for point in curve.searched if _placed(point.study, x, y) >= LEAST], BUDGET_BATCHES)
+    y, examples = second(curve), curve.workload.train_examples
+    points = _spread(curve, y, BUDGET_BATCHES)
     middle = next((point for point in points[len(points) // 2:] + points if point.steps.met and point.steps.value > 0),
                   None)
-    examples = curve.workload.train_examples
     if middle is not None and examples:
         steps = steps or math.ceil(float(f"{SPARE * middle.steps.value:.2g}"))
         epochs = epochs or float(f"{SPARE * middle.steps.value * middle.global_batch / examples:.2g}")
     if y is None or len(points) < 2 or not examples or steps is None or epochs is None:
         return None
+    counted_epochs = counted(1, "epoch") if epochs == 1 else f"{epochs:,.4g} epochs"
     panels = [(f"B = {point.global_batch:,}, {exact(steps)} steps", point.study, curve.target, steps)
               for point in points]
-    panels += [(f"B = {point.global_batch:,}, {counted_epochs(epochs)}", point.study, curve.target,
+    panels += [(f"B = {point.global_batch:,}, {counted_epochs}", point.study, curve.target,
                 epochs * examples / point.global_batch) for point in points]
     title = title or f"Trials to {curve.target} under budgets of steps and of epochs\n{heading(curve.workload)}"
-    return scatter(panels, x, y, title=title, name=name)
+    return scatter(panels, y, title=title, name="trials-budgets")
 
 
-def counted_epochs(epochs: float) -> str:
-    """``1 epoch``, ``2.5 epochs``."""
-    return counted(1, "epoch") if epochs == 1 else f"{epochs:,.4g} epochs"
-
-
-def second(curve: Curve, x: str = LEARNING_RATE) -> str | None:
-    """The metaparameter to go with the one on the x axis: the momentum where it was searched; None: there is none."""
-    names = [name for name in many_valued([point.study for point in curve.searched]) if name != x]
+def second(curve: Curve) -> str | None:
+    """The metaparameter to go with the learning rate: the momentum where it was searched; None: there is none."""
+    names = [name for name in many_valued([point.study for point in curve.searched]) if name != LEARNING_RATE]
     return MOMENTUM if MOMENTUM in names else names[0] if names else None
 
 
-def _placed(study: Study, x: str, y: str | None) -> int:
-    """How many trials of a study have both metaparameters."""
-    names = [name for name in (x, y) if name is not None]
+def _placed(study: Study, names: Sequence[str]) -> int:
+    """How many trials of a study have these metaparameters."""
     if any(name not in study.metaparameters for name in names):
         return 0
     ended = (study.feasible | study.infeasible) & ~study.repeat
     return int((ended & np.all([np.isfinite(study.metaparameters[name]) for name in names], axis=0)).sum())
 
 
-def _spread(points: list[CurvePoint], most: int) -> list[CurvePoint]:
-    """At most so many of them, evenly spread, the first and the last among them."""
+def _spread(curve: Curve, y: str | None, most: int) -> list[CurvePoint]:
+    """At most so many points with trials to show, evenly spread, the first and the last among them."""
+    names = [LEARNING_RATE] if y is None else [LEARNING_RATE, y]
+    points = [point for point in curve.searched if _placed(point.study, names) >= LEAST]
     if len(points) <= most:
         return points
     return [points[round(at * (len(points) - 1) / (most - 1))] for at in range(most)]
 
 
-def scatter(panels: Iterable[tuple[str, Study, Target, float]], x: str, y: str | None, *, title: str,
+def scatter(panels: Iterable[tuple[str, Study, Target, float]], y: str | None, *, title: str,
             name: str = "trials") -> Figure | None:
-    """Trials by two metaparameters: (title, study, target, most steps) a panel.
+    """Trials by learning rate and a second metaparameter: (title, study, target, most steps) a panel.
 
     y  None: the steps to the target, those that did not meet it where they were last seen
     None where no panel has a trial.
     """
-    found = [(plain(panel), space_of(study, target, x, y or x, most)) for panel, study, target, most in panels]
+    found = [(plain(panel), space_of(study, target, LEARNING_RATE, y or LEARNING_RATE, most))
+             for panel, study, target, most in panels]
     found = [(panel, space) for panel, space in found if len(space.x)]
     if not found:
         return None
@@ -219,11 +177,11 @@ def scatter(panels: Iterable[tuple[str, Study, Target, float]], x: str, y: str |
         for one, (panel, space) in zip(axes, found):
             if len(found) > 1:
                 one.set_title(panel)
-            _draw_space(one, space, found, x, y, len(found) > 1)
-    said = [f"One mark a trial: its {x.replace('_', ' ')} and its "
-            f"{'steps to the target' if y is None else y.replace('_', ' ')}."]
-    said.append("Discs met the target within the budget, triangles did not, dots were stopped by their search before "
-                "that was known, crosses diverged; the star is the trial with the fewest steps.")
+            _draw_space(one, space, [space for _, space in found], y)
+    said = [f"One mark a trial: its learning rate and its "
+            f"{'steps to the target' if y is None else y.replace('_', ' ')}.",
+            "Discs met the target within the budget, triangles did not, dots were stopped by their search before "
+            "that was known, crosses diverged; the star is the trial with the fewest steps."]
     if y == MOMENTUM:
         said.append("Along each pale line the effective learning rate, learning rate / (1 - momentum), is the same; "
                     "from one to the next it grows tenfold.")
@@ -240,18 +198,18 @@ MARKS: tuple[tuple[int | None, Look, str], ...] = (     # kind, look, and its na
     (REACHED, {"marker": "o", "color": BLUE, "markersize": 5.5, "markeredgewidth": 0}, "met the target"))
 
 
-def _draw_space(axes: Axes, space: Space, found: Sequence[tuple[str, Space]], x: str, y: str | None,
-                paneled: bool) -> None:
-    every_x = np.concatenate([one.x for _, one in found])
-    across = _on_axes(space.x, x)
-    up = space.steps if y is None else _on_axes(space.y, y)
-    every_y = np.concatenate([one.steps if y is None else _on_axes(one.y, y) for _, one in found])
-    _scale(axes, "x", _on_axes(every_x, x), paneled)
+def _draw_space(axes: Axes, space: Space, spaces: Sequence[Space], y: str | None) -> None:
+    """One of the spaces, on axes that hold all of them."""
+    most = PANEL_TICKS if len(spaces) > 1 else TICKS
+    across, up = space.x, space.steps if y is None else _on_axis(space.y, y)
+    every_x = np.concatenate([one.x for one in spaces])
+    every_y = np.concatenate([one.steps if y is None else _on_axis(one.y, y) for one in spaces])
+    value_axis(axes, "x", every_x, most)
     if y is None:
-        log2_axis(axes, "y", every_y[every_y > 0].tolist(), most=PANEL_TICKS if paneled else TICKS)
+        log2_axis(axes, "y", every_y[every_y > 0].tolist(), most=most)
     else:
-        _scale(axes, "y", every_y, paneled)
-    if x == LEARNING_RATE and y == MOMENTUM:
+        value_axis(axes, "y", every_y, most)
+    if y == MOMENTUM:
         _same_effective_rates(axes)
     known = [kind for kind, *_ in MARKS if kind is not None]
     crowded = len(every_x) > MOST_MARKS
@@ -259,40 +217,15 @@ def _draw_space(axes: Axes, space: Space, found: Sequence[tuple[str, Space]], x:
         at = np.flatnonzero(space.kind == kind if kind is not None else ~np.isin(space.kind, known))
         axes.plot(across[at], up[at], linestyle="", **look, rasterized=crowded)
         if any((one.kind == kind).any() if kind is not None else not np.isin(one.kind, known).all()
-               for _, one in found):
+               for one in spaces):
             axes.plot([], [], linestyle="", **look, label=label)
     if space.best is not None:
         star: Look = {"marker": "*", "markersize": 12, "markerfacecolor": AMBER, "markeredgecolor": INK,
                       "markeredgewidth": 0.9, "linestyle": ""}
         axes.plot(across[space.best], up[space.best], **star, zorder=4)
         axes.plot([], [], **{**star, "markersize": 9}, label="fewest steps")
-    axes.set_xlabel(AXES.get(x, x.replace("_", " ")))
+    axes.set_xlabel(AXES[LEARNING_RATE])
     axes.set_ylabel("steps to target S" if y is None else AXES.get(y, y.replace("_", " ")))
-
-
-def _on_axes(values: np.ndarray, name: str) -> np.ndarray:
-    return 1 - values if name == MOMENTUM else values
-
-
-def _scale(axes: Axes, which: str, values: np.ndarray, paneled: bool) -> None:
-    """A logarithmic axis where the values are positive and spread over more than a factor 8, else a plain one."""
-    low, high = float(values.min()), float(values.max())
-    axis = getattr(axes, f"{which}axis")
-    if low > 0 and high > 8 * low:
-        margin = (high / low) ** 0.06
-        getattr(axes, f"set_{which}scale")("log")
-        getattr(axes, f"set_{which}lim")(low / margin, high * margin)
-        decimal_ticks(axis, (low, high), PANEL_TICKS if paneled else TICKS)
-        return
-    margin = 0.06 * (high - low) or 0.5 * abs(low) or 0.5
-    getattr(axes, f"set_{which}lim")(low - margin, high + margin)
-    axis.set_major_locator(_few(PANEL_TICKS if paneled else TICKS))
-    axis.set_major_formatter(lambda value, _: f"{value:,.4g}")
-
-
-def _few(most: int) -> MaxNLocator:
-    from matplotlib.ticker import MaxNLocator
-    return MaxNLocator(most)
 
 
 def _same_effective_rates(axes: Axes) -> None:
@@ -357,12 +290,3 @@ def _draw_best_of(axes: Axes, trials: BestOfTrials, color: str, label: str | Non
     axes.plot([one.n for one in unknown], [one.low for one in unknown], color=color, **look)
     if unknown:
         axes.plot([], [], color=MUTED, **look, label="not known: above")
-
-
-def _shared(curves: Iterable[Curve]) -> Workload | str:
-    """What the curves' workloads share, in words."""
-    curves = list(curves)
-    if len({curve.workload for curve in curves}) == 1:
-        return curves[0].workload
-    names = {f"{curve.workload.dataset}/{curve.workload.model}" for curve in curves}
-    return f"{exact(len(curves))} workloads" if len(names) > 1 else min(names)

@@ -39,7 +39,8 @@ def steps_table(rows: tuple[StepsToResult, ...]) -> Table:
     columns = (BATCH, FEWEST, TRIAL, VALUE, MET, *[PRUNED] * pruned, LOST, BEFORE)
     warnings = ("Trials that met the target and diverged later do not count for the steps.",) * any(
         row.met_before_diverging for row in rows)
-    return Table(f"steps-to-result-{_name(target.column)}-{target.value:g}", f"{workload}: fewest steps to {target}",
+    name = f"steps-to-result-{target.column.replace('/', '-')}-{target.value:g}"
+    return Table(name, f"{workload}: fewest steps to {target}",
                  columns, tuple(_steps_row(row, pruned) for row in rows), (_choice_note(pruned),), warnings=warnings)
 
 
@@ -53,7 +54,9 @@ def best_table(rows: tuple[tuple[BestMeasurement, ...], ...]) -> Table:
     if any(budgets):
         title += f" {listed('at all' if budget is None else f'within {budget}' for budget in budgets)}"
     notes = (_choice_note(any((one.among & one.study.pruned).any() for one, *_ in rows)),)
-    return Table(f"best-measurement-{_name(first[0].column)}", title, columns, tuple(map(_best_row, rows)), notes)
+    return Table(f"best-measurement-{first[0].column.replace('/', '-')}", title, columns, tuple(
+        Row((count_cell(row[0].global_batch), count_cell(row[0].trials), *map(_best, row)),
+            tuple(dict.fromkeys(key for one in row for key in _keys(one))), ()) for row in rows), notes)
 
 
 def _choice_note(pruned: bool) -> str:
@@ -61,12 +64,9 @@ def _choice_note(pruned: bool) -> str:
             if pruned else "Of COMPLETE trials; repeats of a search's winner are left out.")
 
 
-def _name(column: str) -> str:
-    return column.replace("/", "-")
-
-
 def _steps_row(row: StepsToResult, pruned: bool) -> Row:
-    cells = (count_cell(row.global_batch), _steps(row), _trial(row), number_cell(row.value),
+    trial = Cell("none") if row.key is None else Cell(f"{row.key[1]}", row.key[1])
+    cells = (count_cell(row.global_batch), _steps(row), trial, number_cell(row.value),
              Cell(f"{row.met:,}/{row.trials:,}", row.met), *[count_cell(row.pruned)] * pruned,
              count_cell(row.infeasible), count_cell(row.met_before_diverging))
     return Row(cells, _keys(row), ())
@@ -80,20 +80,11 @@ def _steps(row: StepsToResult) -> Cell:
     return Cell("not met", math.inf, row.beyond, math.inf, f"> {row.beyond:,.0f}")
 
 
-def _trial(row: StepsToResult) -> Cell:
-    return Cell("none") if row.key is None else Cell(f"{row.key[1]}", row.key[1])
-
-
 def _best_column(budget: Budget | None) -> Column:
     if budget is None:
         return Column("best", "best value", "1", BEST.format("as long as it ran"), SHALLUE)
     key = f"best_within_{budget}".replace(" ", "_").replace(",", "")
     return Column(key, f"within {budget}", "1", BEST.format(f"within {budget}"), SHALLUE)
-
-
-def _best_row(row: tuple[BestMeasurement, ...]) -> Row:
-    keys = tuple(dict.fromkeys(key for one in row for key in _keys(one)))
-    return Row((count_cell(row[0].global_batch), count_cell(row[0].trials), *map(_best, row)), keys, ())
 
 
 def _best(one: BestMeasurement) -> Cell:

@@ -24,6 +24,7 @@ NAMES = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a c
 DROPPED = ("workload", "checkpoint", "checkpoint_every", "resume", "log", "seed", "config", "noise_every", "keep_going",
            "lr_per_example", "save_model")      # of what a trial was asked, not for another run
 FIRST = ("global_batch", "optimizer", "lr", "base_batch", "lr_rule", "max_lr_factor", "momentum")
+HOW = {RUNS: "runs", FITTED: "fit", "base": "base"}
 PROBLEMS = {FEW: "too few trials met the target", OPEN: "the trials do not bracket the best rate",
             OUTSIDE: "outside what was tried"}
 
@@ -175,7 +176,7 @@ def points_table(found: RuleCosts) -> Table:
         Cell(str(cost.rule)), count_cell(point.global_batch), number_cell(point.rate),
         count_cell(point.near.trials, f"{point.near.met} met" if point.near.trials else ""),
         Cell(whole(point.near.fewest) if point.near.met else "n/a", point.near.fewest), _loss_cell(point),
-        _steps_cell(point.steps), Cell(_how(point))), point.keys, (), point.near.keys)
+        _steps_cell(point.steps), Cell(HOW.get(point.how) or PROBLEMS[point.how])), point.keys, (), point.near.keys)
         for cost in found.costs for point in cost.points]
     return Table("lr-rule-points", f"Learning-rate rules point by point: {found.target}", columns, tuple(rows),
                  notes(found))
@@ -278,7 +279,3 @@ def _steps_cell(steps: Estimate) -> Cell:
         return Cell(f"> {whole(steps.beyond)}", steps.value, steps.low, steps.high)
     return Cell(whole(steps.value) if steps.met else "n/a", steps.value, steps.low, steps.high,
                 interval_of(steps, whole))
-
-
-def _how(point: RulePoint) -> str:
-    return {RUNS: "runs", FITTED: "fit", "base": "base"}.get(point.how) or PROBLEMS[point.how]

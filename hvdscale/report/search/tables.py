@@ -48,13 +48,14 @@ def _search_table(searches: Sequence[Search]) -> Table:
                FEWEST if searches[0].objective == STEPS_TO_TARGET else BEST_VALUE, NEAREST, IMPROVING)
     rows = tuple(_row((count_cell(search.global_batch), *_draws(search), *_best(search), _nearest(search),
                        _improving(search)), search) for search in searches)
-    return Table(_name("search", searches), words.title(searches), columns, rows, words.notes(searches),
+    return Table(_name("search", searches), f"Search: {_goal(searches)}", columns, rows, words.notes(searches),
                  warnings=words.warnings(searches))
 
 
 def _points_tables(searches: Sequence[Search]) -> Iterator[Table]:
     spaces = group_by((search for search in searches if search.best),
                       lambda search: tuple(one.name for one in search.space))
+    title = f"Best point found, with the bounds of its space under each value: {_goal(searches)}"
     for at, (names, found) in enumerate(spaces.items()):
         columns = (BATCH, *(Column(name, re.sub("[_.]", " ", name), "1", "of the best trial; below: the bounds of the "
                                    "space, or how many values it has") for name in names))
@@ -65,8 +66,11 @@ def _points_tables(searches: Sequence[Search]) -> Iterator[Table]:
                              search))
         idle = any(len(search.bounds) < len(names) for search in found)
         notes = ("n/a: does nothing beside the other values of the point.",) if idle else ()
-        yield Table(_name("best-points", searches) + (f"-{at + 1}" if at else ""), words.points_title(searches),
-                    columns, tuple(rows), notes)
+        yield Table(_name("best-points", searches) + (f"-{at + 1}" if at else ""), title, columns, tuple(rows), notes)
+
+
+def _goal(searches: Sequence[Search]) -> str:
+    return str(searches[0].target or f"best {searches[0].objective}")
 
 
 def _name(name: str, searches: Sequence[Search]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...analysis.search import IMPROVED, NEAR, Bound, Draw, Search
+from ...analysis.search import IMPROVED, NEAR, Bound, Search
 from ...formatting.numbers import counted, exact, in_brackets, listed, number, percent, spread, whole
 from ...plan.search_space import STEPS_TO_TARGET, DrawEnd, Parameter
 
@@ -50,12 +50,8 @@ def best_said(search: Search) -> str:
     point = "".join(f", {bound.parameter.name} {value_said(bound.parameter, bound.value)}" for bound in search.bounds)
     if search.objective != STEPS_TO_TARGET:
         return f"Best: trial {best.number}, {search.objective} {number(best.value)} at step {best.step:,.0f}{point}."
-    return f"Best: trial {best.number}, {steps_said(best)}{point}.{_seeds_said(search)}"
-
-
-def steps_said(draw: Draw) -> str:
-    """``420 steps (not by 380)``: at the evaluation that met, and at the one before, which did not."""
-    return f"{counted(round(draw.value), 'step')} ({not_by(draw.before)})"
+    steps = counted(round(best.value), "step")
+    return f"Best: trial {best.number}, {steps} ({not_by(best.before)}){point}.{_seeds_said(search)}"
 
 
 def not_by(before: float) -> str:
@@ -105,7 +101,6 @@ def end_name(bound: Bound) -> str:
 
 
 def _more_said(search: Search) -> list[str]:
-    """Whether more trials promise a better best."""
     half = search.half
     if half is None:
         return [] if not search.done else ["One feasible trial: nothing is known of what more would find."]
@@ -127,17 +122,6 @@ def _more_said(search: Search) -> list[str]:
         return [f"{whole_study} {word} the median best by {amount}, no more than the steps between two evaluations: "
                 "it is unclear whether more trials would improve it."]
     return [f"{whole_study} {word} the median best by {amount}: more trials would hardly improve it."]
-
-
-def title(searches: Sequence[Search]) -> str:
-    """The title of the table of studies of one objective."""
-    return f"Search: {searches[0].target or 'best ' + searches[0].objective}"
-
-
-def points_title(searches: Sequence[Search]) -> str:
-    """The title of the table of their best points."""
-    return (f"Best point found, with the bounds of its space under each value: "
-            f"{searches[0].target or 'best ' + searches[0].objective}")
 
 
 def notes(searches: Sequence[Search]) -> tuple[str, ...]:
@@ -183,7 +167,8 @@ def summary(searches: Sequence[Search]) -> tuple[str, ...]:
         batch = f"{search.global_batch:,}"
         for bound in search.bounds if search.best else ():
             if bound.near:
-                cut.setdefault(_asked_said(bound), []).append(batch + _value_at(bound))
+                value = "" if bound.parameter.values else f" ({value_said(bound.parameter, bound.value)})"
+                cut.setdefault(_asked_said(bound), []).append(batch + value)
         if search.best and search.improving:
             improving.append(f"{batch} ({_improved_said(search)})")
     asked = [f"{said}: batch {listed(batches)}." for said, batches in cut.items()]
@@ -193,14 +178,10 @@ def summary(searches: Sequence[Search]) -> tuple[str, ...]:
     if asked or not all(search.best and search.done and search.half and search.half.known for search in searches):
         return tuple(asked)
     counts = [len(search.feasible) for search in searches]
-    return (f"Search: at every batch the best of {spread(counts)} feasible trials lies inside its space, and more "
-            f"would hardly improve it{_as_far_as(searches)}.",) if searches else ()
-
-
-def _as_far_as(searches: Sequence[Search]) -> str:
-    """Where the evaluations were too far apart to tell."""
     coarse = [f"{search.global_batch:,}" for search in searches if search.lowered > IMPROVED]
-    return f", as far as evaluations so far apart can tell at batch {listed(coarse)}" if coarse else ""
+    as_far = f", as far as evaluations so far apart can tell at batch {listed(coarse)}" if coarse else ""
+    return (f"Search: at every batch the best of {spread(counts)} feasible trials lies inside its space, and more "
+            f"would hardly improve it{as_far}.",) if searches else ()
 
 
 def _asked_said(bound: Bound) -> str:
@@ -211,10 +192,6 @@ def _asked_said(bound: Bound) -> str:
         return (f"Add {'larger' if bound.upper else 'smaller'} values of {parameter.name}: the best trial has the "
                 f"{'largest' if bound.upper else 'smallest'} one tried, {end}")
     return f"Widen the space: the best {parameter.name} lies within {NEAR:.0%} of its {end_name(bound)} bound, {end}"
-
-
-def _value_at(bound: Bound) -> str:
-    return "" if bound.parameter.values else f" ({value_said(bound.parameter, bound.value)})"
 
 
 def _improved_said(search: Search) -> str:
