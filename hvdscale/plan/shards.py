@@ -109,7 +109,8 @@ class Stream:
             parts.append((indices, np.full(len(indices), epoch)))
             wanted, epoch, offset = wanted - len(indices), epoch + 1, 0
             if wanted <= 0:
-                return Visits(*(parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts))), self.seed)
+                indices, epochs = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts))
+                return Visits(indices, epochs, self.seed)
 
 
 def even_bounds(total: int, parts: int) -> list[int]:
