@@ -67,7 +67,7 @@ def _scripts(plots: bool) -> list[Markup]:
     """Our script, and before it the library that draws, where there is something to draw."""
     found = []
     if plots:
-        from plotly.offline import get_plotlyjs     # type: ignore[import-untyped]
+        from plotly.offline import get_plotlyjs
         found.append(get_plotlyjs())
     return [Markup(text) for text in (*found, _packaged("page.js"))]
 
