@@ -16,7 +16,8 @@ import numpy as np
 import scipy
 from numpy.typing import ArrayLike
 
-CONFIDENCE = 0.95
+from .defaults import CONFIDENCE
+
 OWN_FROM = 5                # repeats from which a sample's own spread is used
 NONE = (np.nan, np.nan)     # the interval of one run, whose spread is unknown
 Ends = tuple[Any, Any]      # (low, high): numbers, or arrays where the values have leading axes

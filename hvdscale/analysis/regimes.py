@@ -25,12 +25,11 @@ import numpy as np
 import scipy
 
 from .critical_batch_fit import CriticalBatchFit, fit_critical_batch
-from .intervals import CONFIDENCE, Estimate, logarithms
+from .defaults import CONFIDENCE, PERFECT_WITHIN, USEFUL_WITHIN
+from .intervals import Estimate, logarithms
 from .speedup import step_speedup
 from .steps import Cell
 
-PERFECT_WITHIN = 0.25       # B S may be this share above the smallest B S
-USEFUL_WITHIN = 0.20        # S may be this share above the fewest steps
 DRAWS = 2000
 
 

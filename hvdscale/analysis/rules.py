@@ -29,16 +29,17 @@ from ..errors import UsageError
 from ..plan import scaling
 from ..plan.search_space import layer_of
 from ..target import Target
+from . import defaults
 from .base_rates import rates_of
 from .curves import Curve, CurvePoint
 from .interval_arithmetic import over, times
-from .intervals import CONFIDENCE, Estimate
+from .defaults import CONFIDENCE, RULE_WITHIN
+from .intervals import Estimate
 from .lr_response import Landscape, landscapes_of
 from .steps import estimate
 from .studies import Outcomes, Study, outcomes
 from .trials import Workload
 
-TOLERANCE = 0.20            # a rule loses where it needs this share more steps than the tuned optimum
 NEAR = 1.5                  # rates within this factor are near each other
 MOST_TRIALS = 150           # of a batch in a landscape's fit, the first by log and id
 MOST_PLANS = 2000           # distinct plans of a batch, above which none is searched for the rule of its run
@@ -78,7 +79,7 @@ class Rule:
         return self.name if self.cap is None else f"{self.name}<={self.cap:g}"
 
 
-RULES = (Rule("linear"), Rule("sqrt"), Rule("none"), Rule("linear", 8.0))
+RULES = tuple(map(Rule.parse, defaults.RULES))
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ class RuleCosts:
         return self.base.global_batch
 
 
-def rules_of(curve: Curve, rules: Sequence[Rule] = RULES, tolerance: float = TOLERANCE) -> RuleCosts | None:
+def rules_of(curve: Curve, rules: Sequence[Rule] = RULES, tolerance: float = RULE_WITHIN) -> RuleCosts | None:
     """The cost of each rule along a curve of tuned batches; None where fewer than two batches were tuned."""
     effective = _is_momentum_searched(curve)
     batches = [_Batch(point, curve, effective) for point in curve.searched if len(point.study)]

@@ -2,17 +2,20 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import click
 
-from ..analysis.intervals import CONFIDENCE, Estimate
-from ..analysis.step_time import Links
-from ..analysis.steps_curve import StepsPoint
-from ..analysis.worker_plan import Request
+from ..analysis.defaults import CONFIDENCE
 from ..errors import UsageError
-from ..report.plan.make import FORMATS, make_plan
+from ..report.defaults import PLAN_FORMATS
 from ..target import Target
 from .common import Command, confidence_of, echo, formats_of, version_option
+
+if TYPE_CHECKING:               # slow imports, which --help can do without
+    from ..analysis.step_time import Links
+    from ..analysis.steps_curve import StepsPoint
+    from ..analysis.worker_plan import Request
 
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 THOUSANDS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
@@ -52,7 +55,7 @@ MOST_WORKERS = 10_000_000
 @click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
               help="Confidence level of the intervals.")
 @click.option("--out", metavar="DIR", help="Write plan.json, tables/ and figures/ there.")
-@click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
+@click.option("--format", "formats", metavar="LIST", default=",".join(PLAN_FORMATS), show_default=True,
               help="What to write, of these.")
 @click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
 @version_option
@@ -68,16 +71,18 @@ def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameter
       hvdscale-plan sweeps/mnist runs/*.h5 --price 2.5 --workers 1-1024
       hvdscale-plan runs --per-node 8 --price 32 --deadline 2h --budget 500
     """
+    from ..report.plan.make import make_plan
     request = request_of(asked)
     _positive("--noise-scale", noise_scale)
     links = links_of(bandwidth, latency, parameters)
     make_plan(logs, [Target.parse(target) for target in targets], request, out=out,
-              formats=formats_of(formats, FORMATS), skip_broken=skip_broken, links=links,
+              formats=formats_of(formats, PLAN_FORMATS), skip_broken=skip_broken, links=links,
               noise_scale=noise_scale, trials=trials, given=steps_of(steps) if steps else None, echo=echo)
 
 
 def request_of(asked) -> Request:
     """The request of the options; raises UsageError for an invalid number."""
+    from ..analysis.worker_plan import Request
     for name in ("price", "per_node", "budget", "local_batch", "global_batch", "max_local_batch", "knee"):
         _positive(f"--{name.replace('_', '-')}", asked[name])
     confidence_of(asked["confidence"])
@@ -124,6 +129,7 @@ def seconds_of(text: str) -> float:
 
 def links_of(bandwidth, latency, parameters) -> Links | None:
     """The network between nodes; raises UsageError if some options are missing."""
+    from ..analysis.step_time import Links
     given = {"--bandwidth": bandwidth, "--latency": latency, "--parameters": parameters}
     missing = [name for name, value in given.items() if value is None]
     if len(missing) == len(given):
@@ -141,6 +147,8 @@ def links_of(bandwidth, latency, parameters) -> Links | None:
 
 def steps_of(text: str) -> StepsPoint:
     """The known steps at a batch from ``860@32``; raises UsageError."""
+    from ..analysis.intervals import Estimate
+    from ..analysis.steps_curve import StepsPoint
     found = re.fullmatch(r"\s*(\d+)\s*@\s*(\d+)\s*", text)
     if not found or not int(found[1]) or not int(found[2]):
         raise UsageError(f"--steps {text!r} is not steps to target at a global batch, such as 860@32")

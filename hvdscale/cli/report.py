@@ -6,17 +6,10 @@ from functools import partial
 
 import click
 
-from ..analysis.budgets import Budget
-from ..analysis.intervals import CONFIDENCE
-from ..analysis.published import read as read_published
-from ..analysis.regimes import PERFECT_WITHIN, USEFUL_WITHIN
-from ..analysis.report_data import Options
-from ..analysis.rules import RULES, TOLERANCE, Rule
+from ..analysis.defaults import CONFIDENCE, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
 from ..errors import UsageError
 from ..formatting.progress import Progress
-from ..report.make import FORMATS, make
-from ..report.studies import Asked
-from ..report.watch import EVERY, follow
+from ..report.defaults import FORMATS, WATCH_SECONDS
 from ..target import Target
 from .common import Command, confidence_of, echo, formats_of, share_of, version_option
 
@@ -52,11 +45,11 @@ class Report(Command):
               help="A batch scales perfectly if it needs at most this share more examples than the best one.")
 @click.option("--useful-within", default=str(USEFUL_WITHIN), show_default=True, metavar="SHARE",
               help="The maximum useful batch is the smallest that needs at most this share more steps than the fewest.")
-@click.option("--rule", "rules", multiple=True, metavar="RULE", default=tuple(map(str, RULES)), show_default=True,
+@click.option("--rule", "rules", multiple=True, metavar="RULE", default=RULES, show_default=True,
               help="Learning-rate rules to compare with the tuned optimum, as lr_rule of hvdscale-train takes them: "
                    "linear, sqrt, none or power:0.7; with max_lr_factor behind <=, such as 'linear<=8'; may be "
                    "given several times.")
-@click.option("--rule-within", default=str(TOLERANCE), show_default=True, metavar="SHARE",
+@click.option("--rule-within", default=str(RULE_WITHIN), show_default=True, metavar="SHARE",
               help="A rule loses at a batch where it needs more than this share more steps than the tuned optimum.")
 @click.option("--trials", type=click.IntRange(min=1), metavar="N",
               help="Compare searches at the median best of N trials at every batch, and leave out batches with fewer. "
@@ -68,7 +61,7 @@ class Report(Command):
 @click.option("--watch", is_flag=True, help="Follow running logs in the terminal, and those that will come in the "
               "directories, without disturbing who writes them; ends when all trials have. Best effort on network file "
               "systems such as NFS: rows may be seen late there. All options except --every are ignored.")
-@click.option("--every", type=float, default=EVERY, show_default=True, metavar="SECONDS",
+@click.option("--every", type=float, default=WATCH_SECONDS, show_default=True, metavar="SECONDS",
               help="Time between two looks.")
 @version_option
 def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, useful_within, rules, rule_within,
@@ -81,6 +74,12 @@ def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, u
       hvdscale-report --watch runs
       hvdscale-report compare main.h5 branch.h5     # two logs, as a gate: hvdscale-report compare --help
     """
+    from ..analysis.published import read as read_published         # slow imports, which --help can do without
+    from ..analysis.report_data import Options
+    from ..analysis.rules import Rule
+    from ..report.make import make
+    from ..report.studies import Asked
+    from ..report.watch import follow
     if watch:
         return follow(logs, _seconds("--every", every))
     for name in compare:
@@ -95,13 +94,14 @@ def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, u
 
 def _budgets(texts):
     """Budgets from lists such as ``5,000 steps, 10 epochs``: a comma separates them only after a unit."""
+    from ..analysis.budgets import Budget
     parts = [part for text in texts for part in re.split(r"(?<=[a-z])\s*,", text)]
     return tuple(dict.fromkeys(map(Budget.parse, parts)))
 
 
 def _seconds(name, value):
     if not 0 < value < float("inf"):
-        raise UsageError(f"{name} {value:g}: is a number of seconds above 0, such as {EVERY:g}")
+        raise UsageError(f"{name} {value:g}: is a number of seconds above 0, such as {WATCH_SECONDS:g}")
     return value
 
 

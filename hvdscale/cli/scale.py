@@ -8,7 +8,6 @@ import click
 from ..errors import UsageError
 from ..formatting.numbers import counted
 from ..plan.settings import Settings
-from ..report.make import make, refuse_no_folder
 from ..system.cores import usable_cores
 from ..training.series import PLACES, PROBE, carry_out, ended, runs_of
 from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many
@@ -41,6 +40,7 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
     \b
       hvdscale-scale digits/fc --workers 1,2,4 --repeats 3 --out runs/digits
     """
+    from ..report.make import make, refuse_no_folder            # slow imports, which --help can do without
     counts = parse_counts(counts)
     refuse_no_folder(out)
     workload, layers = asked(workload, **given)

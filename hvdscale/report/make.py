@@ -24,6 +24,7 @@ from ..log.reader import Log, read_log
 from ..log.segments import find_logs
 from ..system.files import write_whole
 from ..target import Target
+from .defaults import FORMATS
 from .document import MOST_EVALUATIONS, MOST_RULED, Document, Page, as_json, document_of, document_of_studies, facts_of
 from .file_names import LONGEST_FILE, Path, cut
 from .findings import MOST
@@ -34,7 +35,6 @@ LEFT_OUT = ("Tables. Columns that follow from others are left out of a table tha
             "--out have them.")
 NO_TARGET = "The logs have no target; --target 'val/error<0.01' holds their trials against one."
 LONG_BYTES = 100 << 20      # of a log, beyond which reading it takes a while
-FORMATS = ("html", "json", "csv", "svg", "png")
 
 
 def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None = None, *,

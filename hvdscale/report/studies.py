@@ -23,7 +23,8 @@ from ..analysis.noise_against import best_known, noise_against
 from ..analysis.quality import Quality, quality_of
 from ..analysis.report_data import Options, Section
 from ..analysis.results import results_of
-from ..analysis.rules import RULES, TOLERANCE, Rule, rules_of
+from ..analysis.defaults import RULE_WITHIN
+from ..analysis.rules import RULES, Rule, rules_of
 from ..analysis.search import Search
 from ..analysis.studies import Study
 from ..analysis.trials import Workload
@@ -62,7 +63,7 @@ class Asked:
     compare: tuple[str, ...] = ()
     paper: str | None = None
     rules: tuple[Rule, ...] = RULES
-    rule_within: float = TOLERANCE
+    rule_within: float = RULE_WITHIN
 
 
 MeasuredNoise = tuple[int, Noise, TrialKeys]        # at a global batch

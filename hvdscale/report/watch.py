@@ -30,9 +30,9 @@ from ..log.reader import Log, Table, read_log
 from ..log.schema import Status
 from ..system import lock
 from ..target import Target
+from .defaults import WATCH_SECONDS
 from .file_names import Path
 
-EVERY = 5.0             # seconds between looks
 GRACE = 3               # looks at which nothing ran, after something had, until it is over: another run may follow
 WINDOW_SECONDS = 60.0   # over which steps a second are taken
 RECENT = 4096           # rows at the end of a table that are looked at
@@ -75,8 +75,9 @@ class Look:
         return not self.writer and not self.running and not self.missing and (bool(self.counts) or bool(self.problem))
 
 
-def follow(paths: Iterable[Path], every: float = EVERY, out: TextIO | None = None, clock: Clock = time.monotonic,
-           sleep: Callable[[float], None] = time.sleep, terminal: bool | None = None) -> None:
+def follow(paths: Iterable[Path], every: float = WATCH_SECONDS, out: TextIO | None = None,
+           clock: Clock = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+           terminal: bool | None = None) -> None:
     """Show the logs among files and directories, and those that will come there, until all their trials have ended.
 
     every       seconds between looks

@@ -28,6 +28,7 @@ from ...errors import LogError, UsageError
 from ...formatting.numbers import counted, finite
 from ...log.plan_text import OF_SEARCH
 from ...target import Target
+from ..defaults import PLAN_FORMATS
 from ..drawing import Figure, render
 from ..file_names import Path, section_name, target_name
 from ..make import bullets, open_all, put_file as put, refuse_no_folder, titled
@@ -35,8 +36,6 @@ from ..table import WIDTH, Table, as_csv, as_text, as_values, trial_list
 from .figures import EAGER, figures_of_plan
 from .tables import model_table, plan_table
 from .words import advice, no_plan_said, summary, title
-
-FORMATS = ("json", "csv", "svg", "png")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +51,7 @@ class PlanPage:
 
 
 def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request, *,
-              out: Path | None = None, formats: Sequence[str] = FORMATS, skip_broken: bool = False,
+              out: Path | None = None, formats: Sequence[str] = PLAN_FORMATS, skip_broken: bool = False,
               links: Links | None = None, given: StepsPoint | None = None, noise_scale: float | None = None,
               trials: int | None = None, echo: Callable[[str], object] = print) -> tuple[WorkerPlan, ...]:
     """Print the plans of these logs, one a workload and target, and write their files under ``out`` where it is given.
@@ -116,7 +115,7 @@ def on_screen(page: PlanPage) -> Iterator[str]:
         yield titled("How to read this") + bullets(note for table in tables for note in table.notes)
 
 
-def write(pages: Sequence[PlanPage], out: Path, formats: Sequence[str] = FORMATS) -> Iterator[str]:
+def write(pages: Sequence[PlanPage], out: Path, formats: Sequence[str] = PLAN_FORMATS) -> Iterator[str]:
     """Write the files of plans; yields their paths as they are done."""
     out = os.fspath(out)
     if "json" in formats:

@@ -1,0 +1,6 @@
+"""What the commands write and how often they look, unless they are asked otherwise."""
+from __future__ import annotations
+
+FORMATS = ("html", "json", "csv", "svg", "png")
+PLAN_FORMATS = ("json", "csv", "svg", "png")
+WATCH_SECONDS = 5.0         # between looks
