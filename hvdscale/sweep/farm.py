@@ -55,6 +55,7 @@ class SweepState:
     def __init__(self, studies: Sequence[Settled], ledger: Ledger):
         self.studies = {settled.name: settled for settled in studies}
         self.ledger = ledger
+        self._settled: dict[str, tuple[Mapping[int, Result], State]] = {}       # by study, with the results it is of
 
     def target(self, settled: Settled) -> str | None:
         """The target that ranks a study's trials; None: another objective does."""
@@ -62,9 +63,13 @@ class SweepState:
         return str(sweep.targets[-1]) if sweep.by_steps else None
 
     def of(self, settled: Settled) -> State:
-        sweep, study = settled.sweep, settled.study
-        return settle(self.ledger.results(settled.name), study.trials, study.max_draws, self.target(settled),
-                      sweep.keep)
+        results = self.ledger.results(settled.name)
+        known, state = self._settled.get(settled.name, (None, None))
+        if state is None or known is not results:
+            state = settle(results, settled.study.trials, settled.study.max_draws, self.target(settled),
+                           settled.sweep.keep)
+            self._settled[settled.name] = results, state
+        return state
 
     def winner(self, settled: Settled, state: State) -> int | None:
         """The best draw so far."""
@@ -137,8 +142,13 @@ class Farm:
                 return True
 
     def _next(self) -> Task | str:
+        """Claim the next trial, if any."""
+        with self.state.ledger.one_look():
+            self.tick()
+            return self._claim_next()
+
+    def _claim_next(self) -> Task | str:
         """Claim the next trial, from the study with the longest trials first."""
-        self.tick()
         state, waits = self.state, False
         expected = state.expected_seconds()
         for name in sorted(state.studies, key=lambda name: (-expected[name], name)):

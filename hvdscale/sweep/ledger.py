@@ -23,8 +23,8 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from ..errors import LogError
 from ..log.files import first_line
@@ -129,14 +129,20 @@ class Result:
         return result
 
 
-@dataclass
+@dataclass(frozen=True)
 class Files:
     """The files of one draw: attempts claimed, released and killed, and whether its result exists."""
 
-    claims: set[int] = field(default_factory=set)
-    released: set[int] = field(default_factory=set)
-    killed: set[int] = field(default_factory=set)
+    claims: frozenset[int] = frozenset()
+    released: frozenset[int] = frozenset()
+    killed: frozenset[int] = frozenset()
     finished: bool = False
+
+    def with_attempt(self, kind: str, attempt: int) -> Files:
+        """These files and one of an attempt; kind: claim, released or killed."""
+        claims, released, killed = (known | {attempt} if kind == other else known for other, known in (
+            ("claim", self.claims), ("released", self.released), ("killed", self.killed)))
+        return Files(claims, released, killed, self.finished)
 
     @property
     def held(self) -> int:
@@ -146,7 +152,7 @@ class Files:
 
 
 class Ledger:
-    """The files of a sweep's draws in ``out``; every call lists the folder again.
+    """The files of a sweep's draws in ``out``; every call lists the folder again, except in ``one_look``.
 
     All methods raise LogError naming a file that cannot be read or written or is invalid.
     """
@@ -154,8 +160,19 @@ class Ledger:
     def __init__(self, out: str):
         self.out = out
         self._results: dict[str, dict[int, Result]] = {}
+        self._listed: dict[str, tuple[set[str], dict[int, Files]]] = {}     # by study: names, and each draw's files
+        self._looked: set[str] | None = None        # studies listed in one_look; None: not in it
         self._claims: dict[str, dict] = {}          # by path; claims never change
         self._dead: set[str] = set()                # owners never come back to life
+
+    @contextlib.contextmanager
+    def one_look(self) -> Iterator[None]:
+        """A context in which ``results`` and ``running`` list each study's folder only once."""
+        self._looked = set()
+        try:
+            yield
+        finally:
+            self._looked = None
 
     def claim(self, study: str, number: int, owner: Owner) -> int | None:
         """Claim a draw; returns the number of the attempt, 1, 2, ...
@@ -184,11 +201,16 @@ class Ledger:
         return _put_new(self._path(study, f"{result.number}.json"), result.as_json())
 
     def results(self, study: str) -> dict[int, Result]:
-        """All results of a study by number, repeats included; a file is read only once."""
-        seen = self._results.get(study, {})
-        self._results[study] = {number: seen.get(number) or self._read_result(study, number)
-                                for number, files in sorted(self._listing(study).items()) if files.finished}
-        return dict(self._results[study])
+        """All results of a study by number, repeats included; a file is read only once.
+
+        Returns the same dict until there are others; do not change it.
+        """
+        finished = {number for number, files in self._listing(study).items() if files.finished}
+        seen = self._results.setdefault(study, {})
+        if finished != seen.keys():
+            seen = self._results[study] = {number: seen.get(number) or self._read_result(study, number)
+                                           for number in sorted(finished)}
+        return seen
 
     def take_back(self, study: str, kinds: Iterable[str]) -> list[int]:
         """Delete the results of these kinds and their attempts, so that the draws can run again; returns their numbers.
@@ -261,21 +283,26 @@ class Ledger:
         return os.path.join(self.out, "trials", study, name)
 
     def _listing(self, study: str) -> dict[int, Files]:
-        """Each draw's files; other names are ignored."""
-        draws: dict[int, Files] = {}
-        for name in _names(self._path(study, "")):
-            found = _NAME.fullmatch(name)
-            if found:
-                number, result, kind, attempt = found.groups()
-                files = draws.setdefault(int(number), Files())
-                if result:
-                    files.finished = True
-                else:
-                    {"claim": files.claims, "released": files.released, "killed": files.killed}[kind].add(int(attempt))
+        """Each draw's files; in ``one_look`` as they were then."""
+        if self._looked is not None:
+            if study in self._looked:
+                return self._listed[study][1]
+            self._looked.add(study)
+        return self._list(study)
+
+    def _list(self, study: str) -> dict[int, Files]:
+        """Each draw's files; other names are ignored. Only names that are new since the last call are parsed."""
+        names = set(_names(self._path(study, "")))
+        known, draws = self._listed.get(study, (set(), {}))
+        if any(map(_NAME.fullmatch, known - names)):        # taken back
+            known, draws = set(), {}
+        if new := names - known:
+            draws = _with_names(draws, new)
+        self._listed[study] = names, draws
         return draws
 
     def _files(self, study: str, number: int) -> Files:
-        return self._listing(study).get(number, Files())
+        return self._list(study).get(number, Files())
 
     def _lives(self, study: str, number: int, files: Files) -> bool:
         """Whether the held attempt has a living owner."""
@@ -325,6 +352,16 @@ class Ledger:
             raise LogError(f"{path}: is not the result of draw {number}: {error}; "
                            f"remove it, and {number}.claim-* beside it, to have the draw run again") from error
         return result
+
+
+def _with_names(draws: Mapping[int, Files], names: Iterable[str]) -> dict[int, Files]:
+    """The draws' files with more of them."""
+    draws = dict(draws)
+    for found in filter(None, map(_NAME.fullmatch, names)):
+        number, result, kind, attempt = found.groups()
+        files = draws.get(int(number), Files())
+        draws[int(number)] = replace(files, finished=True) if result else files.with_attempt(kind, int(attempt))
+    return draws
 
 
 def _put_new(path: str, document: dict) -> bool:

@@ -108,9 +108,10 @@ def settle(results: Mapping[int, Result], trials: int, max_draws: int, target: s
 def failed_alike(results: Iterable[Result]) -> str | None:
     """The reason for which all trials have failed, at least ALIKE of them; numbers in it may differ."""
     results = list(results)
+    if len(results) < ALIKE or any(result.kind != DrawEnd.FAILED for result in results):
+        return None
     reasons = {re.sub(r"\d+", "N", result.reason) for result in results}
-    alike = len(results) >= ALIKE and len(reasons) == 1 and all(result.kind == DrawEnd.FAILED for result in results)
-    return results[0].reason if alike else None
+    return results[0].reason if len(reasons) == 1 else None
 
 
 def winner(outcomes: Iterable[Outcome], minimizes: bool | None = None) -> int | None:

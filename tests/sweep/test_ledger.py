@@ -274,6 +274,14 @@ def test_a_file_that_is_no_result_is_named(ledger, text, said):
         ledger.results(STUDY)
 
 
+def test_one_look_keeps_the_results_it_saw_but_a_claim_looks_again(ledger, owner):
+    with ledger.one_look():
+        assert ledger.results(STUDY) == {}
+        Ledger(ledger.out).record(STUDY, RESULT)
+        assert ledger.results(STUDY) == {} and ledger.claim(STUDY, 7, owner) is None
+    assert list(ledger.results(STUDY)) == [7]
+
+
 def test_files_of_other_names_are_let_be(ledger, owner):
     ledger.record(STUDY, RESULT)
     for name in (".7.json.00.tmp", "notes.json", "08.json", "8.json~", "8.claim-0", "9.claim", "1e3.json"):
