@@ -100,4 +100,4 @@ def test_the_set_up_trains_on_each_python_that_is_there(version, tmp_path, machi
                    "--log", "w.h5", cwd=tmp_path, environment=environment)
     assert "COMPLETE: budget of 20 steps spent" in printed
     assert f"Python {version}." in done(commands / "hvdscale-train", "--version", cwd=tmp_path)
-    assert "w.h5" in done(commands / "hvdscale-report", "w.h5", cwd=tmp_path)
+    assert "With 2 workers, global batch 32" in done(commands / "hvdscale-report", "w.h5", cwd=tmp_path)
