@@ -1,3 +1,3 @@
 """How far data parallelism takes a training job: workers, global batch, learning rate, time."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -25,6 +25,7 @@ from .deadline import Deadline
 from .launch import launched
 from .rendezvous import Rendezvous
 
+POLL_SECONDS = 1e-4     # between looks at whether a sum is there; Linux adds 50 us
 APART = 5       # stall times by which workers may start apart, as with imports from a slow file system
 
 
@@ -147,6 +148,8 @@ class HorovodWorkers(Workers):
 
         def wait():
             with self._collective(name):
+                while not self._hvd.poll(handle):       # Horovod's own wait spins, on the core that its thread needs
+                    time.sleep(POLL_SECONDS)
                 self._hvd.synchronize(handle)
         return wait
 
