@@ -165,7 +165,7 @@ def _lines(log: Log, everything: bool) -> list[tuple]:
 
 def _line(log: Log, row: int) -> tuple:
     trials, metric = log.trials, _metric(log, row)
-    values = _of_trial(log.evaluations, metric, trials["id"][row]) if metric else np.empty(0)
+    values = log.evaluations.of_trial(metric, trials["id"][row]) if metric else np.empty(0)
     measured = values[~np.isnan(values)]
     best = "-" if not len(measured) else _number(measured.min() if _minimizes(log, row) else measured.max())
     return (str(trials["id"][row]), _state(log, row), f"{trials['dataset'][row]}/{trials['model'][row]}",
@@ -195,12 +195,8 @@ def _state(log: Log, row: int | None) -> str:
 
 def _steps_done(log: Log, row: int) -> int:
     trial = log.trials["id"][row]
-    steps = np.concatenate([_of_trial(table, "step", trial) for table in (log.steps, log.evaluations)])
+    steps = np.concatenate([table.of_trial("step", trial) for table in (log.steps, log.evaluations)])
     return int(steps.max()) if len(steps) else 0
-
-
-def _of_trial(table, column: str, trial: int) -> np.ndarray:
-    return table[column][table["trial"] == trial]
 
 
 def _plan(log: Log, row: int) -> dict:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import h5py
@@ -200,6 +201,21 @@ class Table(Mapping[str, np.ndarray]):
         if name in self._read or name not in self.specs or len(self._parts) > 1:
             return self[name][first:stop]
         return self._parts[0].read(self.name, name, first, stop)
+
+    def of_trial(self, name: str, trial: int) -> np.ndarray:
+        """A trial's values of a column, in the log's order; where its rows lie together no others are read."""
+        order, trials = self._by_trial
+        first, stop = np.searchsorted(trials, [trial, trial + 1])
+        return self.read_rows(name, first, stop) if order is None else self[name][order[first:stop]]
+
+    @cached_property
+    def _by_trial(self) -> tuple[np.ndarray | None, np.ndarray]:
+        """The order of the rows by trial, None if they are in it already; and the trials in it."""
+        trials = self["trial"]
+        if (trials[1:] >= trials[:-1]).all():
+            return None, trials
+        order = np.argsort(trials, kind="stable")
+        return order, trials[order]
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._read:
