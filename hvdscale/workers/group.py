@@ -25,7 +25,7 @@ from .deadline import Deadline
 from .launch import launched
 from .rendezvous import Rendezvous
 
-POLL_SECONDS = 1e-4     # between looks at whether a sum is there; Linux adds 50 us
+POLL_SECONDS = 5e-5     # between looks at whether a sum is there; Linux adds 50 us
 APART = 5       # stall times by which workers may start apart, as with imports from a slow file system
 
 
