@@ -130,7 +130,7 @@ class MiniSlurm:
         # not tmp_path: paths of sockets end at 108 characters, and munged wants folders that all may search
         self._folder = tempfile.mkdtemp(prefix="sl", dir="/tmp")
         os.chmod(self._folder, 0o755)
-        for name in ["run", "log", "state", "home", "mpi", *(f"{kind}/{n}" for kind in ("spool", "tmp") for n in self.names)]:
+        for name in ["run", "log", "state", "home", *(f"{kind}/{n}" for kind in ("spool", "tmp") for n in self.names)]:
             os.makedirs(f"{self._folder}/{name}")
         self._configure()
         self.environment = self._environment()
@@ -176,8 +176,7 @@ class MiniSlurm:
         kept = {name: value for name, value in self._given.items() if not LEAKED.match(name)}
         kept.update(SLURM_CONF=f"{self._folder}/slurm.conf", HOME=f"{self._folder}/home",
                     PATH=f"{kept['PATH']}:/usr/sbin:/sbin", OMPI_ALLOW_RUN_AS_ROOT="1",
-                    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                    OMPI_MCA_orte_tmpdir_base=f"{self._folder}/mpi")    # another cluster's n1 may have the same PIDs
+                    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
         if self.layout != "net":
             kept["OMPI_MCA_btl_tcp_if_include"] = "lo"
         if self.layout == "plain":
