@@ -10,7 +10,7 @@ from ..analysis.defaults import CONFIDENCE
 from ..errors import UsageError
 from ..report.defaults import PLAN_FORMATS
 from ..target import Target
-from .common import Command, confidence_of, echo, formats_of, version_option
+from .common import Command, confidence_of, echo, formats_of, slow_imports, version_option
 
 if TYPE_CHECKING:               # slow imports, which --help can do without
     from ..analysis.step_time import Links
@@ -71,7 +71,8 @@ def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameter
       hvdscale-plan sweeps/mnist runs/*.h5 --price 2.5 --workers 1-1024
       hvdscale-plan runs --per-node 8 --price 32 --deadline 2h --budget 500
     """
-    from ..report.plan.make import make_plan
+    with slow_imports():
+        from ..report.plan.make import make_plan
     request = request_of(asked)
     _positive("--noise-scale", noise_scale)
     links = links_of(bandwidth, latency, parameters)

@@ -11,7 +11,7 @@ from ..errors import UsageError
 from ..formatting.progress import Progress
 from ..report.defaults import FORMATS, WATCH_SECONDS
 from ..target import Target
-from .common import Command, confidence_of, echo, formats_of, share_of, version_option
+from .common import Command, confidence_of, echo, formats_of, share_of, slow_imports, version_option
 
 
 class Report(Command):
@@ -74,12 +74,13 @@ def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, u
       hvdscale-report --watch runs
       hvdscale-report compare main.h5 branch.h5     # two logs, as a gate: hvdscale-report compare --help
     """
-    from ..analysis.published import read as read_published         # slow imports, which --help can do without
-    from ..analysis.report_data import Options
-    from ..analysis.rules import Rule
-    from ..report.make import make
-    from ..report.studies import Asked
-    from ..report.watch import follow
+    with slow_imports():                # which --help can do without
+        from ..analysis.published import read as read_published
+        from ..analysis.report_data import Options
+        from ..analysis.rules import Rule
+        from ..report.make import make
+        from ..report.studies import Asked
+        from ..report.watch import follow
     if watch:
         return follow(logs, _seconds("--every", every))
     for name in compare:

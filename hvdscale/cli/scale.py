@@ -11,7 +11,7 @@ from ..plan.settings import Settings
 from ..system.cores import usable_cores
 from ..training.series import PLACES, PROBE, carry_out, ended, runs_of
 from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many
-from .common import Command, echo, version_option
+from .common import Command, echo, slow_imports, version_option
 from .train import Grouped, asked, key_options
 
 
@@ -40,7 +40,8 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
     \b
       hvdscale-scale digits/fc --workers 1,2,4 --repeats 3 --out runs/digits
     """
-    from ..report.make import make, refuse_no_folder            # slow imports, which --help can do without
+    with slow_imports():                # which --help can do without
+        from ..report.make import make, refuse_no_folder
     counts = parse_counts(counts)
     refuse_no_folder(out)
     workload, layers = asked(workload, **given)

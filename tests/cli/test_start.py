@@ -31,10 +31,12 @@ getattr(start, command)()
 
 
 @pytest.mark.parametrize("command, module", [
-    *((command, "click") for command in COMMANDS), ("report", "numpy"), ("train", "torch"), ("doctor", "torch"),
+    *((command, "click") for command in COMMANDS), ("report", "numpy"), ("plan", "numpy"),
+    ("scale", "h5py"), ("train", "torch"), ("doctor", "torch"),
     ("tune", "torch")])
 def test_ctrl_c_ends_a_command_quietly_while_it_is_being_imported(command, module, tmp_path):
-    words = {"train": ["digits/fc"], "doctor": ["digits/fc"], "tune": [sweep_file(tmp_path)]}.get(command, [])
+    words = {"train": ["digits/fc"], "scale": ["digits/fc", "--out", "runs"], "doctor": ["digits/fc"],
+             "tune": [sweep_file(tmp_path)], "report": ["log.h5"], "plan": ["log.h5"]}.get(command, [])
     process = subprocess.Popen([sys.executable, "-c", WAITS, command, module, *words], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, env=command_environment(), cwd=tmp_path,
                                preexec_fn=heed_ctrl_c)
