@@ -128,6 +128,9 @@ class GradientBuffer:
 
         ``gradients`` are then this rank's own as long as the buffer is one bucket.
         """
+        for parameter in self._parameters:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
         if self._in_place:
             for parameter in self.without_gradient():
                 parameter.grad = torch.zeros_like(parameter)
@@ -155,7 +158,7 @@ class GradientBuffer:
 
     def arrived(self, number: int) -> None:
         """Called when backward has computed the gradient of this parameter, an index into ``_slots``."""
-        if self._last_pass:
+        if self._last_pass and not self._slots[number].parameter.grad.is_sparse:        # else when all have arrived
             self._take([self._slots[number]])
 
     def _take(self, slots: Sequence[_Slot]) -> None:
