@@ -140,9 +140,8 @@ class Files:
 
     def with_attempt(self, kind: str, attempt: int) -> Files:
         """These files and one of an attempt; kind: claim, released or killed."""
-        claims, released, killed = (known | {attempt} if kind == other else known for other, known in (
-            ("claim", self.claims), ("released", self.released), ("killed", self.killed)))
-        return Files(claims, released, killed, self.finished)
+        name = "claims" if kind == "claim" else kind
+        return replace(self, **{name: getattr(self, name) | {attempt}})
 
     @property
     def held(self) -> int:
