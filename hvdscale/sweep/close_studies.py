@@ -43,10 +43,7 @@ class Finisher:
 
     def missing(self) -> str:
         """The number of trials without a result, by study."""
-        counts = {}
-        for name, settled in self.state.studies.items():
-            results = self.state.ledger.results(name)
-            counts[name] = sum(number not in results for number in self.state.wanted(settled))
+        counts = {name: len(self.state.open(settled)) for name, settled in self.state.studies.items()}
         return ", ".join(f"{count} of {name}" for name, count in counts.items() if count)
 
     def failed(self) -> str:

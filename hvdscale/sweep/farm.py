@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from itertools import islice
 
 from ..errors import FaultError, TrialsError, WorkerLostError
 from ..log.schema import Status
@@ -15,7 +15,8 @@ from ..plan.search_space import DrawEnd
 from ..training.display import Display
 from ..workers.group import Workers
 from .ledger import Ledger, Owner, Result
-from .pruning import FIRST_REPEAT, RETRIED, State, failed_alike, settle, threshold, winner
+from .draw_files import FIRST_REPEAT
+from .pruning import RETRIED, Settling, State, failed_alike, threshold, winner
 from .studies import Settled
 from .trial import Trials
 
@@ -55,7 +56,7 @@ class SweepState:
     def __init__(self, studies: Sequence[Settled], ledger: Ledger):
         self.studies = {settled.name: settled for settled in studies}
         self.ledger = ledger
-        self._settled: dict[str, tuple[Mapping[int, Result], State]] = {}       # by study, with the results it is of
+        self._known: dict[str, Known] = {}
 
     def target(self, settled: Settled) -> str | None:
         """The target that ranks a study's trials; None: another objective does."""
@@ -63,13 +64,17 @@ class SweepState:
         return str(sweep.targets[-1]) if sweep.by_steps else None
 
     def of(self, settled: Settled) -> State:
-        results = self.ledger.results(settled.name)
-        known, state = self._settled.get(settled.name, (None, None))
-        if state is None or known is not results:
-            state = settle(results, settled.study.trials, settled.study.max_draws, self.target(settled),
-                           settled.sweep.keep)
-            self._settled[settled.name] = results, state
-        return state
+        return self._update(settled).settling.state
+
+    def _update(self, settled: Settled) -> Known:
+        """What is known of a study by now."""
+        results, known = self.ledger.results(settled.name), self._known.get(settled.name)
+        if known is None or known.results is not results:
+            study = settled.study
+            settling = Settling(study.trials, study.max_draws, self.target(settled), settled.sweep.keep)
+            known = self._known[settled.name] = Known(results, settling)
+        known.update()
+        return known
 
     def winner(self, settled: Settled, state: State) -> int | None:
         """The best draw so far."""
@@ -86,22 +91,50 @@ class SweepState:
         state = self.of(settled)
         return [*range(state.limit), *self.repeats(settled, state)]
 
+    def open(self, settled: Settled) -> list[int]:
+        """Those of them without a result."""
+        state, results = self.of(settled), self.ledger.results(settled.name)
+        numbers = (*range(state.prefix, state.limit), *self.repeats(settled, state))
+        return [number for number in numbers if number not in results]
+
     def threshold(self, settled: Settled, number: int) -> float:
         """The number of steps at which a trial may be stopped, as known now; see pruning.threshold."""
-        if number >= FIRST_REPEAT:
+        if number >= FIRST_REPEAT or not settled.sweep.keep:
             return float("inf")
         return threshold(self.ledger.results(settled.name), number, self.target(settled), settled.sweep.keep)
 
     def expected_seconds(self) -> dict[str, float]:
         """Each study's expected seconds per trial: the mean of finished trials, else scaled from other studies by size.
         """
-        ended = {name: [result.seconds for result in self.ledger.results(name).values()
-                        if result.kind not in RETRIED] for name in self.studies}
-        known = [name for name, seconds in ended.items() if seconds]
+        means = {name: self._update(settled).mean_seconds for name, settled in self.studies.items()}
         sizes = {name: max(1, settled.budget_steps) * (settled.study.global_batch + STEP_EXAMPLES)
                  for name, settled in self.studies.items()}
-        rate = sum(fmean(ended[name]) for name in known) / sum(sizes[name] for name in known) if known else 1.0
-        return {name: fmean(seconds) if seconds else rate * sizes[name] for name, seconds in ended.items()}
+        known = {name: mean for name, mean in means.items() if mean is not None}
+        rate = sum(known.values()) / sum(sizes[name] for name in known) if known else 1.0
+        return {name: known.get(name, rate * sizes[name]) for name in self.studies}
+
+
+class Known:
+    """What follows from a study's results, kept up as they come, so that many results cost no more than a few."""
+
+    def __init__(self, results: Mapping[int, Result], settling: Settling):
+        self.results, self.settling = results, settling
+        self._read, self._timed, self._seconds = 0, 0, 0.0
+
+    @property
+    def mean_seconds(self) -> float | None:
+        """Of trials that have ended without failing; None: there are none."""
+        return self._seconds / self._timed if self._timed else None
+
+    def update(self) -> None:
+        """Read the results that are new; raises LogError as Settling does."""
+        if self._read == len(self.results):
+            return
+        for result in islice(self.results.values(), self._read, None):
+            if result.kind not in RETRIED:
+                self._timed, self._seconds = self._timed + 1, self._seconds + result.seconds
+        self._read = len(self.results)
+        self.settling.extend(self.results)
 
 
 class Farm:
@@ -155,8 +188,8 @@ class Farm:
             settled = state.studies[name]
             finished, running = state.ledger.results(name), state.ledger.running(name)
             _refuse_alike_failures(name, finished)
-            for number in state.wanted(settled):
-                if number in finished or number in running or not self.shard.has(number, settled.study.trials):
+            for number in state.open(settled):
+                if number in running or not self.shard.has(number, settled.study.trials):
                     continue
                 attempt = state.ledger.claim(name, number, self.owner)
                 if attempt is not None:

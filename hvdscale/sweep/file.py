@@ -31,7 +31,7 @@ from ..plan.search_space import STEPS_TO_TARGET, Parameter
 from ..plan.settings import KEYS, OPTIMIZERS, Settings
 from ..target import Target
 from .dimensions import Dimension, Spec, parameter_tables, settle
-from .pruning import FIRST_REPEAT
+from .draw_files import FIRST_REPEAT
 from .settings import BUDGETS, ELSEWHERE, OF_DATA, Keys, checked_key, read_settings, refuse_untaken, takes
 from .toml_errors import REQUIRED, Table, read_table
 

@@ -24,7 +24,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..errors import LogError
 from ..log.files import first_line
@@ -32,13 +32,12 @@ from ..log.schema import Status
 from ..plan.search_space import DrawEnd
 from ..system.files import new_file, sync_directory, temporary_name, write_whole, writing
 from ..system.lock import SUFFIX, Lock, holder, this_process
+from .draw_files import Files, Listing, folder_of, names_in
 
 KILLED = 3                              # attempts at a draw whose process alone was killed, before it is lost
 ATTEMPTS = 10                           # attempts that died in any way, as when whole jobs are killed
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 READS, WAIT_SECONDS = 5, 0.02           # without links, a reserved file is empty for an instant
-
-_NAME = re.compile(r"(0|[1-9]\d*)\.(?:(json)|(claim|released|killed)-([1-9]\d*))")
 
 
 @dataclass
@@ -129,27 +128,6 @@ class Result:
         return result
 
 
-@dataclass(frozen=True)
-class Files:
-    """The files of one draw: attempts claimed, released and killed, and whether its result exists."""
-
-    claims: frozenset[int] = frozenset()
-    released: frozenset[int] = frozenset()
-    killed: frozenset[int] = frozenset()
-    finished: bool = False
-
-    def with_attempt(self, kind: str, attempt: int) -> Files:
-        """These files and one of an attempt; kind: claim, released or killed."""
-        name = "claims" if kind == "claim" else kind
-        return replace(self, **{name: getattr(self, name) | {attempt}})
-
-    @property
-    def held(self) -> int:
-        """The newest attempt; 0 if it was released or there is none."""
-        newest = max(self.claims, default=0)
-        return 0 if newest in self.released else newest
-
-
 class Ledger:
     """The files of a sweep's draws in ``out``; every call lists the folder again, except in ``one_look``.
 
@@ -159,7 +137,7 @@ class Ledger:
     def __init__(self, out: str):
         self.out = out
         self._results: dict[str, dict[int, Result]] = {}
-        self._listed: dict[str, tuple[set[str], dict[int, Files]]] = {}     # by study: names, and each draw's files
+        self._listings: dict[str, Listing] = {}     # by study
         self._looked: set[str] | None = None        # studies listed in one_look; None: not in it
         self._claims: dict[str, dict] = {}          # by path; claims never change
         self._dead: set[str] = set()                # owners never come back to life
@@ -202,21 +180,21 @@ class Ledger:
     def results(self, study: str) -> dict[int, Result]:
         """All results of a study by number, repeats included; a file is read only once.
 
-        Returns the same dict until there are others; do not change it.
+        Returns the same dict with each call, with further results at its end; another one only if some were taken back.
         """
-        finished = {number for number, files in self._listing(study).items() if files.finished}
+        finished = self._listing(study).finished
         seen = self._results.setdefault(study, {})
-        if finished != seen.keys():
-            seen = self._results[study] = {number: seen.get(number) or self._read_result(study, number)
-                                           for number in sorted(finished)}
+        if len(seen) < len(finished):
+            seen.update({number: self._read_result(study, number) for number in sorted(finished - seen.keys())})
         return seen
 
     def take_back(self, study: str, kinds: Iterable[str]) -> list[int]:
         """Delete the results of these kinds and their attempts, so that the draws can run again; returns their numbers.
         """
-        numbers = [number for number, result in self.results(study).items() if result.kind in kinds]
+        numbers = sorted(number for number, result in self.results(study).items() if result.kind in kinds)
+        listing = self._listings.pop(study)
         for number in numbers:
-            files = self._files(study, number)
+            files = listing.draws[number]
             kinds_of = {"claim": files.claims, "released": files.released, "killed": files.killed}
             names = [f"{number}.{kind}-{attempt}" for kind, attempts in kinds_of.items() for attempt in attempts]
             for name in (*names, f"{number}.json"):             # last the result, by which a draw counts as finished
@@ -224,27 +202,27 @@ class Ledger:
                 with writing(path):
                     os.unlink(path)
                 self._claims.pop(path, None)
+        self._results.pop(study)
         return numbers
 
     def owners(self) -> list[dict]:
         """Host, pid and job of living owners."""
         folder = os.path.join(self.out, "owners")
-        paths = [os.path.join(folder, name.removesuffix(SUFFIX)) for name in sorted(_names(folder))]
+        paths = [os.path.join(folder, name.removesuffix(SUFFIX)) for name in sorted(names_in(folder))]
         return [owner for owner in map(holder, paths) if owner is not None]
 
     def running(self, study: str) -> dict[int, dict]:
         """Draws with a living owner: its name as ``owner``, host, pid, job, time of the claim, and ``attempt``."""
         return {number: {**self._claim(study, number, files.held), "attempt": files.held}
-                for number, files in sorted(self._listing(study).items())
-                if not files.finished and self._lives(study, number, files)}
+                for number, files in self._open(study) if self._lives(study, number, files)}
 
     def dead(self, study: str) -> list[int]:
         """Draws whose newest attempt died with its owner."""
-        return [number for number, files in sorted(self._listing(study).items()) if self._died(study, number, files)]
+        return [number for number, files in self._open(study) if self._died(study, number, files)]
 
     def at_work(self, studies: Iterable[str], job: str, but: str) -> bool:
         """Whether another owner of the job, which has claimed a trial, is alive."""
-        owners = {claim["owner"]: claim for study in studies for number, files in self._listing(study).items()
+        owners = {claim["owner"]: claim for study in studies for number, files in self._listing(study).draws.items()
                   for claim in (self._claim(study, number, attempt) for attempt in files.claims)}
         return any(claim.get("job") == job and name != but and self._is_alive(claim)
                    for name, claim in owners.items())
@@ -262,8 +240,8 @@ class Ledger:
         """Record that this process died during draws that it had claimed; returns whether there were any."""
         found = False
         for study in studies:
-            for number, files in self._listing(study).items():
-                claim = self._claim(study, number, files.held) if files.held and not files.finished else {}
+            for number, files in self._open(study):
+                claim = self._claim(study, number, files.held) if files.held else {}
                 if (claim.get("host"), claim.get("pid")) == (host, pid):
                     self._touch(study, f"{number}.killed-{files.held}")
                     found = True
@@ -279,29 +257,30 @@ class Ledger:
         sync_directory(path)
 
     def _path(self, study: str, name: str) -> str:
-        return os.path.join(self.out, "trials", study, name)
+        """Of a draw's file, such as 7.json."""
+        return os.path.join(self.out, "trials", study, folder_of(int(name.partition(".")[0])), name)
 
-    def _listing(self, study: str) -> dict[int, Files]:
-        """Each draw's files; in ``one_look`` as they were then."""
-        if self._looked is not None:
+    def _listing(self, study: str, number: int | None = None) -> Listing:
+        """The study's draws, or one of them as listed now; in ``one_look`` all as they were then."""
+        if number is None and self._looked is not None:
             if study in self._looked:
-                return self._listed[study][1]
+                return self._listings[study]
             self._looked.add(study)
-        return self._list(study)
+        folder = os.path.join(self.out, "trials", study)
+        listing = self._listings.setdefault(study, Listing(folder))
+        if not listing.refresh(number):                     # taken back
+            listing = self._listings[study] = Listing(folder)
+            self._results.pop(study, None)
+            listing.refresh()
+        return listing
 
-    def _list(self, study: str) -> dict[int, Files]:
-        """Each draw's files; other names are ignored. Only names that are new since the last call are parsed."""
-        names = set(_names(self._path(study, "")))
-        known, draws = self._listed.get(study, (set(), {}))
-        if any(map(_NAME.fullmatch, known - names)):        # taken back
-            known, draws = set(), {}
-        if new := names - known:
-            draws = _with_names(draws, new)
-        self._listed[study] = names, draws
-        return draws
+    def _open(self, study: str) -> list[tuple[int, Files]]:
+        """The draws without a result that have other files."""
+        listing = self._listing(study)
+        return [(number, listing.draws[number]) for number in sorted(listing.open)]
 
     def _files(self, study: str, number: int) -> Files:
-        return self._list(study).get(number, Files())
+        return self._listing(study, number).draws.get(number, Files())
 
     def _lives(self, study: str, number: int, files: Files) -> bool:
         """Whether the held attempt has a living owner."""
@@ -353,16 +332,6 @@ class Ledger:
         return result
 
 
-def _with_names(draws: Mapping[int, Files], names: Iterable[str]) -> dict[int, Files]:
-    """The draws' files with more of them."""
-    draws = dict(draws)
-    for found in filter(None, map(_NAME.fullmatch, names)):
-        number, result, kind, attempt = found.groups()
-        files = draws.get(int(number), Files())
-        draws[int(number)] = replace(files, finished=True) if result else files.with_attempt(kind, int(attempt))
-    return draws
-
-
 def _put_new(path: str, document: dict) -> bool:
     """Create a file atomically; False if it exists or another process creates it first."""
     temporary = temporary_name(path)
@@ -409,15 +378,6 @@ def _read(path: str):
         except (ValueError, RecursionError):
             time.sleep(wait)
     return None
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise LogError(f"{folder}: cannot be read: {error.strerror or error}") from error
 
 
 def _encode_float(value: float) -> float | str:

@@ -16,7 +16,7 @@ import bisect
 import heapq
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..errors import LogError
@@ -24,7 +24,6 @@ from ..log.schema import PRUNED, Status
 from ..plan.search_space import DrawEnd
 from .ledger import Result
 
-FIRST_REPEAT = 100_000              # numbers from here on are repeats of the winner, which the rules ignore
 RETRIED = (DrawEnd.FAILED, DrawEnd.LOST)      # by --retry
 REPLACED = (DrawEnd.DIVERGED, *RETRIED)    # by the next draw
 ALIKE = 5                           # if all trials, at least this many, failed for one reason, more would fail too
@@ -84,34 +83,55 @@ def threshold(results: Mapping[int, Result], number: int, target: str | None, ke
     return before[-1] if len(before) == keep else math.inf
 
 
-def settle(results: Mapping[int, Result], trials: int, max_draws: int, target: str | None,
-           keep: int | None = None) -> State:
-    """The state of a study with these results, independent of their order.
+class Settling:
+    """The state of a study as its results come, independent of their order.
 
     trials     feasible draws wanted, of at most ``max_draws``
     target     text of the strictest target; None: the study has none
     keep       number of best trials that pruning preserves; None: no pruning
-
-    Raises LogError for a draw stopped before its threshold, as after the removal of earlier results.
     """
-    limit, outcomes, fewest = min(trials, max_draws), [], []
-    while len(outcomes) < limit and len(outcomes) in results:
-        result = results[len(outcomes)]
-        outcome = _outcome(result, target, fewest[keep - 1] if keep is not None and len(fewest) >= keep else math.inf)
-        outcomes.append(outcome)
-        if not outcome.feasible:
-            limit = min(limit + 1, max_draws)
-        bisect.insort(fewest, _steps(result, target))
-    return State(limit, len(outcomes), tuple(outcomes), sum(o.feasible for o in outcomes), len(outcomes) == limit)
+
+    def __init__(self, trials: int, max_draws: int, target: str | None, keep: int | None = None):
+        self.target, self.keep, self.max_draws = target, keep, max_draws
+        self.state = State(min(trials, max_draws), 0, (), 0, False)
+        self._fewest: list[float] = []          # steps to the target of the settled draws, in order
+
+    def extend(self, results: Mapping[int, Result]) -> State:
+        """The state with further results; those of settled draws are not read again.
+
+        Raises LogError for a draw stopped before its threshold, as after the removal of earlier results.
+        """
+        if self.state.prefix == self.state.limit or self.state.prefix not in results:
+            return self.state
+        limit, outcomes, feasible = self.state.limit, list(self.state.outcomes), self.state.feasible
+        while len(outcomes) < limit and len(outcomes) in results:
+            result = results[len(outcomes)]
+            outcome = _outcome(result, self.target, self._stop())
+            outcomes.append(outcome)
+            feasible += outcome.feasible
+            if not outcome.feasible:
+                limit = min(limit + 1, self.max_draws)
+            bisect.insort(self._fewest, _steps(result, self.target))
+        self.state = State(limit, len(outcomes), tuple(outcomes), feasible, len(outcomes) == limit)
+        return self.state
+
+    def _stop(self) -> float:
+        """The step at which the next draw is stopped."""
+        return self._fewest[self.keep - 1] if self.keep is not None and len(self._fewest) >= self.keep else math.inf
 
 
-def failed_alike(results: Iterable[Result]) -> str | None:
+def settle(results: Mapping[int, Result], trials: int, max_draws: int, target: str | None,
+           keep: int | None = None) -> State:
+    """The state of a study with these results; see Settling."""
+    return Settling(trials, max_draws, target, keep).extend(results)
+
+
+def failed_alike(results: Collection[Result]) -> str | None:
     """The reason for which all trials have failed, at least ALIKE of them; numbers in it may differ."""
-    results = list(results)
     if len(results) < ALIKE or any(result.kind != DrawEnd.FAILED for result in results):
         return None
     reasons = {re.sub(r"\d+", "N", result.reason) for result in results}
-    return results[0].reason if len(reasons) == 1 else None
+    return next(iter(results)).reason if len(reasons) == 1 else None
 
 
 def winner(outcomes: Iterable[Outcome], minimizes: bool | None = None) -> int | None:

@@ -20,8 +20,10 @@ from ..plan.shards import Stream, stream_key
 from ..workload import Workload
 from .file import Study, Sweep
 from .ledger import read_record, write_file
-from .pruning import FIRST_REPEAT
+from .draw_files import FIRST_REPEAT
 from .settings import FREE_SETTINGS
+
+UNTIMED = {"untimed_passes": 0}     # a search counts steps; a pass before each trial would be for nothing
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Settled:
         """The settings of a trial with this checkpoint folder, the strongest layer last."""
         sweep, (draw, _) = self.sweep, self.draw_of(number)
         target = str(sweep.targets[-1]) if sweep.targets else "none"
-        return [dict(self.study.layer), {
+        return [UNTIMED, dict(self.study.layer), {
             "seed": sweep.seed + number, "target": target, "keep_going": not sweep.by_steps,
             "eval_every": self.eval_every, "checkpoint": checkpoint, **layer_of(self.points[draw])}]
 

@@ -60,7 +60,9 @@ class History:
 
 
 class TrialLog(RunLog):
-    """A trial's rows in /trials, /restarts and /evaluations, without steps."""
+    """A trial's rows in /trials, /restarts and /evaluations, but no steps: written at checkpoints and at its end."""
+
+    starts_on_disk = False
 
     def __init__(self, writer: LogWriter, trial: int, job: Job, record: dict, start: Start, more: dict,
                  settled: Settled, history: History):
@@ -117,7 +119,6 @@ class Trials:
         self._writer: LogWriter | None = None
         self._begun = 0
         self._history, self._started = History([], {}), 0.0
-        gc.freeze()         # existing objects stay, so gc.collect after each trial can skip them
 
     def carry_out(self, settled: Settled, number: int, threshold: Callable[[], float],
                   display: Display) -> Result | None:
@@ -151,6 +152,7 @@ class Trials:
     def prepare(self, settled: Settled, number: int) -> Job:
         """The trial's job; raises the same HvdscaleError on all ranks."""
         gc.collect()        # the last trial's model is in reference cycles and would stay for many trials
+        gc.freeze()         # what remains, such as other trials' results, stays: the next collection skips it
         layers = settled.layers(number, self._folder(settled, number))
         return prepare(self.workload, layers, self.group, Memory(data=self.data))
 

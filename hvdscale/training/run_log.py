@@ -52,6 +52,7 @@ class RunLog:
     """
 
     failure: LogError | None = None
+    starts_on_disk = True           # whether the first rows are written at once
 
     def __init__(self, writer: LogWriter, trial: int, plan: Plan, record: dict, start: Start,
                  more: Mapping[str, float] = {}):
@@ -66,7 +67,8 @@ class RunLog:
         writer.append("restarts", trial=trial, first_step=start.step, workers=plan.workers,
                       host=socket.gethostname(), device=device_name(plan.device), time=time.time(),
                       previous_end=start.previous_end)
-        writer.flush(sync=True)
+        if self.starts_on_disk:
+            writer.flush(sync=True)
 
     def place(self) -> dict:
         """What a checkpoint records about its log."""

@@ -228,13 +228,46 @@ def test_results_are_read_once_in_order_and_again_where_they_were_removed(ledger
     monkeypatch.setattr(module, "_read", lambda path: reads.append(os.path.basename(path)) or read(path))
     assert list(ledger.results(STUDY)) == list(ledger.results(STUDY)) == [9, 10, 100_000]
     ledger.record(STUDY, Result(3, Status.COMPLETE, "met"))
-    assert list(ledger.results(STUDY)) == [3, 9, 10, 100_000]
+    assert list(ledger.results(STUDY)) == [9, 10, 100_000, 3]
     assert reads == ["9.json", "10.json", "100000.json", "3.json"]
     path = os.path.join(ledger.out, "trials", STUDY, "9.json")
     os.unlink(path)
     assert 9 not in ledger.results(STUDY)
     ledger.record(STUDY, Result(9, Status.INFEASIBLE, "diverged"))
     assert ledger.results(STUDY)[9].kind == "diverged"
+
+
+def test_a_further_result_costs_as_many_names_among_thousands_as_among_few(out, owner, monkeypatch):
+    few, many = Ledger(out), Ledger(out)
+    for name, first in (("few", 40), ("many", 5_040)):
+        for number in range(first - 40, first) if name == "few" else range(first):
+            few.record(name, Result(number, Status.COMPLETE, "met"))
+    assert len(few.results("few")) == 40 and len(many.results("many")) == 5_040
+    names, listed = [], os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: names.extend(found := listed(path)) or found)
+
+    def names_of_a_result(ledger, study, number):
+        names.clear()
+        assert ledger.claim(study, number, owner) == 1
+        ledger.record(study, Result(number, Status.COMPLETE, "met"))
+        assert ledger.results(study)[number].kind == "met"
+        return len(names)
+    assert names_of_a_result(many, "many", 5_040) - names_of_a_result(few, "few", 40) < 300
+
+
+def test_draws_of_all_hundreds_are_found_and_taken_back(out, owner):
+    ledger, numbers = Ledger(out), (*range(95, 205), 4_321, 100_000, 432_101)
+    for number in numbers:
+        ledger.claim(STUDY, number, owner)
+        ledger.record(STUDY, Result(number, Status.INCOMPLETE, "failed" if number % 10 == 1 else "met"))
+    other = Ledger(out)
+    assert sorted(other.results(STUDY)) == sorted(ledger.results(STUDY)) == sorted(numbers)
+    gone = [number for number in numbers if number % 10 == 1]
+    assert other.take_back(STUDY, ["failed"]) == gone
+    left = sorted(set(numbers) - set(gone))
+    assert sorted(other.results(STUDY)) == sorted(Ledger(out).results(STUDY)) == left
+    assert [other.claim(STUDY, number, owner) for number in gone] == [1] * len(gone)
+    assert list(Ledger(out).running(STUDY)) == list(other.running(STUDY)) == gone
 
 
 def test_a_result_keeps_every_number_in_plain_json():

@@ -9,7 +9,8 @@ import pytest
 from hvdscale.errors import LogError
 from hvdscale.log.schema import Status
 from hvdscale.sweep.ledger import Result
-from hvdscale.sweep.pruning import ALIKE, FIRST_REPEAT, Outcome, failed_alike, settle, threshold, winner
+from hvdscale.sweep.draw_files import FIRST_REPEAT
+from hvdscale.sweep.pruning import ALIKE, Outcome, Settling, failed_alike, settle, threshold, winner
 
 TARGET, EVERY, BUDGET, MAX_DRAWS = "val/error<0.02", 5, 60, 40
 STATUS = {"met": Status.COMPLETE, "budget": Status.COMPLETE, "diverged": Status.INFEASIBLE}
@@ -183,9 +184,11 @@ def test_the_limit_grows_only_with_what_will_stand_whatever_is_finished_next():
         farm = Groups(fates(seed), 4, random.Random(seed))
         final = farm.carry_out(trials, max_draws, keep)
         order, known, limits = random.Random(seed).sample(range(final.limit), final.limit), {}, []
+        settling = Settling(trials, max_draws, TARGET, keep)
         for number in order:
             known[number] = farm.results[number]
             state = settle(known, trials, max_draws, TARGET, keep)
+            assert settling.extend(known) == state
             limits.append(state.limit)
             assert facts(state) == facts(final)[:state.prefix] and state.done == (state.prefix == state.limit)
         assert limits == sorted(limits) and limits[-1] == final.limit

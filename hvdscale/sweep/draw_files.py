@@ -1,0 +1,108 @@
+"""The files of a study's draws, listed again and again while other processes add to them.
+
+    listing = Listing("runs/sweep/trials/sgd-b256")
+    listing.refresh()               only folders whose draws may have changed, and only new names are parsed
+    listing.draws[7]                Files(claims={1}, finished=True)
+
+The files of the first hundred draws and of the repeats lie in the study's folder itself, those of each further hundred
+in a folder of their own, as in ``1200/1234.json``: so a listing does not grow with the number of draws.
+"""
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+
+from ..errors import LogError
+
+FIRST_REPEAT = 100_000              # numbers from here on are repeats of the winner
+FOLDER_DRAWS = 100                  # draws whose files share a folder
+
+_NAME = re.compile(r"(0|[1-9]\d*)\.(?:(json)|(claim|released|killed)-([1-9]\d*))")
+_FOLDER = re.compile(rf"[1-9]\d*0{{{len(str(FOLDER_DRAWS)) - 1}}}")
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one draw: attempts claimed, released and killed, and whether its result exists."""
+
+    claims: frozenset[int] = frozenset()
+    released: frozenset[int] = frozenset()
+    killed: frozenset[int] = frozenset()
+    finished: bool = False
+
+    def with_attempt(self, kind: str, attempt: int) -> Files:
+        """These files and one of an attempt; kind: claim, released or killed."""
+        name = "claims" if kind == "claim" else kind
+        return replace(self, **{name: getattr(self, name) | {attempt}})
+
+    @property
+    def held(self) -> int:
+        """The newest attempt; 0 if it was released or there is none."""
+        newest = max(self.claims, default=0)
+        return 0 if newest in self.released else newest
+
+
+class Listing:
+    """The files of a study's draws as last listed.
+
+    draws     each draw's files;  finished, open: the draws with a result, and those with other files only
+    """
+
+    def __init__(self, folder: str):
+        self.folder = folder
+        self.draws: dict[int, Files] = {}
+        self.finished: set[int] = set()
+        self.open: set[int] = set()
+        self._names: dict[str, set[str]] = {"": set()}          # by folder
+
+    def refresh(self, number: int | None = None) -> bool:
+        """List all draws, or only the folder of one; False if files are gone that were there: list with a new one.
+
+        Raises LogError if a folder cannot be read.
+        """
+        if number is not None:
+            return self._list(folder_of(number))
+        return self._list("") and all(map(self._list, filter(_FOLDER.fullmatch, list(self._names[""]))))
+
+    def _list(self, folder: str) -> bool:
+        known = self._names.get(folder, set())
+        if folder and self._is_complete(folder):
+            return True
+        names = names_in(os.path.join(self.folder, folder))
+        if any(map(_NAME.fullmatch, known - names)):
+            return False
+        self._names[folder] = names
+        for found in filter(None, map(_NAME.fullmatch, names - known)):
+            self._add(*found.groups())
+        return True
+
+    def _is_complete(self, folder: str) -> bool:
+        first = int(folder)
+        return first in self.finished and self.finished.issuperset(range(first, first + FOLDER_DRAWS))
+
+    def _add(self, text: str, result: str | None, kind: str, attempt: str) -> None:
+        number = int(text)
+        files = self.draws.get(number, Files())
+        self.draws[number] = replace(files, finished=True) if result else files.with_attempt(kind, int(attempt))
+        if result:
+            self.finished.add(number)
+            self.open.discard(number)
+        elif number not in self.finished:
+            self.open.add(number)
+
+
+def folder_of(number: int) -> str:
+    """The folder of a draw's files, within the study's."""
+    first = number // FOLDER_DRAWS * FOLDER_DRAWS
+    return str(first) if 0 < first < FIRST_REPEAT else ""
+
+
+def names_in(folder: str) -> set[str]:
+    """The names in a folder, none if it does not exist; raises LogError if it cannot be read."""
+    try:
+        return set(os.listdir(folder))
+    except FileNotFoundError:
+        return set()
+    except OSError as error:
+        raise LogError(f"{folder}: cannot be read: {error.strerror or error}") from error
