@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from ..analysis.search import Search, searches_of
 from ..analysis.trials import read_trials
@@ -64,7 +64,7 @@ class Finisher:
         found = searches_in(path)
         self.say("\n".join(line for search in found for line in lines(search)) or
                  f"{settled.name}: no trial has begun; {self._last_reason(settled)}")
-        write_best(self.out, self.sweep)
+        write_best(self.out, self.sweep, {settled.name: found})
 
     def _choose(self, settled: Settled) -> list[Chosen]:
         """The study's trials with rows, and the repeats of its winner."""
@@ -91,15 +91,19 @@ def searches_in(path: str) -> tuple[Search, ...]:
         return searches_of(read_trials(log))
 
 
-def write_best(out: str, sweep: Sweep) -> None:
-    """Write tuned.toml for all studies with a log, and one file per optimizer if there are several; raises LogError."""
+def write_best(out: str, sweep: Sweep, known: Mapping[str, Sequence[Search]]) -> None:
+    """Write tuned.toml for all studies with a log, and one file per optimizer if there are several; raises LogError.
+
+    known  searches by study, so that these logs are not read again
+    """
     tuned = os.path.join(out, "tuned.toml")
     with Lock.take(tuned, attempts=LOCK_ATTEMPTS):
         by_optimizer: dict[str, list[Search]] = {}
         for study in sweep.studies:
             path = os.path.join(out, f"{study.name}.h5")
             if os.path.exists(path):
-                by_optimizer.setdefault(study.name.rpartition("-b")[0], []).extend(searches_in(path))
+                by_optimizer.setdefault(study.name.rpartition("-b")[0], []).extend(
+                    known[study.name] if study.name in known else searches_in(path))
         write_tuned(tuned, [search for found in by_optimizer.values() for search in found])
         for optimizer, found in by_optimizer.items() if len(sweep.optimizers) > 1 else ():
             write_tuned(os.path.join(out, f"tuned-{optimizer}.toml"), found)

@@ -119,6 +119,7 @@ class Trials:
         self._writer: LogWriter | None = None
         self._begun = 0
         self._history, self._started = History([], {}), 0.0
+        gc.freeze()         # what there is stays: gc.collect before each trial skips it
 
     def carry_out(self, settled: Settled, number: int, threshold: Callable[[], float],
                   display: Display) -> Result | None:
@@ -152,7 +153,7 @@ class Trials:
     def prepare(self, settled: Settled, number: int) -> Job:
         """The trial's job; raises the same HvdscaleError on all ranks."""
         gc.collect()        # the last trial's model is in reference cycles and would stay for many trials
-        gc.freeze()         # what remains, such as other trials' results, stays: the next collection skips it
+        gc.freeze()         # so do other trials' results
         layers = settled.layers(number, self._folder(settled, number))
         return prepare(self.workload, layers, self.group, Memory(data=self.data))
 
