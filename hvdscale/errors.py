@@ -48,6 +48,12 @@ class UsageError(HvdscaleError):
     exit_code = ExitCode.USAGE
 
 
+class UnknownNameError(UsageError, KeyError):
+    """A column, table or figure asked for by a name that none has."""
+
+    __str__ = Exception.__str__         # not KeyError's, which quotes the message
+
+
 class PlanError(UsageError):
     """Numbers asked for that cannot all hold at this worker count."""
 

@@ -91,27 +91,6 @@ def slow_imports() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def confidence_of(value: float) -> float:
-    """The value of --confidence; raises UsageError unless it is between 0 and 1."""
-    if not 0 < value < 1:
-        raise UsageError(f"--confidence {value:g}: lies between 0 and 1, such as 0.95")
-    return value
-
-
-def share_of(name: str, text: str) -> float:
-    """The share in the option ``name``, written as 0.1 or 10%; raises UsageError for anything else."""
-    number = text.strip()
-    try:
-        value = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise UsageError(f"{name} {text}: is a share, 0 or more, such as 0.1 or 10%")
-    if value > 1 and not number.endswith("%"):
-        raise UsageError(f"{name} {text}: is a share, so this is {value:.0%}; for {text} % write {number}%")
-    return value
-
-
 def formats_of(text: str, known: Sequence[str]) -> tuple[str, ...]:
     """Formats from ``json,csv``; raises UsageError for an unknown one."""
     formats = tuple(filter(None, (name.strip() for name in text.split(","))))

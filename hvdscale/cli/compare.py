@@ -3,20 +3,20 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack
 
 import click
 
 from ..analysis.compare import OK, REGRESSION, Tolerances, compare_trials
 from ..analysis.intervals import CONFIDENCE
+from ..analysis.shares import confidence_of, share_of
 from ..analysis.trials import read_trials
 from ..errors import ExitCode, HvdscaleError, UsageError
 from ..report.compare import as_json, comparison_table, detail_table, verdict_of, verdict_text
-from ..report.make import open_all
+from ..report.runs import read
 from ..report.table import as_csv, as_text
 from ..system.files import write_whole, writing
 from ..target import Target
-from .common import Command, confidence_of, echo, share_of
+from .common import Command, echo
 
 WRITERS = (".json", ".csv")
 
@@ -73,11 +73,10 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
 
 
 def _read(path, skip_broken):
-    with ExitStack() as opened:
-        logs, skipped = open_all([path], skip_broken, opened)
-        for message in skipped:
+    with read(path, skip_broken=skip_broken) as runs:
+        for message in runs.skipped:
             echo(f"skipped: {message}")
-        return [trial for log in logs for trial in read_trials(log)]
+        return [trial for log in runs.logs for trial in read_trials(log)]
 
 
 def _write(out, comparisons, paths):

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ..analysis.defaults import CONFIDENCE
+from ..analysis.shares import confidence_of
 from ..errors import UsageError
 from ..report.defaults import PLAN_FORMATS
 from ..target import Target
-from .common import Command, confidence_of, echo, formats_of, slow_imports, version_option
+from .common import Command, echo, formats_of, slow_imports, version_option
 
 if TYPE_CHECKING:               # slow imports, which --help can do without
     from ..analysis.step_time import Links

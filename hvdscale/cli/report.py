@@ -1,7 +1,6 @@
 """hvdscale-report: tables, figures and a page from logs, without torch."""
 from __future__ import annotations
 
-import re
 from functools import partial
 
 import click
@@ -10,8 +9,7 @@ from ..analysis.defaults import CONFIDENCE, PERFECT_WITHIN, RULE_WITHIN, RULES, 
 from ..errors import UsageError
 from ..formatting.progress import Progress
 from ..report.defaults import FORMATS, WATCH_SECONDS
-from ..target import Target
-from .common import Command, confidence_of, echo, formats_of, share_of, slow_imports, version_option
+from .common import Command, echo, formats_of, slow_imports, version_option
 
 
 class Report(Command):
@@ -75,29 +73,17 @@ def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, u
       hvdscale-report compare main.h5 branch.h5     # two logs, as a gate: hvdscale-report compare --help
     """
     with slow_imports():                # which --help can do without
-        from ..analysis.published import read as read_published
-        from ..analysis.report_data import Options
-        from ..analysis.rules import Rule
         from ..report.make import make
-        from ..report.studies import Asked
+        from ..report.request import request_of, targets_of
         from ..report.watch import follow
     if watch:
         return follow(logs, _seconds("--every", every))
-    for name in compare:
-        read_published(name)
-    options = Options(share_of("--perfect-within", perfect_within), share_of("--useful-within", useful_within),
-                      confidence_of(confidence), trials)
-    asked = Asked(_budgets(budgets), compare, paper, tuple(dict.fromkeys(map(Rule.parse, rules))),
-                  share_of("--rule-within", rule_within))
-    make(logs, [Target.parse(target) for target in targets], out, options=options, formats=formats_of(formats, FORMATS),
+    options, asked = request_of(
+        budgets=budgets, compare=compare, paper=paper, rules=rules, rule_within=rule_within,
+        perfect_within=perfect_within, useful_within=useful_within, trials=trials, confidence=confidence,
+        spell=lambda name: f"--{name.replace('_', '-')}")
+    make(logs, targets_of(targets), out, options=options, formats=formats_of(formats, FORMATS),
          skip_broken=skip_broken, asked=asked, echo=echo, tell=Progress(partial(echo, err=True)))
-
-
-def _budgets(texts):
-    """Budgets from lists such as ``5,000 steps, 10 epochs``: a comma separates them only after a unit."""
-    from ..analysis.budgets import Budget
-    parts = [part for text in texts for part in re.split(r"(?<=[a-z])\s*,", text)]
-    return tuple(dict.fromkeys(map(Budget.parse, parts)))
 
 
 def _seconds(name, value):

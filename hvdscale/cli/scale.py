@@ -41,7 +41,8 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
       hvdscale-scale digits/fc --workers 1,2,4 --repeats 3 --out runs/digits
     """
     with slow_imports():                # which --help can do without
-        from ..report.make import make, refuse_no_folder
+        from ..report.make import make
+        from ..report.output import refuse_no_folder
     counts = parse_counts(counts)
     refuse_no_folder(out)
     workload, layers = asked(workload, **given)

@@ -95,12 +95,28 @@ def find(path: str) -> list[Segment]:
 def find_logs(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     """The logs among files and directories, each once, in the order given: later segments go with their first file.
 
-    A directory stands for all its *.h5 files. A file that cannot be read counts as a log, so that reading it says why.
+    A directory stands for all its *.h5 files, a pattern such as ``runs/*.h5`` for what it matches. A file that cannot
+    be read counts as a log, so that reading it says why. Raises LogError for a pattern without a match.
+    """
+    names: list[str] = []
+    for path in expand(paths):
+        names += sorted(glob.glob(os.path.join(glob.escape(path), "*.h5"))) if os.path.isdir(path) else [path]
+    return list(dict.fromkeys(first_of(name) for name in names))
+
+
+def expand(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """The paths, with each pattern replaced by its matches in order, as a shell does; a file of that very name is none.
+
+    Raises LogError for a pattern without a match.
     """
     names: list[str] = []
     for path in (os.fspath(one) for one in paths):
-        names += sorted(glob.glob(os.path.join(glob.escape(path), "*.h5"))) if os.path.isdir(path) else [path]
-    return list(dict.fromkeys(first_of(name) for name in names))
+        found = [path] if os.path.lexists(path) or not glob.has_magic(path) else sorted(glob.glob(path))
+        if not found:
+            raise LogError(f"{path}: there is no such log, and no file matches it as a pattern; hvdscale-log ls lists "
+                           "the logs of a folder")
+        names += found
+    return names
 
 
 def first_of(path: str) -> str:

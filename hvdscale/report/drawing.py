@@ -106,7 +106,11 @@ def render(figure: Figure, format: str) -> bytes:
 
 @lru_cache(maxsize=1)
 def _laid_out(figure: Figure) -> Canvas:
-    """The figure on a canvas of matplotlib, with everything in its place."""
+    return as_matplotlib(figure)
+
+
+def as_matplotlib(figure: Figure) -> Canvas:
+    """The figure on a new canvas of matplotlib, with everything in its place."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas

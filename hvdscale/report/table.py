@@ -11,6 +11,7 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from ..analysis.intervals import Estimate
 from ..analysis.steps import Cell as RunCell
@@ -108,22 +109,47 @@ def as_csv(table: Table, target: Target | None = None) -> str:
 
     target  of the page that the table is on; the last column has it, empty where there is none
     """
-    apart = all(column.key != TARGET for column in table.columns)
-    ranged = [any(row.cells[at].low is not None for row in table.rows) for at in range(len(table.columns))]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([name for column, wide in zip(table.columns, ranged)
-                     for name in ((column.key, f"{column.key}_low", f"{column.key}_high") if wide else (column.key,))]
-                    + ["trials", *[TARGET] * apart])
-    for row in table.rows:
-        values = []
-        for cell, wide in zip(row.cells, ranged):
-            value = cell.shown if cell.value is None else cell.value
-            values.append(as_cell(value) if isinstance(value, str) else value)
-            values += [math.nan if end is None else end for end in (cell.low, cell.high)] if wide else []
-        behind = as_cell("; ".join(f"{log}:{trial}" for log, trial in row.trials))
-        writer.writerow([*values, behind, *[as_cell(str(table.target or target or ""))] * apart])
+    writer.writerow(record_keys(table))
+    for record in as_records(table, target):
+        record["trials"] = "; ".join(f"{log}:{trial}" for log, trial in record["trials"])
+        writer.writerow(as_cell(value) if isinstance(value, str) else value for value in record.values())
     return out.getvalue()
+
+
+def record_keys(table: Table) -> list[str]:
+    """The keys of the table's records, in order."""
+    return [name for column, wide in zip(table.columns, _ranged(table))
+            for name in ((column.key, f"{column.key}_low", f"{column.key}_high") if wide else (column.key,))] + [
+                "trials", *([] if _has_target(table) else [TARGET])]
+
+
+def as_records(table: Table, target: Target | None = None) -> list[dict[str, Any]]:
+    """The rows at full precision, each a value by key; KEY_low and KEY_high beside a value with an interval, inf: not
+    met, NaN: unknown; ``trials``: the (log, id) behind it.
+
+    target  of the page that the table is on, for ``target``; empty where there is none
+    """
+    keys, ranged, rest = record_keys(table), _ranged(table), [] if _has_target(table) else [
+        str(table.target or target or "")]
+    found = []
+    for row in table.rows:
+        values: list[Any] = []
+        for cell, wide in zip(row.cells, ranged):
+            values.append(cell.shown if cell.value is None else cell.value)
+            values += [math.nan if end is None else end for end in (cell.low, cell.high)] if wide else []
+        found.append(dict(zip(keys, [*values, row.trials, *rest])))
+    return found
+
+
+def _has_target(table: Table) -> bool:
+    return any(column.key == TARGET for column in table.columns)
+
+
+def _ranged(table: Table) -> list[bool]:
+    """Whether any value of each column has an interval."""
+    return [any(row.cells[at].low is not None for row in table.rows) for at in range(len(table.columns))]
 
 
 def as_values(table: Table) -> dict[str, object]:

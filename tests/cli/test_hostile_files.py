@@ -27,7 +27,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.repair import repair
 from hvdscale.log.safe_file import SafeFile
 from hvdscale.log.schema import Status
-from hvdscale.report.make import put_file
+from hvdscale.report.output import put_file
 from hvdscale.sweep.progress import Progress
 from hvdscale.system.files import write_whole
 from hvdscale.system.lock import Lock, holder

@@ -45,7 +45,8 @@ LONG = (SERIES, "hvdscale-scale digits/fc --workers", "hvdscale-scale job:worklo
 # what the commands call by these names, of the data sets that are there
 LINKS = {"mnist": DATA / "mnist", "multi30k": DATA / "multi30k", "README.rst": ROOT / "README.rst",
          "tools": ROOT / "tools"}
-HAVE_RUNS = ("hvdscale/analysis/README.rst", "hvdscale/log/README.rst")         # guides to logs that are there
+# guides to logs that are there
+HAVE_RUNS = ("hvdscale/analysis/README.rst", "hvdscale/log/README.rst", "hvdscale/report/README.rst")
 SHORTENED = " --steps 2 --workers 1,2 --repeats 1"      # the last of two equal options holds
 
 

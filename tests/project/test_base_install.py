@@ -61,6 +61,13 @@ def test_the_base_install_has_all_that_the_offline_commands_import(base_venv, tm
     assert {path.suffix for path in (tmp_path / "x").rglob("*.*")} == {".html", ".json", ".csv", ".svg", ".png"}
 
 
+def test_the_base_install_has_all_that_hvdscale_read_imports(base_venv, tmp_path):
+    code = ("import hvdscale, sys; report = hvdscale.read(sys.argv[1]).report(); "
+            "print(report.verdict[0], report.figures['speedup-weak-32'], len(report._repr_html_()) > 1000)")
+    done = run([base_venv / "python", "-c", code, ROOT / "tools" / "readme" / "mnist.h5"], cwd=tmp_path)
+    assert done.returncode == 0 and re.match(r"Fastest: .* Figure\(.* True\n", done.stdout), done.stderr
+
+
 def test_training_on_the_base_install_is_one_error_that_names_the_set_up(base_venv, tmp_path):
     done = run([base_venv / "hvdscale-train", "digits/fc"], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")

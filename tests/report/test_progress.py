@@ -6,7 +6,8 @@ from click.testing import CliRunner
 
 from hvdscale.cli.report import main
 from hvdscale.formatting.progress import AFTER, Progress
-from hvdscale.report.make import make, read
+from hvdscale.report.make import make
+from hvdscale.report.runs import document_of_logs
 from hvdscale.target import Target
 from tests.factories.logs import save, study
 from tests.factories.studies import realistic, studied
@@ -55,7 +56,7 @@ def test_it_is_told_on_stderr_and_the_report_is_as_without(tmp_path, monkeypatch
 
 def test_figures_that_all_targets_of_a_metric_share_are_made_once():
     sweep = [studied(*realistic(batch, 0.03, 3000 // batch + 300), path=f"b{batch}.h5") for batch in (8, 32, 128)]
-    [(_, pages)] = read(sweep, [Target.parse("val/error<0.2"), Target.parse("val/error<0.1")]).pages
+    [(_, pages)] = document_of_logs(sweep, [Target.parse("val/error<0.2"), Target.parse("val/error<0.1")]).pages
     first, second = ([figure.name for figure in page.figures] for page in pages)
     shared = {"steps-batch-targets", "best-under-budgets", "base-rates"}
     assert shared <= set(first) and not shared & set(second) and set(second) <= set(first)

@@ -13,7 +13,8 @@ from hvdscale.report import differences
 from hvdscale.report import studies as studies_module
 from hvdscale.report.document import as_json
 from hvdscale.report.findings import MOST
-from hvdscale.report.make import on_screen, read
+from hvdscale.report.output import on_screen
+from hvdscale.report.runs import document_of_logs
 from hvdscale.report.page.html import as_html
 from hvdscale.report.studies import Asked, are_searched
 from hvdscale.target import Target
@@ -32,7 +33,7 @@ def sweep(**changes):
 
 @pytest.fixture(scope="module")
 def swept():
-    return read(sweep(), asked=Asked((Budget(500, "steps"), Budget(2, "epochs"))))
+    return document_of_logs(sweep(), asked=Asked((Budget(500, "steps"), Budget(2, "epochs"))))
 
 
 def words(document):
@@ -53,14 +54,14 @@ def test_budgets_are_shown_where_they_are_asked_for(swept):
     [table] = [table for table in page.tables if table.name == "budgets-val-error"]
     assert [column.title for column in table.columns[2:]] == ["best within 500 steps", "best within 2 epochs"]
     assert "Best validation error within 500 steps" in words(swept)
-    [without] = [page for _, [page] in read(sweep()).pages]
+    [without] = [page for _, [page] in document_of_logs(sweep()).pages]
     assert not any(table.name.startswith("budget") for table in (*without.tables, *without.details))
 
 
 @pytest.mark.parametrize("target, batches", [("val/error<0.6", "16, 64, 256 and 1,024"), ("val/error<0.2", "16")])
 def test_a_target_met_before_the_first_step_is_said_and_the_rest_goes_on(target, batches):
     easy = log(*realistic(16, 0.04, FEWEST[16], seed=16, easier=-1), path="b16.h5")
-    document = read([easy, *sweep()[1:]], [Target.parse(target)])
+    document = document_of_logs([easy, *sweep()[1:]], [Target.parse(target)])
     said = words(document)
     assert f"The target is met before the first step at batch {batches}: how steps" in said
     assert "S_min" not in said and "Best point found" in said
@@ -97,7 +98,7 @@ def test_a_sweeps_page_has_regimes_rule_costs_and_every_figure(swept):
 
 def test_workloads_are_shown_beside_each_other_and_beside_publications():
     logs = [*sweep(), *sweep(optimizer="sgd")]
-    document = read(logs, asked=Asked(compare=("shallue2019",)))
+    document = document_of_logs(logs, asked=Asked(compare=("shallue2019",)))
     beside, published = document.chapters
     assert beside.title == "Workloads beside each other" and {figure.name for figure in beside.figures} == {
         f"optimizers-made-net-1000-examples-val-error-below-0.1-{kind}" for kind in ("steps", "normalised")}
@@ -109,7 +110,7 @@ def test_workloads_are_shown_beside_each_other_and_beside_publications():
 def test_repeats_of_one_setting_are_no_studies():
     logs = list(study().values())
     assert not are_searched(studies_of(logs)) and are_searched(studies_of(sweep()))
-    [(_, [page])] = read(logs).pages
+    [(_, [page])] = document_of_logs(logs).pages
     assert [table.name for table in page.details] == ["critical-batch"]      # of repeats, too
     assert page.summary[0].startswith("Fastest: ")
 
@@ -119,12 +120,12 @@ def wide(tmp_path, monkeypatch):
     """A log as an archive gives it, and a limit below what it has."""
     path = tmp_path / "archive.h5"
     write_big_log(path, studies=14, trials=300, evaluations=6000)
-    monkeypatch.setattr("hvdscale.report.make.MOST_EVALUATIONS", 1000)
+    monkeypatch.setattr("hvdscale.report.runs.MOST_EVALUATIONS", 1000)
     return str(path)
 
 
 def test_a_huge_log_is_told_of_without_a_trial_of_its_own(wide, monkeypatch, tmp_path):
-    monkeypatch.setattr("hvdscale.report.make.read_trials", lambda log: pytest.fail("a trial was made"))
+    monkeypatch.setattr("hvdscale.report.runs.read_trials", lambda log: pytest.fail("a trial was made"))
     result = CliRunner().invoke(main, [wide, "--target", "val/error<0.3", "--out", str(tmp_path / "out"), "--format",
                                        "json,csv"])
     assert result.exit_code == 0, result.exception
@@ -142,9 +143,9 @@ def test_a_huge_log_and_its_trials_say_the_same_of_the_fewest_steps(wide, monkey
                 for group, pages in document.pages for page in pages for table in page.tables
                 if table.name.startswith("steps-to-result")}
     with read_log(wide) as opened:
-        short = fewest(read([opened], [target]))
-        monkeypatch.setattr("hvdscale.report.make.MOST_EVALUATIONS", 10 ** 9)
-        assert short and fewest(read([opened], [target])) == short
+        short = fewest(document_of_logs([opened], [target]))
+        monkeypatch.setattr("hvdscale.report.runs.MOST_EVALUATIONS", 10 ** 9)
+        assert short and fewest(document_of_logs([opened], [target])) == short
 
 
 def test_a_paper_s_figures_are_made_of_an_archive_held_against_its_targets(wide, tmp_path):
@@ -187,7 +188,7 @@ def test_the_rules_and_how_much_they_may_lose_are_the_user_s(monkeypatch):
     monkeypatch.setattr("hvdscale.report.make.make", lambda *_, asked, **__: given.append(asked))
     words_given = ["x.h5", "--rule", "power:0.7", "--rule", "sqrt<=4", "--rule-within", "35%"]
     assert CliRunner().invoke(main, words_given, catch_exceptions=False).exit_code == 0
-    [page] = read(sweep(), asked=given[0]).shown
+    [page] = document_of_logs(sweep(), asked=given[0]).shown
     [table] = [table for table in page.tables if table.name == "lr-rules"]
     assert [column.key for column in table.columns[4:]] == ["loss_power_0p7", "loss_sqrt_max_4"]
     assert any("surely more than 35%;" in note for note in table.notes)
@@ -227,8 +228,8 @@ def test_what_holds_for_all_targets_of_a_metric_is_worked_out_once(monkeypatch):
     counts = []
     for values in ((0.3,), (0.3, 0.2, 0.1, 0.05)):
         calls.clear()
-        document = read([archived(24)], [Target.parse(f"val/error<{value}") for value in values],
-                        asked=Asked((Budget(100, "steps"),)))
+        document = document_of_logs([archived(24)], [Target.parse(f"val/error<{value}") for value in values],
+                                    asked=Asked((Budget(100, "steps"),)))
         assert len(document.shown) == len(values)
         counts.append(sorted(calls))
     assert counts[0] == counts[1] and "quality_of" in counts[0]
@@ -250,5 +251,5 @@ def test_differing_fields_are_found_by_reading_each_setting_once():
 def test_of_studies_from_elsewhere_no_tables_of_repeats_are_made(monkeypatch):
     made = []
     monkeypatch.setattr("hvdscale.report.document.tables_of", lambda section: made.append(section) or ())
-    [page] = read([archived(24)], [Target.parse("val/error<0.3")]).shown
+    [page] = document_of_logs([archived(24)], [Target.parse("val/error<0.3")]).shown
     assert page.tables and not made

@@ -7,7 +7,6 @@ import os
 import resource
 import subprocess
 import sys
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -23,7 +22,8 @@ from hvdscale.formatting.numbers import RANGE, number, percent, ratio, span, who
 from hvdscale.log.schema import Status
 from hvdscale.plan.schedule import Schedule
 from hvdscale.report.document import as_json, document_of
-from hvdscale.report.make import make, open_all
+from hvdscale.report.make import make
+from hvdscale.report.runs import read
 from hvdscale.report.scaling.tables import tables_of
 from hvdscale.report.scaling.words import left_out, summary
 from hvdscale.report.table import as_csv, as_text, interval_of
@@ -39,8 +39,8 @@ def sections(*logs, targets=(), options=Options()):
 
 
 def read_all(paths):
-    with ExitStack() as opened:
-        return open_all(paths, False, opened)
+    with read(paths) as runs:
+        return runs.logs, runs.skipped
 
 
 def text(section):

@@ -41,7 +41,7 @@ def as_html(document: Document, tell: Tell = quiet) -> str:
     contents = [*((page.slug, f"{group.workload}: {page.title}") for group, own in document.pages for page in own),
                 *((chapter.slug, chapter.title) for chapter in document.chapters)]
     style = _packaged("page.css") + _palette(svgs.values(), *(one.colors for one in explorers))
-    return _environment().get_template("page.html").render(
+    return environment().get_template("page.html").render(
         document=document, contents=contents, svgs=svgs, style=Markup(style),
         scripts=_scripts(bool(explorers)),
         searched=any(page.section and page.section.searches for page in pages),
@@ -49,7 +49,7 @@ def as_html(document: Document, tell: Tell = quiet) -> str:
 
 
 @lru_cache(maxsize=1)
-def _environment() -> Environment:
+def environment() -> Environment:
     """Where templates are found; every text in them is escaped unless it is Markup."""
     environment = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}

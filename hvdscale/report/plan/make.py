@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from textwrap import fill
 
@@ -31,7 +30,8 @@ from ...target import Target
 from ..defaults import PLAN_FORMATS
 from ..drawing import Figure, render
 from ..file_names import Path, section_name, target_name
-from ..make import bullets, open_all, put_file as put, refuse_no_folder, titled
+from ..output import bullets, put_file as put, refuse_no_folder, titled
+from ..runs import read
 from ..table import WIDTH, Table, as_csv, as_text, as_values, trial_list
 from .figures import EAGER, figures_of_plan
 from .tables import model_table, plan_table
@@ -59,11 +59,10 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     Raises UsageError or LogError, with what would help, where nothing can be planned. See plans_of and make.make.
     """
     refuse_no_folder(out)
-    with ExitStack() as opened:
-        logs, skipped = open_all(paths, skip_broken, opened)
+    with read(paths, skip_broken=skip_broken) as runs:
         options = Options(confidence=request.confidence, trials=trials)
-        read, studies = [trial for log in logs for trial in read_trials(log)], studies_of(logs)
-        found = [plan for group in analyse(read, targets, options)
+        ran, studies = [trial for log in runs.logs for trial in read_trials(log)], studies_of(runs.logs)
+        found = [plan for group in analyse(ran, targets, options)
                  for plan in plans_of(group, request, links=links, given=given, noise_scale=noise_scale,
                                       steps=lambda section: steps_of(section, studies))]
     plans = tuple(plan for plan in found if not isinstance(plan, NoPlan))
@@ -74,7 +73,8 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
         raise UsageError("--deadline and --budget need times in seconds, and the steps to target are not known; "
                          "--steps S@B gives them at one batch")
     pages = [plan_page(plan) for plan in plans]
-    for message in (*(f"skipped: {message}" for message in skipped), *refused, *_unused(plans, given, noise_scale)):
+    skipped = (f"skipped: {message}" for message in runs.skipped)
+    for message in (*skipped, *refused, *_unused(plans, given, noise_scale)):
         echo(fill(message, WIDTH) + "\n")
     for page in pages:
         for text in on_screen(page):

@@ -1,0 +1,25 @@
+"""Checks of the shares that a user sets; light, so that the commands' help need not import the analysis."""
+from __future__ import annotations
+
+from ..errors import UsageError
+
+
+def confidence_of(value: float, name: str = "--confidence") -> float:
+    """The confidence level, as it is; raises UsageError unless it is between 0 and 1."""
+    if not 0 < value < 1:
+        raise UsageError(f"{name} {value:g}: lies between 0 and 1, such as 0.95")
+    return value
+
+
+def share_of(name: str, text: str) -> float:
+    """The share in the option ``name``, written as 0.1 or 10%; raises UsageError for anything else."""
+    number = text.strip()
+    try:
+        value = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{name} {text}: is a share, 0 or more, such as 0.1 or 10%")
+    if value > 1 and not number.endswith("%"):
+        raise UsageError(f"{name} {text}: is a share, so this is {value:.0%}; for {text} % write {number}%")
+    return value

@@ -1,0 +1,137 @@
+"""How a report is given out: text for the screen, and files.
+
+    for text in on_screen(document):
+        print(text)
+    paths = list(write(document, "report"))
+"""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import fill
+
+from ..errors import HvdscaleError, UsageError
+from ..formatting.progress import Tell, quiet
+from ..system.files import write_whole
+from .collecting import uncollected
+from .defaults import FORMATS
+from .document import MOST_RULED, Document, Page, as_json
+from .file_names import LONGEST_FILE, Path, cut
+from .findings import MOST
+from .table import WIDTH, as_csv, as_text
+
+LEFT_OUT = ("Tables. Columns that follow from others are left out of a table that would be too wide; the files of "
+            "--out have them.")
+NO_TARGET = "The logs have no target; --target 'val/error<0.01' holds their trials against one."
+
+
+def on_screen(document: Document) -> Iterator[str]:
+    """The report as pieces of plain text: verdict, main table, findings and other tables; at the end how to read them.
+    """
+    for message in document.skipped:
+        yield f"skipped: {message}\n"
+    for note in document.notes:
+        yield fill(note, WIDTH) + "\n"
+    for group, pages in document.pages:
+        title = titled(str(group.workload))
+        for page in pages:
+            yield from _page_text(page, title + titled(page.title, "-") * (len(pages) > 1))
+            title = ""
+        if not pages:
+            yield f"{title}No trial measured the target.\n"
+    for chapter in document.chapters:
+        if chapter.findings or chapter.tables:
+            yield titled(chapter.title) + bullets(chapter.summary)
+            yield from (as_text(table, table.warnings) for table in chapter.tables)
+    if document.how_to_read:
+        yield titled("How to read this") + bullets(
+            [*(f"{about}. {' '.join(notes)}" for about, notes in document.how_to_read), LEFT_OUT])
+    if all(page.target is None for _, pages in document.pages for page in pages):
+        yield f"{NO_TARGET}\n"
+
+
+def _page_text(page: Page, title: str) -> Iterator[str]:
+    """Verdict, main table, findings, other tables; a warning stands once, where it is first due."""
+    verdict = title + "".join(f"{fill(said, WIDTH)}\n" for said in page.verdict)
+    if verdict:
+        yield verdict
+    said: set[str] = set()
+    for at, table in enumerate(page.tables):
+        warnings = (*table.warnings, *(() if at else page.left_out))
+        yield as_text(table, [warning for warning in warnings if warning not in said])
+        said.update(warnings)
+        if not at:
+            more = len(page.findings) - MOST
+            rest = [f"{more} more, in report.html and report.json of --out."] * (more > 0)
+            if page.findings:
+                yield bullets([*(one.said for one in page.findings[:MOST]), *rest])
+    if not page.tables:
+        yield bullets([f"{page.title}: no trial has run to its end yet.", *page.left_out])
+
+
+def bullets(sentences: Iterable[str]) -> str:
+    """Each on a line of its own, indented where it takes more."""
+    return "\n".join(fill(said, WIDTH, initial_indent="- ", subsequent_indent="  ") for said in sentences) + "\n"
+
+
+def titled(title: str, line: str = "=") -> str:
+    """A heading, underlined."""
+    title = fill(title, WIDTH)
+    return f"{title}\n{line * min(WIDTH, len(title))}\n"
+
+
+def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,
+          tell: Tell = quiet) -> Iterator[str]:
+    """Write the files of a report, each whole or not at all; yields their paths as they are done, the page last."""
+    out = os.fspath(out)
+    kinds = ["svg"] * ("svg" in formats or "html" in formats) + ["png"] * ("png" in formats)
+    figures = []
+    if kinds:
+        from .drawing import render
+    for shown in document.shown if kinds else ():
+        tell(f"working out the figures of {shown.slug}")
+        figures += [(cut(f"{shown.slug}-{figure.name}", LONGEST_FILE), figure) for figure in shown.figures]
+    for at, (name, figure) in enumerate(figures, 1):
+        tell(f"drawing figure {at} of {len(figures)}")
+        for kind in kinds:
+            drawn = render(figure, kind)            # the page takes it from there
+            if kind in formats:
+                yield put_file(os.path.join(out, "figures", f"{name}.{kind}"), drawn)
+    with uncollected():
+        for shown in document.shown if "csv" in formats else ():
+            tell(f"writing the tables of {shown.slug}")
+            for table in (*shown.tables, *shown.details):
+                name = cut(f"{shown.slug}-{table.name}", LONGEST_FILE)
+                yield put_file(os.path.join(out, "tables", f"{name}.csv"), as_csv(table, shown.target))
+        if "json" in formats:
+            tell("writing report.json")
+            short = sum(log.trials for log in document.logs) <= MOST_RULED          # what is huge is written fast
+            values = json.dumps(as_json(document, bool(kinds)), indent=1 if short else None, allow_nan=False)
+            yield put_file(os.path.join(out, "report.json"), values + "\n")
+    if "html" in formats:
+        from .page.html import as_html
+        yield put_file(os.path.join(out, "report.html"), as_html(document, tell))
+
+
+def refuse_no_folder(out: Path | None) -> None:
+    """UsageError, before anything is worked out, where files cannot be written under ``out``; None: none will be."""
+    if out is None:
+        return
+    place = os.path.abspath(out)
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    if not os.path.isdir(place):
+        raise UsageError(f"--out {os.fspath(out)}: cannot be written: {place} is no directory; give another place")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UsageError(f"--out {os.fspath(out)}: cannot be written: no permission to write in {place}; give another "
+                         "place")
+
+
+def put_file(path: str, content: str | bytes) -> str:
+    try:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        write_whole(path, content, sync=False)
+    except OSError as error:
+        raise HvdscaleError(f"{path}: cannot be written: {error.strerror}") from error
+    return path

@@ -1,0 +1,62 @@
+"""What a report is asked for, from the values that a user gives: the options of hvdscale-report, or the arguments of
+Runs.report.
+
+    options, asked = request_of(budgets=["5000 steps, 10 epochs"], rules=["linear<=8"], confidence=0.9)
+"""
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from ..analysis.budgets import Budget
+from ..analysis.defaults import CONFIDENCE, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
+from ..analysis.published import read as read_published
+from ..analysis.report_data import Options
+from ..analysis.rules import Rule
+from ..analysis.shares import confidence_of, share_of
+from ..errors import UsageError
+from ..target import Target
+from .studies import Asked
+
+Texts = str | Iterable[str]
+Share = float | str             # 0.1 or "10%"
+
+
+def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = None, rules: Texts = RULES,
+               rule_within: Share = RULE_WITHIN, perfect_within: Share = PERFECT_WITHIN,
+               useful_within: Share = USEFUL_WITHIN, trials: int | None = None, confidence: float = CONFIDENCE,
+               spell: Callable[[str], str] = str) -> tuple[Options, Asked]:
+    """The options of the analysis, and what to show of studies.
+
+    spell   how a message writes an argument's name, such as ``--rule-within`` for rule_within
+
+    Raises UsageError for a value that means nothing.
+    """
+    if trials is not None and trials < 1:
+        raise UsageError(f"{spell('trials')} {trials}: is a number of trials, 1 or more")
+    compare = _listed(compare)
+    for name in compare:
+        read_published(name)
+
+    def share(name: str, value: Share) -> float:
+        return share_of(spell(name), str(value))
+    options = Options(share("perfect_within", perfect_within), share("useful_within", useful_within),
+                      confidence_of(confidence, spell("confidence")), trials)
+    return options, Asked(budgets_of(_listed(budgets)), compare, paper,
+                          tuple(dict.fromkeys(map(Rule.parse, _listed(rules)))), share("rule_within", rule_within))
+
+
+def targets_of(targets: Target | str | Iterable[Target | str]) -> tuple[Target, ...]:
+    """Targets from one or several, each a Target or a text such as ``val/error<0.01``; raises UsageError."""
+    several = [targets] if isinstance(targets, (str, Target)) else targets
+    return tuple(one if isinstance(one, Target) else Target.parse(one) for one in several)
+
+
+def budgets_of(texts: Iterable[str]) -> tuple[Budget, ...]:
+    """Budgets from lists such as ``5,000 steps, 10 epochs``: a comma separates them only after a unit."""
+    parts = [part for text in texts for part in re.split(r"(?<=[a-z])\s*,", text)]
+    return tuple(dict.fromkeys(map(Budget.parse, parts)))
+
+
+def _listed(texts: Texts) -> tuple[str, ...]:
+    return (texts,) if isinstance(texts, str) else tuple(texts)
