@@ -10,16 +10,21 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from textwrap import fill
+from typing import TYPE_CHECKING
 
 from ..errors import HvdscaleError, UsageError
 from ..formatting.progress import Tell, quiet
 from ..system.files import write_whole
+from ..system.forked import map_on_cores
 from .collecting import uncollected
 from .defaults import FORMATS
 from .document import MOST_RULED, Document, Page, as_json
 from .file_names import LONGEST_FILE, Path, cut
 from .findings import MOST
 from .table import WIDTH, as_csv, as_text
+
+if TYPE_CHECKING:
+    from .drawing import Figure
 
 LEFT_OUT = ("Tables. Columns that follow from others are left out of a table that would be too wide; the files of "
             "--out have them.")
@@ -86,18 +91,15 @@ def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,
     """Write the files of a report, each whole or not at all; yields their paths as they are done, the page last."""
     out = os.fspath(out)
     kinds = ["svg"] * ("svg" in formats or "html" in formats) + ["png"] * ("png" in formats)
-    figures = []
-    if kinds:
-        from .drawing import render
+    figures, svgs = [], {}
     for shown in document.shown if kinds else ():
         tell(f"working out the figures of {shown.slug}")
         figures += [(cut(f"{shown.slug}-{figure.name}", LONGEST_FILE), figure) for figure in shown.figures]
-    for at, (name, figure) in enumerate(figures, 1):
+    for at, (name, figure, drawn) in enumerate(_drawn(figures, kinds), 1):
         tell(f"drawing figure {at} of {len(figures)}")
-        for kind in kinds:
-            drawn = render(figure, kind)            # the page takes it from there
-            if kind in formats:
-                yield put_file(os.path.join(out, "figures", f"{name}.{kind}"), drawn)
+        svgs[figure] = drawn.get("svg", b"")
+        for kind in (kind for kind in kinds if kind in formats):
+            yield put_file(os.path.join(out, "figures", f"{name}.{kind}"), drawn[kind])
     with uncollected():
         for shown in document.shown if "csv" in formats else ():
             tell(f"writing the tables of {shown.slug}")
@@ -111,7 +113,18 @@ def write(document: Document, out: Path, formats: Sequence[str] = FORMATS,
             yield put_file(os.path.join(out, "report.json"), values + "\n")
     if "html" in formats:
         from .page.html import as_html
-        yield put_file(os.path.join(out, "report.html"), as_html(document, tell))
+        yield put_file(os.path.join(out, "report.html"), as_html(document, tell, svgs))
+
+
+def _drawn(figures: Sequence[tuple[str, Figure]],
+           kinds: Sequence[str]) -> Iterator[tuple[str, Figure, dict[str, bytes]]]:
+    """Each figure with its files' contents by kind."""
+    if not figures:
+        return
+    from .drawing import render
+    drawn = map_on_cores(lambda named: {kind: render(named[1], kind) for kind in kinds}, figures)
+    for (name, figure), contents in zip(figures, drawn):
+        yield name, figure, contents
 
 
 def refuse_no_folder(out: Path | None) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
 from importlib import resources
 from itertools import groupby
@@ -29,14 +29,15 @@ INTERVAL = re.compile(r"\([\d.,kMG]+-[\d.,kMG]+\)")
 LIVE_COLORS = (BLUE, ORANGE, GREEN)
 
 
-def as_html(document: Document, tell: Tell = quiet) -> str:
-    """The page of a report.document.Document."""
+def as_html(document: Document, tell: Tell = quiet, drawn: Mapping[Figure, bytes] = {}) -> str:
+    """The page of a report.document.Document; figures of which there is no SVG in ``drawn`` are drawn."""
     pages, explorers = [page for _, found in document.pages for page in found], []
     for page in pages:
         tell(f"working out the slider of {page.slug}")
         explorers += [page.explorer] if page.explorer else []
     tell("writing the page")
-    svgs = {anchor: _inline(figure, anchor) for shown in document.shown for figure in shown.figures
+    svgs = {anchor: _inline(figure, drawn.get(figure) or render(figure, "svg"), anchor)
+            for shown in document.shown for figure in shown.figures
             for anchor in [f"{shown.slug}-{figure.name}"]}
     contents = [*((page.slug, f"{group.workload}: {page.title}") for group, own in document.pages for page in own),
                 *((chapter.slug, chapter.title) for chapter in document.chapters)]
@@ -101,10 +102,10 @@ def _sorted_by(value: float | str | None) -> str | None:
     return "" if value != value else str(float(value)).replace("inf", "Infinity")
 
 
-def _inline(figure: Figure, anchor: str) -> Markup:
+def _inline(figure: Figure, drawn: bytes, anchor: str) -> Markup:
     """The figure's SVG for the inside of a page: short, ids of its own, colours that follow the page's theme; its texts
     are escaped."""
-    svg = render(figure, "svg").decode()
+    svg = drawn.decode()
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg"):], flags=re.DOTALL)
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<[^>]*>", _shorter, svg)

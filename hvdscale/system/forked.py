@@ -1,0 +1,41 @@
+"""A function of many items, on all cores that this process may use."""
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+from typing import Any, TypeVar
+
+from ..errors import HvdscaleError
+from .cores import usable_cores
+
+LEAST = 4           # items that are worth a process of their own
+Item = TypeVar("Item")
+_work: tuple[Callable, Sequence] = (lambda item: item, ())      # of the parent, as its children see it
+
+
+def map_on_cores(function: Callable[[Item], Any], items: Sequence[Item]) -> Iterator[Any]:
+    """The function of each item, in order; the results must be picklable.
+
+    Forked children compute them where there are several cores and many items; what they change stays with them. Raises
+    what the function raises, and HvdscaleError if a child was killed.
+    """
+    global _work
+    processes = min(len(usable_cores()), len(items) // LEAST)
+    if processes < 2 or "fork" not in multiprocessing.get_all_start_methods():
+        yield from map(function, items)
+        return
+    _work = function, items
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"))
+    try:
+        yield from pool.map(_compute, range(len(items)))
+    except BrokenProcessPool:
+        raise HvdscaleError(f"one of {processes} processes was killed (out of memory?); try again with fewer cores, "
+                            "such as under taskset -c 0") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _compute(at: int) -> Any:
+    function, items = _work
+    return function(items[at])

@@ -1,0 +1,40 @@
+"""Items are worked off on all cores, in order; errors and killed processes end it at once."""
+import os
+import signal
+
+import pytest
+
+from hvdscale.errors import HvdscaleError
+from hvdscale.system import forked
+from hvdscale.system.forked import map_on_cores
+
+
+@pytest.fixture(autouse=True)
+def four_cores(monkeypatch):
+    monkeypatch.setattr(forked, "usable_cores", lambda: frozenset(range(4)))
+
+
+def test_results_come_in_order_from_several_processes():
+    found = list(map_on_cores(lambda item: (item * item, os.getpid()), range(40)))
+    assert [square for square, _ in found] == [item * item for item in range(40)]
+    assert os.getpid() not in {process for _, process in found} and len({process for _, process in found}) > 1
+
+
+def test_few_items_are_worked_off_here():
+    assert set(map_on_cores(lambda item: os.getpid(), range(3))) == {os.getpid()}
+
+
+def test_an_error_is_raised_as_it_is():
+    with pytest.raises(ZeroDivisionError):
+        list(map_on_cores(lambda item: 1 / (item - 20), range(40)))
+
+
+def test_a_killed_process_ends_it_with_one_error():
+    with pytest.raises(HvdscaleError, match="processes was killed"):
+        list(map_on_cores(lambda item: item == 20 and os.kill(os.getpid(), signal.SIGKILL), range(40)))
+
+
+def test_it_can_be_left_early():
+    results = map_on_cores(lambda item: item, range(400))
+    assert next(results) == 0
+    results.close()
