@@ -12,6 +12,8 @@ from ..exchange.archive import Seen, import_archive
 from ..exchange.archive_export import export_archive
 from ..exchange.csv_tables import export_tables, import_tables, is_tables
 from ..exchange.mlperf_rcp import TARGET, UNITS, import_rcp
+from ..exchange.parquet_tables import export_parquet
+from ..exchange.tensorboard_events import export_events
 from ..exchange.unpacking import COMPRESSED
 from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Screen, time_left
@@ -19,6 +21,7 @@ from ..log.files import SIGNATURE
 from .common import echo, format_counts
 
 KINDS = ("archive", "csv", "rcp")
+EXPORTS = ("csv", "parquet", "tensorboard", "archive")
 EVERY_SECONDS = 0.2, 5.0            # between updates of a terminal; between lines
 MOST_LINES = 10                     # about what was left out
 LOST = ("left out: worker counts, times, targets, seeds, steps and restarts, for which an archive has no place; "
@@ -81,23 +84,45 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, 
 @click.command("export")
 @click.argument("log")
 @click.argument("out", metavar="FOLDER")
-@click.option("--as", "kind", type=click.Choice(KINDS[:2]), required=True,
-              help="csv: tables with all that the log holds; archive: study.json, metadata.json and measurements.csv")
+@click.option("--as", "kind", type=click.Choice(EXPORTS), required=True,
+              help="csv, parquet: tables with all that the log holds; tensorboard: a run a trial; archive: study.json, "
+                   "metadata.json and measurements.csv")
 def export_log(log, out, kind):
-    """Export LOG to the new FOLDER in a format that other programs read. `import` reads either back."""
+    """Export LOG to the new FOLDER in a format that other programs read. `import` reads csv and archive back.
+
+    parquet needs pyarrow, tensorboard the package of that name: pip install pyarrow tensorboard.
+    """
     progress = Progress("exported")
     try:
-        if kind == "csv":
-            exported, lost = format_counts(export_tables(log, out, progress.share)), ""
-        else:
-            done = export_archive(log, out, progress.seen)
-            exported = f"{counted(done.trials, 'trial')} of {counted(done.studies, 'study', 'studies')}"
-            lost = LOST if done.own else ""
+        exported, lost = EXPORTERS[kind](log, out, progress)
     finally:
         progress.end()
     echo(f"{out}: {exported}")
     if lost:
         echo(lost, err=True)
+
+
+def _export_csv(log, out, progress):
+    return format_counts(export_tables(log, out, progress.share)), ""
+
+
+def _export_parquet(log, out, progress):
+    return format_counts(export_parquet(log, out, progress.share)), ""
+
+
+def _export_tensorboard(log, out, progress):
+    done = export_events(log, out, progress.share)
+    return f"{counted(done.trials, 'run')}, {counted(done.scalars, 'scalar')}", ""
+
+
+def _export_archive(log, out, progress):
+    done = export_archive(log, out, progress.seen)
+    exported = f"{counted(done.trials, 'trial')} of {counted(done.studies, 'study', 'studies')}"
+    return exported, LOST if done.own else ""
+
+
+# each gives what was exported, and what was left out
+EXPORTERS = dict(zip(EXPORTS, (_export_csv, _export_parquet, _export_tensorboard, _export_archive)))
 
 
 class Progress:

@@ -36,6 +36,9 @@ ELSEWHERE = {
     "hvdscale-report archive.h5 --paper shallue2019 --out paper":
         "test_an_archive_becomes_a_log_and_the_figures_of_its_paper",
     "hvdscale-report compare baseline candidate --tolerance 10%": "test_a_candidate_is_held_against_its_baseline",
+    "hvdscale-log export tools/readme/mnist.h5 parquet --as parquet": "test_parquet_holds_all_that_the_log_holds",
+    "hvdscale-log export tools/readme/mnist.h5 tb/mnist --as tensorboard":
+        "test_every_trial_is_a_run_with_its_scalars_by_step",
     "tools/test": None,                                 # runs this one
 }
 SERIES = "hvdscale-scale mnist/simple_cnn --data-dir mnist"

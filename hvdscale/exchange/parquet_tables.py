@@ -1,0 +1,64 @@
+"""A log as Parquet, for pandas, polars, DuckDB, Spark and others. Needs pyarrow.
+
+    export_parquet("w8.h5", "w8")       the folder w8: trials.parquet, restarts.parquet, evaluations.parquet and
+                                        steps.parquet
+
+Columns keep their names, order and types; a status is its name. The metadata of a field has the column's unit and
+meaning, those of a file the log's root attributes, as JSON under ``hvdscale``.
+"""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..log.check import refuse_unsound_trials
+from ..log.reader import Log, Table, read_log
+from ..log.schema import Column, Status
+from ..system.extras import import_extra
+from .archive_export import new_folder
+
+NEED, OTHERWISE = "--as parquet", "--as csv does without it"
+ROWS = 1 << 18                  # converted at a time: a row group
+
+
+def export_parquet(path, out, progress: Callable[[float], None] = lambda share: None) -> dict[str, int]:
+    """Write the log's tables into the new folder ``out``, created only on success; returns the number of rows of each.
+
+    Raises UsageError without pyarrow; LogError if ``out`` exists or cannot be written, and for invalid /trials.
+    """
+    arrow, parquet = (import_extra(name, NEED, OTHERWISE) for name in ("pyarrow", "pyarrow.parquet"))
+    with read_log(path) as log, new_folder(os.fspath(out)) as folder:
+        refuse_unsound_trials(log)
+        total, done = max(1, sum(table.rows for table in log.tables)), 0
+        for table in log.tables:
+            schema = _schema(arrow, log, table)
+            with parquet.ParquetWriter(os.path.join(folder, f"{table.name}.parquet"), schema) as writer:
+                for first in range(0, table.rows, ROWS):
+                    writer.write_table(_rows(arrow, schema, table, first, min(first + ROWS, table.rows)))
+                    done += min(ROWS, table.rows - first)
+                    progress(done / total)
+        return {table.name: table.rows for table in log.tables}
+
+
+def _schema(arrow: Any, log: Log, table: Table):
+    types = {"int": arrow.int64(), "float": arrow.float64(), "text": arrow.string(), "status": arrow.string()}
+    fields = [arrow.field(name, types[spec.type], metadata=_about(spec)) for name, spec in table.specs.items()]
+    return arrow.schema(fields, metadata={"hvdscale": json.dumps(log.attributes, ensure_ascii=False)})
+
+
+def _about(spec: Column) -> dict[str, str]:
+    return {"unit": spec.unit, "meaning": spec.meaning, **({"better": spec.better} if spec.better else {})}
+
+
+def _rows(arrow: Any, schema: Any, table: Table, first: int, stop: int):
+    arrays = [arrow.array(_values(table.read_rows(name, first, stop), spec.type), field.type)
+              for (name, spec), field in zip(table.specs.items(), schema)]
+    return arrow.Table.from_arrays(arrays, schema=schema)
+
+
+def _values(values: np.ndarray, kind: str) -> np.ndarray:
+    return np.array([Status(value).name for value in values.tolist()], object) if kind == "status" else values

@@ -1,0 +1,156 @@
+"""Exports of a log as Parquet and as TensorBoard's event files, each read back by its package's own reader."""
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
+from tests.conftest import ROOT, command_environment
+from tests.exchange.test_tables_and_rcp import call, odd_log
+from tests.factories.archives import write_big_log
+from tests.factories.log_files import begin, evaluation, finished, interrupted, open_log, step
+
+
+def parquet_of(path, folder):
+    """{table: its pyarrow.Table} of the log's export."""
+    reader = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow: pip install '.[parquet]'")
+    assert call("export", path, folder, "--as", "parquet")[0] == 0
+    return {name.removesuffix(".parquet"): reader.read_table(folder / name) for name in os.listdir(folder)}
+
+
+@pytest.mark.parametrize("make", [
+    lambda path: finished(path, 200, 2), odd_log, lambda path: write_big_log(path, 3, 60, 3000) or str(path),
+    lambda path: str(ROOT / "tests" / "golden" / "v1.h5"), lambda path: open_log(path).finish() or str(path)],
+    ids=["finished", "odd", "imported", "golden", "empty"])
+def test_parquet_holds_all_that_the_log_holds(make, tmp_path, monkeypatch):
+    monkeypatch.setattr("hvdscale.exchange.parquet_tables.ROWS", 70)
+    path = make(tmp_path / "log.h5")
+    tables = parquet_of(path, tmp_path / "parquet")
+    with read_log(path) as log:
+        assert set(tables) == {table.name for table in log.tables}
+        for table in log.tables:
+            written = tables[table.name]
+            assert written.column_names == list(table) and written.num_rows == table.rows
+            assert json.loads(written.schema.metadata[b"hvdscale"]) == log.attributes
+            for name, spec in table.specs.items():
+                values, about = written[name].to_pylist(), written.schema.field(name).metadata
+                assert (about[b"unit"].decode(), about[b"meaning"].decode()) == (spec.unit, spec.meaning)
+                if spec.type == "float":
+                    np.testing.assert_array_equal(np.array(values, float), table[name])
+                else:
+                    wanted = table[name].tolist()
+                    assert values == ([Status(one).name for one in wanted] if spec.type == "status" else wanted)
+
+
+def run_of(folder):
+    """TensorBoard's own reader of a run."""
+    module = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator",
+                                 reason="needs tensorboard: pip install '.[tensorboard]'")
+    reader = module.EventAccumulator(str(folder), size_guidance={module.SCALARS: 0})
+    reader.Reload()
+    return reader
+
+
+def hparams_of(reader):
+    from tensorboard.plugins.hparams import metadata
+    found = reader.PluginTagToContent("hparams")
+    start = metadata.parse_session_start_info_plugin_data(found[metadata.SESSION_START_INFO_TAG])
+    end = found.get(metadata.SESSION_END_INFO_TAG)
+    return start, end and metadata.parse_session_end_info_plugin_data(end)
+
+
+def needs_tensorboard():
+    pytest.importorskip("tensorboard", reason="needs tensorboard: pip install '.[tensorboard]'")
+
+
+def test_every_trial_is_a_run_with_its_scalars_by_step(tmp_path):
+    needs_tensorboard()
+    path = finished(tmp_path / "log.h5", 200, 3)
+    code, said = call("export", path, tmp_path / "tb", "--as", "tensorboard")
+    assert code == 0 and said.endswith("tb: 3 runs, 1,926 scalars\n"), said
+    assert sorted(os.listdir(tmp_path / "tb")) == [f"w2-b32-trial{trial}" for trial in range(3)]
+    with read_log(path) as log:
+        for trial in range(3):
+            reader = run_of(tmp_path / f"tb/w2-b32-trial{trial}")
+            assert set(reader.Tags()["scalars"]) == {
+                "val/error", "evaluations/train_seconds", "steps/loss", "steps/lr", "steps/step_seconds"}
+            for tag, table, column in (("val/error", log.evaluations, "val/error"), ("steps/loss", log.steps, "loss"),
+                                       ("steps/step_seconds", log.steps, "step_seconds")):
+                events = reader.Scalars(tag)
+                assert [event.step for event in events] == table.of_trial("step", trial).tolist()
+                assert [event.value for event in events] == table.of_trial(column, trial).astype(np.float32).tolist()
+            times = [event.wall_time for event in reader.Scalars("val/error")]
+            assert times == pytest.approx(1.7e9 + log.evaluations.of_trial("train_seconds", trial))
+            assert [event.wall_time for event in reader.Scalars("steps/loss")] == pytest.approx(
+                1.7e9 + 0.01 * np.arange(1, 201))
+
+
+def test_metaparameters_are_hparams_and_the_end_is_said(tmp_path):
+    needs_tensorboard()
+    from tensorboard.plugins.hparams import api_pb2
+    assert call("export", finished(tmp_path / "log.h5"), tmp_path / "tb", "--as", "tensorboard")[0] == 0
+    start, end = hparams_of(run_of(tmp_path / "tb/w2-b32-trial0"))
+    values = {name: value.string_value or value.number_value for name, value in start.hparams.items()}
+    assert values == {"dataset": "digits", "model": "fc", "optimizer": "sgd", "global_batch": 32, "workers": 2,
+                      "seed": 0, "learning_rate": pytest.approx(0.1)}
+    assert end.status == api_pb2.STATUS_SUCCESS and start.start_time_secs == 1.7e9
+
+
+def test_a_run_that_is_not_over_has_no_end_and_what_was_not_measured_no_scalar(tmp_path):
+    needs_tensorboard()
+    assert call("export", interrupted(tmp_path / "live.h5", 30), tmp_path / "tb", "--as", "tensorboard")[0] == 0
+    reader = run_of(tmp_path / "tb/w2-b32-trial0")
+    assert hparams_of(reader)[1] is None and len(reader.Scalars("steps/loss")) == 30
+    log = open_log(tmp_path / "nan.h5")
+    begin(log)
+    for number, error in enumerate([0.5, np.nan, 0.25]):
+        evaluation(log, number, error=error)
+    step(log, 1)
+    log.set_status(0, Status.INFEASIBLE, "diverged")
+    log.finish()
+    assert call("export", tmp_path / "nan.h5", tmp_path / "nan", "--as", "tensorboard")[0] == 0
+    reader = run_of(tmp_path / "nan/w2-b32-trial0")
+    assert [(event.step, event.value) for event in reader.Scalars("val/error")] == [(0, 0.5), (2, 0.25)]
+    assert "train/error" not in reader.Tags()["scalars"]
+
+
+def test_a_log_without_starts_or_trials_is_exported(tmp_path):
+    needs_tensorboard()
+    write_big_log(tmp_path / "imported.h5", 1, 3, 100)
+    open_log(tmp_path / "empty.h5").finish()
+    for name, runs in (("imported", 3), ("empty", 0)):
+        code, said = call("export", tmp_path / f"{name}.h5", tmp_path / name, "--as", "tensorboard")
+        assert code == 0 and len(os.listdir(tmp_path / name)) == runs, said
+
+
+@pytest.mark.parametrize("kind, package", [("parquet", "pyarrow"), ("tensorboard", "tensorboard")])
+def test_without_its_package_an_export_is_one_error_and_leaves_nothing(tmp_path, monkeypatch, kind, package):
+    path = finished(tmp_path / "log.h5")
+    for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    code, said = call("export", path, tmp_path / "out", "--as", kind)
+    assert code == 2 and f"--as {kind} needs {package}, " in said and f"pip install {package}" in said
+    assert os.listdir(tmp_path) == ["log.h5"]
+
+
+@pytest.mark.parametrize("kind, package", [("parquet", "pyarrow"), ("tensorboard", "tensorboard")])
+def test_an_export_that_cannot_be_written_leaves_nothing(tmp_path, kind, package):
+    pytest.importorskip(package, reason=f"needs {package}")
+    path = finished(tmp_path / "log.h5")
+    (tmp_path / "taken").touch()
+    assert call("export", path, tmp_path / "taken", "--as", kind)[0] == 1
+    code, said = call("export", path, tmp_path / "taken" / "below", "--as", kind)
+    assert code == 1 and "cannot be written" in said and sorted(os.listdir(tmp_path)) == ["log.h5", "taken"]
+
+
+def test_event_files_are_written_without_a_training_package(tmp_path):
+    needs_tensorboard()
+    code = ("import sys; from hvdscale.cli.log import main; main(sys.argv[1:], standalone_mode=False); "
+            "print(*{'torch', 'tensorflow', 'horovod', 'pandas'} & set(sys.modules))")
+    done = subprocess.run([sys.executable, "-c", code, "export", finished(tmp_path / "log.h5"), tmp_path / "tb", "--as",
+                           "tensorboard"], capture_output=True, text=True, env=command_environment())
+    assert done.stdout.endswith("scalars\n\n"), done.stderr
