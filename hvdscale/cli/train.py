@@ -171,7 +171,7 @@ def carry_out_together(command: click.Command, run) -> None:
     try:
         with slow_imports():
             from ..training import loop, outputs, prepare  # noqa: F401  they must come before the stall check starts
-            from ..workers.group import form
+            from ..workers.transport import form
             workers = form(_stall_seconds(parsed))
     except ModuleNotFoundError as missing:
         say_error(WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs it, with "

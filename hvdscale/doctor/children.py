@@ -182,7 +182,7 @@ def _digest(name: str) -> None:
     play(rank, size)                        # before the job's modules are imported
     from ..training.prepare import prepare
     from ..update.model import make_model
-    from ..workers.group import SingleWorker
+    from ..workers.single import SingleWorker
     try:
         job = prepare(name, layers, SingleWorker())
         if rank:                            # only after load, which may find its files by the host name
@@ -199,7 +199,7 @@ def _stop(seconds: float) -> None:
     import torch
 
     from ..errors import WorkerLostError
-    from ..workers.group import form
+    from ..workers.transport import form
     workers = form(seconds)
     try:
         workers.sum_(torch.ones(1), "first")

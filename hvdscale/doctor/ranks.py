@@ -12,7 +12,7 @@ from ..data.splits import tensors_of
 from ..errors import RanksDifferError, WorkersError
 from ..plan.shards import Visits
 from ..training.evaluate import Evaluator
-from ..workers.group import SingleWorker
+from ..workers.single import SingleWorker
 from .finding import Finding, Verdict
 from .passes import random_numbers
 from .probe_step import Sample, distance, mean_gradient

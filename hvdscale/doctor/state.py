@@ -17,7 +17,8 @@ from ..training.snapshot import Progress, capture, restore
 from ..update.optimizers import make_optimizer
 from ..update.precision import PARAMETERS
 from ..update.step import DataParallelStep
-from ..workers.group import SingleWorker, Workers
+from ..workers.group import Workers
+from ..workers.single import SingleWorker
 from ..workload import measured
 from .finding import Finding, Verdict
 from .probe_step import Sample

@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable
 
 from ..errors import UsageError, WorkerLostError, WorkersError
-from ..workers.group import HorovodWorkers, Workers, check_joined, load_horovod, starting
+from ..workers.group import Workers, starting
+from ..workers.horovod import HorovodWorkers, check_joined, load_horovod
 from ..workers.launch import Process, place
 
 POLL_SECONDS = 0.1

@@ -15,7 +15,8 @@ from ..modules.layers import BatchNorm, is_batch_norm, is_replaced
 from ..modules.running_statistics import Buffers
 from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds, stream_key
-from ..workers.group import SingleWorker, Workers
+from ..workers.group import Workers
+from ..workers.single import SingleWorker
 from ..workload import MapSplit, Split, Workload, bound_loss, build_model, to_device
 from .precision import PARAMETERS, autocast
 

@@ -1,6 +1,6 @@
-"""The worker group: rank, size, sums over workers. The only module that imports Horovod.
+"""The worker group: rank, size, sums over workers, and what all transports share.
 
-    workers = form(stall_seconds=120)
+    workers = form(stall_seconds=120)              see transport.py
     workers.sum_(tensor, "gradients")              in place, the same on all ranks afterwards
     with workers.together("loading the data"):     an error on one rank is the same error on all
         ...
@@ -21,9 +21,6 @@ import torch
 
 from ..errors import HvdscaleError, WorkerLostError, WorkersError, describe_raised
 from ..system.cores import usable_cores
-from .deadline import Deadline
-from .launch import launched
-from .rendezvous import Rendezvous
 
 POLL_SECONDS = 5e-5     # between looks at whether a sum is there; Linux adds 50 us
 APART = 5       # stall times by which workers may start apart, as with imports from a slow file system
@@ -103,22 +100,8 @@ class Workers:
             raise _joined(errors)
 
 
-class SingleWorker(Workers):
-    """One worker without a launcher: the same operations, with nothing to do."""
-
-
-def _joined(errors: list) -> HvdscaleError:
-    """One error for those of the ranks (None: no error), the same on all."""
-    kind, first = next(e for e in errors if e)
-    ranks = [r for r, e in enumerate(errors) if e and e[1] == first]
-    if len(ranks) == len(errors):
-        return kind(first)
-    others = [f"rank {r}: {e[1]}" for r, e in enumerate(errors) if e and e[1] != first]
-    return kind("\n".join([f"rank {', '.join(map(str, ranks))} of {len(errors)}: {first}", *others]))
-
-
-class HorovodWorkers(Workers):
-    """The workers that a launcher started, joined by Horovod (MPI, Gloo or NCCL).
+class JoinedWorkers(Workers):
+    """The workers that a launcher started, joined by a transport.
 
     A thread watches from the start: where a collective lasts longer than the stall time, it ends the process.
     """
@@ -126,51 +109,20 @@ class HorovodWorkers(Workers):
     _lost: Callable[[str], None] | None = None          # what the watching thread calls, once there is one
     _waiting: tuple[str, float] | None = None
     _giving_up = threading.RLock()      # held while it does, so that the collective cannot end after all
+    _stall_seconds: float
 
-    def __init__(self, hvd, stall_seconds: float):
-        self._hvd, self._stall_seconds = hvd, stall_seconds
-        self._take_place()
-        self.watch(lambda reason: None)
+    @property
+    def _broken(self) -> type[Exception]:
+        """What the transport raises in a collective where a worker is lost."""
+        raise NotImplementedError
 
-    def _take_place(self) -> None:
-        self.rank, self.size = self._hvd.rank(), self._hvd.size()
-        self.local_rank, self.local_size = self._hvd.local_rank(), self._hvd.local_size()
+    def _shut_down(self) -> None:
+        """Close the transport on this rank."""
+        raise NotImplementedError
 
     def sum_(self, tensor, name):
         self.start_sum_(tensor, name)()
         return tensor
-
-    def start_sum_(self, tensor, name):
-        if self.size == 1:
-            return lambda: None
-        with self._collective(name):
-            handle = self._hvd.allreduce_async_(tensor, op=self._hvd.Sum, name=name)
-
-        def wait():
-            with self._collective(name):
-                while not self._hvd.poll(handle):       # Horovod's own wait spins, on the core that its thread needs
-                    time.sleep(POLL_SECONDS)
-                self._hvd.synchronize(handle)
-        return wait
-
-    def broadcast_(self, tensor, name, root=0):
-        with self._collective(name):
-            return self._hvd.broadcast_(tensor, root_rank=root, name=name)
-
-    def gather(self, value, name):
-        with self._collective(name):
-            return self._hvd.allgather_object(value, name=name)
-
-    def versions(self):
-        return {"horovod": sys.modules["horovod"].__version__, "allreduce": self._transport()}
-
-    def _transport(self) -> str:
-        if not self._hvd.mpi_enabled():
-            return "Gloo"
-        import mpi4py
-        mpi4py.rc.initialize = mpi4py.rc.finalize = False       # Horovod does both
-        from mpi4py import MPI
-        return MPI.Get_library_version().splitlines()[0].split(",")[0]
 
     def leave(self):
         self.gather(None, "leave")
@@ -179,16 +131,12 @@ class HorovodWorkers(Workers):
     def abandon(self):
         self._shut_down()
 
-    def _shut_down(self) -> None:
-        with self._collective("the end of Horovod"):
-            self._hvd.shutdown()
-
     @contextlib.contextmanager
     def _collective(self, name: str):
         self._waiting = (name, time.monotonic())
         try:
             yield
-        except self._hvd.HorovodInternalError as error:
+        except self._broken as error:
             raise WorkerLostError(f"rank {self.rank} of {self.size}: a worker was lost during {name!r}: "
                                   f"{str(error).strip()}") from None
         finally:
@@ -229,120 +177,14 @@ class HorovodWorkers(Workers):
                 f"workers in {waiting[0]!r}; one of them has stopped or is lost")
 
 
-class ElasticWorkers(HorovodWorkers):
-    """The workers of `horovodrun --host-discovery-script`: when some are lost, or hosts change, the rest
-    form a new group.
-
-    horovodrun assigns new ranks once every worker has asked for one or ended, so none may linger. A worker that waits
-    longer than the stall time closes all connections; the collectives of the others then fail too, and all of them ask.
-    A worker that is stopped, or cut off without noticing for the stall time, is killed by a kernel timer.
-    """
-
-    elastic = True
-
-    def __init__(self, hvd, stall_seconds: float):
-        self._hvd, self._stall_seconds = hvd, stall_seconds
-        self._connections = frozenset()
-        self._rendezvous = Rendezvous(stall_seconds)
-        self._listen()
-        threading.Thread(target=self._keep_deadline, args=(Deadline(),), daemon=True).start()
-        self._join(first=True)
-
-    def _listen(self) -> None:
-        from horovod.runner.elastic.worker import WorkerNotificationManager
-        manager = WorkerNotificationManager()
-        manager.init()
-        manager.register_listener(self)
-
-    def on_hosts_updated(self, timestamp, result) -> None:
-        """Called by horovodrun's notification thread."""
-        self.hosts_changed = True
-
-    def _join(self, first: bool) -> None:
-        self.hosts_changed = False
-        self._rendezvous.meet(first)
-        before = _tcp_sockets()
-        self._hvd.init()
-        os.environ["HOROVOD_ELASTIC"] = "0"         # at the next init Horovod takes the place found here
-        self._connections = _tcp_sockets() - before
-        self._take_place()
-
-    def reform(self):
-        self.abandon()
-        self._join(first=False)
-
-    def abandon(self):
-        connections, self._connections = self._connections, frozenset()
-        self._hvd.shutdown()
-        _shut(connections)          # Horovod leaves some open, and a rank that waits for this one would keep waiting
-
-    def leave(self):
-        super().leave()
-        self._connections = frozenset()
-
-    def check(self):
-        if self._is_cut_off():
-            raise WorkerLostError(f"rank {self.rank} of {self.size}: a worker was lost")
-
-    def watch(self, lost):
-        """The deadline is kept from the start."""
-
-    def _is_cut_off(self) -> bool:
-        return not self._connections <= _tcp_sockets()
-
-    def _keep_deadline(self, deadline: Deadline) -> None:
-        while True:
-            connections, cut_off = self._connections, self._is_cut_off()
-            if self._waiting or not cut_off:
-                deadline.put_off(self._stall_seconds)
-            reason = self._stalled(self._stall_seconds)
-            if reason and not cut_off:
-                print(f"Note: {reason}", file=sys.stderr, flush=True)
-            if reason or cut_off:
-                _shut(connections)
-            time.sleep(min(1.0, self._stall_seconds / 4))
-
-
-def _tcp_sockets() -> frozenset[tuple[int, str]]:
-    """This process's TCP sockets, as file number and name; none where there is no /proc."""
-    found = set()
-    with contextlib.suppress(OSError):
-        for number in map(int, os.listdir("/proc/self/fd")):
-            with contextlib.suppress(OSError):
-                name = os.readlink(f"/proc/self/fd/{number}")
-                if name.startswith("socket:") and _family(number) in (socket.AF_INET, socket.AF_INET6):
-                    found.add((number, name))
-    return frozenset(found)
-
-
-def _family(number: int) -> int:
-    with socket.socket(fileno=os.dup(number)) as copy:
-        return copy.family
-
-
-def _shut(sockets: frozenset[tuple[int, str]]) -> None:
-    """Shut those that are still open."""
-    for number, _ in sockets & _tcp_sockets():
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
-            copy.shutdown(socket.SHUT_RDWR)
-
-
-def form(stall_seconds: float) -> Workers:
-    """The worker group of this process.
-
-    Raises WorkersError under a launcher where Horovod cannot be imported or joins fewer processes than were started:
-    each would train alone.
-    """
-    started = launched()
-    hvd = started and load_horovod(*started, stall_seconds)
-    if not hvd:
-        return SingleWorker()
-    if os.environ.get("HOROVOD_ELASTIC") == "1":
-        return ElasticWorkers(hvd, stall_seconds)
-    with starting(stall_seconds):
-        hvd.init()
-    check_joined(*started, hvd.size())
-    return HorovodWorkers(hvd, stall_seconds)
+def _joined(errors: list) -> HvdscaleError:
+    """One error for those of the ranks (None: no error), the same on all."""
+    kind, first = next(e for e in errors if e)
+    ranks = [r for r, e in enumerate(errors) if e and e[1] == first]
+    if len(ranks) == len(errors):
+        return kind(first)
+    others = [f"rank {r}: {e[1]}" for r, e in enumerate(errors) if e and e[1] != first]
+    return kind("\n".join([f"rank {', '.join(map(str, ranks))} of {len(errors)}: {first}", *others]))
 
 
 @contextlib.contextmanager
@@ -363,51 +205,6 @@ def starting(stall_seconds: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-def load_horovod(launcher: str, processes: int, stall_seconds: float):
-    """Horovod, after the variables that it and MPI read are set; None where one process is there and no Horovod.
-
-    Raises WorkersError for several processes that it could not join.
-    """
-    # two threads of each process wait by spinning, Horovod's and the main one: on a shared core one must yield
-    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-    # Horovod acts on its stall shutdown only if it is above the warning
-    os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(max(1, int(stall_seconds / 2))))
-    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(max(2, int(stall_seconds))))
-    try:
-        import horovod.torch as hvd
-    except ImportError as error:
-        if processes == 1:
-            return None
-        raise WorkersError(f"{launcher} started {processes} processes, but Horovod cannot be imported ({error}): "
-                           f"they would be {processes} separate runs. Install it (tools/setup builds it), or start one "
-                           f"process without {launcher}") from None
-    if launcher == "srun" and processes > 1 and _is_open_mpi_without_pmi():
-        raise WorkersError(f"srun started {processes} processes without PMIx, by which Open MPI would join them: they "
-                           f"would be {processes} separate runs. Use srun --mpi=pmix, or mpirun inside the allocation")
-    return hvd
-
-
-def check_joined(launcher: str, processes: int, joined: int) -> None:
-    """Raise WorkersError where not all processes that were started are joined."""
-    if joined != processes:
-        raise WorkersError(f"{launcher} started {processes} processes, but Horovod joins {joined}: {launcher} and "
-                           "Horovod do not use one MPI (`horovodrun --check-build` shows Horovod's; under srun try "
-                           "--mpi=pmix)")
-
-
-def _is_open_mpi_without_pmi() -> bool:
-    """Whether MPI_Init would end this process of srun without a helpful message; other MPIs can join without PMI."""
-    if any(name.startswith(("PMIX_", "PMI_")) for name in os.environ):
-        return False
-    try:
-        import mpi4py
-        mpi4py.rc.initialize = False
-        from mpi4py import MPI
-    except ImportError:
-        return False
-    return "Open MPI" in MPI.Get_library_version()
 
 
 def device(wanted: str, local_rank: int) -> torch.device:

@@ -15,7 +15,8 @@ from hvdscale.errors import WorkerLostError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.system.lock import Lock
-from hvdscale.workers.group import HorovodWorkers, Workers
+from hvdscale.workers.group import Workers
+from hvdscale.workers.horovod import HorovodWorkers
 
 LAYER = {"log": "w.h5", "checkpoint": "ck", "steps": 20, "eval_every": 20, "target": "none"}
 

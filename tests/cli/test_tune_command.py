@@ -19,7 +19,7 @@ from hvdscale.sweep.ledger import Ledger, Owner, Result
 from hvdscale.sweep.progress import Progress, describe_sweep
 from hvdscale.sweep.run import wanted_studies
 from hvdscale.sweep.studies import Settled, settle_study
-from hvdscale.workers.group import SingleWorker
+from hvdscale.workers.single import SingleWorker
 from tests.conftest import command_environment
 from tests.parallel.quadratic import workload
 from tests.parallel.sweeps import sweep_file

@@ -26,7 +26,7 @@ from hvdscale.doctor.simulated_workers import on_each
 from hvdscale.doctor.state import checkpoint, evaluation
 from hvdscale.training.prepare import prepare
 from hvdscale.update.fused import SGD
-from hvdscale.workers.group import SingleWorker
+from hvdscale.workers.single import SingleWorker
 from tests import guides
 
 MADE = "tests.factories.faulty_jobs"

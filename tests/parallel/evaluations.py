@@ -8,7 +8,7 @@ import torch
 
 from hvdscale.training.evaluate import Evaluator
 from hvdscale.update.model import make_model
-from hvdscale.workers.group import form
+from hvdscale.workers.transport import form
 from tests.parallel import toy
 
 CHUNKS = (1, 4, 256)

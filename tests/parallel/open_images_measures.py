@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from hvdscale.training.evaluate import Evaluator
-from hvdscale.workers.group import form
+from hvdscale.workers.transport import form
 from hvdscale.workload import load_data
 from hvdscale.workloads import open_images
 

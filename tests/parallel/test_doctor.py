@@ -10,7 +10,7 @@ from hvdscale.doctor.played import environment
 from hvdscale.doctor.probe_step import make_sample
 from hvdscale.doctor.ranks import PROCESS, RANK, WORKERS, digest
 from hvdscale.training.prepare import prepare
-from hvdscale.workers.group import SingleWorker
+from hvdscale.workers.single import SingleWorker
 from tests.conftest import launcher_command
 
 MADE = "tests.factories.faulty_jobs"

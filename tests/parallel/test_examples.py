@@ -11,7 +11,7 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.training.evaluate import Evaluator
 from hvdscale.training.prepare import prepare
-from hvdscale.workers.group import SingleWorker
+from hvdscale.workers.single import SingleWorker
 from tests import guides
 from tests.conftest import ROOT, launcher_command
 

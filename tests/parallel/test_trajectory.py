@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hvdscale.plan.shards import epoch_order
-from hvdscale.workers.group import SingleWorker
+from hvdscale.workers.single import SingleWorker
 from tests.parallel import toy
 
 STEPS = 20

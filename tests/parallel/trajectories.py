@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from hvdscale.workers.group import form
+from hvdscale.workers.transport import form
 from tests.parallel.toy import trajectory
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from hvdscale.training.display import NoDisplay
 from hvdscale.training.loop import train
 from hvdscale.training.prepare import prepare
 from hvdscale.training.run_log import NoLog
-from hvdscale.workers.group import form
+from hvdscale.workers.transport import form
 
 KEYS = dict(precision="fp64", threads=1, untimed_passes=1, steps=8, global_batch=10, ghost_batch=4, base_batch=10,
             lr=0.01, warmup_steps=0, eval_batch=5, eval_every=8, data_args=dict(vocabulary="word", longest=5),

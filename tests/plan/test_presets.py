@@ -10,7 +10,7 @@ from hvdscale.plan.settings import Settings
 from hvdscale.plan.settle import Place, settle
 from hvdscale.training.elastic import Memory
 from hvdscale.training.prepare import sketch
-from hvdscale.workers.group import SingleWorker
+from hvdscale.workers.single import SingleWorker
 from hvdscale.workload import Card, build_model
 from hvdscale.workloads import find
 

@@ -25,7 +25,7 @@ from hvdscale.training.checkpoint import Folder, listed, read, write
 from hvdscale.training.display import Display
 from hvdscale.training.elastic import Memory
 from hvdscale.training.snapshot import Progress, capture, mapped, restore
-from hvdscale.workers.group import SingleWorker
+from hvdscale.workers.single import SingleWorker
 from tests.conftest import small_disk
 from tests.parallel import toy
 from tests.factories.runs import (KEYS, WORKLOAD, Signalled, assert_same_columns, assert_same_state, columns_of,

@@ -15,7 +15,7 @@ from hvdscale.training.elastic import ElasticCheckpoints, Memory, refuse_commit_
 from hvdscale.training.outcome import Start
 from hvdscale.training.run_log import NoLog
 from hvdscale.training.snapshot import Progress
-from hvdscale.workers.group import SingleWorker
+from hvdscale.workers.single import SingleWorker
 from tests.factories import plans as made_plans
 from tests.factories.workers import on_each
 

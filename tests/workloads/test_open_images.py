@@ -12,7 +12,7 @@ from torch import nn
 from hvdscale.errors import DataError, UsageError
 from hvdscale.plan.shards import Visits
 from hvdscale.training.evaluate import Evaluator
-from hvdscale.workers.group import SingleWorker
+from hvdscale.workers.single import SingleWorker
 from hvdscale.workload import Batch, load_data
 from hvdscale.workloads import open_images
 from hvdscale.workloads.readers import open_images as reader
