@@ -21,6 +21,7 @@ LAUNCHERS = {
     "mpirun": lambda np: ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", str(np)],
     "horovodrun": lambda np: ["horovodrun", "--mpi", "-np", str(np), "-H", f"localhost:{np}"],
     "gloo": lambda np: ["horovodrun", "--gloo", "-np", str(np), "-H", f"localhost:{np}"],
+    "torchrun": lambda np: ["torchrun", "--standalone", "--nproc-per-node", str(np), "--no-python"],
 }
 
 

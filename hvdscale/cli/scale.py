@@ -62,6 +62,9 @@ def main(workload, counts, repeats, out, probe, launcher, hosts, overwrite, **gi
     launcher = find_launcher(launcher)
     if hosts and launcher == "srun":
         raise UsageError("--hosts and --launcher srun: Slurm's allocation determines the hosts; leave --hosts out")
+    if hosts and launcher == "torchrun":
+        raise UsageError("--hosts and --launcher torchrun: torchrun starts workers on this machine only; leave "
+                         "--hosts out, or choose another launcher")
     refuse_too_many(max(counts), launcher, hosts)
     runs = runs_of(counts, repeats, probe, keys, out)
     todo = [run for run in runs if overwrite or not ended(run, workload)]

@@ -18,7 +18,7 @@ from ..plan.presets import read_config
 from ..plan.settings import KEYS, Settings, key_type, keys_by_heading, parse_assignments
 from .common import echo, exit_now, parse, say_error, slow_imports, stop_before_the_steps, version_option
 
-# horovodrun takes --log anywhere for an ambiguous abbreviation of its own options
+# horovodrun and torchrun take --log anywhere for an ambiguous abbreviation of its own options
 ALSO = {"log": ("--log-file",)}
 # options that set one entry of a table
 ARGUMENTS = {"--model-arg": "model_args", "--data-arg": "data_args"}
@@ -172,7 +172,7 @@ def carry_out_together(command: click.Command, run) -> None:
         with slow_imports():
             from ..training import loop, outputs, prepare  # noqa: F401  they must come before the stall check starts
             from ..workers.transport import form
-            workers = form(_stall_seconds(parsed))
+            workers = form(*_joining(parsed))
     except ModuleNotFoundError as missing:
         say_error(WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs it, with "
                                "Open MPI and Horovod"))
@@ -217,11 +217,13 @@ def _run_and_regroup(parsed, error: HvdscaleError | None, workers) -> int:
         workers.reform()
 
 
-def _stall_seconds(parsed) -> float:
+def _joining(parsed) -> tuple[float, str]:
+    """stall_seconds and transport as the user set them; their defaults where the settings are wrong."""
     try:
-        return Settings.build({}, *parsed[1]).stall_seconds
+        settings = Settings.build({}, *parsed[1])
+        return settings.stall_seconds, settings.transport
     except (HvdscaleError, TypeError):
-        return KEYS["stall_seconds"].default
+        return KEYS["stall_seconds"].default, KEYS["transport"].default
 
 
 def _leave(workers, code: int) -> None:

@@ -128,6 +128,7 @@ class Execution:
     local_batch: int
     accumulate: int
     device: str
+    transport: str              # single, horovod or torch
     deterministic: bool
     threads: int
     bucket_mib: float

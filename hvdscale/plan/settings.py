@@ -152,6 +152,9 @@ class Settings:
     # how it is carried out
     device: str = _key(
         "auto", "auto: the GPU of the local rank, else the CPU", True, choices=("auto", "cpu", "cuda"))
+    transport: str = _key(
+        "auto", "what joins the workers: horovod, torch (torch.distributed), or auto (torch under torchrun; elsewhere "
+        "horovod if it is installed)", choices=("auto", "horovod", "torch"))
     deterministic: bool = _key(
         False, "deterministic GPU kernels: bit-identical reruns; slower; fails for operations without one", True)
     threads: int | None = _key(
@@ -177,7 +180,7 @@ class Settings:
         least=1)
     keep_checkpoints: int = _key(2, "number of checkpoints to keep", least=1)
     log: str | None = _key(
-        None, "log file; default: runs/WORKLOAD-TIME.h5; under horovodrun use --log-file", True)
+        None, "log file; default: runs/WORKLOAD-TIME.h5; under horovodrun and torchrun use --log-file", True)
     save_model: str | None = _key(None, "write the final model's state dict to this file", True)
     overwrite: bool = _key(False, "replace an existing log", True)
     take_over: bool = _key(False, "write the log even where the file system refuses locks", False)

@@ -22,12 +22,14 @@ PLANNED = frozenset(field.name for field in fields(Plan))       # a setting of s
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run takes place: worker counts, the host's cores for them, and the device of rank 0."""
+    """Where a run takes place: worker counts, the host's cores for them, the device of rank 0, what joins the workers.
+    """
 
     workers: int = 1
     local_workers: int = 1
     cores: int = 1
     device: str = "cpu"
+    transport: str = "single"
 
 
 class Named(Protocol):
@@ -64,6 +66,7 @@ def settle(settings: Settings, workload: Named, train_examples: int, val_example
         eval_every=settle_eval_every(settings, stream), eval_splits=settle_splits(settings, target),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
         workers=place.workers, local_workers=place.local_workers, cores=place.cores, device=place.device,
+        transport=place.transport,
         local_batch=largest_pass(global_batch, ghost_batch, place.workers, accumulate), accumulate=accumulate,
         threads=settings.threads or max(1, place.cores // place.local_workers),
         commit_every=settings.commit_every or 0, **settle_checkpoints(settings, stream)))

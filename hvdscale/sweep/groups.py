@@ -111,7 +111,7 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
         raise WorkersError(f"workers_per_trial = {workers_per_trial}: MPI splits processes into groups, and Horovod "
                            "was built without it; build it with HOROVOD_WITH_MPI=1 (tools/setup does), or set "
                            "workers_per_trial = 1")
-    with starting(stall_seconds):
+    with starting(stall_seconds, "Horovod"):
         mpi = _begin_mpi(hvd)
         check_joined(process.launcher, process.size, mpi.COMM_WORLD.Get_size())
         group = Group(hvd, mpi, stall_seconds, process, workers_per_trial, cores)

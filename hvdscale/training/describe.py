@@ -8,6 +8,7 @@ from ..plan.plan import Plan
 from ..plan.scaling import lr_factor
 from .outcome import Start
 
+TRANSPORTS = {"horovod": "Horovod", "torch": "torch.distributed"}
 LONGEST = 40        # characters of a value; a longer one, such as a hash, is abbreviated
 
 
@@ -21,6 +22,8 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
         rows.append(("checkpoints", _checkpoints(plan, checkpoint)))
     if start.checkpoint:
         rows.append(("resumes", f"from {start.checkpoint}, step {start.step}"))
+    if plan.transport in TRANSPORTS:
+        rows.insert(1, ("transport", TRANSPORTS[plan.transport]))
     if plan.data:
         rows.insert(0, ("data", _entries(plan.data)))
     lines = [plan.workload + (f" ({_entries(plan.model_args)})" if plan.model_args else "") +

@@ -43,7 +43,7 @@ def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | No
         device = group.device(settings.device, workers.local_rank)
     with workers.together("the data"):
         data = memory.data or read_data(workload, settings)
-    place = Place(workers.size, *_host_share(hosts, 0), device.type)
+    place = Place(workers.size, *_host_share(hosts, 0), device.type, workers.transport)
 
     def plan_with(**by_default: int) -> Plan:
         defaults, *typed = memory.settle(settings).layers
@@ -129,7 +129,8 @@ def sketch(name: str, layers: list[dict], workers: Workers) -> str | None:
         settings = settings_of(workload, layers)
         if card is None or settings.data_dir is not None:
             return None
-        place = Place(workers.size, *_host_share(hosts, 0), group.device(settings.device, workers.local_rank).type)
+        device = group.device(settings.device, workers.local_rank)
+        place = Place(workers.size, *_host_share(hosts, 0), device.type, workers.transport)
         examples = min(card.train_examples, settings.train_subset or card.train_examples)
         plan = with_data(settle(settings, workload, examples, card.val_examples, place), card.model_args, {})
         workload.check_label_smoothing(plan.label_smoothing)

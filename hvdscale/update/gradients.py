@@ -66,6 +66,7 @@ class GradientBuffer:
         self._buckets = [] if self._in_place else self._cut(parameters, bucket_bytes)
         self._slots = [slot for bucket in self._buckets for slot in bucket.slots]
         self._waits: list[Callable[[], None]] = []
+        self._started = 0           # buckets, but the last
         self._note: Callable[[torch.Tensor], None] | None = None
         if len(self._buckets) > 1:
             for number, slot in enumerate(self._slots):
@@ -101,7 +102,7 @@ class GradientBuffer:
         note  called with this rank's own gradients, bucket by bucket, before they are summed; with the last one by
               ``finish``
         """
-        self._last_pass, self._note = False, note
+        self._last_pass, self._note, self._started = False, note, 0
         if len(self.statistics):
             self.statistics.zero_()
         for parameter in self._parameters:
@@ -162,7 +163,10 @@ class GradientBuffer:
             self._take([self._slots[number]])
 
     def _take(self, slots: Sequence[_Slot]) -> None:
-        """Move the gradients of these parameters to the buffer, and reduce each bucket that is now full."""
+        """Move the gradients of these parameters to the buffer, and reduce buckets that are full, in order.
+
+        torch.distributed pairs the ranks' collectives by their order, and a parameter may have no gradient on one rank.
+        """
         for slot in slots:
             if slot.parameter.grad is None:
                 slot.view.zero_()
@@ -173,11 +177,12 @@ class GradientBuffer:
             torch._foreach_copy_([slot.view for slot in there], [slot.parameter.grad for slot in there])
         for slot in there:
             slot.parameter.grad = None
-        for bucket in dict.fromkeys(slot.bucket for slot in slots):
-            if bucket.missing == 0 and bucket is not self._buckets[-1]:
-                if self._note:
-                    self._note(bucket.gradients)
-                self._start(bucket)
+        while self._started < len(self._buckets) - 1 and self._buckets[self._started].missing == 0:
+            bucket = self._buckets[self._started]
+            self._started += 1
+            if self._note:
+                self._note(bucket.gradients)
+            self._start(bucket)
 
     def _start(self, bucket: _Bucket) -> None:
         last = bucket is self._buckets[-1]

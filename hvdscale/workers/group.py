@@ -30,6 +30,7 @@ class Workers:
     """The workers of a job, seen from one of them: rank, size and collectives. The defaults are those of one worker."""
 
     rank, size, local_rank, local_size = 0, 1, 0, 1
+    transport = "single"        # what joins the workers: single, horovod or torch
     elastic = False             # whether ``reform`` can follow a WorkerLostError
     hosts_changed = False       # whether horovodrun has notified an elastic job's rank 0
 
@@ -151,11 +152,15 @@ class JoinedWorkers(Workers):
     def _watch(self):
         # Horovod's own stall check sees a rank that never asks for a collective, not one that stops inside it
         while True:
+            self._tend()
             time.sleep(min(1.0, self._stall_seconds / 4))
             with self._giving_up:
                 reason = self._stalled(self._stall_seconds)
                 if reason:
                     self._give_up(reason)
+
+    def _tend(self) -> None:
+        """Called by the watching thread, several times within the stall time."""
 
     def _give_up(self, reason: str) -> None:
         try:
@@ -188,14 +193,14 @@ def _joined(errors: list) -> HvdscaleError:
 
 
 @contextlib.contextmanager
-def starting(stall_seconds: float) -> Iterator[None]:
-    """End a process that waits longer than five stall times for the others to start."""
+def starting(stall_seconds: float, over: str) -> Iterator[None]:
+    """End a process that waits longer than five stall times for the others to start; ``over``: their transport."""
     seconds = APART * stall_seconds
 
     def give_up():
         print(f"Error: a worker on {socket.gethostname()} has waited {seconds:g} s for the others to start; one has "
-              f"stopped, or is slower: --set stall_seconds={2 * stall_seconds:g} waits longer", file=sys.stderr,
-              flush=True)
+              f"stopped, joins another transport than {over}, or is slower: --set stall_seconds="
+              f"{2 * stall_seconds:g} waits longer", file=sys.stderr, flush=True)
         os._exit(1)
 
     timer = threading.Timer(seconds, give_up)

@@ -1,22 +1,24 @@
 """Workers joined by Horovod: MPI, Gloo or NCCL, and elastic jobs. The only module that imports Horovod for a run."""
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import sys
 import threading
 import time
 
 from ..errors import WorkerLostError, WorkersError
+from .connections import shut, tcp_sockets
 from .deadline import Deadline
 from .group import POLL_SECONDS, JoinedWorkers, Workers, starting
+from .launch import has_pmi
 from .rendezvous import Rendezvous
 from .single import SingleWorker
 
 
 class HorovodWorkers(JoinedWorkers):
     """The workers that a launcher started, joined by Horovod (MPI, Gloo or NCCL)."""
+
+    transport = "horovod"
 
     @property
     def _broken(self):
@@ -100,10 +102,10 @@ class ElasticWorkers(HorovodWorkers):
     def _join(self, first: bool) -> None:
         self.hosts_changed = False
         self._rendezvous.meet(first)
-        before = _tcp_sockets()
+        before = tcp_sockets()
         self._hvd.init()
         os.environ["HOROVOD_ELASTIC"] = "0"         # at the next init Horovod takes the place found here
-        self._connections = _tcp_sockets() - before
+        self._connections = tcp_sockets() - before
         self._take_place()
 
     def reform(self):
@@ -113,7 +115,7 @@ class ElasticWorkers(HorovodWorkers):
     def abandon(self):
         connections, self._connections = self._connections, frozenset()
         self._hvd.shutdown()
-        _shut(connections)          # Horovod leaves some open, and a rank that waits for this one would keep waiting
+        shut(connections)          # Horovod leaves some open, and a rank that waits for this one would keep waiting
 
     def leave(self):
         super().leave()
@@ -127,7 +129,7 @@ class ElasticWorkers(HorovodWorkers):
         """The deadline is kept from the start."""
 
     def _is_cut_off(self) -> bool:
-        return not self._connections <= _tcp_sockets()
+        return not self._connections <= tcp_sockets()
 
     def _keep_deadline(self, deadline: Deadline) -> None:
         while True:
@@ -138,32 +140,8 @@ class ElasticWorkers(HorovodWorkers):
             if reason and not cut_off:
                 print(f"Note: {reason}", file=sys.stderr, flush=True)
             if reason or cut_off:
-                _shut(connections)
+                shut(connections)
             time.sleep(min(1.0, self._stall_seconds / 4))
-
-
-def _tcp_sockets() -> frozenset[tuple[int, str]]:
-    """This process's TCP sockets, as file number and name; none where there is no /proc."""
-    found = set()
-    with contextlib.suppress(OSError):
-        for number in map(int, os.listdir("/proc/self/fd")):
-            with contextlib.suppress(OSError):
-                name = os.readlink(f"/proc/self/fd/{number}")
-                if name.startswith("socket:") and _family(number) in (socket.AF_INET, socket.AF_INET6):
-                    found.add((number, name))
-    return frozenset(found)
-
-
-def _family(number: int) -> int:
-    with socket.socket(fileno=os.dup(number)) as copy:
-        return copy.family
-
-
-def _shut(sockets: frozenset[tuple[int, str]]) -> None:
-    """Shut those that are still open."""
-    for number, _ in sockets & _tcp_sockets():
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
-            copy.shutdown(socket.SHUT_RDWR)
 
 
 def join(launcher: str, processes: int, stall_seconds: float) -> Workers:
@@ -177,7 +155,7 @@ def join(launcher: str, processes: int, stall_seconds: float) -> Workers:
         return SingleWorker()
     if os.environ.get("HOROVOD_ELASTIC") == "1":
         return ElasticWorkers(hvd, stall_seconds)
-    with starting(stall_seconds):
+    with starting(stall_seconds, "Horovod"):
         hvd.init()
     check_joined(launcher, processes, hvd.size())
     return HorovodWorkers(hvd, stall_seconds)
@@ -217,7 +195,7 @@ def check_joined(launcher: str, processes: int, joined: int) -> None:
 
 def _is_open_mpi_without_pmi() -> bool:
     """Whether MPI_Init would end this process of srun without a helpful message; other MPIs can join without PMI."""
-    if any(name.startswith(("PMIX_", "PMI_")) for name in os.environ):
+    if has_pmi():
         return False
     try:
         import mpi4py

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import shutil
@@ -18,14 +19,16 @@ from ..formatting.numbers import counted
 from ..system.cores import usable_cores
 
 MOST_PER_CORE = 16      # workers that one machine is asked to start: each loads torch, in seconds of a core
-LAUNCHERS = ("horovodrun", "horovodrun-gloo", "mpirun", "srun")
-# the variable in which each launcher gives the number of processes it started
-LAUNCHED = {"HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun", "SLURM_STEP_NUM_TASKS": "srun",
-            "PMI_SIZE": "mpirun"}
+LAUNCHERS = ("horovodrun", "horovodrun-gloo", "mpirun", "srun", "torchrun")
+# the variable in which each launcher gives the number of processes it started; torchrun's stand beside the others'
+LAUNCHED = {"ROLE_WORLD_SIZE": "torchrun", "HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun",
+            "SLURM_STEP_NUM_TASKS": "srun", "PMI_SIZE": "mpirun"}
 TASKS_OF_NODES = "SLURM_STEP_TASKS_PER_NODE"        # of all nodes of the step, this one the SLURM_NODEID-th
 # further variables: rank, local rank, local size, and those that identify the launch. A requeued Slurm job keeps its
 # ids, and Open MPI 4 reuses namespaces, but mpirun's address is unique
 TOLD = {
+    "ROLE_WORLD_SIZE": ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                        ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
     "HOROVOD_SIZE": ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
                      ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")),
     "OMPI_COMM_WORLD_SIZE": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -42,10 +45,13 @@ def find_launcher(wanted: str = "auto", environment: Mapping[str, str] = os.envi
     """The launcher to use; None where there is none.
 
     Inside a Slurm allocation mpirun or srun, which need no ssh between the nodes; elsewhere horovodrun, which takes the
-    transport that Horovod was built with. Raises UsageError for a name that is no launcher or not installed.
+    transport that Horovod was built with. torchrun is the last, and the first outside of Slurm if there is no Horovod.
+    Raises UsageError for a name that is no launcher or not installed.
     """
     if wanted == "auto":
         candidates = ("mpirun", "srun", "horovodrun") if "SLURM_JOB_ID" in environment else ("horovodrun", "mpirun")
+        last = "SLURM_JOB_ID" in environment or importlib.util.find_spec("horovod") is not None
+        candidates = (*candidates, "torchrun") if last else ("torchrun", *candidates)
         return next((name for name in candidates if shutil.which(name, path=environment.get("PATH"))), None)
     if wanted not in LAUNCHERS:
         raise UsageError(f"--launcher {wanted} is none of auto, {', '.join(LAUNCHERS)}")
@@ -92,14 +98,16 @@ def launch_command(launcher: str | None, workers: int, command: list[str], hosts
     if launcher is None:
         if workers == 1:
             return command
-        raise WorkersError(f"{workers} workers need a launcher, and neither horovodrun, mpirun nor srun is on PATH; "
-                           "tools/setup installs the first two, and --workers 1 needs none")
+        raise WorkersError(f"{workers} workers need a launcher, and neither horovodrun, mpirun, srun nor torchrun is "
+                           "on PATH; tools/setup installs all but srun, and --workers 1 needs none")
     if launcher == "srun":
         return ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", "-n", str(workers), *command]
     if launcher == "mpirun":
         # ranks bound to a core each would not have the threads that they are given
         room = ["--oversubscribe", "--bind-to", "none"] if _is_open_mpi() else []
         return ["mpirun", *room, *count, *(["-H", hosts] if hosts else []), *command]
+    if launcher == "torchrun":
+        return ["torchrun", "--standalone", "--nproc-per-node", str(workers), "--no-python", *command]
     gloo = ["--gloo"] if launcher == "horovodrun-gloo" else []
     return ["horovodrun", *gloo, *count, "-H", hosts or f"localhost:{workers}", *command]
 
@@ -117,6 +125,11 @@ def launch_environment(environment: Mapping[str, str] = os.environ) -> dict[str,
 def _is_open_mpi() -> bool:
     said = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, env=launch_environment())
     return "Open MPI" in said.stdout
+
+
+def has_pmi() -> bool:
+    """Whether MPI can join the processes of srun by PMI or PMIx."""
+    return any(name.startswith(("PMIX_", "PMI_")) for name in os.environ)
 
 
 def launched() -> tuple[str, int] | None:
@@ -172,7 +185,7 @@ def _told(launcher: str, size: int, name: str) -> int:
     with contextlib.suppress(ValueError, IndexError):
         return _tasks_of_nodes(said)[int(os.environ["SLURM_NODEID"])] if name == TASKS_OF_NODES else int(said)
     raise WorkersError(f"{launcher} started {size} processes, but does not tell this one its rank: {name} "
-                       f"is {said!r}, not a number. Start them with mpirun, srun or horovodrun")
+                       f"is {said!r}, not a number. Start them with mpirun, srun, horovodrun or torchrun")
 
 
 def _tasks_of_nodes(said: str) -> list[int]:
@@ -181,9 +194,10 @@ def _tasks_of_nodes(said: str) -> list[int]:
 
 
 def killed_process(said: str) -> str:
-    """The process whose death ended a job, by what mpirun or horovodrun said: ``process 0 was killed by signal 9
-    (SIGKILL)``; "" where none was killed. The launcher may end the other processes before they can say anything."""
+    """The process whose death ended a job, by what its launcher said: ``process 0 was killed by signal 9 (SIGKILL)``;
+    "" where none was killed. The launcher may end the other processes before they can say anything."""
     found = (re.search(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)", said)
+             or re.search(r"Root Cause .*\n.*\n.*\n.*\n +rank +: (\d+) .*\n +exitcode +: (-\d+|1[3-9]\d)\b", said)
              or re.search(r"^Process (?:name: )?(\d+)(?: exit with status code |\nExit code: )(-\d+|1[3-9]\d)\b",
                           said, re.M))
     if not found:

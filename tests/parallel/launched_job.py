@@ -14,7 +14,7 @@ from tests.conftest import command_environment, launcher_command
 
 PROMISED_SECONDS = 1.0          # a row older than this is in the file
 SLACK_SECONDS = 0.5             # for a writer that waits for a busy machine
-RANKS = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK")
+RANKS = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "RANK")
 
 
 def slow_workload(seconds):

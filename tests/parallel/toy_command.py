@@ -14,11 +14,12 @@ from hvdscale.workload import Data, Split
 from tests.parallel import toy
 
 MODELS = {"toy": ("net",)}
+RANKS = ("OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "RANK")
 KIND, RANK, STEP = (os.environ.get("FAULT") or "none:0:0").split(":")
 
 
 def my_rank():
-    return int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("HOROVOD_RANK", "0")))
+    return int(next((os.environ[name] for name in RANKS if name in os.environ), "0"))
 
 
 @dataclass(frozen=True)

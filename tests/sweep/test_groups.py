@@ -11,7 +11,7 @@ from hvdscale.sweep.groups import form_group, leave
 from hvdscale.workers.group import Workers
 from hvdscale.workers.launch import Process, place
 
-LAUNCHER = re.compile(r"(SLURM|PMI|PMIX|OMPI|HOROVOD|MPI)_")
+LAUNCHER = re.compile(r"(SLURM|PMI|PMIX|OMPI|HOROVOD|MPI|ROLE|TORCHELASTIC)_")
 ADDRESS = "7.0;tcp://192.0.2.2:33627"
 OPEN_MPI = dict(OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_LOCAL_RANK="1",
                 OMPI_COMM_WORLD_LOCAL_SIZE="2", PMIX_NAMESPACE="7", OMPI_MCA_orte_hnp_uri=ADDRESS)
@@ -20,6 +20,8 @@ SRUN = dict(SLURM_STEP_NUM_TASKS="8", SLURM_PROCID="6", SLURM_LOCALID="1", SLURM
 GLOO = dict(HOROVOD_SIZE="4", HOROVOD_RANK="2", HOROVOD_LOCAL_RANK="0", HOROVOD_LOCAL_SIZE="3",
             HOROVOD_GLOO_RENDEZVOUS_ADDR="192.0.2.7", HOROVOD_GLOO_RENDEZVOUS_PORT="18485")
 HYDRA = dict(PMI_SIZE="3", PMI_RANK="2", MPI_LOCALRANKID="2", MPI_LOCALNRANKS="3")
+TORCHRUN = dict(ROLE_WORLD_SIZE="4", RANK="3", LOCAL_RANK="1", LOCAL_WORLD_SIZE="2", TORCHELASTIC_RUN_ID="a",
+                MASTER_ADDR="192.0.2.7", MASTER_PORT="29500")
 CORES = frozenset({3, 5})
 # an mpirun inside an allocation: Slurm's variables are those of mpirun's own helper on the host
 OPEN_MPI_IN_SLURM = {**SRUN, **OPEN_MPI}
@@ -41,7 +43,8 @@ def environment(monkeypatch):
     (OPEN_MPI, Process("mpirun", 3, 4, 1, 2, f"mpirun:7:{ADDRESS}")),
     (OPEN_MPI_IN_SLURM, Process("mpirun", 3, 4, 1, 2, f"mpirun:7:{ADDRESS}")),
     (SRUN, Process("srun", 6, 8, 1, 3, "srun:17:0")),
-    (GLOO, Process("horovodrun", 2, 4, 0, 3, "horovodrun:192.0.2.7:18485"))])
+    (GLOO, Process("horovodrun", 2, 4, 0, 3, "horovodrun:192.0.2.7:18485")),
+    ({**OPEN_MPI_IN_SLURM, **TORCHRUN}, Process("torchrun", 3, 4, 1, 2, "torchrun:a:192.0.2.7:29500"))])
 def test_a_process_knows_its_place_from_what_its_launcher_tells_it(environment, told, expected):
     environment(**told)
     assert place() == expected

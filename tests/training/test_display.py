@@ -100,8 +100,8 @@ def test_under_a_launcher_whose_output_is_no_terminal_there_is_no_bar(monkeypatc
 
 def described(**keys):
     """The lines of a plan, by their first words."""
-    workers = keys.pop("workers", 1)
-    lines = describe(settled(place=Place(workers, workers, 2), **keys), "runs/a.h5").splitlines()
+    workers, transport = keys.pop("workers", 1), keys.pop("transport", "single")
+    lines = describe(settled(place=Place(workers, workers, 2, transport=transport), **keys), "runs/a.h5").splitlines()
     return {line[2:17].strip(): line[17:] for line in lines}
 
 
@@ -110,6 +110,8 @@ def described(**keys):
     (dict(data_args={"cut": {"train": 3, "val": 0}, "missing": ["a", "b"], "sha256": "0123456789abcdef" * 4}), "data",
      "cut=train:3 val:0, missing=a b, sha256=0123456789ab..."),
     (dict(workers=2), "workers", "2 on cpu, 1 thread each"),
+    (dict(transport="horovod", workers=2), "transport", "Horovod"),
+    (dict(transport="torch", workers=2), "transport", "torch.distributed"),
     (dict(workers=2), "global batch", "20 = 2 workers x 10 examples"),
     (dict(workers=2, accumulate=3), "global batch", "60 = 2 workers x 10 examples x 3 passes"),
     (dict(workers=3, global_batch=256), "global batch", "256 = 3 workers x at most 96 examples"),

@@ -4,7 +4,7 @@ import pytest
 from hvdscale.errors import UsageError, WorkersError
 from hvdscale.system.cores import usable_cores
 from hvdscale.workers.single import SingleWorker
-from hvdscale.workers.transport import form
+from hvdscale.workers.transport import choose, form
 from hvdscale.workers.launch import (LAUNCHED, find_launcher, killed_process, launch_command, launch_environment,
                                      launched, refuse_too_many)
 
@@ -27,15 +27,23 @@ def path_with(tmp_path, monkeypatch):
     ((), None, None), (("mpirun",), "mpirun", "mpirun"), (("horovodrun",), "horovodrun", "horovodrun"),
     (("srun",), None, "srun"),
     (("horovodrun", "mpirun"), "horovodrun", "mpirun"), (("horovodrun", "srun"), "horovodrun", "srun"),
-    (("horovodrun", "mpirun", "srun"), "horovodrun", "mpirun")])
+    (("horovodrun", "mpirun", "srun"), "horovodrun", "mpirun"), (("torchrun",), "torchrun", "torchrun"),
+    (("horovodrun", "mpirun", "torchrun"), "horovodrun", "mpirun")])
 def test_the_launcher_found_needs_no_ssh_inside_an_allocation(path_with, programs, elsewhere, in_slurm):
     environment = path_with(*programs)
     assert find_launcher("auto", environment) == elsewhere
     assert find_launcher("auto", {**environment, "SLURM_JOB_ID": "7"}) == in_slurm
 
 
+def test_without_horovod_torchrun_comes_first_but_starts_no_workers_on_other_nodes(path_with, no_horovod):
+    environment = path_with("mpirun", "torchrun")
+    assert find_launcher("auto", environment) == "torchrun"
+    assert find_launcher("auto", {**environment, "SLURM_JOB_ID": "7"}) == "mpirun"
+
+
 @pytest.mark.parametrize("name, program", [
-    ("horovodrun", "horovodrun"), ("horovodrun-gloo", "horovodrun"), ("mpirun", "mpirun"), ("srun", "srun")])
+    ("horovodrun", "horovodrun"), ("horovodrun-gloo", "horovodrun"), ("mpirun", "mpirun"), ("srun", "srun"),
+    ("torchrun", "torchrun")])
 def test_a_launcher_that_is_asked_for_must_be_there(path_with, name, program):
     with pytest.raises(UsageError, match=f"--launcher {name}: there is no {program} on PATH"):
         find_launcher(name, path_with())
@@ -71,7 +79,8 @@ def test_workers_that_there_is_room_for_are_not_refused(monkeypatch, workers, ho
     ("horovodrun-gloo", None, ["horovodrun", "--gloo", "-np", "4", "-H", "localhost:4"]),
     ("mpirun", None, ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", "4"]),
     ("mpirun", "a:2,b:2", ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", "4", "-H", "a:2,b:2"]),
-    ("srun", None, ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", "-n", "4"])])
+    ("srun", None, ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", "-n", "4"]),
+    ("torchrun", None, ["torchrun", "--standalone", "--nproc-per-node", "4", "--no-python"])])
 def test_each_launcher_has_its_command_line(path_with, launcher, hosts, command):
     path_with("mpirun")
     assert launch_command(launcher, 4, COMMAND, hosts) == command + COMMAND
@@ -126,8 +135,26 @@ def no_horovod(monkeypatch):
 def test_several_processes_without_horovod_are_an_error(alone, no_horovod, monkeypatch, variable, launcher):
     monkeypatch.setenv(variable, "3")
     said = f"{launcher} started 3 processes, but Horovod cannot be imported .* 3 separate runs"
+    if launcher == "torchrun":
+        said = "transport = 'horovod' does not join the processes of torchrun"
     with pytest.raises(WorkersError, match=said):
-        form(60)
+        form(60, "horovod")
+
+
+@pytest.mark.parametrize("transport, launcher, installed, chosen", [
+    ("auto", "torchrun", True, "torch"), ("auto", "mpirun", True, "horovod"), ("auto", "srun", False, "torch"),
+    ("auto", "horovodrun", False, "horovod"), ("torch", "srun", True, "torch"), ("horovod", "mpirun", True, "horovod")])
+def test_the_transport_follows_the_launcher_then_what_is_installed(monkeypatch, transport, launcher, installed, chosen):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: "found" if installed else None)
+    assert choose(transport, launcher) == chosen
+
+
+@pytest.mark.parametrize("transport, launcher, said", [
+    ("horovod", "torchrun", "start them with mpirun or srun"),
+    ("torch", "horovodrun", "start them with torchrun, mpirun or srun")])
+def test_a_transport_that_a_launcher_does_not_serve_is_an_error(transport, launcher, said):
+    with pytest.raises(WorkersError, match=f"'{transport}' does not join .* {launcher}: set auto, or {said}"):
+        choose(transport, launcher)
 
 
 def test_a_single_process_under_a_launcher_needs_no_horovod(alone, no_horovod, monkeypatch):
@@ -147,6 +174,8 @@ def test_the_usable_cores_are_some():
     ("Process name: 3\nExit code: -11\n", "process 3 was killed by signal 11 (SIGSEGV)"),
     ("mpirun noticed that process rank 2 with PID 0 on node a7 exited on signal 6 (Aborted).",
      "process 2 was killed by signal 6 (SIGABRT)"),
+    ("Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-23_20:39:25\n  host      : localhost\n"
+     "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 13092)\n", "process 1 was killed by signal 9 (SIGKILL)"),
     ("Process 1 exit with status code 1.\nProcess name: 1\nExit code: 1\n", ""), ("Exit code: 137", "")])
 def test_the_process_that_was_killed_is_named_by_what_its_launcher_said(said, killed):
     assert killed_process(said).startswith(killed) and bool(killed_process(said)) == bool(killed)

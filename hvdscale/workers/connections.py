@@ -1,0 +1,42 @@
+"""This process's TCP connections: a transport that waits for a lost worker stops waiting once they are shut."""
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+
+Sockets = frozenset[tuple[int, str]]
+
+
+def tcp_sockets() -> Sockets:
+    """This process's TCP sockets, as file number and name; none where there is no /proc."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for number in map(int, os.listdir("/proc/self/fd")):
+            with contextlib.suppress(OSError):
+                name = os.readlink(f"/proc/self/fd/{number}")
+                if name.startswith("socket:") and _family(number) in (socket.AF_INET, socket.AF_INET6):
+                    found.add((number, name))
+    return frozenset(found)
+
+
+def connected(sockets: Sockets) -> Sockets:
+    """Those that do not listen: Gloo aborts the process where its listener is shut."""
+    return frozenset(one for one in sockets if not _asked(one[0], socket.SO_ACCEPTCONN))
+
+
+def _family(number: int) -> int:
+    with socket.socket(fileno=os.dup(number)) as copy:
+        return copy.family
+
+
+def _asked(number: int, option: int) -> int:
+    with socket.socket(fileno=os.dup(number)) as copy:
+        return copy.getsockopt(socket.SOL_SOCKET, option)
+
+
+def shut(sockets: Sockets) -> None:
+    """Shut those that are still open."""
+    for number, _ in sockets & tcp_sockets():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
+            copy.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,188 @@
+"""Workers joined by torch.distributed: Gloo between CPUs, NCCL between GPUs. Needs neither Horovod nor a compiler.
+
+torchrun has a store by which its workers find each other. Under mpirun and srun rank 0 opens one, and its address
+reaches the others through mpi4py, or else through a file in a folder that all share.
+"""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import importlib.util
+import os
+import signal
+import socket
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from ..errors import WorkersError
+from .connections import connected, shut, tcp_sockets
+from .deadline import Deadline
+from .group import APART, POLL_SECONDS, JoinedWorkers, starting
+from .launch import Process, has_pmi, place
+
+SHARED = "HVDSCALE_SHARED"          # variable that names the folder for rank 0's address
+APPEARS_SECONDS = 0.1               # between looks for it
+THREAD_MULTIPLE = 3                 # in Open MPI, MPICH and its derivatives
+
+
+class TorchWorkers(JoinedWorkers):
+    """The workers that a launcher started, joined by torch.distributed in its default process group.
+
+    store  through which they find each other;  place  this one's rank, size, local rank and local size
+
+    A worker whose launcher has ended stops as at SIGTERM, or ends after the stall time: the others would go on with it.
+    A worker that is stopped for the stall time is killed by a kernel timer: not every launcher does it.
+    """
+
+    transport = "torch"
+
+    def __init__(self, store: dist.Store, place: Process, stall_seconds: float):
+        self.rank, self.size, self.local_rank, self.local_size = (
+            place.rank, place.size, place.local_rank, place.local_size)
+        self._store, self._stall_seconds, self._groups = store, stall_seconds, 0
+        self._launcher, self._orphaned, self._deadline = os.getppid(), 0.0, Deadline()
+        self._begin()
+        self.watch(lambda reason: None)
+
+    @property
+    def _broken(self):
+        return RuntimeError
+
+    def _begin(self) -> None:
+        before = tcp_sockets()
+        store = dist.PrefixStore(f"group{self._groups}", self._store)
+        with self._collective("forming the group"):
+            dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", store=store,
+                                    rank=self.rank, world_size=self.size,
+                                    timeout=timedelta(seconds=APART * self._stall_seconds))     # the watch is sooner
+        self._connections, self._groups = connected(tcp_sockets() - before), self._groups + 1
+
+    def start_sum_(self, tensor, name):
+        if self.size == 1:
+            return lambda: None
+        with self._collective(name):
+            work = dist.all_reduce(tensor, async_op=True)
+
+        def wait():
+            with self._collective(name):
+                while tensor.is_cuda and not work.is_completed():       # NCCL's wait returns before the sum is there
+                    time.sleep(POLL_SECONDS)
+                work.wait()
+        return wait
+
+    def broadcast_(self, tensor, name, root=0):
+        with self._collective(name):
+            dist.broadcast(tensor, root)
+        return tensor
+
+    def gather(self, value, name):
+        values = [None] * self.size
+        with self._collective(name):
+            dist.all_gather_object(values, value)
+        return values
+
+    def versions(self):
+        return {"allreduce": "torch.distributed over " + ("NCCL" if torch.cuda.is_initialized() else "Gloo")}
+
+    def abandon(self):
+        shut(self._connections)         # else the group waits for its last collective
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        self._connections = frozenset()
+        if dist.is_initialized():
+            with self._collective("the end of the process group"):
+                dist.destroy_process_group()
+
+    def _tend(self) -> None:
+        self._deadline.put_off(self._stall_seconds)
+        if os.getppid() == self._launcher:
+            return
+        if not self._orphaned:
+            self._orphaned = time.monotonic()
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif time.monotonic() - self._orphaned > self._stall_seconds:
+            self._give_up(f"rank {self.rank} of {self.size}: the process that started it has ended")
+
+
+def join(stall_seconds: float) -> TorchWorkers:
+    """The workers of this launch; raises WorkersError where they cannot find each other."""
+    process = place()
+    with starting(stall_seconds, "torch.distributed"):
+        workers = TorchWorkers(find_store(process, stall_seconds), process, stall_seconds)
+    if process.rank == 0:
+        forget_address(process)
+    return workers
+
+
+def find_store(process: Process, stall_seconds: float) -> dist.Store:
+    """The store that all processes of the launch share; raises WorkersError."""
+    timeout = timedelta(seconds=APART * stall_seconds)
+    try:
+        if process.launcher == "torchrun":
+            return next(dist.rendezvous("env://", timeout=timeout))[0]
+        if process.size == 1:
+            return dist.HashStore()
+        store, address = None, ""
+        if process.rank == 0:
+            host = "localhost" if process.local_size == process.size else socket.gethostname()
+            store = dist.TCPStore(host, 0, None, True, timeout, wait_for_workers=False)
+            address = f"{host}:{store.port}"
+        address = _pass_by_mpi(process, address) or _pass_by_file(process, address, (APART - 1) * stall_seconds)
+        host, _, port = address.rpartition(":")
+        return store or dist.TCPStore(host, int(port), None, False, timeout, wait_for_workers=False)
+    except (RuntimeError, ValueError) as error:
+        raise WorkersError(f"rank {process.rank} of {process.size}: {process.launcher}'s processes cannot find each "
+                           f"other: {str(error).strip().splitlines()[0]}") from None
+
+
+def _pass_by_mpi(process: Process, address: str) -> str:
+    """Rank 0's address, through MPI; "" where mpi4py is missing or joins other processes than were started."""
+    if importlib.util.find_spec("mpi4py") is None or process.launcher == "srun" and not has_pmi():
+        return ""
+    try:
+        import mpi4py
+        mpi4py.rc.initialize = mpi4py.rc.finalize = False
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return ""
+    # mpi4py would hold the GIL while it waits, so a process that never arrives would go unnoticed
+    ctypes.CDLL(MPI.__file__).MPI_Init_thread(None, None, THREAD_MULTIPLE, ctypes.byref(ctypes.c_int()))
+    joined = MPI.COMM_WORLD.Get_size() == process.size
+    address = MPI.COMM_WORLD.bcast(address) if joined else ""
+    MPI.Finalize()              # from here on mpirun only looks at how the process ends
+    return address
+
+
+def _pass_by_file(process: Process, address: str, seconds: float) -> str:
+    """Rank 0's address, through a file in the shared folder; raises WorkersError where there is none in time."""
+    path = _address_file(process)
+    try:
+        if process.rank == 0:
+            path.with_suffix(".new").write_text(address)
+            path.with_suffix(".new").rename(path)
+        until = time.monotonic() + seconds
+        while not path.exists():
+            if time.monotonic() > until:
+                raise FileNotFoundError(0, f"rank 0 has left no address there within {seconds:g} s")
+            time.sleep(APPEARS_SECONDS)
+        return path.read_text()
+    except OSError as error:
+        raise WorkersError(f"rank {process.rank} of {process.size} on {socket.gethostname()} cannot find the others "
+                           f"through {path.parent.resolve()}: {error.strerror}. {SHARED}=FOLDER names another, which "
+                           "all nodes share; torchrun, or mpi4py, needs none") from None
+
+
+def _address_file(process: Process) -> Path:
+    return Path(os.environ.get(SHARED, ".")) / f".hvdscale-{hashlib.sha256(process.job.encode()).hexdigest()[:16]}"
+
+
+def forget_address(process: Process) -> None:
+    """Remove the file, if there is one, once all have read it."""
+    with contextlib.suppress(OSError):
+        _address_file(process).unlink()

@@ -1,0 +1,69 @@
+"""One job by both transports, Horovod and torch.distributed: the same updates, and each resumes the other's run."""
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from hvdscale.log.reader import read_log
+from tests.conftest import launcher_command
+from tests.parallel.test_resume import Runs, assert_same_run
+from tests.parallel.test_trajectory import CONFIGURATIONS, alone, norm_of_difference
+
+GIVEN = [*CONFIGURATIONS[::6], dict(steps=20, precision="fp64", global_batch=24, bucket_mib=1e-4)]
+ALONE = "import sys; sys.modules.update(dict.fromkeys({without})); from hvdscale.cli.train import main; main()"
+
+
+@pytest.mark.parametrize("np_", [3, *(pytest.param(w, marks=pytest.mark.slow) for w in (1, 2, 4))])
+def test_both_transports_make_the_updates_of_one_worker(launch, np_):
+    torch, horovod = (launch("trajectories", np_, GIVEN, launcher) for launcher in ("torchrun", "mpirun"))
+    assert all(rank == torch[0] for rank in torch)                      # to the last bit
+    if np_ <= 2:
+        assert torch == horovod
+    for configuration, got, other in zip(GIVEN, torch[0], horovod[0]):
+        reference = alone(json.dumps({**configuration, "accumulate": 1}))
+        for what in (1, 2):
+            assert norm_of_difference(got, reference, what) <= 1e-10, configuration
+            assert norm_of_difference(got, other, what) <= 1e-10, configuration
+        np.testing.assert_allclose(got[0], reference[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("launchers", [
+    ("torchrun", "mpirun"), pytest.param(("mpirun", "torchrun", "mpirun", "torchrun"), marks=pytest.mark.slow)])
+def test_a_run_begun_on_one_transport_resumes_exactly_on_the_other(tmp_path, launchers):
+    runs = Runs(tmp_path)
+    for number, launcher in enumerate(launchers, 1):
+        kill = f"SIGKILL all step {14 * number + 2}" if number < len(launchers) else ""
+        code, output = runs.start(2, tmp_path / "moved", kill=kill, launcher=launcher)
+        assert (code == 0) == (not kill) and f"transport      {'torch.d' if launcher == 'torchrun' else 'H'}" in output
+    assert f"resumes        from ck/step-{14 * (len(launchers) - 1)}.pt" in output
+    assert_same_run(tmp_path / "moved", runs.whole(2))
+
+
+@pytest.mark.parametrize("launcher, missing, settings, said", [
+    ("torchrun", ("horovod", "mpi4py"), [], "torch.distributed"), ("mpirun", (), ["--set", "transport=torch"], "torch"),
+    ("mpirun", ("horovod", "mpi4py"), [], "torch.distributed"),
+    pytest.param("mpirun", ("horovod",), [], "torch.distributed", marks=pytest.mark.slow),
+    pytest.param("mpirun", (), [], "Horovod", marks=pytest.mark.slow),
+    pytest.param("gloo", (), ["--set", "transport=horovod"], "Horovod", marks=pytest.mark.slow)])
+def test_the_transport_is_what_the_launcher_and_the_installation_allow(
+        run, tmp_path, launcher, missing, settings, said):
+    done = run(*launcher_command(launcher, 2), sys.executable, "-c", ALONE.format(without=missing), "digits/fc",
+               "--log-file", "w.h5", "--steps", "5", *settings)
+    assert re.search(rf"  workers +2 on cpu, 1 thread each\n.*  transport +{said}", done.stdout)
+    with read_log(tmp_path / "w.h5") as log:
+        execution = json.loads(log.trials["plan"][0])["execution"]
+        assert (execution["transport"], execution["workers"]) == ("horovod" if said == "Horovod" else "torch", 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["w.h5"]
+
+
+@pytest.mark.parametrize("launcher, transport, said", [
+    ("torchrun", "horovod", "Error: transport = 'horovod' does not join the processes of torchrun: set auto, or start "
+                            "them with mpirun or srun"),
+    pytest.param("gloo", "torch", "Error: transport = 'torch' does not join the processes of horovodrun: set auto",
+                 marks=pytest.mark.slow)])
+def test_a_transport_that_does_not_join_the_launchers_processes_is_an_error(run, launcher, transport, said):
+    done = run(*launcher_command(launcher, 2), sys.executable, "-m", "hvdscale.cli.train", "digits/fc", "--set",
+               f"transport={transport}", check=False)
+    assert done.returncode == 1 and said in done.stdout + done.stderr
