@@ -11,6 +11,8 @@ from ..errors import UsageError
 from ..exchange.archive import Seen, import_archive
 from ..exchange.archive_export import export_archive
 from ..exchange.csv_tables import export_tables, import_tables, is_tables
+from ..exchange.mllog import import_mllog, is_mllog
+from ..exchange.mllog_export import export_mllog
 from ..exchange.mlperf_rcp import TARGET, UNITS, import_rcp
 from ..exchange.parquet_tables import export_parquet
 from ..exchange.tensorboard_events import export_events
@@ -20,13 +22,15 @@ from ..formatting.screen import Screen, time_left
 from ..log.files import SIGNATURE
 from .common import echo, format_counts
 
-KINDS = ("archive", "csv", "rcp")
-EXPORTS = ("csv", "parquet", "tensorboard", "archive")
+KINDS = ("archive", "csv", "rcp", "mllog")
+EXPORTS = ("csv", "parquet", "tensorboard", "mllog", "archive")
 EVERY_SECONDS = 0.2, 5.0            # between updates of a terminal; between lines
 MOST_LINES = 10                     # about what was left out
 LOST = ("left out: worker counts, times, targets, seeds, steps and restarts, for which an archive has no place; "
         "--as csv keeps all")
+MLLOG_LOST = "left out: plans, steps and restarts, for which MLPerf's logs have no place; --as csv keeps all"
 ASSUMED = "assumed: 1 worker, as {} does not say how many there were"
+UNTIMED = "assumed: 1 worker, without times, as MLPerf's lines do not say how many there were; --workers N does"
 
 
 def add_to(group: click.Group) -> None:
@@ -38,24 +42,27 @@ def add_to(group: click.Group) -> None:
 @click.argument("source")
 @click.argument("out", metavar="LOG")
 @click.option("--kind", type=click.Choice(KINDS), help="what SOURCE is, where that is not plain")
-@click.option("--skip-broken", is_flag=True, help="archive, csv: leave out what is wrong or missing, and count it")
+@click.option("--skip-broken", is_flag=True,
+              help="archive, csv, mllog: leave out what is wrong or missing, and count it")
 @click.option("--unit", type=click.Choice(UNITS), help="rcp: what 'Epochs to converge' counts")
-@click.option("--train-examples", type=click.IntRange(1, 2**53), help="rcp: examples in an epoch")
+@click.option("--train-examples", type=click.IntRange(1, 2**53), help="rcp, mllog: examples in an epoch")
+@click.option("--workers", type=click.IntRange(1, 2**53), help="mllog: the workers of each run; without it, no times")
 @click.option("--overwrite", is_flag=True, help="replace LOG where it exists")
 @click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
-def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, take_over):
+def import_log(source, out, kind, skip_broken, unit, train_examples, workers, overwrite, take_over):
     """Import SOURCE into the new log LOG, which is created only on success.
 
     SOURCE is an archive in the layout of Shallue et al. 2019 (a folder, or a .tar, .tar.gz, .tar.bz2 or .tar.xz, which
-    is not unpacked), a folder with trials.csv and evaluations.csv, or a JSON file of MLPerf's reference points.
+    is not unpacked), a folder with trials.csv and evaluations.csv, a JSON file of MLPerf's reference points, or
+    MLPerf's training logs (a file with :::MLLOG lines, or a folder with result_*.txt).
 
     trials.csv needs id, dataset, model, optimizer and global_batch. Its column search (yes or no) tells whether a trial
     is a draw of a metaparameter search; without it, trials of a batch whose metaparameters vary count as draws.
     """
     kind = kind or _kind(source)
     how = dict(overwrite=overwrite, take_over=take_over)
-    _refuse_for_others(kind, skip_broken=(skip_broken, "archive, csv"), unit=(unit, "rcp"),
-                       train_examples=(train_examples, "rcp"))
+    _refuse_for_others(kind, skip_broken=(skip_broken, "archive, csv, mllog"), unit=(unit, "rcp"),
+                       train_examples=(train_examples, "rcp, mllog"), workers=(workers, "mllog"))
     progress = Progress("imported")
     if kind == "archive":
         try:
@@ -75,6 +82,14 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, 
         _report_left_out(left_out, notes)
         wrong = f"; {len(left_out):,} trials or lines were wrong" if left_out else ""
         echo(f"{out}: {format_counts(rows)}, {byte_size(os.path.getsize(out))}{wrong}")
+    elif kind == "mllog":
+        done = import_mllog(source, out, workers=workers, train_examples=train_examples, skip_broken=skip_broken,
+                            **how)
+        _report_left_out(done.wrong, ())
+        wrong = f"; {counted(len(done.wrong), 'file')} left out" if done.wrong else ""
+        echo(f"{out}: {counted(done.trials, 'trial')}, {byte_size(os.path.getsize(out))}{wrong}")
+        if done.assumed:
+            echo(UNTIMED, err=True)
     else:
         trials = import_rcp(source, out, unit=unit, train_examples=train_examples, **how)
         echo(f"{out}: {counted(trials, 'trial')} under the target {TARGET}")
@@ -85,10 +100,11 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, overwrite, 
 @click.argument("log")
 @click.argument("out", metavar="FOLDER")
 @click.option("--as", "kind", type=click.Choice(EXPORTS), required=True,
-              help="csv, parquet: tables with all that the log holds; tensorboard: a run a trial; archive: study.json, "
-                   "metadata.json and measurements.csv")
+              help="csv, parquet: tables with all that the log holds; tensorboard: a run a trial; mllog: MLPerf's "
+                   ":::MLLOG lines, a file a trial; archive: study.json, metadata.json and measurements.csv")
 def export_log(log, out, kind):
-    """Export LOG to the new FOLDER in a format that other programs read. `import` reads csv and archive back.
+    """Export LOG to the new FOLDER in a format that other programs read. `import` reads csv, mllog and
+    archive back.
 
     parquet needs pyarrow, tensorboard the package of that name: pip install pyarrow tensorboard.
     """
@@ -121,8 +137,12 @@ def _export_archive(log, out, progress):
     return exported, LOST if done.own else ""
 
 
+def _export_mllog(log, out, progress):
+    return counted(export_mllog(log, out, progress.share), "trial"), MLLOG_LOST
+
+
 # each gives what was exported, and what was left out
-EXPORTERS = dict(zip(EXPORTS, (_export_csv, _export_parquet, _export_tensorboard, _export_archive)))
+EXPORTERS = dict(zip(EXPORTS, (_export_csv, _export_parquet, _export_tensorboard, _export_mllog, _export_archive)))
 
 
 class Progress:
@@ -159,7 +179,7 @@ class Progress:
 
 def _kind(source) -> str:
     if os.path.isdir(source):
-        return "csv" if is_tables(source) else "archive"
+        return "csv" if is_tables(source) else "mllog" if is_mllog(source) else "archive"
     try:
         with open(source, "rb") as file:
             head = file.read(512)
@@ -171,9 +191,11 @@ def _kind(source) -> str:
         return "rcp"
     if head.startswith(tuple(COMPRESSED)) or head[257:262] == b"ustar" or ".tar" in os.path.basename(source):
         return "archive"
+    if is_mllog(source):
+        return "mllog"
     raise UsageError(f"{source}: is none of what can be imported: an archive (its folder, or that as a .tar, .tar.gz, "
-                     ".tar.bz2 or .tar.xz), a folder with trials.csv and evaluations.csv, or a JSON object of MLPerf's "
-                     "reference points")
+                     ".tar.bz2 or .tar.xz), a folder with trials.csv and evaluations.csv, a JSON object of MLPerf's "
+                     "reference points, or a file with MLPerf's :::MLLOG lines")
 
 
 def _refuse_for_others(kind, **given):

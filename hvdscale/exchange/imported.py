@@ -37,12 +37,14 @@ class ImportedLog(BulkLog):
         self._points: dict[str, None] = {}
         self._metrics = dict.fromkeys(metrics)
 
-    def trials(self, given: Mapping[str, Sequence], points: Sequence[Mapping[str, float]]) -> np.ndarray:
+    def trials(self, given: Mapping[str, Sequence], points: Sequence[Mapping[str, float]], time: float = np.nan
+               ) -> np.ndarray:
         """Add trials; returns their ids.
 
         given   columns of /trials: status, stop_reason, dataset, model, optimizer, global_batch, seed, budget_steps,
-                plan; optionally those of SOURCE and PUBLISHED
+                plan; optionally workers, accumulation, and those of SOURCE and PUBLISHED
         points  each trial's metaparameters
+        time    their start, in seconds since 1970
         """
         size = len(given["status"])
         ids = self.count + np.arange(size)
@@ -57,21 +59,21 @@ class ImportedLog(BulkLog):
         for name in self._points:
             values = np.array([point.get(name, np.nan) for point in points], float)
             self.add("trials", f"metaparameters/{name}", values)
-        for name, value in {"trial": ids, "first_step": 0, "workers": 1, "host": "", "device": "", "time": np.nan,
-                            "previous_end": ""}.items():
+        for name, value in {"trial": ids, "first_step": 0, "workers": given.get("workers", 1), "host": "",
+                            "device": "", "time": time, "previous_end": ""}.items():
             self.add("restarts", name, _repeat(value, size))
         self.count += size
         return ids
 
     def evaluations(self, ids: np.ndarray, rows: Sequence[int], step: np.ndarray, examples: np.ndarray,
-                    values: Mapping[str, np.ndarray]):
-        """Add the concatenated evaluations of trials; ``rows``: the number of each."""
+                    values: Mapping[str, np.ndarray], train_seconds: np.ndarray | None = None):
+        """Add the concatenated evaluations of trials; ``rows``: the number of each; times are NaN unless given."""
         widen(self.errors, values)
         before = self.rows("evaluations", "trial")
         self.add("evaluations", "trial", np.repeat(ids, rows))
         self.add("evaluations", "step", step)
         self.add("evaluations", "examples", examples)
-        self.add("evaluations", "train_seconds", np.full(len(step), np.nan))
+        self.add("evaluations", "train_seconds", np.full(len(step), np.nan) if train_seconds is None else train_seconds)
         for name in values:
             if name not in self._metrics:
                 self.add_column("evaluations", metric_column(name, better(name)), before)

@@ -23,6 +23,7 @@ from ..log.reader import Log, Table, read_log
 from ..log.schema import Status
 from ..system.extras import import_extra
 from .archive_export import new_folder
+from .trial_start import start_seconds
 
 NEED = "--as tensorboard"
 METAPARAMETERS = "metaparameters/"
@@ -76,7 +77,7 @@ class _Writer:
     def write(self, folder: str, log: Log, row: int) -> int:
         """Write a trial's run; returns the number of its scalars."""
         trial, status = int(log.trials["id"][row]), Status(int(log.trials["status"][row]))
-        start, scalars = _start(log, trial), 0
+        start, scalars = start_seconds(log, trial), 0
         last = start
         writer = self._files.EventFileWriter(folder, max_queue_size=QUEUE)
         try:
@@ -100,12 +101,6 @@ class _Writer:
         value = self._summary.Value(tag=self._metadata.SESSION_END_INFO_TAG, tensor=self._metadata.NULL_TENSOR,
                                     metadata=self._metadata.create_summary_metadata(data))
         return self._summary(value=[value])
-
-
-def _start(log: Log, trial: int) -> float:
-    """Of a trial's first process, in seconds since 1970; 0: unknown."""
-    times = log.restarts["time"][log.restarts["trial"] == trial]
-    return float(np.nanmin(times)) if len(times) and not np.isnan(times).all() else 0.0
 
 
 def _hparams(log: Log, row: int) -> dict[str, Any]:

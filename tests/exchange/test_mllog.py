@@ -1,0 +1,206 @@
+"""MLPerf's training logs, in and out."""
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.steps import run_of
+from hvdscale.analysis.trials import read_trials
+from hvdscale.exchange.mllog import read_run
+from hvdscale.exchange.mlperf_rcp import TARGET
+from hvdscale.log.check import check
+from hvdscale.log.reader import read_log
+from hvdscale.log.schema import Status
+from hvdscale.target import Target
+from tests.conftest import ROOT
+from tests.exchange.test_tables_and_rcp import call, invoke, point, rcp
+from tests.factories.log_files import finished, interrupted, open_log
+from tests.factories.logs import log, save, trial
+
+
+def line(key, value=None, ms=0, prefix="", **about):
+    """A line as mlcommons/logging writes it, behind what a launcher may put before it."""
+    return prefix + ":::MLLOG " + json.dumps({"namespace": "", "time_ms": 1_700_000_000_000 + ms, "event_type":
+                                              "POINT_IN_TIME", "key": key, "value": value, "metadata": {
+                                                  "file": "train.py", "lineno": 7, **about}})
+
+
+def submission(batch=256, seed=3, at=(2560, 5120), values=(0.5, 0.73), status="success", where="samples_count",
+               benchmark="bert", more=()):
+    """The lines of a run whose evaluations take 1 s each after 10 s of training."""
+    lines = ["some words of the job", line("submission_benchmark", benchmark, prefix="0: "), line("seed", seed),
+             line("global_batch_size", batch), line("opt_name", "lamb"), line("opt_base_learning_rate", 0.002),
+             line("opt_learning_rate_warmup_steps", 100), line("train_samples", 10 * 2560), *more,
+             line("init_start", ms=-5000), line("run_start", ms=0)]
+    for number, (place, value) in enumerate(zip(at, values)):
+        start = 10_000 * (number + 1) + 1000 * number
+        lines += [line("eval_start", ms=start, **{where: place}),
+                  line("eval_accuracy", value, ms=start + 900, **{where: place}),
+                  line("eval_stop", ms=start + 1000, **{where: place})]
+    return "\n".join([*lines, *([line("run_stop", ms=start + 1000, status=status)] if status else [])]) + "\n"
+
+
+def write(folder, *texts):
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, text in enumerate(texts):
+        (folder / f"result_{number}.txt").write_text(text)
+    return folder
+
+
+def imported(source, out, *words):
+    done = invoke("import", source, out, *words)
+    assert done.exit_code == 0, done.output
+    check(str(out))
+    return done
+
+
+def test_a_folder_of_results_becomes_a_trial_each(tmp_path):
+    write(tmp_path / "bert", submission(), submission(seed=4, at=(2560, 5120, 7680), values=(0.1, 0.5, 0.75)))
+    (tmp_path / "bert" / "notes.txt").write_text("no lines of MLPerf")
+    done = imported(tmp_path / "bert", tmp_path / "log.h5")
+    assert done.stdout.startswith(f"{tmp_path}/log.h5: 2 trials, ")
+    assert "assumed: 1 worker, without times" in done.stderr
+    with read_log(tmp_path / "log.h5") as read:
+        assert read.trials["seed"].tolist() == [3, 4] and set(read.trials["status"]) == {Status.COMPLETE}
+        assert read.trials["metaparameters/learning_rate"].tolist() == [0.002, 0.002]
+        assert read.trials["metaparameters/warmup_steps"].tolist() == [100, 100]
+        assert read.evaluations["step"].tolist() == [10, 20, 10, 20, 30]
+        assert read.evaluations["examples"].tolist() == [2560, 5120, 2560, 5120, 7680]
+        assert read.evaluations["val/eval_accuracy"].tolist() == [0.5, 0.73, 0.1, 0.5, 0.75]
+        assert read.evaluations["val/converged"].tolist() == [0, 1, 0, 0, 1]
+        assert np.isnan(read.evaluations["train_seconds"]).all()
+        runs = [run_of(one, Target.parse(TARGET)) for one in read_trials(read)]
+        assert [run.steps for run in runs] == [20, 30]
+        assert len({one.setting for one in read_trials(read)}) == 1 and runs[0].trial.workload.train_examples == 25600
+
+
+def test_workers_that_are_given_give_the_times_without_evaluations(tmp_path):
+    write(tmp_path / "bert", submission())
+    done = imported(tmp_path / "bert" / "result_0.txt", tmp_path / "log.h5", "--workers", "8")
+    assert done.stderr == ""
+    with read_log(tmp_path / "log.h5") as read:
+        assert read.evaluations["train_seconds"].tolist() == [10, 20] and read.restarts["time"].tolist() == [1.7e9]
+        assert read.trials["workers"].tolist() == read.restarts["workers"].tolist() == [8]
+
+
+def test_runs_are_reported_beside_the_reference_points(tmp_path):
+    write(tmp_path / "bert", submission(at=(25600, 51200)), submission(seed=4, at=(25600, 51200)))
+    rcp(tmp_path / "rcp.json", a=point(256, [25600, 51200], "bert", optimizer="lamb"))
+    imported(tmp_path / "bert", tmp_path / "runs.h5")
+    imported(tmp_path / "rcp.json", tmp_path / "rcp.h5")
+    [one, two] = ([(run.trial.workload.dataset, run.trial.workload.model, run.trial.workload.optimizer, run.met)
+                   for run in [run_of(read_trials(read)[0], Target.parse(TARGET))]]
+                  for name in ("runs", "rcp") for read in [read_log(tmp_path / f"{name}.h5")])
+    assert one == two == [("bert", "reference", "lamb", True)]
+
+
+@pytest.mark.parametrize("where, at, words, benchmark, steps", [
+    ("epoch_num", (0.5, 2), (), "other", [50, 200]), ("step_num", (7, 21), (), "other", [7, 21]),
+    ("epoch_num", (25600, 51200), (), "bert", [100, 200]),
+    ("epoch_num", (1, 2), ("--train-examples", "2560"), "other", [10, 20]),
+    ("samples_count", (0, 300), (), "other", [0, 2])])
+def test_the_place_of_an_evaluation_may_be_in_examples_epochs_or_steps(tmp_path, where, at, words, benchmark, steps):
+    write(tmp_path / "runs", submission(at=at, where=where, benchmark=benchmark))
+    imported(tmp_path / "runs", tmp_path / "log.h5", *words)
+    with read_log(tmp_path / "log.h5") as read:
+        assert read.evaluations["step"].tolist() == steps
+
+
+@pytest.mark.parametrize("status, reason", [("aborted", "run_stop: aborted"), ("", "no run_stop")])
+def test_a_run_without_success_is_incomplete_and_never_converged(tmp_path, status, reason):
+    write(tmp_path / "runs", submission(status=status))
+    imported(tmp_path / "runs", tmp_path / "log.h5")
+    with read_log(tmp_path / "log.h5") as read:
+        assert read.trials["status"].tolist() == [Status.INCOMPLETE] and read.trials["stop_reason"][0] == reason
+        assert not read.evaluations["val/converged"].any()
+
+
+def test_a_metric_that_the_metadata_name_is_a_column_of_its_own(tmp_path):
+    lines = [line("eval_accuracy", 0.1, 50, samples_count=256, metric="CLIP"),
+             line("eval_accuracy", None, 60, samples_count=256, metric="FID score"),
+             line("run_stop", ms=70, status="success")]
+    write(tmp_path / "runs", submission(at=(), values=(), status="") + "\n".join(lines))
+    imported(tmp_path / "runs", tmp_path / "log.h5")
+    with read_log(tmp_path / "log.h5") as read:
+        assert read.evaluations["val/CLIP"].tolist() == [0.1] and np.isnan(read.evaluations["val/FID_score"]).all()
+
+
+@pytest.mark.parametrize("text, message", [
+    (submission().replace('"key": "seed"', '"key": 3'), "result_0.txt:3: a line has an object with key"),
+    (submission().replace('"value": 0.73,', '"value": 0.73'), "result_0.txt:15: what follows :::MLLOG is not JSON"),
+    (submission().replace("1700000000000", '"soon"'), "time_ms, a number"),
+    (submission(values=(0.1, "high")), "eval_accuracy is 'high', not a number"),
+    (submission(batch="big"), 'global_batch_size is "big"'), (submission(batch=0), "global_batch_size is 0"),
+    (submission(where="minutes"), "does not say how far the run was"), (submission(at=(1, -2)), "-2, which is below 0"),
+    (submission(where="epoch_num", at=(1, 2)).replace("train_samples", "samples"), "give --train-examples N"),
+    (submission(at=(250, 251)), "two evaluations lie within one step"),
+    (submission(at=(1, 9999), where="epoch_num").replace("25600", str(2**52)), "more steps or examples"),
+    (submission().replace("eval_accuracy", "eval"), "ended with success, but has no line eval_accuracy"),
+    (submission().replace("run_start", "start"), "no run of MLPerf"), (":::MLLOG " + "[" * 100_000, "is not JSON")])
+def test_wrong_lines_are_named_and_leave_nothing_or_are_left_out(tmp_path, text, message):
+    write(tmp_path / "runs", text)
+    code, said = call("import", tmp_path / "runs", tmp_path / "log.h5")
+    assert code == 1 and message in said and os.listdir(tmp_path) == ["runs"]
+    write(tmp_path / "runs", text, submission())
+    done = invoke("import", tmp_path / "runs", tmp_path / "log.h5", "--skip-broken")
+    assert done.exit_code == 0 and ": 1 trial, " in done.stdout
+    assert ("1 file left out" in done.stdout) == (message in done.stderr) == (message != "no run of MLPerf")
+
+
+def test_options_of_other_kinds_are_refused(tmp_path):
+    write(tmp_path / "runs", submission())
+    code, said = call("import", tmp_path / "runs", tmp_path / "log.h5", "--unit", "steps")
+    assert code == 2 and "--unit is for --kind rcp; the source is of kind mllog" in said
+    rcp(tmp_path / "rcp.json", a=point(64, [3]))
+    code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--workers", "2")
+    assert code == 2 and "--workers is for --kind mllog" in said
+
+
+@pytest.mark.parametrize("make", [
+    lambda path: finished(path, 200, 2), lambda path: interrupted(path, 30),
+    lambda path: save(log(trial(1), trial(2, error=(0.9, math.nan, 0.3), status=Status.INFEASIBLE, workers=4),
+                          trial(3, target=None, status=Status.INCOMPLETE, stop_reason="it's \"over\"")), path),
+    lambda path: str(ROOT / "tests/golden/v1.h5"), lambda path: str(ROOT / "tools/readme/mnist.h5")],
+    ids=["finished", "interrupted", "several", "golden", "readme"])
+def test_a_log_goes_to_lines_and_back(make, tmp_path):
+    """But for plans, steps, restarts and evaluations at which nothing was measured."""
+    path = make(tmp_path / "log.h5")
+    code, said = call("export", path, tmp_path / "lines", "--as", "mllog")
+    assert code == 0 and "left out: plans, steps and restarts" in said
+    imported(tmp_path / "lines", tmp_path / "back.h5")
+    with read_log(path) as one, read_log(tmp_path / "back.h5") as two:
+        for before, after in zip(read_trials(one), read_trials(two), strict=True):
+            running = before.status == Status.RUNNING
+            assert after.status == (Status.INCOMPLETE if running else before.status)
+            assert running or after.stop_reason == (before.stop_reason or after.stop_reason) != ""
+            for name in ("workers", "global_batch", "seed", "target", "crowded") if not before.crowded else ("seed",):
+                assert getattr(after, name) == getattr(before, name), name
+            assert (after.workload.dataset, after.workload.model, after.workload.optimizer) == (
+                before.workload.dataset, before.workload.model, before.workload.optimizer)
+            measured = [name for name, values in before.metrics.items() if not np.isnan(values).all()]
+            kept = ~np.all([np.isnan(before.metrics[name]) for name in measured], axis=0)
+            assert after.step.tolist() == before.step[kept].tolist()
+            assert after.train_seconds == pytest.approx(before.train_seconds[kept], abs=2e-3)
+            for name in measured:
+                np.testing.assert_array_equal(after.metrics[name], before.metrics[name][kept])
+        for name in two.trials:
+            if name.startswith("metaparameters/"):
+                np.testing.assert_array_equal(two.trials[name], one.trials[name])
+
+
+def test_a_trial_that_met_its_target_ends_with_success_others_aborted(tmp_path):
+    path = save(log(trial(1), trial(2, error=(0.9, 0.5, 0.3))), tmp_path / "log.h5")
+    assert call("export", path, tmp_path / "lines", "--as", "mllog")[0] == 0
+    runs = [read_run(str(tmp_path / f"lines/result_{number}.txt")) for number in (1, 2)]
+    assert [run.ended for run in runs] == ["success", "aborted"]
+    keys = [json.loads(text.partition(":::MLLOG ")[2])["key"] for text in (tmp_path / "lines/result_1.txt").read_text().splitlines()]
+    assert keys[keys.index("run_start"):] == ["run_start", "eval_start", "eval_accuracy", "eval_stop", *(
+        "block_start", "block_stop", "eval_start", "eval_accuracy", "eval_stop") * 2, "run_stop"]
+
+
+def test_an_empty_log_is_an_empty_folder(tmp_path):
+    open_log(tmp_path / "log.h5").finish()
+    code, said = call("export", tmp_path / "log.h5", tmp_path / "lines", "--as", "mllog")
+    assert code == 0 and os.listdir(tmp_path / "lines") == []
