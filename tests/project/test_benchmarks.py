@@ -65,6 +65,19 @@ def test_a_sweep_is_timed_against_its_steps_alone_and_among_many_trials(tmp_path
                                                 "10 in the folder", "10 in the folder", "10, shared"]
 
 
+def test_the_memory_of_a_worker_is_held_against_a_plain_loop(tmp_path):
+    [case] = cases_of(tmp_path, "bench_memory", "--workers", "1", "--", "mnist/fc_1024")
+    assert case["peer"] == "a plain torch loop" and case["unit"] == "MiB"
+    assert all(peak > 2**27 for peaks in case["values"].values() for peak in peaks)         # torch alone takes more
+
+
+@pytest.mark.slow
+def test_the_start_of_many_workers_is_held_against_a_horovod_script(tmp_path):
+    pytest.importorskip("horovod.torch")
+    [case] = cases_of(tmp_path, "bench_start", "--workers", "4")
+    assert case["name"] == "first step, 4 workers, mpirun" and case["peer"] == "a bare Horovod script"
+
+
 @pytest.mark.parametrize("np", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_epoch_is_timed_against_a_horovod_script(tmp_path, np):
     pytest.importorskip("horovod.torch")
