@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis import published as box
+from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
 from hvdscale.analysis.curves import measured_curve
 from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, ordering_of
 from hvdscale.analysis.report_data import analyse
@@ -75,10 +76,18 @@ def test_the_regimes_in_the_box_follow_from_the_published_points():
 
 
 def test_epochs_and_examples_become_steps():
-    resnet, bert, _ = load("mlperf").curves
+    resnet, bert, *_ = load("mlperf").curves
     assert resnet.steps[0] == pytest.approx(35 * 1281167 / 1632)
     assert bert.steps[0] == pytest.approx(2.55e6 / 256)
     assert resnet.low[0] < 34 * 1281167 / 1632 and resnet.high[0] < 36 * 1281167 / 1632      # an epoch, and the mean's
+
+
+@pytest.mark.parametrize("curve", load("mlperf").curves, ids=lambda curve: curve.models[0])
+def test_the_fits_of_mlperfs_curves_are_those_of_their_values(curve):
+    estimates = [Estimate(steps, steps, steps, 1) for steps in curve.steps]
+    found = fit_critical_batch(curve.batches.tolist(), estimates, shapes=[HYPERBOLA])
+    assert (found.b_crit.value, found.s_min.value) == pytest.approx((curve.b_crit, curve.s_min), rel=0.03)
+    assert found.rms_log2 == pytest.approx(curve.rms_log2, abs=0.005)
 
 
 def test_a_curve_that_equals_the_published_one_passes_every_mark():

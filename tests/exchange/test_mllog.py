@@ -195,7 +195,8 @@ def test_a_trial_that_met_its_target_ends_with_success_others_aborted(tmp_path):
     assert call("export", path, tmp_path / "lines", "--as", "mllog")[0] == 0
     runs = [read_run(str(tmp_path / f"lines/result_{number}.txt")) for number in (1, 2)]
     assert [run.ended for run in runs] == ["success", "aborted"]
-    keys = [json.loads(text.partition(":::MLLOG ")[2])["key"] for text in (tmp_path / "lines/result_1.txt").read_text().splitlines()]
+    lines = (tmp_path / "lines/result_1.txt").read_text().splitlines()
+    keys = [json.loads(text.partition(":::MLLOG ")[2])["key"] for text in lines]
     assert keys[keys.index("run_start"):] == ["run_start", "eval_start", "eval_accuracy", "eval_stop", *(
         "block_start", "block_stop", "eval_start", "eval_accuracy", "eval_stop") * 2, "run_stop"]
 
