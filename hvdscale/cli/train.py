@@ -239,9 +239,14 @@ def _run(name: str, layers: list[dict], dry_run: bool, workers, memory) -> int:
     """Run the job and return its exit code; its last lines name the log and the next command."""
     from ..training.outputs import open_display, open_folder
     from ..training.prepare import prepare, sketch
-    from ..training.resume import find_start
+    from ..training.resume import ended_for_good, find_start
     if workers.elastic:
         memory.meet(workers)
+    ended = ended_for_good(layers, workers)
+    if ended:
+        if workers.rank == 0:
+            echo(f"the run had already ended, so torchrun need not start it again. {ended}")
+        return 0
     try:
         job = prepare(name, layers, workers, memory)
     except DataError:

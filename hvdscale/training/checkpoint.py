@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from ..data.generators import random_state
-from ..errors import CheckpointError, HvdscaleError, LogError
+from ..errors import CheckpointError, ExitCode, HvdscaleError, LogError
 from ..log.schema import Status
 from ..plan.plan import Plan
 from ..system.files import TEMPORARY, whole_file
@@ -35,6 +35,7 @@ from .snapshot import Progress, capture, restore
 
 FORMAT = 1
 OUTCOME = "outcome"
+FINAL = (ExitCode.DIVERGED, ExitCode.PREEMPTED)
 UNFINISHED = re.compile(rf"(step-\d+\.pt|{OUTCOME}){re.escape(TEMPORARY)}")
 
 
@@ -93,6 +94,25 @@ def write(path: str, state: dict) -> None:
         raise CheckpointError(f"{path}: cannot be written: {reason}") from None
 
 
+def _of_torchrun() -> dict[str, str]:
+    """What torchrun names its launch by."""
+    return {"torchrun": os.environ["TORCHELASTIC_RUN_ID"]} if "TORCHELASTIC_RUN_ID" in os.environ else {}
+
+
+def final_outcome(folder: str) -> str | None:
+    """How an earlier start of this launch of torchrun ended for good, in words; None: it did not, or was none.
+
+    torchrun starts the workers again whatever their exit code was.
+    """
+    try:
+        with open(os.path.join(folder, OUTCOME), encoding="utf-8") as file:
+            outcome = json.load(file)
+        ours = outcome["torchrun"] == _of_torchrun()["torchrun"] and outcome["job"] == os.environ.get("SLURM_JOB_ID")
+        return f"{outcome['status']}: {outcome['reason']}" if ours and outcome["exit_code"] in FINAL else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 class Folder:
     """The folder of a run's checkpoints, locked by rank 0. Raises CheckpointError if another run holds it."""
 
@@ -141,7 +161,7 @@ class Folder:
     def _note(self, status: str, reason: str, exit_code: int, **more: object) -> None:
         with contextlib.suppress(OSError, CheckpointError):
             outcome = {"status": status, "reason": reason, "exit_code": exit_code,
-                       "job": os.environ.get("SLURM_JOB_ID"), "checkpoint": self.newest(), **more}
+                       "job": os.environ.get("SLURM_JOB_ID"), "checkpoint": self.newest(), **_of_torchrun(), **more}
             text = json.dumps(outcome, indent=1, ensure_ascii=False) + "\n"
             with whole_file(self._outcome, self._outcome + TEMPORARY) as file:
                 file.write(text.encode("utf-8", "backslashreplace"))        # file names need not be valid text

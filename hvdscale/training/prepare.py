@@ -26,7 +26,7 @@ from .describe import describe
 from .elastic import Memory, refuse_commit_every
 from .evaluate import try_measuring
 from .job import Job
-from .resume import known_ghost_batch
+from .resume import kept_batch, known_ghost_batch
 from .weights import check_writable, load_weights
 
 
@@ -41,6 +41,7 @@ def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | No
         workload = find(name)
         settings = settings_of(workload, layers)
         device = group.device(settings.device, workers.local_rank)
+    memory.batch = memory.batch or kept_batch(settings, workers)
     with workers.together("the data"):
         data = memory.data or read_data(workload, settings)
     place = Place(workers.size, *_host_share(hosts, 0), device.type, workers.transport)

@@ -12,7 +12,8 @@ from ..log.schema import Status
 from ..plan.plan import Plan, flat
 from ..plan.settings import Settings
 from ..workers.group import Workers
-from .checkpoint import listed, read, read_plan
+from ..workers.launch import may_restart, restarts, under_torchrun
+from .checkpoint import final_outcome, listed, read, read_plan
 from .outcome import Start, Stop
 from .snapshot import share
 
@@ -43,6 +44,36 @@ def known_ghost_batch(settings: Settings, workers: Workers) -> int | None:
             plans = map(read_plan, _candidates(settings))
             known = next((plan["problem"]["ghost_batch"] for plan in plans if plan is not None), None)
     return workers.gather(known, "ghost batch")[0]
+
+
+def ended_for_good(layers: list[dict], workers: Workers) -> str | None:
+    """How a run ended for good if torchrun has started its workers again nevertheless; a collective under torchrun."""
+    if not under_torchrun():
+        return None
+    with workers.together("the settings"):
+        folder = Settings.build({}, *layers).checkpoint
+    end = final_outcome(folder) if folder is not None and workers.rank == 0 else None
+    counts, ends = zip(*workers.gather((restarts(), end), "outcome"))       # each host counts its own restarts
+    return ends[0] if any(counts) else None
+
+
+def kept_batch(settings: Settings, workers: Workers) -> dict | None:
+    """The batch of the checkpoint that a job of ``torchrun --max-restarts`` resumes from with other workers; else None.
+
+    Keys of the settings, as in an elastic job's memory; a collective under torchrun.
+    """
+    if not (under_torchrun() and may_restart()) or settings.checkpoint is None:
+        return None
+    plan = None
+    with workers.together("the checkpoint to resume from"):
+        if workers.rank == 0:
+            plan = next(filter(None, map(read_plan, _candidates(settings))), None)
+    plan = workers.gather(plan, "batch")[0]
+    if plan is None or plan["execution"]["workers"] == workers.size:
+        return None
+    batch, ghost_batch = plan["problem"]["global_batch"], plan["problem"]["ghost_batch"]
+    most = max(plan["execution"]["local_batch"], min(ghost_batch, batch))       # a shared ghost group may be one's own
+    return {"global_batch": batch, "max_local_batch": most, "ghost_batch": ghost_batch}
 
 
 def shared(found: Start, workers: Workers) -> Start:

@@ -117,6 +117,10 @@ class JoinedWorkers(Workers):
         """What the transport raises in a collective where a worker is lost."""
         raise NotImplementedError
 
+    def _cause(self, error: Exception) -> str:
+        """The transport's own message."""
+        return str(error).strip()
+
     def _shut_down(self) -> None:
         """Close the transport on this rank."""
         raise NotImplementedError
@@ -139,7 +143,7 @@ class JoinedWorkers(Workers):
             yield
         except self._broken as error:
             raise WorkerLostError(f"rank {self.rank} of {self.size}: a worker was lost during {name!r}: "
-                                  f"{str(error).strip()}") from None
+                                  f"{self._cause(error)}") from None
         finally:
             with self._giving_up:
                 self._waiting = None

@@ -10,9 +10,11 @@ import ctypes
 import hashlib
 import importlib.util
 import os
+import re
 import signal
 import socket
 import time
+import uuid
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,8 +27,10 @@ from .deadline import Deadline
 from .group import APART, POLL_SECONDS, JoinedWorkers, starting
 from .launch import Process, has_pmi, place
 
+KILLED_AFTER = 1.25                 # stall times; by then the other workers have said for whom they wait
 SHARED = "HVDSCALE_SHARED"          # variable that names the folder for rank 0's address
 APPEARS_SECONDS = 0.1               # between looks for it
+MEET_SECONDS = 0.005                # between looks whether all ranks of a group are there
 THREAD_MULTIPLE = 3                 # in Open MPI, MPICH and its derivatives
 
 
@@ -35,8 +39,8 @@ class TorchWorkers(JoinedWorkers):
 
     store  through which they find each other;  place  this one's rank, size, local rank and local size
 
-    A worker whose launcher has ended stops as at SIGTERM, or ends after the stall time: the others would go on with it.
-    A worker that is stopped for the stall time is killed by a kernel timer: not every launcher does it.
+    A worker whose launcher has ended stops as at SIGTERM, or else ends after the stall time: alone, nothing would end
+    it. A worker that is stopped for longer than that is killed by a kernel timer, as not every launcher does it.
     """
 
     transport = "torch"
@@ -44,7 +48,7 @@ class TorchWorkers(JoinedWorkers):
     def __init__(self, store: dist.Store, place: Process, stall_seconds: float):
         self.rank, self.size, self.local_rank, self.local_size = (
             place.rank, place.size, place.local_rank, place.local_size)
-        self._store, self._stall_seconds, self._groups = store, stall_seconds, 0
+        self._store, self._stall_seconds = store, stall_seconds
         self._launcher, self._orphaned, self._deadline = os.getppid(), 0.0, Deadline()
         self._begin()
         self.watch(lambda reason: None)
@@ -53,14 +57,18 @@ class TorchWorkers(JoinedWorkers):
     def _broken(self):
         return RuntimeError
 
+    def _cause(self, error):
+        """Without Gloo's source file before, and its advice after it."""
+        return re.sub(r"^\[[^]]*\] |\. This is typically .*", "", super()._cause(error).splitlines()[0])
+
     def _begin(self) -> None:
         before = tcp_sockets()
-        store = dist.PrefixStore(f"group{self._groups}", self._store)
         with self._collective("forming the group"):
+            store = meet(self._store, self.rank, self.size)
             dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", store=store,
                                     rank=self.rank, world_size=self.size,
                                     timeout=timedelta(seconds=APART * self._stall_seconds))     # the watch is sooner
-        self._connections, self._groups = connected(tcp_sockets() - before), self._groups + 1
+        self._connections = connected(tcp_sockets() - before)
 
     def start_sum_(self, tensor, name):
         if self.size == 1:
@@ -100,7 +108,7 @@ class TorchWorkers(JoinedWorkers):
                 dist.destroy_process_group()
 
     def _tend(self) -> None:
-        self._deadline.put_off(self._stall_seconds)
+        self._deadline.put_off(KILLED_AFTER * self._stall_seconds)
         if os.getppid() == self._launcher:
             return
         if not self._orphaned:
@@ -139,6 +147,27 @@ def find_store(process: Process, stall_seconds: float) -> dist.Store:
     except (RuntimeError, ValueError) as error:
         raise WorkersError(f"rank {process.rank} of {process.size}: {process.launcher}'s processes cannot find each "
                            f"other: {str(error).strip().splitlines()[0]}") from None
+
+
+def meet(store: dist.Store, rank: int, size: int) -> dist.Store:
+    """The part of the store for a group that begins now, once all its ranks are there.
+
+    torchrun keeps its store when it starts the workers again, with the addresses of the earlier ones. So rank 0 names
+    the group, and lists those who came to it: a rank that is not listed has read the name of an earlier one.
+    """
+    me = uuid.uuid4().hex
+    if rank == 0:
+        store.set("group", me)
+        there = [store.get(f"{me}/{other}").decode() for other in range(1, size)]      # each as soon as it is there
+        store.set(f"{me}/there", ",".join(there))
+        return dist.PrefixStore(me, store)
+    group = ""
+    while not (store.check([f"{group}/there"]) and me in store.get(f"{group}/there").decode()):
+        if group != (newest := store.get("group").decode()):
+            group = newest
+            store.set(f"{group}/{rank}", me)
+        time.sleep(MEET_SECONDS)
+    return dist.PrefixStore(group, store)
 
 
 def _pass_by_mpi(process: Process, address: str) -> str:

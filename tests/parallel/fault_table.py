@@ -92,11 +92,11 @@ def kill(which, number=signal.SIGKILL):
     return harm
 
 
-fault("kill -9 of rank 0", ("mpirun", "gloo"))(kill(0))
-fault("kill -9 of rank 1", ("mpirun", "gloo"))(kill(1))
-fault("kill -9 of the launcher", ("mpirun", "gloo"))(kill("launcher"))
-fault("a stopped rank 0", ("mpirun", "gloo"))(kill(0, signal.SIGSTOP))
-fault("a stopped rank 1", ("mpirun", "gloo"))(kill(1, signal.SIGSTOP))
+fault("kill -9 of rank 0", ("mpirun", "gloo", "torchrun"))(kill(0))
+fault("kill -9 of rank 1", ("mpirun", "gloo", "torchrun"))(kill(1))
+fault("kill -9 of the launcher", ("mpirun", "gloo", "torchrun"))(kill("launcher"))
+fault("a stopped rank 0", ("mpirun", "gloo", "torchrun"))(kill(0, signal.SIGSTOP))
+fault("a stopped rank 1", ("mpirun", "gloo", "torchrun"))(kill(1, signal.SIGSTOP))
 
 
 @fault("kill -9 of the launcher", ("horovodrun",))

@@ -1,4 +1,5 @@
-"""hvdscale-train with one more workload, toy/net, that is killed as KILL says: SIGNAL RANK WHERE NUMBER.
+"""hvdscale-train with one more workload, toy/net, that is killed as KILL says: SIGNAL RANK WHERE NUMBER. Those that
+torchrun starts again live.
 
 RANK        a rank, or all
 WHERE       step: as the step of that number begins;  seconds: so long after the first step
@@ -72,7 +73,7 @@ def plant(number, where, when):
 
 if __name__ == "__main__":
     hvdscale.workloads.DATASETS["toy"] = sys.modules[__name__]
-    if os.environ.get("KILL"):
+    if os.environ.get("KILL") and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         name, rank, where, when = os.environ["KILL"].split()
         if rank in ("all", str(my_rank())):
             plant(signal.Signals[name], where, when)

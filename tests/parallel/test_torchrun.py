@@ -1,0 +1,128 @@
+"""Real jobs under torchrun that lose a worker or the agent, are signalled or diverge: none hangs, none is repeated."""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hvdscale.log.reader import read_log
+from tests.conftest import command_environment
+from tests.parallel.launched_job import Job, held
+from tests.parallel.test_resume import Runs, assert_same_run
+
+STALL, STARTED, GONE = 8, 120, 30
+ENDLESS = ["--steps", 10**6, "--eval-every", 10**6, "--target", "none", "--log-file", "w.h5", "--checkpoint", "ck",
+           "--set", f"stall_seconds={STALL}"]
+HANDLED = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+
+
+def outcome(folder):
+    return json.loads((folder / "ck/outcome").read_text())
+
+
+@pytest.fixture
+def restarting(monkeypatch):
+    """torchrun starts the workers once more."""
+    monkeypatch.setenv("PET_MAX_RESTARTS", "1")
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Start an endless job, with more of torchrun's variables; gives it after some steps."""
+    jobs = []
+
+    def started(**environment):
+        jobs.append(Job(tmp_path / "job", "digits/fc", *ENDLESS, launcher="torchrun", **environment))
+        jobs[0].wait(jobs[0].noted, STARTED)
+        return jobs[0]
+    yield started
+    for job in jobs:
+        job.end()
+
+
+def test_a_killed_worker_is_started_again_and_the_job_resumes_to_the_last_bit(restarting, tmp_path):
+    runs = Runs(tmp_path)
+    code, output = runs.start(2, tmp_path / "killed", kill="SIGKILL 1 step 16", launcher="torchrun")
+    assert code == 0 and re.search(r"resumes +from ck/step-14.pt", output), output
+    assert_same_run(tmp_path / "killed", runs.whole(2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill, options, said", [
+    ("SIGTERM 1 step 16", [], "INCOMPLETE: stopped by a signal after step 18"),
+    ("", ["--lr", "1e30"], "INFEASIBLE: diverged: the loss is nan at step 3")])
+def test_a_run_that_ended_for_good_is_not_repeated(restarting, tmp_path, kill, options, said):
+    code, output = Runs(tmp_path).start(2, tmp_path / "ended", *options, kill=kill, launcher="torchrun")
+    assert code == 0, output
+    assert re.search(f"the run had already ended, so torchrun need not start it again. {said}", output), output
+
+
+@pytest.mark.slow
+def test_another_launch_resumes_a_run_that_was_stopped(restarting, tmp_path):
+    for kill, said in (("SIGTERM 0 step 16", "need not start it again"), ("", "resumes        from ck/step-18.pt")):
+        code, output = Runs(tmp_path).start(2, tmp_path / "stopped", kill=kill, launcher="torchrun")
+        assert code == 0 and said in output, output
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+def test_workers_whose_agent_has_died_keep_a_checkpoint_and_end(started, number):
+    job = started()
+    os.kill(job.process.pid, number)
+    assert job.wait_for_its_end(STALL) == -number, job.said()
+    assert outcome(job.folder)["exit_code"] == 75 and job.logged_steps()
+    held(job.folder / "ck")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number, variables", [
+    (signal.SIGTERM, {}), (signal.SIGINT, {}), (signal.SIGUSR1, {"PET_SIGNALS_TO_HANDLE": HANDLED})])
+def test_a_signal_to_torchrun_leaves_time_for_a_checkpoint(started, number, variables):
+    job = started(**variables)
+    os.kill(job.process.pid, number)
+    assert job.wait_for_its_end(STALL + GONE) == 1, job.said()
+    assert outcome(job.folder)["exit_code"] == 75
+    held(job.folder / "ck")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_stopped_worker_ends_the_job_with_the_reason(started, rank):
+    job = started()
+    since = time.monotonic()
+    os.kill(job.of_rank(rank), signal.SIGSTOP)
+    assert job.wait_for_its_end(2 * STALL) == 1 and time.monotonic() - since > STALL
+    assert f"rank {1 - rank} of 2 on" in job.said() and f"has waited {STALL} s for the other workers" in job.said()
+
+
+@pytest.mark.slow
+def test_a_job_that_loses_a_node_keeps_its_global_batch(tmp_path):
+    """Two agents on one host stand for two nodes."""
+    agent = ["torchrun", "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-backend", "c10d",
+             "--rdzv-endpoint", "localhost:29511", "--rdzv-id", "j", "--rdzv-conf", "last_call_timeout=5",
+             "--no-python", sys.executable, "-m", "hvdscale.cli.train", "digits/fc", *map(str, ENDLESS),
+             "--steps", "5000", "--resume", "auto", "--set", "checkpoint_every=100"]
+    environment = command_environment()
+    with open(tmp_path / "output", "w") as output:
+        nodes = [subprocess.Popen(agent, cwd=tmp_path, env=environment, stdout=output, stderr=output)]
+        try:
+            time.sleep(2)               # the first holds the store by which they meet
+            nodes.append(subprocess.Popen(agent, cwd=tmp_path, env=environment, stdout=output, stderr=output))
+            until = time.monotonic() + STARTED
+            while not (tmp_path / "ck/step-200.pt").exists():
+                assert time.monotonic() < until, (tmp_path / "output").read_text()
+                time.sleep(0.01)
+            worker = subprocess.run(["pgrep", "-P", str(nodes[1].pid)], capture_output=True, text=True).stdout
+            for pid in (nodes[1].pid, int(worker)):
+                os.kill(pid, signal.SIGKILL)
+            assert nodes[0].wait(STARTED) == 0, (tmp_path / "output").read_text()
+        finally:
+            for node in nodes:
+                node.kill()
+                node.wait()
+    with read_log(tmp_path / "w.h5") as log:
+        assert log.restarts["workers"].tolist() == [2, 1] and log.trials["global_batch"].tolist() == [32]
+        assert log.steps["step"].tolist() == list(range(1, 5001))
