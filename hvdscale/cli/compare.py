@@ -17,14 +17,15 @@ from ..report.table import as_csv, as_text
 from ..system.files import write_whole, writing
 from ..target import Target
 from .common import Command, echo
+from .completion import paths
 
 WRITERS = (".json", ".csv")
 
 
 @click.command("compare", cls=Command, context_settings={"help_option_names": ["-h", "--help"],
                                                          "max_content_width": 110})
-@click.argument("baseline", metavar="BASELINE")
-@click.argument("candidate", metavar="CANDIDATE")
+@click.argument("baseline", metavar="BASELINE", shell_complete=paths)
+@click.argument("candidate", metavar="CANDIDATE", shell_complete=paths)
 @click.option("--target", "targets", multiple=True, metavar="TARGET",
               help="Such as 'val/error<0.01'; may be given several times. Without it: those of the baseline's plans.")
 @click.option("--tolerance", default="10%", show_default=True, metavar="SHARE",
@@ -39,7 +40,7 @@ WRITERS = (".json", ".csv")
 @click.option("--strict", is_flag=True,
               help="Also fail where no verdict is possible, such as a missing cell or missing times (but not with "
                    "--time-tolerance none).")
-@click.option("--out", metavar="FILE", help="Write every test there: FILE.json or FILE.csv.")
+@click.option("--out", metavar="FILE", shell_complete=paths, help="Write every test there: FILE.json or FILE.csv.")
 @click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
 def main(baseline, candidate, targets, tolerance, time_tolerance, metric_tolerance, confidence, strict, out,
          skip_broken):

@@ -14,6 +14,7 @@ from ..formatting.numbers import byte_size
 from ..formatting.screen import Screen, time_left
 from ..formatting.text_table import aligned
 from .common import Group, version_option
+from .completion import words
 
 EVERY_SECONDS = 0.1, 5.0           # between updates of the bar; between lines
 
@@ -37,7 +38,7 @@ def list_data_sets():
 
 
 @main.command("fetch")
-@click.argument("name")
+@click.argument("name", shell_complete=words(DATA_SETS))
 @click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False),
               help="folder for the files, as in hvdscale-train's --data-dir  [default: data/NAME]")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True,

@@ -13,13 +13,14 @@ from ..errors import RanksDifferError
 from ..formatting.progress import Progress, quiet
 from ..workers.launch import launched
 from .common import version_option
+from .completion import workloads
 from .train import Grouped, asked, carry_out_together, key_options
 
 WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite")         # keys of what a run writes
 
 
 @click.command(cls=Grouped, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
-@click.argument("workload", required=False)
+@click.argument("workload", required=False, shell_complete=workloads)
 @key_options(unlisted=WRITES)
 @click.option("--sample", type=click.IntRange(min=8), default=46, show_default=True,
               help="examples in the step that the model's checks take; fewer are faster and need less memory")

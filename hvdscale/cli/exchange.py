@@ -21,6 +21,7 @@ from ..formatting.numbers import byte_size, counted, list_first
 from ..formatting.screen import Screen, time_left
 from ..log.files import SIGNATURE
 from .common import echo, format_counts
+from .completion import paths
 
 KINDS = ("archive", "csv", "rcp", "mllog")
 EXPORTS = ("csv", "parquet", "tensorboard", "mllog", "archive")
@@ -39,8 +40,8 @@ def add_to(group: click.Group) -> None:
 
 
 @click.command("import")
-@click.argument("source")
-@click.argument("out", metavar="LOG")
+@click.argument("source", shell_complete=paths)
+@click.argument("out", metavar="LOG", shell_complete=paths)
 @click.option("--kind", type=click.Choice(KINDS), help="what SOURCE is, where that is not plain")
 @click.option("--skip-broken", is_flag=True,
               help="archive, csv, mllog: leave out what is wrong or missing, and count it")
@@ -97,8 +98,8 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, workers, ov
 
 
 @click.command("export")
-@click.argument("log")
-@click.argument("out", metavar="FOLDER")
+@click.argument("log", shell_complete=paths)
+@click.argument("out", metavar="FOLDER", shell_complete=paths)
 @click.option("--as", "kind", type=click.Choice(EXPORTS), required=True,
               help="csv, parquet: tables with all that the log holds; tensorboard: a run a trial; mllog: MLPerf's "
                    ":::MLLOG lines, a file a trial; archive: study.json, metadata.json and measurements.csv")

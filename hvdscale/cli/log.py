@@ -20,7 +20,7 @@ from ..log.repair import repair as repair_log
 from ..log.schema import Status
 from ..log.segments import find_logs
 from ..target import Target
-from . import exchange
+from . import completion, exchange
 from .common import Group, echo, format_counts, version_option
 
 MOST_ROWS = 12      # shown of a long table: half from its start, half from its end
@@ -37,7 +37,7 @@ def main():
 
 
 @main.command("ls")
-@click.argument("logs", nargs=-1)
+@click.argument("logs", nargs=-1, shell_complete=completion.paths)
 @click.option("--all", "everything", is_flag=True, help="name every trial, however many a log holds")
 def list_logs(logs, everything):
     """List the trials of LOGS, one line each: how they ended, what they ran, how far they came. Default: runs/, or the
@@ -59,7 +59,7 @@ def list_logs(logs, everything):
 
 
 @main.command()
-@click.argument("path", metavar="LOG")
+@click.argument("path", metavar="LOG", shell_complete=completion.paths)
 @click.option("--trial", type=int, help="the trial to show, where a log holds several")
 @click.option("--plan", is_flag=True, help="the whole plan")
 @click.option("--evaluations", is_flag=True, help="every evaluation")
@@ -89,7 +89,7 @@ def show(path, trial, plan, evaluations, steps):
 
 
 @main.command()
-@click.argument("logs", nargs=-1, required=True)
+@click.argument("logs", nargs=-1, required=True, shell_complete=completion.paths)
 def check(logs):
     """Verify that logs keep every rule, and name the first one broken. Exit code 1 if any log breaks one."""
     bad = []
@@ -103,8 +103,8 @@ def check(logs):
 
 
 @main.command()
-@click.argument("logs", nargs=-1, required=True)
-@click.option("--out", required=True, metavar="FILE", help="the file to write")
+@click.argument("logs", nargs=-1, required=True, shell_complete=completion.paths)
+@click.option("--out", required=True, metavar="FILE", shell_complete=completion.paths, help="the file to write")
 @click.option("--overwrite", is_flag=True, help="replace FILE where it exists")
 @click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
 def merge(logs, out, overwrite, take_over):
@@ -120,7 +120,7 @@ def merge(logs, out, overwrite, take_over):
 
 
 @main.command()
-@click.argument("path", metavar="LOG")
+@click.argument("path", metavar="LOG", shell_complete=completion.paths)
 @click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
 def repair(path, take_over):
     """Replace an interrupted or damaged log by what can be saved.

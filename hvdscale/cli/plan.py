@@ -12,6 +12,7 @@ from ..errors import UsageError
 from ..report.defaults import PLAN_FORMATS
 from ..target import Target
 from .common import Command, echo, formats_of, slow_imports, version_option
+from .completion import paths
 
 if TYPE_CHECKING:               # slow imports, which --help can do without
     from ..analysis.step_time import Links
@@ -24,7 +25,7 @@ MOST_WORKERS = 10_000_000
 
 
 @click.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.argument("logs", nargs=-1, required=True, metavar="LOGS...")
+@click.argument("logs", nargs=-1, required=True, metavar="LOGS...", shell_complete=paths)
 @click.option("--target", "targets", multiple=True, metavar="TARGET",
               help="Such as 'val/error<0.01'; may be given several times. Without it each trial's own.")
 @click.option("--workers", multiple=True, default=("1-1024",), show_default=True, metavar="LIST",
@@ -55,7 +56,7 @@ MOST_WORKERS = 10_000_000
                    "the smallest number of trials of any batch.")
 @click.option("--confidence", type=float, default=CONFIDENCE, show_default=True,
               help="Confidence level of the intervals.")
-@click.option("--out", metavar="DIR", help="Write plan.json, tables/ and figures/ there.")
+@click.option("--out", metavar="DIR", shell_complete=paths, help="Write plan.json, tables/ and figures/ there.")
 @click.option("--format", "formats", metavar="LIST", default=",".join(PLAN_FORMATS), show_default=True,
               help="What to write, of these.")
 @click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")

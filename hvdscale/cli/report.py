@@ -10,6 +10,7 @@ from ..errors import UsageError
 from ..formatting.progress import Progress
 from ..report.defaults import FORMATS, WATCH_SECONDS
 from .common import Command, echo, formats_of, slow_imports, version_option
+from .completion import paths
 
 
 class Report(Command):
@@ -26,11 +27,12 @@ class Report(Command):
 
 
 @click.command(cls=Report, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.argument("logs", nargs=-1, required=True, metavar="LOGS...")
+@click.argument("logs", nargs=-1, required=True, metavar="LOGS...", shell_complete=paths)
 @click.option("--target", "targets", multiple=True, metavar="TARGET",
               help="Split/metric, a comparison and a number, such as 'val/error<0.01'; may be given several times. "
                    "Without it each trial is compared with the target of its own plan.")
-@click.option("--out", metavar="DIR", help="Write report.html, report.json, tables/ and figures/ there.")
+@click.option("--out", metavar="DIR", shell_complete=paths,
+              help="Write report.html, report.json, tables/ and figures/ there.")
 @click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
               help="What to write, of these.")
 @click.option("--budget", "budgets", multiple=True, metavar="LIST",

@@ -12,6 +12,7 @@ from ..system.cores import usable_cores
 from ..training.series import PLACES, PROBE, carry_out, ended, runs_of
 from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many
 from .common import Command, echo, slow_imports, version_option
+from .completion import paths, workloads
 from .train import Grouped, asked, key_options
 
 
@@ -20,11 +21,11 @@ class Scale(Grouped, Command):
 
 
 @click.command(cls=Scale, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
-@click.argument("workload", required=False)
+@click.argument("workload", required=False, shell_complete=workloads)
 @click.option("--workers", "counts", default="1,2,4,8", show_default=True, metavar="LIST", help="worker counts")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True,
               help="runs at each worker count, with consecutive seeds")
-@click.option("--out", required=True, metavar="DIR", help="folder for the logs and the report")
+@click.option("--out", required=True, metavar="DIR", shell_complete=paths, help="folder for the logs and the report")
 @click.option("--probe", is_flag=True, help=f"throughput only: {PROBE['steps']} steps each, no evaluation")
 @click.option("--launcher", default="auto", show_default=True, help=f"auto, {', '.join(LAUNCHERS)}")
 @click.option("--hosts", metavar="A:4,B:4", help="hosts and their numbers of workers  [default: this machine]")

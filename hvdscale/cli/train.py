@@ -17,9 +17,12 @@ from ..errors import (DataError, ExitCode, FaultError, HostsChangedError, Hvdsca
 from ..plan.presets import read_config
 from ..plan.settings import KEYS, Settings, key_type, keys_by_heading, parse_assignments
 from .common import echo, exit_now, parse, say_error, slow_imports, stop_before_the_steps, version_option
+from .completion import paths, presets_or_paths, words, workloads
 
 # horovodrun and torchrun take --log anywhere for an ambiguous abbreviation of its own options
 ALSO = {"log": ("--log-file",)}
+# keys that name a file or folder
+PATHS = ("metaparameters", "data_dir", "init_from", "checkpoint", "log", "save_model")
 # options that set one entry of a table
 ARGUMENTS = {"--model-arg": "model_args", "--data-arg": "data_args"}
 
@@ -34,16 +37,23 @@ def key_options(without=frozenset(), unlisted=frozenset()):
         for option, table in ARGUMENTS.items():
             command = click.option(option, table, multiple=True, metavar="NAME=VALUE",
                                    help=f"one of the {KEYS[table].metadata['help'].partition(',')[0]}")(command)
-        command = click.option("--config", metavar="FILE|PRESET",
+        command = click.option("--config", metavar="FILE|PRESET", shell_complete=presets_or_paths,
                                help="TOML file of keys, or a preset (`hvdscale-train --list` names them); options "
                                "and --set override it")(command)
         for name, key in reversed(list(KEYS.items())):
             if key.metadata["flag"] and name not in without:
                 kind = dict(is_flag=True, default=None) if key_type(name) is bool else dict(type=_option_type(name))
                 spellings = [f"--{name.replace('_', '-')}", *ALSO.get(name, ())]
-                command = click.option(*spellings, name, help=_help(key), hidden=name in unlisted, **kind)(command)
+                command = click.option(*spellings, name, help=_help(key), hidden=name in unlisted,
+                                       shell_complete=_completed(name), **kind)(command)
         return command
     return add
+
+
+def _completed(name: str):
+    """What the shell completes behind a key's option; None: what its type says."""
+    choices = KEYS[name].metadata["choices"]
+    return paths if name in PATHS else words(choices) if choices else None
 
 
 def _option_type(name: str):
@@ -131,7 +141,7 @@ class _Command(Grouped):
 
 
 @click.command(cls=_Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
-@click.argument("workload", required=False)
+@click.argument("workload", required=False, shell_complete=workloads)
 @key_options()
 @click.option("--dry-run", is_flag=True, help="print the plan and stop")
 @click.option("--list", "list_workloads", is_flag=True, help="list the built-in workloads and stop")

@@ -20,6 +20,7 @@ from ..system.lock import this_process
 from ..training.display import on_terminal
 from ..workers.launch import cores_of_launch, place
 from .common import echo, exit_now, parse, say_error, slow_imports, stop_before_the_steps, version_option
+from .completion import paths
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,10 @@ class Asked:
 
 
 @click.command(context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
-@click.argument("sweep", metavar="SWEEP.toml")
-@click.option("--out", metavar="DIR", help="folder of the sweep, by default sweeps/NAME after the file; jobs that are "
-              "given the same one share the work")
+@click.argument("sweep", metavar="SWEEP.toml", shell_complete=paths)
+@click.option("--out", metavar="DIR", shell_complete=paths,
+              help="folder of the sweep, by default sweeps/NAME after the file; jobs that are given the same one share "
+                   "the work")
 @click.option("--dry-run", "mode", flag_value="dry-run", help="print trials, steps, examples, and the time from a few "
               "measured steps, and stop")
 @click.option("--status", "mode", flag_value="status", help="collect and say what there is by now, and stop")
@@ -50,7 +52,7 @@ class Asked:
               "times")
 @click.option("--shard", metavar="I/N", help="of each study's draws, 0/N to (N-1)/N, this part; for the tasks of a job "
               "array")
-@click.option("--data-dir", metavar="DIR", help="folder of the data set's files")
+@click.option("--data-dir", metavar="DIR", shell_complete=paths, help="folder of the data set's files")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="set a key of hvdscale-train that "
               "changes no update, such as threads or stall_seconds")
 @click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
