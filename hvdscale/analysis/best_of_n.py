@@ -84,6 +84,23 @@ def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: Arr
                     earlier if np.isfinite(value) else np.nan, extrapolated)
 
 
+def best_of_more(steps: ArrayLike, before: ArrayLike, last: ArrayLike, n: int,
+                 confidence: float = CONFIDENCE) -> Estimate:
+    """The median best-of-n of a search with fewer than n trials, extrapolated on the tail below its smallest trials.
+
+    Arguments as in ``best_of``. Not met, if no trial met; if only one did, the interval is 0 to inf.
+    """
+    steps, before, last = (np.asarray(values, float) for values in (steps, before, last))
+    if n < len(steps):
+        raise ValueError(f"best of {n} of {len(steps)} trials needs no extrapolation")
+    met = np.isfinite(steps)
+    if not met.any():
+        return Estimate(np.inf, 0.0, np.inf, len(steps), float(last.min()))
+    ends, middle = _interval(steps, before, last, n, confidence, _log)
+    low, value, high = np.exp([ends[0], min(middle, ends[1]), ends[1]])
+    return Estimate(float(value), float(low) if low >= 1 else 0.0, float(high), len(steps), extrapolated=True)
+
+
 def common_trials(counts: Mapping[int, int], asked: int | None = None) -> tuple[int | None, dict[int, int]]:
     """(n, batches left out with their counts): the number of trials to compare every batch at.
 

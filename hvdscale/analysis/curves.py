@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..target import Target
-from .best_of_n import best_of, common_trials
+from .best_of_n import best_of, best_of_more, common_trials
 from .intervals import CONFIDENCE, Estimate
 from .regimes import BatchPoint, Regimes, regimes_of
 from .report_data import Options, Section
@@ -105,11 +105,18 @@ def point_of(study: Study, target: Target, confidence: float = CONFIDENCE, n: in
     reached = outcomes(study, target)
     feasible = np.flatnonzero(study.searched)
     diverged = study.infeasible & ~study.repeat
-    steps = Estimate.unknown()
-    if len(feasible):
-        steps = best_of(reached.steps[feasible], reached.before[feasible], reached.last_step[feasible],
-                        pruned=study.pruned[feasible], n=n, confidence=confidence)
     met = feasible[reached.met[feasible]]
     best = int(met[reached.steps[met].argmin()]) if len(met) else None
-    return CurvePoint(study.global_batch, steps, best, study, len(feasible), len(met), int(diverged.sum()),
-                      int((diverged & reached.met).sum()))
+    return CurvePoint(study.global_batch, steps_of_best(study, target, n, confidence), best, study, len(feasible),
+                      len(met), int(diverged.sum()), int((diverged & reached.met).sum()))
+
+
+def steps_of_best(study: Study, target: Target, n: int | None = None, confidence: float = CONFIDENCE) -> Estimate:
+    """The median best of n of a study's feasible trials, by default of all; extrapolated where there are fewer."""
+    reached, feasible = outcomes(study, target), np.flatnonzero(study.searched)
+    if not len(feasible):
+        return Estimate.unknown()
+    trials = reached.steps[feasible], reached.before[feasible], reached.last_step[feasible]
+    if n is not None and n > len(feasible):
+        return best_of_more(*trials, n, confidence)
+    return best_of(*trials, pruned=study.pruned[feasible], n=n, confidence=confidence)

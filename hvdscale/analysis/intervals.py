@@ -34,7 +34,8 @@ class Estimate:
     runs   independent repeats: seeds
     beyond a lower bound on a value that was not met: the least that an unmet run reached; else NaN
     before the value at the evaluation before, so that the target was met between the two; NaN: unknown
-    extrapolated    pruning hid the value: it is extrapolated from the trials that met the target sooner
+    extrapolated    beyond what was seen, as pruning hid the value or there were too few trials: from those that met
+                    the target soonest
     """
 
     value: float

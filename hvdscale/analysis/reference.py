@@ -8,6 +8,9 @@ The pass marks are those proposed for a reproduction. Steps are within +-0.5 log
 batch sizes. B_crit is within a factor of 2. Intervals contain the published steps at 80 %. Where the published ends of
 perfect scaling of two optimizers differ, they differ by at least a factor of 8. A batch size that ran past the
 published steps without meeting the target fails the first and the third; an estimate without an upper end never passes.
+
+The fewest steps fall with the number of trials. So a search is held against the published one at equal trials: its own
+trials tell how the best of n falls with n, and what the best of the published number would have been.
 """
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ import scipy
 
 from ..target import Target
 from . import published as box
-from .curves import Curve, CurvePoint
+from .curves import Curve, CurvePoint, steps_of_best
 from .intervals import CONFIDENCE, Estimate
 from .regimes import BatchPoint
 from .trials import Workload
@@ -131,7 +134,9 @@ class NoMatch:
 class FidelityPoint:
     """One batch size, measured against published.
 
-    log2_apart  log2 of measured over published steps; inf: not met; NaN: not met, and not run that long
+    measured    steps as the curve has them;  equal: the best of as many trials as were published, extrapolated where
+                the search had fewer
+    log2_apart  log2 of equal over published steps; inf: not met; NaN: not met, and not run that long
     within      whether its size is at most WITHIN_LOG2; None: unknown
     covered     whether the interval and the uncertainty of the published value overlap; False where the target was not
                 met in that many steps; None: one run, or an open interval that leaves it undecided
@@ -143,6 +148,7 @@ class FidelityPoint:
     high: float
     interpolated: bool
     measured: Estimate
+    equal: Estimate
     log2_apart: float
     within: bool | None
     covered: bool | None
@@ -208,7 +214,8 @@ def against(curve: Curve, published: Published) -> Fidelity | NoMatch | None:
         if at is None:
             beyond.append(point.global_batch)
         else:
-            found.append(_compare_point(point, at, point.global_batch not in published.batches))
+            equal = at_equal_trials(curve, point, published.trials)
+            found.append(_compare_point(point, equal, at, point.global_batch not in published.batches))
     return Fidelity(curve, published, tuple(found), tuple(beyond), tuple(remarks), _make_marks(curve, published, found))
 
 
@@ -297,14 +304,22 @@ def _find_base(curve: Curve, published: Published) -> int | None:
     return min(both) if len(both) > 1 else None
 
 
-def _compare_point(point: CurvePoint | BatchPoint, at: tuple[float, float, float], interpolated: bool) -> FidelityPoint:
+def at_equal_trials(curve: Curve, point: CurvePoint | BatchPoint, trials: int) -> Estimate:
+    """Steps at a point of a search as the best of so many trials; of repeats, or for 0 trials, as they are."""
+    if not isinstance(point, CurvePoint) or trials in (0, curve.n):
+        return point.steps
+    return steps_of_best(point.study, curve.target, trials, curve.confidence)
+
+
+def _compare_point(point: CurvePoint | BatchPoint, steps: Estimate, at: tuple[float, float, float],
+                   interpolated: bool) -> FidelityPoint:
     published, low, high = at
-    steps = point.steps
     apart = math.log2(steps.value / published) if steps.met and steps.value > 0 else math.inf
     within: bool | None = abs(apart) <= WITHIN_LOG2
     if not steps.met and not steps.beyond > published * 2 ** WITHIN_LOG2:
         apart, within = math.nan, None
-    return FidelityPoint(point.global_batch, published, low, high, interpolated, steps, apart, within,
+    return FidelityPoint(point.global_batch, published, low, high, interpolated, point.steps, steps, apart,
+                         within,
                          None if within is None else _overlaps(steps, low, high), point)
 
 

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from hvdscale.analysis.best_of_n import best_of, smallest_interval
+from hvdscale.analysis.best_of_n import best_of, best_of_more, smallest_interval
 from tests.factories.curves import LANDSCAPES, by_bootstrap, searches_of
 
 NAN, INF = math.nan, math.inf
@@ -162,6 +162,28 @@ def test_the_interval_holds_the_median_best_of_20_draws(landscape):
     """Of 200 searches, 0.88 is 4.5 standard deviations below 0.95; a bootstrap of the minimum holds half of them."""
     assert held(ends_of, 20, landscape, spacing=0.05, censored=0.5, prune_keep=5) >= 0.88
     assert held(lambda steps, *_: by_bootstrap(steps), 20, landscape, spacing=0.01) < 0.7
+
+
+@pytest.mark.parametrize("landscape", LANDSCAPES[1:5:2], ids=str)
+def test_the_best_of_100_is_told_from_20_trials(landscape):
+    """The fewest steps of 20 lie 0.19 log2 above those of 100 there; what they tell of 100 lies within 0.05."""
+    made = searches_of(landscape, 20, 200, np.random.default_rng(4), spacing=0.03, censored=0.3, prune_keep=2,
+                       best_of_n=100)
+    found = [best_of_more(*one, 100) for one in zip(made.steps, made.before, made.last)]
+    assert np.mean([one.low <= made.true <= one.high for one in found]) >= 0.88
+    assert abs(np.median([np.log2(one.value / made.true) for one in found])) < 0.1
+    assert np.median(np.log2(made.steps.min(1) / made.true)) > 0.15
+
+
+def test_the_best_of_more_trials_falls_with_their_number_and_is_at_all_trials_the_best_of_all():
+    made = trials(*np.random.default_rng(5).uniform(100, 900, 20))
+    values = [best_of_more(*made, n).value for n in (20, 40, 100, 400)]
+    assert values == sorted(values, reverse=True) and values[0] <= best_of(*made).value * 1.05
+    assert best_of_more(*trials(INF, INF), 100).value == INF
+    one = best_of_more(*trials(INF, 500), 100)
+    assert (one.low, one.high) == (0, INF) and one.value == pytest.approx(500)
+    with pytest.raises(ValueError, match="best of 19 of 20 trials"):
+        best_of_more(*made, 19)
 
 
 @pytest.mark.slow

@@ -8,10 +8,11 @@ import pytest
 
 from hvdscale.analysis import published as box
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
-from hvdscale.analysis.curves import measured_curve
+from hvdscale.analysis.curves import curve_of, measured_curve, steps_of_best
 from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, ordering_of
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.steps import Estimate
+from hvdscale.analysis.studies import studies_of
 from hvdscale.analysis.trials import Workload, read_trials
 from hvdscale.errors import UsageError
 from hvdscale.report.drawing import render
@@ -19,6 +20,7 @@ from hvdscale.report.published.compare import published_views
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.factories.logs import log, trial
+from tests.factories.studies import drawn, studied
 
 MARKS = {"read", "dig", "fit", "mem"}
 
@@ -264,3 +266,22 @@ def test_a_section_of_repeats_is_held_against_the_published_curve_as_well():
 def test_an_unknown_publication_is_an_error_naming_the_known_ones():
     with pytest.raises(UsageError, match="shallue2020.*\n.*mccandlish2018.*\n.*mlperf.*\n.*shallue2019"):
         published_views([], "shallue2020")
+
+
+def test_a_search_is_held_against_the_published_one_at_as_many_trials():
+    """The published best is one of 100 trials, so that of eight lies above it by what 92 more trials would find."""
+    made = [drawn(100 * at + number, steps, batch=batch, dataset="fashion_mnist", model="simple_cnn",
+                  train_examples=55000)
+            for at, (batch, fewest) in enumerate(((128, 700), (512, 400)))
+            for number, steps in enumerate(range(fewest, fewest + 800, 100))]
+    curve = curve_of(studies_of([studied(*made)]), Target.parse("val/error<0.1"))
+    fashion = next(one for one in load("shallue2019").curves if one.dataset == "fashion_mnist")
+    found = against(curve, fashion)
+    assert [point.measured.value for point in found.points] == [700, 400]
+    for point, study in zip(found.points, (one.study for one in curve.points)):
+        assert point.equal == steps_of_best(study, curve.target, fashion.trials) and point.equal.extrapolated
+        assert point.equal.value < 0.9 * point.measured.value
+        assert point.log2_apart == pytest.approx(math.log2(point.equal.value / point.published))
+    table = published_views([curve], "shallue2019").tables[0]
+    assert "at equal trials" in as_text(table)
+    assert any(note.endswith("they are what the best of 100 would need.") for note in table.notes)

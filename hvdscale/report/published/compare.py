@@ -29,7 +29,9 @@ THERE = Column("published_steps", "published steps", "steps", "published; betwee
                "straight line in logarithms; below: what the value may be off by")
 HERE = Column("steps_to_target", "steps to target", "steps", "S: steps done at the first evaluation that meets the "
               "target; the table of steps says how it is estimated")
-APART = Column("log2_apart", "apart, log2", "1", "log2 of steps to target over published steps")
+EQUAL = Column("steps_at_equal_trials", "at equal trials", "steps", "S as the best of as many trials as "
+               "were published, extrapolated by how the best falls with the number of trials here")
+APART = Column("log2_apart", "apart, log2", "1", "log2 of steps to target, at equal trials, over published steps")
 WITHIN = Column("within", f"within {WITHIN_LOG2:g}", "1", f"whether that lies within +-{WITHIN_LOG2:g}")
 COVERED = Column("covered", "interval covers", "1", "whether the interval of steps to target and what the published "
                  "value may be off by have steps in common; no where the target was not met")
@@ -164,13 +166,16 @@ def _range(values: Iterable[float]) -> str:
 
 def _tables(found: Fidelity, reference: Reference) -> tuple[Table, Table]:
     published, name, target = found.published, _named("published", reference, found.curve), found.curve.target
+    unequal = any(point.equal is not point.measured for point in found.points)
     rows = tuple(Row((
         Cell(f"{INTERPOLATED * point.interpolated}{point.global_batch:,}", point.global_batch),
         Cell(number(point.published), point.published, point.low, point.high, span(point.low, point.high)),
-        steps_cell(point.measured, whole), _apart(point.log2_apart), _yes(point.within), _yes(point.covered)),
+        *(steps_cell(steps, whole) for steps in (point.measured, point.equal)[:1 + unequal]),
+        _apart(point.log2_apart), _yes(point.within), _yes(point.covered)),
         keys_of_point(point.point), ()) for point in found.points)
     title = f"Beside the published curve: {published.label}, {published.target}"
-    return (Table(name, title, (BATCH, THERE, HERE, APART, WITHIN, COVERED), rows, _notes(found, reference), target),
+    columns = (BATCH, THERE, HERE, *[EQUAL] * unequal, APART, WITHIN, COVERED)
+    return (Table(name, title, columns, rows, _notes(found, reference), target),
             _marks_table(f"{name}-marks", reference, found.marks, found.remarks, target))
 
 
@@ -216,7 +221,9 @@ def _notes(found: Fidelity, reference: Reference) -> tuple[str, ...]:
     if published.trials and fewer:
         low, high = min(fewer), max(fewer)
         here = exact(low) if low == high else f"{exact(low)} to {exact(high)}"
-        notes.append(f"Here the steps are of {here} finite trials at each batch size.")
+        notes.append(f"Here the steps are of {here} finite trials at each batch size"
+                     + (f"; at equal trials, they are what the best of {published.trials} would need."
+                        if (low, high) != (published.trials,) * 2 else "."))
     return tuple(notes)
 
 
