@@ -10,7 +10,9 @@ whose start is unknown, the seconds alone. TensorBoard keeps 32 bits of a scalar
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import merge
 from operator import itemgetter
@@ -46,13 +48,23 @@ def export_events(path, out, progress: Callable[[float], None] = lambda share: N
     Raises UsageError without tensorboard; LogError if ``out`` exists or cannot be written, and for invalid /trials.
     """
     writer = _Writer()
-    with read_log(path) as log, new_folder(os.fspath(out)) as folder:
+    with read_log(path) as log, new_folder(os.fspath(out)) as folder, _silent_threads():
         refuse_unsound_trials(log)
         ids, scalars = log.trials["id"], 0
         for row, trial in enumerate(ids.tolist()):
             scalars += writer.write(os.path.join(folder, _run_name(log, row)), log, row)
             progress((row + 1) / len(ids))
         return Written(len(ids), scalars)
+
+
+@contextmanager
+def _silent_threads() -> Iterator[None]:
+    """Without tracebacks from the writer's thread: what it raises, such as for a full disk, the writer raises anew."""
+    before, threading.excepthook = threading.excepthook, lambda raised: None
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def _run_name(log: Log, row: int) -> str:

@@ -1,6 +1,7 @@
 """Exports of a log as Parquet and as TensorBoard's event files, each read back by its package's own reader."""
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
-from tests.conftest import ROOT, command_environment
+from tests.conftest import ROOT, command_environment, small_disk
 from tests.exchange.test_tables_and_rcp import call, odd_log
 from tests.factories.archives import write_big_log
 from tests.factories.log_files import begin, evaluation, finished, interrupted, open_log, step
@@ -145,6 +146,16 @@ def test_an_export_that_cannot_be_written_leaves_nothing(tmp_path, kind, package
     assert call("export", path, tmp_path / "taken", "--as", kind)[0] == 1
     code, said = call("export", path, tmp_path / "taken" / "below", "--as", kind)
     assert code == 1 and "cannot be written" in said and sorted(os.listdir(tmp_path)) == ["log.h5", "taken"]
+
+
+@pytest.mark.parametrize("kind, package", [("parquet", "pyarrow"), ("tensorboard", "tensorboard")])
+def test_an_export_to_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, kind, package):
+    pytest.importorskip(package, reason=f"needs {package}")
+    path = finished(tmp_path / "log.h5", 300)
+    with small_disk(tmp_path / "disk", "8k") as disk:
+        code, said = call("export", path, disk / "out", "--as", kind)
+        assert code == 1 and os.listdir(disk) == []
+        assert re.fullmatch(r"Error: \S+: cannot be written: .*No space left on device\n", said)
 
 
 def test_event_files_are_written_without_a_training_package(tmp_path):

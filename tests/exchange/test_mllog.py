@@ -96,13 +96,13 @@ def test_runs_are_reported_beside_the_reference_points(tmp_path):
     assert one == two == [("bert", "reference", "lamb", True)]
 
 
-@pytest.mark.parametrize("where, at, words, benchmark, steps", [
+@pytest.mark.parametrize("where, at, words, job, steps", [
     ("epoch_num", (0.5, 2), (), "other", [50, 200]), ("step_num", (7, 21), (), "other", [7, 21]),
     ("epoch_num", (25600, 51200), (), "bert", [100, 200]),
     ("epoch_num", (1, 2), ("--train-examples", "2560"), "other", [10, 20]),
     ("samples_count", (0, 300), (), "other", [0, 2])])
-def test_the_place_of_an_evaluation_may_be_in_examples_epochs_or_steps(tmp_path, where, at, words, benchmark, steps):
-    write(tmp_path / "runs", submission(at=at, where=where, benchmark=benchmark))
+def test_the_place_of_an_evaluation_may_be_in_examples_epochs_or_steps(tmp_path, where, at, words, job, steps):
+    write(tmp_path / "runs", submission(at=at, where=where, benchmark=job))
     imported(tmp_path / "runs", tmp_path / "log.h5", *words)
     with read_log(tmp_path / "log.h5") as read:
         assert read.evaluations["step"].tolist() == steps
