@@ -102,6 +102,7 @@ class _Writer:
                 scalars, last = scalars + len(found), max(last, start + seconds)
             if status != Status.RUNNING:
                 writer.add_event(self._event(wall_time=last, summary=self._end(status, last)))
+            writer.flush()              # raises what the writer's thread has met; close does not
         finally:
             writer.close()
         return scalars
