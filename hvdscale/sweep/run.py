@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import ExitCode, LogError, UsageError
-from ..formatting.numbers import counted
+from ..formatting.numbers import counted, listed
 from ..plan.settings import Settings
 from ..system.lock import describe
 from ..training.display import Display, NoDisplay
@@ -127,7 +127,7 @@ class SweepRun:
         sweep = self.sweep
         done = sum(len(states.ledger.results(settled.name)) for settled in studies)
         searched = ", ".join(dict.fromkeys(parameter.name for settled in studies for parameter in settled.space))
-        aim = f"steps to {' and '.join(map(str, sweep.targets))}" if sweep.by_steps else f"the best {sweep.objective}"
+        aim = f"steps to {listed(sweep.targets)}" if sweep.by_steps else f"the best {sweep.objective}"
         trials = sorted({settled.study.trials for settled in studies})
         count = counted(len(studies), "study", "studies") + ", each" * (len(studies) > 1)
         lines = [f"{self.asked.path}: {sweep.workload}, {count} of {' or '.join(map(str, trials))} feasible trials",
