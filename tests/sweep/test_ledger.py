@@ -270,6 +270,15 @@ def test_draws_of_all_hundreds_are_found_and_taken_back(out, owner):
     assert list(Ledger(out).running(STUDY)) == list(other.running(STUDY)) == gone
 
 
+def test_files_of_further_hundreds_where_0_3_kept_them_are_said_to_belong_elsewhere(out, ledger):
+    ledger.record(STUDY, Result(7, Status.COMPLETE, "met"))
+    place = os.path.join(out, "trials", STUDY)
+    with open(os.path.join(place, "120.json"), "w") as file:
+        file.write("{}")
+    with pytest.raises(LogError, match=r"120\.json: hvdscale 0\.3 kept it there; move .* from 100 on to .*/100,"):
+        Ledger(out).results(STUDY)
+
+
 def test_a_result_keeps_every_number_in_plain_json():
     def no_literal(name):
         raise AssertionError(f"{name} is no JSON")
