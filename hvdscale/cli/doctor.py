@@ -26,7 +26,8 @@ WRITES = ("checkpoint", "resume", "log", "save_model", "overwrite")         # ke
               help="examples in the step that the model's checks take; fewer are faster and need less memory")
 @version_option
 def command(workload, sample, **given):
-    """Check that WORKLOAD is the same problem on any number of workers: alone, or under horovodrun, mpirun or srun.
+    """Check that WORKLOAD is the same problem on any number of workers: alone, or under horovodrun, mpirun, srun
+    or torchrun.
 
     WORKLOAD is dataset/model (`hvdscale-train --list` names them) or module:object, your own
     hvdscale.workload.Workload. The doctor checks the job that hvdscale-train would run with these options. It writes

@@ -137,7 +137,7 @@ class _Command(Grouped):
         formatter.write_text("A workload's defaults override values in brackets; --dry-run prints the settled plan.")
         formatter.write_paragraph()
         formatter.write_text("Exit codes: 0 done, 1 error, 2 misuse, 3 diverged (the log says INFEASIBLE), 75 stopped "
-                             "by a signal; horovodrun --gloo returns 1 instead of 3 and 75.")
+                             "by a signal; horovodrun --gloo and torchrun return 1 instead of 3 and 75.")
 
 
 @click.command(cls=_Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
@@ -147,7 +147,7 @@ class _Command(Grouped):
 @click.option("--list", "list_workloads", is_flag=True, help="list the built-in workloads and stop")
 @version_option
 def command(workload, dry_run, list_workloads, **given):
-    """Train WORKLOAD, alone or under horovodrun, mpirun or srun; the worker count sets the global batch.
+    """Train WORKLOAD, alone or under horovodrun, mpirun, srun or torchrun; the worker count sets the global batch.
 
     WORKLOAD is dataset/model (--list names them) or module:object, your own hvdscale.workload.Workload. A preset names
     its workload.

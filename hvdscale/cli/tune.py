@@ -58,7 +58,8 @@ class Asked:
 @click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
 @version_option
 def command(sweep, out, mode, only, shard, data_dir, assignments, take_over):
-    """Search metaparameters at each global batch size of SWEEP.toml, alone, or under mpirun, horovodrun or srun.
+    """Search metaparameters at each global batch size of SWEEP.toml, alone, or under mpirun, horovodrun,
+    srun or torchrun.
 
     The workers share the trials out between them. The same command resumes a sweep that was interrupted. Once
     a study is done its trials lie in DIR/STUDY.h5, for hvdscale-report, and the best points in DIR/tuned.toml:
@@ -118,7 +119,8 @@ def main() -> None:
             if here.rank == 0:
                 {"status": report_status, "retry": take_back_failed}[asked.mode](asked)
             exit_now(ExitCode.DONE)
-        group, number = form_group(asked.sweep.workers_per_trial, stall_seconds(asked), cores)
+        settings = Settings.build({}, asked.sweep.settings, asked.free)
+        group, number = form_group(asked.sweep.workers_per_trial, settings.stall_seconds, cores, settings.transport)
         run = SweepRun(asked, group, number, here, Signals(), again)
         exit_now(leave(group, run.carry_out(), run.others_gone))
     except ModuleNotFoundError as missing:
@@ -137,10 +139,6 @@ def note_killed(asked: Asked, pid: int) -> bool:
     with contextlib.suppress(HvdscaleError):        # then it counts as a dead attempt
         return Ledger(asked.out).note_killed([study.name for study in asked.sweep.studies], this_process()["host"], pid)
     return False
-
-
-def stall_seconds(asked: Asked) -> float:
-    return Settings.build({}, asked.sweep.settings, asked.free).stall_seconds
 
 
 class Signals:

@@ -6,7 +6,7 @@
     os._exit(leave(group, code, others_gone))
 
 A launcher ends all processes if one fails; Open MPI also if one that initialized MPI exits without finalizing it. With
-``mpirun --enable-recovery`` the others continue, but mpirun then always exits with 0.
+``mpirun --enable-recovery`` the others continue, but mpirun then always exits with 0. torchrun cannot let them be.
 """
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
+
+from torch.distributed import PrefixStore, Store
 
 from ..errors import UsageError, WorkerLostError, WorkersError
 from ..workers.group import Workers, starting
 from ..workers.horovod import HorovodWorkers, check_joined, load_horovod
 from ..workers.launch import Process, place
+from ..workers.torch_distributed import TorchWorkers, find_store, forget_address
+from ..workers.transport import choose
 
 POLL_SECONDS = 0.1
 THREAD_MULTIPLE = 3             # in Open MPI, MPICH and its derivatives
@@ -91,18 +96,53 @@ class Group(HorovodWorkers):
         super()._end()
 
 
-def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int]) -> tuple[Single | Group, int]:
+class TorchGroup(TorchWorkers):
+    """As Group, joined by torch.distributed. The groups share a store; ``launch``: this process in the launch."""
+
+    def __init__(self, store: Store, launch: Process, stall_seconds: float, size: int, cores: frozenset[int]):
+        self._cores, self._active = cores, True
+        own = PrefixStore(f"trials{launch.rank // size}", store)
+        super().__init__(own, replace(launch, rank=launch.rank % size, size=size), stall_seconds)
+
+    def cores(self):
+        return self._cores
+
+    def reform(self):
+        """As Group's."""
+        self.abandon()
+        self._begin()
+        self._active = True
+
+    def abandon(self):
+        if self._active:
+            self._active = False
+            super().abandon()
+
+    def leave(self):
+        with contextlib.suppress(WorkerLostError):          # the work is done
+            if self._active:
+                self.gather(None, "leave")
+        self.abandon()
+
+
+def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int],
+               transport: str = "auto") -> tuple[Single | Group | TorchGroup, int]:
     """This process's group of consecutive ranks, and the group's number in the launch.
 
     cores  of this host that the launch may use: see cores_of_launch
 
-    Raises UsageError if the processes do not divide into such groups, WorkersError if MPI is missing.
+    Raises UsageError if the processes do not divide into such groups, WorkersError if Horovod's MPI is missing.
     """
     process = place()
     if process.size % workers_per_trial:
         raise UsageError(_explain_uneven(process, workers_per_trial))
     if workers_per_trial == 1:
         return Single(process, cores), process.rank
+    if process.launcher != "horovodrun" and choose(transport, process.launcher) == "torch":
+        with starting(stall_seconds, "torch.distributed"):
+            store = find_store(process, stall_seconds)
+            group = TorchGroup(store, process, stall_seconds, workers_per_trial, cores)
+        return group, process.rank // workers_per_trial
     if process.launcher == "horovodrun":
         raise WorkersError(f"workers_per_trial = {workers_per_trial}: MPI splits processes into groups, and horovodrun "
                            f"--gloo starts them without; use mpirun -np {process.size}, or workers_per_trial = 1")
@@ -149,7 +189,7 @@ def _begin_mpi(hvd):
     return MPI
 
 
-def leave(group: Single | Group, code: int, others_gone: Callable[[], bool]) -> int:
+def leave(group: Single | Group | TorchGroup, code: int, others_gone: Callable[[], bool]) -> int:
     """Leave the launch without harm to its other groups; returns the exit code for os._exit.
 
     Only the launch's first process returns ``code``, once ``others_gone``; the others return 0.
@@ -159,4 +199,6 @@ def leave(group: Single | Group, code: int, others_gone: Callable[[], bool]) -> 
         return 0
     while not others_gone():
         time.sleep(POLL_SECONDS)
+    if isinstance(group, TorchGroup):
+        forget_address(place())
     return code

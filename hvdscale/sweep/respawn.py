@@ -31,6 +31,8 @@ def guard(process: Process, note: Callable[[int], bool] = lambda pid: False) -> 
     """
     if not hasattr(os, "fork"):
         return 0
+    if process.launcher == "torchrun":          # a killed agent leaves its workers alive
+        _signal_at_death_of_parent(signal.SIGTERM)
     for before in range(MOST):
         child = _Child()
         parent = os.getpid()
@@ -84,9 +86,14 @@ class _Child:
 def _die_with(parent: int) -> None:
     """Die with the parent, and leave the terminal's signals to it."""
     os.setpgid(0, 0)
-    try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (OSError, AttributeError):
-        return                          # not Linux
-    if os.getppid() != parent:
+    if _signal_at_death_of_parent(signal.SIGKILL) and os.getppid() != parent:
         os._exit(1)
+
+
+def _signal_at_death_of_parent(number: int) -> bool:
+    """Have the kernel send this process the signal then; False where it is not Linux."""
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+    except (OSError, AttributeError):
+        return False
+    return True

@@ -33,10 +33,10 @@ def sweep_file(folder, name="sweep.toml", settings="", **said):
     return path
 
 
-def tune(run, sweep, out, *options, ranks=0, **given):
+def tune(run, sweep, out, *options, ranks=0, launcher="mpirun", **given):
     """Run hvdscale-tune to its end, alone or on so many ranks."""
-    launcher = launcher_command("mpirun", ranks) if ranks else []
-    return run(*launcher, *TUNE, sweep, "--out", out, *options, **given)
+    launched = launcher_command(launcher, ranks) if ranks else []
+    return run(*launched, *TUNE, sweep, "--out", out, *options, **given)
 
 
 def asked(sweep, out, **said):

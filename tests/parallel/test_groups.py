@@ -12,18 +12,19 @@ STALL = 4
 @pytest.fixture
 def grouped(run, tmp_path):
     """Do an act of tests.parallel.grouped on 4 processes; gives exit code, what each saw (None: nothing), stderr."""
-    def grouped(act, workers_per_trial=2, code=0, **environment):
+    def grouped(act, workers_per_trial=2, code=0, launcher="mpirun", **environment):
         given = {"act": act, "workers_per_trial": workers_per_trial, "stall_seconds": STALL, "code": code}
         (tmp_path / "given.json").write_text(json.dumps(given))
-        command = [*launcher_command("mpirun", 4), sys.executable, "-m", "tests.parallel.grouped", tmp_path]
+        command = [*launcher_command(launcher, 4), sys.executable, "-m", "tests.parallel.grouped", tmp_path]
         done = run(*command, check=False, **environment)
         told = [tmp_path / f"rank{rank}.json" for rank in range(4)]
         return done.returncode, [json.loads(path.read_text()) if path.exists() else None for path in told], done.stderr
     return grouped
 
 
-def test_groups_of_two_sum_separately_and_can_be_formed_again(grouped):
-    code, saw, said = grouped("apart")
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_groups_of_two_sum_separately_and_can_be_formed_again(grouped, launcher):
+    code, saw, said = grouped("apart", launcher=launcher)
     assert code == 0, said
     assert [(rank["number"], rank["rank"], rank["size"]) for rank in saw] == [(n // 2, n % 2, 2) for n in range(4)]
     assert [(rank["local_rank"], rank["local_size"]) for rank in saw] == [(rank, 4) for rank in range(4)]
@@ -45,9 +46,16 @@ def test_a_process_that_never_starts_ends_the_launch_after_five_stall_times(grou
     assert f"has waited {5 * STALL} s for the others to start" in said
 
 
-def test_groups_of_one_need_no_mpi_and_the_first_exits_last(grouped):
-    code, saw, said = grouped("alone", workers_per_trial=1, code=75)
-    assert code == 75, said
+@pytest.mark.slow
+def test_a_lost_rank_under_torchrun_ends_all_groups(grouped):
+    code, saw, said = grouped("lost", launcher="torchrun")
+    assert (code, saw) == (1, [None] * 4), said
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("torchrun", marks=pytest.mark.slow)])
+def test_groups_of_one_need_no_mpi_and_the_first_exits_last(grouped, launcher):
+    code, saw, said = grouped("alone", workers_per_trial=1, code=75, launcher=launcher)
+    assert code == (75 if launcher == "mpirun" else 1), said
     assert [(rank["number"], rank["rank"], rank["size"]) for rank in saw] == [(rank, 0, 1) for rank in range(4)]
     assert [(rank["local_rank"], rank["local_size"]) for rank in saw] == [(rank, 4) for rank in range(4)]
     assert [(rank["loaded"], rank["sums"]) for rank in saw] == [([], [10 ** rank]) for rank in range(4)]

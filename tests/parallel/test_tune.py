@@ -20,11 +20,12 @@ def alone(tmp_path_factory):
     return folder / "out", printed
 
 
-@pytest.mark.parametrize("ranks, workers", [
-    (4, 2), *(pytest.param(*few, marks=pytest.mark.slow) for few in ((2, 1), (4, 1), (2, 2)))])
-def test_any_number_of_ranks_and_groups_finds_the_same(tmp_path, run, alone, ranks, workers):
+@pytest.mark.parametrize("ranks, workers, launcher", [
+    (4, 2, "mpirun"), *(pytest.param(*few, marks=pytest.mark.slow) for few in (
+        (2, 1, "mpirun"), (4, 1, "mpirun"), (2, 2, "mpirun"), (2, 1, "torchrun"), (4, 2, "torchrun")))])
+def test_any_number_of_ranks_and_groups_finds_the_same(tmp_path, run, alone, ranks, workers, launcher):
     sweep = sweep_file(tmp_path, high="0.4", repeats=1, workers_per_trial=workers)
-    tune(run, sweep, tmp_path / "out", ranks=ranks)
+    tune(run, sweep, tmp_path / "out", ranks=ranks, launcher=launcher)
     split = ("trials/workers", "trials/local_batch", "restarts/workers") if workers > 1 else ()
     assert_same_sweep(tmp_path / "out", alone[0], split, 1e-9 if workers > 1 else 0)
 

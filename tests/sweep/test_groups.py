@@ -151,7 +151,7 @@ def test_groups_of_several_need_horovod_and_mpi4py(environment, variables_kept, 
     else:
         monkeypatch.setattr("hvdscale.sweep.groups.load_horovod", lambda *given: Unjoined())
     with pytest.raises(WorkersError, match=said):
-        form_group(2, 60, CORES)
+        form_group(2, 60, CORES, "horovod")
 
 
 def test_the_first_process_gives_the_exit_code_once_the_others_are_gone(environment, monkeypatch):
