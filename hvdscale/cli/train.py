@@ -184,8 +184,8 @@ def carry_out_together(command: click.Command, run) -> None:
             from ..workers.transport import form
             workers = form(*_joining(parsed))
     except ModuleNotFoundError as missing:
-        say_error(WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs it, with "
-                               "Open MPI and Horovod"))
+        say_error(WorkersError(f"training needs {missing.name}, which is not installed; pip install '.[torch]' "
+                               "installs it, and tools/setup Open MPI and Horovod, too"))
         sys.exit(WorkersError.exit_code)
     except HvdscaleError as raised:
         say_error(raised)

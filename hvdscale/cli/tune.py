@@ -124,8 +124,8 @@ def main() -> None:
         run = SweepRun(asked, group, number, here, Signals(), again)
         exit_now(leave(group, run.carry_out(), run.others_gone))
     except ModuleNotFoundError as missing:
-        _fail(here, run, WorkersError(f"training needs {missing.name}, which is not installed; tools/setup installs "
-                                      "it, Open MPI and Horovod"))
+        _fail(here, run, WorkersError(f"training needs {missing.name}, which is not installed; pip install "
+                                      "'.[torch]' installs it, and tools/setup Open MPI and Horovod, too"))
     except HvdscaleError as raised:
         _fail(here, run, raised)
     except KeyboardInterrupt:

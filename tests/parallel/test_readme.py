@@ -20,6 +20,7 @@ ELSEWHERE = {
     "tools/quickstart": "test_the_quickstart_ends_with_a_report",
     ".venv/bin/hvdscale-report runs/quickstart": "test_the_quickstart_ends_with_a_report",
     "pip install .": "test_the_offline_commands_run_on_the_base_install",
+    "pip install '.[torch]'": "test_torch_alone_trains_under_torchrun",
     "sbatch -N2 --ntasks-per-node=2 slurm/train.sbatch digits/fc --steps 40":
         "test_the_sbatch_command_of_the_readme_runs",
     "salloc -N2 --ntasks-per-node=8": "test_inside_an_allocation_a_series_runs_on_its_nodes",

@@ -28,7 +28,8 @@ def submit(cluster, checkout, tmp_path):
     return submit
 
 
-@pytest.mark.parametrize("launcher", [pytest.param("mpirun", marks=pytest.mark.slow), "srun"])
+@pytest.mark.parametrize("launcher", [pytest.param("mpirun", marks=pytest.mark.slow), "srun",
+                                      pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_the_template_trains_on_two_nodes_with_two_ranks_each(submit, request, tmp_path, launcher):
     if launcher == "srun":
         request.getfixturevalue("pmix")
@@ -96,7 +97,7 @@ def test_ranks_that_srun_does_not_join_are_an_error_not_lone_runs(cluster, check
 def test_a_launcher_that_the_template_does_not_know_is_misuse(submit):
     job, output = submit(["-n1"], "digits/fc", launcher="ssh")
     assert job["ExitCode"] == "2:0"
-    assert "train.sbatch: HVDSCALE_LAUNCHER=ssh is neither mpirun nor srun" in output
+    assert "train.sbatch: HVDSCALE_LAUNCHER=ssh is none of mpirun, srun, torchrun" in output
 
 
 SWEEP = """

@@ -50,7 +50,7 @@ def test_the_templates_that_are_queued_again_do_it_alike():
         assert (len(written), len(set(written))) == (3, 1)
 
 
-@pytest.fixture(params=["mpirun", "srun"])
+@pytest.fixture(params=["mpirun", "srun", "torchrun"])
 def launcher(request):
     """What starts the workers of a job; srun where Slurm has PMIx."""
     if request.param == "srun":
@@ -167,9 +167,10 @@ def test_a_preempted_job_goes_on_exactly(checkout, tmp_path, launcher):
     check_same(tmp_path)
 
 
-@pytest.mark.parametrize("way", ["sbatch", pytest.param("bash", marks=pytest.mark.slow)])
-def test_one_job_at_several_worker_counts_ends_with_one_report(cluster, checkout, tmp_path, way):
-    launcher_command("mpirun", 1)
+@pytest.mark.parametrize("way, launcher", [
+    ("sbatch", "mpirun"), *(pytest.param("bash", each, marks=pytest.mark.slow) for each in ("mpirun", "torchrun"))])
+def test_one_job_at_several_worker_counts_ends_with_one_report(cluster, checkout, tmp_path, way, launcher):
+    launcher_command(launcher, 1)
     given = [checkout / "slurm/scaling.sbatch", "1,2", AWKWARD, "-J", AWKWARD, "--ntasks-per-node=1", "--", "digits/fc",
              "--steps", "6"]
     if way == "sbatch":
@@ -177,7 +178,7 @@ def test_one_job_at_several_worker_counts_ends_with_one_report(cluster, checkout
         state, output = ended(cluster, job, tmp_path, "hvdscale-scaling")
         assert state["JobState"] == "COMPLETED", output
     else:
-        output = cluster.run("bash", *given, cwd=tmp_path).stdout
+        output = cluster.run("env", f"HVDSCALE_LAUNCHER={launcher}", "bash", *given, cwd=tmp_path).stdout
     one, two, report = re.findall(r"^job (\d+): ", output, re.M)
     states = [cluster.wait(job, limit=120) for job in (one, two, report)]
     shown = (tmp_path / f"{AWKWARD}-{report}.out").read_text()
@@ -188,6 +189,8 @@ def test_one_job_at_several_worker_counts_ends_with_one_report(cluster, checkout
     for workers in (1, 2):
         with read_log(out / f"w{workers}-r1.h5") as log:
             assert (log.trials["workers"].tolist(), log.steps.rows) == ([workers], 6)
+            transport = json.loads(log.trials["plan"][0])["execution"]["transport"]
+            assert transport == ("torch" if launcher == "torchrun" else "horovod")
     assert "By worker count" in shown and (out / "report/report.html").exists()
     assert not list(tmp_path.rglob("shot"))
 

@@ -23,13 +23,17 @@ def base_python(python):
 @pytest.fixture(scope="module", params=PYTHONS, ids=os.path.basename)
 def base_venv(request, tmp_path_factory, machines_network):
     """bin/ of a fresh environment that holds the base install of a copy of this tree."""
-    tmp = tmp_path_factory.mktemp("base")
+    return installed(request.param, tmp_path_factory.mktemp("base"), machines_network)
+
+
+def installed(python, tmp, machines_network, extra=""):
+    """bin/ of a fresh environment of that Python, with a copy of this tree and an extra such as [torch]."""
     leftovers = shutil.ignore_patterns(".*", "build", "runs", "*.egg-info", "__pycache__")  # build/ holds old modules
     shutil.copytree(ROOT, tmp / "tree", ignore=leftovers)
-    base, _ = base_python(request.param)
+    base, _ = base_python(python)
     subprocess.run([base, "-m", "venv", "--without-pip", tmp / "venv"], check=True)    # Debian may lack ensurepip
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
-    install = [sys.executable, "-m", "pip", "--python", tmp / "venv/bin/python", "install", tmp / "tree"]
+    install = [sys.executable, "-m", "pip", "--python", tmp / "venv/bin/python", "install", f"{tmp / 'tree'}{extra}"]
     with machines_network():
         done = subprocess.run(install, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -72,6 +76,24 @@ def test_training_on_the_base_install_is_one_error_that_names_the_set_up(base_ve
     done = run([base_venv / "hvdscale-train", "digits/fc"], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch("Error: training needs torch, .* tools/setup .*\n", done.stderr), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("python", PYTHONS, ids=os.path.basename)
+def test_torch_alone_trains_under_torchrun(tmp_path, machines_network, python):
+    programs = installed(python, tmp_path, machines_network, "[torch]")
+    for package in ("horovod", "mpi4py"):
+        assert run([programs / "python", "-c", f"import {package}"], cwd=tmp_path).returncode != 0
+    path = f"{programs}:/usr/bin:/bin"
+    torchrun = [programs / "torchrun", "--nproc-per-node", "2", "--no-python"]
+    for command, said in (
+            ([*torchrun, "hvdscale-train", "digits/cnn", "--log-file", "w2.h5"], "COMPLETE: target val/error<0.05 met"),
+            (["hvdscale-report", "w2.h5"], "By global batch: val/error<0.05"),
+            (["hvdscale-scale", "digits/fc", "--workers", "1,2", "--steps", "20", "--out", "s"], "[2/2] 2 workers"),
+            ([*torchrun, "hvdscale-doctor", "digits/fc"], "stall           passed")):
+        done = run(["env", f"PATH={path}", *command], cwd=tmp_path)
+        assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
+    assert "transport      torch.distributed" in (tmp_path / "s/w2-r1.out").read_text()
 
 
 def test_every_module_is_written_in_the_grammar_of_the_oldest_python():
