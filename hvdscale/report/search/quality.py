@@ -64,8 +64,8 @@ def _why(found: Quality) -> str:
         return (f"{at_batches(found.short, found.points)} the best trial, or most of them, ended before the budget "
                 f"was spent, {ends_said(ends, 'their')}. {capital(listed(cures, 'or'))} would tell.")
     if found.why == BATCHES:
-        return (f"{len(found.batches)} batches have {LEAST_TRIALS} feasible trials or more, and the test needs "
-                f"{LEAST_BATCHES}.")
+        return (f"the test needs {LEAST_BATCHES} batch sizes with {LEAST_TRIALS} feasible trials or more, and "
+                f"{len(found.batches) or 'none'} {'has' if len(found.batches) < 2 else 'have'} them.")
     if found.why == UNFINISHED:
         return f"it gets better with the batch, but the small ones had not finished{_epochs_said(found)}."
     return "no trial measured it."
