@@ -75,6 +75,11 @@ class Rule:
         """The factor on the rate at ``batch_ratio`` times the base batch."""
         return scaling.lr_factor(self.name, batch_ratio, self.cap)
 
+    def same_at(self, batch_ratio: float, other: Rule) -> bool:
+        """Whether both give the same updates there: the same factor on the rate, and the same betas."""
+        ours, theirs = (scaling.SCALED_BETAS.get(rule.name) for rule in (self, other))
+        return ours == theirs and self.factor(batch_ratio) == other.factor(batch_ratio)
+
     def __str__(self) -> str:
         return self.name if self.cap is None else f"{self.name}<={self.cap:g}"
 
@@ -354,7 +359,7 @@ class _Batch:
                    ) -> tuple[Estimate, str, tuple[tuple[str, int], ...]]:
         """(loss, how it is known or why not, trials)."""
         ratio = self.study.global_batch / base.study.global_batch       # rules may agree below their caps
-        runs = [trial for trial, made in self.made_by.items() if made.factor(ratio) == rule.factor(ratio)
+        runs = [trial for trial, made in self.made_by.items() if made.same_at(ratio, rule)
                 and abs(np.log(self.rate[trial] / rate)) <= np.log(NEAR) and self.study.feasible[trial]]
         if runs:
             tuned = [row for row in np.flatnonzero(self._same_point()).tolist() if row not in self.made_by]

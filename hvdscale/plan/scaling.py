@@ -4,13 +4,26 @@ linear    factor r: k steps at batch n are close to one step at batch kn and k t
 sqrt      factor sqrt(r), which holds the variance of the update fixed (Krizhevsky 2014, arXiv:1404.5997, section 5)
 none      factor 1
 power:P   factor r**P
+adam_sqrt        factor sqrt(r); beta1, beta2 and epsilon follow the batch too, see ``scale_moments``
+adam_sqrt:beta2  the same, but beta1 stays
+
+Weight decay that is decoupled subtracts rate times decay from a weight, so it follows the rate. Its time scale in
+examples is B / (rate decay), see time_scales.py: fixed under linear, it grows by sqrt(r) under sqrt and adam_sqrt, by r
+under none and by r**(1 - P) under power:P, unless ``decay_timescale`` holds it.
 """
 from __future__ import annotations
 
-from ..errors import UsageError
+import math
+from collections.abc import Mapping
 
-EXPONENTS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
+from ..errors import PlanError, UsageError
+
+ADAM_SQRT = "adam_sqrt"
+# the rules that scale the optimizer's moments, and the decays that each scales
+SCALED_BETAS = {ADAM_SQRT: ("beta1", "beta2"), f"{ADAM_SQRT}:beta2": ("beta2",)}
+EXPONENTS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0, **dict.fromkeys(SCALED_BETAS, 0.5)}
 TUNED = "tuned"
+NO_DECAY = 1e-12            # a decay of the moments below this is none: rounding alone
 
 
 def exponent(rule: str) -> float:
@@ -26,11 +39,42 @@ def exponent(rule: str) -> float:
             raise ValueError
         return power
     except ValueError:
-        raise UsageError(f"lr_rule = {rule!r} is none of linear, sqrt, none, tuned and power:P (P from -10 to 10, "
-                         "such as power:0.7)") from None
+        raise UsageError(f"lr_rule = {rule!r} is none of linear, sqrt, none, {', '.join(SCALED_BETAS)}, tuned and "
+                         "power:P (P from -10 to 10, such as power:0.7)") from None
 
 
 def lr_factor(rule: str, batch_ratio: float, largest: float | None = None) -> float:
     """What the rule multiplies the base learning rate by at B/B0 = batch_ratio, at most ``largest``."""
     factor = batch_ratio ** exponent(rule)
     return factor if largest is None else min(factor, largest)
+
+
+def moments_ratio(batch_ratio: float, largest: float | None = None) -> float:
+    """The kappa of ``scale_moments`` at B/B0 = batch_ratio: where the rate's factor is capped, the cap squared."""
+    return batch_ratio if largest is None else min(batch_ratio, largest ** 2)
+
+
+def largest_ratio(rule: str, betas: Mapping[str, float]) -> float:
+    """The batch ratio that the rule must stay below: 1 / (1 - beta) of the smallest beta that it scales."""
+    return min((1 / (1 - betas[name]) for name in SCALED_BETAS[rule]), default=math.inf)
+
+
+def scale_moments(rule: str, kappa: float, moments: Mapping[str, float]) -> dict[str, float]:
+    """beta1, beta2 and epsilon at kappa times the base batch: 1 - beta times kappa, epsilon over sqrt(kappa).
+
+    Together with the rate times sqrt(kappa) this is the square root scaling rule of Malladi et al. 2022
+    (arXiv:2205.10287): with noise of the gradient in proportion to 1 / sqrt(B), rate * noise, (1 - beta) / rate^2 and
+    epsilon / noise stay as they are, so the limiting stochastic differential equation does too. The formulas are from
+    the abstract and the first author's summary (2024, "How to Scale Hyperparameters as Batch Size Increases").
+    They hold where noise dominates the gradient. Weight decay and LAMB's trust ratios are not part of either text.
+
+    Raises PlanError where kappa (1 - beta) reaches 1, as then no decay is left, naming the largest kappa.
+    """
+    scaled = {name: 1 - kappa * (1 - moments[name]) if kappa != 1 else moments[name] for name in SCALED_BETAS[rule]}
+    spent = [name for name, beta in scaled.items() if beta < NO_DECAY and kappa > 1]
+    if spent:
+        limit = largest_ratio(rule, moments)
+        said = " and ".join(f"1 - {name} = {1 - moments[name]:g} to {1 - scaled[name]:g}" for name in spent)
+        raise PlanError(f"lr_rule = {rule} at {kappa:g} times the base batch takes {said}, and it must stay below 1: "
+                        f"the batch may be less than {limit:g} times the base batch")
+    return {**moments, **scaled, "epsilon": moments["epsilon"] / math.sqrt(kappa)}

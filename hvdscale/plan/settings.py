@@ -65,9 +65,10 @@ class Settings:
     base_batch: int | None = _key(
         None, "global batch at which the base learning rate was tuned", True, least=1)
     lr_rule: str = _key(
-        "linear", "how the learning rate follows the batch: linear, sqrt, none, power:P, or tuned (needs "
-        "metaparameters)", True)
-    max_lr_factor: float | None = _key(None, "largest factor the rule may apply", above=0)
+        "linear", "how the learning rate follows the batch: linear, sqrt, none, power:P, adam_sqrt (beta1, beta2 and "
+        "epsilon follow too), adam_sqrt:beta2 (beta1 stays), or tuned (needs metaparameters)", True)
+    max_lr_factor: float | None = _key(
+        None, "largest factor the rule may apply; adam_sqrt then scales all as at that factor", above=0)
     metaparameters: str | None = _key(
         None, "TOML file of metaparameters tuned per global batch, for lr_rule tuned", True)
     warmup: str = _key(

@@ -11,7 +11,7 @@ from ..system.checksum import sha256_of
 from ..target import SPLITS, Target
 from .metaparameters import tuned_for
 from .plan import Plan
-from .scaling import TUNED, exponent, lr_factor
+from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, moments_ratio, scale_moments
 from .schedule import FALLING
 from .settings import ACTS_ONLY_WITH, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .shards import Stream, step_passes
@@ -55,13 +55,15 @@ def settle(settings: Settings, workload: Named, train_examples: int, val_example
     target = settle_target(settings, workload.metrics)
     stream = Stream(train_examples, global_batch, settings.seed, settings.last_batch)
     budget_steps = settle_budget(settings, stream)
+    schedule = settle_schedule(settings, stream, budget_steps)
+    optimizer |= settle_moments(settings, optimizer, schedule["lr_rule"], global_batch, schedule["base_batch"])
     as_set = {name: value for name, value in vars(settings).items() if name in PLANNED}
     return Plan(**as_set | dict(
         workload=workload.name, dataset=workload.dataset, model=workload.model, data=settings.data_args,
         init_from=settings.init_from and sha256_of(settings.init_from, UsageError),
         train_examples=train_examples, global_batch=global_batch, ghost_batch=ghost_batch,
         loss_scale=settle_loss_scale(settings), group_by_group=settings.group_by_group == "always",
-        **optimizer, **settle_schedule(settings, stream, budget_steps),
+        **optimizer, **schedule,
         budget_steps=budget_steps, budget_seconds=settings.seconds, target=target and str(target),
         eval_every=settle_eval_every(settings, stream), eval_splits=settle_splits(settings, target),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
@@ -216,6 +218,25 @@ def settle_optimizer(settings: Settings) -> dict:
     elif settled["lr_in_velocity"]:
         settled["momentum_correction"] = corrected is not False
     return dict(optimizer=name, optimizer_args={} if name in OPTIMIZERS else settings.optimizer_args, **settled)
+
+
+def settle_moments(settings: Settings, optimizer: Mapping, rule: str, global_batch: int, base_batch: int) -> dict:
+    """beta1, beta2 and epsilon at the global batch, under a rule that scales them; {} under another.
+
+    Raises PlanError for an optimizer without them, and for a batch that leaves one of them no decay.
+    """
+    if rule not in SCALED_BETAS:
+        return {}
+    if optimizer["beta2"] is None:
+        having = " or ".join(name for name, keys in OPTIMIZERS.items() if "beta2" in keys)
+        raise PlanError(f"lr_rule = {rule} scales {', '.join(SCALED_BETAS[rule])} and epsilon, and optimizer "
+                        f"{optimizer['optimizer']} has no such keys; choose --optimizer {having}, or --lr-rule sqrt")
+    moments = {name: optimizer[name] for name in ("beta1", "beta2", "epsilon")}
+    try:
+        return scale_moments(rule, moments_ratio(global_batch / base_batch, settings.max_lr_factor), moments)
+    except PlanError as error:
+        leave = " --lr-rule adam_sqrt:beta2, which leaves beta1 as it is," * ("beta1" in SCALED_BETAS[rule])
+        raise PlanError(f"{error}, here {base_batch}. Choose a smaller batch,{leave} or max_lr_factor") from None
 
 
 def settle_lr(settings: Settings, global_batch: int) -> tuple[str, float, int, float, float]:

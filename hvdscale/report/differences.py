@@ -10,6 +10,7 @@ from ..analysis.speedup import Point
 from ..analysis.steps import Cell
 from ..formatting.numbers import counted, listed
 from ..plan.plan import flat
+from ..plan.scaling import SCALED_BETAS
 
 # of the problem: what follows from the global batch, or is chosen for it
 OF_BATCH = ("global_batch", "base_lr", "peak_lr", "start_lr", "learning_rate", "lr_factor", "warmup",
@@ -45,6 +46,9 @@ def problems_of_points(points: Sequence[Point], searched: Iterable[str] = ()) ->
     """
     fields = [_fields(point.cell.setting) for point in points]
     follow = {*OF_BATCH, "eval_every", *searched}
+    for rule, betas in SCALED_BETAS.items():
+        if all(one.get("lr_rule") == rule for one in fields):
+            follow |= {*betas, "epsilon"}
     if all(one.get("ghost_batch") == point.cell.global_batch for one, point in zip(fields, points)):
         follow.add("ghost_batch")
     said = []

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import UsageError
 from ..plan.metaparameters import TUNABLE
-from ..plan.scaling import exponent, lr_factor
+from ..plan.scaling import SCALED_BETAS, exponent, lr_factor
 from ..plan.search_space import SCALES, TYPES, Parameter, discrete
 from ..plan.settings import KEYS, check, key_type
 from ..plan.values import did_you_mean
@@ -214,6 +214,8 @@ def _factor(spec: Spec, batch: int) -> float | None:
     if rule in (None, BUDGET):
         return None if rule else 1.0
     try:
+        if rule in SCALED_BETAS:        # of more than one number
+            raise UsageError(rule)
         exponent(rule)
     except UsageError:
         raise spec.wrong(f"scaled = {rule!r} is none of linear, sqrt, none, power:P (P from -10 to 10, such as "

@@ -58,7 +58,8 @@ def read_settings(table: Table) -> dict:
             raise table.wrong(f"{name} is not a setting of a sweep: {ELSEWHERE[name]}", name)
     settings = {name: checked_key(table, name) for name in table}
     if settings.get("lr_rule") == TUNED:
-        raise table.wrong("lr_rule = 'tuned' needs what a sweep gives; choose none, linear, sqrt or power:P", "lr_rule")
+        raise table.wrong("lr_rule = 'tuned' needs what a sweep gives; choose none, linear, sqrt, adam_sqrt or power:P",
+                          "lr_rule")
     if settings.get("eval_every") == 0:
         raise table.wrong("eval_every = 0 never evaluates a trial; give at least 1", "eval_every")
     try:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..analysis.search import Search
 from ..plan.metaparameters import TUNABLE
+from ..plan.scaling import SCALED_BETAS
 from ..plan.schedule import FALLING
 from ..plan.search_space import STEPS_TO_TARGET
 from .ledger import write_file
@@ -68,6 +69,8 @@ def tuned_keys(search: Search) -> dict:
     asked, problem = plan["asked"], plan["problem"]
     keys = {name: asked[name] for name in sorted(asked) if name in TUNABLE}
     keys["lr"] = problem["peak_lr"]
+    if problem["lr_rule"] in SCALED_BETAS:      # the rule tuned scales nothing
+        keys |= {name: problem[name] for name in (*SCALED_BETAS[problem["lr_rule"]], "epsilon")}
     if problem["decay"] in FALLING and not {"decay_steps", "decay_epochs"} & set(asked):
         keys["decay_steps"] = problem["decay_steps"]    # derived from the budget, which may change
     first = [name for name in ("optimizer", "lr") if name in keys]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from ..formatting.numbers import counted
 from ..plan.plan import Plan
-from ..plan.scaling import lr_factor
+from ..plan.scaling import SCALED_BETAS, lr_factor
 from .outcome import Start
 
 TRANSPORTS = {"horovod": "Horovod", "torch": "torch.distributed"}
@@ -85,7 +85,8 @@ def _lr(plan):
 def _optimizer(plan):
     parts = [plan.optimizer]
     for name in ("momentum", "beta1", "beta2", "epsilon", "trust_coefficient"):
-        parts += [f"{name.replace('_', ' ')} {getattr(plan, name):g}"] if getattr(plan, name) is not None else []
+        if getattr(plan, name) is not None:
+            parts.append(f"{name.replace('_', ' ')} {getattr(plan, name):g}{_from_base(plan, name)}")
     if plan.lr_in_velocity:
         parts.append(f"rate in the velocity {'with' if plan.momentum_correction else 'without'} momentum correction")
     parts += [f"weight decay {plan.weight_decay:g}"] * (plan.weight_decay > 0)
@@ -93,6 +94,16 @@ def _optimizer(plan):
     parts += [f"label smoothing {plan.label_smoothing:g}"] * (plan.label_smoothing > 0)
     parts += [f"{name} {value}" for name, value in plan.optimizer_args.items()]
     return ", ".join(parts)
+
+
+def _from_base(plan, name):
+    """How a rule that scales the moments arrives at one of them; see scaling.scale_moments."""
+    kappa, value = plan.lr_factor ** 2, getattr(plan, name)
+    if plan.lr_rule not in SCALED_BETAS or plan.lr_factor == 1:
+        return ""
+    if name == "epsilon":
+        return f" = {value * plan.lr_factor:g} / {plan.lr_factor:g}"
+    return f" = 1 - {kappa:g} x {(1 - value) / kappa:g}" if name in SCALED_BETAS[plan.lr_rule] else ""
 
 
 def _budget(plan):

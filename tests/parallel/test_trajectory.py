@@ -38,8 +38,10 @@ CONFIGURATIONS = [dict(dict(steps=STEPS, precision="fp64", accumulate=k), **case
 CONFIGURATIONS += [dict(steps=STEPS, precision="fp64", global_batch=24, last_batch="short", **EVERYTHING),
                    dict(steps=STEPS, precision="fp64", global_batch=24, optimizer="lars", clip_norm=0.5, **EVERYTHING),
                    *(dict(steps=STEPS, precision="fp64", global_batch=24, optimizer=optimizer, lr=0.01, augmented=True,
-                          model_args=dict(dropout=0.5)) for optimizer in ("adamw", "lamb"))]
-# the two without batch-norm, as they make steps of rounding errors: a bias before it has no gradient but these
+                          model_args=dict(dropout=0.5)) for optimizer in ("adamw", "lamb")),
+                   dict(steps=STEPS, precision="fp64", global_batch=24, optimizer="adamw", lr=0.01, augmented=True,
+                        lr_rule="adam_sqrt", base_batch=6, model_args=dict(dropout=0.5))]
+# the three without batch-norm, as they make steps of rounding errors: a bias before it has no gradient but these
 
 
 @functools.cache

@@ -168,6 +168,81 @@ def test_a_rule_that_is_none_is_named():
         settled(lr_rule="cubic")
 
 
+# the rule that scales Adam's moments
+
+ADAM = dict(optimizer="adam", lr_rule="adam_sqrt", beta1=0.95, beta2=0.995, epsilon=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "lamb"])
+@pytest.mark.parametrize("workers, base_batch", [(1, 20), (1, 10), (2, 10), (5, 10), (8, 10), (16, 10)])
+def test_adam_sqrt_scales_rate_betas_and_epsilon(optimizer, workers, base_batch):
+    kappa = workers * 10 / base_batch
+    plan = settled(workers, **{**ADAM, "optimizer": optimizer}, base_batch=base_batch)
+    assert plan.peak_lr == pytest.approx(0.1 * math.sqrt(kappa), rel=1e-14)
+    assert plan.beta1 == pytest.approx(1 - kappa * 0.05, rel=1e-13)
+    assert plan.beta2 == pytest.approx(1 - kappa * 0.005, rel=1e-13)
+    assert plan.epsilon == pytest.approx(1e-6 / math.sqrt(kappa), rel=1e-14)
+    found = plan.metaparameters()
+    assert [found[name] for name in ("beta1", "beta2", "epsilon")] == [plan.beta1, plan.beta2, plan.epsilon]
+
+
+def test_adam_sqrt_keeps_what_the_limiting_equation_depends_on():
+    """Malladi et al. 2022: with noise 1 / sqrt(B), rate * noise, (1 - beta) / rate^2 and epsilon / noise stay."""
+    plans = [settled(workers, **ADAM) for workers in (1, 2, 3, 8, 19)]
+    kept = [(plan.peak_lr / math.sqrt(plan.global_batch), (1 - plan.beta1) / plan.peak_lr ** 2,
+             (1 - plan.beta2) / plan.peak_lr ** 2, plan.epsilon * math.sqrt(plan.global_batch)) for plan in plans]
+    assert all(one == pytest.approx(kept[0], rel=1e-12) for one in kept)
+
+
+def test_adam_sqrt_changes_nothing_at_the_base_batch():
+    plan, plain = (settled(optimizer="adam", lr_rule=rule, beta1=0.3).as_record({}) for rule in ("adam_sqrt", "none"))
+    assert plan["problem"] == {**plain["problem"], "lr_rule": "adam_sqrt"}
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 8])
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("rule", ["adam_sqrt", "adam_sqrt:beta2"])
+def test_under_adam_sqrt_workers_share_the_problem_of_one_worker_at_their_global_batch(workers, accumulate, rule):
+    many = settled(workers, **{**ADAM, "lr_rule": rule}, accumulate=accumulate, warmup_steps=5, decay="cosine")
+    one = settled(1, **{**ADAM, "lr_rule": rule}, global_batch=10 * workers * accumulate, warmup_steps=5,
+                  decay="cosine")
+    assert many.as_record({})["problem"] == one.as_record({})["problem"]
+    assert [many.schedule.lr_at(step) for step in range(101)] == [one.schedule.lr_at(step) for step in range(101)]
+
+
+def test_adam_sqrt_of_beta2_alone_leaves_beta1():
+    plan = settled(64, optimizer="adamw", lr_rule="adam_sqrt:beta2", epsilon=1e-6)
+    assert (plan.beta1, plan.beta2) == (0.9, pytest.approx(1 - 64 * 0.001, rel=1e-13))
+    assert (plan.lr_factor, plan.epsilon) == (8.0, pytest.approx(1e-6 / 8))
+
+
+@pytest.mark.parametrize("workers, keys, said", [
+    (10, {}, "at 10 times the base batch takes 1 - beta1 = 0.1 to 1, .* less than 10 times the base batch, here 10. "
+             "Choose a smaller batch, --lr-rule adam_sqrt:beta2, which leaves beta1 as it is, or max_lr_factor"),
+    (16, {"beta1": 0.9375}, "1 - beta1 = 0.0625 to 1, .* less than 16 times"),
+    (32, {}, "1 - beta1 = 0.1 to 3.2, "),
+    (50, {"beta2": 0.98}, "1 - beta1 = 0.1 to 5 and 1 - beta2 = 0.02 to 1, .* less than 10 times"),
+    (60, {"beta2": 0.98, "lr_rule": "adam_sqrt:beta2"}, "1 - beta2 = 0.02 to 1.2, .* less than 50 times .* Choose a "
+                                                        "smaller batch, or max_lr_factor")])
+def test_adam_sqrt_beyond_the_largest_batch_names_it(workers, keys, said):
+    with pytest.raises(PlanError, match=said):
+        settled(workers, **{"optimizer": "adam", "lr_rule": "adam_sqrt", **keys})
+
+
+def test_a_cap_holds_all_that_adam_sqrt_scales_at_the_capped_batch():
+    capped, at_nine = settled(64, max_lr_factor=3.0, **ADAM), settled(9, **ADAM)
+    assert [getattr(capped, name) for name in ("peak_lr", "beta1", "beta2", "epsilon")] == [
+        getattr(at_nine, name) for name in ("peak_lr", "beta1", "beta2", "epsilon")]
+    assert settled(4, max_lr_factor=3.0, **ADAM) == settled(4, **ADAM)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "lars", "torch.optim:Adam"])
+def test_adam_sqrt_needs_an_optimizer_with_betas(optimizer):
+    said = f"scales beta1, beta2 and epsilon, and optimizer {optimizer} has no such keys; choose --optimizer adam or"
+    with pytest.raises(PlanError, match=said):
+        settled(optimizer=optimizer, lr_rule="adam_sqrt")
+
+
 def test_no_learning_rate_is_an_error():
     with pytest.raises(PlanError, match="no learning rate: give --lr"):
         settled(defaults=dict(local_batch=10, steps=9))

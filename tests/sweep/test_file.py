@@ -404,6 +404,8 @@ SPACES = [
     ("lr", "min = 1\nmax = 2\nscaled = 'sqrt'", "[space.lr]", "space.lr: has no base_batch; give a whole number"),
     ("lr", "min = 1\nmax = 2\nscaled = 'square'\nbase_batch = 2", "scaled", "space.lr: scaled = 'square' is none of"),
     ("lr", "min = 1\nmax = 2\nscaled = 'tuned'\nbase_batch = 2", "scaled", "space.lr: scaled = 'tuned' is none of"),
+    ("lr", "min = 1\nmax = 2\nscaled = 'adam_sqrt'\nbase_batch = 2", "scaled",
+     "space.lr: scaled = 'adam_sqrt' is none of"),
     ("lr", "min = 1\nmax = 2\nscaled = 'sqrt'\nbase_batch = 0", "base_batch",
      "space.lr: base_batch = 0 must be at least"),
     ("lr", "values = []", "values", r"space.lr: values = \[\] holds no value"),

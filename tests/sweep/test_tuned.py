@@ -61,7 +61,9 @@ def read(text):
     {"optimizer": "sgd"}, {"optimizer": "adamw", "beta2": 0.99, "epsilon": 1e-6},
     {"optimizer": "momentum", "lr_in_velocity": True, "momentum_correction": False, "decay_norm_and_bias": True},
     {"optimizer": "torch.optim:RMSprop", "optimizer_args": {"alpha": 0.9, "centered": True}},
-    {"lr_rule": "linear", "base_batch": 32}], ids=str)
+    {"lr_rule": "linear", "base_batch": 32},
+    {"optimizer": "adamw", "lr_rule": "adam_sqrt", "base_batch": 16, "beta1": 0.95},
+    {"optimizer": "adam", "lr_rule": "adam_sqrt:beta2", "base_batch": 4, "beta1": 0.95}], ids=str)
 @pytest.mark.parametrize("budget", [{"steps": 400}, {"epochs": 40.0}], ids=str)
 def test_the_tuned_rule_gives_the_plan_of_the_trial_that_it_was_tuned_by(tmp_path, asked, budget):
     write_tuned(tmp_path / "tuned.toml", searches(tried(asked=asked, budget=budget)))

@@ -1,0 +1,24 @@
+"""What is said of problems that differ, and what follows from the batch."""
+import json
+from types import SimpleNamespace
+
+from hvdscale.report.differences import problems_of_points
+from tests.factories.plans import settled
+
+
+def points(*workers, **typed):
+    """The points of a scaling study at these worker counts, each with its plan's problem."""
+    plans = [settled(count, **typed) for count in workers]
+    return [SimpleNamespace(workers=plan.workers, cell=SimpleNamespace(
+        global_batch=plan.global_batch,
+        setting=json.dumps({"problem": plan.as_record({})["problem"], "eval_every": 1}))) for plan in plans]
+
+
+def test_what_adam_sqrt_scales_follows_from_the_batch():
+    assert problems_of_points(points(1, 2, 4, optimizer="adam", lr_rule="adam_sqrt")) == []
+    assert problems_of_points(points(1, 2, 16, optimizer="adam", lr_rule="adam_sqrt:beta2")) == []
+
+
+def test_betas_that_differ_beside_another_rule_are_said():
+    said = problems_of_points([*points(1, optimizer="adam"), *points(2, optimizer="adam", beta2=0.99)])
+    assert said == ["beta2 is 0.999 at 1 worker, 0.99 at 2"]
