@@ -94,12 +94,17 @@ class Settings:
     optimizer: str = _key(
         "nesterov", "sgd, momentum, nesterov, adam, adamw, lars, lamb, or module:Class of a torch optimizer", True)
     momentum: float = _key(0.9, "momentum of momentum, nesterov and lars", least=0, below=1)
+    momentum_half_life: float | None = _key(
+        None, "momentum as the examples over which a gradient's weight halves: 2^(-global batch / half-life)", above=0)
     lr_in_velocity: bool = _key(
         False, "update momentum and nesterov as v <- m v + lr g, p <- p - v; lars always does")
     momentum_correction: bool | None = _key(
         None, "with lr_in_velocity: rescale the velocity when the learning rate changes; default: all but lars")
     beta1: float = _key(0.9, "decay of the mean gradient in adam, adamw and lamb", least=0, below=1)
+    beta1_half_life: float | None = _key(
+        None, "beta1 by its half-life in examples, at any global batch: 2^(-global batch / half-life)", above=0)
     beta2: float = _key(0.999, "decay of the mean square in adam, adamw and lamb", least=0, below=1)
+    beta2_half_life: float | None = _key(None, "beta2 by its half-life in examples", above=0)
     epsilon: float | None = _key(
         None, "added to the root mean square; default 1e-8 in adam and adamw, 1e-6 in lamb", above=0)
     trust_coefficient: float = _key(
@@ -213,11 +218,13 @@ class Settings:
 
 
 BATCH = ("local_batch", "global_batch")
+DECAYS_PER_STEP = ("momentum", "beta1", "beta2")        # each may be given as NAME_half_life, in examples
 # keys of which only one can be set, but for both keys of the batch if they agree
 ALTERNATIVES = (BATCH, ("lr", "lr_per_example"), ("steps", "epochs", "examples", "seconds"),
                 ("warmup_steps", "warmup_epochs"), ("decay_steps", "decay_epochs"),
                 ("decay_at_steps", "decay_at_epochs"), ("eval_every", "eval_every_epochs"),
-                ("checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds"))
+                ("checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds"),
+                *((name, f"{name}_half_life") for name in DECAYS_PER_STEP))
 
 
 # the optimizers with a name, and the keys of each
@@ -228,7 +235,8 @@ OPTIMIZERS = {"sgd": (), "momentum": ("momentum", "lr_in_velocity", "momentum_co
 OPTIMIZER_KEYS = ("momentum", "lr_in_velocity", "momentum_correction", "beta1", "beta2", "epsilon", "trust_coefficient")
 # keys that act only where another key has one of these values
 ACTS_ONLY_WITH = {
-    **{key: ("optimizer", tuple(name for name, keys in OPTIMIZERS.items() if key in keys)) for key in OPTIMIZER_KEYS},
+    **{key: ("optimizer", tuple(name for name, keys in OPTIMIZERS.items() if key.removesuffix("_half_life") in keys))
+       for key in (*OPTIMIZER_KEYS, *(f"{name}_half_life" for name in DECAYS_PER_STEP))},
     **dict.fromkeys(("decay_steps", "decay_epochs", "end_lr_factor"), ("decay", tuple(FALLING))),
     **dict.fromkeys(("decay_at_steps", "decay_at_epochs", "decay_factor"), ("decay", ("step",))),
     **dict.fromkeys(("warmup_steps", "warmup_epochs", "warmup_start_factor"), ("warmup", ("gradual", "constant"))),

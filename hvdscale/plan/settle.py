@@ -13,8 +13,9 @@ from .metaparameters import tuned_for
 from .plan import Plan
 from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, moments_ratio, scale_moments
 from .schedule import FALLING
-from .settings import ACTS_ONLY_WITH, OPTIMIZER_KEYS, OPTIMIZERS, Settings
+from .settings import ACTS_ONLY_WITH, DECAYS_PER_STEP, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .shards import Stream, step_passes
+from .time_scales import decay_of
 
 GLOBAL, GHOST_BATCH = "global", 32
 PLANNED = frozenset(field.name for field in fields(Plan))       # a setting of such a name is planned as it was set
@@ -50,7 +51,7 @@ def settle(settings: Settings, workload: Named, train_examples: int, val_example
     settings = settle_tuned(settings, workload.name, global_batch)
     ghost_batch = global_batch if settings.ghost_batch == GLOBAL else int(settings.ghost_batch or GHOST_BATCH)
     accumulate = settle_accumulate(settings, global_batch, ghost_batch, place.workers, accumulate)
-    optimizer = settle_optimizer(settings)
+    optimizer = settle_optimizer(settings, global_batch)
     refuse_unused(settings)
     target = settle_target(settings, workload.metrics)
     stream = Stream(train_examples, global_batch, settings.seed, settings.last_batch)
@@ -200,16 +201,21 @@ def settle_loss_scale(settings: Settings) -> float:
     return 1.0
 
 
-def settle_optimizer(settings: Settings) -> dict:
-    """The optimizer's fields of the plan, by name; raises UsageError for a name that is none.
+def settle_optimizer(settings: Settings, global_batch: int) -> dict:
+    """The optimizer's fields of the plan, by name, those given by a half-life as at the global batch.
 
-    LARS has the rate in its velocity, uncorrected, as its paper does.
+    LARS has the rate in its velocity, uncorrected, as its paper does. Raises UsageError for a name that is none,
+    PlanError for a half-life without an end.
     """
     name = settings.optimizer
     if name not in OPTIMIZERS and ":" not in name:
         raise UsageError(f"optimizer {name!r} is none of {', '.join(OPTIMIZERS)}, and not module:Class such as "
                          "torch.optim:RMSprop")
     settled = {key: getattr(settings, key) if key in OPTIMIZERS.get(name, ()) else None for key in OPTIMIZER_KEYS}
+    for key in DECAYS_PER_STEP:
+        half_life = getattr(settings, f"{key}_half_life")
+        if settled[key] is not None and half_life is not None:
+            settled[key] = decay_of(half_life, global_batch)
     if "epsilon" in OPTIMIZERS.get(name, ()) and settings.epsilon is None:
         settled["epsilon"] = 1e-6 if name == "lamb" else 1e-8
     corrected, settled["momentum_correction"] = settings.momentum_correction, None
@@ -231,6 +237,10 @@ def settle_moments(settings: Settings, optimizer: Mapping, rule: str, global_bat
         having = " or ".join(name for name, keys in OPTIMIZERS.items() if "beta2" in keys)
         raise PlanError(f"lr_rule = {rule} scales {', '.join(SCALED_BETAS[rule])} and epsilon, and optimizer "
                         f"{optimizer['optimizer']} has no such keys; choose --optimizer {having}, or --lr-rule sqrt")
+    for name in SCALED_BETAS[rule]:
+        if getattr(settings, f"{name}_half_life") is not None:
+            raise PlanError(f"lr_rule = {rule} scales {name}, and {name}_half_life gives it at any batch; leave "
+                            f"{name}_half_life out, or choose --lr-rule sqrt beside it")
     moments = {name: optimizer[name] for name in ("beta1", "beta2", "epsilon")}
     try:
         return scale_moments(rule, moments_ratio(global_batch / base_batch, settings.max_lr_factor), moments)

@@ -11,6 +11,8 @@ from ..analysis.steps import Cell
 from ..formatting.numbers import counted, listed
 from ..plan.plan import flat
 from ..plan.scaling import SCALED_BETAS
+from ..plan.settings import DECAYS_PER_STEP
+from ..plan.time_scales import half_life_of
 
 # of the problem: what follows from the global batch, or is chosen for it
 OF_BATCH = ("global_batch", "base_lr", "peak_lr", "start_lr", "learning_rate", "lr_factor", "warmup",
@@ -45,10 +47,12 @@ def problems_of_points(points: Sequence[Point], searched: Iterable[str] = ()) ->
     searched  names of what was tuned anew at every point
     """
     fields = [_fields(point.cell.setting) for point in points]
+    batches = [point.cell.global_batch for point in points]
     follow = {*OF_BATCH, "eval_every", *searched}
     for rule, betas in SCALED_BETAS.items():
         if all(one.get("lr_rule") == rule for one in fields):
             follow |= {*betas, "epsilon"}
+    follow |= {name for name in DECAYS_PER_STEP if _keeps_half_life([one.get(name) for one in fields], batches)}
     if all(one.get("ghost_batch") == point.cell.global_batch for one, point in zip(fields, points)):
         follow.add("ghost_batch")
     said = []
@@ -62,6 +66,14 @@ def problems_of_points(points: Sequence[Point], searched: Iterable[str] = ()) ->
             said.append(", ".join([f"{name} is {value} at {listed(first)} {noun}",
                                    *(f"{value} at {listed(where)}" for value, where in rest)]))
     return said
+
+
+def _keeps_half_life(decays: Sequence[Any], batches: Sequence[int]) -> bool:
+    """Whether these decays per step have the same half-life in examples, each at its batch."""
+    if not all(isinstance(decay, float) and 0 < decay < 1 for decay in decays):
+        return False
+    found = [half_life_of(decay, batch) for decay, batch in zip(decays, batches)]
+    return max(found) <= min(found) * (1 + 1e-9)
 
 
 def _fields(setting: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from ..errors import UsageError
 from ..plan.plan import Execution
 from ..plan.scaling import TUNED
 from ..plan.search_space import Parameter
-from ..plan.settings import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, OPTIMIZER_KEYS, OPTIMIZERS, Settings, check
+from ..plan.settings import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, OPTIMIZERS, Settings, check
 from .toml_errors import Table
 
 BUDGETS = ("steps", "epochs", "examples", "seconds")
@@ -73,13 +73,18 @@ def takes(optimizer: str, name: str) -> bool:
     """Whether a key has an effect with the optimizer."""
     if name.partition(".")[0] == "optimizer_args":
         return optimizer not in OPTIMIZERS
-    return name not in OPTIMIZER_KEYS or optimizer in ACTS_ONLY_WITH[name][1]
+    return not is_of_optimizer(name) or optimizer in ACTS_ONLY_WITH[name][1]
+
+
+def is_of_optimizer(name: str) -> bool:
+    """Whether a key acts only with some of the optimizers that have a name."""
+    return ACTS_ONLY_WITH.get(name, ("",))[0] == "optimizer"
 
 
 def refuse_untaken(table: Table, name: str, optimizers: tuple[str, ...], *key: str) -> None:
     """Raise UsageError if no optimizer of the sweep takes the key."""
     if not any(takes(optimizer, name) for optimizer in optimizers):
-        takers = ACTS_ONLY_WITH[name][1] if name in OPTIMIZER_KEYS else ("a module:Class such as torch.optim:RMSprop",)
+        takers = ACTS_ONLY_WITH[name][1] if is_of_optimizer(name) else ("a module:Class such as torch.optim:RMSprop",)
         raise table.wrong(f"{name} acts only with {' or '.join(takers)}, and the sweep has {', '.join(optimizers)}; "
                           "leave it out, or add one of these to optimizers", *key)
 

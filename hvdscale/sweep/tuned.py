@@ -23,6 +23,7 @@ from ..plan.metaparameters import TUNABLE
 from ..plan.scaling import SCALED_BETAS
 from ..plan.schedule import FALLING
 from ..plan.search_space import STEPS_TO_TARGET
+from ..plan.settings import DECAYS_PER_STEP
 from .ledger import write_file
 
 # further keys that change updates; they belong to the problem, so tables of tuned values may not set them
@@ -30,7 +31,8 @@ OF_PROBLEM = ("last_batch", "precision", "compression", "loss_scale", "group_by_
               "init_from", "train_subset", "data_args")
 NOTES = {
     "lr": "the peak rate", "decay_steps": "steps", "warmup_steps": "steps", "warmup_epochs": "epochs",
-    "decay_epochs": "epochs", "steps": "done at the first evaluation that met the target",
+    "decay_epochs": "epochs", **dict.fromkeys((f"{name}_half_life" for name in DECAYS_PER_STEP), "examples"),
+    "steps": "done at the first evaluation that met the target",
     "steps_before": "at the evaluation before, which did not", "value": "the best at any evaluation",
     "at_step": "steps done then", "trial": "its number in the log", "diverged_share": "of the draws",
     "repeat_steps": "steps of the same point under other seeds; inf: not met, nan: diverged",

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from ..formatting.numbers import counted
 from ..plan.plan import Plan
 from ..plan.scaling import SCALED_BETAS, lr_factor
+from ..plan.settings import DECAYS_PER_STEP
+from ..plan.time_scales import half_life_of
 from .outcome import Start
 
 TRANSPORTS = {"horovod": "Horovod", "torch": "torch.distributed"}
@@ -20,6 +22,8 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
             ("seed", f"{plan.seed}, {plan.precision}"), ("log", log)]
     if checkpoint is not None:
         rows.append(("checkpoints", _checkpoints(plan, checkpoint)))
+    if any(getattr(plan, name) for name in DECAYS_PER_STEP):
+        rows.insert(4, ("half-lives", _half_lives(plan)))
     if start.checkpoint:
         rows.append(("resumes", f"from {start.checkpoint}, step {start.step}"))
     if plan.transport in TRANSPORTS:
@@ -104,6 +108,11 @@ def _from_base(plan, name):
     if name == "epsilon":
         return f" = {value * plan.lr_factor:g} / {plan.lr_factor:g}"
     return f" = 1 - {kappa:g} x {(1 - value) / kappa:g}" if name in SCALED_BETAS[plan.lr_rule] else ""
+
+
+def _half_lives(plan):
+    decays = {name: getattr(plan, name) for name in DECAYS_PER_STEP if getattr(plan, name)}
+    return ", ".join(f"{name} {half_life_of(decay, plan.global_batch):.4g} examples" for name, decay in decays.items())
 
 
 def _budget(plan):

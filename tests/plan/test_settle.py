@@ -11,6 +11,7 @@ from hvdscale.errors import PlanError, UsageError
 from hvdscale.plan.plan import Execution, Measurement, Plan, Problem
 from hvdscale.plan.schedule import Schedule
 from hvdscale.plan.settle import Place
+from hvdscale.plan.time_scales import half_life_of
 from tests.factories.plans import DEFAULTS, TRAIN, WORKLOAD, settled
 
 
@@ -241,6 +242,72 @@ def test_adam_sqrt_needs_an_optimizer_with_betas(optimizer):
     said = f"scales beta1, beta2 and epsilon, and optimizer {optimizer} has no such keys; choose --optimizer adam or"
     with pytest.raises(PlanError, match=said):
         settled(optimizer=optimizer, lr_rule="adam_sqrt")
+
+
+# decays by their half-life in examples
+
+@pytest.mark.parametrize("optimizer, name", [
+    ("adam", "beta1"), ("adamw", "beta2"), ("lamb", "beta2"), ("nesterov", "momentum"), ("lars", "momentum")])
+@pytest.mark.parametrize("workers", [1, 4, 30])
+def test_a_half_life_halves_a_gradients_weight_over_as_many_examples_at_any_batch(optimizer, name, workers):
+    plan = settled(workers, optimizer=optimizer, **{f"{name}_half_life": 600})
+    steps = 600 / plan.global_batch
+    assert getattr(plan, name) ** steps == pytest.approx(0.5, rel=1e-12)
+    assert plan.metaparameters()[name] == getattr(plan, name)
+    assert half_life_of(getattr(plan, name), plan.global_batch) == pytest.approx(600)
+
+
+def test_a_half_life_is_a_power_of_the_decay_at_the_base_batch():
+    half_life = half_life_of(0.999, 10)
+    assert [settled(workers, optimizer="adam", beta2_half_life=half_life).beta2 for workers in (1, 2, 16)] == [
+        pytest.approx(0.999 ** workers, rel=1e-12) for workers in (1, 2, 16)]
+
+
+def test_to_first_order_a_half_life_is_what_adam_sqrt_does():
+    half_life = half_life_of(1 - 1e-6, 10)
+    held, scaled = (settled(8, optimizer="adam", **keys) for keys in (
+        dict(beta2_half_life=half_life), dict(lr_rule="adam_sqrt", beta1=0.99, beta2=1 - 1e-6)))
+    assert 1 - held.beta2 == pytest.approx(1 - scaled.beta2, rel=1e-5)
+
+
+def test_the_problem_is_that_of_the_decay_however_it_was_given():
+    decay = 2 ** (-40 / 600)
+    assert settled(4, optimizer="adam", beta1_half_life=600) == settled(4, optimizer="adam", beta1=decay)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_half_lives_give_workers_the_problem_of_one_worker_at_their_global_batch(workers):
+    keys = dict(optimizer="adamw", beta1_half_life=100, beta2_half_life=1e4)
+    assert settled(workers, **keys).as_record({})["problem"] == settled(
+        1, **keys, global_batch=10 * workers).as_record({})["problem"]
+
+
+def test_a_half_life_and_its_decay_are_alternatives_of_which_the_later_layer_counts():
+    with pytest.raises(UsageError, match="beta2 and beta2_half_life are alternatives"):
+        settled(optimizer="adam", beta2=0.9, beta2_half_life=600)
+    assert settled(defaults={**DEFAULTS, "optimizer": "adam", "beta2_half_life": 600}, beta2=0.9).beta2 == 0.9
+    assert settled(defaults={**DEFAULTS, "optimizer": "adam", "beta2": 0.9}, beta2_half_life=10).beta2 == 0.5
+
+
+def test_a_workloads_half_life_falls_away_under_an_optimizer_without_it():
+    assert settled(defaults={**DEFAULTS, "optimizer": "adam", "beta2_half_life": 600}, optimizer="sgd").beta2 is None
+
+
+@pytest.mark.parametrize("keys, said", [
+    (dict(momentum_half_life=60, optimizer="adam"), "momentum_half_life acts only with optimizer = momentum or"),
+    (dict(beta2_half_life=60), "beta2_half_life acts only with optimizer = adam or adamw or lamb, and optimizer is"),
+    (dict(beta2_half_life=60, optimizer="torch.optim:Adam"), "beta2_half_life acts only with optimizer = adam"),
+    (dict(beta2_half_life=1e20, optimizer="adam"), "half-life of 1e.20 examples at a global batch of 10 .* never"),
+    (dict(beta1_half_life=60, optimizer="adam", lr_rule="adam_sqrt"),
+     "lr_rule = adam_sqrt scales beta1, and beta1_half_life gives it at any batch; leave beta1_half_life out")])
+def test_a_half_life_that_cannot_hold_is_an_error(keys, said):
+    with pytest.raises(PlanError, match=said):
+        settled(**keys)
+
+
+def test_beta1_may_have_a_half_life_where_the_rule_scales_beta2_alone():
+    plan = settled(20, optimizer="adam", lr_rule="adam_sqrt:beta2", beta1_half_life=400)
+    assert (plan.beta1, plan.beta2) == (pytest.approx(0.5 ** 0.5), pytest.approx(0.98))
 
 
 def test_no_learning_rate_is_an_error():

@@ -19,6 +19,11 @@ def test_what_adam_sqrt_scales_follows_from_the_batch():
     assert problems_of_points(points(1, 2, 16, optimizer="adam", lr_rule="adam_sqrt:beta2")) == []
 
 
+def test_a_decay_with_one_half_life_in_examples_follows_from_the_batch():
+    assert problems_of_points(points(1, 2, 4, optimizer="adam", beta1_half_life=90, beta2_half_life=3e3)) == []
+    assert problems_of_points(points(1, 3, momentum_half_life=90)) == []
+
+
 def test_betas_that_differ_beside_another_rule_are_said():
     said = problems_of_points([*points(1, optimizer="adam"), *points(2, optimizer="adam", beta2=0.99)])
     assert said == ["beta2 is 0.999 at 1 worker, 0.99 at 2"]

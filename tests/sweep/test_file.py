@@ -201,6 +201,16 @@ def test_a_batchs_settings_unset_the_alternatives_for_all_batches(read):
 
 # the space
 
+def test_half_lives_are_searched_in_examples_with_the_optimizers_that_have_them(read):
+    space = LR + "[space.beta2_half_life]\nscale = 'log'\nmin = 1e3\nmax = 1e6\n"
+    sweep = read(SMALL.replace('"sgd"', '"adam"') + space)
+    assert {parameter.name for parameter in sweep.studies[0].space(100)} == {"lr", "beta2_half_life"}
+    with pytest.raises(UsageError, match="beta2_half_life acts only with adam or adamw or lamb, and the sweep has sgd"):
+        read(SMALL + space)
+    with pytest.raises(UsageError, match="beta2 is set here, and beta2_half_life is searched"):
+        read(SMALL.replace('"sgd"', '"adam"') + space + "[settings]\nbeta2 = 0.9\n")
+
+
 def test_bounds_are_scaled_by_a_rule_from_their_base_batch(read):
     for rule, power in [("linear", 1), ("sqrt", 0.5), ("none", 0), ("power:-1.5", -1.5)]:
         sweep = read(SMALL + LR + f"scaled = '{rule}'\nbase_batch = 16\n")

@@ -1,6 +1,7 @@
 """tuned.toml: that it reads as what the best trials had, whatever the names in it, and gives their plans again."""
 import math
 import os
+import re
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -62,6 +63,7 @@ def read(text):
     {"optimizer": "momentum", "lr_in_velocity": True, "momentum_correction": False, "decay_norm_and_bias": True},
     {"optimizer": "torch.optim:RMSprop", "optimizer_args": {"alpha": 0.9, "centered": True}},
     {"lr_rule": "linear", "base_batch": 32},
+    {"momentum_half_life": 1e3 / 3}, {"optimizer": "adamw", "beta1_half_life": 300.0, "beta2_half_life": 1e5 / 3},
     {"optimizer": "adamw", "lr_rule": "adam_sqrt", "base_batch": 16, "beta1": 0.95},
     {"optimizer": "adam", "lr_rule": "adam_sqrt:beta2", "base_batch": 4, "beta1": 0.95}], ids=str)
 @pytest.mark.parametrize("budget", [{"steps": 400}, {"epochs": 40.0}], ids=str)
@@ -73,6 +75,14 @@ def test_the_tuned_rule_gives_the_plan_of_the_trial_that_it_was_tuned_by(tmp_pat
     same = dict.fromkeys(("lr_rule", "base_lr", "base_batch", "lr_factor"))
     assert asdict(replace(used, **same)) == asdict(replace(expected, **same))
     assert used.base_lr == used.peak_lr == expected.peak_lr and used.base_batch == 64 and used.lr_factor == 1
+
+
+def test_a_half_life_that_was_searched_is_kept_with_its_unit():
+    [found] = searches(tried(asked={"optimizer": "adam", "beta2_half_life": 1e4}, point={"beta2_half_life": 1e4}))
+    text = tuned_toml([found])
+    assert read(text)["global_batch"]["64"] == {"optimizer": "adam", "lr": 0.1 / 3, "beta2_half_life": 1e4,
+                                                "warmup": "none"}
+    assert re.search("beta2_half_life = 10000.0 +# examples", text)
 
 
 def test_a_decay_over_the_trials_budget_ends_there_under_another_budget(tmp_path):

@@ -133,6 +133,11 @@ def described(**keys):
     (dict(optimizer="adamw", lr_rule="adam_sqrt:beta2", workers=16, max_lr_factor=3), "learning rate",
      "0.3 = 0.1 x 3; adam_sqrt:beta2 from batch 10, capped by max_lr_factor"),
     (dict(optimizer="adam", lr_rule="adam_sqrt"), "optimizer", "adam, beta1 0.9, beta2 0.999, epsilon 1e-08"),
+    (dict(optimizer="adamw", beta2_half_life=3000, workers=4), "optimizer",
+     "adamw, beta1 0.9, beta2 0.990801, epsilon 1e-08"),
+    (dict(optimizer="adamw", beta2_half_life=3000, workers=4), "half-lives",
+     "beta1 263.2 examples, beta2 3000 examples"),
+    (dict(), "half-lives", "momentum 65.79 examples"),
     (dict(optimizer="lars"), "optimizer",
      "lars, momentum 0.9, trust coefficient 0.001, rate in the velocity without momentum correction"),
     (dict(lr_in_velocity=True), "optimizer",
@@ -151,6 +156,11 @@ def described(**keys):
     (dict(), "log", "runs/a.h5")])
 def test_the_plan_is_told_in_words_and_numbers(keys, row, said):
     assert described(**keys)[row] == said
+
+
+def test_an_optimizer_without_decays_has_no_half_lives():
+    assert "half-lives" not in described(optimizer="sgd")
+    assert "half-lives" not in described(optimizer="nesterov", momentum=0.0)
 
 
 def test_workers_that_share_cores_are_noted():
