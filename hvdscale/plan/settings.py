@@ -112,6 +112,9 @@ class Settings:
     weight_decay: float = _key(
         0.0, "weight decay: added to the gradient; in adamw and lamb decoupled, so multiplied by the learning rate",
         least=0)
+    decay_timescale: float | None = _key(
+        None, "weight decay of adamw by its time scale in epochs, at any batch and learning rate: global batch / "
+        "(learning rate x time scale x training examples)", above=0)
     decay_norm_and_bias: bool = _key(False, "also decay biases and normalization parameters")
     clip_norm: float | None = _key(None, "clip the norm of the mean gradient to this", above=0)
     optimizer_args: dict = _key({}, "further arguments of a module:Class optimizer")
@@ -224,7 +227,7 @@ ALTERNATIVES = (BATCH, ("lr", "lr_per_example"), ("steps", "epochs", "examples",
                 ("warmup_steps", "warmup_epochs"), ("decay_steps", "decay_epochs"),
                 ("decay_at_steps", "decay_at_epochs"), ("eval_every", "eval_every_epochs"),
                 ("checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds"),
-                *((name, f"{name}_half_life") for name in DECAYS_PER_STEP))
+                *((name, f"{name}_half_life") for name in DECAYS_PER_STEP), ("weight_decay", "decay_timescale"))
 
 
 # the optimizers with a name, and the keys of each
@@ -233,10 +236,13 @@ OPTIMIZERS = {"sgd": (), "momentum": ("momentum", "lr_in_velocity", "momentum_co
               "adam": ("beta1", "beta2", "epsilon"), "adamw": ("beta1", "beta2", "epsilon"),
               "lars": ("momentum", "momentum_correction", "trust_coefficient"), "lamb": ("beta1", "beta2", "epsilon")}
 OPTIMIZER_KEYS = ("momentum", "lr_in_velocity", "momentum_correction", "beta1", "beta2", "epsilon", "trust_coefficient")
+# those whose weight decay is the rate times the key alone; in lamb the trust ratio scales it, too
+DECOUPLED = ("adamw",)
 # keys that act only where another key has one of these values
 ACTS_ONLY_WITH = {
     **{key: ("optimizer", tuple(name for name, keys in OPTIMIZERS.items() if key.removesuffix("_half_life") in keys))
        for key in (*OPTIMIZER_KEYS, *(f"{name}_half_life" for name in DECAYS_PER_STEP))},
+    "decay_timescale": ("optimizer", DECOUPLED),
     **dict.fromkeys(("decay_steps", "decay_epochs", "end_lr_factor"), ("decay", tuple(FALLING))),
     **dict.fromkeys(("decay_at_steps", "decay_at_epochs", "decay_factor"), ("decay", ("step",))),
     **dict.fromkeys(("warmup_steps", "warmup_epochs", "warmup_start_factor"), ("warmup", ("gradual", "constant"))),

@@ -13,9 +13,9 @@ from .metaparameters import tuned_for
 from .plan import Plan
 from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, moments_ratio, scale_moments
 from .schedule import FALLING
-from .settings import ACTS_ONLY_WITH, DECAYS_PER_STEP, OPTIMIZER_KEYS, OPTIMIZERS, Settings
+from .settings import ACTS_ONLY_WITH, DECAYS_PER_STEP, DECOUPLED, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .shards import Stream, step_passes
-from .time_scales import decay_of
+from .time_scales import decay_of, weight_decay_of
 
 GLOBAL, GHOST_BATCH = "global", 32
 PLANNED = frozenset(field.name for field in fields(Plan))       # a setting of such a name is planned as it was set
@@ -65,6 +65,7 @@ def settle(settings: Settings, workload: Named, train_examples: int, val_example
         train_examples=train_examples, global_batch=global_batch, ghost_batch=ghost_batch,
         loss_scale=settle_loss_scale(settings), group_by_group=settings.group_by_group == "always",
         **optimizer, **schedule,
+        weight_decay=settle_weight_decay(settings, schedule["peak_lr"], global_batch, train_examples),
         budget_steps=budget_steps, budget_seconds=settings.seconds, target=target and str(target),
         eval_every=settle_eval_every(settings, stream), eval_splits=settle_splits(settings, target),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
@@ -183,7 +184,7 @@ def refuse_unused(settings: Settings) -> None:
     if "momentum_correction" in typed and not (settings.lr_in_velocity or settings.optimizer == "lars"):
         raise PlanError("momentum_correction acts only with lr_in_velocity = true or optimizer = lars: outside the "
                         "velocity the rate may change without a correction; leave it out")
-    if "decay_norm_and_bias" in typed and not settings.weight_decay:
+    if "decay_norm_and_bias" in typed and not settings.weight_decay and settings.decay_timescale is None:
         raise PlanError("decay_norm_and_bias acts only with a weight_decay above 0; give one")
     if settings.lr_per_example is not None or settings.lr_rule == TUNED:
         reason = "lr_rule = tuned" if settings.lr_per_example is None else "lr_per_example"
@@ -247,6 +248,13 @@ def settle_moments(settings: Settings, optimizer: Mapping, rule: str, global_bat
     except PlanError as error:
         leave = " --lr-rule adam_sqrt:beta2, which leaves beta1 as it is," * ("beta1" in SCALED_BETAS[rule])
         raise PlanError(f"{error}, here {base_batch}. Choose a smaller batch,{leave} or max_lr_factor") from None
+
+
+def settle_weight_decay(settings: Settings, peak_lr: float, global_batch: int, train_examples: int) -> float:
+    """The weight decay as set, or from its time scale; raises PlanError for a time scale within a step."""
+    if settings.decay_timescale is None or settings.optimizer not in DECOUPLED:
+        return settings.weight_decay
+    return weight_decay_of(settings.decay_timescale, peak_lr, global_batch, train_examples)
 
 
 def settle_lr(settings: Settings, global_batch: int) -> tuple[str, float, int, float, float]:

@@ -1,6 +1,7 @@
 """Time scales of an optimizer in examples or epochs, which a larger batch leaves as they are.
 
     decay_of(693.0, 64) -> 0.938...;  half_life_of(0.938, 64) -> 693...
+    weight_decay_of(10.0, peak_lr=0.01, global_batch=100, train_examples=1000) -> 1.0
 """
 from __future__ import annotations
 
@@ -28,3 +29,27 @@ def decay_of(half_life: float, global_batch: int) -> float:
 def half_life_of(decay: float, global_batch: int) -> float:
     """The examples, B ln 2 / -ln decay, over which the weight of an example halves; 0 for a decay of 0."""
     return global_batch * math.log(2) / -math.log(decay) if decay > 0 else 0.0
+
+
+def decay_timescale_of(weight_decay: float, peak_lr: float, global_batch: int, train_examples: int) -> float:
+    """tau = B / (rate decay D) in epochs, over which decoupled decay forgets all but 1/e of an update.
+
+    AdamW's weights are a mean of its updates over the last 1 / (rate decay) steps, with D the training examples
+    B / (rate decay D) epochs (Wang & Aitchison 2024, arXiv:2405.13698, who find the best tau roughly constant). Bergsma
+    et al. 2025 (arXiv:2505.13738) train for one epoch, so that tau is a share of the run. They find that the best decay
+    is linear in B at one rate and D, and that tau follows the tokens per parameter. Both papers are cited from their
+    abstracts alone. The rate is the schedule's peak.
+    """
+    return global_batch / (peak_lr * weight_decay * train_examples)
+
+
+def weight_decay_of(timescale: float, peak_lr: float, global_batch: int, train_examples: int) -> float:
+    """The decoupled weight decay whose ``decay_timescale_of`` is ``timescale`` epochs; it does not follow the rate.
+
+    Raises PlanError for a time scale of a step or less, under which a step would remove all of a weight.
+    """
+    step = global_batch / train_examples
+    if timescale <= step:
+        raise PlanError(f"decay_timescale = {timescale:g} epochs is no longer than a step of {step:g} epochs, which "
+                        "would remove all of a weight; choose a longer one")
+    return global_batch / (peak_lr * timescale * train_examples)

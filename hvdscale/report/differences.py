@@ -11,7 +11,7 @@ from ..analysis.steps import Cell
 from ..formatting.numbers import counted, listed
 from ..plan.plan import flat
 from ..plan.scaling import SCALED_BETAS
-from ..plan.settings import DECAYS_PER_STEP
+from ..plan.settings import DECAYS_PER_STEP, DECOUPLED
 from ..plan.time_scales import half_life_of
 
 # of the problem: what follows from the global batch, or is chosen for it
@@ -55,6 +55,8 @@ def problems_of_points(points: Sequence[Point], searched: Iterable[str] = ()) ->
     follow |= {name for name in DECAYS_PER_STEP if _keeps_half_life([one.get(name) for one in fields], batches)}
     if all(one.get("ghost_batch") == point.cell.global_batch for one, point in zip(fields, points)):
         follow.add("ghost_batch")
+    if _keeps_timescale(fields, batches):
+        follow.add("weight_decay")
     said = []
     for name in _differing(fields):
         if name not in follow:
@@ -66,6 +68,14 @@ def problems_of_points(points: Sequence[Point], searched: Iterable[str] = ()) ->
             said.append(", ".join([f"{name} is {value} at {listed(first)} {noun}",
                                    *(f"{value} at {listed(where)}" for value, where in rest)]))
     return said
+
+
+def _keeps_timescale(fields: Sequence[Mapping[str, Any]], batches: Sequence[int]) -> bool:
+    """Whether decoupled weight decay has the same time scale in examples, B / (rate decay), at each batch."""
+    if not all(one.get("optimizer") in DECOUPLED and one.get("weight_decay") and one.get("peak_lr") for one in fields):
+        return False
+    found = [batch / (one["peak_lr"] * one["weight_decay"]) for one, batch in zip(fields, batches)]
+    return max(found) <= min(found) * (1 + 1e-9)
 
 
 def _keeps_half_life(decays: Sequence[Any], batches: Sequence[int]) -> bool:

@@ -31,7 +31,8 @@ OF_PROBLEM = ("last_batch", "precision", "compression", "loss_scale", "group_by_
               "init_from", "train_subset", "data_args")
 NOTES = {
     "lr": "the peak rate", "decay_steps": "steps", "warmup_steps": "steps", "warmup_epochs": "epochs",
-    "decay_epochs": "epochs", **dict.fromkeys((f"{name}_half_life" for name in DECAYS_PER_STEP), "examples"),
+    "decay_epochs": "epochs", "decay_timescale": "epochs",
+    **dict.fromkeys((f"{name}_half_life" for name in DECAYS_PER_STEP), "examples"),
     "steps": "done at the first evaluation that met the target",
     "steps_before": "at the evaluation before, which did not", "value": "the best at any evaluation",
     "at_step": "steps done then", "trial": "its number in the log", "diverged_share": "of the draws",

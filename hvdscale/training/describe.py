@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from ..formatting.numbers import counted
 from ..plan.plan import Plan
 from ..plan.scaling import SCALED_BETAS, lr_factor
-from ..plan.settings import DECAYS_PER_STEP
-from ..plan.time_scales import half_life_of
+from ..plan.settings import DECAYS_PER_STEP, DECOUPLED
+from ..plan.time_scales import decay_timescale_of, half_life_of
 from .outcome import Start
 
 TRANSPORTS = {"horovod": "Horovod", "torch": "torch.distributed"}
@@ -24,6 +24,8 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
         rows.append(("checkpoints", _checkpoints(plan, checkpoint)))
     if any(getattr(plan, name) for name in DECAYS_PER_STEP):
         rows.insert(4, ("half-lives", _half_lives(plan)))
+    if plan.optimizer in DECOUPLED and plan.weight_decay > 0:
+        rows.insert(4, ("weight decay", _decay_timescale(plan)))
     if start.checkpoint:
         rows.append(("resumes", f"from {start.checkpoint}, step {start.step}"))
     if plan.transport in TRANSPORTS:
@@ -108,6 +110,13 @@ def _from_base(plan, name):
     if name == "epsilon":
         return f" = {value * plan.lr_factor:g} / {plan.lr_factor:g}"
     return f" = 1 - {kappa:g} x {(1 - value) / kappa:g}" if name in SCALED_BETAS[plan.lr_rule] else ""
+
+
+def _decay_timescale(plan):
+    epochs = decay_timescale_of(plan.weight_decay, plan.peak_lr, plan.global_batch, plan.train_examples)
+    steps = 1 / (plan.peak_lr * plan.weight_decay)
+    share = f", {steps / plan.budget_steps:.3g} of the budget" if plan.budget_steps else ""
+    return f"follows the learning rate; time scale {steps:.4g} steps = {epochs:.4g} epochs{share}"
 
 
 def _half_lives(plan):

@@ -11,7 +11,7 @@ from hvdscale.errors import PlanError, UsageError
 from hvdscale.plan.plan import Execution, Measurement, Plan, Problem
 from hvdscale.plan.schedule import Schedule
 from hvdscale.plan.settle import Place
-from hvdscale.plan.time_scales import half_life_of
+from hvdscale.plan.time_scales import decay_timescale_of, half_life_of
 from tests.factories.plans import DEFAULTS, TRAIN, WORKLOAD, settled
 
 
@@ -308,6 +308,61 @@ def test_a_half_life_that_cannot_hold_is_an_error(keys, said):
 def test_beta1_may_have_a_half_life_where_the_rule_scales_beta2_alone():
     plan = settled(20, optimizer="adam", lr_rule="adam_sqrt:beta2", beta1_half_life=400)
     assert (plan.beta1, plan.beta2) == (pytest.approx(0.5 ** 0.5), pytest.approx(0.98))
+
+
+# weight decay by its time scale
+
+@pytest.mark.parametrize("workers, rule", [(1, "linear"), (4, "linear"), (4, "sqrt"), (8, "none"), (6, "adam_sqrt")])
+def test_a_decay_timescale_holds_batch_over_rate_decay_and_examples(workers, rule):
+    plan = settled(workers, optimizer="adamw", lr_rule=rule, decay_timescale=2.5)
+    assert plan.global_batch / (plan.peak_lr * plan.weight_decay * TRAIN) == pytest.approx(2.5, rel=1e-14)
+    assert decay_timescale_of(plan.weight_decay, plan.peak_lr, plan.global_batch, TRAIN) == pytest.approx(2.5)
+    assert plan.metaparameters()["weight_decay"] == plan.weight_decay
+
+
+def test_with_one_rate_and_data_set_the_decay_of_a_timescale_is_linear_in_the_batch():
+    """Bergsma et al. 2025."""
+    decays = [settled(workers, optimizer="adamw", lr_rule="none", decay_timescale=5).weight_decay for workers in (1, 7)]
+    assert decays[1] == pytest.approx(7 * decays[0], rel=1e-14)
+
+
+def test_a_weight_left_alone_loses_all_but_1_over_e_of_itself_over_the_timescale():
+    plan = settled(optimizer="adamw", decay_timescale=50)
+    steps = 50 * TRAIN / plan.global_batch
+    assert (1 - plan.peak_lr * plan.weight_decay) ** steps == pytest.approx(math.exp(-1), rel=1e-3)
+
+
+@pytest.mark.parametrize("rule, power", [
+    ("linear", 0), ("sqrt", 0.5), ("adam_sqrt", 0.5), ("none", 1), ("power:0.7", 0.3)])
+def test_under_one_weight_decay_the_timescale_grows_by_what_the_rate_lacks(rule, power):
+    plans = [settled(workers, optimizer="adamw", lr_rule=rule, weight_decay=0.1) for workers in (1, 8)]
+    one, eight = (decay_timescale_of(plan.weight_decay, plan.peak_lr, plan.global_batch, TRAIN) for plan in plans)
+    assert eight / one == pytest.approx(8 ** power)
+
+
+def test_the_problem_is_that_of_the_weight_decay_however_it_was_given():
+    by_timescale, by_decay = (settled(4, optimizer="adamw", **keys) for keys in (
+        dict(decay_timescale=2), dict(weight_decay=40 / (0.4 * 2 * 1000))))
+    assert by_timescale == by_decay
+    assert settled(2, optimizer="adamw", decay_timescale=3).as_record({})["problem"] == settled(
+        1, optimizer="adamw", decay_timescale=3, global_batch=20).as_record({})["problem"]
+
+
+def test_a_workloads_weight_decay_gives_way_to_a_typed_timescale_and_the_reverse():
+    defaults = {**DEFAULTS, "optimizer": "adamw", "weight_decay": 0.3}
+    assert settled(defaults=defaults, decay_timescale=10, decay_norm_and_bias=True).weight_decay == pytest.approx(0.01)
+    defaults = {**DEFAULTS, "optimizer": "adamw", "decay_timescale": 10}
+    assert settled(defaults=defaults, weight_decay=0.3).weight_decay == 0.3
+    assert settled(defaults=defaults, optimizer="sgd").weight_decay == 0
+
+
+@pytest.mark.parametrize("keys, said", [
+    (dict(decay_timescale=2, optimizer="lamb"), "decay_timescale acts only with optimizer = adamw, and optimizer is"),
+    (dict(decay_timescale=2), "decay_timescale acts only with optimizer = adamw, and optimizer is nesterov"),
+    (dict(decay_timescale=0.01, optimizer="adamw"), "0.01 epochs is no longer than a step of 0.01 epochs")])
+def test_a_decay_timescale_that_cannot_hold_is_an_error(keys, said):
+    with pytest.raises(PlanError, match=said):
+        settled(**keys)
 
 
 def test_no_learning_rate_is_an_error():

@@ -24,6 +24,10 @@ def test_a_decay_with_one_half_life_in_examples_follows_from_the_batch():
     assert problems_of_points(points(1, 3, momentum_half_life=90)) == []
 
 
+def test_a_weight_decay_with_one_timescale_follows_from_the_batch():
+    assert problems_of_points(points(1, 4, optimizer="adamw", decay_timescale=9, lr_rule="sqrt")) == []
+
+
 def test_betas_that_differ_beside_another_rule_are_said():
     said = problems_of_points([*points(1, optimizer="adam"), *points(2, optimizer="adam", beta2=0.99)])
     assert said == ["beta2 is 0.999 at 1 worker, 0.99 at 2"]

@@ -63,6 +63,8 @@ def read(text):
     {"optimizer": "momentum", "lr_in_velocity": True, "momentum_correction": False, "decay_norm_and_bias": True},
     {"optimizer": "torch.optim:RMSprop", "optimizer_args": {"alpha": 0.9, "centered": True}},
     {"lr_rule": "linear", "base_batch": 32},
+    {"optimizer": "adamw", "decay_timescale": 7 / 3},
+    {"optimizer": "adamw", "decay_timescale": 7 / 3, "lr_rule": "sqrt", "base_batch": 16},
     {"momentum_half_life": 1e3 / 3}, {"optimizer": "adamw", "beta1_half_life": 300.0, "beta2_half_life": 1e5 / 3},
     {"optimizer": "adamw", "lr_rule": "adam_sqrt", "base_batch": 16, "beta1": 0.95},
     {"optimizer": "adam", "lr_rule": "adam_sqrt:beta2", "base_batch": 4, "beta1": 0.95}], ids=str)

@@ -137,6 +137,12 @@ def described(**keys):
      "adamw, beta1 0.9, beta2 0.990801, epsilon 1e-08"),
     (dict(optimizer="adamw", beta2_half_life=3000, workers=4), "half-lives",
      "beta1 263.2 examples, beta2 3000 examples"),
+    (dict(optimizer="adamw", weight_decay=0.1), "weight decay",
+     "follows the learning rate; time scale 100 steps = 1 epochs, 1 of the budget"),
+    (dict(optimizer="adamw", decay_timescale=5, workers=4, seconds=5), "weight decay",
+     "follows the learning rate; time scale 125 steps = 5 epochs"),
+    (dict(optimizer="adamw", decay_timescale=5, workers=4), "optimizer",
+     "adamw, beta1 0.9, beta2 0.999, epsilon 1e-08, weight decay 0.02"),
     (dict(), "half-lives", "momentum 65.79 examples"),
     (dict(optimizer="lars"), "optimizer",
      "lars, momentum 0.9, trust coefficient 0.001, rate in the velocity without momentum correction"),
@@ -161,6 +167,11 @@ def test_the_plan_is_told_in_words_and_numbers(keys, row, said):
 def test_an_optimizer_without_decays_has_no_half_lives():
     assert "half-lives" not in described(optimizer="sgd")
     assert "half-lives" not in described(optimizer="nesterov", momentum=0.0)
+
+
+def test_weight_decay_has_a_time_scale_only_where_it_is_decoupled():
+    assert "weight decay" not in described(optimizer="adamw")
+    assert "weight decay" not in described(optimizer="adam", weight_decay=0.1)
 
 
 def test_workers_that_share_cores_are_noted():
