@@ -15,6 +15,9 @@ would not do. Twenty trials in three dimensions have none near a rule's point in
 rate differ in the others. Losses beyond the largest budget of the trials cannot be observed and are reported as a
 bound. Where the trials do not bracket the best rate, or the rule's rate lies outside those tried, the loss is unknown,
 and the missing run is named.
+
+adam_sqrt (Malladi et al. 2022, arXiv 2205.10287) is for adam and adamw alone. The search's trials have other betas than
+it, so only runs made with it show its cost.
 """
 from __future__ import annotations
 
@@ -25,9 +28,11 @@ from typing import Any
 import numpy as np
 import scipy
 
-from ..errors import UsageError
+from ..errors import PlanError, UsageError
 from ..plan import scaling
 from ..plan.search_space import layer_of
+from ..plan.settings import DECAYS_PER_STEP
+from ..plan.time_scales import decay_of
 from ..target import Target
 from . import defaults
 from .base_rates import rates_of
@@ -45,8 +50,10 @@ MOST_TRIALS = 150           # of a batch in a landscape's fit, the first by log 
 MOST_PLANS = 2000           # distinct plans of a batch, above which none is searched for the rule of its run
 KEPT, LOST, UNKNOWN = "kept", "lost", "unknown"
 BASE, RUNS, FITTED = "base", "runs", "fitted"       # how the loss at a point is known
-# why it is unknown: few trials met the target; they do not bracket the best rate; the rule's rate lies outside them
-FEW, OPEN, OUTSIDE = "few", "open", "outside"
+# why it is unknown: few trials met the target; they do not bracket the best rate; the rule's rate lies outside them;
+# the rule scales betas and no run was made with it; it leaves a beta no decay
+FEW, OPEN, OUTSIDE, UNTRIED, BEYOND = "few", "open", "outside", "untried", "beyond"
+OF_ADAM = ("adam", "adamw")         # the optimizers that rules which scale betas are for
 
 
 @dataclass(frozen=True)
@@ -67,18 +74,26 @@ class Rule:
                 raise ValueError
         except (UsageError, ValueError):
             raise UsageError(f"rule {text!r} is none of linear, sqrt, none and power:P (P from -10 to 10, such as "
-                             "power:0.7); after it, <= and a number above 0 may limit the factor, such as "
-                             "linear<=8") from None
+                             f"power:0.7), nor {' or '.join(scaling.SCALED_BETAS)}; after it, <= and a number above 0 "
+                             "may limit the factor, such as linear<=8") from None
         return cls(name, cap)
 
     def factor(self, batch_ratio: float) -> float:
         """The factor on the rate at ``batch_ratio`` times the base batch."""
         return scaling.lr_factor(self.name, batch_ratio, self.cap)
 
+    @property
+    def scales_betas(self) -> tuple[str, ...]:
+        """The betas that it scales."""
+        return scaling.SCALED_BETAS.get(self.name, ())
+
+    def moments(self, batch_ratio: float, moments: Mapping[str, float]) -> dict[str, float]:
+        """beta1, beta2 and epsilon there, see scaling.scale_moments; PlanError where a beta has no decay left."""
+        return scaling.scale_moments(self.name, scaling.moments_ratio(batch_ratio, self.cap), moments)
+
     def same_at(self, batch_ratio: float, other: Rule) -> bool:
         """Whether both give the same updates there: the same factor on the rate, and the same betas."""
-        ours, theirs = (scaling.SCALED_BETAS.get(rule.name) for rule in (self, other))
-        return ours == theirs and self.factor(batch_ratio) == other.factor(batch_ratio)
+        return self.scales_betas == other.scales_betas and self.factor(batch_ratio) == other.factor(batch_ratio)
 
     def __str__(self) -> str:
         return self.name if self.cap is None else f"{self.name}<={self.cap:g}"
@@ -121,11 +136,12 @@ class RulePoint:
     loss     its steps over those of the tuned optimum, with an interval; NaN: unknown. inf: only the lower bound
              ``beyond`` is known. Then the loss exceeds the budget of the trials, its runs did not meet the target, or
              the rate lies outside those tried (the loss is at least that at their end)
-    how      BASE, RUNS or FITTED; FEW, OPEN: why the loss is unknown; OUTSIDE: at most a bound is known
+    how      BASE, RUNS or FITTED; FEW, OPEN, UNTRIED, BEYOND: why the loss is unknown; OUTSIDE: at most a bound is
+             known
     verdict  LOST: certainly more than the tolerance; KEPT: certainly not; else UNKNOWN
     steps    of the tuned optimum times the loss; a lower bound where the loss is
     keys     the trials behind it
-    missing  the run that would decide it, where the verdict is UNKNOWN
+    missing  the run that would decide it, where the verdict is UNKNOWN and there can be one
     """
 
     global_batch: int
@@ -231,11 +247,15 @@ class RuleCosts:
 
 
 def rules_of(curve: Curve, rules: Sequence[Rule] = RULES, tolerance: float = RULE_WITHIN) -> RuleCosts | None:
-    """The cost of each rule along a curve of tuned batches; None where fewer than two batches were tuned."""
+    """The cost of each rule along a curve of tuned batches; rules that scale betas are for adam and adamw alone.
+
+    None where fewer than two batches were tuned, or no rule is for their optimizer.
+    """
+    rules = [rule for rule in rules if not rule.scales_betas or curve.workload.optimizer in OF_ADAM]
     effective = _is_momentum_searched(curve)
     batches = [_Batch(point, curve, effective) for point in curve.searched if len(point.study)]
     tuned = [batch for batch in batches if batch.tuned]
-    if len(tuned) < 2:
+    if len(tuned) < 2 or not rules:
         return None
     for batch, landscape in zip(tuned, landscapes_of([batch.intervals for batch in tuned])):
         batch.landscape = landscape
@@ -353,7 +373,7 @@ class _Batch:
         verdict = LOST if loss.low > 1 + tolerance else KEPT if loss.high <= 1 + tolerance else UNKNOWN
         steps = times(self.point.steps, loss)
         return RulePoint(self.study.global_batch, rate, loss, how, verdict, steps, self._find_near(rate), keys,
-                         self._name_missing(rule, rate, base, start) if verdict == UNKNOWN else None)
+                         self._name_missing(rule, rate, base, start) if verdict == UNKNOWN and how != BEYOND else None)
 
     def _find_loss(self, rule: Rule, base: _Batch, rate: float, tolerance: float
                    ) -> tuple[Estimate, str, tuple[tuple[str, int], ...]]:
@@ -367,6 +387,8 @@ class _Batch:
             known = self.point.steps if np.isnan(known.low) else known
             return over(self._estimate_steps(runs), known), RUNS, tuple(map(self.study.key, [*runs, *tuned]))
         keys = tuple(map(self.study.key, self.searched[:MOST_TRIALS]))
+        if rule.scales_betas:
+            return Estimate.unknown(), UNTRIED if base.moments_under(rule, ratio) else BEYOND, keys
         if self.why or self.landscape is None:
             return Estimate.unknown(), self.why, keys
         nearest = float(np.clip(np.log(rate), self.landscape.lowest, self.landscape.highest))
@@ -405,6 +427,14 @@ class _Batch:
         return Near(len(rows), int(np.isfinite(steps).sum()), float(steps.min(initial=np.inf)),
                     tuple(map(self.study.key, rows)))
 
+    def moments_under(self, rule: Rule, batch_ratio: float) -> dict[str, float]:
+        """The rule's beta1, beta2 and epsilon from those of the best trial (NaN: not logged); {} where it has none."""
+        moments = {name: float(self.study.metaparameter(name)[self.best]) for name in ("beta1", "beta2", "epsilon")}
+        try:
+            return rule.moments(batch_ratio, moments) if rule.scales_betas else {}
+        except PlanError:
+            return {}
+
     def _name_missing(self, rule: Rule, rate: float, base: _Batch, start: float) -> Missing:
         values = {name: float(column[base.best]) for name, column in base.study.metaparameters.items()
                   if not np.isnan(column[base.best])}
@@ -419,9 +449,29 @@ class _Batch:
             asked |= {"lr": float(values["learning_rate"] * start / base.rate[base.best]),
                       "base_batch": base.study.global_batch, "lr_rule": rule.name,
                       "target": str(self.reached.target), **({"max_lr_factor": rule.cap} if rule.cap else {})}
-        factor = float(rate / base.rate[base.best])
-        values |= scaled | {"learning_rate": values["learning_rate"] * factor}
+            _fix_moments(rule, values, asked)
+        factor, ratio = float(rate / base.rate[base.best]), self.study.global_batch / base.study.global_batch
+        values |= scaled | {"learning_rate": values["learning_rate"] * factor} | {
+            name: value for name, value in base.moments_under(rule, ratio).items() if name in values}
+        values |= _at_time_scales(values, asked, factor, self.study.global_batch, ratio)
         return Missing(rule, self.study.global_batch, float(rate), values, asked)
+
+
+def _fix_moments(rule: Rule, values: Mapping[str, float], asked: dict[str, Any]) -> None:
+    """Let ``asked`` give what a rule scales as it is at the base, not as a half-life."""
+    for name in (*rule.scales_betas, *(("epsilon",) if rule.scales_betas else ())):
+        asked.pop(f"{name}_half_life", None)
+        asked |= {name: values[name]} if name in values else {}
+
+
+def _at_time_scales(values: Mapping[str, float], asked: Mapping[str, Any], factor: float, batch: int, ratio: float
+                    ) -> dict[str, float]:
+    """The metaparameters that the settings ``asked`` give by a half-life or a time scale, at a batch and rate."""
+    half_lives = {name: asked.get(f"{name}_half_life") for name in DECAYS_PER_STEP}
+    found = {name: decay_of(half_life, batch) for name, half_life in half_lives.items() if half_life and name in values}
+    if asked.get("decay_timescale") and "weight_decay" in values:
+        found["weight_decay"] = values["weight_decay"] * ratio / factor
+    return found
 
 
 def _find_rules(study: Study) -> dict[int, Rule]:

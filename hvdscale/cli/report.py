@@ -47,8 +47,8 @@ class Report(Command):
               help="The maximum useful batch is the smallest that needs at most this share more steps than the fewest.")
 @click.option("--rule", "rules", multiple=True, metavar="RULE", default=RULES, show_default=True,
               help="Learning-rate rules to compare with the tuned optimum, as lr_rule of hvdscale-train takes them: "
-                   "linear, sqrt, none or power:0.7; with max_lr_factor behind <=, such as 'linear<=8'; may be "
-                   "given several times.")
+                   "linear, sqrt, none or power:0.7; with max_lr_factor behind <=, such as 'linear<=8'; adam_sqrt for "
+                   "adam and adamw; may be given several times.")
 @click.option("--rule-within", default=str(RULE_WITHIN), show_default=True, metavar="SHARE",
               help="A rule loses at a batch where it needs more than this share more steps than the tuned optimum.")
 @click.option("--trials", type=click.IntRange(min=1), metavar="N",

@@ -7,15 +7,20 @@ import numpy as np
 import pytest
 from scipy.special import log_expit
 
+from hvdscale.analysis import defaults
 from hvdscale.analysis.lr_response import _PRIOR, Landscape, _Trials, landscape_of, valley
-from hvdscale.analysis.rules import (FEW, KEPT, LOST, OPEN, OUTSIDE, RUNS, UNKNOWN, BestRate, Rule, RuleCost,
-                                     exponent_of, rules_of)
+from hvdscale.analysis.rules import (BEYOND, FEW, KEPT, LOST, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, BestRate, Rule,
+                                     RuleCost, exponent_of, rules_of)
 from hvdscale.analysis.steps import Estimate
 from hvdscale.errors import UsageError
 from hvdscale.formatting.numbers import ratio, whole
+from hvdscale.plan.settings import KEYS, Settings
+from hvdscale.plan.settle import Place, settle
+from hvdscale.plan.time_scales import half_life_of
 from hvdscale.report.search.rules import command_of, missing_table, points_table, rules_said, rules_table
 from hvdscale.report.table import as_csv, as_text, as_values
 from tests.factories.landscapes import curve_of, logged, run, searched
+from tests.factories.plans import TRAIN, VAL, WORKLOAD
 
 BATCHES = (4, 8, 16, 32, 64, 128)
 LINEAR_UNTIL = 16
@@ -47,7 +52,8 @@ def cost(found, name):
 
 @pytest.mark.parametrize("text, ratio, factor", [
     ("linear", 8, 8), ("sqrt", 16, 4), ("none", 8, 1), ("power:0.7", 2, 2 ** 0.7), ("linear<=8", 4, 4),
-    ("linear<=8", 64, 8), ("power:2<=5", 9, 5)])
+    ("linear<=8", 64, 8), ("power:2<=5", 9, 5),
+    ("adam_sqrt", 16, 4), ("adam_sqrt:beta2<=3", 16, 3)])
 def test_a_rule_is_read_and_written_and_gives_its_factor(text, ratio, factor):
     rule = Rule.parse(text)
     assert str(rule) == text and rule.factor(ratio) == pytest.approx(factor)
@@ -244,6 +250,88 @@ def test_one_run_with_a_rule_tells_no_more_than_its_value():
 def test_a_run_with_a_rule_that_never_met_the_target_has_lost():
     point = cost(with_runs(math.inf), "sqrt").points[-1]
     assert point.how == RUNS and math.isinf(point.loss.value) and point.loss.low > 1.2 and point.verdict == LOST
+
+
+# a rule that scales Adam's betas
+
+def of_adam(rule=None, direct=(), large=32, optimizer="adam", rules=("adam_sqrt",), **asked):
+    """Searches of Adam with its own moments at batch 4 and ``large``; direct: steps of runs there under ``rule``."""
+    base, tuned = (searched(batch, best_rate(batch), fewest(batch), optimizer=optimizer,
+                            asked_too={"optimizer": optimizer, **asked}) for batch in (4, large))
+
+    def found(*more):
+        logs = [logged(*runs, path=f"b{runs[0].row['global_batch']}.h5", **dict(zip(
+            ("beta1", "beta2", "epsilon"), ([moment] * len(runs) for moment in (0.9, 0.999, 1e-8)))))
+            for runs in (base, [*tuned, *more])]
+        return rules_of(curve_of(*logs), [*map(Rule.parse, rules)])
+    if not direct:
+        return found()
+    rate = found().base_rate * math.sqrt(large / 4)
+    return found(*(run(100 + seed, large, steps, every=10, budget=4000, lr=rate, searched=False, seed=seed,
+                       rule=(rule, 4, rate / math.sqrt(large / 4)), optimizer=optimizer)
+                   for seed, steps in enumerate(direct)))
+
+
+def test_adam_sqrt_is_compared_by_default_where_the_optimizer_is_adam():
+    names = {optimizer: [str(one.rule) for one in of_adam(optimizer=optimizer, rules=defaults.RULES).costs]
+             for optimizer in ("adam", "adamw", "nesterov", "lamb")}
+    assert names["adam"] == names["adamw"] == [*names["nesterov"], "adam_sqrt"] and names["lamb"] == names["nesterov"]
+    assert of_adam(optimizer="sgd") is None
+
+
+def test_only_runs_made_with_adam_sqrt_show_its_cost():
+    found = of_adam(rules=("sqrt", "adam_sqrt"))
+    point = cost(found, "adam_sqrt").points[-1]
+    assert (point.how, point.verdict, point.rate) == (UNTRIED, UNKNOWN, cost(found, "sqrt").points[-1].rate)
+    assert math.isnan(point.loss.value) and cost(found, "sqrt").points[-1].how != UNTRIED
+    assert "Adam's square-root scaling costs is not known at batch 32 (no run was made with the rule)" in " ".join(
+        rules_said(found))
+    assert "no run was made with the rule" in as_text(points_table(found))
+    assert "only runs made with it show what it costs" in " ".join(rules_table(found).notes)
+
+
+@pytest.mark.parametrize("made, other", [
+    ("adam_sqrt", "sqrt"), ("sqrt", "adam_sqrt"), ("adam_sqrt:beta2", "adam_sqrt")])
+def test_runs_made_with_adam_sqrt_count_for_it_and_not_for_sqrt(made, other):
+    found = of_adam(made, (2000, 2010, 2020), rules=(made, other))
+    point = cost(found, made).points[-1]
+    assert point.how == RUNS and {trial for log, trial in point.keys if log == "b32.h5"} >= {100, 101, 102}
+    assert point.loss.value == pytest.approx((2000 * 2010 * 2020) ** (1 / 3) / found.tuned_steps[-1].value)
+    assert point.verdict == LOST and cost(found, other).points[-1].how != RUNS
+
+
+@pytest.mark.parametrize("asked", [{}, {"beta2": 0.999}, {"beta1_half_life": 26.0, "beta2_half_life": 2.8e3}])
+def test_the_missing_run_of_adam_sqrt_has_the_moments_of_the_base(asked):
+    [missing] = of_adam(**asked).costs[0].missing
+    kappa, values = 8, missing.values
+    assert values["beta1"] == pytest.approx(1 - kappa * 0.1) and values["beta2"] == pytest.approx(1 - kappa * 0.001)
+    assert values["epsilon"] == pytest.approx(1e-8 / math.sqrt(kappa))
+    command = command_of(missing)
+    assert "--lr-rule adam_sqrt" in command and "--base-batch 4" in command and "half_life" not in command
+    assert "beta1=0.9 " in command and "beta2=0.999 " in command
+    taken = Settings.build({}, {name: value for name, value in missing.asked.items() if name in KEYS})
+    plan = settle(taken, WORKLOAD, TRAIN, VAL, Place())
+    assert (plan.beta1, plan.beta2, plan.epsilon, plan.peak_lr) == pytest.approx(
+        (values["beta1"], values["beta2"], values["epsilon"], missing.rate))
+
+
+def test_where_adam_sqrt_leaves_a_beta_no_decay_there_is_no_run_to_make():
+    found = of_adam(large=40)
+    assert found.costs[0].points[-1].how == BEYOND and found.costs[0].missing == () and missing_table(found) is None
+    assert "the rule leaves a beta no decay" in as_text(points_table(found))
+    assert of_adam(large=40, rules=("adam_sqrt:beta2",)).costs[0].points[-1].how == UNTRIED
+    assert of_adam(large=40, rules=("adam_sqrt<=3",)).costs[0].points[-1].how == UNTRIED
+
+
+def test_half_lives_and_the_decay_timescale_give_a_missing_run_its_values():
+    half_life = half_life_of(0.999, 4)
+    logs = [logged(*runs, path=f"b{batch}.h5", beta2=[0.999] * len(runs), weight_decay=[0.01] * len(runs))
+            for batch, width in ((4, 4.6), (64, 0.6))
+            for runs in [searched(batch, 0.04 * (1 if batch == 4 else 4), 400, width=width, optimizer="adamw",
+                                  asked_too={"beta2_half_life": half_life, "decay_timescale": 3.0})]]
+    [missing] = rules_of(curve_of(*logs), [Rule("power:1.3")]).costs[0].missing
+    assert missing.values["beta2"] == pytest.approx(0.999 ** 16)
+    assert missing.values["weight_decay"] == pytest.approx(0.01 * 16 / 16 ** 1.3)
 
 
 # what is missing

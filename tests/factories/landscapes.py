@@ -16,10 +16,11 @@ SPACE = [{"name": "lr", "type": "double", "scale": "log", "low": 1e-4, "high": 1
 
 
 def run(id, batch, steps, *, every, budget, lr, momentum=math.nan, searched=True, rule=None, diverged=False,
-        pruned=None, seed=None, **changes):
+        pruned=None, seed=None, asked_too={}, **changes):
     """A trial that meets TARGET after ``steps`` of its budget (inf: never), evaluated ``every`` steps.
 
-    rule  (name, base batch, base rate) that it was made with, with searched=False
+    rule       (name, base batch, base rate) that it was made with, with searched=False
+    asked_too  further keys that the user set
     """
     end = 2 * every if diverged else min(steps, pruned or budget, budget)
     grid = np.arange(0, end + every, every)
@@ -35,7 +36,7 @@ def run(id, batch, steps, *, every, budget, lr, momentum=math.nan, searched=True
                  stop_reason=f"pruned after step {pruned}" if status == Status.INCOMPLETE else "",
                  target=str(TARGET), problem=problem, eval_every=every, budget=budget,
                  asked={"workload": "made/net", "global_batch": batch, "lr": lr, "lr_rule": "none", "steps": budget,
-                        "seed": id, "checkpoint": "somewhere", "target": str(TARGET)},
+                        "seed": id, "checkpoint": "somewhere", "target": str(TARGET), **asked_too},
                  **({"sweep": sweep} if searched else {}), **changes)
     made.row["budget_steps"] = budget
     made.momentum = momentum
@@ -51,7 +52,8 @@ def logged(*runs, path="made.h5", **metaparameters):
     return made
 
 
-def searched(batch, best, fewest, *, count=20, seed=0, noise=0.2, above=3.0, momentum=False, keep=None, width=4.6):
+def searched(batch, best, fewest, *, count=20, seed=0, noise=0.2, above=3.0, momentum=False, keep=None, width=4.6,
+             **changes):
     """The trials of a search at one batch: log steps are those of a valley about the rate ``best``, and noise above 0.
 
     best      rate with the fewest steps, effective where ``momentum`` is drawn too
@@ -68,7 +70,7 @@ def searched(batch, best, fewest, *, count=20, seed=0, noise=0.2, above=3.0, mom
         steps = steps if steps <= budget else math.inf
         limit = sorted(met)[keep - 1] if keep and len(met) >= keep else None
         runs.append(run(id, batch, steps, every=every, budget=budget, lr=effective * (1 - mu if momentum else 1),
-                        momentum=mu, diverged=math.log(effective / best) > 3.5, pruned=limit))
+                        momentum=mu, diverged=math.log(effective / best) > 3.5, pruned=limit, **changes))
         if steps <= (limit or budget):
             met.append(steps)
     return runs

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from ...analysis.grouping import group_by
 from ...analysis.intervals import Estimate
-from ...analysis.rules import (FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, Exponent, Missing, Rule,
-                               RuleCost, RuleCosts, RulePoint)
+from ...analysis.rules import (BEYOND, FEW, FITTED, KEPT, LOST, NEAR, OPEN, OUTSIDE, RUNS, UNKNOWN, UNTRIED, Exponent,
+                               Missing, Rule, RuleCost, RuleCosts, RulePoint)
 from ...formatting.numbers import capital, counted, in_brackets, listed, number, percent, ratio, span, whole
 from ...plan.settings import KEYS
 from ..columns import BATCH, SHALLUE, STEPS
@@ -20,13 +20,15 @@ from ..table import Cell, Column, Row, Table, count_cell, interval_cell, interva
 from .words import best_of_interval
 
 MARKS = {LOST: "!", UNKNOWN: "?", KEPT: ""}
-NAMES = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate"}
+NAMES = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate",
+         "adam_sqrt": "Adam's square-root scaling", "adam_sqrt:beta2": "Adam's square-root scaling without beta1"}
 DROPPED = ("workload", "checkpoint", "checkpoint_every", "resume", "log", "seed", "config", "noise_every", "keep_going",
            "lr_per_example", "save_model")      # of what a trial was asked, not for another run
 FIRST = ("global_batch", "optimizer", "lr", "base_batch", "lr_rule", "max_lr_factor", "momentum")
 HOW = {RUNS: "runs", FITTED: "fit", "base": "base"}
 PROBLEMS = {FEW: "too few trials met the target", OPEN: "the trials do not bracket the best rate",
-            OUTSIDE: "outside what was tried"}
+            OUTSIDE: "outside what was tried", UNTRIED: "no run was made with the rule",
+            BEYOND: "the rule leaves a beta no decay"}
 
 
 def rules_said(found: RuleCosts | None) -> tuple[str, ...]:
@@ -48,10 +50,10 @@ def _found_said(found: RuleCosts) -> Iterator[str]:
         yield f"{_rules(held)} {'holds' if len(held) == 1 else 'hold'} up to {last}"
     if open_:
         yield f"up to {last}, {listed(_open_said(open_))}"
-    if unknown:
-        why = PROBLEMS.get(unknown[0].points[-1].how, "seeds of the tuned trial did not meet the target")
-        what = "they cost" if len(unknown) == len(found.costs) else (
-            f"{_rules(unknown)} {'costs' if len(unknown) == 1 else 'cost'}")
+    for how, alike in group_by(unknown, lambda cost: cost.points[-1].how).items():
+        why = PROBLEMS.get(how, "seeds of the tuned trial did not meet the target")
+        what = "they cost" if len(alike) == len(found.costs) else (
+            f"{_rules(alike)} {'costs' if len(alike) == 1 else 'cost'}")
         yield f"what {what} is not known at {last} ({why})"
 
 
@@ -213,6 +215,9 @@ def notes(found: RuleCosts) -> tuple[str, ...]:
                 f"{found.confidence:.0%} interval under it does not tell; >: so many steps are more than any trial "
                 "there was to run, and all that is known; outside: the rate lies outside what was tried, where it "
                 "loses no less than at the end of that; n/a: nothing is known.")
+    if hows & {UNTRIED, BEYOND}:
+        said.append("adam_sqrt: the search's trials have other betas, so only runs made with it show what it costs; it "
+                    "ends where 1 - beta, times the ratio of the batches, reaches 1.")
     said += _perfect_said(found)
     missing = sum(len(cost.missing) for cost in found.costs)
     if missing:
