@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..formatting.numbers import counted
+from ..formatting.numbers import counted, number
 from ..plan.plan import Plan
 from ..plan.scaling import SCALED_BETAS, lr_factor
 from ..plan.settings import DECAYS_PER_STEP, DECOUPLED
@@ -116,12 +116,14 @@ def _decay_timescale(plan):
     epochs = decay_timescale_of(plan.weight_decay, plan.peak_lr, plan.global_batch, plan.train_examples)
     steps = 1 / (plan.peak_lr * plan.weight_decay)
     share = f", {steps / plan.budget_steps:.3g} of the budget" if plan.budget_steps else ""
-    return f"follows the learning rate; time scale {steps:.4g} steps = {epochs:.4g} epochs{share}"
+    length = f"{epochs:.4g} epoch{'s' * (f'{epochs:.4g}' != '1')}"
+    return f"follows the learning rate; time scale {steps:.4g} steps = {length}{share}"
 
 
 def _half_lives(plan):
     decays = {name: getattr(plan, name) for name in DECAYS_PER_STEP if getattr(plan, name)}
-    return ", ".join(f"{name} {half_life_of(decay, plan.global_batch):.4g} examples" for name, decay in decays.items())
+    return ", ".join(f"{name} {number(half_life_of(decay, plan.global_batch))} examples"
+                     for name, decay in decays.items())
 
 
 def _budget(plan):
