@@ -383,7 +383,7 @@ class _Batch:
                 and abs(np.log(self.rate[trial] / rate)) <= np.log(NEAR) and self.study.feasible[trial]]
         if runs:
             tuned = [row for row in np.flatnonzero(self._same_point()).tolist() if row not in self.made_by]
-            known = self._estimate_steps(tuned)
+            known = self._estimate_steps(tuned) if tuned else self.point.steps  # a rule's own run may be the best
             known = self.point.steps if np.isnan(known.low) else known
             return over(self._estimate_steps(runs), known), RUNS, tuple(map(self.study.key, [*runs, *tuned]))
         keys = tuple(map(self.study.key, self.searched[:MOST_TRIALS]))

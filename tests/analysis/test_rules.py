@@ -235,6 +235,13 @@ def test_runs_made_with_a_rule_are_used_as_they_are():
     assert point.verdict == LOST and cost(found, "linear").points[-1].how != RUNS
 
 
+def test_a_rules_run_may_be_the_best_of_its_batch():
+    found = with_runs(60)
+    point = cost(found, "sqrt").points[-1]
+    assert point.how == RUNS and point.verdict != LOST
+    assert point.loss.value == pytest.approx((60 * 70 * 80) ** (1 / 3) / found.tuned_steps[-1].value)
+
+
 def test_a_rules_runs_count_for_its_capped_form_below_the_cap():
     free, high, low = (rule.points[-1] for rule in with_runs(
         2000, rules=(Rule("sqrt"), Rule("sqrt", 8.0), Rule("sqrt", 2.0))).costs)
