@@ -1,11 +1,14 @@
 """The studies published with the tool: their files are sweeps of built-in workloads, at one number of trials."""
+import re
 import subprocess
 
+import numpy as np
 import pytest
 
+from hvdscale.log.reader import read_log
 from hvdscale.sweep.file import read_sweep
 from hvdscale.workloads import find
-from tests.conftest import ROOT
+from tests.conftest import DATA, ROOT
 
 STUDIES = ROOT / "tools/studies"
 FILES = sorted(STUDIES.glob("*.toml"))
@@ -23,3 +26,37 @@ def test_a_study_is_a_sweep_of_twenty_trials_at_each_batch(path):
 def test_the_script_names_its_arguments(tmp_path):
     done = subprocess.run([STUDIES / "run"], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2 and "tools/studies/run DATA OUT" in done.stdout
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_finished_study_has_a_log_for_each_batch(path):
+    logs = {int(log.stem.rpartition("-b")[2]): log for log in (STUDIES / path.stem).glob("*.h5")}
+    if not logs:
+        pytest.skip("not finished yet")
+    assert sorted(logs) == list(read_sweep(str(path)).batch_sizes)
+    assert sum(log.stat().st_size for log in logs.values()) < 10_000_000
+    for log in logs.values():
+        assert not re.search(rb"/(home|root|tmp|work)/", log.read_bytes())
+        with read_log(str(log)) as opened:
+            assert (opened.trials["status"] != 0).all() and len(opened.trials["id"]) >= 20
+
+
+@pytest.mark.slow
+def test_the_smallest_study_is_repeated_to_the_bit(tmp_path):
+    """On a processor whose kernels add in the same order as those of the machine that made the log."""
+    if not (DATA / "mnist").is_dir():
+        pytest.skip("needs MNIST")
+    subprocess.run(["hvdscale-tune", STUDIES / "mnist_fc_64_sgd.toml", "--only", "batch=512", "--data-dir",
+                    DATA / "mnist", "--out", tmp_path / "out"], check=True)
+    kept, repeated = (columns_of(folder / "sgd-b512.h5") for folder in (STUDIES / "mnist_fc_64_sgd", tmp_path / "out"))
+    assert kept.keys() == repeated.keys()
+    for name, values in kept.items():
+        np.testing.assert_array_equal(values, repeated[name], err_msg=name)
+
+
+def columns_of(path):
+    """A log's trials and evaluations, but their times, and where they were made."""
+    with read_log(str(path)) as log:
+        return {f"{table}/{name}": getattr(log, table)[name][:] for table, names in {
+            "trials": ("id", "status", "stop_reason", "seed", "global_batch", "metaparameters/learning_rate"),
+            "evaluations": ("trial", "step", "examples", "val/error", "val/cross_entropy")}.items() for name in names}
