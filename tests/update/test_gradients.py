@@ -118,16 +118,21 @@ def test_one_worker_has_the_same_gradients_whether_they_are_flat_or_not(flat):
 @pytest.mark.parametrize("bucket_bytes", [0, 1])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sparse_gradients_are_summed_as_dense_ones(workers, bucket_bytes):
-    def reduced(member, sparse):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Embedding(5, 3, sparse=sparse), nn.Linear(3, 2)).double()
+    def made(sparse):
+        torch.manual_seed(0)            # of all threads, so that no member may make its own
+        return nn.Sequential(nn.Embedding(5, 3, sparse=sparse), nn.Linear(3, 2)).double()
+
+    def reduced(member, model):
         buffer = GradientBuffer(model, 1, member, bucket_bytes)
         buffer.begin()
         buffer.backward(model(torch.tensor([1, 3, 3, member.rank])).square().sum(), last_pass=True)
         buffer.sum_([0.0])
         return [p.grad.clone() for p in model.parameters()]
 
-    both = [on_each(workers, lambda m: reduced(m, sparse)) for sparse in (True, False)]
+    both = []
+    for sparse in (True, False):
+        models = [made(sparse) for _ in range(workers)]
+        both.append(on_each(workers, lambda m: reduced(m, models[m.rank])))
     for sparse, dense in zip(*both):
         for got, expected in zip(sparse, dense):
             torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
