@@ -11,10 +11,8 @@ time only: an example is the same whichever process reads it.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +26,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import DataError, HvdscaleError, describe_raised
 from ..plan.shards import Pass, Stream, Visits
+from ..system.parent import end_with_parent
 from .splits import MapSplit, Split, to_device
 
 AHEAD = 2           # batches that a loader worker reads ahead
@@ -52,7 +51,7 @@ class Loader:
                 self._loader = DataLoader(
                     _Batches(splits), batch_size=None, sampler=self._order, collate_fn=_identity,
                     num_workers=loader_workers, prefetch_factor=AHEAD, persistent_workers=True,
-                    worker_init_fn=_end_with_parent, multiprocessing_context=_context(),
+                    worker_init_fn=end_with_parent, multiprocessing_context=_context(),
                     pin_memory=device.type == "cuda", generator=torch.Generator())
 
     def batches(self, wanted: Iterable[tuple[str, Visits]]) -> Iterator:
@@ -201,17 +200,6 @@ class _Batches:
 
 def _identity(batch):
     return batch
-
-
-def _end_with_parent(_: int) -> None:
-    """End this loader worker when the process that it reads for ends, in whatever way.
-
-    torch watches only the process that a worker was forked from, which here is the fork server.
-    """
-    def wait():
-        multiprocessing.parent_process().join()
-        os._exit(1)
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def _context():

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from ..errors import HvdscaleError
 from .cores import usable_cores
+from .parent import end_with_parent
 
 LEAST = 4           # items that are worth a process of their own
 Item = TypeVar("Item")
@@ -17,8 +18,8 @@ _work: tuple[Callable, Sequence] = (lambda item: item, ())      # of the parent,
 def map_on_cores(function: Callable[[Item], Any], items: Sequence[Item]) -> Iterator[Any]:
     """The function of each item, in order; the results must be picklable.
 
-    Forked children compute them where there are several cores and many items; what they change stays with them. Raises
-    what the function raises, and HvdscaleError if a child was killed.
+    Forked children compute them where there are several cores and many items; what they change stays with them, and
+    they end with this process. Raises what the function raises, and HvdscaleError if a child was killed.
     """
     global _work
     processes = min(len(usable_cores()), len(items) // LEAST)
@@ -26,7 +27,7 @@ def map_on_cores(function: Callable[[Item], Any], items: Sequence[Item]) -> Iter
         yield from map(function, items)
         return
     _work = function, items
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"))
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), end_with_parent)
     try:
         yield from pool.map(_compute, range(len(items)))
     except BrokenProcessPool:

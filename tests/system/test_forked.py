@@ -1,6 +1,9 @@
 """Items are worked off on all cores, in order; errors and killed processes end it at once."""
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -38,3 +41,30 @@ def test_it_can_be_left_early():
     results = map_on_cores(lambda item: item, range(400))
     assert next(results) == 0
     results.close()
+
+
+def test_the_processes_end_with_the_one_that_started_them_even_if_that_is_killed():
+    code = """if True:
+        import os, time
+        from hvdscale.system import forked
+        forked.usable_cores = lambda: frozenset(range(4))
+        def work(item):
+            print(os.getpid(), flush=True)
+            time.sleep(60)
+        list(forked.map_on_cores(work, range(40)))
+    """
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        children = [int(parent.stdout.readline()) for _ in range(4)]
+        parent.kill()
+    until = time.monotonic() + 10
+    while any(is_alive(child) for child in children) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(is_alive(child) for child in children)
+
+
+def is_alive(process):
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
