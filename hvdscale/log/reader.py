@@ -161,8 +161,39 @@ def decode(heap: h5py.Dataset, spans: np.ndarray) -> np.ndarray:
     return out
 
 
-class Table(Mapping[str, np.ndarray]):
-    """One table of a log: column name -> array, read when asked for and kept. Iterating gives the columns' names.
+class Columns(Mapping[str, np.ndarray]):
+    """Column name -> array, read when asked for and kept. Iterating gives the columns' names."""
+
+    def __init__(self, specs: Mapping[str, Column]) -> None:
+        self.specs = specs
+        self._read: dict[str, np.ndarray] = {}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that there are."""
+        return tuple(self.specs)
+
+    def read(self, name: str) -> np.ndarray:
+        """A column, not kept."""
+        raise NotImplementedError
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._read:
+            self._read[name] = self.read(name)
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.specs)
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.specs
+
+
+class Table(Columns):
+    """One table of a log.
 
     ``rows`` is the number of rows; ``len`` is, as of any mapping, the number of columns. An optional column that the
     log does not have reads as NaN (a text as empty); any other is a KeyError. Where only some
@@ -172,15 +203,10 @@ class Table(Mapping[str, np.ndarray]):
     def __init__(self, name: str, parts: Sequence[Part], keep: np.ndarray | None = None) -> None:
         """keep    row numbers to keep of the parts' rows, laid end to end, in the order wanted; None: all."""
         self.name = name
-        self.specs = in_order(name, {c: spec for part in reversed(parts) for c, spec in part.columns[name].items()})
+        super().__init__(in_order(name, {c: spec for part in reversed(parts)
+                                         for c, spec in part.columns[name].items()}))
         self.rows = sum(part.rows[name] for part in parts) if keep is None else len(keep)
         self._parts, self._keep = parts, keep
-        self._read: dict[str, np.ndarray] = {}
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns that the log has."""
-        return tuple(self.specs)
 
     def read(self, name: str) -> np.ndarray:
         """A column, not kept: for one pass over a log larger than memory."""
@@ -216,20 +242,6 @@ class Table(Mapping[str, np.ndarray]):
             return None, trials
         order = np.argsort(trials, kind="stable")
         return order, trials[order]
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._read:
-            self._read[name] = self.read(name)
-        return self._read[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.specs)
-
-    def __len__(self) -> int:
-        return len(self.specs)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.specs
 
 
 def absent(kind: str, rows: int) -> np.ndarray:

@@ -5,13 +5,13 @@
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import UnknownNameError
-from ..log.reader import Log, Table, absent, in_order
+from ..log.reader import Columns, Log, Table, absent, in_order
 from ..log.schema import Column, Status
 from ..system.extras import import_extra
 
@@ -23,7 +23,7 @@ STATUS_NAMES = np.array([status.name for status in sorted(Status)], object)
 WITHOUT_PANDAS = "each column is a numpy array without it, such as runs.trials['id']"
 
 
-class Frame(Mapping[str, np.ndarray]):
+class Frame(Columns):
     """A table of one or more logs, end to end: a mapping of column names to arrays with one entry a row.
 
     The first column, ``log``, is the path of each row's log. A status is its name, a text a str, both in object arrays.
@@ -35,14 +35,8 @@ class Frame(Mapping[str, np.ndarray]):
         self._tables: list[tuple[str, Table]] = [(log.path, getattr(log, name)) for log in logs]
         found = {column: spec for _, table in reversed(self._tables) for column, spec in table.specs.items()}
         own = Column(LOG, "text", "1", "the path of the log")
-        self.specs = {LOG: own, **in_order(name, found)}
+        super().__init__({LOG: own, **in_order(name, found)})
         self.rows = sum(table.rows for _, table in self._tables)
-        self._read: dict[str, np.ndarray] = {}
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return tuple(self.specs)
 
     @property
     def units(self) -> dict[str, str]:
@@ -70,7 +64,10 @@ class Frame(Mapping[str, np.ndarray]):
     def _wanted(self, columns: Iterable[str] | None) -> tuple[str, ...]:
         return self.columns if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)
 
-    def _values(self, name: str) -> np.ndarray:
+    def read(self, name: str) -> np.ndarray:
+        """A column, not kept; raises UnknownNameError for one that there is not."""
+        if name not in self.specs:
+            raise UnknownNameError(f"{self.name} have no column {name!r}; there are {', '.join(self.specs)}")
         if name == LOG:
             paths = np.array([path for path, _ in self._tables], object)
             return np.repeat(paths, [table.rows for _, table in self._tables])
@@ -78,22 +75,6 @@ class Frame(Mapping[str, np.ndarray]):
         parts = [table[name] if name in table else absent(kind, table.rows) for _, table in self._tables]
         joined = np.concatenate(parts) if len(parts) > 1 else parts[0]
         return STATUS_NAMES[joined] if kind == "status" else joined
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self.specs:
-            raise UnknownNameError(f"{self.name} have no column {name!r}; there are {', '.join(self.specs)}")
-        if name not in self._read:
-            self._read[name] = self._values(name)
-        return self._read[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.specs)
-
-    def __len__(self) -> int:
-        return len(self.specs)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.specs
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.rows:,} rows; columns {', '.join(self.specs)}>"

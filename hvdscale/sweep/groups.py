@@ -22,7 +22,7 @@ from dataclasses import replace
 from torch.distributed import PrefixStore, Store
 
 from ..errors import UsageError, WorkerLostError, WorkersError
-from ..workers.group import Workers, starting
+from ..workers.group import JoinedWorkers, Workers, starting
 from ..workers.horovod import HorovodWorkers, check_joined, load_horovod
 from ..workers.launch import Process, place
 from ..workers.torch_distributed import TorchWorkers, find_store, forget_address
@@ -42,7 +42,41 @@ class Single(Workers):
         return self._cores
 
 
-class Group(HorovodWorkers):
+class Several(JoinedWorkers):
+    """A group of several processes of a launch, whatever joins them, which can form again."""
+
+    _cores: frozenset[int]
+    _active = True
+
+    def cores(self):
+        return self._cores
+
+    def reform(self):
+        """Form the group again after an error of one rank that interrupted a collective; all ranks must call it.
+
+        If one does not, the others end after the stall time.
+        """
+        self.abandon()
+        self._form()
+        self._active = True
+
+    def _form(self) -> None:
+        raise NotImplementedError
+
+    def abandon(self):
+        if self._active:
+            self._active = False
+            super().abandon()
+
+    def leave(self):
+        """Leave the group, also after ``abandon``."""
+        with contextlib.suppress(WorkerLostError):          # the work is done
+            if self._active:
+                self.gather(None, "leave")
+        self.abandon()
+
+
+class Group(Several, HorovodWorkers):
     """A group of several processes of a launch; rank and size are within the group, the local ones within the launch.
 
     All processes of the launch must be joined by ``mpi`` (mpi4py's MPI, initialized).
@@ -55,36 +89,18 @@ class Group(HorovodWorkers):
                             if host == socket.gethostname() and pid != os.getpid()]
         hvd.init(comm=self._comm)
         super().__init__(hvd, stall_seconds)
-        self._active = True
 
     def _take_place(self):
         super()._take_place()
         self.local_rank, self.local_size = self._process.local_rank, self._process.local_size
 
-    def cores(self):
-        return self._cores
-
-    def reform(self):
-        """Form the group again after an error of one rank that interrupted a collective; all ranks must call it.
-
-        If one does not, the others end after the stall time.
-        """
-        self.abandon()
+    def _form(self):
         with self._collective("forming the group again"):
             self._hvd.init(comm=self._comm)
-        self._active = True
-
-    def abandon(self):
-        if self._active:
-            self._active = False
-            super().abandon()
 
     def leave(self):
         """Leave the group and finalize MPI, also after ``abandon``."""
-        with contextlib.suppress(WorkerLostError):          # the work is done
-            if self._active:
-                self.gather(None, "leave")
-        self.abandon()
+        super().leave()
         with self._collective("the end of MPI"):
             self._mpi.Finalize()
 
@@ -96,33 +112,16 @@ class Group(HorovodWorkers):
         super()._end()
 
 
-class TorchGroup(TorchWorkers):
+class TorchGroup(Several, TorchWorkers):
     """As Group, joined by torch.distributed. The groups share a store; ``launch``: this process in the launch."""
 
     def __init__(self, store: Store, launch: Process, stall_seconds: float, size: int, cores: frozenset[int]):
-        self._cores, self._active = cores, True
+        self._cores = cores
         own = PrefixStore(f"trials{launch.rank // size}", store)
         super().__init__(own, replace(launch, rank=launch.rank % size, size=size), stall_seconds)
 
-    def cores(self):
-        return self._cores
-
-    def reform(self):
-        """As Group's."""
-        self.abandon()
+    def _form(self):
         self._begin()
-        self._active = True
-
-    def abandon(self):
-        if self._active:
-            self._active = False
-            super().abandon()
-
-    def leave(self):
-        with contextlib.suppress(WorkerLostError):          # the work is done
-            if self._active:
-                self.gather(None, "leave")
-        self.abandon()
 
 
 def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int],

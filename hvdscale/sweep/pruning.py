@@ -120,12 +120,6 @@ class Settling:
         return self._fewest[self.keep - 1] if self.keep is not None and len(self._fewest) >= self.keep else math.inf
 
 
-def settle(results: Mapping[int, Result], trials: int, max_draws: int, target: str | None,
-           keep: int | None = None) -> State:
-    """The state of a study with these results; see Settling."""
-    return Settling(trials, max_draws, target, keep).extend(results)
-
-
 def failed_alike(results: Collection[Result]) -> str | None:
     """The reason for which all trials have failed, at least ALIKE of them; numbers in it may differ."""
     if len(results) < ALIKE or any(result.kind != DrawEnd.FAILED for result in results):

@@ -10,7 +10,7 @@ from hvdscale.errors import LogError
 from hvdscale.log.schema import Status
 from hvdscale.sweep.ledger import Result
 from hvdscale.sweep.draw_files import FIRST_REPEAT
-from hvdscale.sweep.pruning import ALIKE, Outcome, Settling, failed_alike, settle, threshold, winner
+from hvdscale.sweep.pruning import ALIKE, Outcome, Settling, failed_alike, threshold, winner
 
 TARGET, EVERY, BUDGET, MAX_DRAWS = "val/error<0.02", 5, 60, 40
 STATUS = {"met": Status.COMPLETE, "budget": Status.COMPLETE, "diverged": Status.INFEASIBLE}
@@ -58,6 +58,11 @@ def results(*given):
 
 def facts(state):
     return [(o.number, o.status, o.kind, o.stop_step, o.steps) for o in state.outcomes]
+
+
+def settle(results, trials, max_draws, target, keep=None):
+    """The state of a study whose results are all there at once."""
+    return Settling(trials, max_draws, target, keep).extend(results)
 
 
 def in_sequence(study, trials, max_draws, keep):
