@@ -27,7 +27,7 @@ from hvdscale.formatting.text_table import aligned  # noqa: E402
 # of the commands that a benchmark starts: this package and this Python's commands first, one thread a worker
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMP_NUM_THREADS": "1",
                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6, "MiB": 1 / 2**20, "B": 1.0, "1/s": 1.0}
+UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6, "MiB": 1 / 2**20, "B": 1.0, "1/s": 1.0, "steps": 1.0}
 
 
 @dataclass(frozen=True)

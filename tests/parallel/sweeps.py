@@ -57,9 +57,9 @@ def here(sweep, out, **said):
     return code, printed.getvalue()
 
 
-def start(sweep, out, *options):
-    """Start hvdscale-tune in a process group of its own."""
-    return subprocess.Popen([*TUNE, str(sweep), "--out", str(out), *options], env=command_environment(),
+def start(sweep, out, *options, launched=()):
+    """Start hvdscale-tune in a process group of its own, alone or by a launcher."""
+    return subprocess.Popen([*launched, *TUNE, str(sweep), "--out", str(out), *options], env=command_environment(),
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
 
 

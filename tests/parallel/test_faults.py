@@ -12,6 +12,7 @@ from tests.conftest import launcher_command
 
 STALL = 8
 PATIENT = 60        # the stall time where none is to be met, be the machine as busy as it may
+SLOW_LAUNCHERS = [pytest.param(launcher, marks=pytest.mark.slow) for launcher in ("gloo", "mpirun, torch")]
 
 
 @pytest.fixture
@@ -19,9 +20,10 @@ def train(run, tmp_path):
     """Train the toy workload on np workers; gives exit code, output and the log's status and reason (None: no log)."""
     def train(np, *options, launcher="mpirun", fault=""):
         stall = STALL if fault.startswith("stop") else PATIENT
+        launcher, _, transport = launcher.partition(", ")
         command = [*launcher_command(launcher, np), sys.executable, "-m", "tests.parallel.toy_command", "toy/net",
                    "--set", "log=w.h5", "--steps", "200", "--eval-every", "5", "--set", f"stall_seconds={stall}",
-                   *options]
+                   "--set", f"transport={transport or 'auto'}", *options]
         done = run(*command, check=False, FAULT=fault)
         output = done.stdout + done.stderr
         ours = output if launcher == "mpirun" else "".join(re.findall(r"^\[\d\]<std(?:out|err)>:(.*\n)", output, re.M))
@@ -35,7 +37,8 @@ def train(run, tmp_path):
 
 @pytest.mark.parametrize("launcher, rank", [
     ("gloo", 0), pytest.param("mpirun", 1, marks=pytest.mark.slow),
-    pytest.param("mpirun", 0, marks=pytest.mark.slow), pytest.param("gloo", 1, marks=pytest.mark.slow)])
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (("mpirun", 0), ("gloo", 1), ("mpirun, torch", 0),
+                                                               ("mpirun, torch", 1)))])
 def test_a_killed_rank_ends_the_job_within_the_stall_time(train, launcher, rank):
     started = time.monotonic()
     code, output, status, _ = train(2, launcher=launcher, fault=f"kill:{rank}:30")
@@ -47,7 +50,7 @@ def test_a_killed_rank_ends_the_job_within_the_stall_time(train, launcher, rank)
     assert killed or f"rank {1 - rank} of 2: a worker was lost during" in output, output
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("gloo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("launcher", ["mpirun", *SLOW_LAUNCHERS])
 def test_a_stopped_rank_ends_the_job_within_the_stall_time(train, launcher):
     code, output, status, reason = train(2, launcher=launcher, fault="stop:1:30")
     assert code != 0
@@ -55,7 +58,7 @@ def test_a_stopped_rank_ends_the_job_within_the_stall_time(train, launcher):
     assert (status, f"waited {STALL} s" in reason) == (Status.INCOMPLETE, True)
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("gloo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("launcher", ["mpirun", *SLOW_LAUNCHERS])
 def test_a_rank_that_stops_before_the_first_step_ends_the_job_too(train, launcher):
     code, output, status, _ = train(2, launcher=launcher, fault="stop-loading:1:0")
     assert code != 0 and status is None
@@ -63,14 +66,15 @@ def test_a_rank_that_stops_before_the_first_step_ends_the_job_too(train, launche
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["mpirun", "gloo"])
+@pytest.mark.parametrize("launcher", ["mpirun", "gloo", "mpirun, torch"])
 def test_a_rank_that_never_starts_ends_the_job_after_five_stall_times(train, launcher):
     code, output, status, _ = train(2, launcher=launcher, fault="stop-starting:1:0")
     assert code != 0 and status is None
     assert f"has waited {5 * STALL} s for the others to start" in output or launcher == "gloo"
 
 
-@pytest.mark.parametrize("np, launcher", [(2, "mpirun"), pytest.param(3, "gloo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("np, launcher", [
+    (2, "mpirun"), *(pytest.param(3, launcher, marks=pytest.mark.slow) for launcher in ("gloo", "mpirun, torch"))])
 @pytest.mark.parametrize("fault, exit_code, said", [
     ("raise:1:30", 1, r"rank 1 of \d: step \d+: RuntimeError: the planted fault"),
     pytest.param("nan:1:30", 1, r"rank 1 of \d: the batch.inputs holds nan at step \d+, in training example \d+; fix",
@@ -81,7 +85,7 @@ def test_a_rank_that_never_starts_ends_the_job_after_five_stall_times(train, lau
 def test_what_goes_wrong_with_one_ranks_share_is_one_error_of_all(
         train, np, launcher, fault, exit_code, said):
     code, output, status, reason = train(np, launcher=launcher, fault=fault)
-    assert (code, status) == (exit_code if launcher == "mpirun" else 1, Status.INCOMPLETE)
+    assert (code, status) == (1 if launcher == "gloo" else exit_code, Status.INCOMPLETE)
     assert re.search(said, reason) and len(re.findall("Error: " + said, output)) == 1
 
 
@@ -107,7 +111,7 @@ def test_what_is_wrong_with_one_ranks_job_is_one_error_before_the_log(train, fau
     assert len(re.findall("Error: " + said, output)) == 1
 
 
-@pytest.mark.parametrize("launcher", ["mpirun", pytest.param("gloo", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("launcher", ["mpirun", *SLOW_LAUNCHERS])
 def test_an_error_of_one_ranks_setup_is_the_same_error_on_all(train, launcher):
     code, output, status, _ = train(2, launcher=launcher, fault="missing:1:0")
     assert code == 1 and status is None

@@ -28,13 +28,15 @@ def submit(cluster, checkout, tmp_path):
     return submit
 
 
-@pytest.mark.parametrize("launcher", [pytest.param("mpirun", marks=pytest.mark.slow), "srun",
-                                      pytest.param("torchrun", marks=pytest.mark.slow)])
-def test_the_template_trains_on_two_nodes_with_two_ranks_each(submit, request, tmp_path, launcher):
+@pytest.mark.parametrize("launcher, transport", [
+    ("srun", "auto"), *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("mpirun", "auto"), ("torchrun", "auto"), ("srun", "torch"), ("mpirun", "torch")))])
+def test_the_template_trains_on_two_nodes_with_two_ranks_each(submit, request, tmp_path, launcher, transport):
     if launcher == "srun":
         request.getfixturevalue("pmix")
     (tmp_path / AWKWARD).write_text("steps = 4\nseed = 7\n")
-    job, output = submit(["-N2", "--ntasks-per-node=2", "-c1"], "digits/fc", "--config", AWKWARD, launcher=launcher)
+    job, output = submit(["-N2", "--ntasks-per-node=2", "-c1"], "digits/fc", "--config", AWKWARD, "--set",
+                         f"transport={transport}", launcher=launcher)
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), output
     assert f"job {job['JobId']} on n1 n2, workers a host: 2(x2), GPUs a worker: 0\n" in output
     assert "  workers        4 on cpu, 1 thread each\n" in output and "COMPLETE: budget of 4 steps spent" in output

@@ -1,12 +1,15 @@
 """hvdscale-tune in processes: any number of them, killed or not, finds the same."""
+import os
 import random
 import signal
+import subprocess
 import time
 
 import pytest
 
 from hvdscale.log.reader import read_log
 from hvdscale.plan.settings import read_toml
+from tests.conftest import launcher_command
 from tests.parallel.sweeps import (TUNE, assert_same_sweep, exit_code, here, kill_after, search_in, start, sweep_file,
                                    tune, until)
 
@@ -28,6 +31,25 @@ def test_any_number_of_ranks_and_groups_finds_the_same(tmp_path, run, alone, ran
     tune(run, sweep, tmp_path / "out", ranks=ranks, launcher=launcher)
     split = ("trials/workers", "trials/local_batch", "restarts/workers") if workers > 1 else ()
     assert_same_sweep(tmp_path / "out", alone[0], split, 1e-9 if workers > 1 else 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_torchrun_goes_on_with_a_sweep_that_lost_a_worker_or_was_stopped(tmp_path, monkeypatch, number):
+    """A killed worker is started again with all others; what a signal to torchrun stopped, the same command resumes."""
+    sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.004}", high="0.4", repeats=1)
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert exit_code(start(sweep, whole)) == 0
+    monkeypatch.setenv("PET_MAX_RESTARTS", "1")
+    job = start(sweep, out, launched=launcher_command("torchrun", 2))
+    until(lambda: len(list(out.glob("trials/*/*.claim-1"))) > 2)
+    workers = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True).stdout.split()
+    os.kill(job.pid if number == signal.SIGTERM else int(workers[1]), number)
+    printed = job.communicate(timeout=120)[0]
+    assert job.returncode == (1 if number == signal.SIGTERM else 0), printed
+    if job.returncode:
+        assert exit_code(start(sweep, out, launched=launcher_command("torchrun", 2))) == 0
+    assert_same_sweep(out, whole, ("restarts/*",))
 
 
 @pytest.mark.slow

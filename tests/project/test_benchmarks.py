@@ -86,6 +86,14 @@ def test_an_epoch_is_timed_against_a_horovod_script(tmp_path, np):
     assert [case["peer"] for case in cases] == ["Horovod script", "bare passes"]
 
 
+@pytest.mark.parametrize("np", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_time_to_a_target_is_held_against_a_horovod_script(tmp_path, np):
+    pytest.importorskip("horovod.torch")
+    launcher = launcher_command("mpirun", np) if np > 1 else []
+    cases = cases_of(tmp_path, "bench_target", "mnist/fc_1024", launcher=launcher)
+    assert [(case["peer"], case["unit"]) for case in cases] == [("Horovod script", "s"), ("Horovod script", "steps")]
+
+
 def needs_pandas():
     if importlib.util.find_spec("pandas") is None:
         pytest.skip("needs pandas")

@@ -10,6 +10,8 @@ torchvision's decoding of images is left out.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import horovod.torch as hvd
 import torch
 from torch import Tensor, nn
@@ -40,11 +42,14 @@ class HorovodScript:
 
     batch            examples of each worker in a step
     mean, deviation  by which images are normalized
+    lr_at            the learning rate by the steps done, in place of the scaled one; may be set later
     """
 
     def __init__(self, model: nn.Module, lr: float, batch: int, momentum: float = 0.9, nesterov: bool = True,
                  mean: float = 0.0, deviation: float = 1.0):
         hvd.init()
+        self.steps = 0
+        self.lr_at: Callable[[int], float] | None = None
         self.model, self.batch, self.mean, self.deviation = model, batch, mean, deviation
         optimizer = torch.optim.SGD(model.parameters(), lr=lr * hvd.size(), momentum=momentum, nesterov=nesterov)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -61,16 +66,19 @@ class HorovodScript:
     def train(self, images: Tensor, labels: Tensor, epoch: int) -> int:
         """One epoch; returns its steps."""
         self.model.train()
-        steps = 0
+        before = self.steps
         for inputs, classes in self.loader(images, labels, self.batch, epoch):
+            if self.lr_at:
+                for group in self.optimizer.param_groups:
+                    group["lr"] = self.lr_at(self.steps)
             self.optimizer.zero_grad()
             loss = cross_entropy(self.model(inputs), classes)
             loss.backward()
             self.optimizer.step()
-            steps += 1
-            if steps % LOG_EVERY == 0:
+            self.steps += 1
+            if self.steps % LOG_EVERY == 0:
                 loss.item()
-        return steps
+        return self.steps - before
 
     @torch.no_grad()
     def evaluate(self, images: Tensor, labels: Tensor) -> tuple[float, float]:
