@@ -8,7 +8,7 @@ So an interval of steps or seconds is a hull: of the interval at the evaluation 
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,6 +55,11 @@ class Estimate:
     def met(self) -> bool:
         """Whether the value is finite."""
         return bool(np.isfinite(self.value))
+
+    def mapped(self, grow: Callable[[float], float]) -> Estimate:
+        """The estimate of a growing function of the quantity."""
+        return Estimate(grow(self.value), grow(self.low), grow(self.high), self.runs, grow(self.beyond),
+                        grow(self.before), self.extrapolated)
 
     def scaled(self, factor: float) -> Estimate:
         """The estimate of ``factor`` times the quantity."""

@@ -140,6 +140,9 @@ def read_noise(log: Log) -> dict[int, NoiseSteps]:
     ids = log.trials["id"]
     by_id = np.argsort(ids)
     batch = log.trials["global_batch"][by_id[np.searchsorted(ids[by_id], trial)]]
+    if "global_batch" in table.columns:                 # of the step, in a trial whose batch changes
+        own = table["global_batch"][rows]
+        batch = np.where(np.isfinite(own), own, batch)
     local = table["local_examples"][rows]
 
     def pair_of(prefix: str) -> tuple[np.ndarray, np.ndarray]:

@@ -186,10 +186,10 @@ def batches_of(cells: Iterable[Cell], perfect_within: float = PERFECT_WITHIN, us
         return Batches((), None, perfect_within, useful_within)
     regimes = regimes_of([cell.global_batch for cell in cells], [cell.steps for cell in cells], perfect_within,
                          useful_within, confidence)
-    points = tuple(BatchPoint(cell, cell.steps.scaled(cell.global_batch), _efficiency(cell, cells[0], confidence),
+    points = tuple(BatchPoint(cell, cell.examples, _efficiency(cell, cells[0], confidence),
                               perfect) for cell, perfect in zip(cells, regimes.perfect))
     return Batches(points, regimes, perfect_within, useful_within)
 
 
 def _efficiency(cell: Cell, smallest: Cell, confidence: float) -> Estimate:
-    return step_speedup(cell, smallest, confidence).scaled(smallest.global_batch / cell.global_batch)
+    return step_speedup(cell, smallest, confidence).scaled(smallest.mean_batch / cell.mean_batch)

@@ -4,7 +4,8 @@ With W workers, global batch B, steps to target S, seconds to target T and examp
 series' smallest worker count:
 
     step speedup             S0 / S
-    statistical efficiency   (S0 B0) / (S B)       examples to target, baseline over this point
+    statistical efficiency   (S0 B0) / (S B)       examples to target, baseline over this point; B is the mean batch of
+                                                   the S steps where it changes
     system efficiency        (x / x0) / (W / W0)   throughput gained per worker added
     product                  of both: (T0 / T) / (W / W0), exactly, since T = S B / x
     time speedup             T0 / T
@@ -91,7 +92,7 @@ def compare(cell: Cell, baseline: Cell, confidence: float = CONFIDENCE) -> Point
     steps = step_speedup(cell, baseline, confidence)
     time = _divide(baseline, cell, "seconds", confidence)
     speed = _divide_speeds(cell, baseline, confidence)
-    return Point(cell, worker_ratio, steps, steps.scaled(baseline.global_batch / cell.global_batch),
+    return Point(cell, worker_ratio, steps, steps.scaled(baseline.mean_batch / cell.mean_batch),
                  speed.scaled(1 / worker_ratio), time.scaled(1 / worker_ratio), time)
 
 

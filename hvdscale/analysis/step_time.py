@@ -169,7 +169,7 @@ def _by_setting(trials: Iterable[Trial]) -> tuple[Timing, ...]:
         per_node = min(trial.workers, int(trial.execution.get("local_workers") or trial.workers))
         return trial.workers, per_node, trial.global_batch, int(trial.execution.get("accumulate") or 1)
     found = group_by(trials, setting_of)
-    return tuple(Timing(*key, np.array([one.global_batch / one.examples_per_second for one in found[key]]),
+    return tuple(Timing(*key, np.array([one.step_seconds for one in found[key]]),
                         any(one.crowded for one in found[key]), tuple(one.key for one in found[key]))
                  for key in sorted(found))
 
@@ -333,9 +333,11 @@ class StepTimes:
             return None
         timing = min(found, key=lambda one: abs(one.per_node - min(workers, per_node)))
         cell = self._cells.get((workers, global_batch))
-        runs = tuple(run for run in cell.runs if run.trial.key in timing.trials) if cell else ()
+        if cell is None:
+            return timing
+        runs = tuple(run for run in cell.runs if run.trial.key in timing.trials)
         speeds = known(samples_of(runs).examples_per_second)
-        return replace(timing, seconds=global_batch / speeds, trials=tuple(run.trial.key for run in runs)
+        return replace(timing, seconds=cell.mean_batch / speeds, trials=tuple(run.trial.key for run in runs)
                        ) if len(speeds) else timing
 
     def cell_of(self, timing: Timing) -> Cell | None:

@@ -2,7 +2,7 @@
 
 Steps to target (Shallue et al. 2019, section 4.1): steps done at the first evaluation that meets the target. Over
 repeats, steps S, seconds T and examples per second x are averaged by geometric means. T = S B / x, with the global
-batch B, then holds exactly for the means.
+batch B (the mean batch of the S steps where it changes), then holds exactly for the means.
 """
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..log.schema import Status
+from ..plan.batch_schedule import BatchSchedule
 from ..target import Target
 from .best_of_n import best_of
 from .grouping import group_by
@@ -72,7 +73,7 @@ def run_of(trial: Trial, target: Target | None = None) -> Run:
         return Run(trial, unmet, unmet, unmet, unmet, trial.last_step, last_seconds, trial.examples_per_second)
     steps, seconds = float(trial.step[at]), float(trial.train_seconds[at])
     before = (float(trial.step[at - 1]), float(trial.train_seconds[at - 1])) if at else (0.0, 0.0)
-    speed = trial.global_batch * steps / seconds if steps > 0 and seconds > 0 else trial.examples_per_second
+    speed = trial.batches.examples_before(steps) / seconds if steps > 0 and seconds > 0 else trial.examples_per_second
     return Run(trial, steps, before[0], seconds, before[1], trial.last_step, last_seconds, speed)
 
 
@@ -150,7 +151,7 @@ def _estimate_met(values: np.ndarray, before: np.ndarray, pool: Spread, pool_bef
 class Cell:
     """The trials at one global batch, at one worker count or over all: those of the best setting."""
 
-    global_batch: int
+    global_batch: int               # the largest, where it changes
     workers: tuple[int, ...]        # one, or in a table by batch every count that ran it
     runs: tuple[Run, ...]           # that ended, of the best setting
     diverged: tuple[Trial, ...]     # INFEASIBLE, of that setting
@@ -184,6 +185,23 @@ class Cell:
         return self._estimate_to_target("steps", [run.last_step for run in self.runs if not run.met])
 
     @cached_property
+    def batches(self) -> BatchSchedule:
+        """The global batch of every step."""
+        return next((trial.batches for trial in self.considered), BatchSchedule.constant(self.global_batch))
+
+    @property
+    def mean_batch(self) -> float:
+        """The mean batch over the steps to target, or over all steps where it was not met."""
+        steps = self.steps.value
+        return self.batches.mean_before(steps if np.isfinite(steps) else max(
+            (run.last_step for run in self.runs), default=0))
+
+    @cached_property
+    def examples(self) -> Estimate:
+        """Training examples in the steps to target."""
+        return self.steps.mapped(self.batches.examples_before)
+
+    @cached_property
     def seconds(self) -> Estimate:
         """T: seconds to target; for a search, its steps at the speed of the best setting."""
         if self.searched:
@@ -193,7 +211,7 @@ class Cell:
         if not self.steps.met or all_met and self.all_timed or found.value == 0:
             return found
         # steps of all seeds at the mean speed: T = S B / x still holds
-        value = self.global_batch * self.steps.value / self.examples_per_second.value
+        value = self.batches.examples_before(self.steps.value) / self.examples_per_second.value
         if all_met:         # some seeds were not timed: the interval of the others, shifted
             return found.scaled(value / found.value)
         return Estimate(value, found.low, found.high, found.runs, found.beyond)
@@ -214,7 +232,7 @@ class Cell:
 
     def _seconds_at_speed(self) -> Estimate:
         """S B / x with the intervals of both; with that of S alone where the spread of x is unknown."""
-        speed, steps = self.examples_per_second, self.steps.scaled(self.global_batch)
+        speed, steps = self.examples_per_second, self.examples
         if not speed.runs:
             return Estimate.unknown()
         ends = quotient(steps, speed) if speed.low == speed.low else (steps.low / speed.value, steps.high / speed.value)
@@ -230,9 +248,9 @@ class Cell:
 
     @property
     def step_seconds(self) -> Estimate:
-        """Seconds a step at the mean speed: B / x."""
+        """Seconds a step at the mean speed: B / x, with the mean batch where it changes."""
         speed = self.examples_per_second
-        value, low, high = (self.global_batch / one if one else np.nan for one in (speed.value, speed.high, speed.low))
+        value, low, high = (self.mean_batch / one if one else np.nan for one in (speed.value, speed.high, speed.low))
         return Estimate(value, low, high, speed.runs)
 
     @cached_property

@@ -3,6 +3,8 @@
     trials = read_trials(read_log("runs/w8.h5"))
     by_workload(trials)   -> {Workload: (Trial, ...)}: mixed workloads are grouped, never mixed
 
+Runs whose batch changes are a workload of their own, so that a study over batch sizes never takes them in.
+
 A *setting* is everything but the seed that determines a trial's updates, plus the spacing of evaluations. Trials of one
 setting that differ only by seed are repeats. The worker count is not part of a setting: it does not change the updates.
 Where a trial changed its worker count partway, only its steps count; its times are treated as not measured.
@@ -22,11 +24,14 @@ from ..log.nans import count_nans
 from ..log.plan_text import plan_at
 from ..log.reader import Log, Table
 from ..log.schema import PRUNED, Status
+from ..plan.batch_schedule import BatchSchedule
 from ..plan.scaling import TUNED
 from .grouping import group_by
 from .noise import NoiseSteps, read_noise
 from .step_breakdown import StepParts, read_parts
 
+# entries of a plan's problem that are null at a constant batch, as are those of logs from before there were others
+OF_BATCH_SCHEDULE = ("batch_schedule", "batch_lr_factors", "batch_updates")
 _ENCODER = json.JSONEncoder(sort_keys=True)
 _READ = ("id", "status", "stop_reason", "dataset", "model", "optimizer", "global_batch", "workers", "seed", "plan")
 
@@ -40,13 +45,15 @@ class Workload:
     model_args: str             # JSON; "": none
     optimizer: str
     train_examples: int         # 0: unknown
+    batch_schedule: tuple[tuple[int, int], ...] = ()    # (first step, batch); empty where the batch is constant
 
     def __str__(self) -> str:
+        batch = f", batch {BatchSchedule.of_pairs(self.batch_schedule)}" if self.batch_schedule else ""
         size = f", {self.train_examples:,} training examples" if self.train_examples else ""
         args = json.loads(self.model_args or "{}")
         if isinstance(args, dict):
             args = ", ".join(f"{name}={value}" for name, value in args.items())
-        return f"{self.dataset}/{self.model}{f' ({args})' * bool(args)}, {self.optimizer}{size}"
+        return f"{self.dataset}/{self.model}{f' ({args})' * bool(args)}, {self.optimizer}{size}{batch}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +101,11 @@ class Trial:
         return self.sweep and (self.workload, self.global_batch,
                                json.dumps([self.sweep.get(name) for name in names])) or None
 
+    @cached_property
+    def batches(self) -> BatchSchedule:
+        """The global batch of every step."""
+        return BatchSchedule.of_problem(self.plan.get("problem") or {}, self.global_batch)
+
     @property
     def pruned(self) -> bool:
         """Whether its study stopped it."""
@@ -128,7 +140,12 @@ class Trial:
     def examples_per_second(self) -> float:
         """Over all its steps; NaN where none was timed."""
         seconds = self.timed_seconds if self.timed_steps else self.train_seconds[-1] if len(self.step) else np.nan
-        return self.global_batch * self.last_step / seconds if seconds > 0 else np.nan
+        return self.batches.examples_before(self.last_step) / seconds if seconds > 0 else np.nan
+
+    @property
+    def step_seconds(self) -> float:
+        """The mean over all its steps; NaN where none was timed."""
+        return self.batches.mean_before(self.last_step) / self.examples_per_second
 
 
 def read_trials(log: Log) -> list[Trial]:
@@ -174,7 +191,8 @@ class _Rows:
         number, status, reason, dataset, model, optimizer, batch, workers, seed, text = (
             self.columns[name][row] for name in _READ)
         plan = plan_at(self.path, number, text)
-        problem = dict(plan.get("problem") or {})
+        problem = {name: value for name, value in (plan.get("problem") or {}).items()
+                   if value is not None or name not in OF_BATCH_SCHEDULE}
         workload = workload_of(dataset, model, optimizer, plan)
         workload = self.workloads.setdefault(workload, workload)
         problem.pop("seed", None)
@@ -194,7 +212,7 @@ def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping[str, Any
     """The workload of a trial, without the model arguments that its study searches."""
     problem = plan.get("problem") or {}
     return Workload(dataset, model, _json(_fixed_args(problem.get("model_args"), plan.get("sweep"))), optimizer,
-                    int(problem.get("train_examples") or 0))
+                    int(problem.get("train_examples") or 0), tuple(map(tuple, problem.get("batch_schedule") or ())))
 
 
 def is_pruning(stop_reason: str) -> bool:

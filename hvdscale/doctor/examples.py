@@ -27,8 +27,8 @@ def shards(job: Job, workers: Workers) -> Finding:
     """Whether each position of a step is computed once, and each example visited once an epoch, at any worker count."""
     name, plan, stream = "shards", job.plan, job.plan.stream
     counts = [n for n in sorted({*WORKERS, workers.size}) if n * plan.accumulate <= plan.global_batch]
-    steps = min(MOST_STEPS, int(np.ceil(2 * stream.steps_per_epoch)))
-    looked_at = (f"{steps} steps of {plan.global_batch} examples ({steps / stream.steps_per_epoch:.3g} epochs of "
+    steps = min(MOST_STEPS, stream.steps_in(2))
+    looked_at = (f"{steps} steps of {plan.batches} examples ({stream.epochs_before(steps):.3g} epochs of "
                  f"{stream.examples}) on {', '.join(map(str, counts))} workers")
     for size in {stream.size(step) for step in range(steps)}:
         for count in counts:

@@ -68,12 +68,12 @@ def gradients(sample: Sample, workers: Workers) -> Finding:
 def _ways(sample: Sample, counts: list[int]) -> Iterator[Plan]:
     """The sample's plan at these worker counts, with 1 and 2 passes; and with one ghost group that workers share."""
     plan, model = sample.plan, sample.job.model
-    groups = plan.ghost_groups
+    groups = plan.ghost_groups(plan.global_batch)
     for count in counts:
         for accumulate in (1, 2):
             if count * accumulate <= (groups if plan.group_by_group else plan.global_batch):
                 way = replace(plan, workers=count, accumulate=accumulate)
-                if not way.cuts_groups or not any(map(is_batch_norm, model.modules())):
+                if not way.cuts_groups(way.global_batch) or not any(map(is_batch_norm, model.modules())):
                     yield way
     if not plan.group_by_group and any(hasattr(module, "ghosts") for module in model.modules()):
         for count in counts[1:3] if len(counts) > 1 else counts:
@@ -202,7 +202,7 @@ def batch_norm(sample: Sample) -> Finding:
     name, job, plan, model = "batch-norm", sample.job, sample.plan, sample.model()
     ours = [m for m in model.modules() if isinstance(m, BatchNorm)]
     torchs = [m for m in model.modules() if is_batch_norm(m) and not isinstance(m, BatchNorm)]
-    groups = job.plan.ghost_groups
+    groups = job.plan.ghost_groups(job.plan.global_batch)
     sizes = sorted({job.plan.global_batch // groups, -(-job.plan.global_batch // groups)})
     over = f"ghost groups of {' or '.join(map(str, sizes))} examples, {groups} a step"
     how = "group by group: correct, but slower" if plan.group_by_group else "not by ghost group"
@@ -232,16 +232,16 @@ def cuts_by_groups(plan: Plan) -> list[int]:
 def last_batch(sample: Sample) -> Finding:
     """Whether each example of an epoch has the same weight where the batch does not divide the epoch."""
     name, stream = "last batch", sample.job.plan.stream
-    left = stream.examples % stream.global_batch
-    steps = min(int(np.ceil(stream.steps_per_epoch)), 100_000)
-    what = f"{stream.examples} examples in batches of {stream.global_batch}, {stream.last_batch}"
+    left = stream.examples % stream.batches.first
+    steps = min(stream.steps_in(1), 100_000)
+    what = f"{stream.examples} examples in batches of {stream.batches}, {stream.last_batch}"
     if stream.last_batch == "drop":
         looked_at = f"{what}: {left} examples of every epoch, not always the same, are left out"
         return Finding(name, Verdict.PASSED, looked_at)
     if stream.last_batch == "carry":
-        wrong = [step for step in range(steps) if stream.size(step) != stream.global_batch]
+        wrong = [step for step in range(steps) if stream.size(step) != stream.batches.at(step)]
         verdict = Verdict.FAILED if wrong else Verdict.PASSED
-        return Finding(name, verdict, f"{what}: every step has {stream.global_batch}, so all have the same weight")
+        return Finding(name, verdict, f"{what}: every step has {stream.batches}, so all have the same weight")
     summed = sum(stream.size(step) for step in range(steps))
     looked_at = f"{what}: the steps of an epoch have {summed} together"
     if summed != stream.examples:
@@ -262,6 +262,6 @@ def last_batch(sample: Sample) -> Finding:
 def _short(sample: Sample) -> Plan | None:
     """A plan whose step 1 is short; None if the sample is too small."""
     batch = sample.plan.global_batch * 2 // 3
-    short = replace(sample.plan, train_examples=sample.plan.global_batch, global_batch=batch, last_batch="short")
+    short = sample.plan.at_batch(batch, train_examples=sample.plan.global_batch, last_batch="short")
     groups = len(group_bounds(short.stream.size(1), short.ghost_batch)) - 1 if batch > 1 else 0
     return short if groups >= (2 if short.group_by_group else 1) else None

@@ -89,8 +89,8 @@ def make_sample(job: Job, wanted: int, workers: int) -> Sample:
     """
     most = max(4, workers)
     batch = min(len(job.data.train), max(wanted, 6 * most - 2))
-    plan = replace(
-        job.plan, global_batch=batch, ghost_batch=max(2, min(job.plan.ghost_batch, batch // max(PASSES, 2 * most))),
+    plan = job.plan.at_batch(
+        batch, ghost_batch=max(2, min(job.plan.ghost_batch, batch // max(PASSES, 2 * most))),
         precision="fp64", compression="none", loss_scale=1.0, clip_norm=None, workers=1, accumulate=1,
         local_batch=batch, loader_workers=0, noise_every=0)
     sample = Sample(job, plan, CLOSE)

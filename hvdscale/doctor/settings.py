@@ -65,7 +65,7 @@ def learning_rate(job: Job) -> Finding:
     last = plan.budget_steps - 1 if plan.budget_steps else None
     rows = tuple((f"step {step:,}", f"{rate(step):.6g}", what) for step, what in _turns(plan, last))
     checked = range(0, last + 1 if last is not None else LOOKED_AT, max(1, (last or 0) // LOOKED_AT))
-    looked_at = f"a function of the step, the same on any number of workers at a global batch of {plan.global_batch}"
+    looked_at = f"a function of the step, the same on any number of workers at a global batch of {plan.batches}"
     for step in checked:
         if not (math.isfinite(rate(step)) and rate(step) >= 0):
             return Finding("learning rate", Verdict.FAILED, looked_at, f"it is {rate(step)} at step {step}",
@@ -83,6 +83,7 @@ def _turns(plan: Plan, last: int | None) -> list[tuple[int, str]]:
     elif plan.decay != "constant":
         middle = (plan.decay_steps + plan.warmup_steps) // 2
         turns |= {middle: "halfway through the decay", plan.decay_steps: "end of the decay"}
+    turns |= {step: f"batch {batch}" for step, batch in plan.batches.pairs if step}
     if last is not None:
         turns = {step: what for step, what in turns.items() if step <= last} | {last: "last"}
     return sorted(turns.items())

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import replace
 
 import torch
 
@@ -32,8 +31,8 @@ CHUNKS = (32, 7)            # examples per pass, in two ways
 def checkpoint(sample: Sample) -> Finding:
     """Whether a run resumed from a checkpoint takes the same next step as an uninterrupted one, bit for bit."""
     name, job = "checkpoint", sample.job
-    plan = replace(job.plan, workers=1, accumulate=1, global_batch=sample.plan.global_batch, loader_workers=0,
-                   noise_every=0, ghost_batch=sample.plan.ghost_batch)
+    plan = job.plan.at_batch(sample.plan.global_batch, workers=1, accumulate=1, loader_workers=0, noise_every=0,
+                             ghost_batch=sample.plan.ghost_batch)
     looked_at = (f"{BEFORE} steps, a checkpoint written and read, and the next step with a new model and optimizer "
                  f"({plan.optimizer}, {plan.precision})")
 

@@ -39,6 +39,14 @@ def _target(text: Any) -> bool:
         return False
 
 
+def _pairs(value: Any) -> bool:
+    if not isinstance(value, list) or not all(isinstance(one, list) and len(one) == 2 for one in value):
+        return False
+    starts = [start for start, _ in value]
+    return (all(map(_whole, starts)) and starts[:1] in ([], [0]) and all(a < b for a, b in zip(starts, starts[1:])) and
+            all(_number(number) and number > 0 for _, number in value))
+
+
 def _or_none(rule: Rule) -> Rule:
     return lambda value: value is None or rule[0](value), f"{rule[1]}, or null"
 
@@ -52,6 +60,9 @@ OBJECT: Rule = lambda value: isinstance(value, dict), "an object"
 STEPS: Rule = lambda value: isinstance(value, list) and all(map(_whole, value)), "a list of whole numbers"
 GOAL: Rule = _target, "a target, such as val/error<0.01"
 GOALS: Rule = lambda value: isinstance(value, list) and all(map(_target, value)), "a list of targets"
+BATCHES: Rule = (lambda value: value != [] and _pairs(value) and all(_whole(batch) for _, batch in value),
+                 "a list of (first step, batch) pairs, in order from step 0")
+FACTORS: Rule = _pairs, "a list of (first step, factor) pairs, in order from step 0"
 
 OF_SEARCH = ("sweep", "archive", "search")      # parts, any of which says that a trial is a draw of metaparameters
 PARTS = ("problem", "measurement", "execution", "asked", "sweep")
@@ -62,10 +73,12 @@ ENTRIES: dict[str, dict[str, Rule]] = {
         "decay_at": STEPS, "train_examples": _or_none(COUNT), "seed": _or_none(WHOLE),
         **dict.fromkeys(("global_batch", "ghost_batch"), _or_none(COUNT)),
         **dict.fromkeys(("base_lr", "lr_factor", "momentum", "weight_decay", "label_smoothing"), _or_none(NUMBER)),
+        "batch_schedule": _or_none(BATCHES), "batch_lr_factors": _or_none(FACTORS), "batch_updates": _or_none(OBJECT),
         "base_batch": _or_none(COUNT), "lr_rule": _or_none(TEXT)},
     "measurement": {
         "target": _or_none((lambda value: value == "" or _target(value), GOAL[1])), "keep_going": _or_none(FLAG),
-        **dict.fromkeys(("eval_every", "budget_steps"), _or_none(COUNT)), "budget_seconds": _or_none(NUMBER)},
+        **dict.fromkeys(("eval_every", "eval_every_examples", "budget_steps"), _or_none(COUNT)),
+        "budget_seconds": _or_none(NUMBER)},
     "execution": {
         **dict.fromkeys(("local_workers", "cores"), COUNT),
         **dict.fromkeys(("workers", "local_batch", "accumulate", "untimed_passes", "threads"), _or_none(COUNT))},

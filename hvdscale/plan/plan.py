@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
 
 from ..target import Target
+from .batch_schedule import BatchSchedule
 from .schedule import FALLING, Schedule
-from .shards import Pass, Stream, group_bounds, step_passes
+from .shards import Pass, Stream, fewest_passes, group_bounds, step_passes
 
 # hvdscale.plan.settings says what each key means; here lengths are in steps, whatever unit the user typed
 
@@ -27,7 +30,10 @@ class Problem:
     data: dict                  # data_args, and what the data set's own record says
     init_from: str | None       # SHA-256 of the state dict that the model starts from
     train_examples: int
-    global_batch: int
+    global_batch: int           # the largest, if it changes
+    batch_schedule: tuple[tuple[int, int], ...] | None          # (first step, batch); None: a constant batch
+    batch_lr_factors: tuple[tuple[int, float], ...] | None      # (first step, factor on the rate); None: 1
+    batch_updates: dict[str, tuple[float, ...]] | None      # what else changes with the batch: by field, by piece
     ghost_batch: int
     last_batch: str
     seed: int
@@ -66,16 +72,25 @@ class Problem:
     @property
     def schedule(self) -> Schedule:
         return Schedule(self.peak_lr, self.start_lr, self.warmup, self.warmup_steps, self.decay, self.decay_steps,
-                        self.decay_at, self.decay_factor, self.end_lr_factor)
+                        self.decay_at, self.decay_factor, self.end_lr_factor, self.batch_lr_factors or ())
+
+    @cached_property
+    def batches(self) -> BatchSchedule:
+        """The global batch of every step."""
+        return BatchSchedule.of_problem({"batch_schedule": self.batch_schedule}, self.global_batch)
 
     @property
     def stream(self) -> Stream:
-        return Stream(self.train_examples, self.global_batch, self.seed, self.last_batch)
+        return Stream(self.train_examples, self.batches, self.seed, self.last_batch)
 
-    @property
-    def ghost_groups(self) -> int:
-        """Ghost groups of a step of the whole global batch."""
-        return len(group_bounds(self.global_batch, self.ghost_batch)) - 1
+    def ghost_groups(self, batch: int) -> int:
+        """Ghost groups of a step of this many examples."""
+        return len(group_bounds(batch, self.ghost_batch)) - 1
+
+    def updates_at(self, step: int) -> dict[str, float]:
+        """The fields of the optimizer that follow the batch, as at this step; empty where none does."""
+        piece = self.batches.piece(step)
+        return {name: values[piece] for name, values in (self.batch_updates or {}).items()}
 
     @property
     def scales_loss(self) -> bool:
@@ -102,7 +117,8 @@ class Measurement:
     budget_seconds: float | None
     target: str | None
     keep_going: bool
-    eval_every: int             # 0: never
+    eval_every: int             # 0: never; in steps of the first batch where they are counted in examples
+    eval_every_examples: int | None     # None: evaluations are counted in steps
     noise_every: int | None     # None: see noise_steps
     noise_groups: bool
     eval_batch: int
@@ -113,10 +129,6 @@ class Measurement:
     def stop_target(self) -> Target | None:
         return Target.parse(self.target) if self.target else None
 
-    def evaluates_at(self, step: int) -> bool:
-        """Whether the model is evaluated after this many steps: on the grid, and at the end of the budget."""
-        return self.eval_every > 0 and (step % self.eval_every == 0 or step == self.budget_steps)
-
 
 @dataclass(frozen=True)
 class Execution:
@@ -125,8 +137,8 @@ class Execution:
     workers: int
     local_workers: int
     cores: int
-    local_batch: int
-    accumulate: int
+    local_batch: int                    # the most examples in one pass
+    accumulate: int                     # at the largest batch; a smaller one takes as many as local_batch needs
     device: str
     transport: str              # single, horovod or torch
     deterministic: bool
@@ -147,15 +159,35 @@ class Plan(Execution, Measurement, Problem):
 
     def passes(self, size: int, rank: int) -> list[Pass]:
         """The rank's passes over a step of ``size`` examples; a short step of few ghost groups has fewer passes."""
-        accumulate, groups = self.accumulate, len(group_bounds(size, self.ghost_batch)) - 1
-        if groups < accumulate and not self.cuts_groups:
+        batch = size if size in self.batches.sizes else self.global_batch
+        accumulate, groups = self.accumulate_at(batch), self.ghost_groups(size)
+        if groups < accumulate and not self.cuts_groups(batch):
             accumulate = groups
         return step_passes(size, self.ghost_batch, self.workers, accumulate)[rank]
 
-    @property
-    def cuts_groups(self) -> bool:
-        """Whether a ghost group is cut over several passes of a worker."""
-        return self.ghost_groups < self.accumulate
+    def accumulate_at(self, batch: int) -> int:
+        """Passes of a worker over a step of one of the schedule's batches."""
+        if batch == self.global_batch:
+            return self.accumulate
+        return fewest_passes(batch, self.ghost_batch, self.workers, self.local_batch, self.accumulate)
+
+    def cuts_groups(self, batch: int) -> bool:
+        """Whether a ghost group of one of the schedule's batches is cut over several passes of a worker."""
+        return self.ghost_groups(batch) < self.accumulate_at(batch)
+
+    def at_batch(self, global_batch: int, **changes: Any) -> Plan:
+        """The same plan at a constant batch, with these changes."""
+        return replace(self, global_batch=global_batch, batch_schedule=None, batch_lr_factors=None, batch_updates=None,
+                       **changes)
+
+    def evaluates_at(self, step: int) -> bool:
+        """Whether the model is evaluated after this many steps: on the grid, and at the end of the budget."""
+        if not self.eval_every or step == self.budget_steps:
+            return self.eval_every > 0
+        if self.eval_every_examples is None:
+            return step % self.eval_every == 0
+        seen, before = (self.stream.examples_before(at) // self.eval_every_examples for at in (step, step - 1))
+        return seen > before
 
     @property
     def noise_steps(self) -> int:

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from operator import itemgetter
 
 # decays from the peak to end_lr_factor of it: the share of the way that is behind after a share of the steps
 FALLING = {"linear": lambda done: done, "cosine": lambda done: (1 - math.cos(math.pi * done)) / 2}
@@ -23,6 +25,7 @@ class Schedule:
     decay   linear: straight from peak_lr at the warmup's end to end_lr_factor * peak_lr at step decay_steps, and that
             from there (Shallue et al. 2019); cosine: half a cosine between the same two; step: times decay_factor at
             each of decay_at; constant: none
+    batch_lr_factors  (first step, factor) pairs: all of this times the factor, where the batch changes
     """
 
     peak_lr: float
@@ -34,10 +37,12 @@ class Schedule:
     decay_at: tuple[int, ...] = ()
     decay_factor: float = 0.1
     end_lr_factor: float = 0.0
+    batch_lr_factors: tuple[tuple[int, float], ...] = ()
 
     @classmethod
     def of(cls, problem: Mapping) -> Schedule | None:
         """The schedule of a plan as a log has it; None where the plan does not say."""
+        problem = {**problem, "batch_lr_factors": problem.get("batch_lr_factors") or ()}
         names = [field.name for field in fields(cls)]
         return cls(**{name: problem[name] for name in names}) if all(name in problem for name in names) else None
 
@@ -50,7 +55,13 @@ class Schedule:
         if self.warmup != "none":
             way = "climbing" if self.warmup == "gradual" else "held, then raised"
             words = f"{format_lr(self.start_lr)}, {way} to {words} at step {self.warmup_steps}"
-        return ", ".join(filter(None, [words, self.describe_decay(format_lr)]))
+        return ", ".join(filter(None, [words, self.describe_decay(format_lr), self.describe_factors()]))
+
+    def describe_factors(self) -> str:
+        """The factors that follow the batch, in words; empty if there are none."""
+        changes = zip(self.batch_lr_factors, self.batch_lr_factors[1:])
+        return ", ".join(f"x {after:.4g} from step {start}" for (_, before), (start, after) in changes
+                         if after != before)
 
     def describe_decay(self, format_lr: Callable[[float], str] = "{:g}".format) -> str:
         """The decay in words; empty if there is none."""
@@ -62,6 +73,13 @@ class Schedule:
 
     def lr_at(self, step: int) -> float:
         """The learning rate of the update that follows ``step`` done steps."""
+        return self._at_first_batch(step) * self._batch_factor(step)
+
+    def _batch_factor(self, step: int) -> float:
+        at = bisect_right(self.batch_lr_factors, step, key=itemgetter(0))
+        return self.batch_lr_factors[at - 1][1] if at else 1.0
+
+    def _at_first_batch(self, step: int) -> float:
         if self.warmup != "none" and step < self.warmup_steps:
             climbed = step / self.warmup_steps if self.warmup == "gradual" else 0.0
             return self.start_lr + (self.peak_lr - self.start_lr) * climbed

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ..errors import UsageError
+from .batch_schedule import RATES
 from .schedule import DECAYS, FALLING
-from .values import WORDS, check_value, did_you_mean
+from .values import LARGEST_INT, WORDS, check_value, did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,10 +26,11 @@ else:
 
 def _key(default: typing.Any, help: str, flag: bool = False, choices: tuple[str, ...] | None = None,
          least: float | None = None, above: float | None = None, below: float | None = None,
-         word: str | None = None) -> typing.Any:
+         word: str | None = None, pairs: bool = False) -> typing.Any:
     """A settings field. flag: has its own command line option; least, above, below: bounds of a number; word: accepted
-    in place of a number."""
-    metadata = dict(help=help, flag=flag, choices=choices, least=least, above=above, below=below, word=word)
+    in place of a number; pairs: a list of (start, batch)."""
+    metadata = dict(help=help, flag=flag, choices=choices, least=least, above=above, below=below, word=word,
+                    pairs=pairs)
     return field(metadata=metadata, **({"default_factory": dict} if default == {} else {"default": default}))
 
 
@@ -46,6 +48,15 @@ class Settings:
         1, "forward and backward passes whose gradients a worker accumulates for one step", True, least=1)
     max_local_batch: int | None = _key(
         None, "largest pass that fits a worker's memory, in examples; sets accumulate", True, least=1)
+    batch_schedule: list | None = _key(
+        None, "a global batch that changes: each batch with its first step, such as [[0, 64], [2000, 128]]",
+        pairs=True)
+    batch_schedule_epochs: list | None = _key(
+        None, "the same by epochs: a batch begins at the first step by which so many were seen", pairs=True)
+    batch_schedule_examples: list | None = _key(None, "the same by examples", pairs=True)
+    batch_schedule_lr: str = _key(
+        "rule", "learning rate where the batch changes: by lr_rule (with it the moments of adam_sqrt); stay: as it is; "
+        "seesaw: over the square root of the batch's factor, as a doubling in place of a halved rate", choices=RATES)
     ghost_batch: int | str | None = _key(
         None, "examples that share batch-norm statistics and a dropout stream, at any worker count: a number, or "
         "global; default 32, or fewer where the model runs one ghost group at a time", True, least=2, word="global")
@@ -221,9 +232,11 @@ class Settings:
 
 
 BATCH = ("local_batch", "global_batch")
+BATCH_SCHEDULES = ("batch_schedule", "batch_schedule_epochs", "batch_schedule_examples")
 DECAYS_PER_STEP = ("momentum", "beta1", "beta2")        # each may be given as NAME_half_life, in examples
 # keys of which only one can be set, but for both keys of the batch if they agree
-ALTERNATIVES = (BATCH, ("lr", "lr_per_example"), ("steps", "epochs", "examples", "seconds"),
+ALTERNATIVES = (BATCH, *((name, *BATCH_SCHEDULES) for name in BATCH), ("lr", "lr_per_example"),
+                ("steps", "epochs", "examples", "seconds"),
                 ("warmup_steps", "warmup_epochs"), ("decay_steps", "decay_epochs"),
                 ("decay_at_steps", "decay_at_epochs"), ("eval_every", "eval_every_epochs"),
                 ("checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds"),
@@ -306,7 +319,11 @@ def check(name: str, value: typing.Any) -> typing.Any:
         return value
     word = "a list of numbers" if kind is list else WORDS[kind] + (f" or {rules['word']!r}" if rules["word"] else "")
     value = check_value(name, value, kind, word, rules["least"], rules["above"], rules["below"])
-    if kind is list and not _grows(value, (int,) if name.endswith("_steps") else (int, float)):
+    if rules["pairs"] and not _is_schedule(value, whole=name == "batch_schedule"):
+        raise UsageError(f"{name} = {value!r} is not a list of (start, batch) pairs from start 0 on, in order, such as "
+                         "[[0, 64], [2000, 128]]")
+    if kind is list and not rules["pairs"] and not _grows(
+            value, (int,) if name.endswith("_steps") else (int, float)):
         raise UsageError(f"{name} = {value!r} is not a list of growing positive numbers, such as [30, 60, 80]")
     if rules["choices"] and value not in rules["choices"]:
         raise UsageError(f"{name} = {value!r} is none of {', '.join(rules['choices'])}")
@@ -316,6 +333,16 @@ def check(name: str, value: typing.Any) -> typing.Any:
 def _grows(values: list, types: tuple) -> bool:
     numbers = all(type(value) in types and 0 < value < math.inf for value in values)
     return numbers and values != [] and values == sorted(values)
+
+
+def _is_schedule(pairs: list, whole: bool) -> bool:
+    """Whether these are pairs of a start and a batch: starts grow from 0, batches are whole numbers from 1."""
+    if not pairs or not all(type(pair) is list and len(pair) == 2 for pair in pairs):
+        return False
+    starts, batches = zip(*pairs)
+    later = list(starts[1:])
+    return (starts[0] == 0 and all(type(batch) is int and 0 < batch <= LARGEST_INT for batch in batches) and
+            (not later or _grows(later, (int,) if whole else (int, float))) and len(set(later)) == len(later))
 
 
 def read_toml(path: str | Path) -> dict:

@@ -1,20 +1,20 @@
 """Settling a plan: from what was asked, by the user and by default, to all that a run will do."""
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from ..errors import PlanError, UsageError
 from ..system.checksum import sha256_of
 from ..target import SPLITS, Target
+from .batch_schedule import FOLLOWS_RULE, SEESAW, BatchSchedule, rate_factors
 from .metaparameters import tuned_for
 from .plan import Plan
 from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, moments_ratio, scale_moments
 from .schedule import FALLING
-from .settings import ACTS_ONLY_WITH, DECAYS_PER_STEP, DECOUPLED, OPTIMIZER_KEYS, OPTIMIZERS, Settings
-from .shards import Stream, step_passes
+from .settings import ACTS_ONLY_WITH, BATCH_SCHEDULES, DECAYS_PER_STEP, DECOUPLED, OPTIMIZER_KEYS, OPTIMIZERS, Settings
+from .shards import Stream, fewest_passes, largest_pass
 from .time_scales import decay_of, weight_decay_of
 
 GLOBAL, GHOST_BATCH = "global", 32
@@ -47,33 +47,57 @@ def settle(settings: Settings, workload: Named, train_examples: int, val_example
 
     train_examples  training examples there are, after train_subset
     """
-    global_batch, accumulate = settle_batch(settings, place.workers, train_examples)
-    settings = settle_tuned(settings, workload.name, global_batch)
-    ghost_batch = global_batch if settings.ghost_batch == GLOBAL else int(settings.ghost_batch or GHOST_BATCH)
-    accumulate = settle_accumulate(settings, global_batch, ghost_batch, place.workers, accumulate)
-    optimizer = settle_optimizer(settings, global_batch)
+    batches, accumulate = settle_batches(settings, place.workers, train_examples)
+    settings = settle_tuned(settings, workload.name, batches.first)
+    ghost_batch = batches.largest if settings.ghost_batch == GLOBAL else int(settings.ghost_batch or GHOST_BATCH)
+    accumulate = settle_accumulate(settings, batches.largest, ghost_batch, place.workers, accumulate)
     refuse_unused(settings)
     target = settle_target(settings, workload.metrics)
-    stream = Stream(train_examples, global_batch, settings.seed, settings.last_batch)
+    stream = Stream(train_examples, batches, settings.seed, settings.last_batch)
     budget_steps = settle_budget(settings, stream)
     schedule = settle_schedule(settings, stream, budget_steps)
-    optimizer |= settle_moments(settings, optimizer, schedule["lr_rule"], global_batch, schedule["base_batch"])
     as_set = {name: value for name, value in vars(settings).items() if name in PLANNED}
     return Plan(**as_set | dict(
         workload=workload.name, dataset=workload.dataset, model=workload.model, data=settings.data_args,
         init_from=settings.init_from and sha256_of(settings.init_from, UsageError),
-        train_examples=train_examples, global_batch=global_batch, ghost_batch=ghost_batch,
+        train_examples=train_examples, global_batch=batches.largest,
+        batch_schedule=None if batches.is_constant else batches.pairs, ghost_batch=ghost_batch,
         loss_scale=settle_loss_scale(settings), group_by_group=settings.group_by_group == "always",
-        **optimizer, **schedule,
-        weight_decay=settle_weight_decay(settings, schedule["peak_lr"], global_batch, train_examples),
+        **schedule, **settle_updates(settings, stream, schedule),
         budget_steps=budget_steps, budget_seconds=settings.seconds, target=target and str(target),
-        eval_every=settle_eval_every(settings, stream), eval_splits=settle_splits(settings, target),
+        **settle_evaluations(settings, stream), eval_splits=settle_splits(settings, target),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
         workers=place.workers, local_workers=place.local_workers, cores=place.cores, device=place.device,
         transport=place.transport,
-        local_batch=largest_pass(global_batch, ghost_batch, place.workers, accumulate), accumulate=accumulate,
+        local_batch=largest_of(batches, ghost_batch, place.workers, accumulate), accumulate=accumulate,
         threads=settings.threads or max(1, place.cores // place.local_workers),
         commit_every=settings.commit_every or 0, **settle_checkpoints(settings, stream)))
+
+
+def settle_batches(settings: Settings, workers: int, train_examples: int) -> tuple[BatchSchedule, int]:
+    """The global batch of every step, and the accumulation at the largest; raises PlanError for one that cannot be."""
+    name = next((name for name in BATCH_SCHEDULES if getattr(settings, name) is not None), None)
+    if name is None:
+        batch, accumulate = settle_batch(settings, workers, train_examples)
+        return BatchSchedule.constant(batch), accumulate
+    pairs, examples_each = getattr(settings, name), {"batch_schedule_epochs": train_examples}.get(name, 1)
+    if settings.last_batch != "carry":
+        raise PlanError(f"{name} needs last_batch = carry, under which every step has its global batch, and last_batch "
+                        f"is {settings.last_batch}; give one of the two")
+    try:
+        batches = (BatchSchedule.of_pairs(pairs) if name == "batch_schedule" else
+                   BatchSchedule.by_examples([(start * examples_each, batch) for start, batch in pairs]))
+    except PlanError as error:
+        raise PlanError(f"{name} = {pairs}: {error}") from None
+    if batches.largest > train_examples:
+        raise PlanError(f"{name} = {pairs}: a batch of {batches.largest} is larger than the training set of "
+                        f"{train_examples} examples; end at a smaller one")
+    if batches.smallest < workers or batches.largest < workers * settings.accumulate:
+        passes = f" x {settings.accumulate} passes" * (batches.smallest >= workers)
+        raise PlanError(f"{name} = {pairs} leaves some of {workers} workers{passes} without an example at its "
+                        f"{'largest' if passes else 'smallest'} batch; use fewer {'passes' if passes else 'workers'}, "
+                        "or larger batches")
+    return batches, settings.accumulate
 
 
 def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple[int, int]:
@@ -102,10 +126,12 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
     return batch, accumulate
 
 
-def largest_pass(global_batch: int, ghost_batch: int, workers: int, accumulate: int) -> int:
-    """The most examples in one pass of a worker."""
-    ranks = step_passes(global_batch, ghost_batch, workers, accumulate)
-    return max(part.stop - part.start for passes in ranks for part in passes)
+def largest_of(batches: BatchSchedule, ghost_batch: int, workers: int, accumulate: int) -> int:
+    """The most examples in one pass of a worker, at any batch."""
+    most = largest_pass(batches.largest, ghost_batch, workers, accumulate)
+    passes = {batch: fewest_passes(batch, ghost_batch, workers, most, accumulate) for batch in batches.sizes}
+    return max(most, *(largest_pass(batch, ghost_batch, workers, k) for batch, k in passes.items()
+                       if batch < batches.largest), 0)
 
 
 def settle_accumulate(settings: Settings, global_batch: int, ghost_batch: int, workers: int, accumulate: int) -> int:
@@ -119,8 +145,7 @@ def settle_accumulate(settings: Settings, global_batch: int, ghost_batch: int, w
             raise PlanError(f"--accumulate {accumulate} leaves passes of {largest} examples, more than "
                             f"--max-local-batch {most}; leave one of them out")
         return accumulate
-    least, share = max(1, global_batch // (workers * most)), -(-global_batch // workers)
-    return next(k for k in range(least, share + 1) if largest_pass(global_batch, ghost_batch, workers, k) <= most)
+    return fewest_passes(global_batch, ghost_batch, workers, most, at_most=-(-global_batch // workers))
 
 
 def _fitting(settings: Settings, batch: int, unit: int, train_examples: int, workers: int) -> str:
@@ -186,6 +211,8 @@ def refuse_unused(settings: Settings) -> None:
                         "velocity the rate may change without a correction; leave it out")
     if "decay_norm_and_bias" in typed and not settings.weight_decay and settings.decay_timescale is None:
         raise PlanError("decay_norm_and_bias acts only with a weight_decay above 0; give one")
+    if "batch_schedule_lr" in typed and not any(getattr(settings, name) for name in BATCH_SCHEDULES):
+        raise PlanError("batch_schedule_lr acts only with a batch_schedule; give one, such as [[0, 64], [2000, 128]]")
     if settings.lr_per_example is not None or settings.lr_rule == TUNED:
         reason = "lr_rule = tuned" if settings.lr_per_example is None else "lr_per_example"
         for name in ("base_batch", "max_lr_factor"):
@@ -225,6 +252,21 @@ def settle_optimizer(settings: Settings, global_batch: int) -> dict:
     elif settled["lr_in_velocity"]:
         settled["momentum_correction"] = corrected is not False
     return dict(optimizer=name, optimizer_args={} if name in OPTIMIZERS else settings.optimizer_args, **settled)
+
+
+def settle_updates(settings: Settings, stream: Stream, schedule: Mapping) -> dict:
+    """The optimizer's fields of the plan, by name, and in batch_updates those that change with the batch, by piece."""
+    batches, rule, base_batch = stream.batches, schedule["lr_rule"], schedule["base_batch"]
+    found = []
+    for batch, (_, factor) in zip(batches.sizes, schedule["batch_lr_factors"] or ((0, 1.0),)):
+        optimizer = settle_optimizer(settings, batch)
+        at = batch if settings.batch_schedule_lr == FOLLOWS_RULE else batches.first
+        optimizer |= settle_moments(settings, optimizer, rule, at, base_batch)
+        found.append({**optimizer, "weight_decay": settle_weight_decay(
+            settings, schedule["peak_lr"] * factor, batch, stream.examples)})
+    changing = {name: tuple(one[name] for one in found) for name, value in found[0].items()
+                if any(one[name] != value for one in found)}
+    return {**found[0], "batch_updates": changing or None}
 
 
 def settle_moments(settings: Settings, optimizer: Mapping, rule: str, global_batch: int, base_batch: int) -> dict:
@@ -287,7 +329,7 @@ def warmup_start(settings: Settings, rule: str, base_lr: float, peak_lr: float) 
 def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> dict:
     """The learning rate's fields of the plan, by name."""
     steps = _in_steps(stream)
-    rule, base_lr, base_batch, factor, peak_lr = settle_lr(settings, stream.global_batch)
+    rule, base_lr, base_batch, factor, peak_lr = settle_lr(settings, stream.batches.first)
     warmup_steps = steps(settings.warmup_steps, settings.warmup_epochs) or 0
     start_lr = warmup_start(settings, rule, base_lr, peak_lr)
     if settings.warmup == "none":
@@ -304,7 +346,28 @@ def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> di
     return dict(lr_rule=rule, base_lr=base_lr, base_batch=base_batch, lr_factor=factor, peak_lr=peak_lr,
                 start_lr=start_lr if warmup_steps else peak_lr, warmup=settings.warmup if warmup_steps else "none",
                 warmup_steps=warmup_steps, decay=settings.decay, decay_steps=decay_steps, decay_at=decay_at,
-                decay_factor=settings.decay_factor, end_lr_factor=settings.end_lr_factor)
+                decay_factor=settings.decay_factor, end_lr_factor=settings.end_lr_factor,
+                batch_lr_factors=settle_rate_factors(settings, stream.batches, rule, base_batch))
+
+
+def settle_rate_factors(settings: Settings, batches: BatchSchedule, rule: str, base_batch: int
+                        ) -> tuple[tuple[int, float], ...] | None:
+    """(first step, factor on the learning rate) by piece of the schedule; None for a constant batch.
+
+    Raises PlanError for a way that does not fit the rule or the decay.
+    """
+    how = settings.batch_schedule_lr
+    if batches.is_constant:
+        return None
+    if how == FOLLOWS_RULE and rule == TUNED:
+        raise PlanError("lr_rule = tuned has one rate, and batch_schedule_lr = rule needs one at every batch; choose "
+                        "batch_schedule_lr = stay or seesaw, or --lr-rule linear or sqrt")
+    if how == SEESAW and settings.decay != "constant":
+        raise PlanError(f"batch_schedule_lr = seesaw takes the place of a decay, and decay is {settings.decay}; choose "
+                        "decay = constant, or batch_schedule_lr = stay")
+    by_rule = [1.0 if rule == TUNED else lr_factor(rule, batch / base_batch, settings.max_lr_factor)
+               for batch in batches.sizes]
+    return tuple(zip(batches.starts, rate_factors(batches, how, by_rule)))
 
 
 def settle_target(settings: Settings, metrics: Mapping[str, str]) -> Target | None:
@@ -335,20 +398,25 @@ def settle_splits(settings: Settings, target: Target | None) -> tuple[str, ...]:
     return tuple(split for split in SPLITS if split in wanted)
 
 
+def settle_evaluations(settings: Settings, stream: Stream) -> dict:
+    """The plan's fields about when to evaluate, by name: a grid in steps or, where the batch changes, in examples."""
+    every, batches = settle_eval_every(settings, stream), stream.batches
+    in_steps = settings.eval_every is not None or batches.is_constant
+    return dict(eval_every=every, eval_every_examples=None if in_steps else every * batches.first)
+
+
 def settle_eval_every(settings: Settings, stream: Stream) -> int:
-    """Steps between evaluations, by default an epoch's; 0: never."""
+    """Steps between evaluations at the first batch, by default an epoch's; 0: never."""
     if settings.eval_every is not None:
         return settings.eval_every
-    return _in_steps(stream)(None, settings.eval_every_epochs or 1.0) or 0
+    at_first = replace(stream, batches=BatchSchedule.constant(stream.batches.first))
+    return _in_steps(at_first)(None, settings.eval_every_epochs or 1.0) or 0
 
 
 def settle_budget(settings: Settings, stream: Stream) -> int:
     """The budget in steps, the last one begun included; 0 where it is in seconds."""
     if settings.examples is not None:
-        step = settings.examples // stream.global_batch
-        while stream.examples_before(step) < settings.examples:
-            step += 1
-        return step
+        return stream.steps_holding(settings.examples)
     if settings.steps is None and settings.epochs is None and settings.seconds is None:
         raise PlanError("no budget: give --steps or --epochs (or the keys examples, seconds)")
     return _in_steps(stream)(settings.steps, settings.epochs) or 0
@@ -368,5 +436,5 @@ def _in_steps(stream: Stream) -> Callable[[int | None, float | None], int | None
     def in_steps(steps: int | None, epochs: float | None) -> int | None:
         if epochs is None:
             return steps
-        return max(1, math.ceil(epochs * stream.steps_per_epoch - 1e-9)) if epochs else 0
+        return max(1, stream.steps_in(epochs)) if epochs else 0
     return in_steps

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .batch_schedule import BatchSchedule
+
 
 def stream_key(seed: int, purpose: str, *where: int) -> int:
     """The key of a random stream, 63 bits: the same for the same seed, purpose and place on every machine, whatever the
@@ -63,46 +65,61 @@ class Pass(NamedTuple):
 class Stream:
     """The examples of every step.
 
-    last_batch  carry: every step has global_batch examples, a step may span two epochs; short: an epoch's last step has
+    batches     the global batch of each step; constant unless last_batch is carry
+    last_batch  carry: every step has its global batch, a step may span two epochs; short: an epoch's last step has
                 what is left; drop: what is left is not visited in that epoch
     """
 
     examples: int
-    global_batch: int
+    batches: BatchSchedule
     seed: int
     last_batch: str = "carry"
 
     @property
-    def steps_per_epoch(self) -> float:
-        """Steps in an epoch; a fraction where batches are carried over."""
-        return self.examples / self.global_batch if self.last_batch == "carry" else self._whole_steps
-
-    @property
     def _whole_steps(self) -> int:
         """Steps in an epoch where no batch is carried over."""
-        whole, left = divmod(self.examples, self.global_batch)
+        whole, left = divmod(self.examples, self.batches.first)
         return whole + (left > 0 and self.last_batch == "short")
+
+    def steps_in(self, epochs: float) -> int:
+        """The fewest steps with so many epochs."""
+        if self.last_batch == "carry":
+            return self.batches.steps_holding(math.ceil(epochs * self.examples - 1e-6))
+        return math.ceil(epochs * self._whole_steps - 1e-9)
+
+    def epochs_before(self, step: int) -> float:
+        """Epochs in the first ``step`` steps."""
+        if self.last_batch == "carry":
+            return self.batches.examples_before(step) / self.examples
+        return step / self._whole_steps
 
     def size(self, step: int) -> int:
         """Examples in the step."""
         if self.last_batch != "short" or (step + 1) % self._whole_steps:
-            return self.global_batch
-        return self.examples - (self._whole_steps - 1) * self.global_batch
+            return self.batches.at(step)
+        return self.examples - (self._whole_steps - 1) * self.batches.first
 
     def examples_before(self, step: int) -> int:
         """Examples in the steps 0 .. step-1."""
         if self.last_batch != "short":
-            return step * self.global_batch
+            return self.batches.examples_before(step)
         epochs, rest = divmod(step, self._whole_steps)
-        return epochs * self.examples + rest * self.global_batch
+        return epochs * self.examples + rest * self.batches.first
+
+    def steps_holding(self, examples: int) -> int:
+        """The fewest steps with so many examples."""
+        step = self.batches.steps_holding(examples)
+        while self.examples_before(step) < examples:        # where an epoch's last step is short
+            step += 1
+        return step
 
     def visits(self, step: int, start: int, stop: int) -> Visits:
         """Examples at the step's positions start .. stop-1."""
         if self.last_batch == "carry":
-            epoch, offset = divmod(step * self.global_batch + start, self.examples)
+            epoch, offset = divmod(self.batches.examples_before(step) + start, self.examples)
         else:
             epoch, rest = divmod(step, self._whole_steps)
-            offset = rest * self.global_batch + start
+            offset = rest * self.batches.first + start
         parts, wanted = [], stop - start
         while True:
             indices = epoch_order(self.examples, self.seed, epoch)[offset:offset + wanted].astype(np.int64)
@@ -139,6 +156,18 @@ def step_passes(batch: int, ghost_batch: int, workers: int, accumulate: int) -> 
         return [list(passes) for passes in zip(*by_pass)]
     return [[Pass(*run, shared=True) for run in _runs(share, accumulate)]
             for share in _shares(range(batch + 1), workers)]
+
+
+def largest_pass(batch: int, ghost_batch: int, workers: int, accumulate: int) -> int:
+    """The most examples in one pass of a worker."""
+    ranks = step_passes(batch, ghost_batch, workers, accumulate)
+    return max(part.stop - part.start for passes in ranks for part in passes)
+
+
+def fewest_passes(batch: int, ghost_batch: int, workers: int, most: int, at_most: int) -> int:
+    """The least accumulation under which no pass has more than ``most`` examples, up to ``at_most`` passes."""
+    least = max(1, batch // (workers * most))
+    return next((k for k in range(least, at_most) if largest_pass(batch, ghost_batch, workers, k) <= most), at_most)
 
 
 def _shared_pass(groups: Sequence[int], workers: int) -> list[Pass]:

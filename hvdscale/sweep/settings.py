@@ -8,7 +8,7 @@ from ..errors import UsageError
 from ..plan.plan import Execution
 from ..plan.scaling import TUNED
 from ..plan.search_space import Parameter
-from ..plan.settings import ACTS_ONLY_WITH, ALTERNATIVES, KEYS, OPTIMIZERS, Settings, check
+from ..plan.settings import ACTS_ONLY_WITH, ALTERNATIVES, BATCH_SCHEDULES, KEYS, OPTIMIZERS, Settings, check
 from .toml_errors import Table
 
 BUDGETS = ("steps", "epochs", "examples", "seconds")
@@ -17,6 +17,7 @@ ELSEWHERE = {
     "optimizer": "optimizers = [...] at the top of the file says it",
     **dict.fromkeys(("global_batch", "local_batch"), "batch_sizes says it; workers_per_trial shares a batch out, and "
                     "max_local_batch bounds what a worker takes at once"),
+    **dict.fromkeys((*BATCH_SCHEDULES, "batch_schedule_lr"), "a study is of one batch; hvdscale-train takes it"),
     **dict.fromkeys(("lr", "lr_per_example"), "the learning rate is searched, in [space.lr]"),
     "seed": "seed at the top of the file says it",
     **dict.fromkeys(BUDGETS, "the budget belongs at the top of the file, or in [batch.N]"),

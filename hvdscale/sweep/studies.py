@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import LogError, PlanError, UsageError
+from ..plan.batch_schedule import BatchSchedule
 from ..plan.plan import Plan
 from ..plan.search_space import Parameter, draws, layer_of
 from ..plan.settings import Settings
@@ -77,7 +78,7 @@ def settle_study(sweep: Sweep, study: Study, workload: Workload, train_examples:
     if study.global_batch > train_examples:
         raise PlanError(f"batch_sizes: {study.global_batch} is larger than the training set of {train_examples} "
                         "examples; leave it out")
-    stream = Stream(train_examples, study.global_batch, settings.seed, settings.last_batch)
+    stream = Stream(train_examples, BatchSchedule.constant(study.global_batch), settings.seed, settings.last_batch)
     budget_steps = settle_budget(settings, stream)
     every = (max(1, round(budget_steps / sweep.evaluations)) if sweep.evaluations
              else settle_eval_every(settings, stream))

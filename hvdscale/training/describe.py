@@ -71,21 +71,22 @@ def _batch(plan):
     even = plan.workers * plan.local_batch * plan.accumulate == plan.global_batch
     share = f"{plan.local_batch} examples" if even else f"at most {plan.local_batch} examples"
     passes = f" x {plan.accumulate} passes" if plan.accumulate > 1 else ""
-    return f"{plan.global_batch} = {counted(plan.workers, 'worker')} x {share}{passes}"
+    changes = "" if plan.batches.is_constant else f"{plan.batches}; "
+    return f"{changes}{plan.global_batch} = {counted(plan.workers, 'worker')} x {share}{passes}"
 
 
 def _lr(plan):
     parts = [f"{plan.peak_lr:g}"]
     if plan.lr_rule == "tuned":
-        parts.append(f"as tuned at {plan.global_batch}")
+        parts.append(f"as tuned at {plan.batches.first}")
     elif plan.lr_factor != 1:
         parts[0] += f" = {plan.base_lr:g} x {plan.lr_factor:g}"
-        capped = plan.lr_factor < lr_factor(plan.lr_rule, plan.global_batch / plan.base_batch)
+        capped = plan.lr_factor < lr_factor(plan.lr_rule, plan.batches.first / plan.base_batch)
         parts.append(f"{plan.lr_rule} from batch {plan.base_batch}" + ", capped by max_lr_factor" * capped)
     if plan.warmup != "none":
         flat = " (already the peak)" if plan.start_lr == plan.peak_lr else ""
         parts.append(f"{plan.warmup} warmup of {plan.warmup_steps} steps from {plan.start_lr:g}{flat}")
-    return "; ".join(filter(None, [*parts, plan.schedule.describe_decay()]))
+    return "; ".join(filter(None, [*parts, plan.schedule.describe_decay(), plan.schedule.describe_factors()]))
 
 
 def _optimizer(plan):
@@ -99,6 +100,8 @@ def _optimizer(plan):
     parts += [f"gradient norm at most {plan.clip_norm:g}"] if plan.clip_norm is not None else []
     parts += [f"label smoothing {plan.label_smoothing:g}"] * (plan.label_smoothing > 0)
     parts += [f"{name} {value}" for name, value in plan.optimizer_args.items()]
+    parts += [f"{name.replace('_', ' ')} by batch {', '.join(f'{value:.6g}' for value in values)}"
+              for name, values in (plan.batch_updates or {}).items()]
     return ", ".join(parts)
 
 
@@ -113,7 +116,7 @@ def _from_base(plan, name):
 
 
 def _decay_timescale(plan):
-    epochs = decay_timescale_of(plan.weight_decay, plan.peak_lr, plan.global_batch, plan.train_examples)
+    epochs = decay_timescale_of(plan.weight_decay, plan.peak_lr, plan.batches.first, plan.train_examples)
     steps = 1 / (plan.peak_lr * plan.weight_decay)
     share = f", {steps / plan.budget_steps:.3g} of the budget" if plan.budget_steps else ""
     length = f"{epochs:.4g} epoch{'s' * (f'{epochs:.4g}' != '1')}"
@@ -122,7 +125,7 @@ def _decay_timescale(plan):
 
 def _half_lives(plan):
     decays = {name: getattr(plan, name) for name in DECAYS_PER_STEP if getattr(plan, name)}
-    return ", ".join(f"{name} {number(half_life_of(decay, plan.global_batch))} examples"
+    return ", ".join(f"{name} {number(half_life_of(decay, plan.batches.first))} examples"
                      for name, decay in decays.items())
 
 
@@ -140,4 +143,7 @@ def _evaluation(plan):
     if not plan.eval_every:
         return "none"
     splits = [f"{split} ({plan.train_eval_examples})" if split == "train" else split for split in plan.eval_splits]
-    return f"every {counted(plan.eval_every, 'step')}: {', '.join(splits)}"
+    every = counted(plan.eval_every, "step")
+    if plan.eval_every_examples is not None:
+        every = f"{number(plan.eval_every_examples)} examples"
+    return f"every {every}: {', '.join(splits)}"

@@ -90,7 +90,7 @@ class Display:
         step, examples, seconds, loss = self._newest
         rate = examples / seconds
         speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-        return f"loss {loss:<10.4g}", f"{speed} examples/s  {_remaining(self._plan, step, seconds)}"
+        return f"loss {loss:<10.4g}", f"{speed} examples/s  {_remaining(self._plan, examples, seconds)}"
 
 
 class NoDisplay(Display):
@@ -126,6 +126,7 @@ def on_terminal(out) -> bool:
         return False
 
 
-def _remaining(plan: Plan, step: int, seconds: float) -> str:
-    left = plan.budget_seconds - seconds if plan.budget_seconds else seconds / step * (plan.budget_steps - step)
-    return time_left(left)
+def _remaining(plan: Plan, examples: int, seconds: float) -> str:
+    if plan.budget_seconds:
+        return time_left(plan.budget_seconds - seconds)
+    return time_left(seconds / examples * (plan.stream.examples_before(plan.budget_steps) - examples))

@@ -76,9 +76,9 @@ class Memory:
         if self.batch is None:
             most = plan.local_batch
             if joins_examples(plan, model):         # later, fewer workers may have to take a shared ghost group whole
-                groups = group_bounds(plan.global_batch, plan.ghost_batch)
-                most = max(most, *(stop - start for start, stop in zip(groups, groups[1:])))
-            self.batch = {"global_batch": plan.global_batch, "max_local_batch": most, "ghost_batch": plan.ghost_batch}
+                bounds = [group_bounds(batch, plan.ghost_batch) for batch in plan.batches.sizes]
+                most = max(most, *(stop - start for groups in bounds for start, stop in zip(groups, groups[1:])))
+            self.batch = {**plan.batches.keys(), "max_local_batch": most, "ghost_batch": plan.ghost_batch}
 
     def start(self, found: Start) -> Start:
         """Where the group starts: from the kept state, or from scratch in the same log."""

@@ -9,6 +9,7 @@ from ..errors import CheckpointError, ExitCode, LogError, PlanError
 from ..log.reader import Log, read_log
 from ..log.repair import INTERRUPTED
 from ..log.schema import Status
+from ..plan.batch_schedule import BatchSchedule
 from ..plan.plan import Plan, flat
 from ..plan.settings import Settings
 from ..workers.group import Workers
@@ -18,7 +19,7 @@ from .outcome import Start, Stop
 from .snapshot import share
 
 # measurement fields that determine when the run ends
-ENDS = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every")
+ENDS = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every", "eval_every_examples")
 
 
 def find_start(settings: Settings, plan: Plan, workers: Workers) -> Start:
@@ -73,7 +74,8 @@ def kept_batch(settings: Settings, workers: Workers) -> dict | None:
         return None
     batch, ghost_batch = plan["problem"]["global_batch"], plan["problem"]["ghost_batch"]
     most = max(plan["execution"]["local_batch"], min(ghost_batch, batch))       # a shared ghost group may be one's own
-    return {"global_batch": batch, "max_local_batch": most, "ghost_batch": ghost_batch}
+    batches = BatchSchedule.of_problem(plan["problem"], batch)
+    return {**batches.keys(), "max_local_batch": most, "ghost_batch": ghost_batch}
 
 
 def shared(found: Start, workers: Workers) -> Start:
@@ -182,6 +184,10 @@ def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
 def _suggest(old: dict, new: dict) -> str:
     """What the user can do if the problem differs."""
     batch, steps = old["problem"]["global_batch"], old["problem"]["decay_steps"]
+    if old["problem"].get("batch_schedule") != new["problem"]["batch_schedule"]:
+        said = BatchSchedule.of_problem(old["problem"], batch).keys()
+        return f"{' '.join(f'--set {name}={value}' for name, value in said.items())} resumes it at any number of " \
+               "workers; or choose another --checkpoint folder"
     if batch != new["problem"]["global_batch"]:
         return f"--global-batch {batch} resumes it at any number of workers; or choose another --checkpoint folder"
     if steps and new["problem"]["decay_steps"] and steps != new["problem"]["decay_steps"]:
@@ -214,7 +220,7 @@ def _after(start: Start, log: Log, plan: Plan) -> Start:
     status, reason = Status(log.trials["status"][-1]), log.trials["stop_reason"][-1]
     old, new = json.loads(log.trials["plan"][-1])["measurement"], _record(plan)["measurement"]
     start = replace(start, log=log.path, log_continues=True, previous_end=reason or INTERRUPTED)
-    if status == Status.COMPLETE and all(old[name] == new[name] for name in ENDS):
+    if status == Status.COMPLETE and all(old.get(name) == new[name] for name in ENDS):
         return replace(start, ended=Stop(status, reason, ExitCode.DONE))
     if status == Status.INFEASIBLE:
         return replace(start, ended=Stop(status, reason, ExitCode.DIVERGED))

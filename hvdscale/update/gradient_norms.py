@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
@@ -30,10 +31,9 @@ COLUMNS = ("local_sqnorm", "reduced_sqnorm", "local_examples")
 
 def why_not_measured(plan: Plan, model: nn.Module) -> str:
     """Why no step can be measured though the plan asks for it; empty if steps can be, or need not be."""
-    cut = plan.ghost_groups < 2 if plan.workers == 1 else any(part.shared for part in plan.passes(plan.global_batch, 0))
-    joined = joins_examples(plan, model)
-    if not plan.noise_steps or plan.global_batch > 1 and not (cut and joined):
+    if not plan.noise_steps or any(can_measure(plan, model, batch) for batch in plan.batches.sizes):
         return ""
+    joined = joins_examples(plan, model)
     refusal = "the gradient noise scale is not measured: "
     if not joined:
         return refusal + "a batch of one example has none"
@@ -44,6 +44,12 @@ def why_not_measured(plan: Plan, model: nn.Module) -> str:
                "--ghost-batch"
     return f"{refusal}with ghost groups of {examples}, spread over several workers, a worker has no separate part " \
            "of a step to compare; use a smaller --ghost-batch"
+
+
+def can_measure(plan: Plan, model: nn.Module, batch: int) -> bool:
+    """Whether a step of one of the schedule's batches has two parts to compare."""
+    cut = plan.ghost_groups(batch) < 2 if plan.workers == 1 else any(part.shared for part in plan.passes(batch, 0))
+    return batch > 1 and not (cut and joins_examples(plan, model))
 
 
 def joins_examples(plan: Plan, model: nn.Module) -> bool:
@@ -63,23 +69,37 @@ def noise_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
     return {"optional_steps": COLUMNS, "layer_groups": layer_groups(plan, model)}
 
 
+class Shares(NamedTuple):
+    """How a step is split for the measurement: its batch, this rank's examples, and the first share at one worker."""
+
+    batch: int
+    examples: int
+    first: Pass
+
+    @classmethod
+    def of(cls, batch: int, plan: Plan, model: nn.Module, rank: int) -> Shares:
+        """The shares of a step of one of the schedule's batches."""
+        bounds = group_bounds(batch, plan.ghost_batch)
+        size = bounds[1] if joins_examples(plan, model) else max(1, batch // SHARE)
+        return cls(batch, sum(part.stop - part.start for part in plan.passes(batch, rank)),
+                   Pass(0, size, shared=size not in bounds))
+
+
 class GradientNoise:
     """The gradient measurements of a run, every ``plan.noise_steps`` steps; see the module's docstring.
 
-    Gradients are those of a GradientBuffer: of the sum of losses, divided by the global batch, times the loss scale.
+    Gradients are those of a GradientBuffer: of the sum of losses, divided by the step's batch, times the loss scale.
     """
 
     def __init__(self, plan: Plan, model: nn.Module, rank: int):
-        self._batch, self._stream = plan.global_batch, plan.stream
-        self._shares, self._alone = max(2, plan.workers), plan.workers == 1
+        self._stream, self._workers, self._alone = plan.stream, max(2, plan.workers), plan.workers == 1
         self._every = 0 if why_not_measured(plan, model) else plan.noise_steps
         self._groups = layer_groups(plan, model)
         self._spans = _spans(model, self._groups)
-        self._examples = sum(part.stop - part.start for part in plan.passes(plan.global_batch, rank))
-        bounds = group_bounds(plan.global_batch, plan.ghost_batch)
-        size = bounds[1] if joins_examples(plan, model) else max(1, plan.global_batch // SHARE)
-        self._first = Pass(0, size, shared=size not in bounds)
-        self._own: list[float] | None = None            # squared norms by group; None: the step is not measured
+        self._by_batch = {batch: Shares.of(batch, plan, model, rank) for batch in plan.batches.sizes
+                          if self._every and can_measure(plan, model, batch)}
+        self._shares: Shares | None = None              # of the step; None: it is not measured
+        self._own: list[float] | None = None            # squared norms by group; None: likewise
         self._kept: tuple[Tensor, float] | None = None
 
     @property
@@ -89,7 +109,8 @@ class GradientNoise:
 
     def first(self, step: int) -> Pass | None:
         """The pass whose gradients ``keep`` needs before the step; None if there is none."""
-        return self._first if self._alone and self._due(step) else None
+        shares = self._due(step)
+        return shares.first if self._alone and shares else None
 
     def keep(self, gradients: Tensor, count: float) -> None:
         """Keep the gradients of ``first``, and the count from its loss."""
@@ -97,14 +118,16 @@ class GradientNoise:
 
     def begin(self, step: int) -> Callable[[Tensor], None] | None:
         """Start the step's own passes; returns the function to call on this rank's gradients before the reduction."""
-        self._own = [0.0] * max(1, len(self._groups)) if self._due(step) else None
+        self._shares = self._due(step)
+        self._own = [0.0] * max(1, len(self._groups)) if self._shares else None
         return self._note if self._own is not None and not self._alone else None
 
     def tail(self, count: float, scale: float) -> list[float]:
         """The squared norms of this rank's mean gradient, weighted by its examples; ``count`` is that of its losses."""
         if not self.size or self._own is None or not count:
             return [0.0] * self.size
-        weight = (self._batch / count / scale) ** 2 * self._examples / self._batch
+        batch, examples, _ = self._shares
+        weight = (batch / count / scale) ** 2 * examples / batch
         return [weight * own for own in self._own]
 
     def columns(self, buffer: GradientBuffer, tail: Sequence[float], count: float, scale: float) -> dict[str, float]:
@@ -115,13 +138,13 @@ class GradientNoise:
         if self._own is None:
             return {}
         gradients = buffer.gradients
-        per_sum = (self._batch / count / scale) ** 2
+        per_sum = (self._shares.batch / count / scale) ** 2
         reduced = [per_sum * value for value in self._sqnorms(gradients)]
         local = self._of_two(gradients, count, scale) if self._alone else tail
         if not all(map(math.isfinite, (*reduced, *local))):
             return {}
         found = {"local_sqnorm": sum(local), "reduced_sqnorm": sum(reduced),
-                 "local_examples": self._batch / self._shares}
+                 "local_examples": self._shares.batch / self._workers}
         for name, own, whole in zip(self._groups, local, reduced):
             found |= {f"layer_groups/{name}/local_sqnorm": own, f"layer_groups/{name}/reduced_sqnorm": whole}
         return found
@@ -129,17 +152,18 @@ class GradientNoise:
     def _note(self, gradients: Tensor) -> None:
         self._own = [sum(pair) for pair in zip(self._own, self._sqnorms(gradients))]
 
-    def _due(self, step: int) -> bool:
-        """Whether to measure this step: at the interval, if it has a full batch."""
-        return self._every > 0 and step % self._every == 0 and self._stream.size(step) == self._batch
+    def _due(self, step: int) -> Shares | None:
+        """The shares of a step to measure: at the interval, if it has a full batch; else None."""
+        return self._by_batch.get(self._stream.size(step)) if self._every and step % self._every == 0 else None
 
     def _of_two(self, gradients: Tensor, count: float, scale: float) -> list[float]:
         """The values of the summed tail for two shares: the kept gradient, and the rest."""
         (first, first_count), self._kept = self._kept, None
-        found = [0.0] * len(self._own)
-        for share, share_count, examples in ((first, first_count, self._first.stop),
-                                             (gradients - first, count - first_count, self._batch - self._first.stop)):
-            weight = (self._batch / share_count / scale) ** 2 * examples / self._batch if share_count else math.nan
+        batch, found = self._shares.batch, [0.0] * len(self._own)
+        size = self._shares.first.stop
+        for share, share_count, examples in ((first, first_count, size),
+                                             (gradients - first, count - first_count, batch - size)):
+            weight = (batch / share_count / scale) ** 2 * examples / batch if share_count else math.nan
             found = [before + weight * value for before, value in zip(found, self._sqnorms(share))]
         return found
 

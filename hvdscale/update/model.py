@@ -126,18 +126,23 @@ def how_to_be_faster(reason: str, model: nn.Module) -> str:
 
 def check_groups(plan: Plan, model: nn.Module, reason: str) -> None:
     """Raise PlanError if the plan's passes cut ghost groups that the model needs whole."""
-    groups = plan.ghost_groups
-    passes = plan.workers * plan.accumulate
+    for batch in plan.batches.sizes:
+        _check_groups_at(batch, plan, model, reason)
+
+
+def _check_groups_at(batch: int, plan: Plan, model: nn.Module, reason: str) -> None:
+    groups, accumulate = plan.ghost_groups(batch), plan.accumulate_at(batch)
+    passes = plan.workers * accumulate
     if plan.group_by_group and groups < passes:
         ours = ", or hvdscale.modules (by convert(model)), which let workers share a group"
         raise PlanError(
             f"the model has {reason or 'group_by_group = always'}, so it runs group by group; but a global batch of "
-            f"{plan.global_batch} has {counted(groups, 'ghost group')} for the passes of "
-            f"{counted(plan.workers, 'worker')} x {plan.accumulate}. Use --ghost-batch "
-            f"{max(2, plan.global_batch // passes)} or less, at every worker count, or fewer "
+            f"{batch} has {counted(groups, 'ghost group')} for the passes of "
+            f"{counted(plan.workers, 'worker')} x {accumulate}. Use --ghost-batch "
+            f"{max(2, batch // passes)} or less, at every worker count, or fewer "
             f"workers{ours if reason != PADDED else ''}")
-    if plan.cuts_groups and any(map(is_batch_norm, model.modules())):
+    if plan.cuts_groups(batch) and any(map(is_batch_norm, model.modules())):
         raise PlanError(
             f"the model has batch-norm, and a ghost group of {plan.ghost_batch} examples cannot be cut into passes of "
-            f"one worker, as {plan.accumulate} passes (accumulate) would at a global batch of {plan.global_batch}. "
-            f"Use --ghost-batch {max(2, plan.global_batch // plan.accumulate)} or less, or fewer passes")
+            f"one worker, as {accumulate} passes (accumulate) would at a global batch of {batch}. "
+            f"Use --ghost-batch {max(2, batch // accumulate)} or less, or fewer passes")

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -83,6 +84,21 @@ def parameter_groups(problem: Problem, model: nn.Module) -> list[dict]:
     return [{"params": members,
              "weight_decay": problem.weight_decay if weights or problem.decay_norm_and_bias else 0.0,
              **({"layerwise": weights} if layerwise else {})} for weights, members in groups.items() if members]
+
+
+def follow_batch(optimizer: torch.optim.Optimizer, values: Mapping[str, float]) -> None:
+    """Set the fields of the plan that follow the batch in all parameter groups; weight decay where there is any.
+
+    Moments keep their sums. Adam's and LAMB's corrections of the bias, 1 - beta^updates, use the beta in force: they
+    are near 1 by the time that a batch usually changes.
+    """
+    for group in optimizer.param_groups:
+        if "betas" in group:
+            group["betas"] = tuple(values.get(name, beta) for name, beta in zip(("beta1", "beta2"), group["betas"]))
+        for name in {"momentum", "epsilon", "eps", "weight_decay"} & group.keys():
+            value = values.get("epsilon" if name == "eps" else name)
+            if value is not None and (name != "weight_decay" or group[name]):
+                group[name] = value
 
 
 # BatchNorm2d, LayerNorm, LlamaRMSNorm, GhostBatchNorm1d, LayerNormalization; not NormalizedLinear

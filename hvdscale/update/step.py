@@ -28,7 +28,7 @@ from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload, bound_loss
 from .gradient_norms import GradientNoise, noise_columns
 from .gradients import GradientBuffer
-from .optimizers import clip_
+from .optimizers import clip_, follow_batch
 from .precision import PARAMETERS, LossScale, autocast
 
 # the votes a rank may cast at the end of a step: reasons to leave the loop, to write a checkpoint or commit in memory,
@@ -53,7 +53,8 @@ def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
     """The optional columns of /steps that the plan's steps measure, as arguments of LogWriter."""
     noise = noise_columns(plan, model)
     parts = STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
-    return {**noise, "optional_steps": (*parts, *noise["optional_steps"])}
+    batch = () if plan.batches.is_constant else ("global_batch",)
+    return {**noise, "optional_steps": (*batch, *parts, *noise["optional_steps"])}
 
 
 class DataParallelStep:
@@ -76,7 +77,7 @@ class DataParallelStep:
         self.scale = LossScale(plan.loss_scale)
         self._autocast = autocast(plan.precision, device)
         self._buffers = self.statistics.group if plan.group_by_group else contextlib.nullcontext
-        # step size -> its ghost groups and this rank's passes; sizes differ only if an epoch ends with a short batch
+        # step size -> its ghost groups and this rank's passes; sizes differ where the batch changes or an epoch ends
         self._groups = lru_cache(lambda size: group_bounds(size, plan.ghost_batch))
         self._passes = lru_cache(lambda size: tuple(self._parts(size)))
         self.feed = Feed(train, self.stream, lambda step: self._passes(self.stream.size(step)), device,
@@ -101,14 +102,16 @@ class DataParallelStep:
         noise = {}
         if math.isfinite(loss):
             noise = self.noise.columns(self.buffer, sqnorms, count, self.scale.value)
-            self._update(lr, count, len(self._groups(self.stream.size(step))) - 1)
+            self._update(step, lr, count)
         ended = time.perf_counter()
         measured = {"data_seconds": data_seconds, **noise}
         if self.device.type == "cpu":                               # a GPU is still working, so the rest is unknown
             communication = communicated - computed
             measured |= {"compute_seconds": ended - started - data_seconds - communication,
                          "communication_seconds": communication}
-        return StepResult(loss * self.plan.global_batch / count, agreed, ended - started, measured)
+        if not self.plan.batches.is_constant:
+            measured["global_batch"] = self.plan.batches.at(step)
+        return StepResult(loss * self.plan.batches.at(step) / count, agreed, ended - started, measured)
 
     def warm_up(self, passes: int) -> None:
         """Compute and reduce gradients of the first step without an update, to warm up before timing.
@@ -182,9 +185,9 @@ class DataParallelStep:
     def _gradients(self, step: int, parts: tuple[Pass, ...], batches: Iterable) -> tuple[float, int, float]:
         """Add up the gradients of the passes; returns the sum of losses over the nominal batch, count, seconds of data.
 
-        Losses are first divided by the nominal global batch, so that no sum over workers overflows.
+        Losses are first divided by the step's nominal global batch, so that no sum over workers overflows.
         """
-        groups = self._groups(self.stream.size(step))
+        groups, nominal = self._groups(self.stream.size(step)), self.plan.batches.at(step)
         loss_sum, count, waited = 0.0, 0, self.feed.seconds
         for number, (part, batch) in enumerate(zip(parts, batches)):
             self.ghosts.at(step, groups, part)
@@ -193,15 +196,15 @@ class DataParallelStep:
             with self._buffers():
                 with self._autocast:
                     total, examples = self.loss(self.model, batch)
-                total = total / self.plan.global_batch
+                total = total / nominal
                 scaled = total * self.scale.value if self.plan.scales_loss else total
                 self.buffer.backward(scaled, last_pass=number == len(parts) - 1)
             loss_sum, count = loss_sum + total.item(), count + examples
         return loss_sum, count, self.feed.seconds - waited
 
-    def _update(self, lr: float, count: int, groups: int) -> None:
+    def _update(self, step: int, lr: float, count: int) -> None:
         """Turn the sums into means over the examples, and take the optimizer's step."""
-        factor = self.plan.global_batch / count
+        factor = self.plan.batches.at(step) / count
         if self.plan.scales_loss:
             factor /= self.scale.value
             if not self.scale.accepts(self.buffer.gradients):
@@ -209,11 +212,13 @@ class DataParallelStep:
         if factor != 1:
             torch._foreach_mul_(self.buffer.parts, factor)
         if self.statistics.size:
-            self.statistics.merge(groups)
+            self.statistics.merge(len(self._groups(self.stream.size(step))) - 1)
         if self.plan.clip_norm is not None:
             clip_(self.buffer.gradients, self.plan.clip_norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
+        if self.plan.batch_updates:
+            follow_batch(self.optimizer, self.plan.updates_at(step))
         self.optimizer.step()
 
     def _raise_together(self, step: int, agreed: tuple[str, ...], fault: Exception | None, loss: float) -> None:

@@ -15,13 +15,14 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from hvdscale.data.loading import Feed, Loader
 from hvdscale.errors import DataError
+from hvdscale.plan.batch_schedule import BatchSchedule
 from hvdscale.plan.shards import Pass, Stream, Visits
 from hvdscale.workload import Data, MapSplit, Split, to_device
 from tests.conftest import command_environment
 from tests.factories.datasets import Broken, Noisy, Ragged, padded
 
 CPU = torch.device("cpu")
-STREAM = Stream(examples=13, global_batch=4, seed=3)
+STREAM = Stream(13, BatchSchedule.constant(4), seed=3)
 
 
 def visits(indices, epochs=None, seed=3):
@@ -260,12 +261,14 @@ def test_splits_that_cannot_be_are_named(make, said):
 CHILD = """
 import os, signal, sys, torch
 from hvdscale.data.loading import Feed
+from hvdscale.plan.batch_schedule import BatchSchedule
 from hvdscale.plan.shards import Pass, Stream
 from hvdscale.workload import MapSplit
 from tests.factories.datasets import Noisy
 
 if __name__ == "__main__":
-    feed = Feed(MapSplit(Noisy()), Stream(13, 4, 0), lambda step: [Pass(0, 4)], torch.device("cpu"), 2)
+    stream = Stream(13, BatchSchedule.constant(4), 0)
+    feed = Feed(MapSplit(Noisy()), stream, lambda step: [Pass(0, 4)], torch.device("cpu"), 2)
     list(feed.batches(0))
     signal.signal(signal.SIGTERM, lambda *_: print("told to end"))
     if sys.argv[1] == "signal":

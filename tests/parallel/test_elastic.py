@@ -13,6 +13,7 @@ import torch
 
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
+from hvdscale.plan.batch_schedule import BatchSchedule
 from hvdscale.plan.shards import Stream
 from tests.conftest import command_environment, launcher_command
 from tests.parallel import test_readme as readme
@@ -52,14 +53,15 @@ def elastic(tmp_path):
 def check_same(run, tmp_path):
     """Hold weights, log and visits of the elastic job against the same one on one worker that nothing happens to; gives
     the log's restarts."""
-    def check_same(*options):
-        run(sys.executable, "-m", "tests.parallel.elastic_command", *JOB, "--global-batch", BATCH, "--log", "alone.h5",
+    def check_same(*options, batches=BatchSchedule.constant(BATCH)):
+        given = [word for name, value in batches.keys().items() for word in ("--set", f"{name}={value}")]
+        run(sys.executable, "-m", "tests.parallel.elastic_command", *JOB, *given, "--log", "alone.h5",
             "--save-model", "alone.pt", *options, VISITS="alone.jsonl")
         expected = weights(tmp_path / "alone.pt")
         assert (weights(tmp_path / "e.pt") - expected).norm() <= 1e-10 * expected.norm()
         with read_log(tmp_path / "alone.h5") as alone, read_log(tmp_path / "e.h5") as log:
             assert Status(log.trials["status"][0]) == Status.COMPLETE
-            assert log.trials["global_batch"][0] == BATCH
+            assert log.trials["global_batch"][0] == batches.largest
             for table, exact, close in (("steps", ("step", "lr"), ("loss",)),
                                         ("evaluations", ("step", "examples"), ("val/cross_entropy", "train/error"))):
                 table, expected = getattr(log, table), getattr(alone, table)
@@ -69,7 +71,7 @@ def check_same(run, tmp_path):
                     assert np.allclose(table[column], expected[column], rtol=1e-9), column
             restarts = {name: log.restarts[name].tolist()
                         for name in ("first_step", "workers", "time", "previous_end")}
-        check_visits(tmp_path / "visits.jsonl", restarts)
+        check_visits(tmp_path / "visits.jsonl", restarts, batches)
         return restarts
     return check_same
 
@@ -78,7 +80,7 @@ def weights(path):
     return torch.cat([tensor.flatten().double() for tensor in torch.load(path, weights_only=True).values()])
 
 
-def check_visits(path, restarts):
+def check_visits(path, restarts, batches):
     """The visits that count, those since the last start before or at their step: each epoch's examples once."""
     since = [max(start for first, start in zip(restarts["first_step"], restarts["time"]) if first <= step)
              for step in range(STEPS)]
@@ -86,11 +88,11 @@ def check_visits(path, restarts):
     for row in map(json.loads, path.read_text().splitlines()):
         if row["time"] >= since[row["step"]]:
             visited.update(zip(row["epochs"], row["indices"]))
-    stream = Stream(toy.TRAIN, BATCH, seed=0)
-    visits = [stream.visits(step, 0, BATCH) for step in range(STEPS)]
+    stream = Stream(toy.TRAIN, batches, seed=0)
+    visits = [stream.visits(step, 0, stream.size(step)) for step in range(STEPS)]
     expected = Counter((epoch, index) for v in visits for epoch, index in zip(v.epochs.tolist(), v.indices.tolist()))
     assert visited == expected
-    whole_epochs = STEPS * BATCH // toy.TRAIN
+    whole_epochs = stream.examples_before(STEPS) // toy.TRAIN
     assert all(visited[epoch, index] == 1 for epoch in range(whole_epochs) for index in range(toy.TRAIN))
 
 
@@ -107,6 +109,14 @@ def test_losing_and_gaining_a_worker_gives_the_updates_of_one(elastic, check_sam
     assert len(restarts["workers"]) == 3
     assert "hosts were added or removed: resumes after step" in output
     assert re.search(r"Note: rank \d of 3: a worker was lost", output)         # slurm/elastic.sbatch reads it
+
+
+def test_a_batch_that_grows_is_the_same_after_a_worker_is_lost(elastic, check_same):
+    given = ["--set", "batch_schedule_examples=[[0, 7], [70, 24], [500, 30]]", "--set", "lr_rule=sqrt"]
+    code, output = elastic(3, *given, "--log-file", "e.h5", "--save-model", "e.pt", HAPPENS="kill:2:15")
+    assert code == 0, output
+    restarts = check_same("--set", "lr_rule=sqrt", batches=BatchSchedule((7, 24, 30), (0, 10, 28)))
+    assert restarts["workers"][0] == 3 and restarts["workers"][1] < 3
 
 
 @pytest.mark.slow

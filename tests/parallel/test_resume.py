@@ -77,6 +77,20 @@ def test_a_job_killed_again_and_again_makes_what_the_uninterrupted_one_makes(run
         assert log.restarts.rows == len(KILLS[np_]) + 1
 
 
+@pytest.mark.parametrize("np_", [2, *(pytest.param(w, marks=pytest.mark.slow) for w in (1, 3))])
+def test_a_job_killed_around_changes_of_its_batch_makes_what_the_uninterrupted_one_makes(runs, tmp_path, np_):
+    growing = ["--set", "batch_schedule=[[0, 6], [22, 14], [43, 16]]", "--set", "optimizer=adam",
+               "--set", "beta2_half_life=900", "--set", "lr_rule=sqrt", "--lr", "0.01"]
+    folder = tmp_path / "killed"
+    for kill in ("SIGKILL 0 step 24", f"SIGTERM {np_ - 1} step 44", ""):
+        code, output = runs.start(np_, folder, *growing, kill=kill)
+        assert code == (75 if "TERM" in kill else 0) if not kill or "TERM" in kill else code not in (0, 75), output
+    assert_same_run(folder, runs.whole(np_, *growing))
+    with read_log(folder / "w.h5") as log:
+        assert log.steps["global_batch"].tolist() == [6] * 22 + [14] * 21 + [16] * 17
+        assert log.evaluations["examples"][-1] == 22 * 6 + 21 * 14 + 17 * 16
+
+
 def parameters(folder):
     return np.concatenate([values.double().flatten().numpy() for values in state_of(folder / "ck")["model"].values()])
 

@@ -41,7 +41,13 @@ CONFIGURATIONS += [dict(steps=STEPS, precision="fp64", global_batch=24, last_bat
                           model_args=dict(dropout=0.5)) for optimizer in ("adamw", "lamb")),
                    dict(steps=STEPS, precision="fp64", global_batch=24, optimizer="adamw", lr=0.01, augmented=True,
                         lr_rule="adam_sqrt", base_batch=6, model_args=dict(dropout=0.5))]
-# the three without batch-norm, as they make steps of rounding errors: a bias before it has no gradient but these
+# a batch that grows, within and over the shares, passes and ghost groups of four workers
+GROWING = [[0, 10], [5, 22], [12, 24]]
+CONFIGURATIONS += [dict(steps=STEPS, precision="fp64", batch_schedule=GROWING, **one) for one in (
+    EVERYTHING, dict(EVERYTHING, accumulate=2), dict(EVERYTHING, ghost_batch=12), TORCHS_OWN,
+    dict(optimizer="adamw", lr=0.01, augmented=True, lr_rule="adam_sqrt", base_batch=6, model_args=dict(dropout=0.5)),
+    dict(augmented=True, accumulate=3, bucket_mib=1e-4, batch_schedule_lr="seesaw"))]
+# the four without batch-norm, as they make steps of rounding errors: a bias before it has no gradient but these
 
 
 @functools.cache

@@ -10,6 +10,8 @@ SAMPLES = {int: 3, float: 0.5, bool: True, str: "text", list: [3, 5], dict: {"a"
 def sample(name):
     """Some value that the key takes."""
     choices = KEYS[name].metadata["choices"]
+    if KEYS[name].metadata["pairs"]:
+        return [[0, 3], [5, 6]]
     return choices[0] if choices else SAMPLES[key_type(name)]
 
 

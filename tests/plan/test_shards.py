@@ -6,14 +6,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from hvdscale.plan.batch_schedule import BatchSchedule
 from hvdscale.plan.shards import Stream, epoch_order, even_bounds, group_bounds, step_passes, stream_key
 
+CONSTANT = BatchSchedule.constant
 SIZES = [(1, 1), (2, 1), (7, 1), (7, 3), (7, 7), (53, 8), (53, 53), (60, 12), (60, 59), (101, 100)]     # (n, B)
 
 
 def slow_step(stream, step):
     """The examples of a step, from a list of all epochs cut up one step after the other."""
-    n, batch = stream.examples, stream.global_batch
+    n, batch = stream.examples, stream.batches.first
     epochs = [epoch_order(n, stream.seed, epoch).tolist() for epoch in range((step + 2) * batch // n + step + 2)]
     if stream.last_batch == "carry":
         steps = [list(chunk) for chunk in chunks(sum(epochs, []), batch)]
@@ -30,7 +32,7 @@ def chunks(items, size):
 @pytest.mark.parametrize("last_batch", ["carry", "short", "drop"])
 @pytest.mark.parametrize("n, batch", SIZES)
 def test_a_step_has_the_examples_of_the_epochs_laid_end_to_end(n, batch, last_batch):
-    stream = Stream(n, batch, seed=4, last_batch=last_batch)
+    stream = Stream(n, CONSTANT(batch), seed=4, last_batch=last_batch)
     before = 0
     for step in range(min(25, 3 * math.ceil(n / batch) + 2)):
         wanted = slow_step(stream, step)
@@ -46,12 +48,12 @@ def test_a_step_has_the_examples_of_the_epochs_laid_end_to_end(n, batch, last_ba
 @pytest.mark.parametrize("n, batch", SIZES)
 def test_every_example_is_seen_once_an_epoch(n, batch):
     epochs = 3
-    carried = Stream(n, batch, seed=1)
+    carried = Stream(n, CONSTANT(batch), seed=1)
     seen = np.concatenate([carried.visits(step, 0, batch).indices for step in range(math.ceil(epochs * n / batch))])
     for epoch in range(epochs):
         assert sorted(seen[epoch * n:(epoch + 1) * n]) == list(range(n))
-    short = Stream(n, batch, seed=1, last_batch="short")
-    steps = range(short.steps_per_epoch * epochs)
+    short = Stream(n, CONSTANT(batch), seed=1, last_batch="short")
+    steps = range(short.steps_in(epochs))
     seen = Counter(i for step in steps for i in short.visits(step, 0, short.size(step)).indices.tolist())
     assert seen == {i: epochs for i in range(n)}
     assert short.examples_before(len(steps)) == epochs * n
@@ -59,16 +61,16 @@ def test_every_example_is_seen_once_an_epoch(n, batch):
 
 @pytest.mark.parametrize("n, batch", SIZES)
 def test_drop_leaves_out_less_than_a_batch_and_repeats_none(n, batch):
-    stream = Stream(n, batch, seed=1, last_batch="drop")
-    assert stream.steps_per_epoch == n // batch
+    stream = Stream(n, CONSTANT(batch), seed=1, last_batch="drop")
+    assert stream.steps_in(1) == n // batch
     for epoch in range(3):
-        steps = range(epoch * stream.steps_per_epoch, (epoch + 1) * stream.steps_per_epoch)
+        steps = range(stream.steps_in(epoch), stream.steps_in(epoch + 1))
         seen = [i for step in steps for i in stream.visits(step, 0, stream.size(step)).indices.tolist()]
         assert len(set(seen)) == len(seen) > n - batch
 
 
-def test_steps_per_epoch_is_a_fraction_where_batches_are_carried():
-    assert [Stream(10, 4, 0, last).steps_per_epoch for last in ("carry", "short", "drop")] == [2.5, 3, 2]
+def test_an_epoch_has_a_fraction_of_a_step_where_batches_are_carried():
+    assert [1 / Stream(10, CONSTANT(4), 0, last).epochs_before(1) for last in ("carry", "short", "drop")] == [2.5, 3, 2]
 
 
 GRID = [(n, batch, ghost, last)
@@ -79,7 +81,7 @@ GRID = [(n, batch, ghost, last)
 @pytest.mark.parametrize("n, batch", SIZES)
 @pytest.mark.parametrize("last", ["carry", "short", "drop"])
 def test_every_visit_names_its_epoch(n, batch, last):
-    stream, seen = Stream(n, batch, 4, last), Counter()
+    stream, seen = Stream(n, CONSTANT(batch), 4, last), Counter()
     for step in range(2 * math.ceil(n / batch)):
         visits = stream.visits(step, 0, stream.size(step))
         assert visits.seed == 4
@@ -93,7 +95,7 @@ def test_every_visit_names_its_epoch(n, batch, last):
 @pytest.mark.parametrize("workers, accumulate", list(itertools.product([1, 2, 3, 4, 8], [1, 2, 3])))
 def test_the_passes_of_all_ranks_partition_every_step(workers, accumulate):
     for n, batch, ghost, last in GRID:
-        stream = Stream(n, batch, 0, last)
+        stream = Stream(n, CONSTANT(batch), 0, last)
         for size in {stream.size(step) for step in range(2 * math.ceil(n / batch))}:
             ranks = step_passes(size, ghost, workers, accumulate)
             assert [len(passes) for passes in ranks] == [accumulate] * workers

@@ -77,7 +77,7 @@ def test_with_batch_norm_a_pass_may_grow_to_a_ghost_group():
     plan, memory = settle(settings, made_plans.WORKLOAD, 1000, 200, Place(6, 6, 6)), Memory()
     memory.keep(plan, data=None, model=nn.Sequential(BatchNorm(2)))
     alone = settle(memory.settle(settings), made_plans.WORKLOAD, 1000, 200, Place())
-    assert (plan.local_batch, alone.local_batch, alone.accumulate, alone.cuts_groups) == (4, 12, 2, False)
+    assert (plan.local_batch, alone.local_batch, alone.accumulate, alone.cuts_groups(24)) == (4, 12, 2, False)
 
 
 class Clock:

@@ -95,6 +95,8 @@ def check_log(log, outcome):
     trials, steps, evaluations = log.trials, log.steps, log.evaluations
     plan = json.loads(trials["plan"][0])
     problem = {**plan["problem"], "decay_at": tuple(plan["problem"]["decay_at"])}
+    for name in ("batch_schedule", "batch_lr_factors"):
+        problem[name] = problem[name] and tuple(map(tuple, problem[name]))
     measurement = {**plan["measurement"], "eval_splits": tuple(plan["measurement"]["eval_splits"])}
     settled = Plan(**problem, **measurement, **plan["execution"])
     assert (trials.rows, trials["status"][0], trials["stop_reason"][0]) == (1, outcome.stop.status, outcome.stop.reason)
@@ -121,6 +123,36 @@ def check_log(log, outcome):
     assert len(outcome.measured) == 6                       # two metrics of three splits
     for name, value in outcome.measured.items():
         assert evaluations[name][-1] == value
+
+
+RAMP = [[0, 8], [9, 12], [20, 16]]
+
+
+@pytest.mark.parametrize("keys", [dict(), dict(batch_schedule_lr="seesaw", noise_every=3), dict(eval_every_epochs=1.0),
+                                  dict(optimizer="adam", lr_rule="adam_sqrt", clip_norm=0.5)])
+def test_a_batch_that_grows_is_in_the_log_step_by_step(train, keys):
+    keys = dict(dict(steps=30, eval_every=5), **keys)
+    if "eval_every_epochs" in keys:
+        del keys["eval_every"]
+    outcome, log = train(batch_schedule=RAMP, **keys)
+    check_log(log, outcome)
+    assert log.steps["global_batch"].tolist() == [8] * 9 + [12] * 11 + [16] * 10
+    if "noise_every" in keys:
+        measured = np.isfinite(log.steps["local_sqnorm"])
+        assert log.steps["local_examples"][measured].tolist() == (log.steps["global_batch"][measured] / 2).tolist()
+
+
+def test_until_its_first_change_a_growing_batch_is_the_constant_one_to_the_bit(train):
+    keys = dict(steps=30, noise_every=3, warmup_steps=5, model_args=dict(norm="ours", dropout=0.3))
+    _, constant = train(global_batch=8, **keys)
+    _, one_piece = train(batch_schedule=[[0, 8]], **keys)
+    _, grown = train(batch_schedule=RAMP, **keys)
+    for name in constant.steps:
+        if not name.endswith("_seconds"):
+            np.testing.assert_array_equal(one_piece.steps[name], constant.steps[name])
+            np.testing.assert_array_equal(grown.steps[name][:9], constant.steps[name][:9])
+    assert "global_batch" not in one_piece.steps.columns
+    assert grown.steps["loss"][9] != constant.steps["loss"][9]
 
 
 def test_the_schedule_is_in_the_log_step_by_step(train):

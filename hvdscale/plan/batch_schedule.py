@@ -1,0 +1,155 @@
+"""The global batch as a function of the step: constant, or changing at given steps.
+
+    batches = BatchSchedule((64, 128), (0, 2000))
+    batches.at(1999), batches.at(2000)      -> 64, 128
+    batches.examples_before(2001)           -> 2000 * 64 + 128
+    batches.steps_holding(2000 * 64 + 1)    -> 2001
+"""
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from ..errors import PlanError
+
+Number = TypeVar("Number", int, float)
+# what becomes of the learning rate where the batch changes, see ``rate_factors``
+FOLLOWS_RULE, STAYS, SEESAW = "rule", "stay", "seesaw"
+RATES = (FOLLOWS_RULE, STAYS, SEESAW)
+
+
+@dataclass(frozen=True, order=True)
+class BatchSchedule:
+    """Pieces of constant batch; a constant batch is the schedule of one piece.
+
+    sizes   the global batch of each piece, in examples
+    starts  the first step of each piece: the first is 0, and they grow
+    """
+
+    sizes: tuple[int, ...]
+    starts: tuple[int, ...] = (0,)
+
+    @classmethod
+    def constant(cls, global_batch: int) -> BatchSchedule:
+        """The same batch at every step."""
+        return cls((global_batch,))
+
+    @classmethod
+    def of_pairs(cls, pairs: Iterable[Sequence[int]]) -> BatchSchedule:
+        """From (first step, batch) pairs; neighboring pieces of one batch are joined."""
+        starts: list[int] = []
+        sizes: list[int] = []
+        for start, size in pairs:
+            if not sizes or size != sizes[-1]:
+                starts.append(start)
+                sizes.append(size)
+        return cls(tuple(sizes), tuple(starts))
+
+    @classmethod
+    def by_examples(cls, pairs: Sequence[Sequence[float]]) -> BatchSchedule:
+        """From (examples, batch) pairs: a batch begins at the first step by which so many examples were seen.
+
+        Raises PlanError where two changes fall on one step.
+        """
+        found = cls((int(pairs[0][1]),))
+        for examples, size in pairs[1:]:
+            start = found.steps_holding(examples)
+            if start <= found.starts[-1]:
+                raise PlanError(f"the batch would change to {found.sizes[-1]} and to {int(size)} at step {start}; "
+                                "leave one of the two out, or set them further apart")
+            found = cls((*found.sizes, int(size)), (*found.starts, start))
+        return cls.of_pairs(found.pairs)
+
+    @classmethod
+    def of_problem(cls, problem: Mapping[str, Any], global_batch: int) -> BatchSchedule:
+        """The schedule of a plan's problem as a log has it; constant where it has none."""
+        return cls.of_pairs(problem.get("batch_schedule") or ((0, global_batch),))
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """(first step, batch) of each piece."""
+        return tuple(zip(self.starts, self.sizes))
+
+    def keys(self) -> dict[str, Any]:
+        """The schedule as keys of the settings."""
+        if self.is_constant:
+            return {"global_batch": self.first}
+        return {"batch_schedule": [list(pair) for pair in self.pairs]}
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it has one piece."""
+        return len(self.sizes) == 1
+
+    @property
+    def first(self) -> int:
+        """The batch of step 0."""
+        return self.sizes[0]
+
+    @property
+    def smallest(self) -> int:
+        """The smallest batch of any step."""
+        return min(self.sizes)
+
+    @property
+    def largest(self) -> int:
+        """The largest batch of any step."""
+        return max(self.sizes)
+
+    def piece(self, step: float) -> int:
+        """The number of the piece that holds a step."""
+        return bisect_right(self.starts, step) - 1
+
+    def at(self, step: int) -> int:
+        """The batch of the update that follows ``step`` done steps."""
+        return self.sizes[self.piece(step)]
+
+    def examples_before(self, step: Number) -> Number:
+        """Examples in the first ``step`` steps: a whole number of a whole number; inf of inf."""
+        at = self.piece(step)
+        return self._before[at] + (step - self.starts[at]) * self.sizes[at]
+
+    def mean_before(self, step: float) -> float:
+        """The mean batch of the first ``step`` steps; that of the last piece for inf and NaN."""
+        at = self.piece(step)
+        return self.sizes[at] if at == 0 or not math.isfinite(step) else self.examples_before(step) / step
+
+    def steps_holding(self, examples: float) -> int:
+        """The fewest steps with at least so many examples; exact of a whole number."""
+        at = max(0, bisect_left(self._before, examples) - 1)
+        left, size = examples - self._before[at], self.sizes[at]
+        return self.starts[at] + (-(-left // size) if isinstance(left, int) else math.ceil(left / size))
+
+    @cached_property
+    def _before(self) -> tuple[int, ...]:
+        """Examples before each piece."""
+        before = [0]
+        for number, size in enumerate(self.sizes[:-1]):
+            before.append(before[-1] + (self.starts[number + 1] - self.starts[number]) * size)
+        return tuple(before)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{size}{f' from step {start}' * (start > 0)}" for start, size in self.pairs)
+
+
+def rate_factors(batches: BatchSchedule, how: str, factors: Sequence[float]) -> tuple[float, ...]:
+    """What each piece multiplies the schedule's learning rate by, relative to the first.
+
+    how      rule: by the rule's own factors, so that the rate is that of a run at this batch; stay: by 1; seesaw:
+             sqrt(B' / B) from batch B' to batch B
+    factors  the rule's factor at each piece's batch
+
+    Seesaw (Meterez et al. 2025, arXiv:2510.14717): where a standard schedule would halve the rate, divide it by sqrt(2)
+    and double the batch instead. More generally, rate r -> a r becomes rate r -> sqrt(a) r and batch B -> B / a. For
+    normalized SGD, their proxy of Adam, both have the same loss by examples where noise dominates the gradient. For
+    SGD the equivalent of halving the rate is doubling the batch alone: stay. From the abstract and summaries alone.
+    """
+    if how == STAYS:
+        return (1.0,) * len(batches.sizes)
+    if how == SEESAW:
+        return tuple(math.sqrt(batches.first / size) for size in batches.sizes)
+    return tuple(factor / factors[0] for factor in factors)
