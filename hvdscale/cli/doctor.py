@@ -36,12 +36,21 @@ def command(workload, sample, **given):
     \b
       hvdscale-doctor digits/cnn
       horovodrun -np 2 hvdscale-doctor job:workload --global-batch 96
+
+    A training script with DistributedDataParallel is examined as it is:
+
+    \b
+      hvdscale-doctor script train.py --batch 32 -- --batch-size {local}
+      hvdscale-doctor script --help
     """
     return *asked(workload, **given), sample
 
 
 def main() -> None:
     """Run the command. Exit codes: 0 no check failed, 1 some check failed or the job cannot start, 2 misuse."""
+    if sys.argv[1:2] == ["script"]:
+        from .doctor_script import main as examine_script
+        return examine_script()
     carry_out_together(command, _run)
 
 

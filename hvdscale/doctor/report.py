@@ -18,7 +18,7 @@ NOTES = "Not faults, but these depend on the number of workers or on the machine
 
 def render(examination: Examination, seconds: float, width: int, colour: bool) -> str:
     """The whole report, in lines of at most ``width`` characters where words allow."""
-    width = _bound_width(width)
+    width = bound_width(width)
     sample, plan, findings = examination.sample, examination.job.plan, examination.findings
     blocks = [textwrap.fill(
         f"{plan.workload} at global batch {plan.global_batch}: {len(findings)} checks; those of the model use a step "
@@ -26,23 +26,33 @@ def render(examination: Examination, seconds: float, width: int, colour: bool) -
     blocks.append(render_findings(findings, width, colour))
     blocks += [f"{finding.check}\n{_table(finding.rows)}" for finding in findings if finding.rows]
     if examination.notes:
-        blocks.append("\n".join([textwrap.fill(NOTES, width), *(_indent("  - ", note, width)
-                                                                for note in examination.notes)]))
-    counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in Verdict}
-    summary = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
-    blocks.append(f"{summary}; {seconds:.1f} s")
+        blocks.append(render_list(NOTES, examination.notes, width))
+    blocks.append(f"{summarize(findings)}; {seconds:.1f} s")
     return "\n\n".join(blocks)
+
+
+def summarize(findings: Sequence[Finding]) -> str:
+    """``12 passed, 1 failed``."""
+    counts = {verdict: sum(finding.verdict == verdict for finding in findings) for verdict in Verdict}
+    return ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
+
+
+def render_list(heading: str, items: Sequence[str], width: int) -> str:
+    """The heading, and a line or more for each item."""
+    width = bound_width(width)
+    return "\n".join([textwrap.fill(heading, width), *(_indent("  - ", item, width) for item in items)])
 
 
 def render_findings(findings: Sequence[Finding], width: int, colour: bool) -> str:
     """One line per check, then the details of each that failed or warns."""
-    width = _bound_width(width)
+    width = bound_width(width)
     lines = "\n".join(_line(finding, width, colour) for finding in findings)
     failures = [finding for finding in findings if finding.verdict in (Verdict.FAILED, Verdict.WARNED)]
     return "\n\n".join([lines, *(_failure(finding, width, colour) for finding in failures)])
 
 
-def _bound_width(width: int) -> int:
+def bound_width(width: int) -> int:
+    """The width of a report, for a terminal of this width."""
     return max(NARROWEST, min(width, WIDEST))
 
 

@@ -1,0 +1,89 @@
+"""hvdscale-doctor script: why does a training script's loss change with the number of workers?"""
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from ..errors import UsageError
+from ..formatting.numbers import counted
+from ..formatting.screen import Screen
+from .common import Command, echo, slow_imports, version_option
+
+LOCAL = "{local}"
+
+
+@click.command(cls=Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.argument("script", type=click.Path(exists=True, dir_okay=False))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--batch", type=click.IntRange(min=1), help="the global batch of both runs; {local} in the script's "
+              "arguments becomes a worker's share of it")
+@click.option("--workers", type=click.IntRange(min=2), default=2, show_default=True,
+              help="of the second run; under a launcher, as many as it started")
+@click.option("--updates", type=click.IntRange(min=1), default=4, show_default=True,
+              help="to watch before the epoch is cut short, so that evaluation and the next epoch are seen")
+@click.option("--seconds", type=click.FloatRange(min=1), default=300, show_default=True,
+              help="that each of the two runs may take")
+@version_option
+def command(script, arguments, batch, workers, updates, seconds):
+    """Find out why the loss of SCRIPT, a training script with DistributedDataParallel, changes with the number of
+    workers: run it unmodified on one worker and on several, watch, and compare.
+
+    Alone, the doctor starts the workers as torchrun would; or start it by torchrun, mpirun, srun or horovodrun. The
+    script's own arguments come after --. The script runs in a copy of the working folder, for a few updates.
+
+    \b
+      hvdscale-doctor script train.py
+      hvdscale-doctor script train.py --batch 32 -- --epochs 3 --batch-size {local}
+      torchrun --nproc-per-node 2 --no-python hvdscale-doctor script train.py -- --epochs 3
+
+    Exit codes: 0 no check failed, 1 some check or the script failed, 2 misuse.
+    """
+    with slow_imports():
+        from ..doctor.script.examine import examine
+        from ..doctor.script.report import render
+        from ..doctor.script.runs import Asked, ScriptError
+        from ..workers.launch import place
+    process = place()
+    workers = process.size if process.size > 1 else workers
+    _check(arguments, batch, workers)
+    started, screen = time.monotonic(), Screen(sys.stderr, sys.stderr.isatty() and process.rank == 0, (0.0, 0.0))
+    asked = Asked(script, arguments, batch, workers, updates, seconds)
+    try:
+        examination = examine(asked, process, lambda what: screen.line(what, time.monotonic()) if screen.terminal
+                              else None)
+    except ScriptError as error:
+        screen.erase()
+        echo(error.traceback.rstrip("\n"), err=True)
+        raise
+    screen.erase()
+    if examination is not None:
+        width = shutil.get_terminal_size((100, 0)).columns
+        echo(render(examination, time.monotonic() - started, width, sys.stdout.isatty()))
+        sys.exit(0 if examination.sound else 1)
+
+
+def _check(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:
+    """Raise UsageError for a batch that is not marked in the arguments, cannot be shared out, or is not given."""
+    marked = any(LOCAL in one for one in arguments)
+    if marked and batch is None:
+        raise UsageError(f"{LOCAL} stands for a worker's share of the global batch: give that by --batch, such as "
+                         "--batch 32")
+    if batch is not None and not marked:
+        raise UsageError(f"--batch {batch}: mark where the local batch stands in the script's arguments, such as "
+                         f"-- --batch-size {LOCAL}; without --batch, only what holds at any batch is checked")
+    if batch is not None and batch % workers:
+        raise UsageError(f"--batch {batch} does not divide by {counted(workers, 'worker')}; take a multiple of "
+                         f"{workers}")
+
+
+def main() -> None:
+    """Run the command."""
+    command(sys.argv[2:], prog_name=f"{Path(sys.argv[0]).name} script")
+
+
+if __name__ == "__main__":
+    main()

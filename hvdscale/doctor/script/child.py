@@ -1,0 +1,160 @@
+"""One rank's process of the examined script: it is forked from the doctor's, runs the script and ends with a record."""
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import random
+import runpy
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import torch
+import torch._dynamo  # as the first optimizer of each child would, for a second
+
+from .record import ENDED, FAILED, STOPPED, Record
+from .watch import files, modules, process_group
+from .watch.loaders import Loaders
+from .watch.losses import Losses
+from .watch.updates import Updates
+from .watch.watcher import Watcher
+
+PR_SET_PDEATHSIG = 1                # prctl.h
+TOGETHER_SECONDS = 10.0             # that a rank which stops waits for the others
+OURS = (os.path.join(os.path.dirname(__file__), ""), runpy.__file__, "<frozen runpy>")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a rank's process runs.
+
+    script     as the user named it;  arguments  the script's own
+    folder     to run in;  records  the folder of the records
+    updates    to watch before the epoch is cut short;  threads  of torch
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    folder: Path
+    records: Path
+    updates: int
+    threads: int
+
+
+def fork(task: Task, rank: int, workers: int, local_workers: int, environment: dict[str, str]) -> int:
+    """Start the process of a rank; returns its process id. It leads a process group of its own."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        _detach(task, rank, parent)
+        os.environ.clear()
+        os.environ.update(environment)
+        code = _watch(task, rank, workers, local_workers)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _exit(code)
+
+
+def output_of(records: Path, rank: int) -> str:
+    """What the rank's process wrote to stderr."""
+    try:
+        return (records / f"rank{rank}.stderr").read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _detach(task: Task, rank: int, parent: int) -> None:
+    """Take the process out of the doctor's group, signals and streams; it dies with the doctor."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for descriptor, name in enumerate((os.devnull, task.records / f"rank{rank}.stdout",
+                                       task.records / f"rank{rank}.stderr")):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC if descriptor else os.O_RDONLY
+        opened = os.open(name, flags, 0o600)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    sys.stdin, sys.stdout, sys.stderr = (open(descriptor, mode, closefd=False)
+                                         for descriptor, mode in enumerate("rww"))
+
+
+def _watch(task: Task, rank: int, workers: int, local_workers: int) -> int:
+    random.seed()                       # as in a process of its own: the fork has the doctor's
+    np.random.seed()
+    torch.set_num_threads(task.threads)
+    gc.enable()
+    os.chdir(task.folder)
+    sys.dont_write_bytecode = True
+    watcher = Watcher(Record(rank, workers), task.records, task.updates,
+                      lambda: _leave(watcher, workers))
+    loaders, losses = Loaders(watcher), Losses()
+    for watched in (loaders, losses, Updates(watcher, loaders, losses)):
+        watched.install()
+    modules.install(watcher)
+    process_group.install(watcher, local_workers)
+    files.install(watcher, task.folder)
+    return _run(task, watcher)
+
+
+def _run(task: Task, watcher: Watcher) -> int:
+    """Run the script to its end or to its stop; returns the exit code."""
+    path = os.path.abspath(task.script)
+    sys.argv = [task.script, *task.arguments]
+    sys.path[:] = [os.path.dirname(path), *(one for one in sys.path if one)]
+    record = watcher.record
+    try:
+        runpy.run_path(path, run_name="__main__")
+        record.state = ENDED
+    except SystemExit as left:
+        record.state = FAILED if left.code not in (None, 0) else ENDED
+        record.error = f"it ended with exit code {left.code}" if record.state == FAILED else ""
+    except StopIteration as error:
+        cut = any(one.cut for one in record.iterations)
+        record.state, record.error = (STOPPED, "") if cut else (FAILED, _traceback(error))
+    except BaseException as error:
+        record.state, record.error = FAILED, _traceback(error)
+    watcher.save()
+    return int(record.state == FAILED)
+
+
+def _leave(watcher: Watcher, workers: int) -> NoReturn:
+    """End this process together with the others, so that none of them loses a message that it waits for."""
+    watcher.save()
+    (watcher.folder / f"rank{watcher.record.rank}.stopped").touch()
+    until = time.monotonic() + TOGETHER_SECONDS
+    while time.monotonic() < until and len(list(watcher.folder.glob("rank*.stopped"))) < workers:
+        time.sleep(0.01)
+    _exit(0)
+
+
+def _exit(code: int) -> NoReturn:
+    """End without what the script left to do at exit."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _traceback(error: BaseException) -> str:
+    """The script's own traceback, without the frames of the watchers."""
+    told = traceback.TracebackException.from_exception(error)
+    seen: list[traceback.TracebackException] = []
+    while told is not None and told not in seen:
+        seen.append(told)
+        told.stack[:] = [frame for frame in told.stack if not frame.filename.startswith(OURS)]
+        told = told.__cause__ or told.__context__
+    return "".join(seen[0].format())

@@ -1,0 +1,1 @@
+"""From the records of two runs to findings."""

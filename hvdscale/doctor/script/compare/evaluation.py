@@ -1,0 +1,122 @@
+"""Whether an evaluation counts every example once, on all ranks together."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ....formatting.numbers import counted, percent
+from ...finding import Finding, Verdict
+from ..record import Iteration, Record
+from .pair import Pair, trained
+
+NAME = "evaluation"
+Key = tuple[int, tuple[str, int]]       # updates made before, data set
+
+
+@dataclass(frozen=True)
+class Round:
+    """One evaluation of one data set: the passes over loaders on each rank."""
+
+    key: Key
+    ranks: list[list[Iteration]]
+
+    @property
+    def ended(self) -> bool:
+        return all(one.ended for rank in self.ranks for one in rank)
+
+    @property
+    def examples(self) -> int:
+        """Different examples that the ranks took together."""
+        return len(_taken(one for rank in self.ranks for one in rank))
+
+
+def evaluation(pair: Pair) -> Finding:
+    """The first fault of any evaluation that all ranks finished; else a passed finding."""
+    rounds = [each for each in rounds_of(pair.many) if each.ended]
+    if not rounds:
+        return Finding(NAME, Verdict.NOT_APPLICABLE, "no evaluation over a map-style data set was finished in the "
+                       "updates watched")
+    on_one = {each.key: _taken(each.ranks[0]) for each in rounds_of([pair.one]) if each.ended}
+    for each in rounds:
+        expected = set(on_one.get(each.key) or range(each.key[1][1]))
+        fault = _fault(pair, each, expected)
+        if fault is not None:
+            return fault
+    return Finding(NAME, Verdict.PASSED, f"{_takers(rounds[0])} of {pair.workers} ranks evaluated "
+                   f"{counted(rounds[0].examples, 'example')}: each counts once, as on one worker")
+
+
+def _takers(each: Round) -> int:
+    return sum(map(bool, each.ranks))
+
+
+def _taken(iterations: Iterable[Iteration]) -> Counter:
+    """How often each example was taken."""
+    return Counter(one for iteration in iterations for batch in iteration.batches for one in batch.ids)
+
+
+def rounds_of(records: list[Record]) -> list[Round]:
+    """The evaluations of a run, in order."""
+    keys = dict.fromkeys((one.updates, one.data) for record in records for one in record.iterations
+                         if _is_evaluation(one))
+    return [Round(key, [[one for one in record.iterations if _is_evaluation(one) and (one.updates, one.data) == key]
+                        for record in records]) for key in keys]
+
+
+def _is_evaluation(one: Iteration) -> bool:
+    return not one.trained and not one.iterable and bool(one.batches) and one.data[1] >= 0
+
+
+def _fault(pair: Pair, each: Round, expected: set) -> Finding | None:
+    """Examples that the metric of a rank counts more often than others, or not at all.
+
+    expected  those that it counts on one worker
+    """
+    rank = next(rank for rank, iterations in enumerate(each.ranks) if iterations)
+    total = _taken(one for record, iterations in zip(pair.many, each.ranks) for one in iterations
+                   if _combining(record, one))
+    own = _taken(one for one in each.ranks[rank] if not _combining(pair.many[rank], one))
+    looked_at = f"an evaluation of {counted(len(expected), 'example')} on {_takers(each)} of {pair.workers} ranks"
+    if not total and len(own) < len(expected):
+        return _own_share(rank, len(own), len(expected), looked_at)
+    total += own
+    least = min(total.values())
+    twice = sum(count - least for count in total.values())
+    if twice:
+        gathered = any("gather" in call for record, iterations in zip(pair.many, each.ranks) for one in iterations
+                       for call in _combining(record, one))
+        unless = ", unless the script drops them after it gathers" if gathered else ""
+        return Finding(NAME, Verdict.WARNED if gathered else Verdict.FAILED, looked_at,
+                       f"{counted(twice, 'example')} of {len(expected):,} counted twice ({_share(twice, expected)})"
+                       f"{unless}",
+                       cause="DistributedSampler repeats examples until all ranks have the same number; how many "
+                             "depends on the number of workers",
+                       remedy="evaluate range(rank, len(dataset), workers) by a Subset without a sampler, and reduce "
+                              "sums and counts")
+    left_out = len(expected - set(total))
+    if left_out:
+        return Finding(NAME, Verdict.FAILED, looked_at,
+                       f"{counted(left_out, 'example')} of {len(expected):,} left out ({_share(left_out, expected)})",
+                       cause="drop_last of the sampler or the loader drops what does not divide by ranks and batch",
+                       remedy="keep the last batch in evaluation, and reduce sums and counts")
+    return None
+
+
+def _own_share(rank: int, own: int, expected: int, looked_at: str) -> Finding:
+    return Finding(NAME, Verdict.FAILED, looked_at,
+                   f"rank {rank} took {own:,} of {expected:,} examples ({percent(own / expected)}), and no call "
+                   "combined the ranks' values before training went on",
+                   cause="each rank prints or keeps the metric of its own share",
+                   remedy="all_reduce sums and counts, and divide last; or evaluate all examples on one rank")
+
+
+def _share(some: int, expected: set) -> str:
+    return percent(some / len(expected))
+
+
+def _combining(record: Record, iteration: Iteration) -> list[str]:
+    """Calls that combined the ranks' values after this pass over a loader, and before the next training batch."""
+    last = iteration.batches[-1].number
+    later = [batch.number for one in trained(record) for batch in one.batches if batch.number > last]
+    return [call for number, call in record.combined if last <= number < min(later, default=record.fetched + 1)]

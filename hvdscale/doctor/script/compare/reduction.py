@@ -1,0 +1,88 @@
+"""How the gradient that an optimizer took is made of the ranks' local ones: weights by least squares."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..record import LossCall, Pass, Update
+from .pair import apart
+
+ACTIVE = 0.999          # factor of clipping under which it has changed anything
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """One update's gradient as sum over ranks and passes of weight times local gradient.
+
+    weights      shape (ranks that took it, ranks that computed, passes)
+    residual     what the sum leaves of it, relative
+    spread       how far the ranks' gradients are apart, relative
+    gradients    of each rank, after the reduction and before clipping that came later
+    clipped      each rank clipped its local gradient, before the reduction, by these factors; None: none did
+    """
+
+    weights: np.ndarray
+    residual: float
+    spread: float
+    gradients: list[np.ndarray]
+    clipped: list[float] | None = None
+
+
+def find_reduction(updates: list[Update], limit: float) -> Reduction | None:
+    """The reduction of an update, given on each rank; None where ranks made different numbers of passes, or none."""
+    numbers = {len(update.passes) for update in updates}
+    if len(numbers) != 1 or 0 in numbers:
+        return None
+    local = np.stack([one.gradient for update in updates for one in update.passes], axis=1)
+    final = _solve(local, [update.gradient for update in updates], updates)
+    if not all(update.clip for update in updates):
+        return final
+    before = _solve(local, [update.clip.before for update in updates], updates)
+    if len(updates) == 1 or before.spread <= limit and final.residual >= before.residual - limit:
+        return before
+    if before.spread > limit and final.spread <= limit:
+        factors = [min(1.0, update.clip.limit / max(update.clip.norm, 1e-12)) for update in updates]
+        return Reduction(final.weights, final.residual, final.spread, final.gradients, factors)
+    return before
+
+
+def _solve(local: np.ndarray, gradients: list[np.ndarray], updates: list[Update]) -> Reduction:
+    shape = len(updates), len(updates[0].passes)
+    weights = np.stack([np.linalg.lstsq(local, each, rcond=None)[0].reshape(shape) for each in gradients])
+    residual = max(apart(local @ weight.reshape(-1), each) for weight, each in zip(weights, gradients))
+    spread = max(apart(gradients[0], each) for each in gradients)
+    return Reduction(weights, residual, spread, gradients)
+
+
+def only_call(one: Pass) -> LossCall | None:
+    """The pass's loss call; None where there are several or none that counts targets."""
+    return one.losses[0] if len(one.losses) == 1 and one.losses[0].count and one.losses[0].total else None
+
+
+@dataclass(frozen=True)
+class Weighing:
+    """With which weight the targets of all ranks and passes enter the gradient.
+
+    scale   1: the gradient is the mean over all targets, up to how they are weighed among each other
+    counts  targets, shape (ranks, passes)
+    error   difference to the mean over all targets times ``scale``, relative
+    """
+
+    scale: float
+    counts: np.ndarray
+    error: float
+
+
+def weigh(updates: list[Update], reduction: Reduction) -> Weighing | None:
+    """The weighing of an update's targets on all ranks; None where some pass's loss is unknown."""
+    calls = [[only_call(one) for one in update.passes] for update in updates]
+    if not all(call for row in calls for call in row):
+        return None
+    counts = np.array([[call.count for call in row] for row in calls])
+    totals = np.array([[call.total for call in row] for row in calls])
+    weights = reduction.weights[0]
+    scale = float((weights * totals).sum())
+    exact = sum(scale * counts[rank, at] / counts.sum() / totals[rank, at] * one.gradient
+                for rank, update in enumerate(updates) for at, one in enumerate(update.passes))
+    return Weighing(scale, counts, apart(exact, reduction.gradients[0]))

@@ -1,0 +1,60 @@
+"""Parameters and buffers on the ranks, and batch-norm's statistics."""
+from __future__ import annotations
+
+from ....formatting.numbers import counted, list_first, listed
+from ...finding import Finding, Verdict
+from .pair import Pair, apart
+
+PARAMETERS, BATCH_NORM = "parameters", "batch-norm"
+
+
+def parameters(pair: Pair) -> Finding:
+    """Whether all ranks start from the same parameters and buffers, and keep the same parameters."""
+    looked_at = f"on {pair.workers} ranks before each of {counted(pair.updates, 'update')}"
+    apart_at = [at for at in range(pair.updates) if len({update.digest for update in pair.at(at)}) > 1]
+    if apart_at:
+        return _different(pair, apart_at[0], looked_at)
+    buffers = _different_buffers(pair)
+    if buffers:
+        return Finding(PARAMETERS, Verdict.WARNED, looked_at,
+                       f"before the first batch, buffers differ by rank: {list_first(buffers, 3)}",
+                       cause="they are drawn or computed by rank, and nothing broadcasts them",
+                       remedy="register them in the module that DistributedDataParallel wraps, or seed them alike")
+    return Finding(PARAMETERS, Verdict.PASSED, f"{looked_at}: the same, bit by bit")
+
+
+def _different(pair: Pair, at: int, looked_at: str) -> Finding:
+    updates = pair.at(at)
+    by = max(apart(updates[0].parameters, each.parameters) for each in updates)
+    if at:
+        return Finding(PARAMETERS, Verdict.FAILED, looked_at,
+                       f"the same at first; before update {at + 1} they differ by rank", by=by, limit=0.0,
+                       cause="the ranks take different gradients, or different learning rates",
+                       remedy="see the checks 'gradient' and 'learning rate'")
+    return Finding(PARAMETERS, Verdict.FAILED, looked_at, "the ranks start from different parameters", by=by, limit=0.0,
+                   cause="each rank draws its own (another seed a rank, or none), and nothing broadcasts rank 0's",
+                   remedy="wrap the model in DistributedDataParallel, which broadcasts them, or dist.broadcast each")
+
+
+def _different_buffers(pair: Pair) -> list[str]:
+    found = [record.buffers or {} for record in pair.many]
+    return sorted(name for name in found[0] if len({each.get(name) for each in found}) > 1)
+
+
+def batch_norm(pair: Pair) -> Finding:
+    """Whether batch-norm's statistics in training depend on the number of workers."""
+    many = sorted({size for record in pair.many for size in record.batch_norms})
+    if not many:
+        return Finding(BATCH_NORM, Verdict.NOT_APPLICABLE, "no batch-norm with statistics of a rank's own ran in "
+                       "training")
+    one = sorted(pair.one.batch_norms)
+    if one == many:
+        return Finding(BATCH_NORM, Verdict.PASSED, f"statistics over {listed(many)} examples, on one worker and on "
+                       f"{pair.workers}")
+    return Finding(BATCH_NORM, Verdict.WARNED, "the number of examples that batch-norm normalizes together",
+                   f"statistics are over {listed(one)} examples on one worker, and over "
+                   f"{listed(many)} on each of {pair.workers}",
+                   cause="batch-norm takes the mean and variance of a rank's local batch, and one global batch has "
+                         "smaller local ones on more workers",
+                   remedy="SyncBatchNorm.convert_sync_batchnorm(model), or keep the local batch fixed; "
+                          "hvdscale.modules has batch-norm over fixed groups")

@@ -1,0 +1,113 @@
+"""All checks of an unmodified script, from the records of its runs on one worker and on several."""
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from os import environ, getppid, getuid
+from pathlib import Path
+
+from ...formatting.numbers import counted
+from ...workers.launch import Process
+from ..finding import Finding, Verdict
+from .compare.evaluation import evaluation
+from .compare.examples import epochs, examples
+from .compare.gradient import gradient
+from .compare.pair import Pair
+from .compare.rates import learning_rate, schedule
+from .compare.state import batch_norm, parameters
+from .compare.streams import random_numbers
+from .compare.unseen import files_written, notes, unseen
+from .runs import Asked, Run, new_place, run_here, run_launched
+
+CHECKS = (examples, epochs, gradient, parameters, batch_norm, learning_rate, schedule, random_numbers, evaluation)
+SHARED = "HVDSCALE_SHARED"          # variable that names a folder which all hosts of a launch share
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was found of a script.
+
+    notes    legitimate dependence on the number of workers;  unseen  what was not checked
+    written  files that the script wrote where it was not in a copy;  in_copy  those in the copy
+    late     runs that were ended for their time
+    """
+
+    asked: Asked
+    pair: Pair
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    unseen: tuple[str, ...]
+    written: tuple[str, ...]
+    in_copy: tuple[str, ...]
+    late: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        return all(finding.verdict != Verdict.FAILED for finding in self.findings)
+
+
+def examine(asked: Asked, process: Process, say: Callable[[str], None]) -> Examination | None:
+    """Run the script on one worker and on several, and compare; raises ScriptError. None on ranks above 0.
+
+    process  this one in a launch, whose workers then run the script; alone, asked.workers processes are started here
+    """
+    with _place_for(process) as place:
+        if process.size > 1:
+            say(f"running {asked.script} on {process.size} workers")
+            many = run_launched(asked, process, place / "launched")
+            if many is None:
+                return None
+            say(f"running {asked.script} on 1 worker")
+            return compare(asked, run_here(asked, 1, place / "1"), many)
+        say(f"running {asked.script} on 1 worker")
+        one = run_here(asked, 1, place / "1")
+        say(f"running {asked.script} on {asked.workers} workers")
+        return compare(asked, one, run_here(asked, asked.workers, place / "several"))
+
+
+def compare(asked: Asked, one: Run, many: Run) -> Examination:
+    """The findings on two runs; pure but for what the runs say they wrote."""
+    pair = Pair(one.records[0], many.records, asked.batch)
+    written = [path for run in (one, many) if not run.workplace.copied for path in run.written]
+    in_copy = {path for run in (one, many) if run.workplace.copied for path in run.written}
+    late = [f"the run on {counted(run.workers, 'worker')} was ended after {asked.seconds:g} s" for run in (one, many)
+            if run.late]
+    findings = _trace_cause([check(pair) for check in CHECKS])
+    return Examination(asked, pair, tuple(findings), tuple(notes(pair)), tuple([*late, *unseen(pair)]),
+                       tuple(files_written(written, [one.records[0], *many.records])), tuple(sorted(in_copy)),
+                       tuple(late))
+
+
+def _trace_cause(findings: list[Finding]) -> list[Finding]:
+    """Parameters that drift apart get the cause of the failed check that explains it."""
+    found = {finding.check: finding for finding in findings}
+    for source in ("examples", "parameters", "learning rate", "gradient"):
+        cause = found[source]
+        drift = found["parameters"]
+        if source != "parameters" and cause.verdict == drift.verdict == Verdict.FAILED and (
+                drift.differs.startswith("the same at first")):
+            found["parameters"] = replace(drift, cause=cause.cause, remedy=f"see the check {source!r} first")
+    return list(found.values())
+
+
+@contextmanager
+def _place_for(process: Process) -> Iterator[Path]:
+    """A private folder, the same for all processes of a launch; rank 0 removes it in the end."""
+    if process.size == 1:
+        with tempfile.TemporaryDirectory(prefix="hvdscale-doctor-") as folder:
+            yield Path(folder)
+        return
+    one_host = process.local_size == process.size
+    parent = getppid() if one_host and process.launcher == "torchrun" else 0       # which may give each launch one name
+    name = sha256(f"{getuid()}:{process.job}:{parent}".encode()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir() if one_host else environ.get(SHARED, ".")) / f".hvdscale-doctor-{name}"
+    if process.rank:
+        yield folder
+        return
+    shutil.rmtree(folder, ignore_errors=True)           # of a launch of this name that was killed
+    with new_place(folder) as place:
+        yield place

@@ -1,0 +1,66 @@
+"""The working folder's copy, in which the script runs, and what the script wrote there."""
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+LARGEST = 512 << 20                     # bytes that are copied, at most
+LEFT_OUT = (".git", ".hg", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".pytest_cache")  # linked to
+
+State = dict[str, tuple[int, int]]      # path -> bytes, time of the last change in ns
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where the script runs.
+
+    copied  it is a copy of ``original``, which is left as it is; else it is ``original`` itself
+    """
+
+    original: Path
+    folder: Path
+    copied: bool
+    before: State
+
+    def written(self) -> list[str]:
+        """The files that the script has written or removed here."""
+        now = _state(self.folder)
+        return sorted(name for name in {*now, *self.before} if now.get(name) != self.before.get(name))
+
+
+def make_workplace(original: Path, folder: Path) -> Workplace:
+    """A copy of the folder at a new place; the folder itself where it is larger than LARGEST.
+
+    Links stay links, so large data may be linked to; so may .git and .venv, which are not copied.
+    """
+    before = _state(original)
+    if sum(size for size, _ in before.values()) > LARGEST:
+        return Workplace(original, original, False, before)
+    shutil.copytree(original, folder, symlinks=True, ignore=_ignored)
+    for name in LEFT_OUT:
+        if (original / name).exists() and not (folder / name).is_symlink():
+            (folder / name).symlink_to(original / name)
+    return Workplace(original, folder, True, _state(folder))
+
+
+def _ignored(folder: str, names: list[str]) -> list[str]:
+    """Names that are not copied: those left out, and what is neither file nor folder nor link."""
+    return [name for name in names if name in LEFT_OUT or not _is_plain(os.path.join(folder, name))]
+
+
+def _is_plain(path: str) -> bool:
+    return os.path.islink(path) or os.path.isdir(path) or os.path.isfile(path) and os.access(path, os.R_OK)
+
+
+def _state(folder: Path) -> State:
+    found = {}
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        for name in names:
+            path = os.path.join(place, name)
+            if os.path.isfile(path) and not os.path.islink(path):
+                status = os.stat(path)
+                found[os.path.relpath(path, folder)] = status.st_size, status.st_mtime_ns
+    return found

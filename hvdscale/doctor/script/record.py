@@ -1,0 +1,166 @@
+"""What one rank's process saw of a script: plain records, written to a file for the process that compares them."""
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ...system.files import write_whole
+
+RUNNING, STOPPED, ENDED, FAILED = "running", "stopped", "ended", "failed"
+
+
+@dataclass
+class Draws:
+    """Random generators around a piece of work: a digest of each one's state before, and those that moved."""
+
+    before: dict[str, str]
+    moved: frozenset[str]
+
+
+@dataclass
+class Batch:
+    """A batch that a loader returned.
+
+    ids       of its examples: their indices in the underlying data set; empty for an iterable data set
+    contents  a digest of each example's numbers, where the batch is made of tensors
+    examples  how many
+    number    of batches of all loaders that this process had fetched with it
+    draws     of fetching it in this process; None: loader workers fetched it
+    """
+
+    ids: tuple
+    contents: tuple[str, ...]
+    examples: int
+    number: int
+    draws: Draws | None = None
+
+
+@dataclass
+class Sampling:
+    """The sampler of a loader; None where it has no such attribute."""
+
+    name: str
+    length: int | None
+    replicas: int | None
+    shuffle: bool | None
+    replacement: bool
+    padded: int             # examples that a DistributedSampler repeats an epoch
+    left_out: int           # examples that it drops an epoch
+    drops_last: bool        # the loader drops an incomplete batch
+
+
+@dataclass
+class Iteration:
+    """One pass over a loader.
+
+    data      the underlying data set's class and length (-1: unknown)
+    updates   how many updates had been made when it began
+    trained   whether a backward pass followed one of its batches
+    ended     whether it was read to its end; cut: whether the watcher ended it
+    seed      that loader workers are seeded from; None: no loader workers
+    """
+
+    data: tuple[str, int]
+    iterable: bool
+    sampling: Sampling
+    updates: int
+    seed: int | None
+    batches: list[Batch] = field(default_factory=list)
+    trained: bool = False
+    ended: bool = False
+    cut: bool = False
+
+
+@dataclass
+class LossCall:
+    """One call of a loss function of torch, seen from the backward pass.
+
+    count           of targets it is taken over (weighted, if the classes are)
+    total           derivative of what was differentiated by this loss as a mean
+    lowest, highest weight of a single target in what was differentiated
+    """
+
+    name: str
+    count: float
+    total: float
+    lowest: float
+    highest: float
+
+
+@dataclass
+class Pass:
+    """One backward pass: local numbers, before any reduction over ranks.
+
+    loss  the value that was differentiated
+    """
+
+    loss: float
+    gradient: np.ndarray
+    losses: list[LossCall]
+    batches: list[Batch]
+    draws: Draws            # between fetching the batch and the backward pass
+    rough: bool             # computed in less than 32 bits
+
+    @property
+    def examples(self) -> int:
+        return sum(batch.examples for batch in self.batches)
+
+
+@dataclass
+class Clip:
+    """A call that clips gradients: a sample of them before, their norm, and the allowed one."""
+
+    before: np.ndarray
+    norm: float
+    limit: float
+
+
+@dataclass
+class Update:
+    """One step of an optimizer. Samples are numbers at fixed places of its parameters."""
+
+    gradient: np.ndarray
+    parameters: np.ndarray
+    digest: str             # of all parameters
+    rates: tuple[float, ...]
+    positions: tuple[int, ...]              # of the learning-rate schedules
+    passes: list[Pass]
+    clip: Clip | None = None
+
+
+@dataclass
+class Record:
+    """All that one rank's process saw."""
+
+    rank: int
+    workers: int
+    state: str = RUNNING
+    iterations: list[Iteration] = field(default_factory=list)
+    updates: list[Update] = field(default_factory=list)
+    optimizers: int = 0
+    batch_norms: dict[int, int] = field(default_factory=dict)       # examples -> calls, in training
+    buffers: dict[str, str] | None = None                           # digests, before the first batch
+    fetched: int = 0                                                # batches of all loaders
+    combined: list[tuple[int, str]] = field(default_factory=list)   # where ranks' values were: ``fetched``, the call
+    drew_in_workers: bool = False
+    remarks: list[str] = field(default_factory=list)                # of what a watcher cannot follow
+    written: list[str] = field(default_factory=list)                # files outside of the copy
+    error: str = ""                                                 # traceback
+
+    def save(self, folder: Path) -> None:
+        write_whole(path_of(folder, self.rank), pickle.dumps(self), sync=False)
+
+
+def path_of(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.record"
+
+
+def load(folder: Path, rank: int, workers: int) -> Record:
+    """The record of a rank as it was last saved; an empty one where it saved none."""
+    try:
+        return pickle.loads(path_of(folder, rank).read_bytes())
+    except FileNotFoundError:
+        return Record(rank, workers)

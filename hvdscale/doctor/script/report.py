@@ -1,0 +1,58 @@
+"""The examination of a script as text, in the form of the doctor's report on a workload."""
+from __future__ import annotations
+
+import textwrap
+
+from ...formatting.numbers import counted, list_first, number
+from ...formatting.text_table import aligned
+from ..report import NOTES, bound_width, render_findings, render_list, summarize
+from .examine import Examination
+from .record import Record
+
+NOT_CHECKED = "Not checked, as it cannot be seen from outside or did not happen in these updates:"
+SHOWN = 6               # updates in the table of losses;  files that are named
+
+
+def render(examination: Examination, seconds: float, width: int, colour: bool) -> str:
+    """The whole report, in lines of at most ``width`` characters where words allow."""
+    width = bound_width(width)
+    blocks = [textwrap.fill(_headline(examination), width), render_findings(examination.findings, width, colour),
+              _losses(examination)]
+    if examination.notes:
+        blocks.append(render_list(NOTES, examination.notes, width))
+    blocks.append(render_list(NOT_CHECKED, examination.unseen, width))
+    blocks += [textwrap.fill(line, width) for line in _files(examination)]
+    blocks.append(f"{summarize(examination.findings)}; {seconds:.1f} s")
+    return "\n\n".join(blocks)
+
+
+def _headline(examination: Examination) -> str:
+    asked, pair = examination.asked, examination.pair
+    batch = f"global batch {asked.batch} in both runs" if asked.batch is not None else "each run with its own batch"
+    return (f"{asked.script} on 1 worker and on {pair.workers}, {batch}: {len(examination.findings)} checks over "
+            f"{counted(pair.updates, 'update')}")
+
+
+def _losses(examination: Examination) -> str:
+    pair = examination.pair
+    shown = range(min(pair.updates, SHOWN))
+    rows = [("update", *(f"{at + 1}" for at in shown)),
+            ("1 worker", *(number(_loss([pair.one], at), 4) for at in shown)),
+            (f"{pair.workers} workers", *(number(_loss(pair.many, at), 4) for at in shown))]
+    table = "\n".join(f"  {line}" for line in aligned(rows, left=(0,)))
+    return f"loss (the mean of the ranks' own)\n{table}"
+
+
+def _loss(records: list[Record], at: int) -> float:
+    """The loss of an update as the script differentiates it: summed over passes, the mean over ranks."""
+    return sum(one.loss for record in records for one in record.updates[at].passes) / len(records)
+
+
+def _files(examination: Examination) -> list[str]:
+    found = []
+    if examination.in_copy:
+        found.append("The script ran in a copy of this folder, which is removed. There it wrote "
+                     f"{list_first(examination.in_copy, SHOWN)}.")
+    if examination.written:
+        found.append(f"The script wrote outside of that copy: {list_first(examination.written, SHOWN)}.")
+    return found

@@ -1,0 +1,215 @@
+"""Runs of the script on one worker and on several: processes started, awaited and ended in any case."""
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import HvdscaleError
+from ...formatting.numbers import counted
+from ...system.cores import usable_cores
+from ...workers.launch import Process
+from ..played import bare
+from .child import Task, fork, output_of
+from .folder import Workplace, make_workplace
+from .record import FAILED, RUNNING, Record, load
+
+POLL_SECONDS = 0.02
+GRACE_SECONDS = 15.0            # that the other ranks have once one has ended
+LOCAL = "{local}"               # where the local batch stands in the script's arguments
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be examined.
+
+    batch    the global batch, of which LOCAL in the arguments is a worker's share; None: they are taken as they are
+    updates  to watch before the epoch is cut short;  seconds  that a run may take
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    batch: int | None
+    workers: int
+    updates: int
+    seconds: float
+
+    def arguments_on(self, workers: int) -> tuple[str, ...]:
+        share = "" if self.batch is None else str(self.batch // workers)
+        return tuple(one.replace(LOCAL, share) if share else one for one in self.arguments)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: a record of each rank, what was written, and whether it ran out of time."""
+
+    records: list[Record]
+    workplace: Workplace
+    written: list[str]
+    late: bool
+
+    @property
+    def workers(self) -> int:
+        return len(self.records)
+
+
+class ScriptError(HvdscaleError):
+    """The script ended with an error of its own; ``traceback`` is what it printed."""
+
+    def __init__(self, message: str, traceback: str):
+        super().__init__(message)
+        self.traceback = traceback
+
+
+def run_here(asked: Asked, workers: int, place: Path) -> Run:
+    """Run the script with all its ranks on this machine; raises ScriptError. ``place`` is a new folder."""
+    workplace, records = _open(place)
+    port = _free_port()
+    started = {fork(_task(asked, workers, workplace, records, workers), rank, workers, workers,
+                    _environment(rank, workers, port)): rank for rank in range(workers)}
+    late = _await(started, asked.seconds)
+    return _collect(asked, workers, workplace, records, late)
+
+
+def run_launched(asked: Asked, process: Process, place: Path) -> Run | None:
+    """Run the script as this rank of a launch; rank 0 gets all ranks' records, once they are there, others None.
+
+    place  the same folder on all ranks, which rank 0 makes
+    """
+    if process.rank == 0:
+        workplace, records = _open(place)
+        (place / "ready").write_text(str(_free_port()))
+    else:
+        workplace, records = _find(place, asked.seconds)
+    environment = {**_of_torchrun(process.rank, process.size, process.local_rank, process.local_size,
+                                  int((place / "ready").read_text())), **os.environ}
+    started = {fork(_task(asked, process.size, workplace, records, process.local_size), process.rank, process.size,
+                    process.local_size, environment): process.rank}
+    late = _await(started, asked.seconds, records)
+    (records / f"rank{process.rank}.ended").touch()
+    if process.rank:
+        return None
+    _await_files(records, "ended", process.size, GRACE_SECONDS)
+    return _collect(asked, process.size, workplace, records, late)
+
+
+def _open(place: Path) -> tuple[Workplace, Path]:
+    records = place / "records"
+    records.mkdir(parents=True)
+    return make_workplace(Path.cwd(), place / "folder"), records
+
+
+def _find(place: Path, seconds: float) -> tuple[Workplace, Path]:
+    """What rank 0 has opened; raises HvdscaleError where it has not in time."""
+    until = time.monotonic() + seconds
+    while not (place / "ready").exists():
+        if time.monotonic() > until:
+            raise HvdscaleError(f"rank 0 has left nothing at {place} within {seconds:g} s; HVDSCALE_SHARED=FOLDER "
+                                "names a folder that all hosts share")
+        time.sleep(POLL_SECONDS)
+    copied = (place / "folder").exists()
+    return Workplace(Path.cwd(), place / "folder" if copied else Path.cwd(), copied, {}), place / "records"
+
+
+def _task(asked: Asked, workers: int, workplace: Workplace, records: Path, local_workers: int) -> Task:
+    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, len(usable_cores()) // max(asked.workers, local_workers)))
+    return Task(asked.script, asked.arguments_on(workers), workplace.folder, records, asked.updates, threads)
+
+
+def _environment(rank: int, workers: int, port: int) -> dict[str, str]:
+    """As torchrun would have it on one machine."""
+    return {**bare(), **_of_torchrun(rank, workers, rank, workers, port)}
+
+
+def _of_torchrun(rank: int, size: int, local_rank: int, local_size: int, port: int) -> dict[str, str]:
+    told = dict(RANK=rank, WORLD_SIZE=size, LOCAL_RANK=local_rank, LOCAL_WORLD_SIZE=local_size, GROUP_RANK=0,
+                MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    return {name: str(value) for name, value in told.items()}
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def _await(started: Mapping[int, int], seconds: float, records: Path | None = None) -> bool:
+    """Wait until all processes have ended; whether they ran out of time. Once one has, the others have GRACE_SECONDS.
+
+    records  where ranks of other processes leave word that they have ended; None: all are in ``started``
+    """
+    running, until = dict(started), time.monotonic() + seconds
+    latest, late = until, False
+    try:
+        while running:
+            for child in list(running):
+                if os.waitpid(child, os.WNOHANG)[0]:
+                    del running[child]
+                    until = min(until, time.monotonic() + GRACE_SECONDS)
+            if records is not None and next(records.glob("*.ended"), None):
+                until = min(until, time.monotonic() + GRACE_SECONDS)
+            if time.monotonic() > until:
+                late = until == latest
+                break
+            time.sleep(POLL_SECONDS)
+    finally:
+        for child in started:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child, signal.SIGKILL)                # its loader workers, too
+        for child in running:
+            os.waitpid(child, 0)
+    return late
+
+
+def _await_files(records: Path, ending: str, size: int, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while len(list(records.glob(f"*.{ending}"))) < size and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+
+
+def _collect(asked: Asked, workers: int, workplace: Workplace, folder: Path, late: bool) -> Run:
+    """The records of all ranks; raises ScriptError where one failed, or none made an update."""
+    records = [load(folder, rank, workers) for rank in range(workers)]
+    for record in records:
+        record.drew_in_workers = (folder / f"rank{record.rank}.drew").exists()
+    failed = _first_failure(records, folder)
+    on = f"on {counted(workers, 'worker')}"
+    if failed is not None:
+        made = f"after {counted(len(failed.updates), 'update')}" if failed.updates else "before its first update"
+        last = (failed.error.strip().splitlines() or ["it was killed"])[-1]
+        said = failed.error if failed.error.startswith("Traceback") else output_of(folder, failed.rank)
+        raise ScriptError(f"{asked.script} {on}, rank {failed.rank}, {made}: {last}",
+                          said.replace(str(workplace.folder), str(workplace.original)))
+    if not all(record.updates for record in records):
+        counts = ", ".join(f"rank {record.rank} made {len(record.updates)}" for record in records)
+        why = f"within {asked.seconds:g} s ({counts}); --seconds allows more" if late else \
+            "before it ended: no torch.optim.Optimizer made a step"
+        raise ScriptError(f"{asked.script} {on} made no update {why}", output_of(folder, 0))
+    return Run(records, workplace, workplace.written(), late)
+
+
+def _first_failure(records: list[Record], folder: Path) -> Record | None:
+    """The record of the rank that failed first: the others lose their connection to it."""
+    failed = [record for record in records if record.state == FAILED]
+    stopped = any(record.state not in (FAILED, RUNNING) for record in records)
+    if not failed or stopped and all(record.updates for record in records):
+        return None
+    return min(failed, key=lambda record: (folder / f"rank{record.rank}.record").stat().st_mtime_ns)
+
+
+@contextlib.contextmanager
+def new_place(path: Path) -> Iterator[Path]:
+    """A private folder for the runs' copies and records, removed in the end."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_uid != os.getuid():
+        raise HvdscaleError(f"{path} belongs to another user; TMPDIR names another folder")
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Watchers of torch inside the script's process: they record, and change nothing that the script computes."""

@@ -1,0 +1,305 @@
+"""Training scripts with DistributedDataParallel: honest ones, and the same with a fault planted."""
+
+HONEST = '''
+import argparse
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("-b", "--batch", type=int, default=8)
+given = parser.parse_args()
+dist.init_process_group("gloo")
+rank, workers = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+train = TensorDataset(torch.randn(101, 12), torch.randint(3, (101,)))
+val = TensorDataset(torch.randn(43, 12), torch.randint(3, (43,)))
+model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 3))
+ddp = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(ddp.parameters(), 0.1, momentum=0.9)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+sampler = DistributedSampler(train)
+loader = DataLoader(train, given.batch, sampler=sampler)
+val_loader = DataLoader(Subset(val, range(rank, len(val), workers)), 16)
+
+
+def update(inputs, targets):
+    loss = cross_entropy(ddp(inputs), targets)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    schedule.step()
+    return loss.item()
+
+
+def evaluate():
+    right = torch.zeros(2)
+    with torch.no_grad():
+        for inputs, targets in val_loader:
+            right += torch.tensor([(model(inputs).argmax(1) == targets).sum(), len(targets)])
+    dist.all_reduce(right)
+    return (right[0] / right[1]).item()
+
+
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for inputs, targets in loader:
+        print("loss", update(inputs, targets), flush=True)
+    print("accuracy", evaluate(), flush=True)
+if rank == 0:
+    torch.save(model.state_dict(), "model.pt")
+dist.destroy_process_group()
+'''
+STEP = '''    loss = cross_entropy(ddp(inputs), targets)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+'''
+ACCUMULATING = '''    optimizer.zero_grad()
+    halves = list(zip(inputs.chunk(2), targets.chunk(2)))
+    for at, (some, right) in enumerate(halves):
+        loss = cross_entropy(ddp(some), right) / len(halves)
+        if at + 1 < len(halves):
+            with ddp.no_sync():
+                loss.backward()
+        else:
+            loss.backward()
+    optimizer.step()
+'''
+BY_HAND = '''    loss = cross_entropy(model(inputs), targets)
+    optimizer.zero_grad()
+    loss.backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= workers
+    optimizer.step()
+'''
+CLIPPED = "    loss.backward()\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n"
+IMAGENET = '''
+"""In the manner of torch's ImageNet example: batch-norm, workers of loaders, meters, the rest of the validation set."""
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data.distributed import DistributedSampler
+
+
+class Meter:
+    def __init__(self):
+        self.sum = self.count = 0
+
+    def update(self, value, n):
+        self.sum, self.count = self.sum + value * n, self.count + n
+
+    def all_reduce(self):
+        total = torch.tensor([self.sum, self.count], dtype=torch.float32)
+        dist.all_reduce(total)
+        self.sum, self.count = total.tolist()
+
+
+class Images(Dataset):
+    def __init__(self, size, train):
+        self.size, self.train = size, train
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, at):
+        image = torch.full((3, 8, 8), at / self.size)
+        return (image.flip(2) if self.train and torch.rand(1) < 0.5 else image), at % 4
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("-b", "--batch", "--batch-size", dest="batch_size", type=int, default=16)
+parser.add_argument("-j", "--workers", type=int, default=1)
+parser.add_argument("--epochs", type=int, default=3)
+args = parser.parse_args()
+
+
+def train(loader, model, criterion, optimizer):
+    model.train()
+    losses = Meter()
+    for images, target in loader:
+        loss = criterion(model(images), target)
+        losses.update(loss.item(), images.size(0))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def validate(loader, model, rest):
+    right = Meter()
+
+    def run(batches):
+        with torch.no_grad():
+            for images, target in batches:
+                right.update((model(images).argmax(1) == target).float().mean().item(), images.size(0))
+    model.eval()
+    run(loader)
+    right.all_reduce()
+    if rest is not None:
+        run(rest)
+    return right.sum / right.count
+
+
+def main():
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("nccl", init_method="env://", world_size=world_size, rank=rank)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                          nn.Linear(8, 4))
+    model = nn.parallel.DistributedDataParallel(model)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
+    scheduler = StepLR(optimizer, step_size=30, gamma=0.1)
+    train_set, val_set = Images(203, True), Images(41, False)
+    train_sampler = DistributedSampler(train_set)
+    val_sampler = DistributedSampler(val_set, shuffle=False, drop_last=True)
+    train_loader = DataLoader(train_set, args.batch_size, num_workers=args.workers, sampler=train_sampler)
+    val_loader = DataLoader(val_set, args.batch_size, num_workers=args.workers, sampler=val_sampler)
+    rest = None
+    if len(val_sampler) * world_size < len(val_set):
+        rest = DataLoader(Subset(val_set, range(len(val_sampler) * world_size, len(val_set))), args.batch_size)
+    best = 0
+    for epoch in range(args.epochs):
+        train_sampler.set_epoch(epoch)
+        train(train_loader, model, criterion, optimizer)
+        accuracy = validate(val_loader, model, rest)
+        scheduler.step()
+        best = max(accuracy, best)
+        if rank == 0:
+            torch.save({"epoch": epoch + 1, "state_dict": model.state_dict(), "best": best}, "checkpoint.pth.tar")
+
+
+if __name__ == "__main__":
+    main()
+'''
+MINGPT = '''
+"""In the manner of torch's minGPT example: a trainer, snapshots, clipping, dropout, each rank's own test loss."""
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Dataset, random_split
+from torch.utils.data.distributed import DistributedSampler
+
+TEXT = "In the beginning was the word, and the word was short. " * 20
+
+
+class Characters(Dataset):
+    def __init__(self, block=16):
+        self.known = sorted(set(TEXT))
+        self.numbers, self.block = [self.known.index(one) for one in TEXT], block
+
+    def __len__(self):
+        return len(self.numbers) - self.block
+
+    def __getitem__(self, at):
+        chunk = torch.tensor(self.numbers[at:at + self.block + 1])
+        return chunk[:-1], chunk[1:]
+
+
+class GPT(nn.Module):
+    def __init__(self, known, width=32):
+        super().__init__()
+        self.embedding, self.drop = nn.Embedding(known, width), nn.Dropout(0.1)
+        self.block = nn.TransformerEncoderLayer(width, 2, 64, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(width, known, bias=False)
+
+    def forward(self, source, targets):
+        mask = nn.Transformer.generate_square_subsequent_mask(source.size(1))
+        logits = self.head(self.block(self.drop(self.embedding(source)), src_mask=mask, is_causal=True))
+        return logits, F.cross_entropy(logits.view(-1, logits.size(-1)), targets.reshape(-1), ignore_index=-1)
+
+
+class Trainer:
+    def __init__(self, batch, model, optimizer, train_set, test_set):
+        self.batch, self.optimizer, self.rank = batch, optimizer, int(os.environ["RANK"])
+        self.train_loader, self.test_loader = self.loader(train_set), self.loader(test_set)
+        self.model, self.done = DDP(model), 0
+        if os.path.exists("snapshot.pt"):
+            snapshot = torch.load("snapshot.pt")
+            self.model.module.load_state_dict(snapshot["model"])
+            self.done = snapshot["done"]
+
+    def loader(self, data):
+        return DataLoader(data, self.batch, shuffle=False, sampler=DistributedSampler(data))
+
+    def run_batch(self, source, targets, train):
+        with torch.set_grad_enabled(train):
+            _, loss = self.model(source, targets)
+        if train:
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+        return loss.item()
+
+    def run_epoch(self, epoch, loader, train):
+        loader.sampler.set_epoch(epoch)
+        for at, (source, targets) in enumerate(loader):
+            loss = self.run_batch(source, targets, train)
+            if at % 100 == 0:
+                print(f"[{self.rank}] epoch {epoch} {'train' if train else 'eval'} loss {loss:.5f}")
+
+    def train(self, epochs):
+        for epoch in range(self.done, epochs):
+            self.run_epoch(epoch + 1, self.train_loader, True)
+            if self.rank == 0:
+                torch.save({"model": self.model.module.state_dict(), "done": epoch}, "snapshot.pt")
+            self.run_epoch(epoch + 1, self.test_loader, False)
+
+
+def main(batch):
+    dist.init_process_group(backend="gloo")
+    torch.manual_seed(42)
+    data = Characters()
+    train_set, test_set = random_split(data, [len(data) - 100, 100])
+    model = GPT(len(data.known))
+    Trainer(batch, model, torch.optim.AdamW(model.parameters(), 3e-4), train_set, test_set).train(3)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[sys.argv.index("--batch") + 1]))
+'''
+# what each script has in place of a part of the honest one
+CHANGES = {
+    "honest": [],
+    "accumulating": [(STEP, ACCUMULATING)],
+    "clipping": [("    loss.backward()\n", CLIPPED)],
+    "no_sampler": [("sampler=sampler", "shuffle=True")],
+    "no_set_epoch": [("    sampler.set_epoch(epoch)\n", "")],
+    "undivided": [(STEP, ACCUMULATING.replace(" / len(halves)", ""))],
+    "scaled_loss": [("cross_entropy(ddp(inputs), targets)", "cross_entropy(ddp(inputs), targets) * workers")],
+    "clipping_first": [(STEP, BY_HAND.replace("    loss.backward()\n", CLIPPED)),
+                       ("DistributedDataParallel(model)", "model")],
+    "own_parameters": [(STEP, BY_HAND), ("DistributedDataParallel(model)", "model"),
+                       ("model = nn", "torch.manual_seed(rank)\nmodel = nn")],
+    "hasty_schedule": [("    schedule.step()", "    for _ in range(workers):\n        schedule.step()")],
+    "padded_evaluation": [("Subset(val, range(rank, len(val), workers)), 16",
+                           "val, 16, sampler=DistributedSampler(val, shuffle=False)")],
+}
+WHOLE = {"imagenet": IMAGENET, "mingpt": MINGPT}
+
+
+def script(name):
+    """The text of a script; raises KeyError for an unknown name."""
+    if name in WHOLE:
+        return WHOLE[name]
+    text = HONEST
+    for old, new in CHANGES[name]:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text

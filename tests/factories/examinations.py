@@ -1,0 +1,114 @@
+"""hvdscale-doctor script, carried out many times by one process that has imported torch: each in a fork of it.
+
+    with Doctor() as doctor: doctor.run(folder, "train.py", "--batch", "16", "--", "--batch", "{local}")
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.conftest import ROOT, command_environment
+
+
+class Said(NamedTuple):
+    """How an examination ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Doctor:
+    """The process; its examinations run one after the other."""
+
+    def __enter__(self):
+        self._server = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True, cwd=ROOT, env=command_environment())
+        return self
+
+    def __exit__(self, *_):
+        self._server.stdin.close()
+        self._server.wait(30)
+        self._server.stdout.close()
+
+    def run(self, folder, *words):
+        return self._ask("main", folder, words)
+
+    def losses(self, folder, *words, watched):
+        """The losses that rank 0 of two prints, run under the watchers or as torchrun would run it."""
+        said = self._ask("watched" if watched else "plain", folder, words)
+        assert said.code == 0, said.err
+        return [line for line in said.out.splitlines() if line.startswith("loss")]
+
+    def _ask(self, what, folder, words):
+        self._server.stdin.write(json.dumps([what, str(folder), *words]) + "\n")
+        self._server.stdin.flush()
+        code = int(self._server.stdout.readline())
+        return Said(code, *((Path(folder) / name).read_text() for name in (".out", ".err")))
+
+
+def _serve():
+    from hvdscale.cli import doctor_script
+    from hvdscale.doctor.script import examine, report  # noqa: F401  imported before the forks
+    for line in sys.stdin:
+        what, folder, *words = json.loads(line)
+        child = os.fork()
+        if not child:
+            _redirect(Path(folder))
+            code = 1
+            try:
+                if what == "main":
+                    sys.argv = ["hvdscale-doctor", "script", *words]
+                    doctor_script.main()
+                (_watched if what == "watched" else _plain)(words)
+                code = 0
+            except SystemExit as left:
+                code = left.code or 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+def _redirect(folder):
+    os.chdir(folder)
+    os.environ["COLUMNS"] = "100"
+    for descriptor, name in ((1, ".out"), (2, ".err")):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+
+
+def _watched(words):
+    from hvdscale.doctor.script.runs import Asked, run_here
+    with tempfile.TemporaryDirectory() as place:
+        run_here(Asked(words[0], tuple(words[1:]), None, 2, 4, 60), 2, Path(place) / "run")
+        print((Path(place) / "run/records/rank0.stdout").read_text())
+
+
+def _plain(words):
+    import runpy
+
+    from hvdscale.doctor.script.runs import _environment, _free_port
+    port, ranks = _free_port(), []
+    for rank in range(2):
+        ranks.append(os.fork())
+        if not ranks[-1]:
+            os.environ.update(_environment(rank, 2, port))
+            sys.argv = words
+            if rank:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            runpy.run_path(words[0], run_name="__main__")
+            sys.stdout.flush()
+            os._exit(0)
+    for rank in ranks:
+        os.waitpid(rank, 0)
+
+
+if __name__ == "__main__":
+    _serve()
