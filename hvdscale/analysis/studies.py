@@ -188,8 +188,9 @@ def _study(workload: Workload, global_batch: int, parts: Sequence[_Part], kept: 
 
 
 class _TrialRows:
-    """The rows of /trials as columns, and the study of each row.
+    """The rows of /trials as columns, and the study of each row, but of branches of a run, which are in none.
 
+    study       of each row; -1: none
     studies     (workload, global batch) of each study, in any order
     of_studies  the rows of each study, by id
     """
@@ -208,6 +209,7 @@ class _TrialRows:
         first = self.id[np.unique(at, return_index=True)[1]]
         plans = [(row, plan_at(log.path, number, row[-1])) for number, row in zip(first.tolist(), rows)]
         self.repeat = np.array([bool((plan.get("sweep") or {}).get("repeat")) for _, plan in plans], bool)[at]
+        self.branch = np.array([bool(plan.get("branch")) for _, plan in plans], bool)[at]
         self.untimed = np.isin(self.id, _find_changed_workers(log.restarts))
         workloads = [workload_of(dataset, model, optimizer, plan) for (dataset, model, optimizer, _), plan in plans]
         self._group(workloads, at, np.asarray(table["global_batch"]))
@@ -216,11 +218,12 @@ class _TrialRows:
         numbers: dict[Workload, int] = {}
         workload = np.array([numbers.setdefault(one, len(numbers)) for one in workloads], np.int64)[at]
         order = np.lexsort((self.id, batches, workload))
+        order = order[~self.branch[order]]
         changes = np.diff(workload[order]).astype(bool) | np.diff(batches[order]).astype(bool)
         self.of_studies = np.split(order, np.flatnonzero(changes) + 1) if len(order) else []
         named = list(numbers)
         self.studies = [(named[workload[own[0]]], int(batches[own[0]])) for own in self.of_studies]
-        self.study = np.empty(len(order), np.int64)
+        self.study = np.full(len(self.id), -1)
         for number, own in enumerate(self.of_studies):
             self.study[own] = number
 
@@ -305,6 +308,8 @@ def _sources(table: Table, rows: _TrialRows) -> list[_Source]:
     by_id = np.argsort(rows.id)
     at = np.searchsorted(rows.id[by_id], ids).clip(max=max(len(by_id) - 1, 0))
     known = rows.id[by_id][at] == ids if len(by_id) else np.zeros(len(ids), bool)
+    if len(by_id):
+        known &= rows.study[by_id[at]] >= 0
     row, first, count = by_id[at[known]] if len(by_id) else at[:0], first[known], count[known]
     place = np.empty(len(rows.id), np.int64)            # of a trial in its study
     for own in rows.of_studies:

@@ -94,6 +94,11 @@ class Trial:
         """Its place in a metaparameter search: ``plan["sweep"]``; empty where it belongs to none."""
         return self.plan.get("sweep") or {}
 
+    @property
+    def branch(self) -> Mapping[str, Any]:
+        """Its place among the branches of a run: ``plan["branch"]``; empty where it is none."""
+        return self.plan.get("branch") or {}
+
     @cached_property
     def study(self) -> tuple[Workload, int, str] | None:
         """Equal for the trials of one metaparameter search, however many it has so far; None: it belongs to none."""

@@ -51,6 +51,9 @@ class Report(Command):
                    "adam and adamw; may be given several times.")
 @click.option("--rule-within", default=str(RULE_WITHIN), show_default=True, metavar="SHARE",
               help="A rule loses at a batch where it needs more than this share more steps than the tuned optimum.")
+@click.option("--branch-tolerance", metavar="LOSS|SHARE",
+              help="How much more loss than the best smaller batch a branch of hvdscale-branch may have, such as 0.01 "
+                   "or 1%.  [default: as the branches were run]")
 @click.option("--trials", type=click.IntRange(min=1), metavar="N",
               help="Compare searches at the median best of N trials at every batch, and leave out batches with fewer. "
                    "Without it N is the smallest number of trials of any batch.")
@@ -65,7 +68,7 @@ class Report(Command):
               help="Time between two looks.")
 @version_option
 def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, useful_within, rules, rule_within,
-         trials, confidence, skip_broken, watch, every):
+         branch_tolerance, trials, confidence, skip_broken, watch, every):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them.
 
     \b
@@ -83,6 +86,7 @@ def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, u
     options, asked = request_of(
         budgets=budgets, compare=compare, paper=paper, rules=rules, rule_within=rule_within,
         perfect_within=perfect_within, useful_within=useful_within, trials=trials, confidence=confidence,
+        branch_tolerance=branch_tolerance,
         spell=lambda name: f"--{name.replace('_', '-')}")
     make(logs, targets_of(targets), out, options=options, formats=formats_of(formats, FORMATS),
          skip_broken=skip_broken, asked=asked, echo=echo, tell=Progress(partial(echo, err=True)))

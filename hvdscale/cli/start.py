@@ -25,5 +25,5 @@ def _command(name):
     return start
 
 
-train, scale, tune, doctor, report, plan, log, data = map(_command, (
-    "train", "scale", "tune", "doctor", "report", "plan", "log", "data"))
+train, scale, tune, branch, doctor, report, plan, log, data = map(_command, (
+    "train", "scale", "tune", "branch", "doctor", "report", "plan", "log", "data"))

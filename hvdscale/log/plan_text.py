@@ -65,7 +65,7 @@ BATCHES: Rule = (lambda value: value != [] and _pairs(value) and all(_whole(batc
 FACTORS: Rule = _pairs, "a list of (first step, factor) pairs, in order from step 0"
 
 OF_SEARCH = ("sweep", "archive", "search")      # parts, any of which says that a trial is a draw of metaparameters
-PARTS = ("problem", "measurement", "execution", "asked", "sweep")
+PARTS = ("problem", "measurement", "execution", "asked", "sweep", "branch")
 ENTRIES: dict[str, dict[str, Rule]] = {
     "problem": {
         **dict.fromkeys(("peak_lr", "start_lr", "decay_factor", "end_lr_factor"), NUMBER),
@@ -89,6 +89,10 @@ SWEEP: dict[str, Rule] = {
     **dict.fromkeys(("draw", "trials", "max_draws"), (lambda value: _whole(value, 0) and value <= MOST_DRAWS,
                                                       f"a whole number from 0 to {MOST_DRAWS:,}")),
     "prune_keep": _or_none(COUNT), "space": (lambda value: isinstance(value, list), "a list of parameters")}
+BRANCH: dict[str, Rule] = {
+    **dict.fromkeys(("base", "rule", "metric", "tolerance"), TEXT), "rate": NUMBER,
+    **dict.fromkeys(("step", "examples", "order"), COUNT),
+    **dict.fromkeys(("base_batch", "factor", "length"), (lambda value: _whole(value, 1), "a whole number, 1 or more"))}
 
 
 @lru_cache(maxsize=512)
@@ -113,6 +117,9 @@ def read_plan(text: str) -> dict[str, Any]:
         _refuse_wrong(part, plan.get(part) or {}, rules)
     if plan.get("sweep"):
         _check_sweep(plan["sweep"])
+    if plan.get("branch"):
+        _refuse_missing("branch", plan["branch"], BRANCH)
+        _refuse_wrong("branch", plan["branch"], BRANCH)
     return plan
 
 
@@ -138,10 +145,14 @@ def _refuse_wrong(part: str, entries: Mapping[str, Any], rules: Mapping[str, Rul
             raise LogError(f"its plan has {_shown(value)} as {part}.{name}, where {rule[1]} belongs")
 
 
+def _refuse_missing(what: str, entries: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
+    for name in rules:
+        if name not in entries:
+            raise LogError(f"its plan tells of a {what}, but not its {name!r}")
+
+
 def _check_sweep(sweep: Mapping[str, Any]) -> None:
-    for name in SWEEP:
-        if name not in sweep:
-            raise LogError(f"its plan tells of a sweep, but not its {name!r}")
+    _refuse_missing("sweep", sweep, SWEEP)
     _refuse_wrong("sweep", sweep, SWEEP)
     if sweep["objective"] != "steps" and not isinstance(sweep.get("minimizes"), bool):
         raise LogError(f"its plan does not tell whether the sweep's objective {_shown(sweep['objective'])} is to be "

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
+from ..analysis.branched import Branched
 from ..analysis.curves import curve_of
 from ..analysis.intervals import OWN_FROM, Estimate
 from ..analysis.regimes import batches_of
@@ -31,6 +32,7 @@ from .findings import VERDICT, Finding, sentences_of
 from .page.interactive import Explorer, explorer_of
 from .plan.words import cautions, crowded_said, verdict
 from .scaling import words
+from .scaling.branched import title_of, view_of_branches
 from .scaling.curves import fit_table
 from .scaling.figures import figures_of
 from .scaling.tables import tables_of
@@ -142,10 +144,11 @@ def facts_of(log: Log) -> LogFacts:
 
 def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped: Sequence[str] = (),
                 options: Options = Options(), studies: Sequence[Study] = (), asked: Asked = Asked(),
-                tell: Tell = quiet) -> Document:
+                tell: Tell = quiet, branched: Sequence[Branched] = ()) -> Document:
     """The report of analysed groups.
 
     logs      LogFacts of each; skipped: messages about those that could not be read
+    branched  runs with branches, whose trials are in no group
     studies   the same trials as studies.studies_of gives them; without them there is no slider over the target, and
               nothing of what makes them studies
     """
@@ -155,8 +158,9 @@ def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped:
                   for group in groups)
     known = {about.studies[0].workload for about in abouts}
     repeats = [section for group in groups for section in group.sections if section.workload not in known]
-    return Document(pages, tuple(logs), tuple(skipped), options.confidence,
-                    _chapters(abouts, repeats, studies, asked, options, taken, tell), _imported_said(logs))
+    chapters = [*_chapters(abouts, repeats, studies, asked, options, taken, tell),
+                *_chapters_of_branches(branched, abouts, repeats, taken)]
+    return Document(pages, tuple(logs), tuple(skipped), options.confidence, tuple(chapters), _imported_said(logs))
 
 
 def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = (), logs: Sequence[LogFacts] = (),
@@ -210,9 +214,26 @@ def _is_first(target: Target, targets: Iterable[Target | None]) -> bool:
 
 def _chapters(abouts: Sequence[About], repeats: Sequence[Section], studies: Sequence[Study], asked: Asked,
               options: Options, taken: set[str], tell: Tell) -> tuple[Chapter, ...]:
-    return tuple(Chapter(view.findings, view.tables, view.details, view.find, slug=unique(slug(title), title, taken),
-                         title=title)
+    return tuple(_chapter(title, view, title, taken)
                  for title, view in chapters_of(abouts, repeats, studies, asked, options, tell))
+
+
+def _chapter(title: str, view: View, key: Hashable, taken: set[str]) -> Chapter:
+    return Chapter(view.findings, view.tables, view.details, view.find, slug=unique(slug(title), key, taken),
+                   title=title)
+
+
+def _chapters_of_branches(branched: Sequence[Branched], abouts: Sequence[About], repeats: Sequence[Section],
+                          taken: set[str]) -> Iterator[Chapter]:
+    """A chapter for each run with branches, beside the critical batches fitted to steps of the same workload."""
+    for run in branched:
+        fits = [(about.target, about.curve.regimes.fit) for about in abouts
+                if about.studies[0].workload == run.workload and about.curve]
+        fits += [(section.target, section.batches.regimes.fit) for section in repeats
+                 if section.workload == run.workload and section.target and section.batches
+                 and section.batches.regimes]
+        measured = [(target, fit.b_crit) for target, fit in fits if fit]
+        yield _chapter(title_of(run), view_of_branches(run, measured), run.base, taken)
 
 
 def _page_of_studies(about: About, taken: set[str], tell: Tell) -> Page:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from ..analysis.branched import Tolerance
 from ..analysis.budgets import Budget
 from ..analysis.defaults import CONFIDENCE, PERFECT_WITHIN, RULE_WITHIN, RULES, USEFUL_WITHIN
 from ..analysis.published import read as read_published
@@ -25,7 +26,7 @@ Share = float | str             # 0.1 or "10%"
 def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = None, rules: Texts = RULES,
                rule_within: Share = RULE_WITHIN, perfect_within: Share = PERFECT_WITHIN,
                useful_within: Share = USEFUL_WITHIN, trials: int | None = None, confidence: float = CONFIDENCE,
-               spell: Callable[[str], str] = str) -> tuple[Options, Asked]:
+               branch_tolerance: Share | None = None, spell: Callable[[str], str] = str) -> tuple[Options, Asked]:
     """The options of the analysis, and what to show of studies.
 
     spell   how a message writes an argument's name, such as ``--rule-within`` for rule_within
@@ -43,7 +44,9 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
     options = Options(share("perfect_within", perfect_within), share("useful_within", useful_within),
                       confidence_of(confidence, spell("confidence")), trials)
     return options, Asked(budgets_of(_listed(budgets)), compare, paper,
-                          tuple(dict.fromkeys(map(Rule.parse, _listed(rules)))), share("rule_within", rule_within))
+                          tuple(dict.fromkeys(map(Rule.parse, _listed(rules)))), share("rule_within", rule_within),
+                          None if branch_tolerance is None else
+                          Tolerance.parse(str(branch_tolerance), spell("branch_tolerance")))
 
 
 def targets_of(targets: Target | str | Iterable[Target | str]) -> tuple[Target, ...]:

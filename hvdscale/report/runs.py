@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import Any
 
+from ..analysis.branched import branched_of
 from ..analysis.metric_direction import check_direction
 from ..analysis.report_data import Options, analyse, refuse_unknown
 from ..analysis.studies import studies_of
@@ -71,7 +72,7 @@ class Runs:
 
         targets  such as ``val/error<0.02``; none: each trial is held against the target of its own plan
         asked    options of hvdscale-report by their names: budgets, compare, paper, rules, rule_within,
-                 perfect_within, useful_within, trials, confidence
+                 perfect_within, useful_within, trials, confidence, branch_tolerance
 
         Raises UsageError for a value that means nothing, and for a target whose metric no log has.
         """
@@ -128,7 +129,9 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
         return document_of_studies(studies, targets, facts, skipped, options, asked, tell)
     trials = [trial for log in logs for trial in read_trials(log)]
     tell(f"holding {counted(len(trials), 'trial')} against their targets")
-    return document_of(analyse(trials, targets, options), facts, skipped, options, studies, asked, tell)
+    groups = analyse([trial for trial in trials if not trial.branch], targets, options)
+    branched = branched_of(trials, asked.branch_tolerance, options.confidence)
+    return document_of(groups, facts, skipped, options, studies, asked, tell, branched)
 
 
 def _open_all(paths: Sequence[Path], skip_broken: bool, opened: ExitStack,

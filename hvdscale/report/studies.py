@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.base_rates import both_readings
+from ..analysis.branched import Tolerance
 from ..analysis.budgets import Budget, best_under, common_budgets
 from ..analysis.critical_batch_fit import CriticalBatchFit
 from ..analysis.curves import Curve, curve_of, measured_curve
@@ -57,6 +58,7 @@ class Asked:
     paper         whose figures are made, as far as the logs have data for them
     rules         of the learning rate, held against the tuned optimum
     rule_within   the share of steps more than that optimum at which a rule loses
+    branch_tolerance    of the loss of branches; None: that of their own plans
     """
 
     budgets: tuple[Budget, ...] = ()
@@ -64,6 +66,7 @@ class Asked:
     paper: str | None = None
     rules: tuple[Rule, ...] = RULES
     rule_within: float = RULE_WITHIN
+    branch_tolerance: Tolerance | None = None
 
 
 MeasuredNoise = tuple[int, Noise, TrialKeys]        # at a global batch

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 
 from ..errors import HvdscaleError
 from ..plan.plan import Plan
@@ -20,16 +21,18 @@ from .outcome import Start
 from .run_log import TRIAL, NoLog, RunLog, open_log
 
 
-def open_run_log(job: Job, workers: Workers, start: Start | None = None, memory: Memory | None = None) -> RunLog:
+def open_run_log(job: Job, workers: Workers, start: Start | None = None, memory: Memory | None = None,
+                 more: Mapping[str, Mapping] = {}) -> RunLog:
     """The job's log on rank 0, NoLog on the others; raises the same LogError on all ranks.
 
     memory  that of an elastic job, which continues its own log
+    more    further parts of the plan's record
     """
     run_log = NoLog()
     try:
         with workers.together("the log"):
             if workers.rank == 0:
-                run_log = _begin_run_log(job, workers, start or Start())
+                run_log = _begin_run_log(job, workers, start or Start(), more)
                 if memory is not None:
                     memory.log = run_log.path
     except HvdscaleError:
@@ -38,14 +41,14 @@ def open_run_log(job: Job, workers: Workers, start: Start | None = None, memory:
     return run_log
 
 
-def _begin_run_log(job: Job, workers: Workers, start: Start) -> RunLog:
+def _begin_run_log(job: Job, workers: Workers, start: Start, more: Mapping[str, Mapping]) -> RunLog:
     settings = job.settings
     asked = {"workload": job.name, **settings.asked()}
     columns = log_columns(job.plan, job.model)
     writer = open_log(start.log or settings.log or default_log(job.plan), job.plan, job.workload.metrics,
                       workers.versions(), **columns, overwrite=settings.overwrite, take_over=settings.take_over,
                       resume=start.log_continues)
-    return RunLog(writer, TRIAL, job.plan, job.plan.as_record(asked), start)
+    return RunLog(writer, TRIAL, job.plan, {**job.plan.as_record(asked), **more}, start)
 
 
 def default_log(plan: Plan) -> str:

@@ -39,7 +39,8 @@ def completed(typed):
     ("hvdscale-train digits/", ["digits/cnn", "digits/fc"]), ("hvdscale-doctor digits/c", ["digits/cnn"]),
     ("hvdscale-scale mnist/simple_cnn_w", ["mnist/simple_cnn_wide"]), ("hvdscale-train --epo", ["--epochs"]),
     ("hvdscale-train --precision bf", ["bf16"]), ("hvdscale-train --config goyal2017-resnet5", ["goyal2017-resnet50"]),
-    ("hvdscale-tune --st", ["--status"]), ("hvdscale-report --skip", ["--skip-broken"]),
+    ("hvdscale-tune --st", ["--status"]), ("hvdscale-branch digits/f", ["digits/fc"]),
+    ("hvdscale-branch --fac", ["--factors"]), ("hvdscale-report --skip", ["--skip-broken"]),
     ("hvdscale-report compare --str", ["--strict"]), ("hvdscale-plan --pri", ["--price"]),
     ("hvdscale-log ex", ["export"]), ("hvdscale-log export --as ten", ["tensorboard"]),
     ("hvdscale-data fetch ", sorted(DATA_SETS)), ("hvdscale-data fetch mn", ["mnist"])])
@@ -50,7 +51,8 @@ def test_what_is_typed_is_completed(typed, wanted):
 @pytest.mark.parametrize("typed", [
     "hvdscale-report ru", "hvdscale-report runs/a.h5 --out ru", "hvdscale-report compare ru", "hvdscale-plan ru",
     "hvdscale-log ls ru", "hvdscale-log check ru", "hvdscale-log import ru", "hvdscale-log export ru",
-    "hvdscale-tune ru", "hvdscale-scale --out ru", "hvdscale-train --data-dir ru", "hvdscale-train --config ru",
+    "hvdscale-tune ru", "hvdscale-branch --from ru", "hvdscale-branch --out ru",
+    "hvdscale-scale --out ru", "hvdscale-train --data-dir ru", "hvdscale-train --config ru",
     "hvdscale-doctor --config ru"])
 def test_where_a_file_is_due_the_shell_completes_files(typed):
     assert completed(typed) == [("file", "ru")]

@@ -61,7 +61,8 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     refuse_no_folder(out)
     with read(paths, skip_broken=skip_broken) as runs:
         options = Options(confidence=request.confidence, trials=trials)
-        ran, studies = [trial for log in runs.logs for trial in read_trials(log)], studies_of(runs.logs)
+        ran = [trial for log in runs.logs for trial in read_trials(log) if not trial.branch]
+        studies = studies_of(runs.logs)
         found = [plan for group in analyse(ran, targets, options)
                  for plan in plans_of(group, request, links=links, given=given, noise_scale=noise_scale,
                                       steps=lambda section: steps_of(section, studies))]

@@ -1,0 +1,301 @@
+"""The local critical batch: how far the batch may grow at a point of training before the loss suffers (Merrill et al.
+2025, arXiv 2505.23971).
+
+    critical_factor((1, 2, 4, 8), losses, Tolerance(0.01))      -> k, with its interval over data orders
+    for run in branched_of(trials):
+        [(point.examples, point.critical.value) for point in run.points]
+
+From a checkpoint of a run at batch B, branches train at k B, with the rate scaled by a rule, for the same number of
+examples. k passes if its loss is at most the tolerance above the smallest loss of any smaller k. The local critical
+batch is k B for the largest k that passes. That is as published: the rate times k for SGD and sqrt(k) for Adam, losses
+smoothed with weight 0.5, a tolerance of 0.01 nats. The body of the paper could not be had; this is from the abstract
+and from descriptions of the method by others. They say that the authors reset the optimizer's state in a branch and
+warm the rate up again, which is not done here.
+
+Four things differ, for workloads smaller than a language model's pre-training. The loss is evaluated on fixed examples,
+at the same numbers of examples for every k. A step's own loss is of its own batch and precedes its update, so it would
+favor small batches where steps are few. Branches are repeated under several orders of the data. Between the last k
+that passes and the next one, k is interpolated linearly to where the excess loss reaches the tolerance. A relative
+tolerance is a share of the smallest loss.
+
+The interval is that of the crossing of Student's t bands. The order of the data is common to all k, so an excess is a
+paired difference, between k and the best smaller k. Under fewer than OWN_FROM orders its variance is that of a two-way
+layout of orders and factors, pooled over factors. How the excess grows between two factors is not known: the low end
+is interpolated in log k, the high end in k^2.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+
+from ..errors import UsageError
+from ..log.schema import Status
+from .defaults import BRANCH_TOLERANCE, CONFIDENCE
+from .grouping import group_by
+from .intervals import OWN_FROM, Estimate
+from .noise import NoiseScale, noise_scale
+from .shares import share_of
+from .trials import Trial, Workload
+
+SMOOTHING = 0.5             # weight of the newest evaluation
+LEAST_FACTORS = 2
+LOST = 2.0                  # times the loss at its checkpoint, above which a branch counts as diverged
+STEEPEST = 2.0              # the highest power of k as which the excess loss may grow between two factors
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How much loss k may cost: ``amount`` in the metric's unit, or as a share of the smallest loss."""
+
+    amount: float
+    relative: bool = False
+
+    @classmethod
+    def parse(cls, text: str, name: str = "tolerance") -> Tolerance:
+        """The tolerance written as ``0.01`` or ``1%``; raises UsageError naming the option for anything else."""
+        if text.strip().endswith("%"):
+            return cls(share_of(name, text), True)
+        try:
+            amount = float(text)
+            if not 0 < amount < np.inf:
+                raise ValueError
+        except ValueError:
+            raise UsageError(f"{name} {text!r}: is a loss above 0, such as 0.01, or a share of the loss, such as 1%"
+                             ) from None
+        return cls(amount)
+
+    def at(self, loss: float) -> float:
+        """The tolerance beside a loss."""
+        return self.amount * abs(loss) if self.relative else self.amount
+
+    def __str__(self) -> str:
+        return f"{100 * self.amount:g}%" if self.relative else f"{self.amount:g}"
+
+
+@dataclass(frozen=True, eq=False)
+class Excess:
+    """The loss of each k over the smallest of any smaller k: arrays of shape (factors,).
+
+    mean   over orders; 0 at the first k, inf where some order diverged
+    error  standard error of the mean; 0 at the first k, NaN of one order
+    best        the smallest mean loss of any smaller k; at the first k its own
+    allowed     the tolerance there
+    freedom     degrees of freedom of the errors
+    """
+
+    mean: np.ndarray
+    error: np.ndarray
+    best: np.ndarray
+    allowed: np.ndarray
+    freedom: int
+
+    @property
+    def within(self) -> np.ndarray:
+        """Whether each k is within the tolerance."""
+        return self.mean <= self.allowed
+
+    def bands(self, confidence: float) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper limits."""
+        half = scipy.special.stdtrit(self.freedom, 0.5 + confidence / 2) * self.error
+        return self.mean - half, self.mean + half
+
+    def over(self, excess: np.ndarray) -> np.ndarray:
+        """How far an excess lies above the tolerance; just beyond a k that is the best so far the excess is 0."""
+        return np.maximum(excess, 0.0) - self.allowed
+
+
+def smoothed(values: np.ndarray, weight: float = SMOOTHING) -> float:
+    """The exponential moving average at the end of a series; NaN of none."""
+    found = np.nan
+    for at, value in enumerate(values):
+        found = value if at == 0 else (1 - weight) * found + weight * value
+    return float(found)
+
+
+def excess_of(losses: np.ndarray, tolerance: Tolerance) -> Excess:
+    """The excess losses of the factors.
+
+    losses  shape (orders, factors), factors growing; inf: diverged
+    """
+    orders, factors = losses.shape
+    means = losses.mean(0)
+    best = np.array([0, *(np.argmin(means[:k]) for k in range(1, factors))])
+    with np.errstate(invalid="ignore"):
+        pairs = losses - losses[:, best]
+    mean = np.where(np.isfinite(means), means - means[best], np.inf)
+    variance, freedom = _paired_variance(losses, pairs)
+    error = np.sqrt(variance / orders)
+    error[0] = 0.0
+    error[np.isinf(mean)] = 0.0
+    return Excess(mean, error, means[best], np.array([tolerance.at(one) for one in means[best]]), freedom)
+
+
+def _paired_variance(losses: np.ndarray, pairs: np.ndarray) -> tuple[np.ndarray, int]:
+    """(variances of a difference by factor, their degrees of freedom)."""
+    orders, factors = losses.shape
+    if orders >= OWN_FROM:
+        with np.errstate(invalid="ignore"):
+            return pairs.var(0, ddof=1), orders - 1
+    table = losses[:, np.isfinite(losses).all(0)]
+    freedom = (orders - 1) * (table.shape[1] - 1)
+    if freedom < 1:
+        return np.full(factors, np.nan), 1
+    residual = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
+    return np.full(factors, 2 * (residual ** 2).sum() / freedom), freedom
+
+
+def critical_factor(factors: Sequence[float], losses: np.ndarray, tolerance: Tolerance,
+                    confidence: float = CONFIDENCE) -> Estimate:
+    """The largest k whose loss is within the tolerance, with its interval.
+
+    factors  k, growing;  losses  shape (orders, factors), see excess_of
+
+    inf with ``beyond``, the largest k, where all pass. The low end is 0 where even the second k may not pass, as
+    batches below the smallest were not tried. Both ends are NaN for one order.
+    """
+    found = excess_of(losses, tolerance)
+    k, orders, largest = np.asarray(factors, float), len(losses), float(factors[-1])
+    value = _last_within(k, found.over(found.mean), 1.0, 0.0)
+    low = high = np.nan
+    if orders > 1:
+        lower, upper = found.bands(confidence)
+        high = _last_within(k, found.over(lower), STEEPEST, 1.0)
+        low = min(_first_beyond(k, found.over(upper)), largest)
+        low = 0.0 if low < factors[1] else low
+    return Estimate(value, low, high, orders, largest if np.isinf(value) else np.nan)
+
+
+def _last_within(k: np.ndarray, over: np.ndarray, power: float, diverged: float) -> float:
+    """Where ``over`` passes 0 after the last factor at which it does not exceed 0; inf: nowhere. See _between."""
+    at = max((at for at, one in enumerate(over) if one <= 0), default=0)
+    return np.inf if at == len(over) - 1 else _between(k, over, at, power, diverged)
+
+
+def _first_beyond(k: np.ndarray, over: np.ndarray) -> float:
+    """Where ``over`` passes 0 before the first factor at which it exceeds 0, at the lowest; inf: nowhere."""
+    at = next((at for at, one in enumerate(over) if at > 0 and not one <= 0), len(over))
+    return np.inf if at == len(over) else _between(k, over, at - 1, 0.0, 0.0)
+
+
+def _between(k: np.ndarray, over: np.ndarray, at: int, power: float, diverged: float) -> float:
+    """Where ``over`` passes 0 between a factor and the next, linear in k^power (0: in log k).
+
+    diverged  the share of the way to the next factor, where ``over`` is infinite there
+    """
+    below, above = over[at], over[at + 1]
+    share = -below / (above - below) if np.isfinite(above) else diverged
+    if power == 0:
+        return float(k[at] * (k[at + 1] / k[at]) ** share)
+    return float((k[at] ** power + share * (k[at + 1] ** power - k[at] ** power)) ** (1 / power))
+
+
+@dataclass(frozen=True, eq=False)
+class BranchPoint:
+    """The branches from one checkpoint.
+
+    step, examples  done by then in the base run
+    factors         k, growing;  losses  smoothed, at their ends: shape (orders, factors)
+    allowed         the tolerance there, in the metric's unit
+    critical        the local critical batch in examples, see critical_factor
+    noise           the noise scale over the branches of the largest k that passes; None: not measured
+    keys            the trials behind it;  diverged  those of them that did
+    """
+
+    step: int
+    examples: int
+    factors: tuple[int, ...]
+    losses: np.ndarray
+    allowed: float
+    critical: Estimate
+    noise: NoiseScale | None
+    keys: tuple[tuple[str, int], ...]
+    diverged: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Branched:
+    """The branches of one run, by checkpoint.
+
+    base         id of its log;  base_batch  its global batch
+    rule         by which the rate followed the batch
+    metric       whose values are the losses
+    length       examples of a branch
+    """
+
+    workload: Workload
+    base: str
+    base_batch: int
+    rule: str
+    metric: str
+    length: int
+    tolerance: Tolerance
+    confidence: float
+    points: tuple[BranchPoint, ...]
+
+    @property
+    def keys(self) -> tuple[tuple[str, int], ...]:
+        """All its trials."""
+        return tuple(key for point in self.points for key in point.keys)
+
+
+def branched_of(trials: Iterable[Trial], tolerance: Tolerance | None = None, confidence: float = CONFIDENCE
+                ) -> tuple[Branched, ...]:
+    """The branched runs among trials; of others none.
+
+    tolerance  None: that of the branches' own plans
+    """
+    found = group_by((trial for trial in trials if trial.branch), _identity)
+    return tuple(run for (workload, *_), own in found.items()
+                 for run in [_branched(workload, own, tolerance, confidence)] if run.points)
+
+
+def _identity(trial: Trial) -> tuple[Any, ...]:
+    """What branches of one run have in common."""
+    return trial.workload, *(trial.branch[name] for name in ("base", "base_batch", "rule", "metric", "length"))
+
+
+def _branched(workload: Workload, trials: Sequence[Trial], tolerance: Tolerance | None, confidence: float) -> Branched:
+    branch = trials[0].branch
+    if tolerance is None:
+        tolerance = Tolerance.parse(str(branch.get("tolerance", BRANCH_TOLERANCE)))
+    by_step = group_by(trials, lambda trial: int(trial.branch["step"]))
+    points = [_point(by_step[step], branch["metric"], tolerance, confidence) for step in sorted(by_step)]
+    return Branched(workload, branch["base"], branch["base_batch"], branch["rule"], branch["metric"],
+                    branch["length"], tolerance, confidence, tuple(point for point in points if point))
+
+
+def _point(trials: Sequence[Trial], metric: str, tolerance: Tolerance, confidence: float) -> BranchPoint | None:
+    """The branches of a checkpoint; None where no order has all its factors, of which there must be two."""
+    table: Mapping[tuple[int, int], Trial] = {
+        (trial.branch["order"], trial.branch["factor"]): trial for trial in trials if _loss(trial, metric) is not None}
+    factors = sorted({factor for _, factor in table})
+    orders = [order for order in sorted({order for order, _ in table}) if all((order, k) in table for k in factors)]
+    if not orders or len(factors) < LEAST_FACTORS:
+        return None
+    own = [[table[order, factor] for factor in factors] for order in orders]
+    losses = np.array([[_loss(trial, metric) for trial in row] for row in own], float)
+    branch, every = own[0][0].branch, [trial for row in own for trial in row]
+    passed = int(np.flatnonzero(excess_of(losses, tolerance).within)[-1])
+    measured = [noise for row in own for noise in [row[passed].noise] if noise is not None]
+    return BranchPoint(
+        branch["step"], branch["examples"], tuple(factors), losses, tolerance.at(float(losses.mean(0).min())),
+        critical_factor(factors, losses, tolerance, confidence).scaled(branch["base_batch"]),
+        noise_scale(measured, confidence) if measured else None, tuple(trial.key for trial in every),
+        tuple(trial.key for trial in every if np.isinf(_loss(trial, metric) or 0.0)))
+
+
+def _loss(trial: Trial, metric: str) -> float | None:
+    """The smoothed loss at a branch's end; inf: it diverged, None: it has not ended."""
+    if trial.status == Status.INFEASIBLE:
+        return np.inf
+    after = trial.step > 0
+    if trial.status != Status.COMPLETE or metric not in trial.metrics or not after.any():
+        return None
+    values = trial.metrics[metric]
+    loss, start = smoothed(values[after]), values[~after]
+    lost = not np.isfinite(loss) or len(start) > 0 and loss > start[0] + (LOST - 1) * abs(start[0])
+    return np.inf if lost else loss

@@ -1,0 +1,117 @@
+"""hvdscale-branch: how far the batch may grow at points of training, by branches from checkpoints of one run."""
+from __future__ import annotations
+
+import os
+import signal
+
+import click
+
+from ..errors import UsageError
+from ..plan.branches import Asked
+from ..plan.settings import Settings
+from .common import stop_before_the_steps, version_option
+from .completion import paths, workloads
+from .train import Grouped, asked, carry_out_together, key_options
+from .tune import parse_shard
+
+# keys of where a run writes; --out says it
+PLACES = ("log", "checkpoint", "resume", "save_model", "overwrite", "take_over")
+DEFAULT = Asked()
+
+
+@click.command(cls=Grouped, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))
+@click.argument("workload", required=False, shell_complete=workloads)
+@click.option("--out", required=True, metavar="DIR", shell_complete=paths, help="folder for the logs and checkpoints")
+@click.option("--at", metavar="LIST", help="steps of the run at which to branch  [default: 1/8, 1/4, 1/2 and all of "
+              "its budget]")
+@click.option("--from", "source", metavar="DIR", shell_complete=paths, help="branch from the checkpoints of a run of "
+              "hvdscale-train, rather than train one; its log names workload and settings")
+@click.option("--factors", metavar="LIST", default=",".join(map(str, DEFAULT.factors)), show_default=True,
+              help="k: branches have k times the run's batch")
+@click.option("--orders", type=click.IntRange(min=1), default=DEFAULT.orders, show_default=True,
+              help="branches of each k, with other orders of the data")
+@click.option("--branch-examples", "examples", type=click.IntRange(min=1), metavar="N",
+              help="examples of each branch, rounded up  [default: 16 steps of the largest batch]")
+@click.option("--evaluations", type=click.IntRange(min=2), default=DEFAULT.evaluations, show_default=True,
+              help="evaluations of each branch, from which the loss at its end is smoothed")
+@click.option("--rule", metavar="RULE", help="how the rate follows the batch, as --lr-rule of hvdscale-train  "
+              "[default: linear for sgd, momentum and nesterov; sqrt for others]")
+@click.option("--metric", metavar="SPLIT/NAME", help="the loss to compare  [default: train/cross_entropy]")
+@click.option("--tolerance", metavar="LOSS|SHARE", help="how much more loss a larger batch may have, such as 0.01 or "
+              "1%  [default: 0.01 for language models, else 5%]")
+@click.option("--shard", metavar="I/N", help="of the branches, 0/N to (N-1)/N, this part; for the tasks of a job array")
+@click.option("--overwrite", is_flag=True, help="run everything again and replace the logs")
+@key_options(without=PLACES)
+@version_option
+def command(workload, out, at, source, factors, orders, examples, evaluations, rule, metric, tolerance, shard,
+            overwrite, **given):
+    """Measure the critical batch of WORKLOAD along its training, alone, or under horovodrun, mpirun, srun or torchrun.
+
+    One run is trained with checkpoints at the steps --at. From each of them branches train at several times its
+    batch, for the same number of examples. The report names the largest batch whose loss is within the tolerance of
+    the best smaller one (Merrill et al. 2025), beside the gradient noise scale. All other options are those of
+    hvdscale-train. If interrupted, the same command resumes.
+
+    \b
+      hvdscale-branch digits/fc --out runs/branched --steps 400 --at 50,100,200,400
+      hvdscale-branch --from runs/kept --out runs/branched --factors 1,2,4,8
+      hvdscale-report runs/branched
+
+    Exit codes: 0 done, 1 error, 2 misuse, 3 the run diverged, 75 stopped by a signal.
+    """
+    from ..analysis.branched import Tolerance
+    if tolerance is not None:
+        Tolerance.parse(tolerance, "--tolerance")
+    wanted = Asked(_whole_numbers("--at", at) if at else (), _whole_numbers("--factors", factors), orders, examples,
+                   evaluations, rule, metric, tolerance)
+    if len(wanted.factors) < 2 or wanted.factors[0] < 1:
+        raise UsageError(f"--factors {factors}: give at least two, from 1 on, such as 1,2,4,8")
+    if source is None:
+        workload, layers = asked(workload, **given)
+    else:
+        layers = [_typed(workload, given)]
+    for name in Settings.build({}, *layers).asked():
+        if name in PLACES:
+            raise UsageError(f"{name} cannot be set: --out says where runs write, and --overwrite is an option")
+    return workload, layers, wanted, out, source, parse_shard(shard), overwrite
+
+
+def _typed(workload: str | None, given) -> dict:
+    """What the user set beside --from; raises UsageError for a workload or a configuration, which its log names."""
+    if workload is not None or given["config"] is not None:
+        raise UsageError("--from DIR: the log of that run names its workload and settings; leave "
+                         f"{'--config' if workload is None else workload} out")
+    return Settings.build({}, *asked("-", **given)[1]).asked()
+
+
+def _whole_numbers(name: str, text: str) -> tuple[int, ...]:
+    """Growing whole numbers from 1,2,4; raises UsageError."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() for word in words):
+        raise UsageError(f"{name} {text!r} is not a list of whole numbers such as 1,2,4,8")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def main() -> None:
+    """Run the command on all ranks of the launch."""
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, stop_before_the_steps)            # during training a signal is a vote
+    carry_out_together(command, _run)
+
+
+def _run(parsed, error, workers) -> int:
+    from ..training.branches import Branching, Places, layers_of_run
+    with workers.together("the command line"):
+        if error:
+            raise error
+        name, layers, wanted, out, source, shard, overwrite = parsed
+        if source is not None:
+            name, of_run = layers_of_run(source)
+            layers = [of_run, *layers]
+        if workers.rank == 0:
+            os.makedirs(out, exist_ok=True)
+    return Branching(name, layers, wanted, Places(out, source), shard, overwrite, workers).carry_out()
+
+
+if __name__ == "__main__":
+    main()

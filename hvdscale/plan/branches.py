@@ -1,0 +1,175 @@
+"""Branches of a run: at k times its global batch, from its checkpoints, each over the same number of examples.
+
+    asked = Asked(at=(500, 2000), factors=(1, 2, 4, 8), orders=3)
+    branches_at(asked, origin, rule, metric, tolerance)     -> the branches from one checkpoint
+    layers_of(branch, origin, layers, 8)                    -> the settings of one
+
+See analysis/branched.py for what they measure.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import PlanError, UsageError
+from ..target import SPLITS
+from .plan import Problem
+from .scaling import TUNED, exponent, lr_factor
+
+LINEAR = ("sgd", "momentum", "nesterov")        # the optimizers whose rate grows as the batch by default
+SHARES = (0.125, 0.25, 0.5, 1.0)                # of the budget, at which there are branches by default
+STEPS = 16                                      # of a branch at the largest batch, at least, by default
+NOISE_POINTS = 50                               # measured steps of a branch at the smallest batch
+# keys of the base run that say where it writes, or act on its own batch
+OF_BASE = ("accumulate", "checkpoint", "checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds",
+           "keep_checkpoints", "resume", "log", "save_model", "overwrite", "metaparameters", "keep_going")
+TOKEN_TOLERANCE = "0.01"        # nats, of a language model (Merrill et al. 2025)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asks of the branches; see hvdscale-branch for each.
+
+    at        steps of the base run; (): SHARES of its budget
+    examples  of a branch; None: STEPS of the largest batch
+    rule, metric, tolerance     None: by optimizer and workload
+    """
+
+    at: tuple[int, ...] = ()
+    factors: tuple[int, ...] = (1, 2, 4, 8, 16)
+    orders: int = 3
+    examples: int | None = None
+    evaluations: int = 8
+    rule: str | None = None
+    metric: str | None = None
+    tolerance: str | None = None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A checkpoint that branches start from: its problem, the id of its log, steps and examples done."""
+
+    problem: Problem
+    log: str
+    step: int
+
+    @property
+    def examples(self) -> int:
+        return self.problem.stream.examples_before(self.step)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the base run's next step; raises PlanError if it is 0."""
+        rate = self.problem.schedule.lr_at(self.step)
+        if not rate > 0:
+            raise PlanError(f"--at {self.step}: the learning rate of the run is {rate:g} there, so no branch would "
+                            "train; choose steps after the warmup, and before the end of the decay")
+        return rate
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One branch: the factor k on the batch, the order of its data (from 1), its steps, and its entry in the log."""
+
+    step: int
+    factor: int
+    order: int
+    steps: int
+    record: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """For its files."""
+        return f"at{self.step}-k{self.factor}-r{self.order}"
+
+
+def rule_of(asked: Asked, optimizer: str) -> str:
+    """The rule for the rate: as asked, or linear for SGD and sqrt for others; raises UsageError for one that is none.
+    """
+    rule = asked.rule or ("linear" if optimizer in LINEAR else "sqrt")
+    if rule == TUNED:
+        raise UsageError("--rule tuned: branches follow a rule; choose linear, sqrt, none, adam_sqrt or power:P")
+    exponent(rule)
+    return rule
+
+
+def metric_of(asked: Asked, metrics: Mapping[str, str]) -> str:
+    """The metric whose values are the losses, by default of the training examples; raises UsageError for one that the
+    workload does not measure, or that is better large."""
+    losses = [name for name, better in metrics.items() if better == "min"]
+    if asked.metric is None and losses:
+        return f"train/{'cross_entropy' if 'cross_entropy' in losses else losses[0]}"
+    split, _, name = (asked.metric or "").partition("/")
+    if split not in SPLITS or name not in losses:
+        raise UsageError(f"--metric {asked.metric or 'train/...'}: is no loss of the workload; give "
+                         f"{' or '.join(SPLITS)}, / and one of "
+                         f"{', '.join(losses) or 'none: the workload measures nothing that should be small'}")
+    return f"{split}/{name}"
+
+
+def tolerance_of(asked: Asked, metrics: Mapping[str, str], default: str) -> str:
+    """The tolerance as asked; else TOKEN_TOLERANCE for language models, ``default`` for others."""
+    return asked.tolerance or (TOKEN_TOLERANCE if "perplexity" in metrics else default)
+
+
+def steps_at(asked: Asked, budget_steps: int) -> tuple[int, ...]:
+    """The steps of the base run at which there are branches; raises PlanError if nothing says which."""
+    if asked.at:
+        return asked.at
+    if not budget_steps:
+        raise PlanError("a budget in seconds has no last step; give --at, the steps at which to branch")
+    return tuple(sorted({max(1, round(share * budget_steps)) for share in SHARES}))
+
+
+def length_of(asked: Asked, global_batch: int) -> int:
+    """Examples of every branch: as asked, rounded up so that all batches divide the space between evaluations."""
+    unit = global_batch * math.lcm(*asked.factors) * asked.evaluations
+    wanted = asked.examples or STEPS * global_batch * max(asked.factors)
+    return unit * math.ceil(wanted / unit)
+
+
+def branches_at(asked: Asked, origin: Origin, rule: str, metric: str, tolerance: str) -> list[Branch]:
+    """The branches from a checkpoint, order by order."""
+    batch = origin.problem.global_batch
+    length = length_of(asked, batch)
+    return [Branch(origin.step, factor, order, length // (factor * batch), {
+        "base": origin.log, "step": origin.step, "examples": origin.examples, "base_batch": batch, "factor": factor,
+        "order": order, "length": length, "rule": rule, "rate": origin.rate * lr_factor(rule, factor),
+        "metric": metric, "tolerance": tolerance})
+        for order in range(1, asked.orders + 1) for factor in asked.factors]
+
+
+def layers_of(branch: Branch, origin: Origin, layers: Iterable[Mapping[str, Any]], evaluations: int) -> list[dict]:
+    """The settings of a branch: those of the base run, then its own.
+
+    layers  the base run's, the strongest last
+    """
+    problem, record = origin.problem, branch.record
+    kept = [{name: value for name, value in layer.items() if name not in OF_BASE} for layer in layers]
+    own = dict(
+        global_batch=branch.factor * problem.global_batch, ghost_batch=problem.ghost_batch,
+        lr=origin.rate, base_batch=problem.global_batch, lr_rule=record["rule"], warmup="none", decay="constant",
+        seed=problem.seed + branch.order, steps=branch.steps, eval_every=branch.steps // evaluations,
+        eval_splits=record["metric"].partition("/")[0], target="none")
+    if not any("max_lr_factor" in layer for layer in kept):
+        own["max_lr_factor"] = 2 * max(1.0, lr_factor(record["rule"], branch.factor))       # no cap
+    if not any("noise_every" in layer for layer in kept):
+        own["noise_every"] = max(1, branch.steps // NOISE_POINTS)
+    return [*kept, own]
+
+
+# fields of the problem in which a branch may differ from its base
+OF_BRANCH = {"global_batch", "seed", "base_lr", "base_batch", "lr_rule", "lr_factor", "peak_lr", "start_lr", "warmup",
+             "warmup_steps", "decay", "decay_steps", "decay_at", "decay_factor", "end_lr_factor", "momentum", "beta1",
+             "beta2", "epsilon", "weight_decay"}
+
+
+def refuse_other_problem(branch: Mapping[str, Any], base: Mapping[str, Any]) -> None:
+    """Raise PlanError if a branch would train on something else than its base did; ``problem`` of both records."""
+    differ = [f"{name} was {value!r}, is now {branch.get(name)!r}" for name, value in base.items()
+              if name not in OF_BRANCH and branch.get(name) != value]
+    if differ:
+        raise PlanError(f"the checkpoints are of another problem: {'; '.join(differ)}. Give the settings that the run "
+                        "was made with")

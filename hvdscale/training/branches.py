@@ -1,0 +1,288 @@
+"""Branches of a run, one after the other on one group of workers; see plan/branches.py.
+
+    OUT/base.h5                 the base run, and its checkpoints in OUT/checkpoints
+    OUT/at500-k4-r2.h5          the branch at step 500, 4 times the batch, with the second order of the data
+
+A branch with a finished log is not repeated, so an interrupted command resumes. The base run resumes from its newest
+checkpoint, a branch from the one that it starts from.
+"""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..analysis.branched import smoothed
+from ..analysis.defaults import BRANCH_TOLERANCE
+from ..errors import CheckpointError, ExitCode, LogError, UsageError
+from ..formatting.numbers import counted, number
+from ..log.reader import read_log
+from ..log.schema import Status
+from ..plan.branches import (Asked, Branch, Origin, branches_at, layers_of, metric_of, refuse_other_problem, rule_of,
+                             steps_at, tolerance_of)
+from ..plan.metaparameters import tuned_for
+from ..plan.plan import Plan, Problem
+from ..plan.scaling import TUNED
+from ..plan.schedule import FALLING
+from ..plan.settings import Settings
+from ..plan.settle import Place, settle
+from ..workers.group import Workers
+from ..workload import Workload
+from ..workloads import find
+from .checkpoint import Checkpoints, FolderCheckpoints, listed, read
+from .display import NoDisplay
+from .elastic import Memory
+from .job import Job
+from .loop import train
+from .outcome import Outcome, Start
+from .outputs import open_display, open_folder, open_run_log
+from .prepare import prepare, read_data, settings_of
+from .resume import find_start, shared
+
+KEPT = 1_000_000                # checkpoints of the base run: all
+OF_GROUPS = ("betas", "eps", "momentum", "weight_decay")        # of a parameter group, as branches set them
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a command writes, and the folder of checkpoints that it branches from, if that is another run's."""
+
+    out: str
+    source: str | None = None
+
+    @property
+    def checkpoints(self) -> str:
+        return self.source or os.path.join(self.out, "checkpoints")
+
+    def log(self, name: str) -> str:
+        """The path of a log."""
+        return os.path.join(self.out, f"{name}.h5")
+
+
+class Branching:
+    """The base run and its branches.
+
+    name, layers  the workload and the user's settings, the strongest last
+    shard         (i, n): every n-th branch, from the i-th on
+    """
+
+    def __init__(self, name: str, layers: list[dict], asked: Asked, places: Places, shard: tuple[int, int],
+                 overwrite: bool, workers: Workers):
+        self.name, self.layers, self.asked, self.places = name, layers, asked, places
+        self.shard, self.overwrite, self.workers = shard, overwrite, workers
+        self.data = None
+
+    def carry_out(self) -> int:
+        """Run what is left; returns the exit code, or raises the same HvdscaleError on all ranks."""
+        with self.workers.together("the settings"):
+            workload = find(self.name)
+            settings = settings_of(workload, self.layers)
+        with self.workers.together("the data"):
+            self.data = read_data(workload, settings)
+        if self.places.source is None:
+            code = self._base(workload, settings)
+            if code != ExitCode.DONE:
+                return code
+        with self.workers.together("the checkpoints"):
+            found = self._branches(workload, settings) if self.workers.rank == 0 else []
+        found = self.workers.gather(found, "branches")[0]
+        with self.workers.together("the branches"):
+            self._settle_all(workload, settings, found)
+        return self._run_all(found)
+
+    def _say(self, text: str) -> None:
+        if self.workers.rank == 0:
+            print(text, flush=True)
+
+    # the base run
+
+    def _base(self, workload: Workload, settings: Settings) -> int:
+        with self.workers.together("the base run"):
+            layers = self._base_layers(workload, settings)
+        job = prepare(self.name, layers, self.workers, Memory(data=self.data))
+        folder = open_folder(job, self.workers)
+        try:
+            start = find_start(job.settings, job.plan, self.workers)
+            if start.ended:
+                return start.ended.exit_code
+            outcome = self._train(job, start, {}, lambda run_log, display: Milestones(
+                self._steps, start, job.plan, folder, run_log, display, self.workers))
+        finally:
+            if folder is not None:
+                folder.release()
+        return outcome.stop.exit_code
+
+    def _base_layers(self, workload: Workload, settings: Settings) -> list[dict]:
+        """The user's layers, and what makes the run end at the last checkpoint with the schedule of its own budget."""
+        plan = self._settled(workload, settings)
+        self._steps = steps_at(self.asked, plan.budget_steps)
+        own = dict(steps=max(self._steps), target="none", log=self.places.log("base"), resume="auto",
+                   checkpoint=self.places.checkpoints, keep_checkpoints=KEPT)
+        if plan.decay in FALLING:
+            own["decay_steps"] = plan.decay_steps
+        if self.overwrite:
+            own |= {"overwrite": True, "resume": "none"}
+        return [*self.layers, own]
+
+    def _settled(self, workload: Workload, settings: Settings) -> Plan:
+        return settle(settings, workload, len(self.data.train), len(self.data.val), Place(self.workers.size))
+
+    def _train(self, job: Job, start: Start, more: Mapping, checkpoints: Callable[..., Checkpoints]) -> Outcome:
+        """Train a job with its log; ``checkpoints`` makes the loop's, from the log and the display."""
+        run_log = open_run_log(job, self.workers, start, more=more)
+        try:
+            display = NoDisplay() if more else open_display(job, run_log.path, self.workers, start)
+            kept = checkpoints(run_log, display)
+            outcome = train(job, run_log, display, self.workers, kept)
+            run_log.close()
+        finally:
+            run_log.let_go()
+        kept.end(outcome.stop)
+        if run_log.failure is not None:
+            raise LogError(str(run_log.failure))
+        return outcome
+
+    # its branches
+
+    def _branches(self, workload: Workload, settings: Settings) -> list[tuple[Branch, Origin, str]]:
+        """Each branch with its origin and the path of its checkpoint; raises HvdscaleError for a missing one."""
+        paths = dict(listed(self.places.checkpoints))
+        steps = self.asked.at or (sorted(paths) if self.places.source else self._steps)
+        found = []
+        for step in steps:
+            if step not in paths:
+                raise CheckpointError(f"{self.places.checkpoints}: has no checkpoint of step {step}; there are "
+                                      f"{', '.join(map(str, sorted(paths))) or 'none'}")
+            origin = origin_of(paths[step])
+            rule = rule_of(self.asked, origin.problem.optimizer)
+            metric = metric_of(self.asked, workload.metrics)
+            tolerance = tolerance_of(self.asked, workload.metrics, BRANCH_TOLERANCE)
+            found += [(branch, origin, paths[step])
+                      for branch in branches_at(self.asked, origin, rule, metric, tolerance)]
+        return found
+
+    def _layers(self, workload_name: str, settings: Settings, branch: Branch, origin: Origin) -> list[dict]:
+        layers = self.layers
+        if settings.lr_rule == TUNED:
+            layers = [tuned_for(settings.metaparameters, workload_name, origin.problem.global_batch), *layers]
+        return layers_of(branch, origin, layers, self.asked.evaluations)
+
+    def _settle_all(self, workload: Workload, settings: Settings, found: list[tuple[Branch, Origin, str]]) -> None:
+        """Raise what any branch's settings would raise, before the first one."""
+        for branch, origin, _ in found:
+            if branch.order == 1:
+                layers = self._layers(workload.name, settings, branch, origin)
+                self._settled(workload, settings_of(workload, layers))
+
+    def _run_all(self, found: list[tuple[Branch, Origin, str]]) -> int:
+        own = found[self.shard[0]::self.shard[1]]
+        self._introduce(own, len(found))
+        for at, (branch, origin, path) in enumerate(own, 1):
+            with self.workers.together("the logs of branches"):
+                ended = self.workers.rank == 0 and not self.overwrite and self._ended(branch)
+            if self.workers.gather(ended, "ended")[0]:
+                continue
+            outcome = self._run(branch, origin, path)
+            if outcome.stop.exit_code == ExitCode.PREEMPTED:
+                self._say("stopped by a signal; the same command resumes here")
+                return ExitCode.PREEMPTED
+            self._say(f"[{at}/{len(own)}] step {branch.step}, batch "
+                      f"{branch.factor * origin.problem.global_batch} (k = {branch.factor}), order {branch.order}: "
+                      f"{self._result(branch, outcome)}")
+        self._say(f"next: hvdscale-report {self.places.out}")
+        return ExitCode.DONE
+
+    def _introduce(self, own: list[tuple[Branch, Origin, str]], count: int) -> None:
+        branch, origin, _ = own[0]
+        record = branch.record
+        self._say(f"branches: {counted(len(own), 'branch', 'branches')}{f' of {count}' * (len(own) < count)}, "
+                  f"{record['length']:,} examples each, at {', '.join(map(str, self.asked.factors))} times batch "
+                  f"{record['base_batch']}; rate by the rule {record['rule']}; {record['metric']} within "
+                  f"{record['tolerance']}")
+
+    def _result(self, branch: Branch, outcome: Outcome) -> str:
+        if outcome.stop.status == Status.INFEASIBLE:
+            return outcome.stop.reason
+        metric = branch.record["metric"]
+        with read_log(self.places.log(branch.name)) as log:
+            table = log.evaluations
+            values = table[metric][table["step"] > 0]
+        return f"{metric} {number(smoothed(values), 4)}"
+
+    def _ended(self, branch: Branch) -> bool:
+        """Whether the branch has a finished log; raises UsageError if its log is of another branch."""
+        path = self.places.log(branch.name)
+        if not os.path.exists(path):
+            return False
+        try:
+            with read_log(path) as log:
+                status, record = log.trials["status"][-1], json.loads(log.trials["plan"][-1])["branch"]
+        except (LogError, IndexError, KeyError, ValueError):
+            return False
+        differ = sorted(name for name in branch.record if record.get(name) != branch.record[name])
+        if differ:
+            changes = "; ".join(f"{name} was {record.get(name)!r}, is now {branch.record[name]!r}" for name in differ)
+            raise UsageError(f"{path} belongs to another branch: {changes}. Choose another --out, or --overwrite to "
+                             "run all again")
+        return status in (Status.COMPLETE, Status.INFEASIBLE)
+
+    def _run(self, branch: Branch, origin: Origin, path: str) -> Outcome:
+        with self.workers.together("the settings"):
+            workload = find(self.name)
+            settings = settings_of(workload, self.layers)
+            layers = [*self._layers(workload.name, settings, branch, origin),
+                      {"log": self.places.log(branch.name), "overwrite": True}]
+        job = prepare(self.name, layers, self.workers, Memory(data=self.data))
+        with self.workers.together("the checkpoint"):
+            problem = json.loads(json.dumps(job.plan.as_record({})))["problem"]
+            refuse_other_problem(problem, json.loads(json.dumps(vars(origin.problem))))
+            start = Start(state=branch_state(read(path), job)) if self.workers.rank == 0 else Start()
+        start = shared(start, self.workers)
+        return self._train(job, start, {"branch": dict(branch.record)}, lambda *_: Checkpoints(start))
+
+
+class Milestones(FolderCheckpoints):
+    """Checkpoints that are also written at these steps."""
+
+    def __init__(self, steps: tuple[int, ...], *given):
+        super().__init__(*given)
+        self.steps = steps
+
+    def due(self, step, votes):
+        return super().due(step, votes) or step in self.steps and step != self._kept_at
+
+
+def origin_of(path: str) -> Origin:
+    """What branches need to know of a checkpoint; raises CheckpointError."""
+    state = read(path)
+    problem = json.loads(state["plan"])["problem"]
+    try:
+        problem = Problem(**{**problem, "decay_at": tuple(problem["decay_at"])})
+    except (TypeError, KeyError):
+        raise CheckpointError(f"{path}: was written by another version of hvdscale; run its base again") from None
+    return Origin(problem, state["log"]["id"], state["progress"]["steps"])
+
+
+def branch_state(state: dict, job: Job) -> dict:
+    """A checkpoint's state as the start of a branch: at step 0, with the optimizer's own state, and the branch's
+    metaparameters."""
+    own = job.optimizer.state_dict()["param_groups"]
+    groups = [{**group, **{name: mine[name] for name in OF_GROUPS if name in mine}}
+              for group, mine in zip(state["optimizer"]["param_groups"], own)]
+    return {**state, "optimizer": {**state["optimizer"], "param_groups": groups},
+            "progress": {"steps": 0, "seconds": 0.0, "evaluated": -1, "measured": {}}}
+
+
+def layers_of_run(folder: str) -> tuple[str, dict]:
+    """The workload and the settings of the run that wrote the checkpoints in a folder, from its log.
+
+    Raises CheckpointError without a checkpoint, LogError without its log.
+    """
+    there = listed(folder)
+    if not there:
+        raise CheckpointError(f"{folder}: has no checkpoint to branch from")
+    path = read(there[0][1])["log"]["path"]
+    with read_log(path) as log:
+        asked = dict(json.loads(log.trials["plan"][-1])["asked"])
+    return asked.pop("workload"), asked

@@ -1,0 +1,154 @@
+"""The local critical batch of branches: on losses whose critical batch is known, and from logs."""
+import math
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.branched import Tolerance, branched_of, critical_factor, excess_of, smoothed
+from hvdscale.analysis.studies import studies_of
+from hvdscale.analysis.trials import read_trials
+from hvdscale.errors import UsageError
+from tests.factories.branches import FACTORS, Losses, branch, branches, coverage
+from tests.factories.logs import log, trial
+
+NATS = Tolerance(0.01)
+
+
+def test_smoothing_weighs_each_evaluation_half_of_the_next_one():
+    assert smoothed(np.array([8.0, 4.0, 2.0])) == 0.25 * 8 + 0.25 * 4 + 0.5 * 2
+    assert math.isnan(smoothed(np.array([])))
+
+
+@pytest.mark.parametrize("text, amount, relative", [("0.01", 0.01, False), ("1%", 0.01, True), ("2.5%", 0.025, True)])
+def test_a_tolerance_is_a_loss_or_a_share_of_one(text, amount, relative):
+    tolerance = Tolerance.parse(text)
+    assert tolerance == Tolerance(amount, relative) and str(tolerance) == text
+    assert tolerance.at(4.0) == (4 * amount if relative else amount)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "much", "nan", "inf", ""])
+def test_what_is_no_tolerance_is_refused(text):
+    with pytest.raises(UsageError, match=f"--tolerance {text!r}: is a loss above 0"):
+        Tolerance.parse(text, "--tolerance")
+
+
+# known losses
+
+@pytest.mark.parametrize("losses, value", [
+    ([2.0, 2.0, 2.0, 2.02], 6.0),           # halfway from 4 to 8
+    ([2.0, 1.9, 1.8, 1.82], 6.0),           # against the best smaller one, not the smallest
+    ([2.0, 2.04, 2.04, 2.04], 1.25),        # beyond the tolerance already at k = 2
+    ([2.0, 2.02, 2.005, 2.0], math.inf),    # the largest k is what counts
+    ([2.0, 2.0, 2.0, 2.01], math.inf),
+    ([2.0, 2.0, math.inf, math.inf], 2.0)])
+def test_the_critical_factor_of_losses_without_noise(losses, value):
+    found = critical_factor((1, 2, 4, 8), np.array([losses, losses]), NATS)
+    assert found.value == pytest.approx(value)
+    assert found.beyond == 8 if math.isinf(value) else math.isnan(found.beyond)
+    assert found.low <= min(value, 8) <= found.high
+
+
+def test_a_base_batch_that_may_be_too_large_bounds_nothing_from_below():
+    found = critical_factor((1, 2, 4), np.array([[2.0, 2.04, 2.1]] * 3), NATS)
+    assert (found.low, found.value) == (0, pytest.approx(1.25)) and 1.25 <= found.high < 2
+
+
+def test_one_order_has_a_value_and_no_interval():
+    found = critical_factor((1, 2, 4), np.array([[2.0, 2.0, 2.1]]), NATS)
+    assert 2 < found.value < 4 and math.isnan(found.low) and math.isnan(found.high)
+
+
+def test_what_diverged_is_beyond_and_its_interval_ends_there():
+    found = critical_factor((1, 2, 4, 8), np.array([[2.0, 2.0, 1.99, 2.0], [2.0, 2.01, 2.0, math.inf]]), NATS)
+    assert (found.value, found.high) == (4, 8)
+
+
+def test_an_excess_is_a_paired_difference():
+    """What an order adds to the losses of all k drops out."""
+    random = np.random.default_rng(0)
+    losses = Losses(6.0, order=0).draw(6, FACTORS, random)
+    shifted = losses + 10 * random.standard_normal((6, 1))
+    np.testing.assert_allclose(excess_of(shifted, NATS).mean, excess_of(losses, NATS).mean, atol=1e-12)
+    np.testing.assert_allclose(excess_of(shifted, NATS).error, excess_of(losses, NATS).error, atol=1e-12)
+
+
+@pytest.mark.parametrize("made", [
+    Losses(6.0), Losses(6.0, 0.5), Losses(6.0, 2.0), Losses(3.0), Losses(6.0, growth=4), Losses(6.0, growth=0.25),
+    Losses(12.0, noise=0.001)], ids=str)
+@pytest.mark.parametrize("orders", [3, 5])
+def test_intervals_hold_the_critical_factor_and_the_value_is_near_it(made, orders):
+    """Measured with 1,000 sets of branches: 93 to 100 % held, and values were low by 0.14 doublings at most."""
+    held, bias, _ = coverage(made, orders, 200)
+    assert held >= 0.91 and abs(bias) < 0.2
+
+
+# from logs
+
+def losses_at(critical):
+    expected = Losses(critical)
+    return lambda factor, order: float(expected.expected(factor)) + 0.02 * order
+
+
+def test_branches_are_grouped_by_run_and_checkpoint():
+    made = branches({10: losses_at(2.0), 100: losses_at(8.0)})
+    other = branches({10: losses_at(4.0)}, base="other")
+    [found, second] = branched_of([*read_trials(log(*made)), *read_trials(log(*other, path="other.h5"))])
+    assert [point.step for point in found.points] == [10, 100] and len(second.points) == 1
+    assert [point.examples for point in found.points] == [160, 1600]
+    truth = [16 * Losses(critical).truth(0.01) for critical in (2.0, 8.0)]
+    assert [point.critical.value for point in found.points] == pytest.approx(truth)
+    assert len(found.keys) == len(made) and found.tolerance == NATS and found.rule == "linear"
+
+
+def test_another_tolerance_gives_another_critical_batch():
+    trials = read_trials(log(*branches({10: losses_at(2.0)})))
+    wide, [own] = branched_of(trials, Tolerance(0.04))[0], branched_of(trials)
+    assert wide.points[0].critical.value == pytest.approx(16 * Losses(2.0).truth(0.04))
+    assert wide.points[0].critical.value > own.points[0].critical.value
+
+
+def test_orders_that_are_not_whole_are_left_out():
+    made = branches({10: losses_at(4.0)})
+    made[-1] = branch(len(made) - 1, 10, FACTORS[-1], 3, None)
+    [found] = branched_of(read_trials(log(*made)))
+    assert found.points[0].losses.shape == (2, len(FACTORS))
+
+
+def test_a_checkpoint_without_a_whole_order_is_left_out():
+    made = branches({10: losses_at(4.0)}, orders=1)
+    assert not branched_of(read_trials(log(*made[:1])))
+
+
+def test_a_branch_that_diverged_has_an_infinite_loss():
+    def losses(factor, order):
+        return math.inf if factor == 32 and order == 2 else 2.0
+    [found] = branched_of(read_trials(log(*branches({10: losses}))))
+    [point] = found.points
+    assert point.critical.value == 16 * 16 and len(point.diverged) == 1
+    assert np.isinf(point.losses).sum() == 1
+
+
+def test_a_branch_that_ends_far_above_its_start_counts_as_diverged():
+    made = branches({10: lambda factor, order: 2.0}, orders=2)
+    made[-1].error[0], made[-1].error[1:] = 2.0, 4.1
+    [found] = branched_of(read_trials(log(*made)))
+    assert found.points[0].critical.value == 16 * 16 and len(found.points[0].diverged) == 1
+
+
+def test_the_noise_scale_is_that_of_the_largest_factor_that_passes():
+    random = np.random.default_rng(0)
+
+    def sqnorms(k):
+        return [(1 + 4 / 8 + 0.05 * random.standard_normal(), 1 + 4 / (16 * k), 8.0) for _ in range(10 * k)]
+    made = [branch(id, 10, factor, order, 2.0 + 0.1 * (factor == 4), step_seconds=[0.1] * 10 * factor,
+                   sqnorms=sqnorms(factor))
+            for id, (order, factor) in enumerate((order, factor) for order in (1, 2) for factor in (1, 2, 4))]
+    [found] = branched_of(read_trials(log(*made)))
+    noise = found.points[0].noise
+    assert noise.steps == 2 * 20 and noise.low < 4 < noise.high
+
+
+def test_branches_are_in_no_study():
+    made = [*branches({10: losses_at(4.0)}, orders=1), trial(99, batch=16)]
+    [study] = studies_of([log(*made)])
+    assert study.id.tolist() == [99] and study.evaluations.read("val/error").tolist() == [0.9, 0.5, 0.1]

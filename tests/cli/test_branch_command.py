@@ -1,0 +1,63 @@
+"""hvdscale-branch: what it takes, refuses and hands on."""
+
+import pytest
+
+from hvdscale.cli import branch
+from hvdscale.cli.common import parse
+from hvdscale.errors import UsageError
+from hvdscale.plan.branches import Asked
+
+
+def parsed(monkeypatch, *words):
+    monkeypatch.setattr("sys.argv", ["hvdscale-branch", *words])
+    found, error = parse(branch.command)
+    if error:
+        raise error
+    return found
+
+
+def test_options_are_read_into_what_is_asked(monkeypatch):
+    name, layers, asked, out, source, shard, overwrite = parsed(
+        monkeypatch, "digits/fc", "--out", "b", "--at", "200,100", "--factors", "1,2,8", "--orders", "2",
+        "--branch-examples", "4096", "--rule", "sqrt", "--metric", "val/error", "--tolerance", "2%", "--shard", "1/4",
+        "--steps", "300", "--lr", "0.1")
+    assert asked == Asked((100, 200), (1, 2, 8), 2, 4096, 8, "sqrt", "val/error", "2%")
+    assert (name, out, source, shard, overwrite) == ("digits/fc", "b", None, (1, 4), False)
+    assert layers[-1] == {"steps": 300, "lr": 0.1}
+
+
+def test_beside_other_checkpoints_only_what_was_typed_is_a_layer(monkeypatch):
+    name, layers, *_, source, shard, _ = parsed(monkeypatch, "--from", "ck", "--out", "b", "--set", "threads=1")
+    assert name is None and layers == [{"threads": 1}] and source == "ck" and shard == (0, 1)
+
+
+@pytest.mark.parametrize("words, said", [
+    (["digits/fc", "--out", "b", "--at", "1;2"], "--at '1;2' is not a list of whole numbers such as 1,2,4,8"),
+    (["digits/fc", "--out", "b", "--factors", "2"], "--factors 2: give at least two, from 1 on"),
+    (["digits/fc", "--out", "b", "--factors", "0,1"], "--factors 0,1: give at least two, from 1 on"),
+    (["digits/fc", "--out", "b", "--tolerance", "0"], "--tolerance '0': is a loss above 0"),
+    (["digits/fc", "--out", "b", "--shard", "2/2"], "--shard '2/2' is not I/N"),
+    (["digits/fc", "--from", "ck", "--out", "b"], "names its workload and settings; leave digits/fc out"),
+    (["--from", "ck", "--config", "x.toml", "--out", "b"], "leave --config out"),
+    (["--out", "b"], "which workload"), (["digits/fc"], "Missing option '--out'"),
+    (["digits/fc", "--out", "b", "--log", "w.h5"], "No such option"),
+    (["digits/fc", "--out", "b", "--set", "checkpoint=ck"], "checkpoint cannot be set: --out says where")])
+def test_what_means_nothing_is_one_error(monkeypatch, words, said):
+    with pytest.raises(UsageError, match=said.replace("(", r"\(")):
+        parsed(monkeypatch, *words)
+
+
+def test_the_command_trains_branches_and_names_the_report(run):
+    words = ["digits/fc", "--out", "b", "--steps", "40", "--at", "20,40", "--factors", "1,2", "--orders", "1",
+             "--branch-examples", "256", "--set", "threads=1"]
+    done = run("hvdscale-branch", *words)
+    assert done.stdout.count(": train/cross_entropy ") == 4 and done.stdout.endswith("next: hvdscale-report b\n")
+    again = run("hvdscale-branch", *words)
+    assert "[1/4]" not in again.stdout and again.stdout.endswith("next: hvdscale-report b\n")
+    report = run("hvdscale-report", "b", "--out", "r", "--format", "json")
+    assert "Local critical batch:" in report.stdout
+
+
+def test_a_workload_without_such_a_metric_is_refused_by_name(run):
+    done = run("hvdscale-branch", "digits/fc", "--out", "b", "--steps", "4", "--metric", "val/bleu", check=False)
+    assert done.returncode == 2 and "--metric val/bleu: is no loss of the workload" in done.stderr

@@ -1,0 +1,207 @@
+"""Branches of a run on one worker: what they start from, what they train, and how the command resumes."""
+import json
+import os
+from functools import partial
+from io import StringIO
+
+import pytest
+import torch
+
+from hvdscale.analysis.branched import branched_of
+from hvdscale.analysis.trials import read_trials
+from hvdscale.errors import CheckpointError, ExitCode, PlanError, UsageError
+from hvdscale.log.reader import read_log
+from hvdscale.plan.branches import Asked
+from hvdscale.training import loop
+from hvdscale.training.branches import Branching, Places, layers_of_run
+from hvdscale.training.checkpoint import listed, read
+from hvdscale.training.display import Display
+from hvdscale.workers.single import SingleWorker
+from tests.factories.runs import WORKLOAD, Signalled, assert_same_columns, assert_same_state
+
+KEYS = dict(eval_every=10, steps=20, model_args={"norm": "ours", "dropout": 0.3}, threads=1, global_batch=6,
+            base_batch=6, optimizer="momentum", lr=0.05, warmup="none", decay="constant")
+ASKED = Asked(at=(10, 20), factors=(1, 2), orders=1, examples=48, evaluations=4)
+NAMES = [f"at{step}-k{factor}-r1" for step in (10, 20) for factor in (1, 2)]
+
+
+@pytest.fixture
+def branch(tmp_path, monkeypatch):
+    """Carry the command out on the toy workload in tmp_path, with a signal at a step; gives the exit code."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hvdscale.training.loop.DataParallelStep", Signalled)
+    monkeypatch.setattr("hvdscale.training.outputs.Display", partial(Display, out=StringIO()))
+    for room in ("prepare", "branches"):
+        monkeypatch.setattr(f"hvdscale.training.{room}.find", lambda name: WORKLOAD)
+    threads = torch.get_num_threads()
+
+    def branch(asked=ASKED, out="out", source=None, signal_at=-1, shard=(0, 1), overwrite=False, **keys):
+        monkeypatch.setattr(Signalled, "at", signal_at)
+        os.makedirs(out, exist_ok=True)
+        return Branching("toy/net", [{**KEYS, **keys}], asked, Places(out, source), shard, overwrite,
+                         SingleWorker()).carry_out()
+    yield branch
+    torch.set_num_threads(threads)
+
+
+def logs(folder):
+    return sorted(name.removesuffix(".h5") for name in os.listdir(folder) if name.startswith("at"))
+
+
+def test_every_branch_has_a_log_with_its_place_and_no_target(branch):
+    assert branch() == 0
+    assert logs("out") == sorted(NAMES)
+    for name in NAMES:
+        with read_log(f"out/{name}.h5") as log:
+            plan = json.loads(log.trials["plan"][0])
+            factor = plan["branch"]["factor"]
+            assert plan["problem"]["global_batch"] == 6 * factor and plan["measurement"]["target"] is None
+            assert log.evaluations["step"].tolist() == [at * 2 // factor for at in range(5)]
+            assert plan["branch"]["rate"] == pytest.approx(0.05 * factor) == plan["problem"]["peak_lr"]
+            assert set(log.steps["lr"].tolist()) == {plan["problem"]["peak_lr"]}
+    assert [step for step, _ in listed("out/checkpoints")] == [20, 10, 0]
+
+
+def test_a_branch_starts_from_the_checkpoint_to_the_last_bit(branch, monkeypatch):
+    begun = []
+
+    class Seen(loop.Loop):
+        def __init__(self, job, *given):
+            super().__init__(job, *given)
+            begun.append({"model": {name: values.clone() for name, values in job.model.state_dict().items()},
+                          "state": json_free(job.optimizer.state_dict()["state"]), "steps": self.done.steps})
+    monkeypatch.setattr(loop, "Loop", Seen)
+    assert branch() == 0
+    of_branches = begun[1:]
+    assert len(of_branches) == len(NAMES)
+    for name, start in zip(NAMES, of_branches):
+        state = read(f"out/checkpoints/step-{name[2:4]}.pt")
+        assert start["steps"] == 0
+        assert_same_state(start["model"], dict(state["model"]))
+        assert_same_state(start["state"], state["optimizer"]["state"])
+
+
+def json_free(state):
+    return {at: {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in one.items()}
+            for at, one in state.items()}
+
+
+def test_branches_of_one_order_see_the_same_examples_in_the_same_order(branch, monkeypatch):
+    seen = {}
+
+    class Noted(Signalled):
+        def __call__(self, step, *given):
+            visits = self.stream.visits(step, 0, self.stream.size(step))
+            seen.setdefault((self.plan.seed, self.plan.global_batch), []).extend(visits.indices.tolist())
+            return super().__call__(step, *given)
+    monkeypatch.setattr("hvdscale.training.loop.DataParallelStep", Noted)
+    assert branch(Asked(at=(20,), factors=(1, 2), orders=2, examples=48, evaluations=4), seed=3) == 0
+    assert seen[4, 6] == seen[4, 12] and seen[5, 6] == seen[5, 12] and seen[4, 6] != seen[5, 6]
+    assert len(seen[4, 6]) == 48
+
+
+def test_one_step_of_a_branch_is_the_update_of_the_whole_batch_at_the_scaled_rate(branch, monkeypatch):
+    """SGD without momentum: the parameters move by the rate times the mean gradient, which doubles with the rate."""
+    ends = {}
+
+    class Kept(Signalled):
+        def __call__(self, step, *given):
+            before = [p.detach().clone() for p in self.model.parameters()]
+            found = super().__call__(step, *given)
+            if step == 0:
+                ends[self.plan.seed, self.plan.peak_lr, self.plan.global_batch] = [
+                    p.detach() - old for p, old in zip(self.model.parameters(), before)]
+            return found
+    monkeypatch.setattr("hvdscale.training.loop.DataParallelStep", Kept)
+    keys = dict(optimizer="sgd", precision="fp64", model_args={})
+    asked = Asked(at=(20,), factors=(1, 2), orders=1, examples=48, evaluations=4)
+    assert branch(asked, out="linear", **keys) == 0
+    assert branch(Asked(**{**vars(asked), "rule": "none"}), out="none", **keys) == 0
+    for twice, once in zip(ends[1, 0.1, 12], ends[1, 0.05, 12]):
+        torch.testing.assert_close(twice, 2 * once, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("signal_at", [4, 15])
+def test_a_stopped_command_resumes_and_makes_what_the_uninterrupted_one_makes(branch, signal_at):
+    """Step 4 is of the base run, and of the branches at the run's own batch."""
+    assert branch(out="whole") == 0
+    stops = 0
+    while (code := branch(signal_at=signal_at if stops < 2 else -1)) == ExitCode.PREEMPTED:
+        stops += 1
+    assert code == 0 and stops == (1 if signal_at == 15 else 2)
+    assert logs("out") == logs("whole")
+    for name in ["base", *NAMES]:
+        assert_same_columns(f"out/{name}.h5", f"whole/{name}.h5")
+
+
+def test_a_finished_command_runs_nothing_again_and_more_orders_add_to_it(branch):
+    assert branch() == 0
+    times = {name: os.stat(f"out/{name}.h5").st_mtime_ns for name in NAMES}
+    assert branch(Asked(**{**vars(ASKED), "orders": 2})) == 0
+    assert {name: os.stat(f"out/{name}.h5").st_mtime_ns for name in NAMES} == times
+    assert len(logs("out")) == 8
+
+
+def test_shards_share_the_branches_out(branch):
+    assert branch(shard=(0, 2)) == 0 and len(logs("out")) == 2
+    assert branch(shard=(1, 2)) == 0 and logs("out") == sorted(NAMES)
+
+
+def test_branches_from_the_checkpoints_of_another_run(branch):
+    assert branch() == 0
+    name, layer = layers_of_run("out/checkpoints")
+    assert name == "toy/net" and layer["lr"] == 0.05
+    assert branch(out="own", source="out/checkpoints") == 0
+    assert "base.h5" not in os.listdir("own")
+    for name in NAMES:
+        assert_same_columns(f"own/{name}.h5", f"out/{name}.h5")
+
+
+def test_what_contradicts_what_is_there_is_refused(branch):
+    assert branch() == 0
+    with pytest.raises(UsageError, match="at10-k1-r1.h5 belongs to another branch: rule was 'linear', is now 'sqrt'"):
+        branch(Asked(**{**vars(ASKED), "rule": "sqrt"}))
+    with pytest.raises(CheckpointError, match="has no checkpoint of step 15; there are 0, 10, 20"):
+        branch(Asked(**{**vars(ASKED), "at": (15, 20)}))
+    with pytest.raises(PlanError, match="belongs to another plan: .*label_smoothing was 0.1, is now 0.2"):
+        branch(label_smoothing=0.2)
+    with pytest.raises(PlanError, match="the checkpoints are of another problem: label_smoothing"):
+        branch(out="own", source="out/checkpoints", label_smoothing=0.2)
+    with pytest.raises(CheckpointError, match="empty: has no checkpoint to branch from"):
+        os.makedirs("empty")
+        layers_of_run("empty")
+
+
+def test_settings_that_no_branch_can_have_are_refused_before_the_first_one(branch):
+    with pytest.raises(PlanError, match="larger than the training set"):
+        branch(Asked(**{**vars(ASKED), "factors": (1, 64)}))
+    assert not logs("out")
+    with pytest.raises(PlanError, match="it must stay below 1"):
+        branch(Asked(**{**vars(ASKED), "factors": (1, 16), "rule": "adam_sqrt"}), out="adam", optimizer="adam",
+               global_batch=2, base_batch=2)
+
+
+def test_adams_state_is_kept_and_its_betas_are_those_of_the_branch(branch, monkeypatch):
+    groups = {}
+
+    class Seen(loop.Loop):
+        def __init__(self, job, *given):
+            super().__init__(job, *given)
+            groups[job.plan.global_batch] = job.optimizer.param_groups[0]["betas"], job.optimizer.state_dict()["state"]
+    monkeypatch.setattr(loop, "Loop", Seen)
+    asked = Asked(at=(20,), factors=(1, 2), orders=1, examples=48, evaluations=4, rule="adam_sqrt")
+    assert branch(asked, optimizer="adam") == 0
+    assert groups[6][0] == (0.9, 0.999) and groups[12][0] == pytest.approx((0.8, 0.998))
+    assert groups[12][1]
+
+
+def test_a_branch_that_diverges_is_known_as_such_and_the_others_go_on(branch):
+    asked = Asked(at=(20,), factors=(1, 4), orders=2, examples=48, evaluations=2, rule="power:10")
+    assert branch(asked, optimizer="sgd", model_args={}) == 0
+    trials = []
+    for name in logs("out"):
+        with read_log(f"out/{name}.h5") as log:
+            trials += read_trials(log)
+    [found] = branched_of(trials)
+    assert {log for log, _ in found.points[0].diverged} == {"out/at20-k4-r1.h5", "out/at20-k4-r2.h5"}
+    assert found.points[0].critical.value == 6
