@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import PlanError, UsageError
 from ..target import SPLITS
 from .plan import Problem
-from .scaling import TUNED, exponent, lr_factor
+from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor
 
 LINEAR = ("sgd", "momentum", "nesterov")        # the optimizers whose rate grows as the batch by default
 SHARES = (0.125, 0.25, 0.5, 1.0)                # of the budget, at which there are branches by default
@@ -24,7 +24,8 @@ STEPS = 16                                      # of a branch at the largest bat
 NOISE_POINTS = 50                               # measured steps of a branch at the smallest batch
 # keys of the base run that say where it writes, or act on its own batch
 OF_BASE = ("accumulate", "checkpoint", "checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds",
-           "keep_checkpoints", "resume", "log", "save_model", "overwrite", "metaparameters", "keep_going")
+           "keep_checkpoints", "resume", "log", "save_model", "overwrite", "metaparameters", "keep_going",
+           "batch_schedule_lr")
 TOKEN_TOLERANCE = "0.01"        # nats, of a language model (Merrill et al. 2025)
 
 
@@ -58,6 +59,19 @@ class Origin:
     @property
     def examples(self) -> int:
         return self.problem.stream.examples_before(self.step)
+
+    @property
+    def batch(self) -> int:
+        """The global batch of the base run's next step."""
+        return self.problem.batches.at(self.step)
+
+    @property
+    def moments(self) -> dict[str, float]:
+        """Adam's betas and epsilon there, where a rule has scaled them from those that were set; else none."""
+        if self.problem.lr_rule not in SCALED_BETAS:
+            return {}
+        found = {name: getattr(self.problem, name) for name in ("beta1", "beta2", "epsilon")}
+        return found | {name: value for name, value in self.problem.updates_at(self.step).items() if name in found}
 
     @property
     def rate(self) -> float:
@@ -132,7 +146,7 @@ def length_of(asked: Asked, global_batch: int) -> int:
 
 def branches_at(asked: Asked, origin: Origin, rule: str, metric: str, tolerance: str) -> list[Branch]:
     """The branches from a checkpoint, order by order."""
-    batch = origin.problem.global_batch
+    batch = origin.batch
     length = length_of(asked, batch)
     return [Branch(origin.step, factor, order, length // (factor * batch), {
         "base": origin.log, "step": origin.step, "examples": origin.examples, "base_batch": batch, "factor": factor,
@@ -149,10 +163,10 @@ def layers_of(branch: Branch, origin: Origin, layers: Iterable[Mapping[str, Any]
     problem, record = origin.problem, branch.record
     kept = [{name: value for name, value in layer.items() if name not in OF_BASE} for layer in layers]
     own = dict(
-        global_batch=branch.factor * problem.global_batch, ghost_batch=problem.ghost_batch,
-        lr=origin.rate, base_batch=problem.global_batch, lr_rule=record["rule"], warmup="none", decay="constant",
+        global_batch=branch.factor * origin.batch, ghost_batch=problem.ghost_batch,
+        lr=origin.rate, base_batch=origin.batch, lr_rule=record["rule"], warmup="none", decay="constant",
         seed=problem.seed + branch.order, steps=branch.steps, eval_every=branch.steps // evaluations,
-        eval_splits=record["metric"].partition("/")[0], target="none")
+        eval_splits=record["metric"].partition("/")[0], target="none", **origin.moments)
     if not any("max_lr_factor" in layer for layer in kept):
         own["max_lr_factor"] = 2 * max(1.0, lr_factor(record["rule"], branch.factor))       # no cap
     if not any("noise_every" in layer for layer in kept):
@@ -161,9 +175,9 @@ def layers_of(branch: Branch, origin: Origin, layers: Iterable[Mapping[str, Any]
 
 
 # fields of the problem in which a branch may differ from its base
-OF_BRANCH = {"global_batch", "seed", "base_lr", "base_batch", "lr_rule", "lr_factor", "peak_lr", "start_lr", "warmup",
-             "warmup_steps", "decay", "decay_steps", "decay_at", "decay_factor", "end_lr_factor", "momentum", "beta1",
-             "beta2", "epsilon", "weight_decay"}
+OF_BRANCH = {"global_batch", "batch_schedule", "batch_lr_factors", "batch_updates", "seed", "base_lr", "base_batch",
+             "lr_rule", "lr_factor", "peak_lr", "start_lr", "warmup", "warmup_steps", "decay", "decay_steps",
+             "decay_at", "decay_factor", "end_lr_factor", "momentum", "beta1", "beta2", "epsilon", "weight_decay"}
 
 
 def refuse_other_problem(branch: Mapping[str, Any], base: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
 from ..analysis.branched import smoothed
 from ..analysis.defaults import BRANCH_TOLERANCE
@@ -188,7 +188,7 @@ class Branching:
                 self._say("stopped by a signal; the same command resumes here")
                 return ExitCode.PREEMPTED
             self._say(f"[{at}/{len(own)}] step {branch.step}, batch "
-                      f"{branch.factor * origin.problem.global_batch} (k = {branch.factor}), order {branch.order}: "
+                      f"{branch.factor * origin.batch} (k = {branch.factor}), order {branch.order}: "
                       f"{self._result(branch, outcome)}")
         self._say(f"next: hvdscale-report {self.places.out}")
         return ExitCode.DONE
@@ -236,7 +236,7 @@ class Branching:
         job = prepare(self.name, layers, self.workers, Memory(data=self.data))
         with self.workers.together("the checkpoint"):
             problem = json.loads(json.dumps(job.plan.as_record({})))["problem"]
-            refuse_other_problem(problem, json.loads(json.dumps(vars(origin.problem))))
+            refuse_other_problem(problem, json.loads(json.dumps(asdict(origin.problem))))
             start = Start(state=branch_state(read(path), job)) if self.workers.rank == 0 else Start()
         start = shared(start, self.workers)
         return self._train(job, start, {"branch": dict(branch.record)}, lambda *_: Checkpoints(start))
@@ -257,11 +257,13 @@ def origin_of(path: str) -> Origin:
     """What branches need to know of a checkpoint; raises CheckpointError."""
     state = read(path)
     problem = json.loads(state["plan"])["problem"]
-    try:
-        problem = Problem(**{**problem, "decay_at": tuple(problem["decay_at"])})
-    except (TypeError, KeyError):
-        raise CheckpointError(f"{path}: was written by another version of hvdscale; run its base again") from None
-    return Origin(problem, state["log"]["id"], state["progress"]["steps"])
+    planned = Problem(**{field.name: _as_planned(problem.get(field.name)) for field in fields(Problem)})
+    return Origin(planned, state["log"]["id"], state["progress"]["steps"])
+
+
+def _as_planned(value):
+    """A list of JSON as the plan has it."""
+    return tuple(map(_as_planned, value)) if isinstance(value, list) else value
 
 
 def branch_state(state: dict, job: Job) -> dict:

@@ -1,6 +1,6 @@
 """The branches of a run: their batches, rates, lengths and settings."""
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -66,6 +66,26 @@ def test_adams_rule_scales_the_betas_of_a_branch_too():
         assert found.peak_lr == pytest.approx(at.rate * branch.factor ** 0.5)
 
 
+def test_betas_that_a_rule_has_scaled_are_those_of_the_run_at_the_checkpoint():
+    base = dict(optimizer="adam", lr=0.1, global_batch=32, base_batch=16, steps=100, lr_rule="adam_sqrt",
+                warmup="none")
+    at = Origin(Problem(**{name: getattr(plan_of(base), name) for name in Problem.__dataclass_fields__}), "id", 50)
+    for branch in branches_at(ASKED, at, "sqrt", "train/error", "1%"):
+        assert plan_of(*layers_of(branch, at, [base], 4)).beta2 == pytest.approx(0.998)
+
+
+def test_a_run_whose_batch_grows_branches_from_the_batch_that_it_has_there():
+    schedule = {"batch_schedule": [[0, 16], [400, 32]]}
+    base = {name: value for name, value in BASE.items() if name != "global_batch"} | schedule
+    plan = plan_of(base)
+    at = Origin(Problem(**{name: getattr(plan, name) for name in Problem.__dataclass_fields__}), "id", 500)
+    assert at.batch == 32 and at.examples == 400 * 16 + 100 * 32
+    for branch in branches_at(ASKED, at, "linear", "train/error", "1%"):
+        found = plan_of(*layers_of(branch, at, [base], 4))
+        assert found.batches.is_constant and found.global_batch == 32 * branch.factor
+        assert found.peak_lr == pytest.approx(plan.schedule.lr_at(500) * branch.factor)
+
+
 def test_a_cap_of_the_workloads_defaults_does_not_bind_a_branch_but_one_that_was_set_does():
     assert branch_plans()[2][1].lr_factor == 4
     assert branch_plans(max_lr_factor=3.0)[2][1].lr_factor == 3
@@ -115,7 +135,7 @@ def test_a_rule_that_is_none_is_refused():
 
 
 def test_a_branch_of_another_problem_is_refused():
-    base = json.loads(json.dumps(vars(origin().problem)))
+    base = json.loads(json.dumps(asdict(origin().problem)))
     refuse_other_problem({**base, "global_batch": 64, "seed": 5, "peak_lr": 3.0}, base)
     with pytest.raises(PlanError, match="another problem: label_smoothing was 0.0, is now 0.1"):
         refuse_other_problem({**base, "label_smoothing": 0.1}, base)
