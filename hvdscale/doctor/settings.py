@@ -8,6 +8,7 @@ import torch
 
 from ..formatting.numbers import list_first
 from ..plan.plan import Plan
+from ..plan.schedule import FALLING
 from ..training.job import Job
 from ..update.optimizers import make_optimizer, norms_and_biases
 from .finding import Finding, Verdict
@@ -80,8 +81,8 @@ def _turns(plan: Plan, last: int | None) -> list[tuple[int, str]]:
         turns |= {plan.warmup_steps - 1: "last of the warmup", plan.warmup_steps: "peak"}
     if plan.decay == "step":
         turns |= {step: f"times {plan.decay_factor:g}" for step in plan.decay_at}
-    elif plan.decay != "constant":
-        middle = (plan.decay_steps + plan.warmup_steps) // 2
+    elif plan.decay in FALLING:
+        middle = (plan.decay_steps + plan.schedule.falls_from) // 2
         turns |= {middle: "halfway through the decay", plan.decay_steps: "end of the decay"}
     turns |= {step: f"batch {batch}" for step, batch in plan.batches.pairs if step}
     if last is not None:

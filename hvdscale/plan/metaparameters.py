@@ -17,8 +17,10 @@ from .settings import Settings, checked, read_toml
 
 TUNABLE = frozenset({"optimizer", "lr", "momentum", "momentum_half_life", "lr_in_velocity", "momentum_correction",
                      "beta1", "beta1_half_life", "beta2", "beta2_half_life", "epsilon", "trust_coefficient",
+                     "adamw_lr", "muon_scale",
                      "weight_decay", "decay_timescale", "decay_norm_and_bias", "clip_norm", "label_smoothing", "warmup",
                      "warmup_steps", "warmup_epochs", "warmup_start_factor", "decay", "decay_steps", "decay_epochs",
+                     "decay_start_steps", "decay_start_epochs",
                      "decay_at_steps", "decay_at_epochs", "decay_factor", "end_lr_factor", "optimizer_args",
                      "model_args", "ghost_batch"})
 

@@ -44,13 +44,15 @@ class Problem:
     unused_parameters: str
     optimizer: str
     optimizer_args: dict
-    momentum: float | None              # None: not of this optimizer; so for all down to trust_coefficient
+    momentum: float | None              # None: not of this optimizer; so for all down to muon_scale
     lr_in_velocity: bool | None
     momentum_correction: bool | None    # None too where the rate is not in the velocity
     beta1: float | None
     beta2: float | None
     epsilon: float | None
     trust_coefficient: float | None
+    adamw_lr: float | None              # its peak
+    muon_scale: str | None
     weight_decay: float
     decay_norm_and_bias: bool
     clip_norm: float | None
@@ -68,11 +70,13 @@ class Problem:
     decay_at: tuple[int, ...]
     decay_factor: float
     end_lr_factor: float
+    decay_start: int | None     # None: the end of the warmup
 
     @property
     def schedule(self) -> Schedule:
         return Schedule(self.peak_lr, self.start_lr, self.warmup, self.warmup_steps, self.decay, self.decay_steps,
-                        self.decay_at, self.decay_factor, self.end_lr_factor, self.batch_lr_factors or ())
+                        self.decay_at, self.decay_factor, self.end_lr_factor, self.decay_start,
+                        self.batch_lr_factors or ())
 
     @cached_property
     def batches(self) -> BatchSchedule:

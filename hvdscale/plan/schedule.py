@@ -12,8 +12,10 @@ from dataclasses import dataclass, fields
 from operator import itemgetter
 
 # decays from the peak to end_lr_factor of it: the share of the way that is behind after a share of the steps
-FALLING = {"linear": lambda done: done, "cosine": lambda done: (1 - math.cos(math.pi * done)) / 2}
-DECAYS = ("constant", "step", *FALLING)
+FALLING = {"linear": lambda done: done, "cosine": lambda done: (1 - math.cos(math.pi * done)) / 2, "1-sqrt": math.sqrt}
+INVERSE_SQRT = "inverse_sqrt"
+STARTED = (*FALLING, INVERSE_SQRT)          # those that have a start
+DECAYS = ("constant", "step", *STARTED)
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,13 @@ class Schedule:
 
     warmup  gradual: straight from start_lr at step 0 to peak_lr at step warmup_steps (Goyal et al. 2017, section 2.2);
             constant: start_lr before that step, peak_lr from it; none: peak_lr at once
-    decay   linear: straight from peak_lr at the warmup's end to end_lr_factor * peak_lr at step decay_steps, and that
-            from there (Shallue et al. 2019); cosine: half a cosine between the same two; step: times decay_factor at
-            each of decay_at; constant: none
+    decay   linear: straight from peak_lr at step decay_start to end_lr_factor * peak_lr at step decay_steps, and that
+            from there (Shallue et al. 2019); cosine: half a cosine between the same two; 1-sqrt: the square root of
+            the share of the steps is behind (Haegele et al. 2024, arXiv:2405.18392, section 3); inverse_sqrt:
+            peak_lr * sqrt(decay_start / step) (Vaswani et al. 2017, arXiv:1706.03762, equation 3); step: times
+            decay_factor at each of decay_at; constant: none
+    decay_start     None: the warmup's end. A later one holds peak_lr until then: warmup-stable-decay (Hu et al. 2024,
+            arXiv:2404.06395, section 4)
     batch_lr_factors  (first step, factor) pairs: all of this times the factor, where the batch changes
     """
 
@@ -37,14 +43,23 @@ class Schedule:
     decay_at: tuple[int, ...] = ()
     decay_factor: float = 0.1
     end_lr_factor: float = 0.0
+    decay_start: int | None = None
     batch_lr_factors: tuple[tuple[int, float], ...] = ()
 
     @classmethod
     def of(cls, problem: Mapping) -> Schedule | None:
         """The schedule of a plan as a log has it; None where the plan does not say."""
-        problem = {**problem, "batch_lr_factors": problem.get("batch_lr_factors") or ()}
+        later = {"decay_start": None, "batch_lr_factors": None}         # which plans of older logs have not
+        problem = {**later, **problem}
+        problem["batch_lr_factors"] = problem["batch_lr_factors"] or ()
         names = [field.name for field in fields(cls)]
         return cls(**{name: problem[name] for name in names}) if all(name in problem for name in names) else None
+
+    @property
+    def falls_from(self) -> int:
+        """The step from which the decay acts."""
+        warmed_up = self.warmup_steps if self.warmup != "none" else 0
+        return warmed_up if self.decay_start is None else self.decay_start
 
     def __str__(self) -> str:
         return self.describe()
@@ -69,7 +84,11 @@ class Schedule:
             return f"x {self.decay_factor:g} at steps {', '.join(map(str, self.decay_at))}"
         if self.decay == "constant":
             return ""
-        return f"{self.decay} decay to {format_lr(self.end_lr_factor * self.peak_lr)} at step {self.decay_steps}"
+        stable = self.decay_start is not None and self.decay_start > (self.warmup != "none") * self.warmup_steps
+        held = f"held to step {self.decay_start}, then " * stable
+        if self.decay == INVERSE_SQRT:
+            return f"{held}falling as 1/sqrt(step)"
+        return f"{held}{self.decay} decay to {format_lr(self.end_lr_factor * self.peak_lr)} at step {self.decay_steps}"
 
     def lr_at(self, step: int) -> float:
         """The learning rate of the update that follows ``step`` done steps."""
@@ -90,6 +109,8 @@ class Schedule:
             return 1.0
         if self.decay == "step":
             return self.decay_factor ** sum(step >= at for at in self.decay_at)
-        start = self.warmup_steps if self.warmup != "none" else 0
-        done = min(1.0, (step - start) / max(1, self.decay_steps - start))
+        start = self.falls_from
+        if self.decay == INVERSE_SQRT:
+            return math.sqrt(start / max(start, step))
+        done = min(1.0, max(0, step - start) / max(1, self.decay_steps - start))
         return 1.0 + (self.end_lr_factor - 1.0) * FALLING[self.decay](done)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ..errors import UsageError
+from ..formatting.numbers import listed
 from .batch_schedule import RATES
-from .schedule import DECAYS, FALLING
+from .schedule import DECAYS, FALLING, STARTED
 from .values import LARGEST_INT, WORDS, check_value, did_you_mean
 
 if sys.version_info >= (3, 11):
@@ -92,36 +93,45 @@ class Settings:
         least=0)
     decay: str = _key(
         "constant", f"after the warmup: {', '.join(DECAYS[:-1])} or {DECAYS[-1]}", choices=DECAYS)
+    decay_start_epochs: float | None = _key(
+        None, f"start of {listed(STARTED, 'or')} decay, in epochs; default: the end of the warmup. A later one keeps "
+        "the peak until then (warmup-stable-decay)", above=0)
+    decay_start_steps: int | None = _key(None, "the same in steps", least=1)
     decay_epochs: float | None = _key(
-        None, f"end of {' or '.join(FALLING)} decay, in epochs from the start; default: the budget", above=0)
+        None, f"end of {listed(FALLING, 'or')} decay, in epochs from the start; default: the budget", above=0)
     decay_steps: int | None = _key(None, "the same in steps", least=1)
     decay_at_epochs: list | None = _key(
         None, "epochs of step decay, such as [30, 60, 80]")
     decay_at_steps: list | None = _key(None, "the same in steps")
     decay_factor: float = _key(0.1, "factor of each step decay", above=0)
     end_lr_factor: float = _key(
-        0.0, f"learning rate at the end of {' or '.join(FALLING)} decay, as a fraction of the peak", least=0)
+        0.0, f"learning rate at the end of {listed(FALLING, 'or')} decay, as a fraction of the peak", least=0)
     # the optimizer and the loss
     optimizer: str = _key(
-        "nesterov", "sgd, momentum, nesterov, adam, adamw, lars, lamb, or module:Class of a torch optimizer", True)
-    momentum: float = _key(0.9, "momentum of momentum, nesterov and lars", least=0, below=1)
+        "nesterov", "sgd, momentum, nesterov, adam, adamw, lars, lamb, muon, or a torch optimizer's module:Class", True)
+    momentum: float = _key(0.9, "momentum of momentum, nesterov, lars and muon", least=0, below=1)
     momentum_half_life: float | None = _key(
         None, "momentum as the examples over which a gradient's weight halves: 2^(-global batch / half-life)", above=0)
     lr_in_velocity: bool = _key(
         False, "update momentum and nesterov as v <- m v + lr g, p <- p - v; lars always does")
     momentum_correction: bool | None = _key(
         None, "with lr_in_velocity: rescale the velocity when the learning rate changes; default: all but lars")
-    beta1: float = _key(0.9, "decay of the mean gradient in adam, adamw and lamb", least=0, below=1)
+    beta1: float = _key(0.9, "decay of the mean gradient in adam, adamw, lamb and in muon's AdamW", least=0, below=1)
     beta1_half_life: float | None = _key(
         None, "beta1 by its half-life in examples, at any global batch: 2^(-global batch / half-life)", above=0)
-    beta2: float = _key(0.999, "decay of the mean square in adam, adamw and lamb", least=0, below=1)
+    beta2: float = _key(0.999, "decay of the mean square in adam, adamw, lamb and in muon's AdamW", least=0, below=1)
     beta2_half_life: float | None = _key(None, "beta2 by its half-life in examples", above=0)
     epsilon: float | None = _key(
-        None, "added to the root mean square; default 1e-8 in adam and adamw, 1e-6 in lamb", above=0)
+        None, "added to the root mean square; default 1e-8 in adam, adamw and muon's AdamW, 1e-6 in lamb", above=0)
     trust_coefficient: float = _key(
         0.001, "lars: norm of a layer's update over the norm of its weights, at a learning rate of 1", above=0)
+    adamw_lr: float | None = _key(
+        None, "muon: base learning rate of what AdamW updates: embeddings, biases, normalization; default: lr", above=0)
+    muon_scale: str = _key(
+        "match_rms_adamw", "muon: factor of a matrix's update. match_rms_adamw: 0.2 sqrt(max(rows, columns)), for "
+        "AdamW's rates; original: sqrt(max(1, rows / columns))", choices=("match_rms_adamw", "original"))
     weight_decay: float = _key(
-        0.0, "weight decay: added to the gradient; in adamw and lamb decoupled, so multiplied by the learning rate",
+        0.0, "weight decay: added to the gradient; in adamw, muon and lamb decoupled, so times the learning rate",
         least=0)
     decay_timescale: float | None = _key(
         None, "weight decay of adamw by its time scale in epochs, at any batch and learning rate: global batch / "
@@ -238,7 +248,8 @@ DECAYS_PER_STEP = ("momentum", "beta1", "beta2")        # each may be given as N
 ALTERNATIVES = (BATCH, *((name, *BATCH_SCHEDULES) for name in BATCH), ("lr", "lr_per_example"),
                 ("steps", "epochs", "examples", "seconds"),
                 ("warmup_steps", "warmup_epochs"), ("decay_steps", "decay_epochs"),
-                ("decay_at_steps", "decay_at_epochs"), ("eval_every", "eval_every_epochs"),
+                ("decay_start_steps", "decay_start_epochs"), ("decay_at_steps", "decay_at_epochs"),
+                ("eval_every", "eval_every_epochs"),
                 ("checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds"),
                 *((name, f"{name}_half_life") for name in DECAYS_PER_STEP), ("weight_decay", "decay_timescale"))
 
@@ -247,8 +258,10 @@ ALTERNATIVES = (BATCH, *((name, *BATCH_SCHEDULES) for name in BATCH), ("lr", "lr
 OPTIMIZERS = {"sgd": (), "momentum": ("momentum", "lr_in_velocity", "momentum_correction"),
               "nesterov": ("momentum", "lr_in_velocity", "momentum_correction"),
               "adam": ("beta1", "beta2", "epsilon"), "adamw": ("beta1", "beta2", "epsilon"),
-              "lars": ("momentum", "momentum_correction", "trust_coefficient"), "lamb": ("beta1", "beta2", "epsilon")}
-OPTIMIZER_KEYS = ("momentum", "lr_in_velocity", "momentum_correction", "beta1", "beta2", "epsilon", "trust_coefficient")
+              "lars": ("momentum", "momentum_correction", "trust_coefficient"), "lamb": ("beta1", "beta2", "epsilon"),
+              "muon": ("momentum", "beta1", "beta2", "epsilon", "adamw_lr", "muon_scale")}
+OPTIMIZER_KEYS = ("momentum", "lr_in_velocity", "momentum_correction", "beta1", "beta2", "epsilon", "trust_coefficient",
+                  "adamw_lr", "muon_scale")
 # those whose weight decay is the rate times the key alone; in lamb the trust ratio scales it, too
 DECOUPLED = ("adamw",)
 # keys that act only where another key has one of these values
@@ -257,6 +270,7 @@ ACTS_ONLY_WITH = {
        for key in (*OPTIMIZER_KEYS, *(f"{name}_half_life" for name in DECAYS_PER_STEP))},
     "decay_timescale": ("optimizer", DECOUPLED),
     **dict.fromkeys(("decay_steps", "decay_epochs", "end_lr_factor"), ("decay", tuple(FALLING))),
+    **dict.fromkeys(("decay_start_steps", "decay_start_epochs"), ("decay", STARTED)),
     **dict.fromkeys(("decay_at_steps", "decay_at_epochs", "decay_factor"), ("decay", ("step",))),
     **dict.fromkeys(("warmup_steps", "warmup_epochs", "warmup_start_factor"), ("warmup", ("gradual", "constant"))),
     "metaparameters": ("lr_rule", ("tuned",)),

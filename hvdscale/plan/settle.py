@@ -6,13 +6,14 @@ from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 from ..errors import PlanError, UsageError
+from ..formatting.numbers import listed
 from ..system.checksum import sha256_of
 from ..target import SPLITS, Target
 from .batch_schedule import FOLLOWS_RULE, SEESAW, BatchSchedule, rate_factors
 from .metaparameters import tuned_for
 from .plan import Plan
 from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, moments_ratio, scale_moments
-from .schedule import FALLING
+from .schedule import FALLING, INVERSE_SQRT
 from .settings import ACTS_ONLY_WITH, BATCH_SCHEDULES, DECAYS_PER_STEP, DECOUPLED, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .shards import Stream, fewest_passes, largest_pass
 from .time_scales import decay_of, weight_decay_of
@@ -201,7 +202,7 @@ def refuse_unused(settings: Settings) -> None:
             raise PlanError(f"{name} acts only with a folder of checkpoints; give --checkpoint DIR")
     for name, (other, values) in ACTS_ONLY_WITH.items():
         if name in typed and getattr(settings, other) not in values:
-            raise PlanError(f"{name} acts only with {other} = {' or '.join(values)}, and {other} is "
+            raise PlanError(f"{name} acts only with {other} = {listed(values, 'or')}, and {other} is "
                             f"{getattr(settings, other)}; give one of the two")
     if "optimizer_args" in typed and settings.optimizer in OPTIMIZERS:
         raise PlanError(f"optimizer_args = {settings.optimizer_args} is for a module:Class such as torch.optim:SGD, "
@@ -262,6 +263,8 @@ def settle_updates(settings: Settings, stream: Stream, schedule: Mapping) -> dic
         optimizer = settle_optimizer(settings, batch)
         at = batch if settings.batch_schedule_lr == FOLLOWS_RULE else batches.first
         optimizer |= settle_moments(settings, optimizer, rule, at, base_batch)
+        if settings.optimizer == "muon":
+            optimizer["adamw_lr"] = (settings.adamw_lr or schedule["base_lr"]) * schedule["lr_factor"]
         found.append({**optimizer, "weight_decay": settle_weight_decay(
             settings, schedule["peak_lr"] * factor, batch, stream.examples)})
     changing = {name: tuple(one[name] for one in found) for name, value in found[0].items()
@@ -336,17 +339,27 @@ def settle_schedule(settings: Settings, stream: Stream, budget_steps: int) -> di
         warmup_steps = 0
     falls = settings.decay in FALLING
     decay_steps = (steps(settings.decay_steps, settings.decay_epochs) or budget_steps) if falls else 0
-    if falls and decay_steps <= warmup_steps:
-        raise PlanError(f"{settings.decay} decay ends at step {decay_steps}, within the warmup of {warmup_steps} "
-                        "steps; give decay_steps or decay_epochs beyond it, or warmup=none" +
+    decay_start = steps(settings.decay_start_steps, settings.decay_start_epochs)
+    if decay_start is not None and decay_start < warmup_steps:
+        raise PlanError(f"{settings.decay} decay starts at step {decay_start}, within the warmup of {warmup_steps} "
+                        "steps; give a later decay_start_steps or decay_start_epochs, or leave it out")
+    if falls and decay_steps <= (decay_start or warmup_steps):
+        within, instead = f"within the warmup of {warmup_steps} steps", "warmup=none"
+        if decay_start:
+            within, instead = f"before its start at step {decay_start}", "an earlier decay_start_steps"
+        raise PlanError(f"{settings.decay} decay ends at step {decay_steps}, {within}; give decay_steps or "
+                        f"decay_epochs beyond it, or {instead}" +
                         ("" if decay_steps else " (a budget in seconds has no last step)"))
+    if settings.decay == INVERSE_SQRT and not (decay_start or warmup_steps):
+        raise PlanError(f"{INVERSE_SQRT} decay is peak x sqrt(start / step), and its start is step 0; give a warmup, "
+                        "decay_start_steps or decay_start_epochs")
     decay_at = tuple(settings.decay_at_steps or (steps(None, e) for e in settings.decay_at_epochs or ()))
     if settings.decay == "step" and not decay_at:
         raise PlanError("decay = 'step' needs decay_at_steps or decay_at_epochs, such as decay_at_epochs=[30, 60, 80]")
     return dict(lr_rule=rule, base_lr=base_lr, base_batch=base_batch, lr_factor=factor, peak_lr=peak_lr,
                 start_lr=start_lr if warmup_steps else peak_lr, warmup=settings.warmup if warmup_steps else "none",
                 warmup_steps=warmup_steps, decay=settings.decay, decay_steps=decay_steps, decay_at=decay_at,
-                decay_factor=settings.decay_factor, end_lr_factor=settings.end_lr_factor,
+                decay_factor=settings.decay_factor, end_lr_factor=settings.end_lr_factor, decay_start=decay_start,
                 batch_lr_factors=settle_rate_factors(settings, stream.batches, rule, base_batch))
 
 

@@ -16,7 +16,7 @@ from ..plan.time_scales import half_life_of
 
 # of the problem: what follows from the global batch, or is chosen for it
 OF_BATCH = ("global_batch", "base_lr", "peak_lr", "start_lr", "learning_rate", "lr_factor", "warmup",
-            "warmup_steps", "decay_steps", "decay_at")
+            "warmup_steps", "decay_steps", "decay_start", "decay_at")
 FOLLOW = {"base_lr": ("peak_lr", "start_lr"), "peak_lr": ("start_lr",), "lr_factor": ("peak_lr", "start_lr")}
 MOST_VALUES = 5
 MOST_LETTERS = 24

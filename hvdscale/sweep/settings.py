@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass, fields
 
 from ..errors import UsageError
+from ..formatting.numbers import listed
 from ..plan.plan import Execution
 from ..plan.scaling import TUNED
 from ..plan.search_space import Parameter
@@ -86,7 +87,7 @@ def refuse_untaken(table: Table, name: str, optimizers: tuple[str, ...], *key: s
     """Raise UsageError if no optimizer of the sweep takes the key."""
     if not any(takes(optimizer, name) for optimizer in optimizers):
         takers = ACTS_ONLY_WITH[name][1] if is_of_optimizer(name) else ("a module:Class such as torch.optim:RMSprop",)
-        raise table.wrong(f"{name} acts only with {' or '.join(takers)}, and the sweep has {', '.join(optimizers)}; "
+        raise table.wrong(f"{name} acts only with {listed(takers, 'or')}, and the sweep has {', '.join(optimizers)}; "
                           "leave it out, or add one of these to optimizers", *key)
 
 
@@ -150,7 +151,7 @@ class Keys:
                 hint = f"leave {name} out, or let {other} be one of these"
                 if other == "warmup" and not self.warms:
                     hint = "give warmup_steps or warmup_epochs"
-                raise self.wrong(f"{name} acts only with {other} = {' or '.join(values)}, and {other} is "
+                raise self.wrong(f"{name} acts only with {other} = {listed(values, 'or')}, and {other} is "
                                  f"{' or '.join(possible)}; {hint}", name)
         if "constant" in self.possible("warmup") and "warmup_start_factor" not in self:
             raise self.wrong("warmup = 'constant' stays at the rate that it starts with; give warmup_start_factor",

@@ -30,8 +30,8 @@ from .ledger import write_file
 OF_PROBLEM = ("last_batch", "precision", "compression", "loss_scale", "group_by_group", "unused_parameters",
               "init_from", "train_subset", "data_args")
 NOTES = {
-    "lr": "the peak rate", "decay_steps": "steps", "warmup_steps": "steps", "warmup_epochs": "epochs",
-    "decay_epochs": "epochs", "decay_timescale": "epochs",
+    "lr": "the peak rate", "decay_timescale": "epochs",
+    **{f"{part}_{unit}": unit for part in ("warmup", "decay_start", "decay") for unit in ("steps", "epochs")},
     **dict.fromkeys((f"{name}_half_life" for name in DECAYS_PER_STEP), "examples"),
     "steps": "done at the first evaluation that met the target",
     "steps_before": "at the evaluation before, which did not", "value": "the best at any evaluation",
@@ -72,6 +72,8 @@ def tuned_keys(search: Search) -> dict:
     asked, problem = plan["asked"], plan["problem"]
     keys = {name: asked[name] for name in sorted(asked) if name in TUNABLE}
     keys["lr"] = problem["peak_lr"]
+    if "adamw_lr" in keys:
+        keys["adamw_lr"] = problem["adamw_lr"]
     if problem["lr_rule"] in SCALED_BETAS:      # the rule tuned scales nothing
         keys |= {name: problem[name] for name in (*SCALED_BETAS[problem["lr_rule"]], "epsilon")}
     if problem["decay"] in FALLING and not {"decay_steps", "decay_epochs"} & set(asked):

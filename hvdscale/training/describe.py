@@ -94,6 +94,8 @@ def _optimizer(plan):
     for name in ("momentum", "beta1", "beta2", "epsilon", "trust_coefficient"):
         if getattr(plan, name) is not None:
             parts.append(f"{name.replace('_', ' ')} {getattr(plan, name):g}{_from_base(plan, name)}")
+    if plan.muon_scale:
+        parts.append(f"updates scaled by {plan.muon_scale}, AdamW beside it at {plan.adamw_lr:g}")
     if plan.lr_in_velocity:
         parts.append(f"rate in the velocity {'with' if plan.momentum_correction else 'without'} momentum correction")
     parts += [f"weight decay {plan.weight_decay:g}"] * (plan.weight_decay > 0)

@@ -100,12 +100,16 @@ class Adam(Optimizer):
     @torch.no_grad()
     def step(self) -> None:
         for group in self.param_groups:
-            parameters, (beta1, beta2) = group["params"], group["betas"]
-            means, squares = self.kept(parameters, "exp_avg"), self.kept(parameters, "exp_avg_sq")
-            updates = self._count_update(parameters)
-            self.kernel(parameters, [p.grad for p in parameters], means, squares, [], updates, lr=group["lr"],
-                        beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False,
-                        maximize=False)
+            self.update(group)
+
+    def update(self, group: dict) -> None:
+        """The update of a group's parameters."""
+        parameters, (beta1, beta2) = group["params"], group["betas"]
+        means, squares = self.kept(parameters, "exp_avg"), self.kept(parameters, "exp_avg_sq")
+        updates = self._count_update(parameters)
+        self.kernel(parameters, [p.grad for p in parameters], means, squares, [], updates, lr=group["lr"],
+                    beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False,
+                    maximize=False)
 
     def _count_update(self, parameters: list[Tensor]) -> list[Tensor]:
         """The number of this update, for each parameter: float32, shape ()."""

@@ -12,14 +12,15 @@ from ..plan.plan import Problem
 from ..system.importing import import_object
 from .fused import SGD, Adam, AdamW, fusible
 from .lars_lamb import Lamb, Lars, RateInVelocity
+from .muon import Muon
 
 
 def make_optimizer(problem: Problem, model: nn.Module) -> torch.optim.Optimizer:
     """The problem's optimizer over the model's trainable parameters; raises UsageError for an unusable class.
 
-    Weight decay is added to the gradient, and so enters velocity and moments. adamw and lamb decouple it: it subtracts
-    lr times the decay from a weight (Loshchilov & Hutter 2019, arXiv:1711.05101). Nothing here depends on the number
-    of workers, as the gradient is already a mean.
+    Weight decay is added to the gradient, and so enters velocity and moments. adamw, muon and lamb decouple it: it
+    subtracts lr times the decay from a weight (Loshchilov & Hutter 2019, arXiv:1711.05101). Nothing here depends on
+    the number of workers, as the gradient is already a mean.
 
     momentum and nesterov are torch's form v <- m v + g, p <- p - lr v: the learning rate is outside the velocity,
     so changing it needs no momentum correction (Goyal et al. 2017, remark 2). lr_in_velocity is the other form.
@@ -41,6 +42,8 @@ def make_optimizer(problem: Problem, model: nn.Module) -> torch.optim.Optimizer:
     betas = problem.beta1, problem.beta2
     if problem.optimizer == "lamb":
         return Lamb(groups, problem.peak_lr, betas, problem.epsilon)
+    if problem.optimizer == "muon":
+        return Muon(groups, problem.peak_lr, problem.momentum, betas, problem.epsilon, problem.muon_scale)
     adam, adamw = (Adam, AdamW) if fused else (torch.optim.Adam, torch.optim.AdamW)
     return (adamw if problem.optimizer == "adamw" else adam)(groups, problem.peak_lr, betas=betas, eps=problem.epsilon)
 
@@ -73,17 +76,33 @@ def parameter_groups(problem: Problem, model: nn.Module) -> list[dict]:
     """Trainable parameters in the model's order, in at most two groups: weights, then biases and normalization.
 
     Only the weights have trust ratios and, unless the problem sets decay_norm_and_bias, weight decay. A shared
-    parameter appears once.
+    parameter appears once. Of muon's, a third group between them has the weights of embeddings, which AdamW updates.
     """
     apart = norms_and_biases(model)
-    groups = {True: [], False: []}
+    embeddings = _embeddings(model) if problem.optimizer == "muon" else set()
+    groups: dict[str, list[nn.Parameter]] = {"weights": [], "embeddings": [], "norms and biases": []}
     for parameter in model.parameters():
         if parameter.requires_grad:
-            groups[id(parameter) not in apart].append(parameter)
-    layerwise = problem.optimizer in ("lars", "lamb")
-    return [{"params": members,
-             "weight_decay": problem.weight_decay if weights or problem.decay_norm_and_bias else 0.0,
-             **({"layerwise": weights} if layerwise else {})} for weights, members in groups.items() if members]
+            kind = ("norms and biases" if id(parameter) in apart else
+                    "embeddings" if id(parameter) in embeddings else "weights")
+            groups[kind].append(parameter)
+    return [{"params": members, "weight_decay": problem.weight_decay
+             if kind != "norms and biases" or problem.decay_norm_and_bias else 0.0,
+             **_of_optimizer(problem, kind == "weights")} for kind, members in groups.items() if members]
+
+
+def _of_optimizer(problem: Problem, weights: bool) -> dict:
+    """A group's entries for optimizers that treat weights apart."""
+    if problem.optimizer in ("lars", "lamb"):
+        return {"layerwise": weights}
+    if problem.optimizer == "muon":
+        return {"orthogonalized": weights, "lr_factor": 1.0 if weights else problem.adamw_lr / problem.peak_lr}
+    return {}
+
+
+def _embeddings(model: nn.Module) -> set[int]:
+    """Ids of the tables of embeddings, of which a row is a vector by itself, not a part of a linear map."""
+    return {id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))}
 
 
 def follow_batch(optimizer: torch.optim.Optimizer, values: Mapping[str, float]) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from hvdscale.errors import UsageError
 from hvdscale.plan.scaling import lr_factor
-from hvdscale.plan.schedule import Schedule
+from hvdscale.plan.schedule import FALLING, Schedule
 
 
 @pytest.mark.parametrize("rule, factor", [
@@ -96,3 +96,35 @@ def test_a_schedule_in_words_has_the_numbers_that_it_depends_on(schedule, said):
     assert str(schedule) == said
     assert Schedule.of({**vars(schedule), "seed": 0}) == schedule
     assert Schedule.of({"peak_lr": 1.0}) is None
+
+
+@pytest.mark.parametrize("decay, halfway", [("linear", 0.55), ("cosine", 0.55), ("1-sqrt", 1 - 0.9 * math.sqrt(0.5))])
+def test_warmup_stable_decay_holds_the_peak_until_its_start(decay, halfway):
+    schedule = Schedule(2.0, 0.0, "gradual", 10, decay, 200, end_lr_factor=0.1, decay_start=100)
+    assert [schedule.lr_at(step) for step in (5, 10, 60, 100)] == [1.0, 2.0, 2.0, 2.0]
+    assert [schedule.lr_at(step) / 2 for step in (150, 200, 300)] == pytest.approx([halfway, 0.1, 0.1], rel=1e-12)
+    assert "held to step 100" in str(schedule)
+
+
+@pytest.mark.parametrize("decay", FALLING)
+def test_a_decay_starts_by_default_where_the_warmup_ends(decay):
+    of_warmup, none = (Schedule(1.0, 0.0, warmup, 10, decay, 50) for warmup in ("gradual", "none"))
+    assert of_warmup.lr_at(30) == pytest.approx(1 - FALLING[decay](0.5))
+    assert none.lr_at(25) == pytest.approx(1 - FALLING[decay](0.5))
+    assert "held" not in str(of_warmup)
+
+
+def test_an_inverse_square_root_is_that_of_vaswani_et_al():
+    """Equation 3 with d_model 512 and 4,000 steps of warmup, its step counted from 1."""
+    def published(number):
+        return 512 ** -0.5 * min(number ** -0.5, number * 4000 ** -1.5)
+
+    schedule = Schedule(published(4000), 0.0, "gradual", 4000, "inverse_sqrt")
+    assert [schedule.lr_at(step) for step in (1, 2000, 4000, 4001, 16_000, 100_000)] == pytest.approx(
+        [published(step) for step in (1, 2000, 4000, 4001, 16_000, 100_000)], rel=1e-12)
+
+
+def test_a_schedule_of_an_older_log_falls_from_the_end_of_the_warmup():
+    schedule = Schedule(1.0, 0.0, "gradual", 10, "linear", 50)
+    older = {name: value for name, value in vars(schedule).items() if name != "decay_start"}
+    assert Schedule.of(older) == schedule and Schedule.of({"peak_lr": 1.0}) is None

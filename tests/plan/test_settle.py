@@ -294,8 +294,8 @@ def test_a_workloads_half_life_falls_away_under_an_optimizer_without_it():
 
 
 @pytest.mark.parametrize("keys, said", [
-    (dict(momentum_half_life=60, optimizer="adam"), "momentum_half_life acts only with optimizer = momentum or"),
-    (dict(beta2_half_life=60), "beta2_half_life acts only with optimizer = adam or adamw or lamb, and optimizer is"),
+    (dict(momentum_half_life=60, optimizer="adam"), "momentum_half_life acts only with optimizer = momentum, nester"),
+    (dict(beta2_half_life=60), "beta2_half_life acts only with optimizer = adam, adamw, lamb or muon, and"),
     (dict(beta2_half_life=60, optimizer="torch.optim:Adam"), "beta2_half_life acts only with optimizer = adam"),
     (dict(beta2_half_life=1e20, optimizer="adam"), "half-life of 1e.20 examples at a global batch of 10 .* never"),
     (dict(beta1_half_life=60, optimizer="adam", lr_rule="adam_sqrt"),
@@ -482,18 +482,18 @@ def test_a_warmup_from_the_peak_is_flat_and_decay_still_starts_after_it(workers,
 
 
 @pytest.mark.parametrize("keys, said", [
-    (dict(decay_steps=5), "decay_steps acts only with decay = linear or cosine, and decay is constant"),
+    (dict(decay_steps=5), "decay_steps acts only with decay = linear, cosine or 1-sqrt, and decay is constant"),
     (dict(end_lr_factor=0.1), "end_lr_factor acts only"), (dict(decay_factor=0.5, decay="linear"), "decay = step"),
     (dict(warmup_start_factor=0.1, warmup="none"), "warmup = gradual or constant"),
-    (dict(momentum=0.5, optimizer="sgd"), "momentum acts only with optimizer = momentum or nesterov or lars, and"),
+    (dict(momentum=0.5, optimizer="sgd"), "momentum acts only with optimizer = momentum, nesterov, lars or muon, and"),
     (dict(momentum=0.5, optimizer="adam"), "momentum acts only .* and optimizer is adam"),
-    (dict(beta1=0.5), "beta1 acts only with optimizer = adam or adamw or lamb, and optimizer is nesterov"),
-    (dict(beta2=0.5, optimizer="lars"), "beta2 acts only with optimizer = adam or .* lamb, and optimizer is lars"),
-    (dict(epsilon=1e-3, optimizer="torch.optim:Adam"), "epsilon acts only with optimizer = adam or adamw or lamb"),
+    (dict(beta1=0.5), "beta1 acts only with optimizer = adam, adamw, lamb or muon, and optimizer is nesterov"),
+    (dict(beta2=0.5, optimizer="lars"), "beta2 acts only with optimizer = adam, .* lamb or muon, and .* is lars"),
+    (dict(epsilon=1e-3, optimizer="torch.optim:Adam"), "epsilon acts only with optimizer = adam, adamw, lamb or muon"),
     (dict(trust_coefficient=0.1, optimizer="lamb"), "trust_coefficient acts only with optimizer = lars"),
     (dict(lr_in_velocity=True, optimizer="adam"), "lr_in_velocity acts only with optimizer = momentum or nesterov"),
     (dict(lr_in_velocity=True, optimizer="lars"), "lr_in_velocity acts only with optimizer = momentum or nesterov"),
-    (dict(momentum_correction=True, optimizer="sgd"), "momentum_correction acts only with optimizer = momentum or nes"),
+    (dict(momentum_correction=True, optimizer="sgd"), "momentum_correction acts only with optimizer = momentum, nest"),
     (dict(momentum_correction=True), "momentum_correction acts only with lr_in_velocity = true or optimizer = lars"),
     (dict(decay_norm_and_bias=True), "decay_norm_and_bias acts only with a weight_decay above 0"),
     (dict(optimizer_args={"eps": 1}, optimizer="adam"), "optimizer_args = .* is for a module:Class .* not for adam"),
@@ -523,6 +523,23 @@ def test_decay_ends_with_the_budget_unless_told(decay):
     assert settled(decay=decay).decay_steps == 100
     assert settled(decay=decay, end_lr_factor=0.01).schedule.lr_at(100) == pytest.approx(0.001)
     assert settled(decay=decay, decay_steps=30).decay_steps == 30
+
+
+def test_a_stable_phase_is_given_in_steps_or_epochs():
+    by_epochs = settled(decay="linear", decay_start_epochs=0.5).decay_start
+    assert settled(decay="linear", decay_start_steps=by_epochs).schedule == settled(
+        decay="linear", decay_start_epochs=0.5).schedule
+    assert by_epochs > 1 and settled(decay="linear").decay_start is None
+
+
+@pytest.mark.parametrize("said, complaint", [
+    (dict(decay="linear", warmup_steps=20, decay_start_steps=10), "starts at step 10, within the warmup of 20 steps"),
+    (dict(decay="1-sqrt", decay_start_steps=30, decay_steps=30), "ends at step 30, before its start at step 30"),
+    (dict(decay="inverse_sqrt", warmup="none"), "its start is step 0; give a warmup"),
+    (dict(decay="constant", decay_start_steps=30), "decay_start_steps acts only with decay = linear, .* or inv")])
+def test_a_decay_that_cannot_start_there_is_an_error_that_says_why(said, complaint):
+    with pytest.raises(PlanError, match=complaint):
+        settled(**said)
 
 
 def test_decay_within_the_warmup_is_an_error_naming_both():

@@ -205,7 +205,7 @@ def test_half_lives_are_searched_in_examples_with_the_optimizers_that_have_them(
     space = LR + "[space.beta2_half_life]\nscale = 'log'\nmin = 1e3\nmax = 1e6\n"
     sweep = read(SMALL.replace('"sgd"', '"adam"') + space)
     assert {parameter.name for parameter in sweep.studies[0].space(100)} == {"lr", "beta2_half_life"}
-    with pytest.raises(UsageError, match="beta2_half_life acts only with adam or adamw or lamb, and the sweep has sgd"):
+    with pytest.raises(UsageError, match="beta2_half_life acts only with adam, .* or muon, and the sweep has sgd"):
         read(SMALL + space)
     with pytest.raises(UsageError, match="beta2 is set here, and beta2_half_life is searched"):
         read(SMALL.replace('"sgd"', '"adam"') + space + "[settings]\nbeta2 = 0.9\n")
@@ -338,7 +338,7 @@ TABLES = [
     ("[settings]\nmomentun = 0.9", "momentun", "settings: there is no key 'momentun'; did you mean momentum"),
     ("[settings]\nweight_decay = -1", "weight_decay", "settings: weight_decay = -1.0 must be at least 0"),
     ("[settings]\nmomentum = 0.9", "momentum",
-     "settings: momentum acts only with momentum or nesterov or lars, and the "
+     "settings: momentum acts only with momentum, nesterov, lars or muon, and the "
      "sweep has sgd; leave it out, or add one of these"),
     ("[settings]\noptimizer_args = {a = 1}", "optimizer_args",
      "settings: optimizer_args acts only with a module:Class"),
@@ -365,7 +365,7 @@ TABLES = [
      "settings: warmup_steps and warmup_epochs are alternatives"),
     ("[settings]\nmodel_args = {a = 1979-05-27}", "model_args", "settings: model_args holds a date or a time"),
     ("[settings]\ndecay = 'constant'\ndecay_steps = 3", "decay_steps",
-     "settings: decay_steps acts only with decay = linear or cosine, and decay is constant; leave decay_steps out"),
+     "settings: decay_steps acts only with decay = linear, .* or 1-sqrt, and decay is constant; leave decay_steps out"),
     ("[settings]\nwarmup_start_factor = 0.1", "warmup_start",
      "settings: warmup_start_factor acts only with .* and warmup is none; give warmup_steps or warmup_epochs"),
     ("[settings]\nwarmup = 'constant'", "warmup",
@@ -379,7 +379,7 @@ TABLES = [
     ("[batch.16]\nsteps = 3\nseconds = 2", "seconds", "batch.16: steps and seconds are alternatives"),
     ("[batch.16]\nseconds = 2", "evaluations", "evaluations = 10 cannot be spread over a budget in seconds"),
     ("[batch.16.settings]\nlr = 3", "lr = 3", "batch.16.settings: lr is not a setting of a sweep"),
-    ("[batch.16.settings]\nbeta1 = 0.5", "beta1", "batch.16.settings: beta1 acts only with adam or adamw or lamb"),
+    ("[batch.16.settings]\nbeta1 = 0.5", "beta1", "batch.16.settings: beta1 acts only with adam, adamw, lamb or muon"),
     ("[batch.16.space.lr]\nscaled = 'sqrt'", "scaled",
      r"batch.16.space.lr: .*it holds for all batches, in \[space.lr\]"),
     ("[batch.16.space.clip_norm]\nmin = 1", "[batch",
@@ -455,7 +455,7 @@ SPACES = [
     ("data_args.x", "values = [1]", "[space.data_args.x]", "space: data_args cannot be searched; what can"),
     ("model_args", "min = 1\nmax = 2", "min", "space.model_args: min = 1 is not a table"),
     ("model_args.x", "min = 1\nmax = 2\nmean = 3", "mean", "space.model_args.x: there is no key 'mean'"),
-    ("beta1", "min = 0.1\nmax = 0.2", "[space.beta1]", "space.beta1: beta1 acts only with adam or adamw or lamb"),
+    ("beta1", "min = 0.1\nmax = 0.2", "[space.beta1]", "space.beta1: beta1 acts only with adam, adamw, lamb or muon"),
     ("optimizer_args.x", "min = 0.1\nmax = 0.2", "[space.opt", "space.optimizer_args.x: .* only with a module:Class"),
 ]
 
@@ -480,9 +480,9 @@ def test_a_parameter_that_cannot_be_searched_is_named_with_its_line(read, name, 
     ("[batch.16.settings]\nweight_decay = 1\n[space.weight_decay]\nvalues = [1]", 2,
      "batch.16.settings: weight_decay is set here, and weight_decay is searched"),
     ("[space.decay]\nvalues = ['constant', 'step']\n[space.end_lr_factor]\nmin = 0\nmax = 1", 3,
-     "space.end_lr_factor: end_lr_factor acts only with decay = linear or cosine, and decay is constant or step"),
+     "space.end_lr_factor: end_lr_factor acts only with decay = linear, .* or 1-sqrt, and decay is constant or step"),
     ("[settings]\ndecay = 'constant'\n[space.decay_steps]\nmin = 1\nmax = 9", 3,
-     "space.decay_steps: decay_steps acts only with decay = linear or cosine, and decay is constant; leave"),
+     "space.decay_steps: decay_steps acts only with decay = linear, cosine or 1-sqrt, and decay is constant; leave"),
 ])
 def test_keys_that_do_not_go_together_are_named_with_the_line_of_one(read, tables, line, said):
     text = SMALL + LR + tables + "\n"

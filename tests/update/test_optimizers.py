@@ -8,8 +8,10 @@ from torch import nn
 
 from hvdscale.errors import UsageError
 from hvdscale.update.model import make_model
+from hvdscale.update.muon import orthogonalized
 from hvdscale.update.optimizers import clip_, make_optimizer, parameter_groups
 from hvdscale.update.step import DataParallelStep
+from hvdscale.workers.single import SingleWorker
 from tests.parallel import toy
 from tests.factories.plans import settled
 from tests.factories.workers import on_each
@@ -125,6 +127,23 @@ def adam(p, gs, lrs, w, layerwise, beta1=0.9, beta2=0.999, epsilon=1e-8):
     return p
 
 
+def muon(p, gs, lrs, w, layerwise, m=0.9, scale="match_rms_adamw"):
+    """Jordan et al. 2024, the update of torch.optim.Muon but for its bfloat16; not layerwise: AdamW."""
+    if not layerwise:
+        return adamw(p, gs, lrs, w, layerwise)
+    v, rows = 0.0, p.shape[0]
+    columns = p.size // rows
+    factor = {"match_rms_adamw": 0.2 * max(rows, columns) ** 0.5, "original": max(1, rows / columns) ** 0.5}[scale]
+    for g, lr in zip(gs, lrs):
+        v = m * v + (1 - m) * g
+        x = ((1 - m) * g + m * v).reshape(rows, columns)
+        x = x / np.linalg.norm(x)
+        for _ in range(5):
+            x = 3.4445 * x - 4.7750 * x @ x.T @ x + 2.0315 * x @ x.T @ x @ x.T @ x
+        p = (1 - lr * w) * p - lr * factor * x.reshape(p.shape)
+    return p
+
+
 INSIDE = {"lr_in_velocity": True}
 UNCORRECTED = {"lr_in_velocity": True, "momentum_correction": False}
 MOMENTS = {"beta1": 0.5, "beta2": 0.8, "epsilon": 0.1}
@@ -143,7 +162,9 @@ MOMENTS = {"beta1": 0.5, "beta2": 0.8, "epsilon": 0.1}
     ("adamw", {}, adamw, {}), ("adamw", MOMENTS, adamw, MOMENTS),
     ("lars", {}, lars, {}), ("lars", {"momentum": 0.5, "trust_coefficient": 0.1}, lars, {"m": 0.5, "trust": 0.1}),
     ("lars", {"momentum_correction": True, "trust_coefficient": 0.1}, lars, {"corrected": True, "trust": 0.1}),
-    ("lamb", {}, lamb, {}), ("lamb", MOMENTS, lamb, MOMENTS)])
+    ("lamb", {}, lamb, {}), ("lamb", MOMENTS, lamb, MOMENTS),
+    ("muon", {}, muon, {}),
+    ("muon", {"momentum": 0.5, "muon_scale": "original"}, muon, {"m": 0.5, "scale": "original"})])
 @pytest.mark.parametrize("decay, all_decay", [(0.0, False), (0.1, False), (0.1, True)])
 def test_updates_are_those_of_the_papers_equations(optimizer, keys, reference, inner, decay, all_decay):
     """Through a rise and a fall of the rate; biases and norms decay only where asked, and never have a trust ratio."""
@@ -192,7 +213,8 @@ def test_a_layer_whose_weights_or_gradient_are_all_zero_has_no_trust_ratio(optim
 
 @pytest.mark.parametrize("optimizer, keys", [
     ("sgd", {}), ("momentum", {}), ("nesterov", {}), ("momentum", INSIDE), ("nesterov", UNCORRECTED), ("adam", {}),
-    ("adamw", {}), ("lars", {}), ("lars", {"momentum_correction": True}), ("lamb", {}), ("torch.optim:RMSprop", {})])
+    ("adamw", {}), ("lars", {}), ("lars", {"momentum_correction": True}), ("lamb", {}), ("muon", {}),
+    ("torch.optim:RMSprop", {})])
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
 def test_updates_go_on_from_a_saved_state_as_if_never_interrupted(optimizer, keys, precision):
     plan = settled(optimizer=optimizer, weight_decay=0.1, **keys)
@@ -211,6 +233,61 @@ def test_updates_go_on_from_a_saved_state_as_if_never_interrupted(optimizer, key
     update(again, second, gradients[3:], FROM_ZERO[3:])
     for name, expected in values(model).items():
         np.testing.assert_array_equal(values(again)[name], expected)
+
+
+# muon
+
+@pytest.mark.parametrize("shape", [(3, 8), (8, 3), (5, 5), (32, 3, 3, 3)])
+@pytest.mark.parametrize("scale", ["match_rms_adamw", "original"])
+def test_muon_is_torchs_own_but_for_its_rounding(shape, scale):
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(2)))
+    torchs = nn.Parameter(model.weight.detach().flatten(1).clone())
+    ours = make_optimizer(settled(optimizer="muon", lr=0.1, muon_scale=scale, weight_decay=0.01), model)
+    theirs = torch.optim.Muon([torchs], 0.1, 0.01, 0.9, adjust_lr_fn=scale)
+    before = torchs.detach().clone()
+    for seed in range(5):
+        model.weight.grad = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        torchs.grad = model.weight.grad.flatten(1)
+        ours.step()
+        theirs.step()
+    moved, expected = model.weight.detach().flatten(1) - before, torchs.detach() - before
+    assert (moved - expected).norm() < 0.02 * expected.norm()
+
+
+def test_muon_makes_singular_values_about_equal():
+    u, _, v = torch.linalg.svd(torch.randn(20, 30, generator=torch.Generator().manual_seed(3), dtype=torch.float64),
+                               full_matrices=False)
+    for scale in (1e-6, 1.0, 1e9):
+        found = orthogonalized(scale * u @ torch.diag(torch.linspace(0.1, 1, 20, dtype=torch.float64)) @ v)
+        assert 0.65 < torch.linalg.svdvals(found).min() and torch.linalg.svdvals(found).max() < 1.15
+
+
+def test_muon_leaves_embeddings_norms_and_biases_to_adamw_at_its_rate():
+    model = Attentive()
+    names = {id(p): name for name, p in model.named_parameters()}
+    plan = settled(4, optimizer="muon", lr=0.01, adamw_lr=0.002)
+    groups = parameter_groups(plan, model)
+    assert [[names[id(p)] for p in group["params"]] for group in groups][:2] == [
+        ["unbiased", "attention.in_proj_weight", "attention.out_proj.weight", "normalized.weight"],
+        ["embedding.weight"]]
+    assert [(group["orthogonalized"], group["lr_factor"]) for group in groups] == [
+        (True, 1.0), (False, pytest.approx(0.2)), (False, pytest.approx(0.2))]
+    assert plan.adamw_lr / plan.peak_lr == pytest.approx(0.2) and plan.lr_factor == 4
+
+
+@pytest.mark.parametrize("keys, ratio", [({}, 1), ({"adamw_lr": 0.3}, 3)])
+def test_the_rates_of_muon_and_of_its_adamw_follow_one_schedule(keys, ratio):
+    """A step after which AdamW's first update of a bias, which is as long as its rate, shows the rate."""
+    plan = toy.settled(1, optimizer="muon", lr=0.1, momentum=0.9, **keys, precision="fp64")
+    model = make_model(toy.WORKLOAD, plan, torch.device("cpu"))
+    biases = [p for p in model.parameters() if p.ndim == 1]
+    before = [p.detach().clone() for p in biases]
+    step = DataParallelStep(plan, toy.WORKLOAD, toy.load().train, model, make_optimizer(plan, model),
+                            SingleWorker(), torch.device("cpu"))
+    step(0, 0.04, set())
+    moved = max((p.detach() - b).abs().max().item() for p, b in zip(biases, before))
+    assert moved == pytest.approx(0.04 * ratio, rel=1e-4)
 
 
 # weight decay
@@ -298,9 +375,10 @@ def test_more_workers_at_the_same_global_batch_make_the_same_updates(workers, ba
 
 
 @pytest.mark.parametrize("optimizer, keys", [
-    ("momentum", UNCORRECTED), ("nesterov", INSIDE), ("adam", {}), ("adamw", {}), ("lars", {}), ("lamb", {})])
+    ("momentum", UNCORRECTED), ("nesterov", INSIDE), ("adam", {}), ("adamw", {}), ("lars", {}), ("lamb", {}),
+    ("muon", {})])
 def test_more_workers_make_the_same_updates_with_every_optimizer(optimizer, keys):
-    keys = {"momentum": 0.9, **keys} if optimizer in ("momentum", "nesterov", "lars") else keys
+    keys = {"momentum": 0.9, **keys} if optimizer in ("momentum", "nesterov", "lars", "muon") else keys
     same_updates(3, 0.0, global_batch=22, ghost_batch=4, optimizer=optimizer, **keys)
 
 
@@ -367,7 +445,7 @@ def test_a_class_of_torch_is_taken_with_its_arguments():
 
 
 @pytest.mark.parametrize("name, said", [
-    ("adagrad", "optimizer 'adagrad' is none of sgd, momentum, nesterov, adam, adamw, lars, lamb, and not module:"),
+    ("adagrad", "optimizer 'adagrad' is none of sgd, momentum, nesterov, .* lamb, muon, and not module:"),
     ("SGD", "optimizer 'SGD' is none of sgd"),
     ("torch.optim:Adamant", "optimizer 'torch.optim:Adamant' cannot be imported: .*Adamant"),
     ("torch.optim:", "optimizer 'torch.optim:' cannot be imported"),
