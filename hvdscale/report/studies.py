@@ -25,7 +25,8 @@ from ..analysis.quality import Quality, quality_of
 from ..analysis.report_data import Options, Section
 from ..analysis.results import results_of
 from ..analysis.defaults import RULE_WITHIN
-from ..analysis.rules import RULES, Rule, rules_of
+from ..analysis.rate_landscapes import RateLandscapes, rate_landscapes
+from ..analysis.rules import RULES, Rule, RuleCosts, rules_of
 from ..analysis.search import Search
 from ..analysis.studies import Study
 from ..analysis.trials import Workload
@@ -43,6 +44,7 @@ from .scaling.noise import noise_against_table, noise_said
 from .scaling.regimes import curve_findings
 from .search.budgets import base_rates_table, budgets_said, budgets_table, trials_table as budget_trials_table
 from .search.quality import quality_said, quality_table
+from .search.rate_landscapes import landscape_figures, landscapes_said, landscapes_table, laws_table, rates_table
 from .search.results import tables_of_results
 from .search.rules import missing_table, points_table, rules_said, rules_table
 from .table import TrialKeys
@@ -119,8 +121,29 @@ def _curve(about: About) -> View:
     return View(details=fitted) if about.searches else View(curve_findings(curve), present(curve_table(curve)), fitted)
 
 
+def _costs(about: About) -> RuleCosts | None:
+    """What learning-rate rules cost, worked out once for a target."""
+    found: RuleCosts | None = about.once((rules_of, about.target), lambda: rules_of(
+        about.curve, about.asked.rules, about.asked.rule_within) if about.ruled else None)
+    return found
+
+
+def _landscapes_of(about: About) -> RateLandscapes | None:
+    found: RateLandscapes | None = about.once((rate_landscapes, about.target),
+                                              lambda: rate_landscapes(about.curve, _costs(about)))
+    return found
+
+
+def _landscapes(about: About) -> View:
+    found = _landscapes_of(about)
+    if found is None:
+        return View()
+    return View(finding_of(landscapes_said(found)), (landscapes_table(found), *present(laws_table(found))),
+                (rates_table(found),))
+
+
 def _rules(about: About) -> View:
-    found = rules_of(about.curve, about.asked.rules, about.asked.rule_within) if about.ruled else None
+    found = _costs(about)
     if found is None:
         return View()
     return View(tuple(map(Finding, rules_said(found))), (rules_table(found),),
@@ -191,11 +214,12 @@ def view_of_noise(workload: Workload, target: Target | None, measured: Sequence[
 
 def _figures(about: About) -> tuple[Figure, ...]:
     others = [about.curve_to(target) for target in about.others if about.first]
-    return workload_figures([about.curve, *others], about.options, about.first, about.asked.budgets)
+    return (*workload_figures([about.curve, *others], about.options, about.first, about.asked.budgets),
+            *landscape_figures(_landscapes_of(about)))
 
 
 VIEWS: tuple[Callable[[About], View], ...] = (
-    _curve, _rules, _budgets, _quality, _noise, _results, _base_rates)
+    _curve, _rules, _landscapes, _budgets, _quality, _noise, _results, _base_rates)
 
 
 def chapters_of(abouts: Sequence[About], repeats: Sequence[Section], studies: Sequence[Study], asked: Asked,

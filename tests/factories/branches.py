@@ -43,6 +43,15 @@ class Losses:
         """The k, of any size, at which the excess over k = 1 is the tolerance."""
         return self.critical * ((tolerance + self.rise * self.critical ** -self.power) / self.rise) ** (1 / self.power)
 
+    def __str__(self):
+        return (f"loss as k^{self.power:g}, critical at {self.critical:g}, noise {self.noise / self.rise:g} of the "
+                f"tolerance, x{self.growth:g}")
+
+
+MADE = (Losses(6.0), Losses(6.0, 0.5), Losses(6.0, 2.0), Losses(3.0), Losses(12.0), Losses(6.0, noise=0.001),
+        Losses(6.0, noise=0.01), Losses(6.0, growth=4), Losses(6.0, growth=0.25),
+        Losses(6.0, 2.0, noise=0.001, growth=8))
+
 
 def coverage(made, orders, count, seed=0, factors=FACTORS, confidence=0.95):
     """(share of intervals that hold the truth, median of log2(value / truth), median of log2(high / low)), of ``count``

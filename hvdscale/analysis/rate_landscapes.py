@@ -1,0 +1,205 @@
+"""Learning-rate landscapes: steps and loss against the rate at each batch, and how the best rate grows with the batch.
+
+    found = rate_landscapes(curve, rules_of(curve))
+    found.batches[0].rate.best              -> the best rate at the smallest batch, with its interval
+    found.laws.described_by                 -> ("sqrt",): what the best rates agree with
+    found.laws.peak                         -> the batch of the largest best rate, where they rise and fall again
+
+The landscape of a batch is that of lr_response.py, with the other metaparameters as the search drew them. At the best
+others the steps at a rate are the steps of the tuned optimum times the landscape's loss there. That holds if the others
+add to the logarithm of the steps alike at every rate.
+
+Laws of the best rate: constant, sqrt(B), B, and B^P with P fitted. A law describes the best rates if their distances
+from it are no larger than their own uncertainty lets expect: Cochran's Q, their squares over the posterior variances,
+lies below the quantile of chi-squared. The interval of P also counts scatter beyond that, see rules.exponent_of.
+adam_sqrt (Malladi et al. 2022, arXiv 2205.10287) has the rate of sqrt, and betas of its own, which no search along the
+rate tells apart.
+
+For Adam, Li et al. 2024 (arXiv 2405.14578, from the abstract and accounts by others) derive from the signs of gradients
+a best rate that rises as sqrt(B) and falls again, with its peak at the noise scale. The peak is not a law fitted here
+but read off: some best rate is surely above that of a smaller and that of a larger batch. With one peak, it then lies
+between the last batch before and the first batch behind that are surely lower. Differences are tested at a level shared
+over all pairs with the highest (Bonferroni), so that noise shows a peak in at most 1 - confidence of the sweeps.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy
+
+from ..target import Target
+from .best_points import EFFECTIVE, LEARNING_RATE, Space, space_of
+from .curves import Curve
+from .defaults import CONFIDENCE
+from .intervals import Estimate
+from .rules import OF_ADAM, BestRate, Exponent, RuleCosts, exponent_of
+from .studies import best_metric
+from .trials import Workload
+
+FIXED = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}      # laws and their powers of the batch
+ADAM, POWER, PEAK = "adam_sqrt", "power", "peak"
+LEAST_BATCHES = 3                   # with a best rate, below which nothing is said of laws
+POINTS = 60                         # rates along a landscape
+
+
+@dataclass(frozen=True, eq=False)
+class RateLandscape:
+    """Steps against the rate at one batch.
+
+    rate    the best rate, tried and fitted
+    steps   of the tuned optimum
+    space   the trials: x is the rate
+    values  the best value of the target's metric in each of them
+    """
+
+    rate: BestRate
+    steps: Estimate
+    space: Space
+    values: np.ndarray
+
+    @property
+    def global_batch(self) -> int:
+        """B."""
+        return self.rate.global_batch
+
+    def rates(self) -> np.ndarray:
+        """Rates along the landscape, from the lowest to the highest tried; none where nothing is fitted."""
+        found = self.rate.landscape
+        return np.exp(np.linspace(found.lowest, found.highest, POINTS)) if found else np.empty(0)
+
+    def steps_at(self, rates: np.ndarray, confidence: float) -> np.ndarray:
+        """Steps at the best other metaparameters: low, value and high, shape (3, rates)."""
+        if self.rate.landscape is None:
+            return np.full((3, len(rates)), np.nan)
+        losses = np.array([self.rate.landscape.losses(np.log(rate)) for rate in rates])
+        return self.steps.value * np.quantile(losses, [0.5 - confidence / 2, 0.5, 0.5 + confidence / 2], axis=1)
+
+    def width(self, tolerance: float) -> tuple[float, float]:
+        """The rates between which the median loss is at most 1 + tolerance; NaN where nothing is fitted."""
+        rates = self.rates()
+        near = [rate for rate in rates if self.rate.landscape
+                and np.median(self.rate.landscape.losses(np.log(rate))) <= 1 + tolerance]
+        return (float(near[0]), float(near[-1])) if near else (np.nan, np.nan)
+
+
+@dataclass(frozen=True)
+class Law:
+    """How the best rate would follow the batch.
+
+    power       of the batch, with its interval where it is fitted
+    deviation   weighted root mean square of log(best rate / law), as a factor
+    describes   whether the best rates agree with it, and show no peak
+    """
+
+    name: str
+    power: Exponent
+    deviation: float
+    describes: bool
+
+
+@dataclass(frozen=True)
+class RateLaws:
+    """The laws, and the peak: the batch of the largest best rate (None: the rates do not show one)."""
+
+    laws: tuple[Law, ...]
+    exponent: Exponent
+    peak: Estimate | None
+
+    @property
+    def described_by(self) -> tuple[str, ...]:
+        """The laws that describe the best rates, a fitted power only where no other one does; the peak alone where
+        there is one; () where none does, or too few are known."""
+        if self.peak is not None:
+            return (PEAK,)
+        found = tuple(law.name for law in self.laws if law.describes)
+        return tuple(name for name in found if name != POWER) or found
+
+
+@dataclass(frozen=True, eq=False)
+class RateLandscapes:
+    """The landscapes of a workload by batch, and the laws of its best rates.
+
+    effective   whether the rate is eta / (1 - momentum)
+    """
+
+    workload: Workload
+    target: Target
+    effective: bool
+    tolerance: float
+    confidence: float
+    batches: tuple[RateLandscape, ...]
+    laws: RateLaws
+
+
+def rate_landscapes(curve: Curve, costs: RuleCosts | None) -> RateLandscapes | None:
+    """The landscapes of a curve's tuned batches, from the fits of its learning-rate rules; None without these."""
+    if costs is None:
+        return None
+    what = EFFECTIVE if costs.effective else LEARNING_RATE
+    studies = {point.global_batch: point.study for point in curve.searched}
+    batches = []
+    for rate, steps in zip(costs.rates, costs.tuned_steps):
+        study = studies[rate.global_batch]
+        space = _only(space_of(study, curve.target, what, what), rate.keys)
+        best = best_metric(study, curve.target.column, curve.target.minimizes).value
+        rows = {study.key(row): row for row in range(len(study))}
+        batches.append(RateLandscape(rate, steps, space, np.array([best[rows[key]] for key in space.keys])))
+    return RateLandscapes(curve.workload, curve.target, costs.effective, costs.tolerance, costs.confidence,
+                          tuple(batches), laws_of(costs.rates, curve.workload.optimizer, costs.confidence))
+
+
+def _only(space: Space, keys: Sequence[tuple[str, int]]) -> Space:
+    """The trials of a space that are among the keys."""
+    wanted = set(keys)
+    rows = [row for row, key in enumerate(space.keys) if key in wanted]
+    best = rows.index(space.best) if space.best in rows else None
+    return Space(space.global_batch, space.x[rows], space.y[rows], space.kind[rows], space.steps[rows], best,
+                 tuple(space.keys[row] for row in rows))
+
+
+def laws_of(rates: Sequence[BestRate], optimizer: str = "", confidence: float = CONFIDENCE) -> RateLaws:
+    """The laws of the best rates by batch; those whose best rate is unknown take no part."""
+    known = [one for one in rates if one.landscape is not None and np.isfinite(one.best.value)]
+    exponent = exponent_of(known, confidence=confidence)
+    if len(known) < LEAST_BATCHES:
+        return RateLaws((), exponent, None)
+    x = np.log([one.global_batch for one in known])
+    y, variance = np.array([[one.landscape.best.mean(), one.landscape.best.var()]
+                            for one in known if one.landscape is not None]).T
+    peak = _find_peak(np.exp(x), y, variance, confidence)
+    fixed = dict(FIXED, **({ADAM: FIXED["sqrt"]} if optimizer in OF_ADAM else {}))
+    best = float(np.polyfit(x, y, 1, w=1 / np.sqrt(variance))[0])
+
+    def law(name: str, power: Exponent, at: float, unknowns: int) -> Law:
+        rest = y - at * x
+        squares = (rest - np.average(rest, weights=1 / variance)) ** 2
+        agrees = (squares / variance).sum() <= scipy.stats.chi2.ppf(confidence, len(x) - unknowns)
+        return Law(name, power, float(np.exp(np.sqrt(np.average(squares, weights=1 / variance)))),
+                   bool(agrees and peak is None))
+    laws = [law(name, Exponent(power, np.nan, np.nan, exponent.batches), power, 1) for name, power in fixed.items()]
+    return RateLaws((*laws, law(POWER, exponent, best, 2)), exponent, peak)
+
+
+def _find_peak(batches: np.ndarray, y: np.ndarray, variance: np.ndarray, confidence: float) -> Estimate | None:
+    """The batch of the highest best rate with its interval, see the module's docstring; None: no batch on one side is
+    surely lower.
+
+    y, variance     mean and variance of the logarithm of each best rate
+    """
+    top = int(np.argmax(y))
+    quantile = scipy.special.ndtri(1 - (1 - confidence) / 2 / (len(y) - 1))
+    lower = y[top] - y > quantile * np.sqrt(variance + variance[top])
+    before, behind = np.flatnonzero(lower[:top]), np.flatnonzero(lower[top + 1:])
+    if not len(before) or not len(behind):
+        return None
+    low, high = batches[before[-1]], batches[top + 1 + behind[0]]
+    return Estimate(float(np.clip(_vertex(np.log(batches), y, top), low, high)), float(low), float(high), len(y))
+
+
+def _vertex(x: np.ndarray, y: np.ndarray, top: int) -> float:
+    """exp of the vertex of the parabola through the highest point and its neighbors."""
+    rows = slice(top - 1, top + 2)
+    curvature, slope, _ = np.polyfit(x[rows], y[rows], 2)
+    return float(np.exp(-slope / (2 * curvature)))

@@ -1,0 +1,161 @@
+"""Learning-rate landscapes: on sweeps whose best rate is a known function of the batch."""
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hvdscale.analysis.best_points import REACHED
+from hvdscale.analysis.lr_response import Landscape, valley
+from hvdscale.analysis.rate_landscapes import ADAM, PEAK, POWER, laws_of, rate_landscapes
+from hvdscale.analysis.rules import BestRate, rules_of
+from hvdscale.report.drawing import render
+from hvdscale.report.search.rate_landscapes import (landscape_figures, landscapes_said, landscapes_table, laws_table,
+                                                    rates_table)
+from hvdscale.report.table import as_csv, as_text, as_values
+from tests.factories.landscapes import curve_of, logged, searched
+
+BATCHES = (8, 32, 128, 512, 2048)
+NOISE_SCALE = 128
+LAWS = {"none": lambda batch: 0.3, "sqrt": lambda batch: 0.01 * batch ** 0.5, "linear": lambda batch: 0.002 * batch,
+        POWER: lambda batch: 0.01 * batch ** 0.75,
+        PEAK: lambda batch: 0.8 / (math.sqrt(NOISE_SCALE / batch) + math.sqrt(batch / NOISE_SCALE))}
+POWERS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0, POWER: 0.75}
+
+
+def fewest(batch):
+    return 100 * (1 + 64 / batch)
+
+
+def landscapes(law, seed=0, **changes):
+    logs = [logged(*searched(batch, LAWS[law](batch), fewest(batch), seed=seed, width=3, **changes),
+                   path=f"b{batch}.h5") for batch in BATCHES]
+    curve = curve_of(*logs)
+    return rate_landscapes(curve, rules_of(curve))
+
+
+@pytest.fixture(scope="module")
+def found():
+    return landscapes("sqrt")
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_the_law_that_the_rates_follow_describes_them_and_its_power_is_in_its_interval(law):
+    """Measured over 60 seeds each: 94 to 98 % described so; powers 0.003 too small on average, every interval holds the
+    true one; every peak lies in its interval, at 0.05 doublings below the true batch on average."""
+    made = [landscapes(law, seed) for seed in range(10)]
+    described = [found.laws.described_by == (law,) for found in made]
+    assert sum(described) >= 8
+    for found in made:
+        exponent, peak = found.laws.exponent, found.laws.peak
+        if law == PEAK:
+            assert peak is None or peak.low <= NOISE_SCALE <= peak.high
+        else:
+            assert peak is None and exponent.low <= POWERS[law] <= exponent.high
+            assert abs(exponent.value - POWERS[law]) < 0.15
+
+
+@pytest.mark.parametrize("law", ["none", PEAK])
+def test_intervals_of_the_best_rate_hold_it(law):
+    held = [one.rate.best.low <= LAWS[law](one.global_batch) <= one.rate.best.high
+            for seed in range(8) for one in landscapes(law, seed).batches if not one.rate.why]
+    assert np.mean(held) >= 0.85 and len(held) >= 35
+
+
+def test_steps_along_a_landscape_are_those_of_the_valley_from_the_tuned_optimum(found):
+    inside = []
+    for one in found.batches:
+        rates = one.rates()
+        low, value, high = one.steps_at(rates, 0.95)
+        truth = one.steps.value * np.exp(valley(np.log(rates / LAWS["sqrt"](one.global_batch)), 1.0, 3.0))
+        assert value.min() == pytest.approx(one.steps.value, rel=0.15)
+        near = truth < 4 * one.steps.value
+        inside += ((low <= truth) & (truth <= high))[near].tolist()
+    assert np.mean(inside) > 0.8
+
+
+def test_the_rates_that_lose_little_lie_about_the_best_one(found):
+    for one in found.batches:
+        narrow, wide = one.width(0.1), one.width(0.5)
+        assert wide[0] <= narrow[0] <= one.rate.best.value <= narrow[1] <= wide[1]
+
+
+def best_rates(values, spread=0.05):
+    """Best rates whose logarithms are known to ``spread``, by batch."""
+    random = np.random.default_rng(0)
+    made = []
+    for batch, value in values.items():
+        draws = math.log(value) + spread * random.standard_normal(1000)
+        landscape = Landscape(draws - draws.mean() + math.log(value), draws, np.zeros((4, 1000)), -9.0, 9.0, 9, 9)
+        made.append(BestRate(batch, value, landscape.optimum(0.95), landscape, "", ()))
+    return made
+
+
+def test_a_rise_to_a_plateau_is_no_power_and_no_peak():
+    laws = laws_of(best_rates({8: 0.08, 32: 0.3, 128: 0.45, 512: 0.52, 2048: 0.52}))
+    assert laws.described_by == () and laws.peak is None
+
+
+def test_a_peak_lies_between_the_nearest_batches_that_are_surely_lower():
+    laws = laws_of(best_rates({8: 0.1, 32: 0.2, 128: 0.4, 512: 0.41, 2048: 0.2}))
+    assert laws.described_by == (PEAK,) and (laws.peak.low, laws.peak.high) == (32, 2048)
+    assert 128 < laws.peak.value < 512
+    assert not any(law.describes for law in laws.laws)
+
+
+@pytest.mark.parametrize("rates", [{8: 0.1, 32: 0.2, 128: 0.4}, {8: 0.4, 32: 0.2, 128: 0.1},
+                                   {8: 0.1, 32: 0.2, 128: 0.19}])
+def test_what_only_rises_or_falls_has_no_peak(rates):
+    assert laws_of(best_rates(rates)).peak is None
+
+
+def test_two_batches_tell_nothing_of_laws():
+    laws = laws_of(best_rates({8: 0.1, 32: 0.2}))
+    assert laws.laws == () == laws.described_by and laws.peak is None
+
+
+def test_adams_rule_stands_beside_the_square_root_for_adam_alone():
+    rates = best_rates({8: 0.1, 32: 0.2, 128: 0.4})
+    assert laws_of(rates, "adamw").described_by == ("sqrt", ADAM)
+    assert laws_of(rates, "nesterov").described_by == ("sqrt",)
+
+
+def test_a_batch_without_a_best_rate_takes_no_part():
+    rates = best_rates({8: 0.1, 32: 0.2, 128: 0.4, 512: 0.8})
+    rates[1] = replace(rates[1], landscape=None)
+    assert laws_of(rates).exponent.batches == (8, 128, 512)
+
+
+# in words, tables and figures
+
+def test_without_a_cost_of_rules_there_are_no_landscapes():
+    assert rate_landscapes(None, None) is None and landscapes_said(None) == () == landscape_figures(None)
+
+
+def test_a_sentence_names_what_describes_the_rates(found):
+    [said] = landscapes_said(found)
+    assert said.startswith("The best learning rate over ") and (
+        "is described by the square root of the batch, not by a constant rate or the batch: its power is 0." in said)
+    [said] = landscapes_said(landscapes(PEAK))
+    assert "rises with the batch, then falls: its peak is at batch " in said and "(" in said
+    plateau = replace(found, laws=laws_of(best_rates({8: 0.08, 32: 0.3, 128: 0.45, 512: 0.52, 2048: 0.52})))
+    assert landscapes_said(plateau)[0].startswith("No power of the batch describes the best learning rate: 0.0")
+
+
+def test_tables_have_every_batch_law_and_bin_with_their_trials(found):
+    tables = [landscapes_table(found), laws_table(found), rates_table(found), laws_table(landscapes(PEAK))]
+    assert [row.cells[0].value for row in tables[0].rows] == list(BATCHES)
+    assert [row.cells[-1].shown for row in tables[1].rows] == ["no", "yes", "no", "yes"]
+    assert tables[3].rows[-1].cells[1].low < NOISE_SCALE < tables[3].rows[-1].cells[1].high
+    for table in tables:
+        assert table.rows and all(row.trials for row in table.rows)
+        assert as_text(table) and as_csv(table) and as_values(table)
+    met = sum(int((one.space.kind == REACHED).sum()) for one in found.batches)
+    assert met == sum(int(row.cells[2].below.removesuffix(" met")) for row in tables[2].rows)
+
+
+def test_every_figure_can_be_drawn(found):
+    for one in (found, landscapes(PEAK)):
+        figures = landscape_figures(one)
+        assert [figure.name for figure in figures] == ["lr-landscape", "lr-landscape-loss", "lr-landscape-best"]
+        assert all(render(figure, "svg") for figure in figures)
