@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from ..errors import UsageError
 from ..log.schema import Status
+from ..plan.batch_schedule import BatchSchedule
 from ..plan.search_space import STEPS_TO_TARGET
 from ..target import Target
 from .best_of_n import common_trials
@@ -59,6 +60,7 @@ class Section:
     searches: tuple[Search, ...]        # studies with this target or a stricter one, and those of a metric
     options: Options
     left_out: tuple[tuple[int, int], ...] = ()  # (batch, feasible trials) of searches with fewer than asked for
+    constant: tuple[Cell, ...] = ()     # of a batch that changes: the same job at its smallest and largest batch
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -127,8 +129,20 @@ def analyse(trials: Iterable[Trial], targets: Sequence[Target] = (), options: Op
     """
     trials = tuple(trials)
     refuse_unknown(targets, {name for trial in trials for name in trial.metrics})
-    return tuple(Group(workload, found, tuple(_sections(workload, found, targets, options)))
-                 for workload, found in by_workload(trials).items())
+    groups = tuple(Group(workload, found, tuple(_sections(workload, found, targets, options)))
+                   for workload, found in by_workload(trials).items())
+    sections = {(section.workload, section.target): section for group in groups for section in group.sections}
+    return tuple(replace(group, sections=tuple(_beside_constant(section, sections) for section in group.sections))
+                 if group.workload.batch_schedule else group for group in groups)
+
+
+def _beside_constant(section: Section, sections: Mapping[tuple[Workload, Target | None], Section]) -> Section:
+    """The section of a batch that changes, with the cells of its smallest and largest batch."""
+    beside = sections.get((section.workload.at_constant_batch, section.target))
+    batches = BatchSchedule.of_pairs(section.workload.batch_schedule)
+    ends = (batches.smallest, batches.largest)
+    cells = beside.cells if beside else ()
+    return replace(section, constant=tuple(cell for cell in cells if cell.global_batch in ends))
 
 
 def refuse_unknown(targets: Iterable[Target], known: Collection[str]) -> None:
@@ -202,7 +216,7 @@ def _section(workload: Workload, target: Target | None, trials: tuple[Trial, ...
     series = series_of(cells, options.confidence)
     batches = None
     _, left_out = common_trials(_draws_by_batch(by_batch), options.trials)
-    if target is not None:
+    if target is not None and not workload.batch_schedule:
         by_batch = [cell for cell in by_batch if cell.global_batch not in left_out]
         batches = batches_of(by_batch, options.perfect_within, options.useful_within, options.confidence)
     parts = _take_new(shown.parts, cells, parts_of)

@@ -165,12 +165,14 @@ def _read_machine(trial: Trial) -> Machine:
 
 def _by_setting(trials: Iterable[Trial]) -> tuple[Timing, ...]:
     """The timings of trials, by workers, workers per node, batch and passes."""
-    def setting_of(trial: Trial) -> tuple[int, int, int, int]:
+    found: dict[tuple[int, int, int, int], list[tuple[Trial, float]]] = {}
+    for trial in trials:
         per_node = min(trial.workers, int(trial.execution.get("local_workers") or trial.workers))
-        return trial.workers, per_node, trial.global_batch, int(trial.execution.get("accumulate") or 1)
-    found = group_by(trials, setting_of)
-    return tuple(Timing(*key, np.array([one.step_seconds for one in found[key]]),
-                        any(one.crowded for one in found[key]), tuple(one.key for one in found[key]))
+        for batch, seconds in trial.step_seconds_by_batch().items():
+            setting = trial.workers, per_node, batch, trial.passes_at(batch)
+            found.setdefault(setting, []).append((trial, seconds))
+    return tuple(Timing(*key, np.array([seconds for _, seconds in found[key]]),
+                        any(one.crowded for one, _ in found[key]), tuple(one.key for one, _ in found[key]))
                  for key in sorted(found))
 
 

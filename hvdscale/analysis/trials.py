@@ -26,6 +26,7 @@ from ..log.reader import Log, Table
 from ..log.schema import PRUNED, Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.scaling import TUNED
+from ..plan.shards import fewest_passes
 from .grouping import group_by
 from .noise import NoiseSteps, read_noise
 from .step_breakdown import StepParts, read_parts
@@ -46,6 +47,11 @@ class Workload:
     optimizer: str
     train_examples: int         # 0: unknown
     batch_schedule: tuple[tuple[int, int], ...] = ()    # (first step, batch); empty where the batch is constant
+
+    @property
+    def at_constant_batch(self) -> Workload:
+        """The same job with a batch that does not change."""
+        return replace(self, batch_schedule=())
 
     def __str__(self) -> str:
         batch = f", batch {BatchSchedule.of_pairs(self.batch_schedule)}" if self.batch_schedule else ""
@@ -147,10 +153,27 @@ class Trial:
         seconds = self.timed_seconds if self.timed_steps else self.train_seconds[-1] if len(self.step) else np.nan
         return self.batches.examples_before(self.last_step) / seconds if seconds > 0 else np.nan
 
-    @property
-    def step_seconds(self) -> float:
-        """The mean over all its steps; NaN where none was timed."""
-        return self.batches.mean_before(self.last_step) / self.examples_per_second
+    def step_seconds_by_batch(self) -> dict[int, float]:
+        """The mean step at each of its batches; where the batch changes, between the evaluations at each, if two."""
+        if self.batches.is_constant:
+            return {self.global_batch: self.global_batch / self.examples_per_second}
+        spent: dict[int, tuple[float, float]] = {}
+        for start, end, batch in self.batches.pieces():
+            inside = np.flatnonzero((self.step >= start) & (self.step <= end) & np.isfinite(self.train_seconds))
+            if len(inside) > 1:
+                steps, seconds = (float(np.ptp(values[inside])) for values in (self.step, self.train_seconds))
+                before = spent.get(batch, (0.0, 0.0))
+                spent[batch] = before[0] + steps, before[1] + seconds
+        return {batch: seconds / steps for batch, (steps, seconds) in spent.items() if seconds > 0}
+
+    def passes_at(self, batch: int) -> int:
+        """Passes of a worker over a step of one of its batches."""
+        accumulate = int(self.execution.get("accumulate") or 1)
+        if batch == self.global_batch:
+            return accumulate
+        ghost_batch = self.plan["problem"].get("ghost_batch") or batch
+        most = self.execution.get("local_batch") or batch
+        return fewest_passes(batch, ghost_batch, self.workers, most, accumulate)
 
 
 def read_trials(log: Log) -> list[Trial]:

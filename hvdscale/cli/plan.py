@@ -18,6 +18,7 @@ if TYPE_CHECKING:               # slow imports, which --help can do without
     from ..analysis.step_time import Links
     from ..analysis.steps_curve import StepsPoint
     from ..analysis.worker_plan import Request
+    from ..plan.batch_schedule import BatchSchedule
 
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 THOUSANDS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
@@ -51,6 +52,8 @@ MOST_WORKERS = 10_000_000
 @click.option("--noise-scale", type=float, metavar="EXAMPLES", help="Gradient noise scale, in place of the logs' own.")
 @click.option("--steps", metavar="S@B", help="Steps to target S known at global batch B, such as 860@32, where no log "
               "was held against a target.")
+@click.option("--batch-schedule", metavar="LIST", help="Also predict a batch that grows, such as "
+              "'[[0, 64], [2000, 128]]': each batch with its first step. Those in the logs are shown as measured.")
 @click.option("--trials", type=click.IntRange(min=1), metavar="N",
               help="Take searches at the median best of N trials, and leave out batches with fewer. Without it N is "
                    "the smallest number of trials of any batch.")
@@ -62,7 +65,7 @@ MOST_WORKERS = 10_000_000
 @click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
 @version_option
 def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameters, noise_scale, steps, trials,
-         **asked):
+         batch_schedule, **asked):
     """Time and cost to a target by worker count, and how many workers to take, from LOGS: log files, or directories.
 
     Worker counts and batches that were run are as measured, others by step-time laws, and marked. None is recommended
@@ -80,7 +83,8 @@ def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameter
     links = links_of(bandwidth, latency, parameters)
     make_plan(logs, [Target.parse(target) for target in targets], request, out=out,
               formats=formats_of(formats, PLAN_FORMATS), skip_broken=skip_broken, links=links,
-              noise_scale=noise_scale, trials=trials, given=steps_of(steps) if steps else None, echo=echo)
+              noise_scale=noise_scale, trials=trials, given=steps_of(steps) if steps else None, echo=echo,
+              batch_schedule=schedule_of(batch_schedule) if batch_schedule else None)
 
 
 def request_of(asked) -> Request:
@@ -146,6 +150,17 @@ def links_of(bandwidth, latency, parameters) -> Links | None:
     if not found or not float(found[1]):
         raise UsageError(f"--parameters {parameters!r} is not a count such as 25600000 or 25.6M")
     return Links(1e9 * bandwidth, 1e-6 * latency, float(found[1]) * THOUSANDS[found[2]])
+
+
+def schedule_of(text: str) -> BatchSchedule:
+    """The batches of ``[[0, 64], [2000, 128]]``; raises UsageError."""
+    from ..plan.batch_schedule import BatchSchedule
+    from ..plan.settings import check, parse_assignments
+    try:
+        pairs = check("batch_schedule", parse_assignments([f"batch_schedule={text}"])["batch_schedule"])
+    except UsageError as error:
+        raise UsageError(f"--batch-schedule: {error}") from None
+    return BatchSchedule.of_pairs(pairs)
 
 
 def steps_of(text: str) -> StepsPoint:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -100,6 +100,10 @@ class BatchSchedule:
         """The largest batch of any step."""
         return max(self.sizes)
 
+    def pieces(self) -> Iterator[tuple[int, float, int]]:
+        """(first step, the next piece's or inf, batch) of each piece."""
+        return zip(self.starts, (*self.starts[1:], math.inf), self.sizes)
+
     def piece(self, step: float) -> int:
         """The number of the piece that holds a step."""
         return bisect_right(self.starts, step) - 1
@@ -131,6 +135,10 @@ class BatchSchedule:
         for number, size in enumerate(self.sizes[:-1]):
             before.append(before[-1] + (self.starts[number + 1] - self.starts[number]) * size)
         return tuple(before)
+
+    def in_brief(self) -> str:
+        """The batch as a number, or as the first and the last."""
+        return f"{self.first:,}" if self.is_constant else f"{self.first:,} to {self.sizes[-1]:,}"
 
     def __str__(self) -> str:
         return ", ".join(f"{size}{f' from step {start}' * (start > 0)}" for start, size in self.pairs)

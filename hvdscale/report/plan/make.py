@@ -17,6 +17,7 @@ import numpy as np
 
 from ... import __version__
 from ...analysis.curves import curve_of
+from ...analysis.growing_batch import GrowingPlan, growing_plans
 from ...analysis.report_data import Options, Section, analyse
 from ...analysis.step_time import Links
 from ...analysis.steps_curve import StepsPoint, points_of, points_of_both
@@ -26,6 +27,7 @@ from ...analysis.worker_plan import NoPlan, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
 from ...formatting.numbers import counted, finite
 from ...log.plan_text import OF_SEARCH
+from ...plan.batch_schedule import BatchSchedule
 from ...target import Target
 from ..defaults import PLAN_FORMATS
 from ..drawing import Figure, render
@@ -34,6 +36,7 @@ from ..output import bullets, put_file as put, refuse_no_folder, titled
 from ..runs import read
 from ..table import WIDTH, Table, as_csv, as_text, as_values, trial_list
 from .figures import EAGER, figures_of_plan
+from .growing import growing_table, growing_values, said
 from .tables import model_table, plan_table
 from .words import advice, no_plan_said, summary, title
 
@@ -53,9 +56,11 @@ class PlanPage:
 def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request, *,
               out: Path | None = None, formats: Sequence[str] = PLAN_FORMATS, skip_broken: bool = False,
               links: Links | None = None, given: StepsPoint | None = None, noise_scale: float | None = None,
-              trials: int | None = None, echo: Callable[[str], object] = print) -> tuple[WorkerPlan, ...]:
+              trials: int | None = None, batch_schedule: BatchSchedule | None = None,
+              echo: Callable[[str], object] = print) -> tuple[WorkerPlan, ...]:
     """Print the plans of these logs, one a workload and target, and write their files under ``out`` where it is given.
 
+    batch_schedule  a growing batch to predict, beside those that were run
     Raises UsageError or LogError, with what would help, where nothing can be planned. See plans_of and make.make.
     """
     refuse_no_folder(out)
@@ -63,14 +68,18 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
         options = Options(confidence=request.confidence, trials=trials)
         ran = [trial for log in runs.logs for trial in read_trials(log) if not trial.branch]
         studies = studies_of(runs.logs)
-        found = [plan for group in analyse(ran, targets, options)
+        groups = analyse(ran, targets, options)
+        found = [plan for group in groups if not group.workload.batch_schedule
                  for plan in plans_of(group, request, links=links, given=given, noise_scale=noise_scale,
                                       steps=lambda section: steps_of(section, studies))]
+        growing = tuple(growing_plans(groups, request, asked=batch_schedule, links=links,
+                                      steps=lambda section: steps_of(section, studies)))
     plans = tuple(plan for plan in found if not isinstance(plan, NoPlan))
     refused = [no_plan_said(plan) for plan in found if isinstance(plan, NoPlan)]
-    if not plans:
-        raise LogError("\n".join(refused))
-    if (request.deadline or request.budget) and all(plan.relative for plan in plans):
+    if not plans and not growing:
+        raise LogError("\n".join(refused) or "no run with a growing batch met a target, and there are no others; "
+                       "--target gives an easier one")
+    if plans and (request.deadline or request.budget) and all(plan.relative for plan in plans):
         raise UsageError("--deadline and --budget need times in seconds, and the steps to target are not known; "
                          "--steps S@B gives them at one batch")
     pages = [plan_page(plan) for plan in plans]
@@ -80,8 +89,12 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     for page in pages:
         for text in on_screen(page):
             echo(text)
+    for plan in growing:
+        table = growing_table(plan)
+        echo(titled(f"{plan.workload}: batch {plan.batches}") + fill(said(plan), WIDTH) + "\n")
+        echo(as_text(table, table.warnings) + "\n" + bullets(table.notes))
     if out is not None:
-        written = list(write(pages, out, formats))
+        written = list(write(pages, out, formats, growing))
         echo(f"wrote {counted(len(written), 'file')}: {written[0]}" + (", and more beside it" * (len(written) > 1)))
     return plans
 
@@ -116,12 +129,14 @@ def on_screen(page: PlanPage) -> Iterator[str]:
         yield titled("How to read this") + bullets(note for table in tables for note in table.notes)
 
 
-def write(pages: Sequence[PlanPage], out: Path, formats: Sequence[str] = PLAN_FORMATS) -> Iterator[str]:
+def write(pages: Sequence[PlanPage], out: Path, formats: Sequence[str] = PLAN_FORMATS,
+          growing: Sequence[GrowingPlan] = ()) -> Iterator[str]:
     """Write the files of plans; yields their paths as they are done."""
     out = os.fspath(out)
     if "json" in formats:
         values = {"format": "hvdscale-plan", "version": 1, "creator": f"hvdscale {__version__}",
-                  "plans": [plan_values(page.plan) for page in pages]}
+                  "plans": [plan_values(page.plan) for page in pages],
+                  "growing_batches": list(map(growing_values, growing))}
         yield put(os.path.join(out, "plan.json"), json.dumps(values, indent=1, allow_nan=False) + "\n")
     for page in pages:
         if "csv" in formats:
@@ -130,6 +145,9 @@ def write(pages: Sequence[PlanPage], out: Path, formats: Sequence[str] = PLAN_FO
         for kind in ("svg", "png"):
             for figure in page.figures if kind in formats else ():
                 yield put(os.path.join(out, "figures", f"{page.slug}-{figure.name}.{kind}"), render(figure, kind))
+    for number_, plan in enumerate(growing if "csv" in formats else ()):
+        name = f"{section_name(plan.workload, plan.target)}-growing-batch{f'-{number_}' * (number_ > 0)}.csv"
+        yield put(os.path.join(out, "tables", name), as_csv(growing_table(plan), plan.target))
 
 
 def plan_page(plan: WorkerPlan) -> PlanPage:

@@ -13,10 +13,11 @@ from ...analysis.intervals import Estimate
 from ...analysis.noise import LEAST_STEPS, NoiseScale
 from ...analysis.regimes import Batches
 from ...analysis.report_data import Section
-from ...analysis.speedup import Series
+from ...analysis.speedup import Series, compare
 from ...analysis.step_breakdown import NAMES
 from ...analysis.steps import Cell as RunCell
-from ...formatting.numbers import number, percent, ratio, span, spread, whole
+from ...formatting.numbers import listed, number, percent, ratio, span, spread, whole
+from ...plan.batch_schedule import BatchSchedule
 from ..columns import BATCH, EXAMPLES, MCCANDLISH, NOISE, PERFECT, POLLUX, QUARTERS, SHALLUE, STATISTICAL, STEPS, SYSTEM
 from ..table import Cell, Column, Row, Table, Write, count_cell, interval_cell, keys_of, number_cell, steps_cell
 from . import words
@@ -34,6 +35,8 @@ SPEED = Column("examples_per_second", "examples per second", "examples/second",
 STEP_SPEEDUP = Column("step_speedup", "step speedup", "1", "S0 / S", SHALLUE, spare=True)
 PRODUCT = Column("efficiency", "their product", "1", "statistical x system efficiency = (T0 / T) / (W / W0)", POLLUX,
                  spare=True)
+COST = Column("worker_seconds", "worker-seconds", "worker-seconds", "W T: what is paid for")
+GAINED = "{0} at this constant batch over {0} of the growing one"
 TIME_SPEEDUP = Column("time_speedup", "time speedup", "1", "T0 / T")
 RAN_AT = Column("workers", "workers", "1", "W: the worker counts that ran this batch")
 TIMED = Column("timed_steps", "steps timed", "steps", "steps of one run")
@@ -62,6 +65,7 @@ def tables_of(section: Section) -> tuple[Table, ...]:
     by_batch = [_batch_table(section, section.batches)] if section.batches and section.batches.points else []
     alone = [_alone_table(section)] if section.alone else []
     tables += by_batch + alone if section.searches else alone + by_batch
+    tables += [_growing_table(section)] if section.target and section.workload.batch_schedule else []
     tables += [_parts_table(section)] if section.parts else []
     tables += [_noise_table(section)] if section.noise else []
     tables += [_noise_groups_table(section)] if any(noise.groups for _, noise in section.noise) else []
@@ -114,12 +118,42 @@ def _batch_table(section: Section, batches: Batches) -> Table:
                  warnings=words.cell_warnings(section, cells, times=False))
 
 
+def _growing_table(section: Section) -> Table:
+    """The runs whose batch grows beside those at its smallest and its largest batch."""
+    columns = (WORKERS, BATCH, MET, STEPS, EXAMPLES, SECONDS, COST, replace(STEP_SPEEDUP, formula=GAINED.format("S")),
+               replace(STATISTICAL, formula=GAINED.format("B S"), title="examples, ratio", short=""),
+               replace(TIME_SPEEDUP, formula=GAINED.format("T"), title="time and cost, ratio"))
+    rows: list[Row] = []
+    alone: list[int] = []
+    for cell in section.cells:
+        beside = [one for one in section.constant if one.workers == cell.workers]
+        alone += [] if beside else cell.workers
+        rows.append(_row(_growing_columns(cell) + (Cell(""),) * 3, cell))
+        for one in beside:
+            gained = compare(cell, one, section.options.confidence)
+            ratios = gained.step_speedup, gained.statistical_efficiency, gained.time_speedup
+            rows.append(_row((*_growing_columns(one), *(_ratio_cell(value, cell, one) for value in ratios)), one))
+    batches = BatchSchedule.of_pairs(section.workload.batch_schedule)
+    missing = [f"At W = {listed(alone)} no run had a constant batch of {batches.smallest:,} or {batches.largest:,}, so "
+               "that what the growing batch bought is unknown."] * bool(alone)
+    return Table("growing-batch", f"What the growing batch bought: {section.target}", columns, tuple(rows), (
+        f"Batch {batches}, beside the constant smallest and largest batch at the same workers. Ratios above 1: the "
+        "growing batch needed fewer steps, fewer examples, or less time and cost.", *missing,
+        *words.cell_notes(section, section.cells)))
+
+
+def _growing_columns(cell: RunCell) -> tuple[Cell, ...]:
+    return (_workers(cell), _batch(cell), _met(cell), _estimate(cell.steps, cell, whole),
+            _estimate(cell.examples, cell), _estimate(cell.seconds, cell),
+            _estimate(cell.seconds.scaled(cell.workers[0]), cell))
+
+
 def _parts_table(section: Section) -> Table:
     columns = (WORKERS, BATCH, RUNS, PARTED, STEP_MS, *PART_MS, WAITING)
     rows = []
     for cell, parts in section.parts:
         times = (1000 * parts.seconds * share for share in (1, *(getattr(parts, name) for name in NAMES)))
-        rows.append(_row((_workers(cell), count_cell(cell.global_batch), Cell(*_runs(cell)), count_cell(parts.steps),
+        rows.append(_row((_workers(cell), _batch(cell), Cell(*_runs(cell)), count_cell(parts.steps),
                           *map(number_cell, times),
                           Cell(percent(parts.communication), parts.communication)), cell))
     notes = ("The median step of each run on rank 0; the parts are their mean shares of a step, times the median; the "
@@ -135,7 +169,7 @@ def _whose(section: Section) -> str:
 
 def _noise_table(section: Section) -> Table:
     columns = (WORKERS, BATCH, RUNS, MEASURED, NOISE, *QUARTERS, GRAD_SQNORM, COV_TRACE)
-    rows = tuple(_row((count_cell(cell.workers[0]), count_cell(cell.global_batch), count_cell(len(cell.samples.seeds)),
+    rows = tuple(_row((count_cell(cell.workers[0]), _batch(cell), count_cell(len(cell.samples.seeds)),
                        count_cell(noise.whole.steps), *map(_noise_scale, (noise.whole, *noise.quarters)),
                        *_square_norms(noise.whole)), cell)
                  for cell, noise in section.noise)
@@ -153,7 +187,7 @@ def _noise_table(section: Section) -> Table:
 def _noise_groups_table(section: Section) -> Table:
     columns = (WORKERS, BATCH, LAYER_GROUP, NOISE, GRAD_SQNORM, COV_TRACE)
     found = [(cell, name, scale) for cell, noise in section.noise for name, scale in noise.groups.items()]
-    rows = tuple(_row((count_cell(cell.workers[0]), count_cell(cell.global_batch), Cell(name, name),
+    rows = tuple(_row((count_cell(cell.workers[0]), _batch(cell), Cell(name, name),
                        _noise_scale(scale), *_square_norms(scale)), cell) for cell, name, scale in found)
     notes = ("A part is a top-level module of the model; |G|^2 and tr(Sigma) of the parts add up to the model's.",
              *_unbounded_notes([scale for *_, scale in found]))
@@ -186,15 +220,19 @@ def _row(cells: Iterable[Cell], cell: RunCell, baseline: RunCell | None = None) 
 
 
 def _cell_columns(cell: RunCell) -> tuple[Cell, ...]:
-    return (_workers(cell), count_cell(cell.global_batch), _met(cell), _estimate(cell.steps, cell, whole),
+    return (_workers(cell), _batch(cell), _met(cell), _estimate(cell.steps, cell, whole),
             _estimate(cell.seconds, cell), interval_cell(cell.examples_per_second))
 
 
 def _speed_columns(cell: RunCell) -> tuple[Cell, ...]:
     timed = {run.last_step for run in cell.runs}
-    return (_workers(cell), count_cell(cell.global_batch), Cell(*_runs(cell), below=_lost(cell)),
+    return (_workers(cell), _batch(cell), Cell(*_runs(cell), below=_lost(cell)),
             Cell(spread(timed), max(timed, default=0)), interval_cell(cell.examples_per_second),
             interval_cell(cell.step_seconds))
+
+
+def _batch(cell: RunCell) -> Cell:
+    return Cell(cell.batches.in_brief(), cell.global_batch)
 
 
 def _workers(cell: RunCell) -> Cell:

@@ -9,13 +9,14 @@ from ...analysis.noise_against import best_known
 from ...analysis.pooled_variance import SPEED, stand_out, updates
 from ...analysis.report_data import Section
 from ...analysis.search import Search
-from ...analysis.speedup import WEAK, Point, Series
+from ...analysis.speedup import WEAK, Point, Series, compare
 from ...analysis.step_breakdown import MOST_ROWS
 from ...analysis.steps import Cell, run_of
 from ...analysis.trials import Trial
 from ...formatting.numbers import (capital, counted, exact, in_brackets, list_first, listed, number, percent, ratio,
                                    spread, whole)
 from ...log.schema import Status
+from ...plan.batch_schedule import BatchSchedule
 from ...plan.schedule import Schedule
 from ...plan.search_space import STEPS_TO_TARGET
 from ...target import Target
@@ -39,7 +40,10 @@ def series_name(series: Series) -> str:
 def series_kind(series: Series) -> str:
     """``weak scaling, 32 examples a worker``."""
     size = exact(float(series.size))
-    return f"weak scaling, {size} examples a worker" if series.kind == WEAK else f"strong scaling, global batch {size}"
+    if series.kind == WEAK:
+        return f"weak scaling, {size} examples a worker"
+    batches = series.baseline.batches
+    return f"strong scaling, global batch {size if batches.is_constant else batches.in_brief()}"
 
 
 def workers_marked(cell: Cell) -> str:
@@ -54,7 +58,7 @@ def _parts_found(section: Section) -> list[Finding]:
     (few, before), (many, after) = section.parts[0], section.parts[-1]
     where = [counted(cell.workers[0], "worker") for cell in (many, few)]
     if few is not many and few.workers == many.workers:
-        where = [f"{where[0]}, batch {many.global_batch:,}", f"batch {few.global_batch:,}"]
+        where = [f"{where[0]}, batch {many.batches.in_brief()}", f"batch {few.batches.in_brief()}"]
     said = (f"Median step at {where[0]}: {number(1000 * after.seconds)} ms (waiting {percent(after.communication)}, "
             f"data {percent(after.data)})")
     if many is not few:
@@ -70,7 +74,7 @@ def _noise_found(section: Section) -> list[Finding]:
         return []
     cell, noise = found
     whole, quarters = noise.whole, noise.quarters
-    said = f"Gradient noise scale at global batch {cell.global_batch:,}: "
+    said = f"Gradient noise scale at global batch {cell.batches.in_brief()}: "
     if not math.isfinite(whole.noise_scale):
         return [Finding(f"{said}not bounded by the {counted(whole.steps, 'step')} measured.")]
     said += f"{number(whole.noise_scale)} examples{in_brackets(whole.low, whole.high)}"
@@ -135,8 +139,23 @@ def findings(section: Section, planned: bool = False) -> tuple[Finding, ...]:
     for series in section.series:
         found += _series_found(section, series, planned) if section.target else _throughput_found(section, series)
     found += [Finding(_alone_said(section, cell)) for cell in section.alone] if len(section.alone) <= 3 else []
-    return (*found, *_batches_found(section), *map(Finding, search_words.summary(section.searches)),
-            *map(Finding, _other_targets_said(section)), *_parts_found(section), *_noise_found(section))
+    return (*found, *_growing_found(section), *_batches_found(section),
+            *map(Finding, search_words.summary(section.searches)), *map(Finding, _other_targets_said(section)),
+            *_parts_found(section), *_noise_found(section))
+
+
+def _growing_found(section: Section) -> list[Finding]:
+    """What the growing batch bought at the most workers where a constant one ran, too."""
+    pairs = [(cell, one) for cell in section.cells for one in section.constant if one.workers == cell.workers]
+    found = []
+    for cell, one in pairs:
+        gained = compare(cell, one, section.options.confidence)
+        if cell.workers == pairs[-1][0].workers and gained.time_speedup.value == gained.time_speedup.value:
+            found.append(Finding(
+                f"At {counted(cell.workers[0], 'worker')} the growing batch was {ratio(gained.time_speedup.value)}x as "
+                f"fast{_ends(gained.time_speedup)} as the constant batch {one.global_batch:,}, on "
+                f"{ratio(1 / gained.statistical_efficiency.value)}x the examples.", (), gained.time_speedup))
+    return found
 
 
 def summary(section: Section) -> tuple[str, ...]:
@@ -166,14 +185,14 @@ def schedules(section: Section) -> tuple[str, ...]:
 
     Of a search that met nothing no trial is the best.
     """
-    found: dict[int, dict[str, None]] = {}
+    found: dict[BatchSchedule, dict[str, None]] = {}
     for run in (run for cell in section.cells if cell.met or not section.searches for run in cell.runs):
         schedule = Schedule.of(run.trial.plan.get("problem") or {})
         if schedule:
-            found.setdefault(run.trial.global_batch, {})[schedule.describe("{:.3g}".format)] = None
+            found.setdefault(run.trial.batches, {})[schedule.describe("{:.3g}".format)] = None
     if not found:
         return ()
-    said = (f"{batch:,}: {' or '.join(found[batch])}" for batch in sorted(found))
+    said = (f"{batches.in_brief()}: {' or '.join(found[batches])}" for batches in sorted(found))
     other = any(search.objective != STEPS_TO_TARGET for search in section.searches) and section.target
     whose = f" of the trials with the fewest steps to {section.target}" if other else ""
     return (f"Learning rate by step{whose}, at batch {'; '.join(said)}.",)
@@ -404,7 +423,7 @@ def _throughput_found(section: Section, series: Series) -> list[Finding]:
 
 
 def _alone_said(section: Section, cell: Cell) -> str:
-    where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.global_batch:,}"
+    where = f"{counted(cell.workers[0], 'worker')}, global batch {cell.batches.in_brief()}"
     if not cell.runs:
         return f"{capital(where)}: every trial diverged."
     known = cell.examples_per_second.value == cell.examples_per_second.value

@@ -1,0 +1,214 @@
+"""What a growing batch buys at a worker count: steps, time and cost beside those of its smallest and largest batch.
+
+    T = sum over the pieces of n_i t(W, B_i)        n_i: steps to target in the piece of batch B_i
+
+The steps are those of runs with this schedule or, without such runs, predicted from steps S(B) at constant batches. A
+step at batch B is then 1 / S(B) of the way to the target wherever it is taken: sum n_i / S(B_i) = 1. This holds where
+the critical batch is constant over training. Where it grows, as is usual, a batch that grows with it needs less.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..plan.batch_schedule import BatchSchedule
+from ..target import Target
+from .report_data import Group, Section
+from .step_time import BOUNDED, Links, StepTime, StepTimes, timings_of
+from .steps_curve import ORDER, PREDICTED, Steps, StepsCurve, StepsPoint, points_of, steps_curve
+from .trials import Workload
+from .worker_plan import Request, Value, hull
+
+StepsOf = Callable[[Section], tuple[tuple[StepsPoint, ...], "np.ndarray | None"]]
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """A constant batch at the same workers; ratios above 1: the growing batch needs less."""
+
+    global_batch: int
+    steps: Value
+    seconds: Value
+    cost: Value
+    steps_ratio: Value
+    examples_ratio: Value
+    seconds_ratio: Value            # that of the cost, too, as the workers are the same
+
+
+@dataclass(frozen=True, eq=False)
+class GrowingOption:
+    """A growing batch at one worker count, and its smallest and largest batch where their steps are known."""
+
+    workers: int
+    nodes: int
+    steps: Value
+    examples: Value
+    seconds: Value
+    cost: Value
+    mark: str                       # how the time is known: the worst of steps and step times
+    beside: tuple[Beside, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class GrowingPlan:
+    """A growing batch by worker count; ``predicted``: from the steps at constant batches."""
+
+    workload: Workload              # at a constant batch
+    target: Target
+    batches: BatchSchedule
+    predicted: bool
+    request: Request
+    options: tuple[GrowingOption, ...]
+    left_out: tuple[tuple[int, str], ...]   # worker counts without an option, and why
+    trials: tuple[tuple[str, int], ...]     # with this schedule
+
+    @property
+    def fastest(self) -> GrowingOption | None:
+        """The option with the least time."""
+        return min(self.options, key=lambda option: option.seconds.value, default=None)
+
+
+def growing_plans(groups: Sequence[Group], request: Request, *, asked: BatchSchedule | None = None,
+                  links: Links | None = None, steps: StepsOf = points_of) -> Iterator[GrowingPlan]:
+    """A plan for each target of each growing batch in the logs; and for the one asked for, at each workload's targets.
+
+    steps  gives the StepsPoints of a section with a target, and the draws of their fit or None
+    """
+    constant = {group.workload: group for group in groups if not group.workload.batch_schedule}
+    for group in groups:
+        own = bool(group.workload.batch_schedule)
+        batches = BatchSchedule.of_pairs(group.workload.batch_schedule) if own else asked
+        beside = constant.get(group.workload.at_constant_batch)
+        timings = timings_of([*group.trials, *(beside.trials if own and beside else ())])
+        if batches is None or not timings.found:
+            continue
+        times = StepTimes.of(timings, links)
+        for section in group.sections if not own else [one for one in group.sections if one.cells]:
+            if section.target is None:
+                continue
+            curve = _curve_of(section.target, beside, steps, request)
+            found = _steps_of_runs(section, batches, request) if own else _predict(batches, curve)
+            if found is not None and np.isfinite(found.value) and found.value > 0:
+                yield _plan(section, section.target, batches, found, curve, times, request)
+
+
+def _curve_of(target: Target, group: Group | None, steps: StepsOf, request: Request) -> StepsCurve | None:
+    """S at constant batches; None where no batch met the target."""
+    section = next((one for one in group.sections if one.target == target), None) if group else None
+    points, fit = steps(section) if section else ((), None)
+    if not any(point.steps.met and point.steps.value > 0 for point in points):
+        return None
+    return steps_curve(points, fit, confidence=request.confidence)
+
+
+def _steps_of_runs(section: Section, batches: BatchSchedule, request: Request) -> Steps | None:
+    """The steps of the runs with this schedule, over the worker counts: those of the cell with the most seeds."""
+    cell = max(section.cells, key=lambda one: (len(one.samples.seeds), one.met))
+    if not cell.steps.met:
+        return None
+    point = StepsPoint(batches.largest, cell.steps, len(cell.samples.seeds), cell.met,
+                       trials=tuple(run.trial.key for run in cell.runs))
+    return steps_curve([point], confidence=request.confidence).at(batches.largest)
+
+
+def _predict(batches: BatchSchedule, curve: StepsCurve | None) -> Steps | None:
+    """The steps at which the shares 1 / S(B) of the way add up to 1; see the module's docstring."""
+    if curve is None:
+        return None
+    # the value, then the draws
+    left, taken = np.ones(1 + curve.draws), np.zeros(1 + curve.draws)
+    for start, end, batch in batches.pieces():
+        alone = curve.at(batch)
+        whole = np.append(alone.value, alone.draws)
+        own = np.minimum(end - start, left * whole)
+        taken, left = taken + own, left - own / whole
+    return Steps(float(taken[0]), taken[1:], PREDICTED)
+
+
+def _plan(section: Section, target: Target, batches: BatchSchedule, steps: Steps, curve: StepsCurve | None,
+          times: StepTimes, request: Request) -> GrowingPlan:
+    options, left_out = [], []
+    for workers in sorted(set(request.workers)):
+        clocks, why = _clocks(workers, batches, times, request)
+        if why:
+            left_out.append((workers, why))
+        else:
+            options.append(_option(workers, batches, steps, curve, clocks, request))
+    trials = tuple(run.trial.key for cell in section.cells for run in cell.runs)
+    return GrowingPlan(section.workload.at_constant_batch, target, batches, steps.mark == PREDICTED, request,
+                       tuple(options), tuple(left_out), trials if section.workload.batch_schedule else ())
+
+
+def _clocks(workers: int, batches: BatchSchedule, times: StepTimes, request: Request
+            ) -> tuple[dict[int, StepTime], str]:
+    """(the time of a step at each batch, why it is not known)."""
+    if workers > batches.smallest:
+        return {}, f"batch {batches.smallest:,} has fewer examples than workers"
+    layout, most = request.per_node or times.timings.per_node, request.max_local_batch or times.timings.most_local
+    found = {}
+    for batch in set(batches.sizes):
+        run = [one.passes for one in times.timings.found if (one.workers, one.global_batch) == (workers, batch)]
+        passes = run[0] if run else -(-batch // (workers * most))
+        if passes > 1 and not run and not request.accumulate:
+            return {}, (f"batch {batch:,} has more than {most:,} examples per worker; use --accumulate or a larger "
+                        "--max-local-batch")
+        found[batch] = times.at(workers, layout, batch, passes)
+        if found[batch].mark == BOUNDED:
+            return {}, "no log timed the links that so many workers need"
+        if found[batch].open:
+            return {}, "beyond the reach of the step-time laws"
+    return found, ""
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """A number with draws of it, under one request."""
+
+    value: float
+    draws: np.ndarray
+
+    def times(self, other: _Drawn | StepTime | float) -> _Drawn:
+        if isinstance(other, (int, float)):
+            return _Drawn(self.value * other, self.draws * other)
+        return _Drawn(self.value * other.value, self.draws * other.draws)
+
+    def over(self, other: _Drawn) -> _Drawn:
+        with np.errstate(invalid="ignore"):             # where neither meets the target
+            draws = self.draws / other.draws
+        return _Drawn(self.value / other.value, np.where(np.isnan(draws), np.inf, draws))
+
+    def within(self, start: float, end: float) -> _Drawn:
+        """Of so many steps, those between two."""
+        return _Drawn(min(max(self.value - start, 0), end - start), np.clip(self.draws - start, 0, end - start))
+
+
+def _sum(parts: Sequence[_Drawn]) -> _Drawn:
+    return _Drawn(sum(part.value for part in parts), np.sum([part.draws for part in parts], axis=0))
+
+
+def _option(workers: int, batches: BatchSchedule, steps: Steps, curve: StepsCurve | None,
+            clocks: dict[int, StepTime], request: Request) -> GrowingOption:
+    nodes = -(-workers // (request.per_node or 1))
+    price = nodes * (1.0 if request.price is None else request.price) / 3600
+    laws = max(clock.laws for clock in clocks.values())
+
+    def known(*found: _Drawn) -> list[Value]:
+        return [Value(float(one.value), *hull(one.draws, request.confidence, laws)) for one in found]
+
+    grown = _Drawn(steps.value, steps.draws)
+    pieces = [(grown.within(start, end), batch) for start, end, batch in batches.pieces()]
+    examples = _sum([taken.times(float(batch)) for taken, batch in pieces])
+    seconds = _sum([taken.times(clocks[batch]) for taken, batch in pieces])
+    beside = []
+    for batch in (batches.smallest, batches.largest):
+        alone = curve.at(batch) if curve else None
+        if alone is not None and np.isfinite(alone.value) and not alone.open:
+            constant = _Drawn(alone.value, alone.draws)
+            spent = constant.times(clocks[batch])
+            beside.append(Beside(batch, *known(constant, spent, spent.times(price), constant.over(grown),
+                                               constant.times(float(batch)).over(examples), spent.over(seconds))))
+    mark = max(steps.mark, *(clock.mark for clock in clocks.values()), key=ORDER.index)
+    values = dict(zip(("steps", "examples", "seconds", "cost"), known(grown, examples, seconds, seconds.times(price))))
+    return GrowingOption(workers=workers, nodes=nodes, mark=mark, beside=tuple(beside), **values)
