@@ -92,7 +92,7 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     for plan in growing:
         table = growing_table(plan)
         echo(titled(f"{plan.workload}: batch {plan.batches}") + fill(said(plan), WIDTH) + "\n")
-        echo(as_text(table, table.warnings) + "\n" + bullets(table.notes))
+        echo((as_text(table, table.warnings) + "\n") * bool(table.rows) + bullets(table.notes))
     if out is not None:
         written = list(write(pages, out, formats, growing))
         echo(f"wrote {counted(len(written), 'file')}: {written[0]}" + (", and more beside it" * (len(written) > 1)))
