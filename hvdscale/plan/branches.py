@@ -96,7 +96,12 @@ class Branch:
     @property
     def name(self) -> str:
         """For its files."""
-        return f"at{self.step}-k{self.factor}-r{self.order}"
+        return branch_name(self.step, self.factor, self.order)
+
+
+def branch_name(step: int, factor: int, order: int) -> str:
+    """What the files of a branch are called."""
+    return f"at{step}-k{factor}-r{order}"
 
 
 def rule_of(asked: Asked, optimizer: str) -> str:

@@ -2,25 +2,29 @@
 
     OUT/base.h5                 the base run, and its checkpoints in OUT/checkpoints
     OUT/at500-k4-r2.h5          the branch at step 500, 4 times the batch, with the second order of the data
+    OUT/branches.h5             all branches, once they have ended
 
 A branch with a finished log is not repeated, so an interrupted command resumes. The base run resumes from its newest
 checkpoint, a branch from the one that it starts from.
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import NamedTuple
 
 from ..analysis.branched import smoothed
 from ..analysis.defaults import BRANCH_TOLERANCE
 from ..errors import CheckpointError, ExitCode, LogError, UsageError
 from ..formatting.numbers import counted, number
+from ..log.merge import merge
 from ..log.reader import read_log
 from ..log.schema import Status
-from ..plan.branches import (Asked, Branch, Origin, branches_at, layers_of, metric_of, refuse_other_problem, rule_of,
-                             steps_at, tolerance_of)
+from ..plan.branches import (Asked, Branch, Origin, branch_name, branches_at, layers_of, metric_of,
+                             refuse_other_problem, rule_of, steps_at, tolerance_of)
 from ..plan.metaparameters import tuned_for
 from ..plan.plan import Plan, Problem
 from ..plan.scaling import TUNED
@@ -58,6 +62,11 @@ class Places:
     def log(self, name: str) -> str:
         """The path of a log."""
         return os.path.join(self.out, f"{name}.h5")
+
+    @property
+    def all_branches(self) -> str:
+        """The path of the log of all branches."""
+        return self.log("branches")
 
 
 class Branching:
@@ -178,9 +187,10 @@ class Branching:
     def _run_all(self, found: list[tuple[Branch, Origin, str]]) -> int:
         own = found[self.shard[0]::self.shard[1]]
         self._introduce(own, len(found))
+        merged = self._merged()
         for at, (branch, origin, path) in enumerate(own, 1):
             with self.workers.together("the logs of branches"):
-                ended = self.workers.rank == 0 and not self.overwrite and self._ended(branch)
+                ended = self.workers.rank == 0 and not self.overwrite and self._ended(branch, merged)
             if self.workers.gather(ended, "ended")[0]:
                 continue
             outcome = self._run(branch, origin, path)
@@ -190,8 +200,28 @@ class Branching:
             self._say(f"[{at}/{len(own)}] step {branch.step}, batch "
                       f"{branch.factor * origin.batch} (k = {branch.factor}), order {branch.order}: "
                       f"{self._result(branch, outcome)}")
+        with self.workers.together("the log of all branches"):
+            if self.workers.rank == 0:
+                self._merge([branch for branch, *_ in found], merged)
         self._say(f"next: hvdscale-report {self.places.out}")
         return ExitCode.DONE
+
+    def _merged(self) -> dict[str, Ended]:
+        """The branches in the log of all of them, by name; none where they are to be run again."""
+        if self.overwrite or self.workers.rank or not os.path.exists(self.places.all_branches):
+            return {}
+        return {found.name: found for found in _ended_in(self.places.all_branches)}
+
+    def _merge(self, branches: list[Branch], merged: Mapping[str, Ended]) -> None:
+        """Move the logs of branches into the log of all, if all have ended; another shard's are the last one's to move.
+        """
+        if not all(self._ended(branch, merged) for branch in branches):
+            return
+        paths = [self.places.log(branch.name) for branch in branches if branch.name not in merged]
+        if paths:
+            merge([self.places.all_branches] * bool(merged) + paths, self.places.all_branches, overwrite=True)
+            for path in paths:
+                os.unlink(path)
 
     def _introduce(self, own: list[tuple[Branch, Origin, str]], count: int) -> None:
         branch, origin, _ = own[0]
@@ -210,22 +240,23 @@ class Branching:
             values = table[metric][table["step"] > 0]
         return f"{metric} {number(smoothed(values), 4)}"
 
-    def _ended(self, branch: Branch) -> bool:
+    def _ended(self, branch: Branch, merged: Mapping[str, Ended]) -> bool:
         """Whether the branch has a finished log; raises UsageError if its log is of another branch."""
         path = self.places.log(branch.name)
-        if not os.path.exists(path):
+        found = merged.get(branch.name)
+        if found is None and os.path.exists(path):
+            with contextlib.suppress(LogError, KeyError, ValueError):
+                found = next(_ended_in(path), None)
+        if found is None:
             return False
-        try:
-            with read_log(path) as log:
-                status, record = log.trials["status"][-1], json.loads(log.trials["plan"][-1])["branch"]
-        except (LogError, IndexError, KeyError, ValueError):
-            return False
+        record = found.record
         differ = sorted(name for name in branch.record if record.get(name) != branch.record[name])
         if differ:
             changes = "; ".join(f"{name} was {record.get(name)!r}, is now {branch.record[name]!r}" for name in differ)
+            path = self.places.all_branches if branch.name in merged else path
             raise UsageError(f"{path} belongs to another branch: {changes}. Choose another --out, or --overwrite to "
                              "run all again")
-        return status in (Status.COMPLETE, Status.INFEASIBLE)
+        return found.status in (Status.COMPLETE, Status.INFEASIBLE)
 
     def _run(self, branch: Branch, origin: Origin, path: str) -> Outcome:
         with self.workers.together("the settings"):
@@ -240,6 +271,25 @@ class Branching:
             start = Start(state=branch_state(read(path), job)) if self.workers.rank == 0 else Start()
         start = shared(start, self.workers)
         return self._train(job, start, {"branch": dict(branch.record)}, lambda *_: Checkpoints(start))
+
+
+class Ended(NamedTuple):
+    """A branch in a log."""
+
+    record: Mapping
+    status: int
+
+    @property
+    def name(self) -> str:
+        """As Branch.name."""
+        return branch_name(self.record["step"], self.record["factor"], self.record["order"])
+
+
+def _ended_in(path: str) -> Iterator[Ended]:
+    """The branches in a log."""
+    with read_log(path) as log:
+        for status, plan in zip(log.trials["status"], log.trials["plan"]):
+            yield Ended(json.loads(plan)["branch"], status)
 
 
 class Milestones(FolderCheckpoints):

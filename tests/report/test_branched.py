@@ -94,7 +94,7 @@ def test_branches_have_a_chapter_and_no_part_in_the_pages(made, tmp_path):
         alone, report = runs.report(), both.report()
         [chapter] = report.values()["chapters"]
         assert report.values()["workloads"] == alone.values()["workloads"]
-        assert chapter["title"] == "Branched critical batch: made/net, nesterov"
+        assert chapter["title"] == "Branched critical batch: made/net, nesterov, rule linear"
         assert [table["name"] for table in chapter["tables"]] == ["branched-critical-batch", "branched-losses"]
         json.dumps(report.values())
         rows = report.tables["branched-critical-batch"].records()

@@ -1,5 +1,4 @@
 """Branches of a run on one worker: what they start from, what they train, and how the command resumes."""
-import json
 import os
 from functools import partial
 from io import StringIO
@@ -11,7 +10,7 @@ from hvdscale.analysis.branched import branched_of
 from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import CheckpointError, ExitCode, PlanError, UsageError
 from hvdscale.log.reader import read_log
-from hvdscale.plan.branches import Asked
+from hvdscale.plan.branches import Asked, branch_name
 from hvdscale.training import loop
 from hvdscale.training.branches import Branching, Places, layers_of_run
 from hvdscale.training.checkpoint import listed, read
@@ -45,20 +44,32 @@ def branch(tmp_path, monkeypatch):
 
 
 def logs(folder):
+    """Branches with a log of their own."""
     return sorted(name.removesuffix(".h5") for name in os.listdir(folder) if name.startswith("at"))
+
+
+def trials(folder):
+    """Those in the log of all branches, by name."""
+    with read_log(f"{folder}/branches.h5") as log:
+        found = read_trials(log)
+    return {branch_name(*(one.branch[part] for part in ("step", "factor", "order"))): one for one in found}
+
+
+def assert_same_branches(one, other):
+    """Every column that is not in seconds, but for where it was merged from."""
+    assert_same_columns(f"{one}/branches.h5", f"{other}/branches.h5", but=("source", "source_trial"))
 
 
 def test_every_branch_has_a_log_with_its_place_and_no_target(branch):
     assert branch() == 0
-    assert logs("out") == sorted(NAMES)
-    for name in NAMES:
-        with read_log(f"out/{name}.h5") as log:
-            plan = json.loads(log.trials["plan"][0])
-            factor = plan["branch"]["factor"]
-            assert plan["problem"]["global_batch"] == 6 * factor and plan["measurement"]["target"] is None
-            assert log.evaluations["step"].tolist() == [at * 2 // factor for at in range(5)]
-            assert plan["branch"]["rate"] == pytest.approx(0.05 * factor) == plan["problem"]["peak_lr"]
-            assert set(log.steps["lr"].tolist()) == {plan["problem"]["peak_lr"]}
+    assert sorted(trials("out")) == sorted(NAMES) and not logs("out")
+    for trial in trials("out").values():
+        factor, rate = trial.branch["factor"], trial.plan["problem"]["peak_lr"]
+        assert trial.global_batch == 6 * factor and trial.target is None
+        assert trial.step.tolist() == [at * 2 // factor for at in range(5)]
+        assert trial.branch["rate"] == pytest.approx(0.05 * factor) == rate
+        with read_log("out/branches.h5") as log:
+            assert set(log.steps["lr"][log.steps["trial"] == trial.id].tolist()) == {rate}
     assert [step for step, _ in listed("out/checkpoints")] == [20, 10, 0]
 
 
@@ -129,22 +140,22 @@ def test_a_stopped_command_resumes_and_makes_what_the_uninterrupted_one_makes(br
     while (code := branch(signal_at=signal_at if stops < 2 else -1)) == ExitCode.PREEMPTED:
         stops += 1
     assert code == 0 and stops == (1 if signal_at == 15 else 2)
-    assert logs("out") == logs("whole")
-    for name in ["base", *NAMES]:
-        assert_same_columns(f"out/{name}.h5", f"whole/{name}.h5")
+    assert_same_columns("out/base.h5", "whole/base.h5")
+    assert_same_branches("out", "whole")
 
 
-def test_a_finished_command_runs_nothing_again_and_more_orders_add_to_it(branch):
+def test_a_finished_command_runs_nothing_again_and_more_orders_add_to_it(branch, capsys):
     assert branch() == 0
-    times = {name: os.stat(f"out/{name}.h5").st_mtime_ns for name in NAMES}
+    written = os.stat("out/branches.h5").st_mtime_ns
+    assert branch() == 0 and os.stat("out/branches.h5").st_mtime_ns == written
+    capsys.readouterr()
     assert branch(Asked(**{**vars(ASKED), "orders": 2})) == 0
-    assert {name: os.stat(f"out/{name}.h5").st_mtime_ns for name in NAMES} == times
-    assert len(logs("out")) == 8
+    assert len(trials("out")) == 8 and "order 1:" not in capsys.readouterr().out
 
 
 def test_shards_share_the_branches_out(branch):
     assert branch(shard=(0, 2)) == 0 and len(logs("out")) == 2
-    assert branch(shard=(1, 2)) == 0 and logs("out") == sorted(NAMES)
+    assert branch(shard=(1, 2)) == 0 and not logs("out") and sorted(trials("out")) == sorted(NAMES)
 
 
 def test_branches_from_the_checkpoints_of_another_run(branch):
@@ -153,13 +164,12 @@ def test_branches_from_the_checkpoints_of_another_run(branch):
     assert name == "toy/net" and layer["lr"] == 0.05
     assert branch(out="own", source="out/checkpoints") == 0
     assert "base.h5" not in os.listdir("own")
-    for name in NAMES:
-        assert_same_columns(f"own/{name}.h5", f"out/{name}.h5")
+    assert_same_branches("own", "out")
 
 
 def test_what_contradicts_what_is_there_is_refused(branch):
     assert branch() == 0
-    with pytest.raises(UsageError, match="at10-k1-r1.h5 belongs to another branch: rule was 'linear', is now 'sqrt'"):
+    with pytest.raises(UsageError, match="out/branches.h5 belongs to another branch: rule was 'linear', is now 'sqrt'"):
         branch(Asked(**{**vars(ASKED), "rule": "sqrt"}))
     with pytest.raises(CheckpointError, match="has no checkpoint of step 15; there are 0, 10, 20"):
         branch(Asked(**{**vars(ASKED), "at": (15, 20)}))
@@ -198,10 +208,7 @@ def test_adams_state_is_kept_and_its_betas_are_those_of_the_branch(branch, monke
 def test_a_branch_that_diverges_is_known_as_such_and_the_others_go_on(branch):
     asked = Asked(at=(20,), factors=(1, 4), orders=2, examples=48, evaluations=2, rule="power:10")
     assert branch(asked, optimizer="sgd", model_args={}) == 0
-    trials = []
-    for name in logs("out"):
-        with read_log(f"out/{name}.h5") as log:
-            trials += read_trials(log)
-    [found] = branched_of(trials)
-    assert {log for log, _ in found.points[0].diverged} == {"out/at20-k4-r1.h5", "out/at20-k4-r2.h5"}
+    made = trials("out")
+    [found] = branched_of(made.values())
+    assert {number for _, number in found.points[0].diverged} == {made[f"at20-k4-r{order}"].id for order in (1, 2)}
     assert found.points[0].critical.value == 6

@@ -40,7 +40,12 @@ def view_of_branches(found: Branched, measured: Measured = ()) -> View:
 
 def title_of(found: Branched) -> str:
     """The title of its chapter."""
-    return f"Branched critical batch: {found.workload.dataset}/{found.workload.model}, {found.workload.optimizer}"
+    return (f"Branched critical batch: {found.workload.dataset}/{found.workload.model}, {found.workload.optimizer}, "
+            f"rule {found.rule}")
+
+
+def _heading(found: Branched) -> str:
+    return title_of(found).partition(": ")[2]
 
 
 def findings(found: Branched, measured: Measured) -> Iterator[Finding]:
@@ -206,8 +211,7 @@ def critical_figure(found: Branched, measured: Measured = ()) -> Figure:
         axes.set_xlabel("examples seen by the run")
         axes.set_ylabel("batch (examples)")
     return Figure(
-        "branched-critical-batch", f"Local critical batch along the run\n{found.workload.dataset}/"
-        f"{found.workload.model}, {found.workload.optimizer}",
+        "branched-critical-batch", f"Local critical batch along the run\n{_heading(found)}",
         f"The largest batch whose {found.metric} after {found.length:,} examples is within {found.tolerance} of the "
         "best smaller batch, from checkpoints of one run, and the gradient noise scale there. Bars are "
         f"{found.confidence:.0%} intervals. An open triangle is the largest batch tried, which passed, too.",
@@ -224,8 +228,7 @@ def losses_figure(found: Branched) -> Figure:
         for one, point in zip(axes, points):
             _draw_losses(one, found, point, f"step {point.step:,}" if len(points) > 1 else "")
     return Figure(
-        "branched-losses", f"Losses of branches by batch\n{found.workload.dataset}/{found.workload.model}, "
-        f"{found.workload.optimizer}",
+        "branched-losses", f"Losses of branches by batch\n{_heading(found)}",
         f"{found.metric} at the end of each branch of {found.length:,} examples against its batch: thin lines are "
         "orders of the data, discs their means. Along the dashed line the loss is the tolerance above the best "
         "smaller batch.", "exponential moving average of the evaluations of a branch, weight 0.5", MERRILL,
