@@ -44,6 +44,7 @@ from .outputs import open_display, open_folder, open_run_log
 from .prepare import prepare, read_data, settings_of
 from .resume import find_start, shared
 
+RESUMES = "stopped by a signal; the same command resumes here"
 KEPT = 1_000_000                # checkpoints of the base run: all
 OF_GROUPS = ("betas", "eps", "momentum", "weight_decay")        # of a parameter group, as branches set them
 
@@ -91,6 +92,8 @@ class Branching:
             self.data = read_data(workload, settings)
         if self.places.source is None:
             code = self._base(workload, settings)
+            if code == ExitCode.PREEMPTED:
+                self._say(RESUMES)
             if code != ExitCode.DONE:
                 return code
         with self.workers.together("the checkpoints"):
@@ -186,7 +189,8 @@ class Branching:
 
     def _run_all(self, found: list[tuple[Branch, Origin, str]]) -> int:
         own = found[self.shard[0]::self.shard[1]]
-        self._introduce(own, len(found))
+        if own:
+            self._introduce(own, len(found))
         merged = self._merged()
         for at, (branch, origin, path) in enumerate(own, 1):
             with self.workers.together("the logs of branches"):
@@ -195,7 +199,7 @@ class Branching:
                 continue
             outcome = self._run(branch, origin, path)
             if outcome.stop.exit_code == ExitCode.PREEMPTED:
-                self._say("stopped by a signal; the same command resumes here")
+                self._say(RESUMES)
                 return ExitCode.PREEMPTED
             self._say(f"[{at}/{len(own)}] step {branch.step}, batch "
                       f"{branch.factor * origin.batch} (k = {branch.factor}), order {branch.order}: "
