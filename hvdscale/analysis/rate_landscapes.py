@@ -11,9 +11,9 @@ add to the logarithm of the steps alike at every rate.
 
 Laws of the best rate: constant, sqrt(B), B, and B^P with P fitted. A law describes the best rates if their distances
 from it are no larger than their own uncertainty lets expect: Cochran's Q, their squares over the posterior variances,
-lies below the quantile of chi-squared. The interval of P also counts scatter beyond that, see rules.exponent_of.
-adam_sqrt (Malladi et al. 2022, arXiv 2205.10287) has the rate of sqrt, and betas of its own, which no search along the
-rate tells apart.
+lies below the quantile of chi-squared. Where B^P describes them, so does a law whose power lies in the interval of P,
+which also counts scatter beyond that uncertainty, see rules.exponent_of. adam_sqrt (Malladi et al. 2022, arXiv
+2205.10287) has the rate of sqrt, and betas of its own, which no search along the rate tells apart.
 
 For Adam, Li et al. 2024 (arXiv 2405.14578, from the abstract and accounts by others) derive from the signs of gradients
 a best rate that rises as sqrt(B) and falls again, with its peak at the noise scale. The peak is not a law fitted here
@@ -172,14 +172,16 @@ def laws_of(rates: Sequence[BestRate], optimizer: str = "", confidence: float = 
     fixed = dict(FIXED, **({ADAM: FIXED["sqrt"]} if optimizer in OF_ADAM else {}))
     best = float(np.polyfit(x, y, 1, w=1 / np.sqrt(variance))[0])
 
-    def law(name: str, power: Exponent, at: float, unknowns: int) -> Law:
+    def law(name: str, power: Exponent, at: float, unknowns: int, agrees: bool = False) -> Law:
         rest = y - at * x
         squares = (rest - np.average(rest, weights=1 / variance)) ** 2
-        agrees = (squares / variance).sum() <= scipy.stats.chi2.ppf(confidence, len(x) - unknowns)
+        agrees |= bool((squares / variance).sum() <= scipy.stats.chi2.ppf(confidence, len(x) - unknowns))
         return Law(name, power, float(np.exp(np.sqrt(np.average(squares, weights=1 / variance)))),
-                   bool(agrees and peak is None))
-    laws = [law(name, Exponent(power, np.nan, np.nan, exponent.batches), power, 1) for name, power in fixed.items()]
-    return RateLaws((*laws, law(POWER, exponent, best, 2)), exponent, peak)
+                   agrees and peak is None)
+    fitted = law(POWER, exponent, best, 2)
+    laws = [law(name, Exponent(power, np.nan, np.nan, exponent.batches), power, 1,
+                fitted.describes and exponent.low <= power <= exponent.high) for name, power in fixed.items()]
+    return RateLaws((*laws, fitted), exponent, peak)
 
 
 def _find_peak(batches: np.ndarray, y: np.ndarray, variance: np.ndarray, confidence: float) -> Estimate | None:

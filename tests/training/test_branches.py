@@ -132,7 +132,7 @@ def test_one_step_of_a_branch_is_the_update_of_the_whole_batch_at_the_scaled_rat
         torch.testing.assert_close(twice, 2 * once, rtol=1e-9, atol=1e-15)
 
 
-@pytest.mark.parametrize("signal_at", [4, 15])
+@pytest.mark.parametrize("signal_at", [4, pytest.param(15, marks=pytest.mark.slow)])
 def test_a_stopped_command_resumes_and_makes_what_the_uninterrupted_one_makes(branch, signal_at):
     """Step 4 is of the base run, and of the branches at the run's own batch."""
     assert branch(out="whole") == 0

@@ -117,7 +117,8 @@ def laws_table(found: RateLandscapes) -> Table | None:
     columns = (Column("law", "best rate follows"), Column("power", "power of the batch", "1", "P of rate = c B^P"),
                Column("deviation", "off by", "1", "weighted root mean square of log(best rate / law), as a factor"),
                Column("describes", "describes them", "1", "whether the sum of the squares of log(best rate / law) over "
-                      "the variances of the best rates is below the quantile of chi-squared, and there is no peak"))
+                      "the variances of the best rates is below the quantile of chi-squared, or a power describes them "
+                      "whose interval holds the law's; and there is no peak"))
     rows = [_law_row(found, law) for law in laws.laws]
     if laws.peak is not None:
         peak = Cell(f"peak at {exact(laws.peak.value, 0)}", laws.peak.value, laws.peak.low, laws.peak.high,
