@@ -14,7 +14,7 @@ from ...analysis.best_points import DIVERGED, REACHED
 from ...analysis.intervals import Estimate
 from ...analysis.rate_landscapes import ADAM, PEAK, POWER, Law, RateLandscape, RateLandscapes, RateLaws
 from ...analysis.rules import FEW, Exponent
-from ...formatting.numbers import capital, counted, exact, listed, number, percent, ratio, span
+from ...formatting.numbers import counted, exact, listed, number, percent, ratio, span
 from ..columns import BATCH, SHALLUE, STEPS, metric_name
 from ..drawing import (AMBER, BLUE, GREEN, INK, MUTED, ORANGE, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows_of,
                        fraction, is_named, log2_axis, mark_estimate, shade, value_axis)
@@ -209,9 +209,8 @@ def _draw_landscape(axes: Axes, found: RateLandscapes, one: RateLandscape, title
     rates, space = one.rates(), one.space
     low, value, high = one.steps_at(rates, found.confidence)
     top = 4 * float(space.steps[space.steps > 0].max(initial=one.steps.value))
-    log2_axis(axes, "x", space.x.tolist(), most=PANEL_TICKS)
+    value_axis(axes, "x", space.x.tolist(), PANEL_TICKS)
     log2_axis(axes, "y", [*space.steps.tolist(), one.steps.value], most=PANEL_TICKS)
-    axes.xaxis.set_major_formatter(fraction)
     if not one.rate.why:
         axes.axvspan(one.rate.best.low, one.rate.best.high, color=AMBER, alpha=0.25, linewidth=0,
                      label="best rate, its interval")
@@ -272,8 +271,7 @@ def _best_rates_figure(found: RateLandscapes, batches: Sequence[RateLandscape]) 
         axes.set_xlabel("global batch B (examples)")
         axes.set_ylabel(rate_said(found))
     return Figure(
-        "lr-landscape-best", f"{capital(rate_said(found))} with the fewest steps to {found.target}\n"
-        f"{heading(found.workload)}",
+        "lr-landscape-best", f"Best {rate_said(found)}, fitted: {found.target}\n{heading(found.workload)}",
         f"The fitted best rate of each batch with its {found.confidence:.0%} interval, and the rate of its best trial. "
         "Lines are the laws, each through the best rates as well as its power lets it.",
         "rate = c B^P; P = 0, 1/2, 1, and fitted", f"{SHALLUE}, section 4.6; {SURGE}", _keys(batches), draw)
