@@ -40,11 +40,12 @@ DEFAULT = Asked()
 @click.option("--tolerance", metavar="LOSS|SHARE", help="how much more loss a larger batch may have, such as 0.01 or "
               "1%  [default: 0.01 for language models, else 5%]")
 @click.option("--shard", metavar="I/N", help="of the branches, 0/N to (N-1)/N, this part; for the tasks of a job array")
+@click.option("--dry-run", is_flag=True, help="print the plan of the run and what its branches would be, and stop")
 @click.option("--overwrite", is_flag=True, help="run everything again and replace the logs")
 @key_options(without=PLACES)
 @version_option
 def command(workload, out, at, source, factors, orders, examples, evaluations, rule, metric, tolerance, shard,
-            overwrite, **given):
+            dry_run, overwrite, **given):
     """Measure the critical batch of WORKLOAD along its training, alone, or under horovodrun, mpirun, srun or torchrun.
 
     One run is trained with checkpoints at the steps --at. From each of them branches train at several times its
@@ -73,7 +74,7 @@ def command(workload, out, at, source, factors, orders, examples, evaluations, r
     for name in Settings.build({}, *layers).asked():
         if name in PLACES:
             raise UsageError(f"{name} cannot be set: --out says where runs write, and --overwrite is an option")
-    return workload, layers, wanted, out, source, parse_shard(shard), overwrite
+    return workload, layers, wanted, out, source, parse_shard(shard), overwrite, dry_run
 
 
 def _typed(workload: str | None, given) -> dict:
@@ -104,13 +105,13 @@ def _run(parsed, error, workers) -> int:
     with workers.together("the command line"):
         if error:
             raise error
-        name, layers, wanted, out, source, shard, overwrite = parsed
+        name, layers, wanted, out, source, shard, overwrite, dry_run = parsed
         if source is not None:
             name, of_run = layers_of_run(source)
             layers = [of_run, *layers]
-        if workers.rank == 0:
+        if workers.rank == 0 and not dry_run:
             os.makedirs(out, exist_ok=True)
-    return Branching(name, layers, wanted, Places(out, source), shard, overwrite, workers).carry_out()
+    return Branching(name, layers, wanted, Places(out, source), shard, overwrite, workers).carry_out(dry_run)
 
 
 if __name__ == "__main__":

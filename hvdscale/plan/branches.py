@@ -172,6 +172,8 @@ def layers_of(branch: Branch, origin: Origin, layers: Iterable[Mapping[str, Any]
         lr=origin.rate, base_batch=origin.batch, lr_rule=record["rule"], warmup="none", decay="constant",
         seed=problem.seed + branch.order, steps=branch.steps, eval_every=branch.steps // evaluations,
         eval_splits=record["metric"].partition("/")[0], target="none", **origin.moments)
+    if problem.adamw_lr is not None:
+        own["adamw_lr"] = origin.rate * problem.adamw_lr / problem.peak_lr
     if not any("max_lr_factor" in layer for layer in kept):
         own["max_lr_factor"] = 2 * max(1.0, lr_factor(record["rule"], branch.factor))       # no cap
     if not any("noise_every" in layer for layer in kept):
@@ -182,7 +184,8 @@ def layers_of(branch: Branch, origin: Origin, layers: Iterable[Mapping[str, Any]
 # fields of the problem in which a branch may differ from its base
 OF_BRANCH = {"global_batch", "batch_schedule", "batch_lr_factors", "batch_updates", "seed", "base_lr", "base_batch",
              "lr_rule", "lr_factor", "peak_lr", "start_lr", "warmup", "warmup_steps", "decay", "decay_steps",
-             "decay_at", "decay_factor", "end_lr_factor", "momentum", "beta1", "beta2", "epsilon", "weight_decay"}
+             "decay_at", "decay_factor", "end_lr_factor", "decay_start", "adamw_lr", "momentum", "beta1", "beta2",
+             "epsilon", "weight_decay"}
 
 
 def refuse_other_problem(branch: Mapping[str, Any], base: Mapping[str, Any]) -> None:

@@ -83,25 +83,31 @@ class Branching:
         self.shard, self.overwrite, self.workers = shard, overwrite, workers
         self.data = None
 
-    def carry_out(self) -> int:
-        """Run what is left; returns the exit code, or raises the same HvdscaleError on all ranks."""
+    def carry_out(self, dry_run: bool = False) -> int:
+        """Run what is left; returns the exit code, or raises the same HvdscaleError on all ranks.
+
+        dry_run  only print the plan of the base run, and what the branches would be
+        """
         with self.workers.together("the settings"):
             workload = find(self.name)
             settings = settings_of(workload, self.layers)
         with self.workers.together("the data"):
             self.data = read_data(workload, settings)
-        if self.places.source is None:
+        planned: list[tuple[Origin, str]] = []
+        if self.places.source is None and dry_run:
+            planned = self._plan_base(workload, settings)
+        elif self.places.source is None:
             code = self._base(workload, settings)
             if code == ExitCode.PREEMPTED:
                 self._say(RESUMES)
             if code != ExitCode.DONE:
                 return code
         with self.workers.together("the checkpoints"):
-            found = self._branches(workload, settings) if self.workers.rank == 0 else []
+            found = self._branches(workload, planned or self._origins()) if self.workers.rank == 0 else []
         found = self.workers.gather(found, "branches")[0]
         with self.workers.together("the branches"):
             self._settle_all(workload, settings, found)
-        return self._run_all(found)
+        return self._foresee(found) if dry_run else self._run_all(found)
 
     def _say(self, text: str) -> None:
         if self.workers.rank == 0:
@@ -124,6 +130,15 @@ class Branching:
             if folder is not None:
                 folder.release()
         return outcome.stop.exit_code
+
+    def _plan_base(self, workload: Workload, settings: Settings) -> list[tuple[Origin, str]]:
+        """Print the plan of the base run; returns what its checkpoints would be, without paths."""
+        with self.workers.together("the base run"):
+            layers = self._base_layers(workload, settings)
+        job = prepare(self.name, layers, self.workers, Memory(data=self.data))
+        open_display(job, "none: a dry run", self.workers)
+        problem = Problem(**{field.name: getattr(job.plan, field.name) for field in fields(Problem)})
+        return [(Origin(problem, "", step), "") for step in self._steps]
 
     def _base_layers(self, workload: Workload, settings: Settings) -> list[dict]:
         """The user's layers, and what makes the run end at the last checkpoint with the schedule of its own budget."""
@@ -157,22 +172,22 @@ class Branching:
 
     # its branches
 
-    def _branches(self, workload: Workload, settings: Settings) -> list[tuple[Branch, Origin, str]]:
-        """Each branch with its origin and the path of its checkpoint; raises HvdscaleError for a missing one."""
+    def _origins(self) -> list[tuple[Origin, str]]:
+        """Each checkpoint to branch from, with its path; raises CheckpointError for a missing one."""
         paths = dict(listed(self.places.checkpoints))
         steps = self.asked.at or (sorted(paths) if self.places.source else self._steps)
-        found = []
         for step in steps:
             if step not in paths:
                 raise CheckpointError(f"{self.places.checkpoints}: has no checkpoint of step {step}; there are "
                                       f"{', '.join(map(str, sorted(paths))) or 'none'}")
-            origin = origin_of(paths[step])
-            rule = rule_of(self.asked, origin.problem.optimizer)
-            metric = metric_of(self.asked, workload.metrics)
-            tolerance = tolerance_of(self.asked, workload.metrics, BRANCH_TOLERANCE)
-            found += [(branch, origin, paths[step])
-                      for branch in branches_at(self.asked, origin, rule, metric, tolerance)]
-        return found
+        return [(origin_of(paths[step]), paths[step]) for step in steps]
+
+    def _branches(self, workload: Workload, origins: list[tuple[Origin, str]]) -> list[tuple[Branch, Origin, str]]:
+        """Each branch with its origin and the path of its checkpoint."""
+        metric = metric_of(self.asked, workload.metrics)
+        tolerance = tolerance_of(self.asked, workload.metrics, BRANCH_TOLERANCE)
+        return [(branch, origin, path) for origin, path in origins for branch in branches_at(
+            self.asked, origin, rule_of(self.asked, origin.problem.optimizer), metric, tolerance)]
 
     def _layers(self, workload_name: str, settings: Settings, branch: Branch, origin: Origin) -> list[dict]:
         layers = self.layers
@@ -186,6 +201,14 @@ class Branching:
             if branch.order == 1:
                 layers = self._layers(workload.name, settings, branch, origin)
                 self._settled(workload, settings_of(workload, layers))
+
+    def _foresee(self, found: list[tuple[Branch, Origin, str]]) -> int:
+        """Print what the branches would be, and all their examples."""
+        self._introduce(found, len(found))
+        examples = sum(branch.record["length"] for branch, *_ in found)
+        steps = dict.fromkeys(branch.step for branch, *_ in found)
+        self._say(f"  at steps {', '.join(map(str, steps))}: {examples:,} training examples in all, beside {counted(self.asked.evaluations, 'evaluation')} of each")
+        return ExitCode.DONE
 
     def _run_all(self, found: list[tuple[Branch, Origin, str]]) -> int:
         own = found[self.shard[0]::self.shard[1]]

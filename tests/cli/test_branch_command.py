@@ -17,17 +17,17 @@ def parsed(monkeypatch, *words):
 
 
 def test_options_are_read_into_what_is_asked(monkeypatch):
-    name, layers, asked, out, source, shard, overwrite = parsed(
+    name, layers, asked, out, source, shard, overwrite, dry_run = parsed(
         monkeypatch, "digits/fc", "--out", "b", "--at", "200,100", "--factors", "1,2,8", "--orders", "2",
         "--branch-examples", "4096", "--rule", "sqrt", "--metric", "val/error", "--tolerance", "2%", "--shard", "1/4",
         "--steps", "300", "--lr", "0.1")
     assert asked == Asked((100, 200), (1, 2, 8), 2, 4096, 8, "sqrt", "val/error", "2%")
-    assert (name, out, source, shard, overwrite) == ("digits/fc", "b", None, (1, 4), False)
+    assert (name, out, source, shard, overwrite, dry_run) == ("digits/fc", "b", None, (1, 4), False, False)
     assert layers[-1] == {"steps": 300, "lr": 0.1}
 
 
 def test_beside_other_checkpoints_only_what_was_typed_is_a_layer(monkeypatch):
-    name, layers, *_, source, shard, _ = parsed(monkeypatch, "--from", "ck", "--out", "b", "--set", "threads=1")
+    name, layers, *_, source, shard, _, _ = parsed(monkeypatch, "--from", "ck", "--out", "b", "--set", "threads=1")
     assert name is None and layers == [{"threads": 1}] and source == "ck" and shard == (0, 1)
 
 
@@ -56,6 +56,13 @@ def test_the_command_trains_branches_and_names_the_report(run):
     assert "[1/4]" not in again.stdout and again.stdout.endswith("next: hvdscale-report b\n")
     report = run("hvdscale-report", "b", "--out", "r", "--format", "json")
     assert "Local critical batch:" in report.stdout
+
+
+def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run, tmp_path):
+    said = run("hvdscale-branch", "digits/fc", "--out", "b", "--steps", "400", "--factors", "1,2,4", "--dry-run").stdout
+    assert "global batch   16 = 1 worker" in said and "branches: 36 branches, 1,024 examples each" in said
+    assert "at steps 50, 100, 200, 400: 36,864 training examples in all, beside 8 evaluations of each" in said
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_workload_without_such_a_metric_is_refused_by_name(run):

@@ -74,6 +74,15 @@ def test_betas_that_a_rule_has_scaled_are_those_of_the_run_at_the_checkpoint():
         assert plan_of(*layers_of(branch, at, [base], 4)).beta2 == pytest.approx(0.998)
 
 
+def test_both_rates_of_muon_follow_the_rule_and_the_decay():
+    base = dict(optimizer="muon", lr=0.02, adamw_lr=0.003, global_batch=16, base_batch=16, steps=100, warmup="none",
+                decay="linear")
+    at = Origin(Problem(**{name: getattr(plan_of(base), name) for name in Problem.__dataclass_fields__}), "id", 50)
+    for branch in branches_at(ASKED, at, "sqrt", "train/error", "1%"):
+        found, factor = plan_of(*layers_of(branch, at, [base], 4)), branch.factor ** 0.5 / 2
+        assert (found.peak_lr, found.adamw_lr) == pytest.approx((0.02 * factor, 0.003 * factor))
+
+
 def test_a_run_whose_batch_grows_branches_from_the_batch_that_it_has_there():
     schedule = {"batch_schedule": [[0, 16], [400, 32]]}
     base = {name: value for name, value in BASE.items() if name != "global_batch"} | schedule

@@ -37,7 +37,8 @@ def branch(tmp_path, monkeypatch):
     def branch(asked=ASKED, out="out", source=None, signal_at=-1, shard=(0, 1), overwrite=False, **keys):
         monkeypatch.setattr(Signalled, "at", signal_at)
         os.makedirs(out, exist_ok=True)
-        return Branching("toy/net", [{**KEYS, **keys}], asked, Places(out, source), shard, overwrite,
+        layer = {name: value for name, value in {**KEYS, **keys}.items() if value is not None}
+        return Branching("toy/net", [layer], asked, Places(out, source), shard, overwrite,
                          SingleWorker()).carry_out()
     yield branch
     torch.set_num_threads(threads)
@@ -203,6 +204,15 @@ def test_adams_state_is_kept_and_its_betas_are_those_of_the_branch(branch, monke
     assert branch(asked, optimizer="adam") == 0
     assert groups[6][0] == (0.9, 0.999) and groups[12][0] == pytest.approx((0.8, 0.998))
     assert groups[12][1]
+
+
+def test_a_run_at_a_tuned_rate_branches_from_that_rate(branch, tmp_path):
+    (tmp_path / "tuned.toml").write_text("[global_batch.6]\nlr = 0.02\nmomentum = 0.5\n")
+    assert branch(Asked(at=(20,), factors=(1, 2), orders=1, examples=48, evaluations=4), lr_rule="tuned",
+                  metaparameters="tuned.toml", lr=None, base_batch=None) == 0
+    for trial in trials("out").values():
+        problem = trial.plan["problem"]
+        assert problem["momentum"] == 0.5 and problem["peak_lr"] == pytest.approx(0.02 * trial.branch["factor"])
 
 
 def test_a_branch_that_diverges_is_known_as_such_and_the_others_go_on(branch):
