@@ -207,7 +207,8 @@ class Branching:
         self._introduce(found, len(found))
         examples = sum(branch.record["length"] for branch, *_ in found)
         steps = dict.fromkeys(branch.step for branch, *_ in found)
-        self._say(f"  at steps {', '.join(map(str, steps))}: {examples:,} training examples in all, beside {counted(self.asked.evaluations, 'evaluation')} of each")
+        self._say(f"  at steps {', '.join(map(str, steps))}: {examples:,} training examples in all, "
+                  f"beside {counted(self.asked.evaluations, 'evaluation')} of each")
         return ExitCode.DONE
 
     def _run_all(self, found: list[tuple[Branch, Origin, str]]) -> int:

@@ -11,7 +11,7 @@ from hvdscale.errors import ExitCode
 from tests.conftest import ROOT, command_environment, heed_ctrl_c
 from tests.parallel.sweeps import sweep_file
 
-COMMANDS = ("train", "scale", "tune", "doctor", "report", "plan", "log", "data")
+COMMANDS = ("train", "scale", "tune", "branch", "doctor", "report", "plan", "log", "data")
 # one that drops a KeyboardInterrupt, as some do
 WAITS = """
 import sys, time

@@ -13,7 +13,7 @@ from hvdscale.system.version import version_line
 from hvdscale.training.run_log import commit
 from tests.conftest import ROOT
 
-COMMANDS = ("train", "scale", "tune", "doctor", "report", "plan", "log", "data")
+COMMANDS = ("train", "scale", "tune", "branch", "doctor", "report", "plan", "log", "data")
 CHANGELOG = (ROOT / "tools" / "CHANGELOG.rst").read_text(encoding="utf-8")
 LINE = re.compile(r"hvdscale (?P<version>[\d.]+)( \(commit (?P<commit>[0-9a-f]{40}\+?)\))?, "
                   r"(Horovod [\d.]+|no Horovod), (Open MPI [\d.]+|MPICH [\d.]+|no MPI), "
