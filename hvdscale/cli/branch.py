@@ -30,7 +30,7 @@ DEFAULT = Asked()
               help="k: branches have k times the run's batch")
 @click.option("--orders", type=click.IntRange(min=1), default=DEFAULT.orders, show_default=True,
               help="branches of each k, with other orders of the data")
-@click.option("--branch-examples", "examples", type=click.IntRange(min=1), metavar="N",
+@click.option("--branch-examples", type=click.IntRange(min=1), metavar="N",
               help="examples of each branch, rounded up  [default: 16 steps of the largest batch]")
 @click.option("--evaluations", type=click.IntRange(min=2), default=DEFAULT.evaluations, show_default=True,
               help="evaluations of each branch, from which the loss at its end is smoothed")
@@ -44,7 +44,7 @@ DEFAULT = Asked()
 @click.option("--overwrite", is_flag=True, help="run everything again and replace the logs")
 @key_options(without=PLACES)
 @version_option
-def command(workload, out, at, source, factors, orders, examples, evaluations, rule, metric, tolerance, shard,
+def command(workload, out, at, source, factors, orders, branch_examples, evaluations, rule, metric, tolerance, shard,
             dry_run, overwrite, **given):
     """Measure the critical batch of WORKLOAD along its training, alone, or under horovodrun, mpirun, srun or torchrun.
 
@@ -63,8 +63,8 @@ def command(workload, out, at, source, factors, orders, examples, evaluations, r
     from ..analysis.branched import Tolerance
     if tolerance is not None:
         Tolerance.parse(tolerance, "--tolerance")
-    wanted = Asked(_whole_numbers("--at", at) if at else (), _whole_numbers("--factors", factors), orders, examples,
-                   evaluations, rule, metric, tolerance)
+    wanted = Asked(_whole_numbers("--at", at) if at else (), _whole_numbers("--factors", factors), orders,
+                   branch_examples, evaluations, rule, metric, tolerance)
     if len(wanted.factors) < 2 or wanted.factors[0] < 1:
         raise UsageError(f"--factors {factors}: give at least two, from 1 on, such as 1,2,4,8")
     if source is None:
