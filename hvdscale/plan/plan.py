@@ -71,6 +71,9 @@ class Problem:
     decay_factor: float
     end_lr_factor: float
     decay_start: int | None     # None: the end of the warmup
+    average: str | None         # ema or tail; it changes no update, but a checkpoint has its state
+    average_half_life: float | None
+    average_start: int | None
 
     @property
     def schedule(self) -> Schedule:

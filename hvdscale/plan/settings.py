@@ -141,6 +141,16 @@ class Settings:
     optimizer_args: dict = _key({}, "further arguments of a module:Class optimizer")
     label_smoothing: float = _key(
         0.0, "probability s moved off the true class, s/(K-1) to each other class", least=0, below=1)
+    average: str = _key(
+        "none", "also evaluate averaged weights, as averaged_METRIC: ema (exponential, over average_half_life), tail "
+        "(mean from average_start_steps or _epochs) or none. save_model then writes the averages",
+        choices=("none", "ema", "tail"))
+    average_half_life: float | None = _key(
+        None, "ema: examples after which weights count half: each step has the factor 2^(-global batch / half-life)",
+        above=0)
+    average_start_epochs: float | None = _key(
+        None, "tail: start of the mean, in epochs; default: half of the budget", least=0)
+    average_start_steps: int | None = _key(None, "the same in steps", least=0)
     # how long, and what is measured
     steps: int | None = _key(None, "budget in steps", True, least=1)
     epochs: float | None = _key(None, "budget in epochs", True, above=0)
@@ -248,7 +258,8 @@ DECAYS_PER_STEP = ("momentum", "beta1", "beta2")        # each may be given as N
 ALTERNATIVES = (BATCH, *((name, *BATCH_SCHEDULES) for name in BATCH), ("lr", "lr_per_example"),
                 ("steps", "epochs", "examples", "seconds"),
                 ("warmup_steps", "warmup_epochs"), ("decay_steps", "decay_epochs"),
-                ("decay_start_steps", "decay_start_epochs"), ("decay_at_steps", "decay_at_epochs"),
+                ("decay_start_steps", "decay_start_epochs"),
+                ("average_start_steps", "average_start_epochs"), ("decay_at_steps", "decay_at_epochs"),
                 ("eval_every", "eval_every_epochs"),
                 ("checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds"),
                 *((name, f"{name}_half_life") for name in DECAYS_PER_STEP), ("weight_decay", "decay_timescale"))
@@ -273,7 +284,8 @@ ACTS_ONLY_WITH = {
     **dict.fromkeys(("decay_start_steps", "decay_start_epochs"), ("decay", STARTED)),
     **dict.fromkeys(("decay_at_steps", "decay_at_epochs", "decay_factor"), ("decay", ("step",))),
     **dict.fromkeys(("warmup_steps", "warmup_epochs", "warmup_start_factor"), ("warmup", ("gradual", "constant"))),
-    "metaparameters": ("lr_rule", ("tuned",)),
+    "metaparameters": ("lr_rule", ("tuned",)), "average_half_life": ("average", ("ema",)),
+    **dict.fromkeys(("average_start_steps", "average_start_epochs"), ("average", ("tail",))),
 }
 
 

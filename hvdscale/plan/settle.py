@@ -9,6 +9,7 @@ from ..errors import PlanError, UsageError
 from ..formatting.numbers import listed
 from ..system.checksum import sha256_of
 from ..target import SPLITS, Target
+from .averaging import settle_average, with_averaged
 from .batch_schedule import FOLLOWS_RULE, SEESAW, BatchSchedule, rate_factors
 from .metaparameters import tuned_for
 from .plan import Plan
@@ -53,7 +54,7 @@ def settle(settings: Settings, workload: Named, train_examples: int, val_example
     ghost_batch = batches.largest if settings.ghost_batch == GLOBAL else int(settings.ghost_batch or GHOST_BATCH)
     accumulate = settle_accumulate(settings, batches.largest, ghost_batch, place.workers, accumulate)
     refuse_unused(settings)
-    target = settle_target(settings, workload.metrics)
+    target = settle_target(settings, with_averaged(workload.metrics, settings.average))
     stream = Stream(train_examples, batches, settings.seed, settings.last_batch)
     budget_steps = settle_budget(settings, stream)
     schedule = settle_schedule(settings, stream, budget_steps)
@@ -65,6 +66,8 @@ def settle(settings: Settings, workload: Named, train_examples: int, val_example
         batch_schedule=None if batches.is_constant else batches.pairs, ghost_batch=ghost_batch,
         loss_scale=settle_loss_scale(settings), group_by_group=settings.group_by_group == "always",
         **schedule, **settle_updates(settings, stream, schedule),
+        **settle_average(settings, _in_steps(stream)(settings.average_start_steps, settings.average_start_epochs),
+                         budget_steps),
         budget_steps=budget_steps, budget_seconds=settings.seconds, target=target and str(target),
         **settle_evaluations(settings, stream), eval_splits=settle_splits(settings, target),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),

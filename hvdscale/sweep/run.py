@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..errors import ExitCode, LogError, UsageError
 from ..formatting.numbers import counted, listed
+from ..plan.averaging import AVERAGED
 from ..plan.settings import Settings
 from ..system.lock import describe
 from ..training.display import Display, NoDisplay
@@ -150,7 +151,7 @@ def report_status(asked) -> None:
     sweep, out = asked.sweep, asked.out
     if not refuse_other(out, sweep):
         raise LogError(f"{out}: no sweep has begun there")
-    better = find(sweep.workload).metrics.get(sweep.objective.partition("/")[2], "min")
+    better = find(sweep.workload).metrics.get(sweep.objective.partition("/")[2].removeprefix(AVERAGED), "min")
     studies = [Settled(sweep, study, 0, 0, better == "min", (), ()) for study in wanted_studies(sweep, asked.only)]
     states = SweepState(studies, Ledger(out))
     display = Progress(states, asked.terminal)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import LogError, PlanError, UsageError
+from ..plan.averaging import with_averaged
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.plan import Plan
 from ..plan.search_space import Parameter, draws, layer_of
@@ -97,13 +98,14 @@ def _minimizes(sweep: Sweep, workload: Workload, settings: Settings) -> bool:
     split, _, metric = sweep.objective.partition("/")
     if not metric:
         return True                                 # steps
-    if metric not in workload.metrics:
-        raise PlanError(f"objective = {sweep.objective!r}: the workload measures {', '.join(workload.metrics)}; "
+    metrics = with_averaged(workload.metrics, settings.average)
+    if metric not in metrics:
+        raise PlanError(f"objective = {sweep.objective!r}: the workload measures {', '.join(metrics)}; "
                         f"{metric!r} is none of these")
     if split not in settings.eval_splits:
         raise PlanError(f"objective = {sweep.objective!r}: trials are evaluated on {settings.eval_splits} alone; add "
                         f"{split} to eval_splits in [settings]")
-    return workload.metrics[metric] == "min"
+    return metrics[metric] == "min"
 
 
 def plan_of(settled: Settled, number: int, workload: Workload, train_examples: int, val_examples: int) -> Plan:

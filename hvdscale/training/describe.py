@@ -26,6 +26,8 @@ def describe(plan: Plan, log: str, checkpoint: str | None = None, start: Start |
         rows.insert(4, ("half-lives", _half_lives(plan)))
     if plan.optimizer in DECOUPLED and plan.weight_decay > 0:
         rows.insert(4, ("weight decay", _decay_timescale(plan)))
+    if plan.average:
+        rows.insert(-2, ("average", _average(plan)))
     if start.checkpoint:
         rows.append(("resumes", f"from {start.checkpoint}, step {start.step}"))
     if plan.transport in TRANSPORTS:
@@ -129,6 +131,12 @@ def _half_lives(plan):
     decays = {name: getattr(plan, name) for name in DECAYS_PER_STEP if getattr(plan, name)}
     return ", ".join(f"{name} {number(half_life_of(decay, plan.batches.first))} examples"
                      for name, decay in decays.items())
+
+
+def _average(plan):
+    how = (f"exponential, half-life {number(plan.average_half_life)} examples" if plan.average == "ema" else
+           f"mean from step {plan.average_start}")
+    return f"{how}; measured as averaged_*"
 
 
 def _budget(plan):

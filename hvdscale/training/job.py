@@ -8,6 +8,7 @@ import torch
 from ..log.schema import Status
 from ..plan.plan import Plan
 from ..plan.settings import Settings
+from ..update.averages import WeightAverage, evaluation_weights
 from ..workers.group import Workers
 from ..workload import Data, Workload
 from .display import Display
@@ -27,10 +28,11 @@ class Job:
     device: torch.device
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
+    average: WeightAverage | None       # None: the plan has none
     bound_to_passes: str    # why the model runs group by group, or would need to
 
     def save_model(self, outcome: Outcome, display: Display, workers: Workers) -> None:
-        """Write the final model if save_model is set; only of a COMPLETE run."""
+        """Write the final model if save_model is set, or the averages of its weights; only of a COMPLETE run."""
         path = self.settings.save_model
         if path is None:
             return
@@ -39,5 +41,6 @@ class Job:
             return
         with workers.together("the final model"):
             if workers.rank == 0:
-                save_weights(self.model, path)
-        display.say(f"model: {path}")
+                with self.average.applied() if self.average else evaluation_weights(self.model, self.optimizer):
+                    save_weights(self.model, path)
+        display.say(f"model: {path}{', the averaged weights' * bool(self.average)}")

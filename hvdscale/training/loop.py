@@ -14,7 +14,9 @@ import torch
 
 from ..errors import ExitCode, HvdscaleError
 from ..log.schema import PRUNED, Status
+from ..plan.averaging import AVERAGED
 from ..target import SPLITS
+from ..update.averages import evaluation_weights
 from ..update.step import DataParallelStep, StepResult
 from ..workers.group import Workers
 from .checkpoint import Checkpoints
@@ -74,9 +76,10 @@ class Loop:
                  wish: Callable[[Progress], set[str]] | None):
         plan, data = job.plan, job.data
         self.plan, self.schedule, self.stream = plan, plan.schedule, plan.stream
-        self.model, self.optimizer, self.workers = job.model, job.optimizer, workers
+        self.model, self.optimizer, self.average, self.workers = job.model, job.optimizer, job.average, workers
         self.run_log, self.display, self.checkpoints = run_log, display, checkpoints
-        self.take_step = DataParallelStep(plan, job.workload, data.train, job.model, job.optimizer, workers, job.device)
+        self.take_step = DataParallelStep(plan, job.workload, data.train, job.model, job.optimizer, workers, job.device,
+                                          job.average)
         self.evaluator = Evaluator(job.workload, data.evaluated(plan.train_eval_examples), plan.eval_batch, workers,
                                    job.device, plan.precision, plan.loader_workers)
         self.take_step.warm_up(plan.untimed_passes)
@@ -114,11 +117,21 @@ class Loop:
                         ExitCode.DIVERGED)
         if plan.eval_every:
             self.run_log.flush()
-            done.evaluated, done.measured = done.steps, self.evaluator(self.model, SPLITS if stop else plan.eval_splits)
+            done.evaluated, done.measured = done.steps, self._measure(SPLITS if stop else plan.eval_splits)
             stop = self._target_met(stop)
             self.run_log.evaluation(done.steps, self.stream.examples_before(done.steps), done.seconds, done.measured)
             self.display.evaluation(done.steps, done.measured)
         return stop
+
+    def _measure(self, splits: tuple[str, ...]) -> dict[str, float]:
+        """``split/metric`` -> mean over the split, of the weights and of their average."""
+        with evaluation_weights(self.model, self.optimizer):
+            found = self.evaluator(self.model, splits)
+        if self.average:
+            with self.average.applied():
+                averaged = self.evaluator(self.model, splits)
+            found |= {column.replace("/", f"/{AVERAGED}"): value for column, value in averaged.items()}
+        return found
 
     def _target_met(self, stop: Stop | None) -> Stop | None:
         """Stop if the evaluation met the target, after evaluating the other splits too."""
@@ -129,7 +142,7 @@ class Loop:
             return stop
         if stop is None:
             rest = tuple(split for split in SPLITS if split not in plan.eval_splits)
-            done.measured |= self.evaluator(self.model, rest)
+            done.measured |= self._measure(rest)
         return Stop(Status.COMPLETE, f"target {plan.target} met at step {done.steps}", ExitCode.DONE)
 
     def keep_state(self) -> None:

@@ -15,6 +15,7 @@ from ..plan.plan import Plan
 from ..plan.settings import KEYS, Settings
 from ..plan.settle import Place, settle
 from ..target import SPLITS
+from ..update.averages import WeightAverage
 from ..update.model import fit_to_groups, make_model, share_model
 from ..update.optimizers import make_optimizer
 from ..update.precision import set_arithmetic
@@ -84,7 +85,8 @@ def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | No
         with workers.together(f"the evaluation of {'unaugmented ' * (first == 'train')}{first} examples"):
             try_measuring(workload, splits[first], model, plan.precision, device)
     memory.keep(plan, data, model)
-    return Job(name, plan, settings, workload, data, device, model, optimizer, reason)
+    average = WeightAverage(plan, model) if plan.average else None
+    return Job(name, plan, settings, workload, data, device, model, optimizer, average, reason)
 
 
 def read_data(workload: Workload, settings: Settings) -> Data:

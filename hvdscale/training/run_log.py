@@ -16,6 +16,7 @@ from .. import __version__
 from ..errors import LogError
 from ..log.schema import LARGER, SMALLER, Status
 from ..log.writer import LogWriter
+from ..plan.averaging import with_averaged
 from ..plan.plan import Plan
 from ..system.version import commit_of
 from ..target import SPLITS
@@ -34,6 +35,7 @@ def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str,
     group   versions of the transport;  more  metaparameters beside the plan's
     how     overwrite, take_over, resume: see LogWriter
     """
+    metrics = with_averaged(metrics, plan.average)
     columns = {f"{split}/{name}": DIRECTIONS[way] for split in SPLITS for name, way in metrics.items()}
     return LogWriter(path, metrics=columns, metaparameters=(*plan.metaparameters(), *more),
                      optional_steps=tuple(optional_steps), layer_groups=tuple(layer_groups),

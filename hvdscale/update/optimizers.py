@@ -10,6 +10,7 @@ from torch import nn
 from ..errors import UsageError
 from ..plan.plan import Problem
 from ..system.importing import import_object
+from .averages import has_modes
 from .fused import SGD, Adam, AdamW, fusible
 from .lars_lamb import Lamb, Lars, RateInVelocity
 from .muon import Muon
@@ -64,6 +65,9 @@ def _of_class(problem: Problem, groups: list[dict]) -> torch.optim.Optimizer:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(f"optimizer {problem.optimizer!r} is a {type(optimizer).__name__}, not a torch optimizer")
     try:
+        for one in (optimizer, trial):
+            if has_modes(one):
+                one.train()
         trial.step()
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise UsageError(f"optimizer {problem.optimizer!r} does not step from a dense gradient alone, without a "

@@ -26,6 +26,7 @@ from ..plan.plan import Plan
 from ..plan.shards import Pass, group_bounds
 from ..workers.group import WorkerLostError, Workers
 from ..workload import Split, Workload, bound_loss
+from .averages import WeightAverage
 from .gradient_norms import GradientNoise, noise_columns
 from .gradients import GradientBuffer
 from .optimizers import clip_, follow_batch
@@ -61,8 +62,10 @@ class DataParallelStep:
     """Takes the plan's steps with a model and its optimizer; each call is a collective."""
 
     def __init__(self, plan: Plan, workload: Workload, train: Split, model: nn.Module, optimizer: torch.optim.Optimizer,
-                 workers: Workers, device: torch.device):
+                 workers: Workers, device: torch.device,
+                 average: WeightAverage | None = None):
         self.plan, self.train, self.model, self.optimizer = plan, train, model, optimizer
+        self.average = average
         self.loss = bound_loss(workload, plan.label_smoothing)
         self.workers, self.device, self.stream = workers, device, plan.stream
         self.ghosts = GhostGroups(plan.seed, workers, device)
@@ -103,6 +106,8 @@ class DataParallelStep:
         if math.isfinite(loss):
             noise = self.noise.columns(self.buffer, sqnorms, count, self.scale.value)
             self._update(step, lr, count)
+            if self.average:
+                self.average.update(step, self.stream.size(step))
         ended = time.perf_counter()
         measured = {"data_seconds": data_seconds, **noise}
         if self.device.type == "cpu":                               # a GPU is still working, so the rest is unknown
@@ -126,11 +131,13 @@ class DataParallelStep:
 
     def state(self) -> dict:
         """The state for a checkpoint, beside model and optimizer."""
-        return {"loss_scale": self.scale.state()}
+        return {"loss_scale": self.scale.state(), **({"average": self.average.state()} if self.average else {})}
 
     def restore(self, state: dict) -> None:
         """Restore the result of ``state``."""
         self.scale.restore(state["loss_scale"])
+        if self.average:
+            self.average.restore(state["average"])
 
     def _parts(self, size: int) -> Iterator[Pass]:
         """This rank's passes over a step of ``size`` examples, one per ghost group if the plan says so."""

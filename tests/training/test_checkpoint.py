@@ -86,7 +86,8 @@ def test_a_run_stopped_at_any_step_goes_on_to_the_last_bit(train, signals):
 @pytest.mark.parametrize("keys", [
     dict(optimizer="adamw", precision="fp64", last_batch="short"), dict(optimizer="lamb", clip_norm=0.1),
     dict(lr_in_velocity=True, decay="cosine"), dict(optimizer="lars", accumulate=2, local_batch=4), dict(eval_every=0),
-    dict(precision="fp16"), dict(model_args={"norm": "torch", "dropout": 0.3, "drop": "torch"})])
+    dict(precision="fp16"), dict(average="ema", average_half_life=60.0, optimizer="muon"),
+    dict(average="tail", average_start_steps=5), dict(model_args={"norm": "torch", "dropout": 0.3, "drop": "torch"})])
 def test_whatever_a_run_is_made_of_goes_on_to_the_last_bit(train, keys):
     assert_goes_on_exactly(train, [12], **keys)
 

@@ -1,0 +1,215 @@
+"""Averages of weights against their closed forms, and optimizers that evaluate other weights than they train."""
+import copy
+import io
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hvdscale.errors import PlanError, UsageError
+from hvdscale.log.reader import read_log
+from hvdscale.training.display import NoDisplay
+from hvdscale.training.loop import train
+from hvdscale.training.outputs import open_run_log
+from hvdscale.training.prepare import prepare
+from hvdscale.update.averages import WeightAverage, evaluation_weights
+from hvdscale.update.model import make_model
+from hvdscale.update.optimizers import make_optimizer
+from hvdscale.update.step import DataParallelStep
+from hvdscale.workers.single import SingleWorker
+from tests.factories.plans import settled
+from tests.factories.workers import on_each
+from tests.parallel import toy
+
+EMA = {"average": "ema", "average_half_life": 50.0}
+TAIL = {"average": "tail", "average_start_steps": 3}
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(3, 2), nn.BatchNorm1d(2)
+
+
+def averaged(plan, course, sizes):
+    """What an average holds after each of these values of all weights, and the model, whose weights are the last."""
+    model = Normed().double()
+    fill(model, course[0])
+    average, found = WeightAverage(plan, model), []
+    for step, (value, size) in enumerate(zip(course[1:], sizes)):
+        fill(model, value)
+        average.update(step, size)
+        with average.applied():
+            found.append([model.linear.weight[0, 0].item(), model.norm.running_var[1].item()])
+    return found, model
+
+
+def fill(model, value):
+    with torch.no_grad():
+        for tensor in (*model.parameters(), model.norm.running_mean, model.norm.running_var):
+            tensor.fill_(value)
+
+
+@pytest.mark.parametrize("sizes", [[10] * 6, [10, 10, 20, 40, 40, 80]])
+def test_an_exponential_average_forgets_half_in_its_half_life_of_examples(sizes):
+    course = [1.0, 4.0, -2.0, 0.5, 3.0, 8.0, 1.5]
+    found, model = averaged(settled(**EMA), course, sizes)
+    expected = course[0]
+    for (weight, variance), value, size in zip(found, course[1:], sizes):
+        expected = 2 ** (-size / 50) * expected + (1 - 2 ** (-size / 50)) * value
+        assert weight == variance == pytest.approx(expected, rel=1e-14)
+    assert model.linear.weight[0, 0] == 1.5                     # afterwards it has its own weights
+    assert model.norm.num_batches_tracked == 0
+
+
+def test_a_tail_is_the_mean_from_its_start():
+    course = [1.0, 4.0, -2.0, 0.5, 3.0, 8.0, 1.5]
+    found, _ = averaged(settled(**TAIL), course, [10] * 6)
+    expected = [*course[1:4], 3.0, (3.0 + 8.0) / 2, (3.0 + 8.0 + 1.5) / 3]
+    assert [weight for weight, _ in found] == pytest.approx(expected, rel=1e-14)
+
+
+def test_after_an_evaluation_of_the_average_the_weights_are_there_to_the_bit():
+    model = Normed()
+    average = WeightAverage(settled(**EMA), model)
+    with torch.no_grad():
+        model.linear.weight.add_(torch.rand(2, 3))
+    average.update(0, 7)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(RuntimeError), average.applied():
+        assert not torch.equal(model.linear.weight, before["linear.weight"])
+        raise RuntimeError("the workload's own")
+    assert all(torch.equal(values, before[name]) for name, values in model.state_dict().items())
+
+
+@pytest.mark.parametrize("keys, said", [
+    ({"average": "ema"}, "average = ema needs average_half_life"),
+    ({"average": "tail", "average_start_steps": 100}, "starts at step 100, and the budget is 100 steps"),
+    ({"average_half_life": 5.0}, "average_half_life acts only with average = ema"),
+    ({"average": "ema", "average_half_life": 5.0, "average_start_steps": 1}, "acts only with average = tail"),
+    ({"target": "val/averaged_error<0.1"}, "the workload measures .*; 'averaged_error' is none of these")])
+def test_an_average_that_cannot_be_is_an_error_that_says_why(keys, said):
+    with pytest.raises((PlanError, UsageError), match=said):
+        settled(**keys)
+
+
+def test_a_tail_starts_by_default_at_half_of_the_budget():
+    assert settled(average="tail").average_start == 50
+
+
+@pytest.mark.parametrize("keys", [EMA, TAIL])
+def test_more_workers_have_the_same_average(keys):
+    def of(members):
+        plan = toy.settled(members, global_batch=22, ghost_batch=4, precision="fp64", **keys)
+        models = [make_model(toy.WORKLOAD, plan, torch.device("cpu")) for _ in range(members)]
+        train = toy.load().train
+
+        def average_of(member):
+            model = models[member.rank]
+            average = WeightAverage(plan, model)
+            step = DataParallelStep(plan, toy.WORKLOAD, train, model, make_optimizer(plan, model), member,
+                                    torch.device("cpu"), average)
+            for number in range(6):
+                step(number, 0.1, set())
+            with average.applied():
+                return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+        return on_each(members, average_of)
+
+    (reference,) = of(1)
+    for found in of(3):
+        assert (found - reference).norm() <= 1e-12 * reference.norm()
+
+
+# optimizers with train() and eval()
+
+class Averaging(torch.optim.SGD):
+    """Trains y and evaluates x, halfway between y and the first weights; as strict as schedule-free optimizers."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        self.first = [p.detach().clone() for group in self.param_groups for p in group["params"]]
+        self.training = False
+        self.moved = False
+
+    def _move(self, share):
+        if self.moved:
+            for p, first in zip((p for group in self.param_groups for p in group["params"]), self.first):
+                p.data.lerp_(first, share)
+
+    def train(self):
+        if not self.training:
+            self._move(-1.0)
+        self.training = True
+
+    def eval(self):
+        if self.training:
+            self._move(0.5)
+        self.training = False
+
+    def step(self, closure=None):
+        if not self.training:
+            raise Exception("Optimizer was not in train mode when step is called.")
+        self.moved = True
+        return super().step(closure)
+
+
+def run(tmp_path, name, **keys):
+    keys = {"optimizer": f"{__name__}:Averaging", "lr": 0.3, "steps": 20, "threads": 1, "target": "none",
+            "noise_every": 0, "log": str(tmp_path / f"{name}.h5"), "save_model": str(tmp_path / f"{name}.pt"), **keys}
+    job = prepare("tests.parallel.toy:WORKLOAD", [keys], SingleWorker())
+    run_log = open_run_log(job, SingleWorker())
+    outcome = train(job, run_log, NoDisplay(), SingleWorker())
+    run_log.close()
+    job.save_model(outcome, NoDisplay(), SingleWorker())
+    with read_log(keys["log"]) as log:
+        log.load()
+    return job, log, torch.load(keys["save_model"], weights_only=True)
+
+
+def test_evaluations_have_the_optimizers_own_weights_and_leave_no_trace(tmp_path):
+    often, log, saved = run(tmp_path, "often", eval_every=1)
+    seldom, _, same = run(tmp_path, "seldom", eval_every=20)
+    for name, trained in often.model.state_dict().items():
+        assert torch.equal(trained, seldom.model.state_dict()[name]) and torch.equal(saved[name], same[name])
+    assert any(not torch.equal(saved[name], trained) for name, trained in often.model.named_parameters())
+    _, as_it_is, _ = run(tmp_path, "sgd", eval_every=1, optimizer="sgd")
+    assert np.array_equal(log.steps["loss"], as_it_is.steps["loss"])
+    assert not np.array_equal(log.evaluations["val/cross_entropy"], as_it_is.evaluations["val/cross_entropy"])
+
+
+def test_the_weights_that_an_optimizer_evaluates_are_those_of_its_eval_mode(tmp_path):
+    job, _, saved = run(tmp_path, "run")
+    with evaluation_weights(job.model, job.optimizer):
+        assert all(torch.equal(saved[name], p) for name, p in job.model.named_parameters())
+        assert not job.optimizer.training
+    assert job.optimizer.training
+
+
+def test_save_model_has_the_average_where_there_is_one(tmp_path):
+    job, log, saved = run(tmp_path, "tail", optimizer="sgd", **TAIL)
+    with job.average.applied():
+        assert all(torch.equal(saved[name], values) for name, values in job.model.state_dict().items())
+    assert not np.array_equal(log.evaluations["val/cross_entropy"], log.evaluations["val/averaged_cross_entropy"])
+    assert log.evaluations["val/cross_entropy"][0] == log.evaluations["val/averaged_cross_entropy"][0]
+
+
+def test_an_average_is_saved_and_restored():
+    model, again = Normed(), Normed()
+    again.load_state_dict(model.state_dict())
+    first, second = (WeightAverage(settled(**TAIL), one) for one in (model, again))
+    with torch.no_grad():
+        for step in range(6):
+            model.linear.weight.add_(1.0)
+            first.update(step, 8)
+    file = io.BytesIO()
+    torch.save(first.state(), file)
+    file.seek(0)
+    second.restore(torch.load(file, weights_only=True))
+    again.load_state_dict(model.state_dict())
+    for one, average in ((model, first), (again, second)):
+        with torch.no_grad():
+            one.linear.weight.mul_(2.0)
+        average.update(6, 8)
+    with first.applied(), second.applied():
+        assert torch.equal(model.linear.weight, again.linear.weight)
