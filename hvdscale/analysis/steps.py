@@ -47,6 +47,7 @@ class Run:
     last_step: int
     last_seconds: float
     examples_per_second: float  # over the steps to target; over all steps where it was not met
+    tokens_per_example: float = np.nan      # over the same steps; NaN: the loss counts examples
 
     @property
     def met(self) -> bool:
@@ -70,11 +71,20 @@ def run_of(trial: Trial, target: Target | None = None) -> Run:
     at = -1 if target is None else first_met(trial.metrics[target.column], target)
     if at < 0:
         unmet = np.nan if target is None else np.inf
-        return Run(trial, unmet, unmet, unmet, unmet, trial.last_step, last_seconds, trial.examples_per_second)
+        return Run(trial, unmet, unmet, unmet, unmet, trial.last_step, last_seconds, trial.examples_per_second,
+                   _tokens_per_example(trial, -1))
     steps, seconds = float(trial.step[at]), float(trial.train_seconds[at])
     before = (float(trial.step[at - 1]), float(trial.train_seconds[at - 1])) if at else (0.0, 0.0)
     speed = trial.batches.examples_before(steps) / seconds if steps > 0 and seconds > 0 else trial.examples_per_second
-    return Run(trial, steps, before[0], seconds, before[1], trial.last_step, last_seconds, speed)
+    return Run(trial, steps, before[0], seconds, before[1], trial.last_step, last_seconds, speed,
+               _tokens_per_example(trial, at))
+
+
+def _tokens_per_example(trial: Trial, at: int) -> float:
+    """Up to an evaluation; NaN where tokens were not counted."""
+    if trial.tokens is None or not len(trial.step) or trial.step[at] == 0:
+        return np.nan
+    return float(trial.tokens[at] / trial.batches.examples_before(int(trial.step[at])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,6 +210,12 @@ class Cell:
     def examples(self) -> Estimate:
         """Training examples in the steps to target."""
         return self.steps.mapped(self.batches.examples_before)
+
+    @cached_property
+    def tokens(self) -> Estimate:
+        """Tokens that the loss counts in the steps to target; unknown where it counts examples."""
+        each = known(np.array([run.tokens_per_example for run in self.runs], float))
+        return self.examples.scaled(float(np.mean(each))) if len(each) else Estimate.unknown()
 
     @cached_property
     def seconds(self) -> Estimate:

@@ -84,6 +84,7 @@ class Trial:
     timed_seconds: float        # spent in them; NaN: not measured
     step_parts: StepParts | None    # None: its steps were not timed in parts
     noise: NoiseSteps | None        # None: the noise scale was not measured
+    tokens: np.ndarray | None = None    # that losses counted up to each evaluation; None: examples were counted
 
     @property
     def key(self) -> tuple[str, int]:
@@ -189,11 +190,12 @@ def read_trials(log: Log) -> list[Trial]:
     step, seconds = evaluations.column("step"), evaluations.column("train_seconds")
     timed = _count_timed_steps(log, [at.stop > at.start and step[at.stop - 1] > 0 for at in evaluations.rows])
     parts, noise = read_parts(log), read_noise(log)
+    tokens = _count_tokens(log, [step[at] for at in evaluations.rows])
     starts = _Slices(log.restarts, ids)
     workers = starts.column("workers").tolist()
     rows = _Rows(log.path, table)
     return [rows.trial(row, tuple(sorted(set(workers[starts.rows[row]]))), timed[row], parts,
-                       noise, step[at], seconds[at], {name: column[at] for name, column in values.items()})
+                       noise, step[at], seconds[at], {name: column[at] for name, column in values.items()}, tokens[row])
             for row in np.argsort(ids, kind="stable").tolist() for at in [evaluations.rows[row]]]
 
 
@@ -214,7 +216,7 @@ class _Rows:
 
     def trial(self, row: int, worker_counts: tuple[int, ...], timed: tuple[int, float], parts: Mapping[int, StepParts],
               noise: Mapping[int, NoiseSteps], step: np.ndarray, train_seconds: np.ndarray,
-              metrics: Mapping[str, np.ndarray]) -> Trial:
+              metrics: Mapping[str, np.ndarray], tokens: np.ndarray | None) -> Trial:
         """The trial of one row; ``parts`` and ``noise`` are those of all trials, by id."""
         number, status, reason, dataset, model, optimizer, batch, workers, seed, text = (
             self.columns[name][row] for name in _READ)
@@ -228,10 +230,12 @@ class _Rows:
             problem |= {name: value for name, value in _as_tuned(problem, batch).items() if name in problem}
         if not problem.keys() - {"train_examples"}:     # an imported log: only its metaparameters are known
             problem |= {name: self.columns[name][row] for name in self.metaparameters}
+        grid = {name: value for name, value in (plan.get("measurement") or {}).items()
+                if name == "eval_every_examples" and value is not None}
         eval_every = (plan.get("measurement") or {}).get("eval_every")
-        setting = _json({"problem": problem, "eval_every": eval_every, "global_batch": batch})
+        setting = _json({"problem": problem, "eval_every": eval_every, "global_batch": batch, **grid})
         trial = Trial(self.path, number, Status(status), reason, workload, batch, workers, worker_counts, seed, plan,
-                      setting, step, train_seconds, metrics, *timed, parts.get(number), noise.get(number))
+                      setting, step, train_seconds, metrics, *timed, parts.get(number), noise.get(number), tokens)
         return trial if len(worker_counts) < 2 else replace(
             trial, train_seconds=np.full(len(trial.step), np.nan), timed_seconds=np.nan, step_parts=None)
 
@@ -273,6 +277,19 @@ def _count_timed_steps(log: Log, evaluated: Sequence[bool]) -> list[tuple[int, f
     step, seconds = slices.column("step"), slices.column("step_seconds")
     return [(0, 0.0) if known else (int(np.max(step[rows], initial=0)), float(np.sum(seconds[rows])))
             for known, rows in zip(evaluated, slices.rows)]
+
+
+def _count_tokens(log: Log, evaluated: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+    """The tokens in each trial's steps up to these; None where a step lacks them."""
+    if not log.steps.rows or "tokens" not in log.steps.columns:
+        return [None] * len(evaluated)
+    slices, found = _Slices(log.steps, log.trials["id"], by_step=True), []
+    step, tokens = slices.column("step"), slices.column("tokens")
+    for rows, at in zip(slices.rows, evaluated):
+        seen = np.concatenate([[0.0], np.cumsum(tokens[rows])])
+        whole = bool(np.array_equal(step[rows], np.arange(1, len(seen)))) and np.max(at, initial=0) < len(seen)
+        found.append(seen[at] if whole and np.isfinite(seen[-1]) else None)
+    return found
 
 
 class _Slices:

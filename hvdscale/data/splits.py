@@ -113,6 +113,10 @@ class Split:
             return 1
         return max(1, min(MOST_AT_ONCE, AT_ONCE_BYTES // max(1, sum(sizes))))
 
+    def count_tokens(self) -> int | None:
+        """The tokens that the loss counts in all examples; None: it counts examples."""
+        return None
+
     def first(self, examples: int) -> Split:
         """Only the first examples."""
         return replace(self, inputs=self.inputs[:examples], labels=self.labels[:examples])
@@ -160,6 +164,12 @@ class MapSplit:
                 hint = "" if self.collate else "; if examples differ in length, give MapSplit a collate function"
                 raise DataError(f"examples {_list_some(visits.indices)} of {type(self.dataset).__name__} cannot form a "
                                 f"batch: {describe_raised(error)}{hint}") from None
+
+    def count_tokens(self) -> int | None:
+        """The tokens that the loss counts in all examples, if the data set has ``count_tokens(examples)`` for the first
+        of them; None: it counts examples."""
+        count = getattr(self.dataset, "count_tokens", None)
+        return None if count is None else int(count(len(self)))
 
     def first(self, examples: int) -> MapSplit:
         """Only the first examples."""
@@ -226,6 +236,12 @@ class Data:
             raise DataError(f"train_subset = {examples}: the training set has {len(self.train)} examples")
         return replace(self, train=self.train.first(examples),
                        train_eval=self.train_eval and self.train_eval.first(examples))
+
+    @property
+    def train_tokens(self) -> int | None:
+        """The tokens of the training set that the loss counts; None: it counts examples."""
+        count = getattr(self.train, "count_tokens", None)
+        return None if count is None else count()
 
     @property
     def is_mapped(self) -> bool:

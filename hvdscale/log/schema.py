@@ -92,6 +92,7 @@ STEPS = (
     Column("lr", "float", "1", "learning rate of the step"),
     Column("step_seconds", "float", "seconds", "time of the step on rank 0"),
     Column("global_batch", "float", "examples", "B of the step, where it changes during training", optional=True),
+    Column("tokens", "float", "tokens", "tokens of the step that its loss counts", optional=True),
     Column("data_seconds", "float", "seconds", "its part spent getting the batch", optional=True),
     Column("compute_seconds", "float", "seconds", "its part in the model and the optimizer", optional=True),
     Column("communication_seconds", "float", "seconds", "its part waiting for the allreduce", optional=True),

@@ -125,7 +125,8 @@ class Measurement:
     target: str | None
     keep_going: bool
     eval_every: int             # 0: never; in steps of the first batch where they are counted in examples
-    eval_every_examples: int | None     # None: evaluations are counted in steps
+    eval_every_examples: float | None   # None: evaluations are counted in steps
+    train_tokens: int | None    # that the loss counts in the training set; None: it counts examples
     noise_every: int | None     # None: see noise_steps
     noise_groups: bool
     eval_batch: int

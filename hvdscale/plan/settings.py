@@ -55,6 +55,8 @@ class Settings:
     batch_schedule_epochs: list | None = _key(
         None, "the same by epochs: a batch begins at the first step by which so many were seen", pairs=True)
     batch_schedule_examples: list | None = _key(None, "the same by examples", pairs=True)
+    batch_schedule_tokens: list | None = _key(
+        None, "the same by tokens, where the workload counts them", pairs=True)
     batch_schedule_lr: str = _key(
         "rule", "learning rate where the batch changes: by lr_rule (with it the moments of adam_sqrt); stay: as it is; "
         "seesaw: over the square root of the batch's factor, as a doubling in place of a halved rate", choices=RATES)
@@ -112,6 +114,7 @@ class Settings:
     momentum: float = _key(0.9, "momentum of momentum, nesterov, lars and muon", least=0, below=1)
     momentum_half_life: float | None = _key(
         None, "momentum as the examples over which a gradient's weight halves: 2^(-global batch / half-life)", above=0)
+    momentum_half_life_tokens: float | None = _key(None, "the same half-life in tokens", above=0)
     lr_in_velocity: bool = _key(
         False, "update momentum and nesterov as v <- m v + lr g, p <- p - v; lars always does")
     momentum_correction: bool | None = _key(
@@ -119,8 +122,10 @@ class Settings:
     beta1: float = _key(0.9, "decay of the mean gradient in adam, adamw, lamb and in muon's AdamW", least=0, below=1)
     beta1_half_life: float | None = _key(
         None, "beta1 by its half-life in examples, at any global batch: 2^(-global batch / half-life)", above=0)
+    beta1_half_life_tokens: float | None = _key(None, "the same half-life in tokens", above=0)
     beta2: float = _key(0.999, "decay of the mean square in adam, adamw, lamb and in muon's AdamW", least=0, below=1)
     beta2_half_life: float | None = _key(None, "beta2 by its half-life in examples", above=0)
+    beta2_half_life_tokens: float | None = _key(None, "the same half-life in tokens", above=0)
     epsilon: float | None = _key(
         None, "added to the root mean square; default 1e-8 in adam, adamw and muon's AdamW, 1e-6 in lamb", above=0)
     trust_coefficient: float = _key(
@@ -155,12 +160,17 @@ class Settings:
     steps: int | None = _key(None, "budget in steps", True, least=1)
     epochs: float | None = _key(None, "budget in epochs", True, above=0)
     examples: int | None = _key(None, "budget in examples", least=1)
+    tokens: float | None = _key(
+        None, "budget in tokens that the loss counts, such as 1e8, at the training set's mean per example", above=0)
     seconds: float | None = _key(None, "budget in seconds of training", above=0)
     target: str | None = _key(
         None, "stop at the first evaluation that meets this, such as 'val/error<0.01'; 'none': no target", True)
     keep_going: bool = _key(False, "train to the end of the budget even if the target is met")
     eval_every: int | None = _key(None, "steps between evaluations; 0: never", True, least=0)
     eval_every_epochs: float | None = _key(None, "epochs between evaluations", above=0)
+    eval_every_examples: float | None = _key(
+        None, "examples between evaluations, each at the first step with so many", above=0)
+    eval_every_tokens: float | None = _key(None, "the same in tokens", above=0)
     eval_batch: int = _key(256, "examples per pass of an evaluation", least=1)
     eval_splits: str = _key(
         "train,val,test", "splits to evaluate; the last evaluation always includes all three")
@@ -252,17 +262,20 @@ class Settings:
 
 
 BATCH = ("local_batch", "global_batch")
-BATCH_SCHEDULES = ("batch_schedule", "batch_schedule_epochs", "batch_schedule_examples")
-DECAYS_PER_STEP = ("momentum", "beta1", "beta2")        # each may be given as NAME_half_life, in examples
+BATCH_SCHEDULES = ("batch_schedule", "batch_schedule_epochs", "batch_schedule_examples", "batch_schedule_tokens")
+EVALUATION_GRIDS = ("eval_every", "eval_every_epochs", "eval_every_examples", "eval_every_tokens")
+# each may be given as NAME_half_life, in examples, or NAME_half_life_tokens
+DECAYS_PER_STEP = ("momentum", "beta1", "beta2")
+HALF_LIVES = {name: (f"{name}_half_life", f"{name}_half_life_tokens") for name in DECAYS_PER_STEP}
 # keys of which only one can be set, but for both keys of the batch if they agree
 ALTERNATIVES = (BATCH, *((name, *BATCH_SCHEDULES) for name in BATCH), ("lr", "lr_per_example"),
-                ("steps", "epochs", "examples", "seconds"),
+                ("steps", "epochs", "examples", "seconds", "tokens"),
                 ("warmup_steps", "warmup_epochs"), ("decay_steps", "decay_epochs"),
                 ("decay_start_steps", "decay_start_epochs"),
                 ("average_start_steps", "average_start_epochs"), ("decay_at_steps", "decay_at_epochs"),
-                ("eval_every", "eval_every_epochs"),
+                EVALUATION_GRIDS,
                 ("checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds"),
-                *((name, f"{name}_half_life") for name in DECAYS_PER_STEP), ("weight_decay", "decay_timescale"))
+                *((name, *half_lives) for name, half_lives in HALF_LIVES.items()), ("weight_decay", "decay_timescale"))
 
 
 # the optimizers with a name, and the keys of each
@@ -277,8 +290,8 @@ OPTIMIZER_KEYS = ("momentum", "lr_in_velocity", "momentum_correction", "beta1", 
 DECOUPLED = ("adamw",)
 # keys that act only where another key has one of these values
 ACTS_ONLY_WITH = {
-    **{key: ("optimizer", tuple(name for name, keys in OPTIMIZERS.items() if key.removesuffix("_half_life") in keys))
-       for key in (*OPTIMIZER_KEYS, *(f"{name}_half_life" for name in DECAYS_PER_STEP))},
+    **{key: ("optimizer", tuple(name for name, keys in OPTIMIZERS.items() if decay in keys))
+       for decay in OPTIMIZER_KEYS for key in (decay, *HALF_LIVES.get(decay, ()))},
     "decay_timescale": ("optimizer", DECOUPLED),
     **dict.fromkeys(("decay_steps", "decay_epochs", "end_lr_factor"), ("decay", tuple(FALLING))),
     **dict.fromkeys(("decay_start_steps", "decay_start_epochs"), ("decay", STARTED)),

@@ -18,6 +18,7 @@ from .schedule import FALLING, INVERSE_SQRT
 from .settings import ACTS_ONLY_WITH, BATCH_SCHEDULES, DECAYS_PER_STEP, DECOUPLED, OPTIMIZER_KEYS, OPTIMIZERS, Settings
 from .shards import Stream, fewest_passes, largest_pass
 from .time_scales import decay_of, weight_decay_of
+from .tokens import count_in_examples
 
 GLOBAL, GHOST_BATCH = "global", 32
 PLANNED = frozenset(field.name for field in fields(Plan))       # a setting of such a name is planned as it was set
@@ -44,11 +45,14 @@ class Named(Protocol):
     metrics: Mapping[str, str]
 
 
-def settle(settings: Settings, workload: Named, train_examples: int, val_examples: int, place: Place) -> Plan:
+def settle(settings: Settings, workload: Named, train_examples: int, val_examples: int, place: Place,
+           train_tokens: int | None = None) -> Plan:
     """The plan for these settings at this place; raises PlanError or UsageError for what cannot hold.
 
     train_examples  training examples there are, after train_subset
+    train_tokens    of them that the loss counts; None: it counts examples
     """
+    settings = count_in_examples(settings, workload.name, train_examples, train_tokens)
     batches, accumulate = settle_batches(settings, place.workers, train_examples)
     settings = settle_tuned(settings, workload.name, batches.first)
     ghost_batch = batches.largest if settings.ghost_batch == GLOBAL else int(settings.ghost_batch or GHOST_BATCH)
@@ -62,7 +66,7 @@ def settle(settings: Settings, workload: Named, train_examples: int, val_example
     return Plan(**as_set | dict(
         workload=workload.name, dataset=workload.dataset, model=workload.model, data=settings.data_args,
         init_from=settings.init_from and sha256_of(settings.init_from, UsageError),
-        train_examples=train_examples, global_batch=batches.largest,
+        train_examples=train_examples, train_tokens=train_tokens, global_batch=batches.largest,
         batch_schedule=None if batches.is_constant else batches.pairs, ghost_batch=ghost_batch,
         loss_scale=settle_loss_scale(settings), group_by_group=settings.group_by_group == "always",
         **schedule, **settle_updates(settings, stream, schedule),
@@ -133,9 +137,9 @@ def settle_batch(settings: Settings, workers: int, train_examples: int) -> tuple
 def largest_of(batches: BatchSchedule, ghost_batch: int, workers: int, accumulate: int) -> int:
     """The most examples in one pass of a worker, at any batch."""
     most = largest_pass(batches.largest, ghost_batch, workers, accumulate)
-    passes = {batch: fewest_passes(batch, ghost_batch, workers, most, accumulate) for batch in batches.sizes}
-    return max(most, *(largest_pass(batch, ghost_batch, workers, k) for batch, k in passes.items()
-                       if batch < batches.largest), 0)
+    smaller = {batch: fewest_passes(batch, ghost_batch, workers, most, accumulate)
+               for batch in batches.sizes if batch < batches.largest}
+    return max([most, *(largest_pass(batch, ghost_batch, workers, passes) for batch, passes in smaller.items())])
 
 
 def settle_accumulate(settings: Settings, global_batch: int, ghost_batch: int, workers: int, accumulate: int) -> int:
@@ -416,15 +420,18 @@ def settle_splits(settings: Settings, target: Target | None) -> tuple[str, ...]:
 
 def settle_evaluations(settings: Settings, stream: Stream) -> dict:
     """The plan's fields about when to evaluate, by name: a grid in steps or, where the batch changes, in examples."""
-    every, batches = settle_eval_every(settings, stream), stream.batches
-    in_steps = settings.eval_every is not None or batches.is_constant
-    return dict(eval_every=every, eval_every_examples=None if in_steps else every * batches.first)
+    every, batches, examples = settle_eval_every(settings, stream), stream.batches, settings.eval_every_examples
+    if examples is None and settings.eval_every is None and not batches.is_constant:
+        examples = every * batches.first
+    return dict(eval_every=every, eval_every_examples=examples)
 
 
 def settle_eval_every(settings: Settings, stream: Stream) -> int:
     """Steps between evaluations at the first batch, by default an epoch's; 0: never."""
     if settings.eval_every is not None:
         return settings.eval_every
+    if settings.eval_every_examples is not None:
+        return max(1, round(settings.eval_every_examples / stream.batches.first))
     at_first = replace(stream, batches=BatchSchedule.constant(stream.batches.first))
     return _in_steps(at_first)(None, settings.eval_every_epochs or 1.0) or 0
 
@@ -434,7 +441,7 @@ def settle_budget(settings: Settings, stream: Stream) -> int:
     if settings.examples is not None:
         return stream.steps_holding(settings.examples)
     if settings.steps is None and settings.epochs is None and settings.seconds is None:
-        raise PlanError("no budget: give --steps or --epochs (or the keys examples, seconds)")
+        raise PlanError("no budget: give --steps or --epochs (or the keys examples, tokens, seconds)")
     return _in_steps(stream)(settings.steps, settings.epochs) or 0
 
 

@@ -11,6 +11,7 @@ STEPS = Column("steps_to_target", "steps to target", "steps", "S: steps done at 
                "target, geometric mean over seeds, the median where a seed did not meet; of a search the median best "
                "of as many trials as every batch has", SHALLUE)
 EXAMPLES = Column("examples_to_target", "examples to target", "examples", "B S", SHALLUE)
+TOKENS = Column("tokens_to_target", "tokens to target", "tokens", "tokens that the loss counted in B S examples")
 STATISTICAL = Column("statistical_efficiency", "statistical efficiency", "1", "(S0 B0) / (S B)", POLLUX, "stat. effic.")
 SYSTEM = Column("system_efficiency", "system efficiency", "1", "(x / x0) / (W / W0)", "", "system effic.")
 PERFECT = Column("perfect_scaling", "perfect scaling", "1", "B S within its tolerance of the smallest B S", SHALLUE)

@@ -35,7 +35,7 @@ from .draw_files import FIRST_REPEAT
 from .settings import BUDGETS, ELSEWHERE, OF_DATA, Keys, checked_key, read_settings, refuse_untaken, takes
 from .toml_errors import REQUIRED, Table, read_table
 
-GRID = ("eval_every", "eval_every_epochs")
+GRID = ("eval_every", "eval_every_epochs", "eval_every_examples")
 COUNTS = ("trials", "max_draws")
 TOP = ("workload", "batch_sizes", "optimizer", "optimizers", *COUNTS, "targets", "objective", *BUDGETS, "evaluations",
        "repeats", "workers_per_trial", "prune", "prune_keep", "seed", "settings", "space", "batch")

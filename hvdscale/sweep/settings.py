@@ -10,6 +10,7 @@ from ..plan.plan import Execution
 from ..plan.scaling import TUNED
 from ..plan.search_space import Parameter
 from ..plan.settings import ACTS_ONLY_WITH, ALTERNATIVES, BATCH_SCHEDULES, KEYS, OPTIMIZERS, Settings, check
+from ..plan.tokens import IN_EXAMPLES
 from .toml_errors import Table
 
 BUDGETS = ("steps", "epochs", "examples", "seconds")
@@ -18,6 +19,7 @@ ELSEWHERE = {
     "optimizer": "optimizers = [...] at the top of the file says it",
     **dict.fromkeys(("global_batch", "local_batch"), "batch_sizes says it; workers_per_trial shares a batch out, and "
                     "max_local_batch bounds what a worker takes at once"),
+    **{name: f"a sweep counts examples; give {other}" for name, other in IN_EXAMPLES.items()},
     **dict.fromkeys((*BATCH_SCHEDULES, "batch_schedule_lr"), "a study is of one batch; hvdscale-train takes it"),
     **dict.fromkeys(("lr", "lr_per_example"), "the learning rate is searched, in [space.lr]"),
     "seed": "seed at the top of the file says it",

@@ -153,7 +153,8 @@ class Branching:
         return [*self.layers, own]
 
     def _settled(self, workload: Workload, settings: Settings) -> Plan:
-        return settle(settings, workload, len(self.data.train), len(self.data.val), Place(self.workers.size))
+        return settle(settings, workload, len(self.data.train), len(self.data.val), Place(self.workers.size),
+                      self.data.train_tokens)
 
     def _train(self, job: Job, start: Start, more: Mapping, checkpoints: Callable[..., Checkpoints]) -> Outcome:
         """Train a job with its log; ``checkpoints`` makes the loop's, from the log and the display."""

@@ -129,8 +129,13 @@ def _decay_timescale(plan):
 
 def _half_lives(plan):
     decays = {name: getattr(plan, name) for name in DECAYS_PER_STEP if getattr(plan, name)}
-    return ", ".join(f"{name} {number(half_life_of(decay, plan.batches.first))} examples"
-                     for name, decay in decays.items())
+    return ", ".join(f"{name} {number(half_life)} examples{_in_tokens(plan, half_life)}" for name, half_life in (
+        (name, half_life_of(decay, plan.batches.first)) for name, decay in decays.items()))
+
+
+def _in_tokens(plan, examples):
+    """Examples in tokens, where the workload counts them."""
+    return f" = {number(examples * plan.train_tokens / plan.train_examples)} tokens" if plan.train_tokens else ""
 
 
 def _average(plan):
@@ -141,7 +146,8 @@ def _average(plan):
 
 def _budget(plan):
     epochs = plan.stream.examples_before(plan.budget_steps) / plan.train_examples
-    size = f"{plan.budget_steps} steps ({epochs:.3g} epoch{'s' * (epochs != 1)} of {plan.train_examples} examples)"
+    size = f"{plan.budget_steps} steps ({epochs:.3g} epoch{'s' * (epochs != 1)} of {plan.train_examples} examples"
+    size += f"{_in_tokens(plan, plan.stream.examples_before(plan.budget_steps))})"
     if plan.budget_seconds:
         size = f"{plan.budget_seconds:g} s"
     if plan.target is None:
@@ -155,5 +161,5 @@ def _evaluation(plan):
     splits = [f"{split} ({plan.train_eval_examples})" if split == "train" else split for split in plan.eval_splits]
     every = counted(plan.eval_every, "step")
     if plan.eval_every_examples is not None:
-        every = f"{number(plan.eval_every_examples)} examples"
+        every = f"{number(plan.eval_every_examples)} examples{_in_tokens(plan, plan.eval_every_examples)}"
     return f"every {every}: {', '.join(splits)}"

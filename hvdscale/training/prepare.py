@@ -14,6 +14,7 @@ from ..errors import PlanError, RanksDifferError, UsageError
 from ..plan.plan import Plan
 from ..plan.settings import KEYS, Settings
 from ..plan.settle import Place, settle
+from ..plan.tokens import IN_EXAMPLES
 from ..target import SPLITS
 from ..update.averages import WeightAverage
 from ..update.model import fit_to_groups, make_model, share_model
@@ -50,7 +51,7 @@ def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | No
     def plan_with(**by_default: int) -> Plan:
         defaults, *typed = memory.settle(settings).layers
         asked = Settings.build({**defaults, **by_default}, *typed)
-        plan = settle(asked, workload, len(data.train), len(data.val), place)
+        plan = settle(asked, workload, len(data.train), len(data.val), place, data.train_tokens)
         return with_data(plan, data.model_args, data.record)
 
     with workers.together("the plan"):
@@ -130,8 +131,8 @@ def sketch(name: str, layers: list[dict], workers: Workers) -> str | None:
         workload = find(name)
         card = workload.card
         settings = settings_of(workload, layers)
-        if card is None or settings.data_dir is not None:
-            return None
+        if card is None or settings.data_dir is not None or IN_EXAMPLES.keys() & settings.typed:
+            return None                             # a card has no number of tokens
         device = group.device(settings.device, workers.local_rank)
         place = Place(workers.size, *_host_share(hosts, 0), device.type, workers.transport)
         examples = min(card.train_examples, settings.train_subset or card.train_examples)

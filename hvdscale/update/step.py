@@ -54,8 +54,9 @@ def log_columns(plan: Plan, model: nn.Module) -> dict[str, tuple[str, ...]]:
     """The optional columns of /steps that the plan's steps measure, as arguments of LogWriter."""
     noise = noise_columns(plan, model)
     parts = STEP_PARTS if plan.device == "cpu" else STEP_PARTS[:1]
-    batch = () if plan.batches.is_constant else ("global_batch",)
-    return {**noise, "optional_steps": (*batch, *parts, *noise["optional_steps"])}
+    counts = [name for name, counted in (("global_batch", not plan.batches.is_constant),
+                                         ("tokens", plan.train_tokens is not None)) if counted]
+    return {**noise, "optional_steps": (*counts, *parts, *noise["optional_steps"])}
 
 
 class DataParallelStep:
@@ -114,6 +115,8 @@ class DataParallelStep:
             communication = communicated - computed
             measured |= {"compute_seconds": ended - started - data_seconds - communication,
                          "communication_seconds": communication}
+        if self.plan.train_tokens is not None:
+            measured["tokens"] = count
         if not self.plan.batches.is_constant:
             measured["global_batch"] = self.plan.batches.at(step)
         return StepResult(loss * self.plan.batches.at(step) / count, agreed, ended - started, measured)

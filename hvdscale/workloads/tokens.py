@@ -43,6 +43,7 @@ FORMAT = 2                  # of the cache folder; part of its key
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
 STARTS = np.dtype("<i8")
 IGNORED = -100              # the label that torch's losses ignore
+CHUNK = 2**20               # lines whose lengths are read at once
 MAPPED_BYTES = 2**26        # of a file mapped by a process before it releases them
 AROUND = 2**20              # bytes that Linux may map around one that is read
 EVERY_SECONDS = 5.0         # between lines of progress
@@ -128,11 +129,19 @@ class Encoded:
 
     def longer_than(self, most: int) -> int:
         """The number of lines with more tokens, ``eos`` included."""
-        found, step = 0, 2**20
-        for first in range(0, self.lines, step):
-            starts = self.starts.rows(np.array([first]), min(step, self.lines - first) + 1)[0]
-            found += int((np.diff(starts) > most).sum())
-        return found
+        return sum(int((lengths > most).sum()) for lengths in self._lengths())
+
+    def count_tokens(self, most: int, lines: np.ndarray | slice = slice(None)) -> int:
+        """The tokens of these lines cut to ``most``, ``eos`` included."""
+        kept = np.zeros(self.lines, bool)
+        kept[lines] = True
+        chosen = iter(np.split(kept, range(CHUNK, self.lines, CHUNK)))
+        return sum(int(np.minimum(lengths[next(chosen)], most).sum()) for lengths in self._lengths())
+
+    def _lengths(self) -> Iterator[np.ndarray]:
+        """The lengths of all lines, CHUNK at a time."""
+        for first in range(0, self.lines, CHUNK):
+            yield np.diff(self.starts.rows(np.array([first]), min(CHUNK, self.lines - first) + 1)[0])
 
 
 @dataclass(frozen=True)
@@ -180,6 +189,10 @@ class StreamSplit(_TokenSplit):
     def _all_examples(self) -> int:
         return -(-len(self.text.tokens) // self.sequence)
 
+    def count_tokens(self) -> int:
+        """The labels that are not ignored."""
+        return min(len(self.text.tokens), len(self) * self.sequence)
+
     def take(self, visits: Visits) -> Batch:
         """The visited sequences: inputs and labels, int64 (n, T)."""
         starts = visits.indices * self.sequence
@@ -194,6 +207,10 @@ class SentenceSplit(_TokenSplit):
 
     def _all_examples(self) -> int:
         return self.text.lines
+
+    def count_tokens(self) -> int:
+        """The labels that are not ignored."""
+        return self.text.count_tokens(self.sequence, slice(len(self)))
 
     def take(self, visits: Visits) -> Batch:
         """The visited sentences: inputs and labels, int64 (n, T); labels are IGNORED beyond the sentence."""

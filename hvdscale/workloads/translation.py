@@ -123,6 +123,10 @@ class Pairs:
         return TranslationBatch(*map(torch.from_numpy, (source, inputs, labels)),
                                 self.references and self.references.of(lines))
 
+    def count_tokens(self) -> int:
+        """The labels that are not ignored: tokens of the target, ends included."""
+        return self.target.count_tokens(self.longest, self.kept)
+
     def first(self, examples: int) -> Pairs:
         return replace(self, kept=self.kept[:examples])
 

@@ -12,6 +12,7 @@ from hvdscale.analysis.worker_plan import Request
 from hvdscale.cli.plan import main as plan_command
 from hvdscale.cli.report import main as report_command
 from hvdscale.plan.batch_schedule import BatchSchedule
+from hvdscale.report.scaling.figures import figures_of
 from hvdscale.report.scaling.tables import tables_of
 from tests.factories.logs import log, save, trial
 
@@ -127,6 +128,29 @@ def test_a_growing_batch_alone_has_a_plan_without_ratios():
     assert [option.beside for option in plan.options] == [()] * 3
     assert plan.options[1].seconds.value == pytest.approx(sum(clock(2, RAMP.at(step)) for step in range(GROWN)))
     assert not list(growing_plans(groups_of(*(grown(w, met=False) for w in WORKERS)), Request(WORKERS)))
+
+
+def with_tokens(made, each):
+    """The log with so many tokens in each example of each step."""
+    made.steps["tokens"] = np.array([each * RAMP.at(step - 1) for step in made.steps["step"]], float)
+    return made
+
+
+def test_tokens_to_target_stand_beside_examples_where_every_step_has_them():
+    def timed(seed):
+        one = grown(1, seed)
+        one.step_seconds = np.full(GROWN, 0.01)
+        return one
+    counted, = analyse(read_trials(with_tokens(log(timed(0), timed(1)), 12.5)))
+    cell, = counted.sections[0].cells
+    assert cell.tokens.value == pytest.approx(12.5 * 16000) and cell.tokens.runs == 2
+    table = next(one for one in tables_of(counted.sections[0]) if one.name == "growing-batch")
+    assert "tokens_to_target" in [column.key for column in table.columns]
+    without, = groups_of(timed(0))
+    assert without.sections[0].cells[0].tokens.runs == 0
+    assert "tokens_to_target" not in [column.key for one in tables_of(without.sections[0]) for column in one.columns]
+    assert "curve-tokens" in [figure.name for figure in figures_of(counted.sections[0])]
+    assert "curve-tokens" not in [figure.name for figure in figures_of(without.sections[0])]
 
 
 @pytest.fixture(scope="module")

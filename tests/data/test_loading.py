@@ -347,3 +347,12 @@ def test_batches_that_are_copied_several_at_a_time_are_those_taken_one_by_one(sh
     for batch, visited in zip(batches, visits):
         alone = split.take(visited)
         assert torch.equal(batch.inputs, alone.inputs) and torch.equal(batch.labels, alone.labels)
+
+
+def test_a_data_set_may_count_the_tokens_of_its_first_examples():
+    class Counting(Noisy):
+        def count_tokens(self, examples):
+            return 7 * examples
+    split = MapSplit(Counting())
+    assert split.count_tokens() == 7 * len(split) and split.first(3).count_tokens() == 21
+    assert MapSplit(Noisy()).count_tokens() is None

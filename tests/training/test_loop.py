@@ -11,11 +11,14 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
+from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import DataError, ExitCode, LogError, PlanError, UsageError
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
+from hvdscale.plan.batch_schedule import BatchSchedule
 from hvdscale.plan.plan import Plan
 from hvdscale.plan.schedule import Schedule
+from hvdscale.plan.shards import Stream
 from hvdscale.system.cores import usable_cores
 from hvdscale.target import Target
 from hvdscale.training.display import NoDisplay
@@ -27,6 +30,8 @@ from hvdscale.update.model import bound_to_passes, check_groups
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.single import SingleWorker
 from hvdscale.workload import MapSplit
+from hvdscale.workloads import language
+from hvdscale.workloads.tokens import IGNORED
 from tests.parallel import toy
 from tests.factories import jobs as made_jobs
 
@@ -153,6 +158,27 @@ def test_until_its_first_change_a_growing_batch_is_the_constant_one_to_the_bit(t
             np.testing.assert_array_equal(grown.steps[name][:9], constant.steps[name][:9])
     assert "global_batch" not in one_piece.steps.columns
     assert grown.steps["loss"][9] != constant.steps["loss"][9]
+
+
+def test_a_text_job_counts_in_tokens_and_logs_those_of_each_step(train, tmp_path, monkeypatch):
+    workload = language.workload("text", "lstm")
+    monkeypatch.setattr("hvdscale.training.prepare.find", {"text/lstm": workload}.__getitem__)
+    (tmp_path / "train.txt").write_text("the cat sat on the mat\n" * 40 + "end\n")
+    (tmp_path / "val.txt").write_text("the mat\n")
+    keys = dict(data_args=dict(train=str(tmp_path / "train.txt"), val=str(tmp_path / "val.txt"), vocabulary="char",
+                               sequence=7), model_args=dict(hidden=8, projection=4, embedding=4, layers=1),
+                cache_dir=str(tmp_path / "cache"), batch_schedule_tokens=[[0, 5], [400, 11]], tokens=2500.0,
+                eval_every_tokens=500.0)
+    outcome, log = train("text/lstm", **keys)
+    data = prepare("text/lstm", [{**keys, "threads": 1}], SingleWorker()).data
+    plan = json.loads(log.trials["plan"][0])
+    stream = Stream(len(data.train), BatchSchedule.of_problem(plan["problem"], 0), 0)
+    labels = [data.train.take(stream.visits(step, 0, stream.size(step))).labels for step in range(outcome.step)]
+    assert log.steps["tokens"].tolist() == [int((own != IGNORED).sum()) for own in labels]
+    assert abs(log.steps["tokens"].sum() - 2500) <= 2 * 11 * 7 and plan["measurement"]["train_tokens"] == 41 * 23 - 19
+    trial, = read_trials(log)
+    seen = np.concatenate([[0], np.cumsum(log.steps["tokens"])])
+    assert trial.tokens.tolist() == [seen[step] for step in trial.step]
 
 
 def test_the_schedule_is_in_the_log_step_by_step(train):

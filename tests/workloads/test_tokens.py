@@ -476,3 +476,13 @@ def test_building_and_reading_take_memory_for_a_part_of_the_text_only(tmp_path):
     building, reading = said()
     process.join()
     assert building < 40 and reading < 16, (building, reading)          # MiB, of 46 MiB of text and 92 of tokens
+
+
+@pytest.mark.parametrize("kind, sequence", [(kind, sequence) for kind in (StreamSplit, SentenceSplit)
+                                            for sequence in (1, 3, 7, 100)])
+def test_the_tokens_of_a_split_are_its_labels_without_padding(made, kind, sequence, monkeypatch):
+    monkeypatch.setattr(tokens, "CHUNK", 2)
+    split = kind(made().parts["train"], sequence)
+    for examples in range(1, len(split) + 1):
+        few = split.first(examples)
+        assert few.count_tokens() == int((everything(few).labels != IGNORED).sum())

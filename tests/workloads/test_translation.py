@@ -63,6 +63,12 @@ def test_a_batch_holds_sources_and_shifted_targets_as_tokens(data, folder):
     assert batch.references is None and len(batch) == 2
 
 
+def test_the_tokens_of_training_are_the_targets_labels_without_padding(data):
+    for few in (data.train, data.train.first(3)):
+        labels = few.take(visits(*range(len(few)))).labels
+        assert few.count_tokens() == int((labels != IGNORED).sum())
+
+
 def test_training_shapes_do_not_depend_on_which_pairs_share_a_batch(data):
     for indices in [(0,), (1, 2), range(len(data.train))]:
         batch = data.train.take(visits(*indices))

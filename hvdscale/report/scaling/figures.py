@@ -53,7 +53,7 @@ def figures_of(section: Section) -> tuple[Figure, ...]:
             for search in section.searches if search.objective == objective])
         figures += [figure] if figure else []
     metric = _metric(section)
-    for across in ("step", "seconds"):
+    for across in ACROSS:
         if metric and any(_has_curve(run, metric, across) for cell in section.cells for run in cell.runs):
             figures.append(_training_figure(section, metric, across))
     return tuple(figures)
@@ -249,10 +249,16 @@ def _windows(noise: Noise) -> list[NoiseScale]:
     return [quarter for quarter in noise.quarters if is_positive(quarter.noise_scale) and quarter.low == quarter.low]
 
 
+# axis, in short, and the column of the log, of what a curve is drawn against
+ACROSS = {"step": ("steps", "steps", "step of /evaluations"),
+          "tokens": ("training tokens", "tokens", "sums of tokens of /steps"),
+          "seconds": ("training time (seconds, evaluation left out)", "time", "train_seconds of /evaluations")}
+
+
 def _training_figure(section: Section, metric: str, across: str) -> Figure:
     drawn = {id(cell): [run for run in cell.runs if _has_curve(run, metric, across)] for cell in section.cells}
     cells = [cell for cell in section.cells if drawn[id(cell)]]
-    label = {"step": "steps", "seconds": "training time (seconds, evaluation left out)"}[across]
+    label, short, column = ACROSS[across]
     name = metric_name(metric)
 
     def draw(axes: Axes) -> None:
@@ -276,9 +282,9 @@ def _training_figure(section: Section, metric: str, across: str) -> Figure:
         axes.set_xlabel(label)
         axes.set_ylabel(name)
     return Figure(
-        f"curve-{across}", f"{name[0].upper()}{name[1:]} against {'steps' if across == 'step' else 'time'}",
+        f"curve-{across}", f"{name[0].upper()}{name[1:]} against {short}",
         f"{metric} at every evaluation against {label}: one line a run, one colour a worker count and global batch.",
-        f"{metric} and {'step' if across == 'step' else 'train_seconds'} of /evaluations", "", _keys(cells), draw)
+        f"{metric} and {column}", "", _keys(cells), draw)
 
 
 def _curve_axes(axes: Axes, section: Section, metric: str, starts: Sequence[float], ends: Sequence[float],
@@ -303,6 +309,8 @@ def _curve_axes(axes: Axes, section: Section, metric: str, starts: Sequence[floa
 
 
 def _across(run: Run, across: str) -> np.ndarray:
+    if across == "tokens":
+        return np.full(len(run.trial.step), np.nan) if run.trial.tokens is None else run.trial.tokens
     return run.trial.step if across == "step" else run.trial.train_seconds
 
 

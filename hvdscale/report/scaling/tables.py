@@ -18,7 +18,8 @@ from ...analysis.step_breakdown import NAMES
 from ...analysis.steps import Cell as RunCell
 from ...formatting.numbers import listed, number, percent, ratio, span, spread, whole
 from ...plan.batch_schedule import BatchSchedule
-from ..columns import BATCH, EXAMPLES, MCCANDLISH, NOISE, PERFECT, POLLUX, QUARTERS, SHALLUE, STATISTICAL, STEPS, SYSTEM
+from ..columns import (BATCH, EXAMPLES, MCCANDLISH, NOISE, PERFECT, POLLUX, QUARTERS, SHALLUE, STATISTICAL, STEPS,
+                       SYSTEM, TOKENS)
 from ..table import Cell, Column, Row, Table, Write, count_cell, interval_cell, keys_of, number_cell, steps_cell
 from . import words
 from .regimes import BIAS_NOTE, meanings_said
@@ -102,11 +103,13 @@ def _alone_table(section: Section) -> Table:
 
 
 def _batch_table(section: Section, batches: Batches) -> Table:
-    columns = (BATCH, RAN_AT, MET, STEPS, EXAMPLES, STATISTICAL, PERFECT)
     cells = [point.cell for point in batches.points]
+    counted = [TOKENS] * any(cell.tokens.runs for cell in cells)
+    columns = (BATCH, RAN_AT, MET, STEPS, EXAMPLES, *counted, STATISTICAL, PERFECT)
     rows = tuple(_row((
         count_cell(point.global_batch), _ran_at(point.cell), _met(point.cell),
         _estimate(point.steps, point.cell, whole), _estimate(point.examples, point.cell),
+        *(_estimate(point.cell.tokens, point.cell) for _ in counted),
         _ratio_cell(point.statistical_efficiency, point.cell, cells[0]),
         Cell(("yes" if point.perfect else "no") if point.steps.met else "not met" if point.cell.runs else "diverged")),
         point.cell, cells[0]) for point in batches.points)
@@ -120,7 +123,9 @@ def _batch_table(section: Section, batches: Batches) -> Table:
 
 def _growing_table(section: Section) -> Table:
     """The runs whose batch grows beside those at its smallest and its largest batch."""
-    columns = (WORKERS, BATCH, MET, STEPS, EXAMPLES, SECONDS, COST, replace(STEP_SPEEDUP, formula=GAINED.format("S")),
+    counted = [TOKENS] * any(cell.tokens.runs for cell in section.cells)
+    columns = (WORKERS, BATCH, MET, STEPS, EXAMPLES, *counted, SECONDS, COST,
+               replace(STEP_SPEEDUP, formula=GAINED.format("S")),
                replace(STATISTICAL, formula=GAINED.format("B S"), title="examples, ratio", short=""),
                replace(TIME_SPEEDUP, formula=GAINED.format("T"), title="time and cost, ratio"))
     rows: list[Row] = []
@@ -128,11 +133,12 @@ def _growing_table(section: Section) -> Table:
     for cell in section.cells:
         beside = [one for one in section.constant if one.workers == cell.workers]
         alone += [] if beside else cell.workers
-        rows.append(_row(_growing_columns(cell) + (Cell(""),) * 3, cell))
+        rows.append(_row(_growing_columns(cell, counted) + (Cell(""),) * 3, cell))
         for one in beside:
             gained = compare(cell, one, section.options.confidence)
             ratios = gained.step_speedup, gained.statistical_efficiency, gained.time_speedup
-            rows.append(_row((*_growing_columns(one), *(_ratio_cell(value, cell, one) for value in ratios)), one))
+            rows.append(_row((*_growing_columns(one, counted),
+                              *(_ratio_cell(value, cell, one) for value in ratios)), one))
     batches = BatchSchedule.of_pairs(section.workload.batch_schedule)
     missing = [f"At W = {listed(alone)} no run had a constant batch of {batches.smallest:,} or {batches.largest:,}, so "
                "that what the growing batch bought is unknown."] * bool(alone)
@@ -142,9 +148,10 @@ def _growing_table(section: Section) -> Table:
         *words.cell_notes(section, section.cells)))
 
 
-def _growing_columns(cell: RunCell) -> tuple[Cell, ...]:
+def _growing_columns(cell: RunCell, counted: Sequence[Column]) -> tuple[Cell, ...]:
     return (_workers(cell), _batch(cell), _met(cell), _estimate(cell.steps, cell, whole),
-            _estimate(cell.examples, cell), _estimate(cell.seconds, cell),
+            _estimate(cell.examples, cell), *(_estimate(cell.tokens, cell) for _ in counted),
+            _estimate(cell.seconds, cell),
             _estimate(cell.seconds.scaled(cell.workers[0]), cell))
 
 
