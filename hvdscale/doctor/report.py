@@ -21,7 +21,7 @@ def render(examination: Examination, seconds: float, width: int, colour: bool) -
     width = bound_width(width)
     sample, plan, findings = examination.sample, examination.job.plan, examination.findings
     blocks = [textwrap.fill(
-        f"{plan.workload} at global batch {plan.global_batch}: {len(findings)} checks; those of the model use a step "
+        f"{plan.workload} at global batch {plan.batches}: {len(findings)} checks; those of the model use a step "
         f"of {sample.plan.global_batch} examples in {sample.plan.precision}", width)]
     blocks.append(render_findings(findings, width, colour))
     blocks += [f"{finding.check}\n{_table(finding.rows)}" for finding in findings if finding.rows]

@@ -153,6 +153,7 @@ class Settings:
     average_half_life: float | None = _key(
         None, "ema: examples after which weights count half: each step has the factor 2^(-global batch / half-life)",
         above=0)
+    average_half_life_tokens: float | None = _key(None, "the same half-life in tokens", above=0)
     average_start_epochs: float | None = _key(
         None, "tail: start of the mean, in epochs; default: half of the budget", least=0)
     average_start_steps: int | None = _key(None, "the same in steps", least=0)
@@ -275,7 +276,8 @@ ALTERNATIVES = (BATCH, *((name, *BATCH_SCHEDULES) for name in BATCH), ("lr", "lr
                 ("average_start_steps", "average_start_epochs"), ("decay_at_steps", "decay_at_epochs"),
                 EVALUATION_GRIDS,
                 ("checkpoint_every", "checkpoint_every_epochs", "checkpoint_every_seconds"),
-                *((name, *half_lives) for name, half_lives in HALF_LIVES.items()), ("weight_decay", "decay_timescale"))
+                *((name, *half_lives) for name, half_lives in HALF_LIVES.items()), ("weight_decay", "decay_timescale"),
+                ("average_half_life", "average_half_life_tokens"))
 
 
 # the optimizers with a name, and the keys of each
@@ -297,7 +299,8 @@ ACTS_ONLY_WITH = {
     **dict.fromkeys(("decay_start_steps", "decay_start_epochs"), ("decay", STARTED)),
     **dict.fromkeys(("decay_at_steps", "decay_at_epochs", "decay_factor"), ("decay", ("step",))),
     **dict.fromkeys(("warmup_steps", "warmup_epochs", "warmup_start_factor"), ("warmup", ("gradual", "constant"))),
-    "metaparameters": ("lr_rule", ("tuned",)), "average_half_life": ("average", ("ema",)),
+    "metaparameters": ("lr_rule", ("tuned",)),
+    **dict.fromkeys(("average_half_life", "average_half_life_tokens"), ("average", ("ema",))),
     **dict.fromkeys(("average_start_steps", "average_start_epochs"), ("average", ("tail",))),
 }
 

@@ -16,7 +16,7 @@ from .settings import DECAYS_PER_STEP, Settings
 # keys in tokens, each with that in examples
 IN_EXAMPLES = {"tokens": "examples", "eval_every_tokens": "eval_every_examples",
                "batch_schedule_tokens": "batch_schedule_examples",
-               **{f"{name}_half_life_tokens": f"{name}_half_life" for name in DECAYS_PER_STEP}}
+               **{f"{name}_half_life_tokens": f"{name}_half_life" for name in (*DECAYS_PER_STEP, "average")}}
 
 
 def count_in_examples(settings: Settings, workload: str, train_examples: int, train_tokens: int | None) -> Settings:
