@@ -28,8 +28,8 @@ class Job:
     device: torch.device
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
-    average: WeightAverage | None       # None: the plan has none
     bound_to_passes: str    # why the model runs group by group, or would need to
+    average: WeightAverage | None = None        # of its weights; None: the plan has none
 
     def save_model(self, outcome: Outcome, display: Display, workers: Workers) -> None:
         """Write the final model if save_model is set, or the averages of its weights; only of a COMPLETE run."""

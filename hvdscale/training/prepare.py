@@ -87,7 +87,7 @@ def prepare(name: str, layers: list[dict], workers: Workers, memory: Memory | No
             try_measuring(workload, splits[first], model, plan.precision, device)
     memory.keep(plan, data, model)
     average = WeightAverage(plan, model) if plan.average else None
-    return Job(name, plan, settings, workload, data, device, model, optimizer, average, reason)
+    return Job(name, plan, settings, workload, data, device, model, optimizer, reason, average)
 
 
 def read_data(workload: Workload, settings: Settings) -> Data:
