@@ -62,7 +62,7 @@ def command(script, arguments, batch, workers, updates, seconds):
     screen.erase()
     if examination is not None:
         width = shutil.get_terminal_size((100, 0)).columns
-        echo(render(examination, time.monotonic() - started, width, sys.stdout.isatty()))
+        print(render(examination, time.monotonic() - started, width, sys.stdout.isatty()))
         sys.exit(0 if examination.sound else 1)
 
 

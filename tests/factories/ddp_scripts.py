@@ -2,6 +2,7 @@
 
 HONEST = '''
 import argparse
+import contextlib
 
 import torch
 import torch.distributed as dist
@@ -62,11 +63,8 @@ STEP = '''    loss = cross_entropy(ddp(inputs), targets)
 ACCUMULATING = '''    optimizer.zero_grad()
     halves = list(zip(inputs.chunk(2), targets.chunk(2)))
     for at, (some, right) in enumerate(halves):
-        loss = cross_entropy(ddp(some), right) / len(halves)
-        if at + 1 < len(halves):
-            with ddp.no_sync():
-                loss.backward()
-        else:
+        with ddp.no_sync() if at + 1 < len(halves) else contextlib.nullcontext():
+            loss = cross_entropy(ddp(some), right) / len(halves)
             loss.backward()
     optimizer.step()
 '''
@@ -274,6 +272,44 @@ def main(batch):
 if __name__ == "__main__":
     main(int(sys.argv[sys.argv.index("--batch") + 1]))
 '''
+AMP = '''    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = cross_entropy(ddp(inputs), targets)
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(ddp.parameters(), 0.1)
+    scaler.step(optimizer)
+    scaler.update()
+'''
+WEIGHTED = '''    count = torch.tensor(float(len(targets)))
+    dist.all_reduce(count)
+    loss = cross_entropy(ddp(inputs), targets, reduction="sum") * workers / count
+'''
+LOSS = "    loss = cross_entropy(ddp(inputs), targets)\n"
+UNEVEN = ("given.batch, sampler=sampler", "given.batch + (2 - 4 * rank) * (workers > 1), sampler=sampler")
+DATA_PARALLEL = ("DistributedDataParallel(model)", "model")
+MEAN = "(inputs - inputs.mean(0))"
+AHEAD = '''
+def ahead(loader):
+    batches = iter(loader)
+    batch = next(batches)
+    for following in batches:
+        yield batch
+        batch = following
+    yield batch
+
+
+for epoch in range(3):
+'''
+STREAM = '''
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield from train
+
+
+model = nn'''
+NO_LOADER = "range(20):\n        at = torch.randint(len(train), (given.batch,))\n        inputs, targets = train[at]"
 # what each script has in place of a part of the honest one
 CHANGES = {
     "honest": [],
@@ -290,6 +326,49 @@ CHANGES = {
     "hasty_schedule": [("    schedule.step()", "    for _ in range(workers):\n        schedule.step()")],
     "padded_evaluation": [("Subset(val, range(rank, len(val), workers)), 16",
                            "val, 16, sampler=DistributedSampler(val, shuffle=False)")],
+    # honest
+    "mixed_precision": [(STEP, AMP)],
+    "weighted": [(LOSS, WEIGHTED), UNEVEN],
+    "ahead": [("\nfor epoch in range(3):\n", AHEAD), ("in loader:", "in ahead(loader):")],
+    "next": [("for inputs, targets in loader:", "batches = iter(loader)\n    for _ in range(6):\n"
+              "        inputs, targets = next(batches)")],
+    "with_replacement": [("sampler=sampler", "sampler=torch.utils.data.WeightedRandomSampler([1.0] * 101, 50)")],
+    "no_loader": [("for inputs, targets in loader:", f"for _ in {NO_LOADER}")],
+    "evaluated_on_one": [("Subset(val, range(rank, len(val), workers))", "val"), ("    dist.all_reduce(right)\n", ""),
+                         ('    print("acc', '    if rank == 0:\n        print("acc')],
+    "gathered": [("Subset(val, range(rank, len(val), workers)), 16",
+                  "val, 16, sampler=DistributedSampler(val, shuffle=False)"),
+                 ("    dist.all_reduce(right)\n",
+                  "    dist.all_gather([right.clone() for _ in range(workers)], right)\n")],
+    "added_losses": [("    loss.backward()\n",
+                      "    loss.backward()\n    cross_entropy(ddp(-inputs), targets).backward()\n")],
+    # with a fault
+    "last_pass_local": [(STEP, ACCUMULATING.replace("at + 1 < len(halves)", "at + 1 == len(halves)"))],
+    "summed": [(STEP, BY_HAND.replace("        parameter.grad /= workers\n", "")), DATA_PARALLEL],
+    "not_averaged": [(STEP, STEP), DATA_PARALLEL],
+    "unequal": [UNEVEN],
+    "masked": [(LOSS, "    targets[:3 * rank] = -100\n" + LOSS)],
+    "summed_loss": [("ddp(inputs), targets)", 'ddp(inputs), targets, reduction="sum")')],
+    "rate_by_rank": [("ddp.parameters(), 0.1,", "ddp.parameters(), 0.1 * (rank + 1),")],
+    "own_share": [("    dist.all_reduce(right)\n", "")],
+    "dropped": [("Subset(val, range(rank, len(val), workers)), 16",
+                 "val, 8, sampler=DistributedSampler(val, shuffle=False, drop_last=True)")],
+    "own_order": [("sampler=sampler", "shuffle=True, generator=torch.Generator().manual_seed(rank)")],
+    "contrasting": [(LOSS, LOSS.replace("ddp(inputs)", f"ddp({MEAN})"))],
+    "stream": [("model = nn", STREAM.lstrip()), ("DataLoader(train, given.batch, sampler=sampler)",
+                                                 "DataLoader(Stream(), given.batch)")],
+    # with a warning
+    "dropout": [("nn.ReLU()", "nn.Dropout(0.2)")],
+    "batch_norm": [("nn.ReLU()", "nn.BatchNorm1d(16)")],
+    "scaled_rate": [("ddp.parameters(), 0.1,", "ddp.parameters(), 0.1 * workers,")],
+    "length_of_loader": [("CosineAnnealingLR(optimizer, 100)", "CosineAnnealingLR(optimizer, 10 * workers)")],
+    # with an error
+    "raising": [("    loss.backward()\n", "    loss.backward()\n    if rank and epoch == 0:\n"
+                 "        raise ValueError(f\"of rank {rank}\")\n")],
+    "exiting": [("torch.manual_seed(0)", "raise SystemExit(3)")],
+    "idle": [(STEP + "    schedule.step()\n", LOSS)],
+    "spawning": [("dist.init_process_group", "torch.multiprocessing.spawn(print)\ndist.init_process_group")],
+    "hanging": [("    loss.backward()\n", "    loss.backward()\n    dist.barrier() if rank else None\n")],
 }
 WHOLE = {"imagenet": IMAGENET, "mingpt": MINGPT}
 

@@ -122,7 +122,8 @@ def _run(task: Task, watcher: Watcher) -> int:
         record.state = ENDED
     except SystemExit as left:
         record.state = FAILED if left.code not in (None, 0) else ENDED
-        record.error = f"it ended with exit code {left.code}" if record.state == FAILED else ""
+        told = f"it ended with exit code {left.code}" if isinstance(left.code, int) else str(left.code)
+        record.error = told if record.state == FAILED else ""
     except StopIteration as error:
         cut = any(one.cut for one in record.iterations)
         record.state, record.error = (STOPPED, "") if cut else (FAILED, _traceback(error))

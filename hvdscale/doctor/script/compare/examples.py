@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+
 from ....formatting.numbers import counted, listed, percent
 from ...finding import Finding, Verdict
 from ..record import Iteration, Record
@@ -16,7 +18,8 @@ BY_CHANCE = 0.5             # share of equal contents under which they may be re
 def examples(pair: Pair) -> Finding:
     """Whether the ranks of one update took different examples, as many as one worker would."""
     if not all(map(trained, (pair.one, *pair.many))):
-        return Finding(EXAMPLES, Verdict.NOT_APPLICABLE, "the script takes no training examples from a DataLoader")
+        return _same_gradients(pair) or Finding(
+            EXAMPLES, Verdict.NOT_APPLICABLE, "the script takes no training examples from a DataLoader")
     keys = [keys_of(pair.many, number) for number in range(pair.updates)]
     if not all(keys):
         return Finding(EXAMPLES, Verdict.NOT_APPLICABLE, "the examples cannot be told apart: the data set is iterable, "
@@ -25,6 +28,18 @@ def examples(pair: Pair) -> Finding:
     looked_at = f"{counted(taken, 'example')} of {counted(pair.updates, 'update')} on {pair.workers} workers"
     return (_shared(pair, keys, taken, looked_at) or _whole(pair, looked_at) or _other_batch(pair, looked_at)
             or Finding(EXAMPLES, Verdict.PASSED, f"{looked_at}: no two ranks took the same one{_against_one(pair)}"))
+
+
+def _same_gradients(pair: Pair) -> Finding | None:
+    """A failed finding, where examples that no loader gave have the same gradient on all ranks."""
+    for at in range(pair.updates):
+        first, *others = ([one.gradient for one in update.passes] for update in pair.at(at))
+        if not first or not all(len(each) == len(first) and all(map(np.array_equal, first, each)) for each in others):
+            return None
+    return Finding(EXAMPLES, Verdict.FAILED, f"the local gradients of {counted(pair.updates, 'update')}",
+                   "all ranks computed the same gradients: they took the same examples",
+                   cause="the examples are drawn by a generator that every rank seeds alike",
+                   remedy="draw them by a generator of their own, seeded by seed + rank, or share one draw out by rank")
 
 
 def _shared(pair: Pair, keys: list[list[list]], taken: int, looked_at: str) -> Finding | None:
@@ -37,7 +52,13 @@ def _shared(pair: Pair, keys: list[list[list]], taken: int, looked_at: str) -> F
         return None
     same = all(sorted(map(str, ranks[0])) == sorted(map(str, each)) for ranks in keys for each in ranks)
     sampling = trained(pair.many[0])[0].sampling
-    if sampling.replicas not in (None, pair.workers):
+    if not same and sampling.name in WHOLE:
+        return None                     # an order of its own on each rank
+    remedy = "sampler=DistributedSampler(dataset) in the training loader, after init_process_group"
+    if trained(pair.many[0])[0].iterable:
+        cause, remedy = ("its IterableDataset yields the same on every rank",
+                         "share it out in __iter__: itertools.islice(examples, rank, None, workers)")
+    elif sampling.replicas not in (None, pair.workers):
         cause = f"its DistributedSampler has num_replicas={sampling.replicas}"
     elif sampling.replicas:
         cause = "all its DistributedSamplers have one rank, or different seeds"
@@ -46,8 +67,7 @@ def _shared(pair: Pair, keys: list[list[list]], taken: int, looked_at: str) -> F
                  + (" in the same order" if same else ""))
     differs = (f"all ranks took the same examples: {taken // pair.workers} of {taken} count" if same else
                f"{twice} of {taken} examples were taken by another rank as well ({percent(twice / taken)})")
-    return Finding(EXAMPLES, Verdict.FAILED, looked_at, differs, cause=cause,
-                   remedy="sampler=DistributedSampler(dataset) in the training loader, after init_process_group")
+    return Finding(EXAMPLES, Verdict.FAILED, looked_at, differs, cause=cause, remedy=remedy)
 
 
 def _repeated(ranks: list[list]) -> int:

@@ -138,8 +138,9 @@ def _scaled(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at:
         cause, remedy = "the loss is divided by something that depends on the number of workers", \
             "divide by what the whole global batch has"
     return Finding(NAME, Verdict.FAILED, looked_at,
-                   f"update {at + 1}: on {pair.workers} workers the gradient is {number(ratio)} times what it is on "
-                   "one, for examples that count alike", by=abs(ratio - 1), limit=CLOSE, cause=cause, remedy=remedy)
+                   f"update {at + 1}: the gradient is {number(by.scale)} times the mean over its "
+                   f"targets on {pair.workers} workers, and {number(on_one.scale)} times on one",
+                   by=abs(ratio - 1), limit=CLOSE, cause=cause, remedy=remedy)
 
 
 def _unequal(pair: Pair, at: int, one: Reduction, by: Weighing | None, looked_at: str) -> Finding | None:

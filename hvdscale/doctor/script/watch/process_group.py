@@ -18,10 +18,6 @@ OWN_WORKERS = ("the script starts its workers itself (torch.multiprocessing.spaw
 HOOK = "DistributedDataParallel has a communication hook"
 
 
-class OwnWorkersError(RuntimeError):
-    """The script starts processes of its own, which no watcher is in."""
-
-
 def install(watcher: Watcher, local_workers: int) -> None:
     """Watch the process group; a backend that needs more GPUs than there are becomes Gloo."""
     remarks = watcher.record.remarks
@@ -57,5 +53,5 @@ def install(watcher: Watcher, local_workers: int) -> None:
 
 def _refuse(original):
     def spawn(*args, **options):
-        raise OwnWorkersError(OWN_WORKERS)
+        raise SystemExit(OWN_WORKERS)
     return spawn

@@ -23,7 +23,7 @@ class Updates:
     def __init__(self, watcher: Watcher, loaders: Loaders, losses: Losses):
         self.watcher, self.loaders, self.losses = watcher, loaders, losses
         self.scale = 1.0                                            # of a GradScaler
-        self._rough = False                                         # whether a parameter has less than 32 bits
+        self._rough = False                                         # whether fewer than 32 bits were used
         self._places: dict[int, weakref.ref] = {}                   # by id: parameters with a hook
         self._local: dict[int, np.ndarray] = {}                     # of the running pass: samples of gradients
         self._afresh: dict[int, bool] = {}                          # whether the pass found no gradient there
@@ -39,6 +39,7 @@ class Updates:
         replace(lr_scheduler.LRScheduler, "__init__", self._note_schedule)
         replace(torch.autograd, "backward", self._note_pass)
         replace(torch.amp.GradScaler, "scale", self._note_scale)
+        replace(torch.autocast, "__enter__", self._note_autocast)
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             watched = getattr(torch.nn.utils, name)
             for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
@@ -79,6 +80,12 @@ class Updates:
             return original(scaler, outputs)
         return scale
 
+    def _note_autocast(self, original):
+        def enter(context):
+            self._rough |= context._enabled
+            return original(context)
+        return enter
+
     def _note_pass(self, original):
         def backward(tensors, *args, **options):
             drawn, batches = draws_since(self.loaders.after_fetch), self.loaders.taken()
@@ -101,8 +108,7 @@ class Updates:
         local = {at: values / self.scale for at, values in self._local.items()}
         if all(self._afresh.values()):
             self._passes = []
-        rough = self._rough or torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
-        self._passes.append((Pass(loss, np.empty(0), calls, batches, drawn, rough), local))
+        self._passes.append((Pass(loss, np.empty(0), calls, batches, drawn, self._rough), local))
         self.scale = 1.0
 
     def _note_clip(self, original):
