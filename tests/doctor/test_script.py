@@ -3,6 +3,7 @@ import re
 
 import pytest
 
+from tests import guides
 from tests.factories import ddp_scripts
 from tests.factories.examinations import Doctor
 
@@ -94,6 +95,20 @@ def test_a_planted_fault_is_found_and_no_other(examined, name):
         check], out
     said = block(out, check)
     assert re.search(differs, said) and cause in said and "next move" in said
+
+
+GUIDE = guides.read("hvdscale/doctor/README.rst")
+SHOWN = re.findall(r"^\.\. script: (\w+)\n\n::\n\n((?:    .*\n)+)", GUIDE, re.M)
+
+
+@pytest.mark.parametrize("name, shown", SHOWN, ids=[name for name, _ in SHOWN])
+def test_the_guide_shows_what_the_doctor_prints(examined, name, shown):
+    _, out, *_ = examined(name, *MARKED)
+    assert re.sub("^    ", "", shown, flags=re.M) in out
+
+
+def test_the_guide_has_an_excerpt_for_each_cause():
+    assert len(SHOWN) == len(re.findall(r"^::$", GUIDE, re.M)) == len(re.findall(r"^-{5,}$", GUIDE, re.M)) - 1
 
 
 @pytest.mark.parametrize("name", WARNINGS)

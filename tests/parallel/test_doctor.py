@@ -12,6 +12,7 @@ from hvdscale.doctor.ranks import PROCESS, RANK, WORKERS, digest
 from hvdscale.training.prepare import prepare
 from hvdscale.workers.single import SingleWorker
 from tests.conftest import launcher_command
+from tests.factories import ddp_scripts
 
 MADE = "tests.factories.faulty_jobs"
 CHECKS = ["gradients", "losses", "random numbers", "batch-norm", "padding", "last batch", "shards", "examples", "ranks",
@@ -132,3 +133,13 @@ def test_a_played_rank_has_only_its_launchers_variables(monkeypatch):
     told = environment(1, 2)
     assert {told[name] for name in ("OMPI_COMM_WORLD_RANK", "RANK", "LOCAL_RANK", "SLURM_PROCID")} == {"1"}
     assert told["WORLD_SIZE"] == "2" and "OMPI_MCA_orte_hnp_uri" not in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+def test_a_script_is_examined_under_its_own_launcher(run, tmp_path, launcher):
+    (tmp_path / "train.py").write_text(ddp_scripts.script("padded_evaluation"))
+    done = run(*launcher_command(launcher, 2), sys.executable, "-m", "hvdscale.cli.doctor", "script", "train.py",
+               "--batch", "16", "--", "--batch", "{local}", check=False)
+    assert done.returncode == 1 and re.findall(r"^FAILED: (\w+)", done.stdout, re.M) == ["evaluation"], done.stderr
+    assert "1 example of 43 counted twice (2.3%)" in done.stdout
