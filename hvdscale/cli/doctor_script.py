@@ -46,11 +46,12 @@ def command(script, arguments, batch, workers, updates, seconds):
         from ..doctor.script.examine import examine
         from ..doctor.script.report import render
         from ..doctor.script.runs import Asked, ScriptError
+        from ..training.display import on_terminal
         from ..workers.launch import place
     process = place()
     workers = process.size if process.size > 1 else workers
     _check(arguments, batch, workers)
-    started, screen = time.monotonic(), Screen(sys.stderr, sys.stderr.isatty() and process.rank == 0, (0.0, 0.0))
+    started, screen = time.monotonic(), Screen(sys.stderr, on_terminal(sys.stderr) and process.rank == 0, (0.0, 0.0))
     asked = Asked(script, arguments, batch, workers, updates, seconds)
     try:
         examination = examine(asked, process, lambda what: screen.line(what, time.monotonic()) if screen.terminal
@@ -62,7 +63,7 @@ def command(script, arguments, batch, workers, updates, seconds):
     screen.erase()
     if examination is not None:
         width = shutil.get_terminal_size((100, 0)).columns
-        print(render(examination, time.monotonic() - started, width, sys.stdout.isatty()))
+        print(render(examination, time.monotonic() - started, width, on_terminal(sys.stdout)))
         sys.exit(0 if examination.sound else 1)
 
 
