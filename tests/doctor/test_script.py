@@ -1,8 +1,11 @@
 """hvdscale-doctor script: honest scripts pass, a planted fault is found, and no script is changed by being watched."""
 import re
+from types import SimpleNamespace
 
 import pytest
 
+from hvdscale.doctor.script.folder import make_workplace
+from hvdscale.doctor.script.report import files_of
 from tests import guides
 from tests.factories import ddp_scripts
 from tests.factories.examinations import Doctor
@@ -95,6 +98,24 @@ def test_a_planted_fault_is_found_and_no_other(examined, name):
         check], out
     said = block(out, check)
     assert re.search(differs, said) and cause in said and "next move" in said
+
+
+def test_what_a_script_writes_in_its_copy_is_named_and_gone(examined):
+    step = "    loss.backward()\n"
+    text = ddp_scripts.script("honest").replace(step, f'{step}    open(f"kept{{rank}}", "w").write("x")\n')
+    _, out, *_ = examined(text, *MARKED)
+    assert "ran in a copy of this folder, which is removed. There it wrote kept0, kept1." in " ".join(out.split())
+
+
+def test_a_folder_too_large_to_copy_is_run_in_and_the_report_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("hvdscale.doctor.script.folder.LARGEST", 1)
+    (tmp_path / "data").write_text("large")
+    place = make_workplace(tmp_path, tmp_path / "copy")
+    (tmp_path / "kept").write_text("x")
+    assert (place.copied, place.folder, place.written()) == (False, tmp_path, ["kept"])
+    said = files_of(SimpleNamespace(copied=False, in_copy=(), written=("kept",)))
+    assert said == ["The script ran in this folder itself, which has more than 512 MiB to copy.",
+                    "The script wrote: kept."]
 
 
 GUIDE = guides.read("hvdscale/doctor/README.rst")

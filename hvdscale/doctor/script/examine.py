@@ -32,6 +32,7 @@ class Examination:
     """What was found of a script.
 
     notes    legitimate dependence on the number of workers;  unseen  what was not checked
+    copied   the script ran in a copy of the working folder
     written  files that the script wrote where it was not in a copy;  in_copy  those in the copy
     late     runs that were ended for their time
     """
@@ -41,6 +42,7 @@ class Examination:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     unseen: tuple[str, ...]
+    copied: bool
     written: tuple[str, ...]
     in_copy: tuple[str, ...]
     late: tuple[str, ...]
@@ -78,6 +80,7 @@ def compare(asked: Asked, one: Run, many: Run) -> Examination:
             if run.late]
     findings = _trace_cause([check(pair) for check in CHECKS])
     return Examination(asked, pair, tuple(findings), tuple(notes(pair)), tuple([*late, *unseen(pair)]),
+                       one.workplace.copied and many.workplace.copied,
                        tuple(files_written(written, [one.records[0], *many.records])), tuple(sorted(in_copy)),
                        tuple(late))
 

@@ -7,6 +7,7 @@ from ...formatting.numbers import counted, list_first, number
 from ...formatting.text_table import aligned
 from ..report import NOTES, bound_width, render_findings, render_list, summarize
 from .examine import Examination
+from .folder import LARGEST
 from .record import Record
 
 NOT_CHECKED = "Not checked, as it cannot be seen from outside or did not happen in these updates:"
@@ -21,7 +22,7 @@ def render(examination: Examination, seconds: float, width: int, colour: bool) -
     if examination.notes:
         blocks.append(render_list(NOTES, examination.notes, width))
     blocks.append(render_list(NOT_CHECKED, examination.unseen, width))
-    blocks += [textwrap.fill(line, width) for line in _files(examination)]
+    blocks += [textwrap.fill(line, width) for line in files_of(examination)]
     blocks.append(f"{summarize(examination.findings)}; {seconds:.1f} s")
     return "\n\n".join(blocks)
 
@@ -48,11 +49,15 @@ def _loss(records: list[Record], at: int) -> float:
     return sum(one.loss for record in records for one in record.updates[at].passes) / len(records)
 
 
-def _files(examination: Examination) -> list[str]:
+def files_of(examination: Examination) -> list[str]:
+    """Where the script ran, and which files it wrote."""
     found = []
     if examination.in_copy:
         found.append("The script ran in a copy of this folder, which is removed. There it wrote "
                      f"{list_first(examination.in_copy, SHOWN)}.")
+    if not examination.copied:
+        found.append(f"The script ran in this folder itself, which has more than {LARGEST >> 20} MiB to copy.")
     if examination.written:
-        found.append(f"The script wrote outside of that copy: {list_first(examination.written, SHOWN)}.")
+        outside = " outside of that copy" * examination.copied
+        found.append(f"The script wrote{outside}: {list_first(examination.written, SHOWN)}.")
     return found
