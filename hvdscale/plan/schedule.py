@@ -49,9 +49,8 @@ class Schedule:
     @classmethod
     def of(cls, problem: Mapping) -> Schedule | None:
         """The schedule of a plan as a log has it; None where the plan does not say."""
-        later = {"decay_start": None, "batch_lr_factors": None}         # which plans of older logs have not
-        problem = {**later, **problem}
-        problem["batch_lr_factors"] = problem["batch_lr_factors"] or ()
+        factors = problem.get("batch_lr_factors") or ()
+        problem = {"decay_start": None, **problem, "batch_lr_factors": factors}     # plans of older logs have neither
         names = [field.name for field in fields(cls)]
         return cls(**{name: problem[name] for name in names}) if all(name in problem for name in names) else None
 

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..plan.plan import Problem
 
@@ -42,13 +42,10 @@ class WeightAverage:
     @torch.no_grad()
     def applied(self) -> Iterator[None]:
         """A context in which the model has the averages; afterwards it has its weights, to the bit."""
-        kept = [tensor.clone() for tensor in self._weights]
-        if self.kind == "ema" or self._count:
-            torch._foreach_copy_(self._weights, self._averages)
-        try:
+        with _put_back(self._weights):
+            if self.kind == "ema" or self._count:
+                torch._foreach_copy_(self._weights, self._averages)
             yield
-        finally:
-            torch._foreach_copy_(self._weights, kept)
 
     def state(self) -> dict:
         """The state for a checkpoint."""
@@ -73,13 +70,21 @@ def evaluation_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> It
     if not has_modes(optimizer):
         yield
         return
-    weights = [parameter.detach() for parameter in model.parameters()]
+    with _put_back([parameter.detach() for parameter in model.parameters()]):
+        optimizer.eval()
+        try:
+            yield
+        finally:
+            optimizer.train()
+
+
+@contextlib.contextmanager
+def _put_back(weights: list[Tensor]) -> Iterator[None]:
+    """A context that may change these weights in place; afterwards they are what they were, to the bit."""
     kept = [weight.clone() for weight in weights]
-    optimizer.eval()
     try:
         yield
     finally:
-        optimizer.train()
         torch._foreach_copy_(weights, kept)
 
 
