@@ -9,7 +9,7 @@ import click
 from ..errors import UsageError
 from ..plan.branches import Asked
 from ..plan.settings import Settings
-from .common import stop_before_the_steps, version_option
+from .common import stop_before_the_steps, version_option, whole_numbers
 from .completion import paths, workloads
 from .train import Grouped, asked, carry_out_together, key_options
 from .tune import parse_shard
@@ -63,7 +63,7 @@ def command(workload, out, at, source, factors, orders, branch_examples, evaluat
     from ..analysis.branched import Tolerance
     if tolerance is not None:
         Tolerance.parse(tolerance, "--tolerance")
-    wanted = Asked(_whole_numbers("--at", at) if at else (), _whole_numbers("--factors", factors), orders,
+    wanted = Asked(_ascending("--at", at) if at else (), _ascending("--factors", factors), orders,
                    branch_examples, evaluations, rule, metric, tolerance)
     if len(wanted.factors) < 2 or wanted.factors[0] < 1:
         raise UsageError(f"--factors {factors}: give at least two, from 1 on, such as 1,2,4,8")
@@ -85,12 +85,9 @@ def _typed(workload: str | None, given) -> dict:
     return Settings.build({}, *asked("-", **given)[1]).asked()
 
 
-def _whole_numbers(name: str, text: str) -> tuple[int, ...]:
-    """Growing whole numbers from 1,2,4; raises UsageError."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words):
-        raise UsageError(f"{name} {text!r} is not a list of whole numbers such as 1,2,4,8")
-    return tuple(sorted({int(word) for word in words}))
+def _ascending(option: str, text: str) -> tuple[int, ...]:
+    """The whole numbers of 1,2,4, each once; raises UsageError."""
+    return tuple(sorted(set(whole_numbers(option, text))))
 
 
 def main() -> None:

@@ -99,6 +99,14 @@ def formats_of(text: str, known: Sequence[str]) -> tuple[str, ...]:
     return formats
 
 
+def whole_numbers(option: str, text: str, what: str = "whole numbers", least: int = 0) -> list[int]:
+    """The numbers of ``1,2,4``, in their order; raises UsageError for what is none, or less than ``least``."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) >= least for word in words):
+        raise UsageError(f"{option} {text!r} is not a list of {what} such as 1,2,4,8")
+    return [int(word) for word in words]
+
+
 def format_counts(rows: Mapping[str, int]) -> str:
     """Numbers of rows by table: ``2 trials, 1 restart, 1,240 steps``."""
     return ", ".join(counted(number, name.removesuffix("s")) for name, number in rows.items())

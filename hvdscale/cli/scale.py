@@ -11,7 +11,7 @@ from ..plan.settings import Settings
 from ..system.cores import usable_cores
 from ..training.series import PLACES, PROBE, carry_out, ended, runs_of
 from ..workers.launch import LAUNCHERS, find_launcher, refuse_too_many
-from .common import Command, echo, slow_imports, version_option
+from .common import Command, echo, slow_imports, version_option, whole_numbers
 from .completion import paths, workloads
 from .train import Grouped, asked, key_options
 
@@ -98,10 +98,7 @@ def _make_printer(with_plan: bool):
 
 def parse_counts(text: str) -> list[int]:
     """Worker counts from 1,2,4; raises UsageError."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise UsageError(f"--workers {text!r} is not a list of worker counts such as 1,2,4,8")
-    return [int(word) for word in words]
+    return whole_numbers("--workers", text, "worker counts", 1)
 
 
 if __name__ == "__main__":
