@@ -308,7 +308,7 @@ class MiniSlurm:
     def start_slurmctld(self):
         """Start the controller, with what it had kept of jobs."""
         self._spawn("slurmctld", "-D", "-i", "-f", self.environment["SLURM_CONF"])
-        self._until(lambda: " UP" in self.run("scontrol", "ping", check=False).stdout, "slurmctld")
+        self._until(lambda: " UP" in self.ask("scontrol", "ping", check=False), "slurmctld")
 
     def repair(self, limit=60):
         """End all jobs, and have all nodes idle again."""
@@ -339,9 +339,16 @@ class MiniSlurm:
             raise RuntimeError(f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         return done
 
+    def ask(self, *command, tries=4, **options):
+        """What a command that changes nothing prints; asked anew where the controller left one unanswered."""
+        for _ in range(tries - 1):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self.run(*command, timeout=15, **options).stdout
+        return self.run(*command, timeout=60, **options).stdout
+
     def node_states(self):
         """The state of each node, by its name."""
-        shown = self.run("sinfo", "-h", "-N", "-o", "%N %T", check=False).stdout
+        shown = self.ask("sinfo", "-h", "-N", "-o", "%N %T", check=False)
         return dict(line.split() for line in shown.splitlines())
 
     def sbatch(self, *words, **options):
@@ -361,7 +368,7 @@ class MiniSlurm:
 
     def described(self, job):
         """The job as scontrol describes it, by field."""
-        line = self.run("scontrol", "-o", "show", "job", job).stdout
+        line = self.ask("scontrol", "-o", "show", "job", job)
         return dict(word.split("=", 1) for word in line.split() if "=" in word)
 
     def start_again(self, job, limit=60):
@@ -373,7 +380,7 @@ class MiniSlurm:
 
     def _until_shown(self, job, ready, what, limit):
         end = time.monotonic() + limit
-        while not ready(self.run("scontrol", "-o", "show", "job", job).stdout):
+        while not ready(self.ask("scontrol", "-o", "show", "job", job)):
             if time.monotonic() > end:
                 raise TimeoutError(f"job {job} was not {what}\n{self.logs()}")
             time.sleep(0.05)
@@ -382,5 +389,5 @@ class MiniSlurm:
         """End all jobs and wait until none is left."""
         self.run("scancel", "-u", getpass.getuser(), check=False)
         end = time.monotonic() + limit
-        while self.run("squeue", "-h").stdout.strip() and time.monotonic() < end:
+        while self.ask("squeue", "-h").strip() and time.monotonic() < end:
             time.sleep(0.05)
