@@ -16,10 +16,11 @@ from ...analysis.trials import Workload
 from ...formatting.numbers import counted, exact, in_brackets, listed, number, percent, ratio, span, whole
 from ...target import Target
 from ..columns import BATCH
-from ..drawing import BLUE, ORANGE, Axes, Figure, arrows_of, fraction, log2_axis, mark_estimate, power_ticks
+from ..drawing import BLUE, MUTED, ORANGE, Axes, Figure, arrows_of, fraction, log2_axis, mark_estimate, power_ticks
 from ..file_names import section_name
 from ..findings import Finding
 from ..scaling.noise import is_bounded, one_ended
+from ..search.curve_figures import mark_regimes
 from ..table import Cell, Column, Row, Table, TrialKeys, keys_of, steps_cell
 from ..view import View
 
@@ -247,7 +248,8 @@ def _figure(curve: Curve, published: Published, reference: Reference) -> Figure:
         _named("published", reference, curve),
         f"Steps to {curve.target} beside the published ones\n{published.label}",
         f"Steps to target against the global batch, measured and published, both axes in powers of 2. "
-        f"{_band_said(curve, published)}",
+        f"{_band_said(curve, published)} Along the dashed line the batch doubles and the steps halve; vertical lines "
+        "are the end of perfect scaling here and the maximum useful batch here.",
         f"published: {reference.obtained}", reference.source, _keys(curve),
         lambda axes: _draw(axes, curve, published, 1.0, 1.0, "steps to target S"))
 
@@ -293,11 +295,15 @@ def _draw(axes: Axes, curve: Curve, published: Published, here: float, there: fl
               arrows=[arrow for _, one in points for arrow in arrows_of(one)])
     if here != there:
         axes.yaxis.set_major_formatter(fraction)
+    met = [(batch, one.value) for batch, one in points if one.met]
+    if here == there and met:
+        mark_regimes(axes, curve.regimes, intervals=False)
+        (first, most), last = met[0], met[-1][0]
+        axes.plot([first, last], [most, most * first / last], "--", color=MUTED, linewidth=1.1, label="perfect scaling")
     axes.fill_between(published.batches, low, high, color=ORANGE, alpha=0.25, linewidth=0,
-                      label="what they may be off by")
+                      label="how far they may be off")
     axes.plot(published.batches, steps, "s-", color=ORANGE, linewidth=1, markersize=3.5, markeredgewidth=0,
               label=f"published: {published.label}{target}")
-    met = [(batch, one.value) for batch, one in points if one.met]
     axes.plot([batch for batch, _ in met], [value for _, value in met], color=BLUE, linewidth=1)
     for batch, one in points:
         mark_estimate(axes, batch, one, BLUE, "o", "here" if here == there else f"here, to {curve.target}")

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...analysis.curves import Curve, CurvePoint
 from ...analysis.intervals import Estimate
+from ...analysis.regimes import Regimes
 from ...formatting.numbers import listed, number
 from ..columns import MCCANDLISH, SHALLUE
 from ..drawing import (BLUE, GREEN, HUES, INK, MARKERS, MUTED, PANEL_TICKS, TICKS, Axes, Figure, Look, arrows_of,
@@ -292,18 +293,24 @@ def _draw_line(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: s
     axes.plot([point.global_batch * aside for point, _ in points], values, color=color, linewidth=1, **look)
 
 
-def _regimes(axes: Axes, curve: Curve, ends: tuple[int, int], paneled: bool) -> None:
-    """The fitted curve, the end of perfect scaling and the maximum useful batch, each with its interval."""
-    regimes = curve.regimes
+def mark_regimes(axes: Axes, regimes: Regimes, paneled: bool = False, intervals: bool = True) -> None:
+    """The end of perfect scaling and the maximum useful batch, as vertical lines, with bands where intervals are known.
+    """
     for color, where, what in ((INK, regimes.perfect_until, "end of perfect scaling"),
                                (GREEN, regimes.maximum_useful, "maximum useful batch")):
         if where.value is not None:
             low, high = axes.get_xlim()
-            if where.low < where.high:              # an interval is known
+            if intervals and where.low < where.high:
                 axes.axvspan(max(low, where.low), min(high, where.high), color=color, alpha=0.07, linewidth=0)
                 axes.fill_between([], [], color=MUTED, alpha=0.2, linewidth=0, label="bands: their intervals")
             axes.axvline(where.value, color=color, linestyle=":", linewidth=1.2,
                          label=what if paneled else f"{what}: {where.value:,}")
+
+
+def _regimes(axes: Axes, curve: Curve, ends: tuple[int, int], paneled: bool) -> None:
+    """The regimes and the fitted curve."""
+    regimes = curve.regimes
+    mark_regimes(axes, regimes, paneled)
     fit = regimes.fit
     if fit is not None and _has_fit(curve):
         ratio = ends[1] / ends[0]
