@@ -154,6 +154,10 @@ class Trial:
         seconds = self.timed_seconds if self.timed_steps else self.train_seconds[-1] if len(self.step) else np.nan
         return self.batches.examples_before(self.last_step) / seconds if seconds > 0 else np.nan
 
+    def without_times(self) -> Trial:
+        """The trial as if nothing had been timed."""
+        return replace(self, train_seconds=np.full(len(self.step), np.nan), timed_seconds=np.nan, step_parts=None)
+
     def step_seconds_by_batch(self) -> dict[int, float]:
         """The mean step at each of its batches; where the batch changes, between the evaluations at each, if two."""
         if self.batches.is_constant:
@@ -236,8 +240,7 @@ class _Rows:
         setting = _json({"problem": problem, "eval_every": eval_every, "global_batch": batch, **grid})
         trial = Trial(self.path, number, Status(status), reason, workload, batch, workers, worker_counts, seed, plan,
                       setting, step, train_seconds, metrics, *timed, parts.get(number), noise.get(number), tokens)
-        return trial if len(worker_counts) < 2 else replace(
-            trial, train_seconds=np.full(len(trial.step), np.nan), timed_seconds=np.nan, step_parts=None)
+        return trial if len(worker_counts) < 2 else trial.without_times()
 
 
 def workload_of(dataset: str, model: str, optimizer: str, plan: Mapping[str, Any]) -> Workload:

@@ -46,6 +46,9 @@ MOST_WORKERS = 10_000_000
 @click.option("--accumulate", is_flag=True, help="Several passes may make one step, where a batch does not fit.")
 @click.option("--knee", type=float, default=1.0, show_default=True, metavar="X",
               help="The knee has the least cost x time^X: a percent of time is worth X percent of cost.")
+@click.option("--times-from", multiple=True, metavar="LOGS", shell_complete=paths,
+              help="Logs that alone give step times, such as those of hvdscale-scale --probe on the machine to plan "
+                   "for; LOGS then give the steps. May be given several times.")
 @click.option("--bandwidth", type=float, metavar="GB/s", help="Between nodes, as an allreduce benchmark measures it.")
 @click.option("--latency", type=float, metavar="us", help="Of a hop between nodes, in microseconds.")
 @click.option("--parameters", metavar="COUNT", help="Of the model, such as 25.6M; with --bandwidth and --latency.")
@@ -65,7 +68,7 @@ MOST_WORKERS = 10_000_000
 @click.option("--skip-broken", is_flag=True, help="Skip logs that cannot be read, and name them.")
 @version_option
 def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameters, noise_scale, steps, trials,
-         batch_schedule, **asked):
+         batch_schedule, times_from, **asked):
     """Time and cost to a target by worker count, and how many workers to take, from LOGS: log files, or directories.
 
     Worker counts and batches that were run are as measured, others by step-time laws, and marked. None is recommended
@@ -84,7 +87,7 @@ def main(logs, targets, out, formats, skip_broken, bandwidth, latency, parameter
     make_plan(logs, [Target.parse(target) for target in targets], request, out=out,
               formats=formats_of(formats, PLAN_FORMATS), skip_broken=skip_broken, links=links,
               noise_scale=noise_scale, trials=trials, given=steps_of(steps) if steps else None, echo=echo,
-              batch_schedule=schedule_of(batch_schedule) if batch_schedule else None)
+              batch_schedule=schedule_of(batch_schedule) if batch_schedule else None, times_from=times_from)
 
 
 def request_of(asked) -> Request:

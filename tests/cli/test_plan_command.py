@@ -56,6 +56,27 @@ def test_a_step_is_said_to_be_the_mean_one(series):
     assert "step, ms" in done.output and "(mean)" in done.output
 
 
+def test_times_from_other_logs_are_the_only_ones(series, tmp_path):
+    """Steps of runs elsewhere, times of the machine to plan for: 0.2 s a step with one worker, 0.15 s with two."""
+    folder = tmp_path / "probes"
+    folder.mkdir()
+    for workers, seconds in ((1, 0.2), (2, 0.15)):
+        probed = probe(workers, noise=None)
+        probed.step_seconds[:] = seconds
+        save(log(probed), folder / f"w{workers}.h5")
+    said(series, "--times-from", folder, "--workers", "1,2", "--local-batch", 32, "--out", tmp_path, "--format", "json")
+    [plan] = json.loads((tmp_path / "plan.json").read_text())["plans"]
+    one, two = ({name: cell["value"] for name, cell in row["cells"].items()} for row in plan["tables"][0]["rows"])
+    assert (one["step_ms"], two["step_ms"]) == (pytest.approx(200), pytest.approx(150))
+    assert two["seconds_to_target"] == pytest.approx(0.15 * two["steps_to_target"])
+    assert {one["log"] for timing in plan["step_times"]["timings"] for one in timing["trials"]} == {
+        str(folder / "w1.h5"), str(folder / "w2.h5")}
+
+
+def test_times_from_a_folder_without_logs_is_an_error_not_all_logs(series, tmp_path):
+    assert "no trial here ran to its end with its time taken" in said(series, "--times-from", tmp_path, code=1)
+
+
 def test_the_screen_is_plain_and_no_wider_than_a_terminal(series):
     done = CliRunner().invoke(main, [series, "--per-node", "4", "--price", "2", "--deadline", "2h", "--budget", "9"])
     assert max(map(len, done.output.splitlines())) <= 100

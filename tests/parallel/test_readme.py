@@ -40,6 +40,7 @@ ELSEWHERE = {
     "hvdscale-log export tools/readme/mnist.h5 parquet --as parquet": "test_parquet_holds_all_that_the_log_holds",
     "hvdscale-log export tools/readme/mnist.h5 tb/mnist --as tensorboard":
         "test_every_trial_is_a_run_with_its_scalars_by_step",
+    "tools/studies/run data studies mnist_simple_cnn_nesterov": "test_the_script_carries_out_a_study_and_reports_on_it",
     "tools/test": None,                                 # runs this one
 }
 SERIES = "hvdscale-scale mnist/simple_cnn --data-dir mnist"
@@ -140,16 +141,13 @@ def test_the_quickstart_ends_with_a_report():
         shutil.rmtree(made)
 
 
-def test_the_table_is_what_the_report_prints_of_the_log_beside():
-    table = re.search(r"^ +steps to +seconds to.*?\n\n", README, re.M | re.S).group().rstrip().splitlines()
-    printed = bash("hvdscale-report tools/readme/mnist.h5", ROOT).splitlines()
-    start = printed.index(table[0].removeprefix("    "))
-    assert [line.removeprefix("    ") for line in table] == printed[start:start + len(table)]
-
-
-def test_the_figure_is_what_the_report_draws_of_the_log_beside(tmp_path):
-    bash(f"hvdscale-report tools/readme/mnist.h5 --format png --out {tmp_path}/report", ROOT)
-    [drawn] = (tmp_path / "report/figures").glob("*-speedup-weak-32.png")
-    [kept] = re.findall(r"\.\. image:: (\S+)", README)
+@pytest.mark.parametrize("path, image, of, figure", [
+    ("README.rst", "regimes", "tools/studies/mnist_simple_cnn_nesterov --compare shallue2019", "Beside-*.png"),
+    ("hvdscale/analysis/README.rst", "speedup", "tools/readme/mnist.h5", "*-speedup-weak-32.png")])
+def test_a_figure_is_what_the_report_draws_of_the_logs_beside(tmp_path, path, image, of, figure):
+    bash(f"hvdscale-report {of} --format png --out {tmp_path}/report", ROOT)
+    [drawn] = (tmp_path / "report/figures").glob(figure)
+    kept = Path(f"tools/readme/{image}.png")
+    assert [Path(name).name for name in re.findall(r"\.\. image:: (\S+)", guides.read(path))] == [kept.name]
     drawn, kept = imread(drawn), imread(ROOT / kept)
     assert drawn.shape == kept.shape and abs(drawn - kept).mean() < 0.01       # fonts are rendered a little differently

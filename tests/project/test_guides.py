@@ -8,7 +8,7 @@ from tests import guides
 from tests.conftest import ROOT
 
 LINKED = (*guides.PATHS, "tools/port/README.rst", "tools/examples/README.rst", "tools/CHANGELOG.rst")
-TIME = r"\d+ (s|min)\b|minutes \("
+TIME = r"\d+ (s|min|h)\b|minutes \("
 
 
 @pytest.mark.parametrize("path", LINKED)

@@ -1,5 +1,6 @@
 """The studies published with the tool: their files are sweeps of built-in workloads, at one number of trials."""
 import re
+import shutil
 import subprocess
 
 import numpy as np
@@ -8,10 +9,25 @@ import pytest
 from hvdscale.log.reader import read_log
 from hvdscale.sweep.file import read_sweep
 from hvdscale.workloads import find
-from tests.conftest import DATA, ROOT
+from tests.conftest import DATA, ROOT, command_environment
 
 STUDIES = ROOT / "tools/studies"
 FILES = sorted(STUDIES.glob("*.toml"))
+SMALL = """
+workload = "mnist/simple_cnn"
+batch_sizes = [8]
+optimizers = ["nesterov"]
+targets = ["val/error<0.95"]
+trials = 1
+steps = 2
+evaluations = 1
+[settings]
+eval_splits = "val"
+[space.lr]
+scale = "log"
+min = 0.001
+max = 0.01
+"""
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -26,6 +42,18 @@ def test_a_study_is_a_sweep_of_twenty_trials_at_each_batch(path):
 def test_the_script_names_its_arguments(tmp_path):
     done = subprocess.run([STUDIES / "run"], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2 and "tools/studies/run DATA OUT" in done.stdout
+
+
+def test_the_script_carries_out_a_study_and_reports_on_it(tmp_path, mnist):
+    """The script itself, in a folder with a smaller sweep of the same name."""
+    shutil.copy(STUDIES / "run", tmp_path)
+    (tmp_path / "data").symlink_to(mnist.parent)
+    (tmp_path / "mnist_simple_cnn_nesterov.toml").write_text(SMALL)
+    done = subprocess.run(["./run", "data", "studies", "mnist_simple_cnn_nesterov"], capture_output=True, text=True,
+                          cwd=tmp_path, env=command_environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "studies/mnist_simple_cnn_nesterov/nesterov-b8.h5").is_file()
+    assert (tmp_path / "studies/mnist_simple_cnn_nesterov/report/report.html").is_file()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -27,6 +27,7 @@ from ...analysis.worker_plan import NoPlan, Request, WorkerPlan, plans_of
 from ...errors import LogError, UsageError
 from ...formatting.numbers import counted, finite
 from ...log.plan_text import OF_SEARCH
+from ...log.segments import find_logs
 from ...plan.batch_schedule import BatchSchedule
 from ...target import Target
 from ..defaults import PLAN_FORMATS
@@ -57,16 +58,19 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
               out: Path | None = None, formats: Sequence[str] = PLAN_FORMATS, skip_broken: bool = False,
               links: Links | None = None, given: StepsPoint | None = None, noise_scale: float | None = None,
               trials: int | None = None, batch_schedule: BatchSchedule | None = None,
-              echo: Callable[[str], object] = print) -> tuple[WorkerPlan, ...]:
+              times_from: Sequence[Path] = (), echo: Callable[[str], object] = print) -> tuple[WorkerPlan, ...]:
     """Print the plans of these logs, one a workload and target, and write their files under ``out`` where it is given.
 
     batch_schedule  a growing batch to predict, beside those that were run
+    times_from      logs that alone give step times, those of ``paths`` then only steps; without any all do
     Raises UsageError or LogError, with what would help, where nothing can be planned. See plans_of and make.make.
     """
     refuse_no_folder(out)
-    with read(paths, skip_broken=skip_broken) as runs:
+    timed = set(find_logs(times_from))
+    with read([*paths, *times_from], skip_broken=skip_broken) as runs:
         options = Options(confidence=request.confidence, trials=trials)
-        ran = [trial for log in runs.logs for trial in read_trials(log) if not trial.branch]
+        ran = [trial if not times_from or trial.log in timed else trial.without_times()
+               for log in runs.logs for trial in read_trials(log) if not trial.branch]
         studies = studies_of(runs.logs)
         groups = analyse(ran, targets, options)
         found = [plan for group in groups if not group.workload.batch_schedule
