@@ -147,7 +147,7 @@ def test_a_batch_possibly_outside_does_not_end_perfect_scaling():
     steps = [1000, 700, 250, 240, 310]                      # B S: 32000, 44800, 32000, 61440, 158720
     found, said = regimes_of(BATCHES, estimates(steps, 0.3)), said_of(steps, 0.3)[0]
     assert found.perfect == (True, False, True, False, False) and found.perfect_until.value == 128
-    assert said.endswith("beyond; but 64 needs more, within its interval.")
+    assert said.endswith("beyond; but batch 64 needs more examples, within its interval.")
     found, said = regimes_of(BATCHES, single(steps)), said_of(steps, None)[0]
     assert found.perfect_until.value == 128 and said.endswith("; but 64 needs more.")
 
@@ -156,7 +156,7 @@ def test_a_batch_certainly_outside_ends_perfect_scaling():
     found, said = regimes_of(BATCHES, estimates([1000, 700, 250, 240, 310])), said_of([1000, 700, 250, 240, 310])[0]
     assert found.perfect == (True, False, True, False, False) and found.perfect_until.value == 32
     assert said.startswith("No perfect scaling") and said.endswith(
-        "; but 128 is within it again, beyond one that surely is not.")
+        "; but batch 128 is within it again, beyond one that surely is not.")
     until = regimes_of(BATCHES, estimates([1500, 500, 250, 240, 310])).perfect_until      # small ones waste examples
     assert until.value == 128 and said_of([1500, 500, 250, 240, 310])[0].endswith("; but 32 needs more.")
 

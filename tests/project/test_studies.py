@@ -69,6 +69,17 @@ def test_a_finished_study_has_a_log_for_each_batch(path):
             assert (opened.trials["status"] != 0).all() and len(opened.trials["id"]) >= 20
 
 
+@pytest.mark.parametrize("path", sorted((STUDIES / "small").glob("*.toml")), ids=lambda path: path.stem)
+def test_a_small_sweep_has_eight_feasible_trials_at_each_batch_of_its_file(path):
+    sweep = read_sweep(str(path))
+    logs = {int(log.stem.rpartition("-b")[2]): log for log in path.with_suffix("").glob("*.h5")}
+    assert sorted(logs) == list(sweep.batch_sizes) and sweep.trials == 8
+    for log in logs.values():
+        assert not re.search(rb"/(home|root|tmp|work)/", log.read_bytes())
+        with read_log(str(log)) as opened:
+            assert (opened.trials["status"] != 0).all() and len(opened.trials["id"]) >= 8
+
+
 @pytest.mark.slow
 def test_the_smallest_study_is_repeated_to_the_bit(tmp_path):
     """On a processor whose kernels add in the same order as those of the machine that made the log."""

@@ -117,10 +117,12 @@ def _unsteady_said(until: int, sure: bool, known: Sequence[tuple[int, bool]]) ->
     said = []
     if out:
         why = f", within {'its interval' if len(out) == 1 else 'their intervals'}"
-        said.append(f"{listed(out)} {'needs' if len(out) == 1 else 'need'} more"
+        said.append(f"{'batch' if len(out) == 1 else 'batches'} {listed(out)} "
+                    f"{'needs' if len(out) == 1 else 'need'} more examples"
                     + (why if sure and first == known[0][0] else ""))
     if back:
-        said.append(f"{listed(back)} {'is' if len(back) == 1 else 'are'} within it again, beyond one that surely "
+        said.append(f"{'batch' if len(back) == 1 else 'batches'} {listed(back)} "
+                    f"{'is' if len(back) == 1 else 'are'} within it again, beyond one that surely "
                     "is not")
     return f"; but {'; '.join(said)}" if said else ""
 
