@@ -149,7 +149,7 @@ def test_a_batch_possibly_outside_does_not_end_perfect_scaling():
     assert found.perfect == (True, False, True, False, False) and found.perfect_until.value == 128
     assert said.endswith("beyond; but batch 64 needs more examples, within its interval.")
     found, said = regimes_of(BATCHES, single(steps)), said_of(steps, None)[0]
-    assert found.perfect_until.value == 128 and said.endswith("; but 64 needs more.")
+    assert found.perfect_until.value == 128 and said.endswith("; but batch 64 needs more examples.")
 
 
 def test_a_batch_certainly_outside_ends_perfect_scaling():
@@ -158,7 +158,7 @@ def test_a_batch_certainly_outside_ends_perfect_scaling():
     assert said.startswith("No perfect scaling") and said.endswith(
         "; but batch 128 is within it again, beyond one that surely is not.")
     until = regimes_of(BATCHES, estimates([1500, 500, 250, 240, 310])).perfect_until      # small ones waste examples
-    assert until.value == 128 and said_of([1500, 500, 250, 240, 310])[0].endswith("; but 32 needs more.")
+    assert until.value == 128 and said_of([1500, 500, 250, 240, 310])[0].endswith("; but batch 32 needs more examples.")
 
 
 @pytest.mark.parametrize("steps", [STEPS, [1000, 700, 250, 240, 310], [1600, 800, 400, 200, 100],
