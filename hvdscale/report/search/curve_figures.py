@@ -294,8 +294,7 @@ def _draw_line(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: s
 
 
 def mark_regimes(axes: Axes, regimes: Regimes, paneled: bool = False, intervals: bool = True) -> None:
-    """The end of perfect scaling and the maximum useful batch, as vertical lines, with bands where intervals are known.
-    """
+    """Vertical lines at the end of perfect scaling and the maximum useful batch, with bands for known intervals."""
     for color, where, what in ((INK, regimes.perfect_until, "end of perfect scaling"),
                                (GREEN, regimes.maximum_useful, "maximum useful batch")):
         if where.value is not None:
