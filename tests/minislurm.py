@@ -241,7 +241,7 @@ class MiniSlurm:
             process.kill()
             process.wait()
 
-    def _until(self, ready, what, limit=30):
+    def _until(self, ready, what, limit=120):
         end = time.monotonic() + limit
         while not ready():
             dead = [name for name, process in self._processes.items() if process.poll() is not None]
@@ -310,7 +310,7 @@ class MiniSlurm:
         self._spawn("slurmctld", "-D", "-i", "-f", self.environment["SLURM_CONF"])
         self._until(lambda: " UP" in self.ask("scontrol", "ping", check=False), "slurmctld")
 
-    def repair(self, limit=60):
+    def repair(self, limit=120):
         """End all jobs, and have all nodes idle again."""
         if "slurmctld" not in self._processes:
             self.start_slurmctld()
@@ -331,7 +331,7 @@ class MiniSlurm:
             return states == idle
         self._until(resumed, "idle nodes", limit)
 
-    def run(self, *command, check=True, timeout=60, **options):
+    def run(self, *command, check=True, timeout=180, **options):
         """A finished command of this cluster, with its output as text."""
         done = subprocess.run([str(word) for word in command], env=self.environment, text=True, capture_output=True,
                               timeout=timeout, **options)
@@ -344,7 +344,7 @@ class MiniSlurm:
         for _ in range(tries - 1):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self.run(*command, timeout=15, **options).stdout
-        return self.run(*command, timeout=60, **options).stdout
+        return self.run(*command, **options).stdout
 
     def node_states(self):
         """The state of each node, by its name."""
@@ -355,7 +355,7 @@ class MiniSlurm:
         """Submit; gives the job's id."""
         return self.run("sbatch", "--parsable", *words, **options).stdout.strip().split(";")[0]
 
-    def wait(self, job, limit=60):
+    def wait(self, job, limit=300):
         """The ended job as scontrol describes it, by field; raises TimeoutError."""
         end = time.monotonic() + limit
         while True:
@@ -371,7 +371,7 @@ class MiniSlurm:
         line = self.ask("scontrol", "-o", "show", "job", job)
         return dict(word.split("=", 1) for word in line.split() if "=" in word)
 
-    def start_again(self, job, limit=60):
+    def start_again(self, job, limit=150):
         """Start a job that is queued again, soon: it would wait two minutes."""
         self._until_shown(job, lambda line: "Reason=BeginTime" in line, "queued again", limit)
         # not now: what begins in the second in which it was queued again is refused
@@ -385,7 +385,7 @@ class MiniSlurm:
                 raise TimeoutError(f"job {job} was not {what}\n{self.logs()}")
             time.sleep(0.05)
 
-    def cancel_all(self, limit=20):
+    def cancel_all(self, limit=60):
         """End all jobs and wait until none is left."""
         self.run("scancel", "-u", getpass.getuser(), check=False)
         end = time.monotonic() + limit

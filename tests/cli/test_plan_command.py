@@ -404,5 +404,5 @@ def test_a_probe_without_the_noise_scale_says_what_would_do(folder):
 def test_the_command_imports_no_training_package(series):
     code = ("import sys; from hvdscale.cli.plan import main; main([sys.argv[1], '--workers', '1-8'], "
             "standalone_mode=False); assert not {'torch', 'horovod', 'mpi4py', 'matplotlib'} & set(sys.modules)")
-    done = subprocess.run([sys.executable, "-c", code, series], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code, series], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

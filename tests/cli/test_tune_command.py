@@ -200,7 +200,7 @@ number = len(Path(tries).read_text())
     ("open(tries, 'w').write('midst' if number < 3 else 'xxx') and os._exit(5)", 5, 3,
      "ended itself in the midst of a trial (exit code 5); another takes its place")])
 def test_a_killed_child_is_replaced_and_signals_and_codes_are_passed_on(tmp_path, child, code, starts, said):
-    done = subprocess.run([sys.executable, "-c", GUARDED.format(child), str(tmp_path / "tries")], timeout=60,
+    done = subprocess.run([sys.executable, "-c", GUARDED.format(child), str(tmp_path / "tries")], timeout=300,
                           env=command_environment(), capture_output=True, text=True)
     assert (done.returncode, len((tmp_path / "tries").read_text())) == (code, starts), done.stderr
     assert said in done.stderr
@@ -208,7 +208,7 @@ def test_a_killed_child_is_replaced_and_signals_and_codes_are_passed_on(tmp_path
 
 def test_a_child_dies_with_its_guard(tmp_path):
     child = "os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(0.5)\nopen(tries, 'a').write('alive')"
-    subprocess.run([sys.executable, "-c", GUARDED.format(child), str(tmp_path / "tries")], timeout=60,
+    subprocess.run([sys.executable, "-c", GUARDED.format(child), str(tmp_path / "tries")], timeout=300,
                    env=command_environment())
     signal.sigtimedwait([], 0.8)
     assert (tmp_path / "tries").read_text() == "x"

@@ -300,7 +300,7 @@ def alive(pid):
 
 def test_a_signal_to_the_whole_group_leaves_loader_workers_at_work():
     """As a scheduler warns a job before its end: the run goes on to the end of its step."""
-    done = subprocess.run([sys.executable, "-c", CHILD, "signal"], capture_output=True, text=True, timeout=60,
+    done = subprocess.run([sys.executable, "-c", CHILD, "signal"], capture_output=True, text=True, timeout=300,
                           env=command_environment(), start_new_session=True)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "told to end"), done.stderr
     for worker in done.stdout.splitlines()[1].split():

@@ -122,7 +122,7 @@ def test_a_process_lives_on_after_a_full_disk(limit, tmp_path):
             "try: write_big_log('log.h5', 3, 300, 40_000)\n"
             "except LogError as error: print(error)")
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True,
-                          env=command_environment(), timeout=100)
+                          env=command_environment(), timeout=300)
     assert (done.returncode, done.stderr) == (0, "") and "File too large; nothing of it was left" in done.stdout
     assert os.listdir(tmp_path) == []
 
@@ -133,6 +133,6 @@ def test_memory_does_not_grow_with_the_log(tmp_path):
                 f"write_big_log('log.h5', {rows // 50_000}, {rows // 1000}, {rows})\n"
                 "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)")
         done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True,
-                              env=command_environment(), timeout=100)
+                              env=command_environment(), timeout=300)
         return int(done.stdout) / 1024
     assert most_memory(600_000) < most_memory(200_000) + 25         # MiB; the rows alone have 30 MiB more

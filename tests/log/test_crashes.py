@@ -75,7 +75,7 @@ def test_a_full_disk_is_a_log_error_and_the_log_reads(tmp_path):
 
 
 def assert_ends_in_log_error(process, path):
-    said, complaint = process.communicate(timeout=60)
+    said, complaint = process.communicate(timeout=300)
     assert process.returncode == 0 and not complaint, complaint     # HDF5 crashes as it closes a file it cannot write
     assert said.startswith("LogError") and str(path) in said
     assert [name for name in os.listdir(path.parent) if name.endswith(".lock")] == []

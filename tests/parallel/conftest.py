@@ -15,9 +15,12 @@ def two_nodes(**options):
     return MiniSlurm(**{"nodes": 2, "cpus": 2, "environment": command_environment(), **options})
 
 
+STEADY = "SlurmdTimeout=300\nMessageTimeout=100\n"       # no node is lost where the machine stands still for a minute
+
+
 @pytest.fixture(scope="module")
 def cluster():
-    with two_nodes() as cluster:
+    with two_nodes(settings=STEADY) as cluster:
         yield cluster
 
 

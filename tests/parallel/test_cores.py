@@ -80,6 +80,6 @@ def test_tasks_of_srun_are_held_against_all_the_cores_that_they_have(binding, tm
     if tried.returncode or len(cores_in(tried.stdout)) != (2 if bind == "cores" else 2 * cores):
         pytest.skip(f"this Slurm does not bind tasks so: {tried.stdout}{tried.stderr}")
     sweep = sweep_file(tmp_path, batch_sizes="[64]", trials=2, steps=4, evaluations=2)
-    binding.run(*command, *TUNE, sweep, "--out", "out", cwd=tmp_path, timeout=120)
-    binding.run(*command, *TRAIN, cwd=tmp_path, timeout=120)
+    binding.run(*command, *TUNE, sweep, "--out", "out", cwd=tmp_path, timeout=300)
+    binding.run(*command, *TRAIN, cwd=tmp_path, timeout=300)
     assert set(executions(tmp_path / "out")) == {(1, 2, cores), (2, 2, cores)}

@@ -23,7 +23,7 @@ def submit(cluster, checkout, tmp_path):
         launcher_command("mpirun", 1)                                               # skips where there is none
         job = cluster.sbatch(*options, f"--export=ALL,HVDSCALE_LAUNCHER={launcher}", checkout / "slurm/train.sbatch",
                              *arguments, cwd=tmp_path)
-        ended = cluster.wait(job, limit=120)
+        ended = cluster.wait(job)
         return ended, (tmp_path / f"hvdscale-{job}.out").read_text()
     return submit
 
@@ -60,7 +60,7 @@ def test_inside_an_allocation_a_series_runs_on_its_nodes(cluster, tmp_path):
     launcher_command("mpirun", 1)
     [allocate] = re.findall(r"``(salloc .*?)``", guides.read("slurm/README.rst"))
     done = cluster.run(*allocate.replace("node=8", "node=2").split(), sys.executable, "-m", "hvdscale.cli.scale",
-                       "digits/fc", "--workers", "4", "--steps", "2", "--out", "out", cwd=tmp_path, timeout=120)
+                       "digits/fc", "--workers", "4", "--steps", "2", "--out", "out", cwd=tmp_path, timeout=300)
     assert "out/report/report.html" in done.stdout
     with read_log(tmp_path / "out/w4-r1.h5") as log:
         assert (log.trials["status"].tolist(), log.trials["workers"].tolist()) == ([Status.COMPLETE], [4])
@@ -127,7 +127,7 @@ def test_the_tasks_of_an_array_share_the_trials_of_a_sweep(cluster, checkout, re
     array = cluster.sbatch("--array=3-5:2", "-n1", "-c1", f"--export=ALL,HVDSCALE_LAUNCHER={launcher}",
                            checkout / "slurm/study.sbatch", AWKWARD, "--out", "a sweep", cwd=tmp_path)
     for task in (3, 5):
-        job = cluster.wait(f"{array}_{task}", limit=120)
+        job = cluster.wait(f"{array}_{task}")
         output = (tmp_path / f"hvdscale-tune-{job['JobId']}.out").read_text()
         assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), output
         assert f"job {job['JobId']} on n" in output and "1 group of 1" in output
@@ -150,7 +150,7 @@ def test_the_tasks_of_an_array_that_are_warned_are_queued_again_and_go_on(cluste
     for task in (0, 1):
         cluster.start_again(f"{array}_{task}")
     for task in (0, 1):
-        ended = cluster.wait(f"{array}_{task}", limit=120)
+        ended = cluster.wait(f"{array}_{task}")
         output = (tmp_path / f"hvdscale-tune-{ended['JobId']}.out").read_text()
         assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "1"), output
     with read_log(tmp_path / "out/sgd-b64.h5") as log:

@@ -71,7 +71,7 @@ def start(cluster, checkout, folder, *options, template="train", arguments=JOB, 
 
 def ended(cluster, job, folder, name="hvdscale"):
     """The ended job, and what it printed."""
-    return cluster.wait(job, limit=180), (folder / f"{name}-{job}.out").read_text()
+    return cluster.wait(job), (folder / f"{name}-{job}.out").read_text()
 
 
 def check_same(folder, exact=True):
@@ -180,7 +180,7 @@ def test_one_job_at_several_worker_counts_ends_with_one_report(cluster, checkout
     else:
         output = cluster.run("env", f"HVDSCALE_LAUNCHER={launcher}", "bash", *given, cwd=tmp_path).stdout
     one, two, report = re.findall(r"^job (\d+): ", output, re.M)
-    states = [cluster.wait(job, limit=120) for job in (one, two, report)]
+    states = [cluster.wait(job) for job in (one, two, report)]
     shown = (tmp_path / f"{AWKWARD}-{report}.out").read_text()
     assert [state["JobState"] for state in states] == ["COMPLETED"] * 3, shown
     assert [state["NumTasks"] for state in states] == ["1", "2", "1"]
@@ -202,7 +202,7 @@ def test_the_report_waits_for_a_job_that_is_queued_again(cluster, checkout, tmp_
     cluster.run("scancel", "-b", "-s", "USR1", job)
     cluster.start_again(job)
     assert "Dependency" in cluster.run("squeue", "-h", "-j", report, "-o", "%r").stdout
-    first, last = cluster.wait(job, limit=120), cluster.wait(report, limit=60)
+    first, last = cluster.wait(job), cluster.wait(report)
     assert (last["JobState"], last["ExitCode"]) == ("COMPLETED", "0:0") and last["StartTime"] >= first["EndTime"]
 
 

@@ -42,7 +42,7 @@ def installed(python, tmp, machines_network, extra=""):
 
 def run(command, **kwargs):
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, **kwargs)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, **kwargs)
 
 
 @pytest.mark.parametrize("package", ["torch", "horovod", "mpi4py", "sklearn"])

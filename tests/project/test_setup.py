@@ -47,7 +47,7 @@ def tree(tmp_path):
 def setup(tree, *extras, **environment):
     environment = {"PATH": str(tree.parent / "bin"), "HOME": str(tree.parent), **environment}
     return subprocess.run([tree / "tools" / "setup", *extras], env=environment, cwd="/", capture_output=True, text=True,
-                          timeout=30)
+                          timeout=300)
 
 
 def one_message(done):

@@ -526,7 +526,7 @@ def test_the_command_imports_no_trainer_and_no_plotting_before_the_tables(tmp_pa
     code = ("import sys; from hvdscale.report.make import make; make(sys.argv[1:]); "
             "heavy = 'torch', 'horovod', 'mpi4py', 'matplotlib', 'scipy.stats'; "
             "print(*[name for name in heavy if name in sys.modules])")
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=300)
     assert done.stdout.splitlines()[-1] == "" and "val/error<0.2" in done.stdout, done.stderr
 
 

@@ -245,7 +245,7 @@ def test_ctrl_c_ends_the_command_as_it_ends_others(tmp_path):
                                preexec_fn=heed_ctrl_c)
     assert "1 RUNNING" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=300)
     assert (process.returncode, error) == (130, "interrupted\n")
     log.abandon()
 
