@@ -10,6 +10,7 @@ from hvdscale.analysis import published as box
 from hvdscale.analysis.critical_batch_fit import HYPERBOLA, fit_critical_batch
 from hvdscale.analysis.curves import curve_of, measured_curve, steps_of_best
 from hvdscale.analysis.reference import Fidelity, NoMatch, against, load, ordering_of
+from hvdscale.analysis.regimes import BatchEstimate
 from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.steps import Estimate
 from hvdscale.analysis.studies import studies_of
@@ -40,7 +41,7 @@ def measured(steps, dataset="mnist", model="simple_cnn", optimizer="nesterov", t
     return SimpleNamespace(
         workload=Workload(dataset, model, "", optimizer, size), target=Target.parse(target), confidence=0.95,
         points=tuple(point(*pair) for pair in steps.items()),
-        regimes=SimpleNamespace(fit=fit, perfect_until=SimpleNamespace(value=perfect)))
+        regimes=SimpleNamespace(fit=fit, perfect_until=BatchEstimate(perfect), maximum_useful=BatchEstimate(None)))
 
 
 def mnist():
