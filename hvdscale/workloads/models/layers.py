@@ -88,5 +88,6 @@ class PaddedShortcut(nn.Module):
         self.more, self.stride = outputs - inputs, stride
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x[:, :, ::self.stride, ::self.stride]
-        return torch.nn.functional.pad(x, (0, 0, 0, 0, 0, self.more))
+        if self.stride > 1:     # pooling of single pixels, as the gradient of a slice is never channels-last
+            x = torch.nn.functional.avg_pool2d(x, 1, self.stride, ceil_mode=True)
+        return torch.nn.functional.pad(x, (0, 0, 0, 0, 0, self.more)) if self.more else x
