@@ -74,7 +74,7 @@ def test_times_from_other_logs_are_the_only_ones(series, tmp_path):
 
 
 def test_times_from_a_folder_without_logs_is_an_error_not_all_logs(series, tmp_path):
-    assert "no trial here ran to its end with its time taken" in said(series, "--times-from", tmp_path, code=1)
+    assert f"--times-from: no logs (*.h5) in {tmp_path}" in said(series, "--times-from", tmp_path, code=1)
 
 
 def test_the_screen_is_plain_and_no_wider_than_a_terminal(series):

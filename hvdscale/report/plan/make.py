@@ -67,6 +67,8 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
     """
     refuse_no_folder(out)
     timed = set(find_logs(times_from))
+    if times_from and not timed:
+        raise LogError(f"--times-from: no logs (*.h5) in {', '.join(map(str, times_from))}")
     with read([*paths, *times_from], skip_broken=skip_broken) as runs:
         options = Options(confidence=request.confidence, trials=trials)
         ran = [trial if not times_from or trial.log in timed else trial.without_times()
