@@ -56,6 +56,15 @@ def test_the_script_carries_out_a_study_and_reports_on_it(tmp_path, mnist):
     assert (tmp_path / "studies/mnist_simple_cnn_nesterov/report/report.html").is_file()
 
 
+def test_every_figure_of_the_page_is_drawn_from_the_kept_logs(tmp_path):
+    done = subprocess.run([STUDIES / "draw", STUDIES, tmp_path], capture_output=True, text=True,
+                          env=command_environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = re.findall(r"^\.\. image:: figures/(.*)$", (STUDIES / "README.rst").read_text(), re.M)
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert drawn == set(shown) == {path.name for path in (STUDIES / "figures").iterdir()}
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_finished_study_has_a_log_for_each_batch(path):
     logs = logs_of(path)
