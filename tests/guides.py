@@ -2,6 +2,8 @@
 import re
 from typing import NamedTuple
 
+from matplotlib.image import imread
+
 from tests.conftest import ROOT
 
 PATHS = ("README.rst", "hvdscale/README.rst", "hvdscale/workloads/README.rst", "hvdscale/doctor/README.rst",
@@ -40,3 +42,15 @@ def block(path, language):
     """The document's first block in a language, without the indentation; None if there is none."""
     found = re.search(rf"\.\. code-block:: {language}\n\n((?:    .*\n|\n)+)", read(path))
     return found and re.sub(r"^    ", "", found[1], flags=re.M)
+
+
+def images(path):
+    """The files that a document shows as images, in order."""
+    names = re.findall(r"^\.\. image:: (\S+)", read(path), re.M)
+    return [(ROOT / path).parent.joinpath(name).resolve() for name in names]
+
+
+def assert_drawn_alike(drawn, kept):
+    """That two image files show the same but for the rendering of fonts."""
+    drawn, kept = imread(drawn), imread(kept)
+    assert drawn.shape == kept.shape and abs(drawn - kept).mean() < 0.01

@@ -9,6 +9,7 @@ import pytest
 from hvdscale.log.reader import read_log
 from hvdscale.sweep.file import read_sweep
 from hvdscale.workloads import find
+from tests import guides
 from tests.conftest import DATA, ROOT, command_environment
 
 STUDIES = ROOT / "tools/studies"
@@ -60,9 +61,15 @@ def test_every_figure_of_the_page_is_drawn_from_the_kept_logs(tmp_path):
     done = subprocess.run([STUDIES / "draw", STUDIES, tmp_path], capture_output=True, text=True,
                           env=command_environment())
     assert done.returncode == 0, done.stdout + done.stderr
-    shown = re.findall(r"^\.\. image:: figures/(.*)$", (STUDIES / "README.rst").read_text(), re.M)
-    drawn = {path.name for path in tmp_path.iterdir()}
-    assert drawn == set(shown) == {path.name for path in (STUDIES / "figures").iterdir()}
+    shown = [path for path in guides.images("tools/studies/README.rst") if path.parent.name == "figures"]
+    assert sorted(shown) == sorted((STUDIES / "figures").iterdir())
+    assert {path.name for path in shown} == {path.name for path in tmp_path.iterdir()}
+    for path in shown:
+        guides.assert_drawn_alike(tmp_path / path.name, path)
+
+
+def test_the_front_picture_is_one_of_the_studies():
+    assert guides.images("README.rst") == [STUDIES / "figures/mnist.png"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
