@@ -111,12 +111,13 @@ def test_one_sentence_has_a_clause_for_each_rule_and_the_exponent(found):
     said = " ".join(rules_said(found))
     names = {"linear": "linear scaling", "sqrt": "square-root scaling", "none": "a constant rate",
              "linear<=8": "linear scaling up to 8 times"}
-    assert said.startswith("Learning-rate rules from the best of batch 4: over 20% more steps than tuning are surely ")
+    assert said.startswith("Learning-rate rules from the best of batch 4, beside tuning every batch: ")
     lost = {str(one.rule): one.first_lost for one in found.costs if one.first_lost.high < math.inf}
     assert len(lost) > 1
     for rule, first in lost.items():
-        maybe = re.escape(f" (maybe at {first.low:.0f})" if first.low < first.high else "")
-        assert re.search(f"at batch {first.high:.0f} by [^(;]*{names[rule]}[^(;]*{maybe}", said)
+        perhaps = re.escape(f" (perhaps from {first.low:.0f})" if first.low < first.high else "")
+        first_said = f"surely needs? over 20% more steps from batch {first.high:.0f}{perhaps}"
+        assert re.search(f"{names[rule]}[^(;]* {first_said}", said)
     assert all(name in said for name in names.values())
     assert f"The best learning rate grows as batch^{found.exponent.value:.2f} (" in said
     assert "effective" not in said and "nan" not in said
@@ -125,18 +126,19 @@ def test_one_sentence_has_a_clause_for_each_rule_and_the_exponent(found):
 
 
 @pytest.mark.parametrize("lost, said", [
-    ({}, "none surely needs over 20% more steps than tuning, up to batch 8; linear scaling and square-root scaling "
-         "hold up to batch 8."),
-    ({"linear": (LOST, 1.5)}, "over 20% more steps than tuning are surely needed first at batch 8 by linear scaling; "
-                              "square-root scaling holds up to batch 8."),
+    ({}, "linear scaling and square-root scaling need at most 20% more steps up to batch 8."),
+    ({"linear": (LOST, 1.5)},
+     "linear scaling surely needs over 20% more steps from batch 8; square-root scaling needs at most 20% more steps "
+     "up to batch 8."),
     ({"linear": (LOST, 1.5), "sqrt": (UNKNOWN, 1.1)},
-     "at batch 8 by linear scaling; up to batch 8, square-root scaling may need them from batch 8 on."),
+     "from batch 8; square-root scaling may need over 20% more steps from batch 8."),
     ({"linear": (LOST, 1.5), "sqrt": (UNKNOWN, math.nan)},
-     "by linear scaling; what square-root scaling costs is not known at batch 8 (seeds of "),
-    ({"linear": (LOST, 1.5), "sqrt": (LOST, 2.5)}, "at batch 8 by linear scaling and square-root scaling."),
+     "the cost of square-root scaling at batch 8 is unknown (seeds of "),
+    ({"linear": (LOST, 1.5), "sqrt": (LOST, 2.5)},
+     ": linear scaling and square-root scaling surely need over 20% more steps from batch 8."),
     ({"linear": (UNKNOWN, math.nan), "sqrt": (UNKNOWN, math.nan)},
-     "what they cost is not known at batch 8 (seeds of "),
-    ({"linear": (UNKNOWN, 1.1), "sqrt": (UNKNOWN, 1.1)}, "none surely needs over 20% more steps than tuning, up to ")])
+     "their cost at batch 8 is unknown (seeds of "),
+    ({"linear": (UNKNOWN, 1.1), "sqrt": (UNKNOWN, 1.1)}, "linear scaling and square-root scaling may need over ")])
 def test_the_sentence_follows_the_verdicts(lost, said):
     found = two_batches()
     costs = []
@@ -291,7 +293,7 @@ def test_only_runs_made_with_adam_sqrt_show_its_cost():
     point = cost(found, "adam_sqrt").points[-1]
     assert (point.how, point.verdict, point.rate) == (UNTRIED, UNKNOWN, cost(found, "sqrt").points[-1].rate)
     assert math.isnan(point.loss.value) and cost(found, "sqrt").points[-1].how != UNTRIED
-    assert "Adam's square-root scaling costs is not known at batch 32 (no run was made with the rule)" in " ".join(
+    assert "the cost of Adam's square-root scaling at batch 32 is unknown (no run was made with the rule)" in " ".join(
         rules_said(found))
     assert "no run was made with the rule" in as_text(points_table(found))
     assert "only runs made with it show what it costs" in " ".join(rules_table(found).notes)
@@ -401,8 +403,8 @@ def test_where_few_met_the_target_nothing_is_claimed():
     point = cost(found, "linear").points[-1]
     assert point.how == FEW and point.verdict == UNKNOWN and math.isnan(point.loss.value)
     assert found.rates[-1].why == FEW and math.isnan(found.exponent.value)
-    assert rules_said(found) == ("Learning-rate rules from the best of batch 4: what they cost is not known at batch "
-                                 "16 (too few trials met the target).",
+    assert rules_said(found) == ("Learning-rate rules from the best of batch 4, beside tuning every batch: their cost "
+                                 "at batch 16 is unknown (too few trials met the target).",
                                  "How the best learning rate grows cannot be estimated from 1 batch.")
     assert "n/a" in as_text(rules_table(found))
 

@@ -106,7 +106,7 @@ def base_rate_figure(*records: BaseRates | None) -> Figure | None:
         for one, record in zip(axes, maps):
             _draw_map(one, record, scale, maps)
             if len(maps) > 1:
-                one.set_title(f"{record.budget}" if record.budget else "each trial as long as it was to run")
+                one.set_title(f"{record.budget}" if record.budget else "each trial's own budget")
         for share in np.linspace(0, 1, LEVELS):
             axes[0].plot([], [], linestyle="", marker=CELL, markersize=9, markeredgewidth=0, color=scale.at(share),
                          label=f"{metric} {scale.words(share)}")

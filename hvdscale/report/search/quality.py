@@ -97,7 +97,7 @@ def _p(value: float) -> str:
 
 
 def _within(found: Quality) -> str:
-    return f" {heading(found.budget)}" if found.budget else " with each trial as long as it was to run"
+    return f" {heading(found.budget)}" if found.budget else " within each trial's own budget"
 
 
 def quality_table(found: Quality | None, apart: bool = False) -> Table | None:

@@ -34,27 +34,26 @@ PROBLEMS = {FEW: "too few trials met the target", OPEN: "the trials do not brack
 def rules_said(found: RuleCosts | None) -> tuple[str, ...]:
     """Where each rule first loses or that it holds, then how the best rate grows; () for None."""
     return () if found is None else (
-        f"Learning-rate rules from the best of batch {found.base_batch:,}: {'; '.join(_found_said(found))}.",
+        f"Learning-rate rules from the best of batch {found.base_batch:,}, beside tuning every batch: "
+        f"{'; '.join(_found_said(found))}.",
         f"{capital(_exponent_said(found))}.")
 
 
 def _found_said(found: RuleCosts) -> Iterator[str]:
     """What the costs of the rules come to, in parts of a sentence."""
-    last, more = f"batch {found.rates[-1].global_batch:,}", f"over {percent(found.tolerance)} more steps than tuning"
+    last, more = f"batch {found.rates[-1].global_batch:,}", f"{percent(found.tolerance)} more steps"
     lost, held, open_, unknown = _sorted(found.costs)
-    if lost:
-        yield f"{more} are surely needed first {listed(_lost_said(lost))}"
-    elif held or open_:
-        yield f"none surely needs {more}, up to {last}"
+    for (high, low), alike in group_by(lost, lambda cost: (cost.first_lost.high, cost.first_lost.low)).items():
+        perhaps = f" (perhaps from {low:,.0f})" if low < high else ""
+        yield f"{_rules(alike, 'surely need')} over {more} from batch {high:,.0f}{perhaps}"
     if held:
-        yield f"{_rules(held)} {'holds' if len(held) == 1 else 'hold'} up to {last}"
-    if open_:
-        yield f"up to {last}, {listed(_open_said(open_))}"
+        yield f"{_rules(held, 'need')} at most {more} up to {last}"
+    for low, alike in group_by(open_, lambda cost: cost.first_lost.low).items():
+        yield f"{_rules(alike)} may need over {more} from batch {low:,.0f}"
     for how, alike in group_by(unknown, lambda cost: cost.points[-1].how).items():
         why = PROBLEMS.get(how, "seeds of the tuned trial did not meet the target")
-        what = "they cost" if len(alike) == len(found.costs) else (
-            f"{_rules(alike)} {'costs' if len(alike) == 1 else 'cost'}")
-        yield f"what {what} is not known at {last} ({why})"
+        whose = "their cost" if len(alike) == len(found.costs) else f"the cost of {_rules(alike)}"
+        yield f"{whose} at {last} is unknown ({why})"
 
 
 def _sorted(costs: Sequence[RuleCost]) -> tuple[list[RuleCost], list[RuleCost], list[RuleCost], list[RuleCost]]:
@@ -68,21 +67,10 @@ def _sorted(costs: Sequence[RuleCost]) -> tuple[list[RuleCost], list[RuleCost], 
             [cost for cost in rest if cost not in known])
 
 
-def _lost_said(costs: Sequence[RuleCost]) -> Iterator[str]:
-    """``at batch 64 by linear scaling (maybe at 32)``, for those that lose at one batch."""
-    for (high, low), alike in group_by(costs, lambda cost: (cost.first_lost.high, cost.first_lost.low)).items():
-        maybe = f" (maybe at {low:,.0f})" if low < high else ""
-        yield f"at batch {high:,.0f} by {_rules(alike)}{maybe}"
-
-
-def _open_said(costs: Sequence[RuleCost]) -> Iterator[str]:
-    """``linear scaling may need them from batch 32 on``, likewise."""
-    for low, alike in group_by(costs, lambda cost: cost.first_lost.low).items():
-        yield f"{_rules(alike)} may need them from batch {low:,.0f} on"
-
-
-def _rules(costs: Sequence[RuleCost]) -> str:
-    return listed(rule_name(cost.rule) for cost in costs)
+def _rules(costs: Sequence[RuleCost], verb: str = "") -> str:
+    """``linear scaling needs``, ``linear scaling and a constant rate need``; the names alone without a verb."""
+    names = listed(rule_name(cost.rule) for cost in costs)
+    return f"{names} {verb}{'s' if len(costs) == 1 else ''}" if verb else names
 
 
 def rule_name(rule: Rule) -> str:

@@ -179,9 +179,9 @@ def summary(searches: Sequence[Search]) -> tuple[str, ...]:
         return tuple(asked)
     counts = [len(search.feasible) for search in searches]
     coarse = [f"{search.global_batch:,}" for search in searches if search.lowered > IMPROVED]
-    as_far = f", as far as evaluations so far apart can tell at batch {listed(coarse)}" if coarse else ""
+    unsure = f" (evaluations at batch {listed(coarse)} are too far apart to be sure)" if coarse else ""
     return (f"Search: at every batch the best of {spread(counts)} feasible trials lies inside its space, and more "
-            f"would hardly improve it{as_far}.",) if searches else ()
+            f"would hardly improve it{unsure}.",) if searches else ()
 
 
 def _asked_said(bound: Bound) -> str:
