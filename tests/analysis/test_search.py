@@ -483,5 +483,5 @@ def test_all_batches_where_more_trials_would_help_are_in_one_sentence():
     made = [[drawn(number, 3000 - 300 * number, batch=batch) for number in range(count)]
             for batch, count in ((64, 8), (256, 10), (1024, 9))]
     [said] = [said for said in summary(of_batches(*made)) if said.startswith("More trials")]
-    assert said.startswith("More trials would still improve the best, as going from half of them to all did: "
+    assert said.startswith("More trials would help: from half of them to all, the best still improved at "
                            "batch 64 (-") and "256 (-" in said and "1,024 (-" in said

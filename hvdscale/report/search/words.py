@@ -173,7 +173,7 @@ def summary(searches: Sequence[Search]) -> tuple[str, ...]:
             improving.append(f"{batch} ({_improved_said(search)})")
     asked = [f"{said}: batch {listed(batches)}." for said, batches in cut.items()]
     if improving:
-        asked.append("More trials would still improve the best, as going from half of them to all did: batch "
+        asked.append("More trials would help: from half of them to all, the best still improved at batch "
                      f"{listed(improving)}.")
     if asked or not all(search.best and search.done and search.half and search.half.known for search in searches):
         return tuple(asked)
