@@ -230,7 +230,7 @@ def test_sgd_and_nesterov_are_ordered_where_both_were_measured():
     mark = ordering_of(curves, ordering)
     assert mark.found == 4 and mark.passed is False
     assert ordering_of(curves[:1], ordering) is None
-    assert any("factor of 8 that is asked for is not shown" in text
+    assert any("short of the factor of 8 asked for" in text
                for text in published_views(curves, "shallue2019").summary)
 
 

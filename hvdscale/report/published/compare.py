@@ -136,10 +136,10 @@ _NAMES = {"steps": "the curve", "b_crit": "B_crit", "intervals": "the coverage"}
 
 
 def _ordering_said(one: Ordering, mark: PassMark, reference: Reference) -> str:
-    held = "" if mark.passed else "not "
+    asked = "at least" if mark.passed else "short of"
     return (f"{one.label} ({reference.title}): published, perfect scaling ends at batch {exact(one.perfect[0])} and "
-            f"{exact(one.perfect[1])}; here the second is {ratio(mark.found)} times the first, so the factor of "
-            f"{exact(one.at_least)} that is asked for is {held}shown.")
+            f"{exact(one.perfect[1])}. Here the second end is {ratio(mark.found)} times the first, {asked} the factor "
+            f"of {exact(one.at_least)} asked for.")
 
 
 def _jobs_said(curves: Sequence[Curve], reference: Reference, noise_scales: Mapping[Workload, float]) -> list[str]:
