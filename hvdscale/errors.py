@@ -91,17 +91,17 @@ class WorkerLostError(WorkersError):
 
 
 class WorkerRemovedError(WorkerLostError):
-    """This worker's host was taken out of an elastic job, which goes on without it."""
+    """This worker's host was removed from an elastic job, which continues without it."""
 
     exit_code = ExitCode.DONE
 
 
 class HostsChangedError(WorkersError):
-    """Hosts were added to an elastic job or taken out: all ranks leave the step they agreed on, and meet anew."""
+    """Hosts joined or left an elastic job: all ranks leave at the step they agreed on, and form a new group."""
 
 
 class FaultError(WorkersError):
-    """What went wrong on one rank while the others wait for it: they cannot be told, and lose it."""
+    """What went wrong on one rank while the others wait for it: they cannot be notified, and lose it."""
 
 
 class StoppedError(FaultError):

@@ -156,7 +156,7 @@ def _clocks(workers: int, batches: BatchSchedule, times: StepTimes, request: Req
                         "--max-local-batch")
         found[batch] = times.at(workers, layout, batch, passes)
         if found[batch].mark == BOUNDED:
-            return {}, "no log timed the links that so many workers need"
+            return {}, "no log timed the links that this many workers need"
         if found[batch].open:
             return {}, "beyond the reach of the step-time laws"
     return found, ""
@@ -180,7 +180,7 @@ class _Drawn:
         return _Drawn(self.value / other.value, np.where(np.isnan(draws), np.inf, draws))
 
     def within(self, start: float, end: float) -> _Drawn:
-        """Of so many steps, those between two."""
+        """Of that many steps, those between two."""
         return _Drawn(min(max(self.value - start, 0), end - start), np.clip(self.draws - start, 0, end - start))
 
 

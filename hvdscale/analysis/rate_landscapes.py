@@ -13,7 +13,7 @@ Laws of the best rate: constant, sqrt(B), B, and B^P with P fitted. A law descri
 from it are no larger than their own uncertainty lets expect: Cochran's Q, their squares over the posterior variances,
 lies below the quantile of chi-squared. Where B^P describes them, so does a law whose power lies in the interval of P,
 which also counts scatter beyond that uncertainty, see rules.exponent_of. adam_sqrt (Malladi et al. 2022, arXiv
-2205.10287) has the rate of sqrt, and betas of its own, which no search along the rate tells apart.
+2205.10287) has the rate of sqrt, and betas of its own, which no search along the rate can distinguish.
 
 For Adam, Li et al. 2024 (arXiv 2405.14578, from the abstract and accounts by others) derive from the signs of gradients
 a best rate that rises as sqrt(B) and falls again, with its peak at the noise scale. The peak is not a law fitted here

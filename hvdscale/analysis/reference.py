@@ -10,7 +10,7 @@ perfect scaling of two optimizers differ, they differ by at least a factor of 8.
 published steps without meeting the target fails the first and the third; an estimate without an upper end never passes.
 
 The fewest steps fall with the number of trials. So a search is held against the published one at equal trials: its own
-trials tell how the best of n falls with n, and what the best of the published number would have been.
+trials show how the best of n falls with n, and what the best of the published number would have been.
 """
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def _parse_curve(name: str, record: Mapping[str, Any], one: Mapping[str, Any]) -
 
 
 def _parse_means(one: Mapping[str, Any], kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(batches, steps, low, high) from means of runs in epochs or examples, read at evaluations ``every`` so many."""
+    """(batches, steps, low, high) from means of runs in epochs or examples; ``every``: between evaluations."""
     rows = np.array([[float(batch), *value] for batch, value in one["values"].items()])
     batches, mean, runs, variation = rows.T
     half = scipy.special.stdtrit(runs - 1, 0.5 + CONFIDENCE / 2) * variation / 100 / np.sqrt(runs)
@@ -305,7 +305,7 @@ def _find_base(curve: Curve, published: Published) -> int | None:
 
 
 def at_equal_trials(curve: Curve, point: CurvePoint | BatchPoint, trials: int) -> Estimate:
-    """Steps at a point of a search as the best of so many trials; of repeats, or for 0 trials, as they are."""
+    """Steps at a point of a search as the best of ``trials`` trials; of repeats, or for 0 trials, as they are."""
     if not isinstance(point, CurvePoint) or trials in (0, curve.n):
         return point.steps
     return steps_of_best(point.study, curve.target, trials, curve.confidence)

@@ -71,10 +71,10 @@ def _check(arguments: tuple[str, ...], batch: int | None, workers: int) -> None:
     """Raise UsageError for a batch that is not marked in the arguments, cannot be shared out, or is not given."""
     marked = any(LOCAL in one for one in arguments)
     if marked and batch is None:
-        raise UsageError(f"{LOCAL} stands for a worker's share of the global batch: give that by --batch, such as "
+        raise UsageError(f"{LOCAL} is a worker's share of the global batch: give that by --batch, such as "
                          "--batch 32")
     if batch is not None and not marked:
-        raise UsageError(f"--batch {batch}: mark where the local batch stands in the script's arguments, such as "
+        raise UsageError(f"--batch {batch}: mark where the local batch is in the script's arguments, such as "
                          f"-- --batch-size {LOCAL}; without --batch, only what holds at any batch is checked")
     if batch is not None and batch % workers:
         raise UsageError(f"--batch {batch} does not divide by {counted(workers, 'worker')}; take a multiple of "

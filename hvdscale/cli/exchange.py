@@ -57,7 +57,7 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, workers, ov
     is not unpacked), a folder with trials.csv and evaluations.csv, a JSON file of MLPerf's reference points, or
     MLPerf's training logs (a file with :::MLLOG lines, or a folder with result_*.txt).
 
-    trials.csv needs id, dataset, model, optimizer and global_batch. Its column search (yes or no) tells whether a trial
+    trials.csv needs id, dataset, model, optimizer and global_batch. Its column search (yes or no) says whether a trial
     is a draw of a metaparameter search; without it, trials of a batch whose metaparameters vary count as draws.
     """
     kind = kind or _kind(source)

@@ -107,7 +107,7 @@ class Split:
             yield from map(Batch, taken.inputs.split(size), taken.labels.split(size))
 
     def _at_once(self, examples: int) -> int:
-        """How many batches of so many examples to copy at once."""
+        """How many batches of that many examples to copy at once."""
         sizes = [examples * tensor[0].nbytes for tensor in (self.inputs, self.labels)] if len(self) else [0]
         if self.augment is not None or any(size % ALIGNMENT for size in sizes):
             return 1

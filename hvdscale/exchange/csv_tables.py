@@ -8,7 +8,7 @@ name. log.json has the root attributes and describes the columns.
 
 Tables from elsewhere need no log.json. trials.csv has id, dataset, model, optimizer, global_batch and optionally other
 columns of the schema and metaparameters/NAME; evaluations.csv has trial, step and split/metric. A column search (yes or
-no) tells whether a trial is a draw of a metaparameter search rather than a repeat of one setting. Without it, trials of
+no) says whether a trial is a draw of a metaparameter search rather than a repeat of one setting. Without it, trials of
 a workload and batch whose metaparameters vary count as a search.
 """
 from __future__ import annotations

@@ -136,7 +136,7 @@ def read_run(path: str, train_examples: int | None = None) -> Run | None:
 
 
 def _lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(file and line for messages, the object) of each line, whatever stands before it."""
+    """(file and line for messages, the object) of each line, whatever precedes it."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             for number, text in enumerate(iter(lambda: file.readline(LONGEST), ""), 1):

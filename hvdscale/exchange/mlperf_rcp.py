@@ -62,7 +62,7 @@ class Point:
 
     @property
     def spacing(self) -> Fraction | None:
-        """Steps between evaluations in the written unit; None if the values do not tell."""
+        """Steps between evaluations in the written unit; None if the values leave it open."""
         distinct = sorted(set(self.values))
         gaps = {after - before for before, after in zip(distinct, distinct[1:])}
         for gap in sorted(gaps, reverse=True):

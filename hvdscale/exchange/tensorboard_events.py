@@ -59,7 +59,7 @@ def export_events(path, out, progress: Callable[[float], None] = lambda share: N
 
 @contextmanager
 def _silent_threads() -> Iterator[None]:
-    """Without tracebacks from the writer's thread: what it raises, such as for a full disk, the writer raises anew."""
+    """Without tracebacks from the writer's thread: what it raises, such as for a full disk, the writer raises again."""
     before, threading.excepthook = threading.excepthook, lambda raised: None
     try:
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 
 # control characters but for tab and line feed; marks that turn the direction of writing; halves of characters, which
-# stand for bytes of a file's name that are no text
+# represent bytes of a file's name that are not text
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

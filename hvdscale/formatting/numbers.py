@@ -61,7 +61,7 @@ def percent(share) -> str:
 def span(low, high, write=number) -> str:
     """An interval as ``1.2-3.4``, ``> 1.2`` or ``< 3.4``; empty where nothing is known of it.
 
-    Ends have two digits where the interval is wide, more where it is so narrow that they tell its ends apart.
+    Ends have two digits where the interval is wide, more where it is so narrow that two would make them equal.
     """
     if low != low or high != high or low == high == 0 or (low == 0 and math.isinf(high)):
         return ""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 AFTER = 2.0             # seconds, before there is a line
 Tell = Callable[..., object]        # takes what is being done, and ``long``: it takes long by itself
-EVERY, MOST = 0.2, 30.0  # of the time that has passed, at most so many seconds, before there is another
+EVERY, MOST = 0.2, 30.0  # of the time that has passed, and seconds at most, before there is another
 
 
 class Progress:

@@ -1,4 +1,4 @@
-"""What a command prints while it works: on a terminal in place of what stands there, elsewhere lines now and then.
+"""What a command prints while it works: on a terminal it overwrites its last line, elsewhere lines now and then.
 
     screen = Screen(sys.stderr, sys.stderr.isatty(), every=(0.1, 5.0))
     if screen.due(now):

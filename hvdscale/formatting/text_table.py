@@ -39,7 +39,7 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[s
 
 
 class TextTable:
-    """Headings, a rule, and rows of entries that end at the right; an interval may stand under its value.
+    """Headings, a rule, and rows of entries that end at the right; an interval may be under its value.
 
     headings  one a column
     rows      of entries, one a heading; the lines after an entry's first are its interval

@@ -183,13 +183,13 @@ def _check_spans(path: str, what: str, spans: np.ndarray, size: int) -> None:
     bad = (spans < 0).any(axis=1) | (spans.sum(axis=1) > size)
     if bad.any():
         row = int(bad.argmax())
-        raise LogError(f"{path}: {what}: the text of row {row} stands at bytes {spans[row, 0]} to {spans[row].sum()}, "
+        raise LogError(f"{path}: {what}: the text of row {row} is at bytes {spans[row, 0]} to {spans[row].sum()}, "
                        f"outside /text with its {size} bytes")
 
 
 def refuse_unsound(log: LogTables) -> None:
     """LogError where a log's rows cannot be what was measured: two trials of one id, a status that there is not, counts
-    below 1 or beyond MOST, negative steps or seconds, one step evaluated twice. What any analysis stands on; ``check``
+    below 1 or beyond MOST, negative steps or seconds, one step evaluated twice. What any analysis relies on; ``check``
     looks further.
     """
     refuse_unsound_trials(log)
@@ -314,7 +314,7 @@ def _ranges(table: Columns) -> Iterator[Fault]:
 
 
 def _twice(table: Columns) -> Iterator[Fault]:
-    """Each step of a trial is evaluated once, in whatever order the rows stand."""
+    """Each step of a trial is evaluated once, whatever the order of the rows."""
     trial, step = table["trial"], table["step"]
     if not len(trial) or (((trial[1:] == trial[:-1]) & (step[1:] > step[:-1])) | (trial[1:] > trial[:-1])).all():
         return
@@ -333,8 +333,8 @@ def _identities(trials: Columns) -> Iterator[Fault]:
     ids, firsts = np.unique(trials["id"], return_index=True)
     if len(ids) < trials.rows:
         yield from _fault(trials, ~np.isin(np.arange(trials.rows), firsts), lambda row, at: (
-            f" stands in trials twice, at rows {firsts[ids == trials['id'][row]][0]} and {row}" if at else
-            " stands in trials twice"))
+            f" is in trials twice, at rows {firsts[ids == trials['id'][row]][0]} and {row}" if at else
+            " is in trials twice"))
     status = trials["status"]
     yield from _fault(trials, ~np.isin(status, [int(s) for s in Status]), lambda row, at: (
         f": status is {status[row]}; there are {', '.join(f'{int(s)} {s.name}' for s in Status)}"))
@@ -352,7 +352,7 @@ def _ended(trials: Columns) -> Iterator[Fault]:
 
 
 def _unknown(log: KnownTables, table: Columns) -> Iterator[Fault]:
-    """Every row's trial stands in /trials."""
+    """Every row's trial is in /trials."""
     yield from _fault(table, ~np.isin(table["trial"], log.trials["id"]), lambda row, at: (
         f" has a row in {table.name}{at and f' ({at[4:]})'}, but none in trials"))
 

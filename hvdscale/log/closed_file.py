@@ -48,7 +48,7 @@ def merged_attributes(log: Log) -> dict[str, Any]:
 
 
 def show(temporary: str, path: str, others: Iterable[str]) -> None:
-    """Puts a finished file in the place of a log; ``others``, the segments that it stands for, go."""
+    """Puts a finished file in the place of a log; ``others``, the segments merged into it, are removed."""
     os.replace(temporary, path)
     sync_directory(path)
     for other in others:

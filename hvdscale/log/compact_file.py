@@ -3,7 +3,7 @@
 
     with CompactFile(path, attributes) as out:
         out.add_column("steps", spec)
-        out.add("steps", spec.name, values)               the column's next rows; columns go on each at its own pace
+        out.add("steps", spec.name, values)               the column's next rows; each column advances at its own pace
     # here the file is on the disk; after an error inside nothing is left
 
 Rows are gathered into chunks, which threads compress while more is gathered.
@@ -137,7 +137,7 @@ class CompactFile:
             os.unlink(self._target)
 
     def _store(self, texts: Sequence[str] | np.ndarray) -> np.ndarray:
-        """Where the texts stand in /text: int64 of shape (rows, 2)."""
+        """Where the texts are in /text: int64 of shape (rows, 2)."""
         spans, data, end = np.empty((len(texts), 2), np.int64), [], self._heap.rows
         for row, text in enumerate(texts):
             span = self._texts.get(text)
@@ -157,7 +157,7 @@ class CompactFile:
         return spans
 
     def _put_aside(self, texts: Iterable[str]) -> np.ndarray:
-        """Where the texts will stand behind the shared ones."""
+        """Where the texts will be, behind the shared ones."""
         encoded = [text.encode("utf-8", "replace") for text in texts]
         lengths = np.array([len(text) for text in encoded], np.int64)
         starts = self._spooled + np.cumsum(lengths) - lengths

@@ -18,7 +18,7 @@ import numpy as np
 
 _Bytes = bytes | memoryview
 STORED = 7.0            # bits of entropy a byte, from which a plane is stored as it is
-SAMPLED = 16            # every so many bytes are looked at for it
+SAMPLED = 16            # bytes between those that are sampled for it
 LONGEST = 65535         # bytes of a stored block (RFC 1951, 3.2.4)
 HEADER, LAST = b"\x78\x01", b"\x01\x00\x00\xff\xff"         # RFC 1950, 2.2; an empty stored block that ends the stream
 

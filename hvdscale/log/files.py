@@ -50,7 +50,7 @@ def create(attributes: Mapping[str, Any]) -> h5py.File:
     HDF5 crashes the process, later and for good, when it cannot write a file that is not in SWMR mode (seen: h5py 3.16
     on a full disk). So it never writes one: ``save`` does.
     """
-    name = f"in memory {next(_memory_files)}"          # HDF5 tells such files apart by name alone
+    name = f"in memory {next(_memory_files)}"          # HDF5 distinguishes such files by name alone
     file = h5py.File(name, "w", driver="core", backing_store=False, block_size=MEMORY_BLOCK, libver=BOUNDS)
     write_root_attributes(file, attributes)
     return file
@@ -103,7 +103,7 @@ def write_attribute(where: h5py.HLObject, name: str, value: Any) -> None:
 
 
 def read_attribute(value: Any) -> Any:
-    """An attribute as it was given to ``create``: int, float, str, or the dict or list that JSON text stands for."""
+    """An attribute as it was given to ``create``: int, float, str, or the dict or list that was stored as JSON."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, np.generic):

@@ -16,7 +16,7 @@ from .files import refuse_elsewhere
 from .schema import Column, columns, known_column
 
 KINDS = {"int": "iu", "float": "f", "status": "iu", "text": "iu"}
-DENSEST = 1100              # bytes that one byte of gzip may stand for (1,032), and some more
+DENSEST = 1100              # bytes that one byte of gzip may expand to (1,032), and some more
 SMALL_BYTES = 1 << 20       # columns up to this size are not held against their file's
 
 
@@ -49,7 +49,7 @@ def refuse_wrong_type(path: str, what: str, dataset: h5py.Dataset, kind: str) ->
 
 
 def refuse_hollow(path: str, what: str, dataset: h5py.Dataset, rows: int) -> None:
-    """LogError where a column claims more rows than the bytes that it has in the file can stand for."""
+    """LogError where a column claims more rows than its bytes in the file can expand to."""
     size = min(rows, len(dataset)) * dataset.dtype.itemsize * (dataset.shape[1] if dataset.ndim > 1 else 1)
     if size <= SMALL_BYTES:
         return

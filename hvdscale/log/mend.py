@@ -26,7 +26,7 @@ UNKNOWN = "unknown: the log was damaged here"
 
 
 def lost_entries(column: Column, rows: int) -> np.ndarray:
-    """What stands in a column where its entries could not be read."""
+    """The value of a column's entries that could not be read."""
     if column.name in LOST_TEXTS:
         return np.full(rows, LOST_TEXTS[column.name], object)
     return np.full(rows, LOST) if column.type == "int" else absent(column.type, rows)

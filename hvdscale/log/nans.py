@@ -1,4 +1,4 @@
-"""Metrics that were measured and came out as NaN, told from those that were not measured."""
+"""Metrics that were measured and came out as NaN, as distinct from those that were not measured."""
 from __future__ import annotations
 
 from collections.abc import Mapping

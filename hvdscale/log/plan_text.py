@@ -148,14 +148,14 @@ def _refuse_wrong(part: str, entries: Mapping[str, Any], rules: Mapping[str, Rul
 def _refuse_missing(what: str, entries: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
     for name in rules:
         if name not in entries:
-            raise LogError(f"its plan tells of a {what}, but not its {name!r}")
+            raise LogError(f"its plan has a {what} without its {name!r}")
 
 
 def _check_sweep(sweep: Mapping[str, Any]) -> None:
     _refuse_missing("sweep", sweep, SWEEP)
     _refuse_wrong("sweep", sweep, SWEEP)
     if sweep["objective"] != "steps" and not isinstance(sweep.get("minimizes"), bool):
-        raise LogError(f"its plan does not tell whether the sweep's objective {_shown(sweep['objective'])} is to be "
+        raise LogError(f"its plan does not say whether the sweep's objective {_shown(sweep['objective'])} is to be "
                        "small: sweep.minimizes is true or false")
     for parameter in sweep["space"]:
         _check_parameter(parameter, sweep["point"])

@@ -130,7 +130,7 @@ def in_order(table: str, specs: dict[str, Column]) -> dict[str, Column]:
 
 
 def column_type(dataset: h5py.Dataset) -> str:
-    """int, float, text or status, told from the dataset's own type and shape."""
+    """int, float, text or status, from the dataset's own type and shape."""
     if dataset.ndim == 2:
         return "text"
     if h5py.check_enum_dtype(dataset.dtype) is not None or dataset.dtype == np.int8:
@@ -358,7 +358,7 @@ def current_rows(rows: Sequence[tuple[np.ndarray, np.ndarray]], restarts: Sequen
     rows        per segment: trial and step, int arrays of shape (rows,)
     restarts    per segment: trial and first_step, int arrays of shape (restarts,)
     A segment supersedes what earlier ones say of a trial's steps after first_step, and from its own first row on: a
-    trial begun anew logs step 0 once more.
+    restarted trial logs step 0 once more.
     """
     offsets = np.cumsum([0] + [len(trial) for trial, _ in rows])
     keep = [np.arange(offsets[-1] - len(rows[-1][0]), offsets[-1])]

@@ -2,7 +2,7 @@
 
     w8.h5, w8.1.h5, w8.2.h5, ...      segments 0, 1, 2 share the attribute ``id`` and are numbered by ``segment``
 
-A merged file stands for ``segments`` of them (its attribute), so that leftovers of a merge cut short are passed over.
+A merged file replaces ``segments`` of them (its attribute), so that leftovers of a merge cut short are passed over.
 A file that is named like a segment but has another id is another log.
 """
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .files import open_file, read_attribute, reading
 
 @dataclass(frozen=True)
 class Segment:
-    """One file of a log: where it is, its number, and how many segments it stands for."""
+    """One file of a log: where it is, its number, and how many segments it replaces."""
 
     path: str
     log_id: str
@@ -88,14 +88,14 @@ def find(path: str) -> list[Segment]:
     for expected, segment in enumerate(segments[1:], start=first.stands_for):
         if segment.number != expected:
             raise LogError(f"{path}: segment {expected} is missing: {segment.path} is segment {segment.number}; "
-                           f"put it back beside {path}, or let 'hvdscale-log repair {path}' go on without it")
+                           f"put it back beside {path}, or let 'hvdscale-log repair {path}' leave it out")
     return segments
 
 
 def find_logs(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     """The logs among files and directories, each once, in the order given: later segments go with their first file.
 
-    A directory stands for all its *.h5 files, a pattern such as ``runs/*.h5`` for what it matches. A file that cannot
+    A directory means all its *.h5 files, a pattern such as ``runs/*.h5`` the files that it matches. A file that cannot
     be read counts as a log, so that reading it says why. Raises LogError for a pattern without a match.
     """
     names: list[str] = []

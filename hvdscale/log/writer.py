@@ -44,15 +44,15 @@ REPEATED_TEXTS = 4096
 class LogWriter:
     """The one writer of a log; see the module's synopsis.
 
-    path              the log's first file; a resumed log goes on in the next segment beside it
+    path              the log's first file; a resumed log continues in the next segment beside it
     metrics           names ``split/metric`` of the /evaluations columns; all are declared here, before the first row.
                       A mapping says of each which way is better, "smaller", "larger" or "" (unknown)
     metaparameters    names of the /trials columns metaparameters/<name>
     optional_steps    names of the optional /steps columns that will be measured
     layer_groups      parts of the model whose gradients are measured apart, columns layer_groups/<part>/...
     attributes        root attributes to add: commit, versions (a dict), ...
-    overwrite         replace a log that is there; resume: go on after it
-    take_over         go on where the file system refuses locks
+    overwrite         replace a log that is there; resume: continue it
+    take_over         continue where the file system refuses locks
     flush_seconds     rows reach the file at the first ``append`` after this time, or before it where appends come so
                       slowly that the next would be too late
     clock             seconds, monotonic
@@ -162,7 +162,7 @@ class LogWriter:
         self._lock.release()
 
     def abandon(self) -> None:
-        """Leaves the log as it stands and gives the lock back; never raises, safe to call twice.
+        """Leaves the log as it is and releases the lock; never raises, safe to call twice.
 
         HDF5 may crash or spoil the file when it closes one that it failed to write, so its descriptor is first pointed
         to /dev/null: what HDF5 still writes, now or when the process ends, goes nowhere. (Left open, it would also be
@@ -225,7 +225,7 @@ class LogWriter:
         save(file, path)
 
     def _store(self, text: str) -> tuple[int, int]:
-        """Where the text will stand in /text: first byte and bytes."""
+        """Where the text will be in /text: first byte and bytes."""
         data = text.encode("utf-8", "replace")
         span = self._known_texts.get(data)
         if span is None:

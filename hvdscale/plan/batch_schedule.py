@@ -51,7 +51,7 @@ class BatchSchedule:
 
     @classmethod
     def by_examples(cls, pairs: Sequence[Sequence[float]]) -> BatchSchedule:
-        """From (examples, batch) pairs: a batch begins at the first step by which so many examples were seen.
+        """From (examples, batch) pairs: a batch begins at the first step by which that many examples were seen.
 
         Raises PlanError where two changes fall on one step.
         """
@@ -123,7 +123,7 @@ class BatchSchedule:
         return self.sizes[at] if at == 0 or not math.isfinite(step) else self.examples_before(step) / step
 
     def steps_holding(self, examples: float) -> int:
-        """The fewest steps with at least so many examples; exact of a whole number."""
+        """The fewest steps with at least that many examples; exact of a whole number."""
         at = max(0, bisect_left(self._before, examples) - 1)
         left, size = examples - self._before[at], self.sizes[at]
         return self.starts[at] + (-(-left // size) if isinstance(left, int) else math.ceil(left / size))

@@ -53,7 +53,7 @@ class Settings:
         None, "a global batch that changes: each batch with its first step, such as [[0, 64], [2000, 128]]",
         pairs=True)
     batch_schedule_epochs: list | None = _key(
-        None, "the same by epochs: a batch begins at the first step by which so many were seen", pairs=True)
+        None, "the same by epochs: a batch begins at the first step by which that many were seen", pairs=True)
     batch_schedule_examples: list | None = _key(None, "the same by examples", pairs=True)
     batch_schedule_tokens: list | None = _key(
         None, "the same by tokens, where the workload counts them", pairs=True)
@@ -170,7 +170,7 @@ class Settings:
     eval_every: int | None = _key(None, "steps between evaluations; 0: never", True, least=0)
     eval_every_epochs: float | None = _key(None, "epochs between evaluations", above=0)
     eval_every_examples: float | None = _key(
-        None, "examples between evaluations, each at the first step with so many", above=0)
+        None, "examples between evaluations, each at the first step with that many", above=0)
     eval_every_tokens: float | None = _key(None, "the same in tokens", above=0)
     eval_batch: int = _key(256, "examples per pass of an evaluation", least=1)
     eval_splits: str = _key(

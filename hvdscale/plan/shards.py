@@ -82,7 +82,7 @@ class Stream:
         return whole + (left > 0 and self.last_batch == "short")
 
     def steps_in(self, epochs: float) -> int:
-        """The fewest steps with so many epochs."""
+        """The fewest steps with that many epochs."""
         if self.last_batch == "carry":
             return self.batches.steps_holding(math.ceil(epochs * self.examples - 1e-6))
         return math.ceil(epochs * self._whole_steps - 1e-9)
@@ -107,7 +107,7 @@ class Stream:
         return epochs * self.examples + rest * self.batches.first
 
     def steps_holding(self, examples: int) -> int:
-        """The fewest steps with so many examples."""
+        """The fewest steps with that many examples."""
         step = self.batches.steps_holding(examples)
         while self.examples_before(step) < examples:        # where an epoch's last step is short
             step += 1

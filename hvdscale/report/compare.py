@@ -106,7 +106,7 @@ def verdict_line(comparisons: Sequence[Comparison]) -> str:
 
 
 def verdict_text(comparisons: Sequence[Comparison]) -> str:
-    """The same, as wide as the tables; a worker count or a batch stands on the line of its name."""
+    """The same, as wide as the tables; a worker count or a batch is on the line of its name."""
     line = verdict_line(comparisons).replace(" = ", "\xa0=\xa0")
     return textwrap.fill(line, WIDTH, break_long_words=False, break_on_hyphens=False).replace("\xa0", " ")
 
@@ -245,7 +245,7 @@ def _intervals(tests: Sequence[Test]) -> list[str]:
     missing = ["all runs give this ratio to the last digit"] if any(_is_sharp(test.change) for test in tests) else []
     missing += ["either side has one run"] if any(single) else []
     return (["Of one run the spread is not known: its interval is of the spacing of evaluations alone."] * (
-        not all(single)) + ([f"Where no interval stands, {listed(missing, 'or')}."] if missing else []))
+        not all(single)) + ([f"Where there is no interval, {listed(missing, 'or')}."] if missing else []))
 
 
 def _pairing(cells: Sequence[ComparedCell]) -> list[str]:

@@ -44,7 +44,7 @@ def problems_of_points(points: Sequence[Point], searched: Iterable[str] = ()) ->
     """What of the points' problems differs and does not follow from the batch: ``precision is fp32 at 1 worker, fp64 at
     3``.
 
-    searched  names of what was tuned anew at every point
+    searched  names of what was tuned at every point
     """
     fields = [_fields(point.cell.setting) for point in points]
     batches = [point.cell.global_batch for point in points]

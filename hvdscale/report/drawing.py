@@ -3,10 +3,10 @@
     figure = Figure("steps-batch", "Steps to val/error<0.01", ..., draw=lambda axes: axes.plot(...))
     svg = render(figure, "svg")
 
-Marks: a disc stands on two runs or more, a diamond on one; an open triangle was not met and points to where the value
+Marks: a disc is two runs or more, a diamond one; an open triangle was not met and points to where the value
 lies; any other hollow mark, and #, is of runs with more workers than cores on a host. Colours are Okabe and Ito's
-(2008), viridis where there is an order, so that none is told by red against green.
-Text is drawn as it stands: a name with dollar signs is no formula.
+(2008), viridis where there is an order, so that none relies on red against green.
+Text is drawn verbatim: a name with dollar signs is no formula.
 """
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PURPLE, SKY, AMBER, BROWN = "#cc79a7", "#56b4e9", "#e69f00", "#8c6d4f"
 ON_DARK = {INK: "#e6e6e6", MUTED: "#9a9a9a", GRID: "#363b42", BLUE: "#5fb4ea", ORANGE: "#ff9a57", GREEN: "#3ecb9f",
            PURPLE: "#e6a3c8", SKY: "#a5dcfa", AMBER: "#f5bd4a", BROWN: "#c2a07e"}
 HUES = (BLUE, ORANGE, GREEN, PURPLE, SKY, INK, AMBER, BROWN)
-MARKERS = ("o", "s", "P", "X", "<", ">", "p", "*")      # a diamond stands for one run, upright triangles for no value
+MARKERS = ("o", "s", "P", "X", "<", ">", "p", "*")      # a diamond means one run, upright triangles no value
 SHADES = 60             # of viridis, for curves
 SIZE = (4.8, 3.7)       # inches: a column of a paper, half a page on a screen
 PANEL = (3.2, 2.6)      # of several panels
@@ -41,7 +41,7 @@ DPI = 200               # of a PNG
 MOST_MARKS = 2000       # that an SVG holds each by itself; more of them are a picture in it
 MOST_KEPT = 1000        # drawings, so that a page and a file of one figure are drawn once
 MOST_NAMED = 8          # entries of a legend
-TICKS, PANEL_TICKS = 9, 5       # at most, along an axis; so many times LETTERS have room there
+TICKS, PANEL_TICKS = 9, 5       # at most, along an axis; room for that many times LETTERS
 LETTERS = 6.5
 CROWDED_LABEL = "more workers than cores"       # on a host
 LONG = 34               # letters from which on entries of a legend take twice the room
@@ -138,7 +138,7 @@ def as_matplotlib(figure: Figure) -> Canvas:
 
 
 def across(panels: int) -> int:
-    """How many panels stand side by side."""
+    """How many panels are side by side."""
     return panels if panels < 4 else 2 if panels == 4 else 4 if panels in (7, 8) else 3
 
 
@@ -225,12 +225,12 @@ def draw_arrow(axes: Axes, x: float, y: float, color: str, way: int, aside: int 
 
 
 def is_known(estimate: Estimate) -> bool:
-    """Whether an estimate has a value that can stand on a logarithmic axis."""
+    """Whether an estimate has a value that a logarithmic axis can show."""
     return is_positive(estimate.value)
 
 
 def is_positive(value: float) -> bool:
-    """Whether it can stand on a logarithmic axis."""
+    """Whether a logarithmic axis can show it."""
     return math.isfinite(value) and value > 0
 
 
@@ -364,7 +364,7 @@ def value_axis(axes: Axes, which: str, values: Iterable[float], most: int = TICK
 
 
 def _have_room(names: Sequence[str], ticks: Sequence[float], ends: tuple[float, float], most: int) -> bool:
-    """Whether names stand apart along a logarithmic axis from left to right: with two letters between them."""
+    """Whether names are apart along a logarithmic axis from left to right: with two letters between them."""
     wide = math.log(ends[1] / ends[0])
     return all((len(name) + len(after)) / 2 + 2 <= LETTERS * most * math.log(later / tick) / wide
                for name, after, tick, later in zip(names, names[1:], ticks, ticks[1:]))

@@ -14,7 +14,7 @@ from ..target import Target
 Path = str | os.PathLike[str]
 COMPARED = {"<": "below", "<=": "at-most", ">": "above", ">=": "at-least"}
 LONGEST_WORKLOAD, LONGEST_TARGET, LONGEST_FILE = 80, 60, 200        # letters
-HASHED = 6                  # letters of the hash that stands for what was cut off
+HASHED = 6                  # letters of the hash of what was cut off
 
 
 def slug(text: object) -> str:
@@ -23,12 +23,12 @@ def slug(text: object) -> str:
 
 
 def cut(text: str, longest: int) -> str:
-    """A name of at most so many letters; what was cut off is told apart by a hash of the whole."""
+    """A name of at most that many letters; a hash of the whole keeps shortened names distinct."""
     return text if len(text) <= longest else f"{text[:longest - HASHED - 1]}-{_hash(text)}"
 
 
 def section_name(workload: Workload, target: Target | None = None, rest: str = "") -> str:
-    """The name of a workload held against a target, each told whole unless it is very long.
+    """The name of a workload held against a target, each whole unless it is very long.
 
     rest  what the name ends with where there is no target
     """

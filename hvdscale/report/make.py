@@ -28,7 +28,7 @@ def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None
 
     paths        logs, or directories of logs
     targets      to hold the trials against; none: each against its own
-    skip_broken  go on without the logs that cannot be read, and say so; else the first raises its LogError
+    skip_broken  leave out the logs that cannot be read, and say so; else the first raises its LogError
     asked        what is to be shown of studies, beside the targets
     echo         takes each piece of text for the screen as soon as it is known
     tell         is told what is being done, see progress.Progress

@@ -57,7 +57,7 @@ def on_screen(document: Document) -> Iterator[str]:
 
 
 def _page_text(page: Page, title: str) -> Iterator[str]:
-    """Verdict, main table, findings, other tables; a warning stands once, where it is first due."""
+    """Verdict, main table, findings, other tables; a warning appears once, where it is first due."""
     verdict = title + "".join(f"{fill(said, WIDTH)}\n" for said in page.verdict)
     if verdict:
         yield verdict

@@ -105,8 +105,8 @@ class Runs:
 def read(paths: Path | Iterable[Path], *, skip_broken: bool = False, tell: Tell = quiet) -> Runs:
     """Read logs, without torch.
 
-    paths        a log, a directory, which stands for all its *.h5 files, a pattern such as ``runs/*.h5``, or several
-    skip_broken  go on without logs that cannot be read; ``Runs.skipped`` names them
+    paths        a log, a directory, which means all its *.h5 files, a pattern such as ``runs/*.h5``, or several
+    skip_broken  leave out logs that cannot be read; ``Runs.skipped`` names them
 
     Raises LogError where a log cannot be read, unless it is skipped, and where there is no trial at all.
     """

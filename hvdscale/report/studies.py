@@ -177,7 +177,7 @@ def _budgets(about: About) -> View:
 
 @_of_metric
 def _quality(about: About) -> View:
-    """Within the steps that every batch has run, where that tells; else as long as each trial was to run, else within
+    """Within the steps that every batch has run, where that decides; else as long as each trial was to run, else within
     the epochs that every batch has run. Then under the budgets that were asked for, their tables in files only."""
     def under(budget: Budget | None) -> Quality | None:
         return quality_of(about.studies, about.target.column, about.target.minimizes, budget, about.options.confidence)

@@ -71,13 +71,13 @@ class Table:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()     # how to read it
     target: Target | None = None    # of what is about another target than its page, or about one where that has none
-    warnings: tuple[str, ...] = ()  # what its numbers cannot be trusted for; stands right under it
+    warnings: tuple[str, ...] = ()  # what its numbers cannot be trusted for; printed right under it
 
 
 def as_text(table: Table, notes: Iterable[str] | None = None) -> str:
     """The table in plain ASCII columns under its title, each interval behind its value where there is room.
 
-    Where it is too wide, spare columns are left out; then intervals stand under their values, the widest on two lines.
+    Where it is too wide, spare columns are left out; then intervals go under their values, the widest on two lines.
     notes  wrapped under it; by default its warnings and notes
     """
     lines = on_one_line(*_texts(table, "({})".format), WIDTH)
@@ -94,7 +94,7 @@ def as_text(table: Table, notes: Iterable[str] | None = None) -> str:
 
 
 def _texts(table: Table, word: Callable[[str], str] = str) -> tuple[list[Heading], list[list[str]]]:
-    """(headings, rows) for a TextTable; ``word`` writes what stands under a value and is no interval."""
+    """(headings, rows) for a TextTable; ``word`` writes what goes under a value and is no interval."""
     headings = [Heading(column.title, column.short, column.spare) for column in table.columns]
     return headings, [[_entry(cell, word) for cell in row.cells] for row in table.rows]
 
@@ -203,7 +203,7 @@ def steps_cell(estimate: Estimate, write: Write = number) -> Cell:
 
 
 def interval_of(estimate: Estimate, write: Write = number) -> str:
-    """What stands under its value: its interval, or that so few trials or seeds give none worth the name."""
+    """What goes under its value: its interval, or that so few trials or seeds give none worth the name."""
     if estimate.low == 0 and math.isinf(estimate.high):
         return "no interval"
     if math.isfinite(estimate.high) and estimate.high > TOO_WIDE * estimate.low and estimate.runs > 1:

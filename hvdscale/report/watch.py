@@ -119,7 +119,7 @@ class Watch:
                     kinds)
 
     def look(self) -> tuple[list[str], list[str]]:
-        """(lines of what has ended or gone wrong since the last look, lines of how everything stands now)."""
+        """(lines of what has ended or gone wrong since the last look, lines on the present state)."""
         before, self._looks = self._looks, {}
         for path in self._found():
             self._looks[path] = self._look_at(path, before.get(path))
@@ -189,7 +189,7 @@ class Watch:
         """Steps a second by the clock, evaluations included; as logged until the clock has seen some."""
         seen = self._steps.setdefault((path, trial.id), deque())
         now = self._clock()
-        if seen and trial.step < seen[-1][1]:           # begun anew, or gone on from a checkpoint
+        if seen and trial.step < seen[-1][1]:           # restarted, or resumed from a checkpoint
             seen.clear()
         if not seen or trial.step > seen[-1][1]:
             seen.append((now, trial.step))
@@ -210,7 +210,7 @@ class Screen:
         self.say = self._screen.say                     # a line that stays
 
     def show(self, news: Sequence[str], lines: list[str]) -> None:
-        """What a look found: lines that stay, and how everything stands."""
+        """What a look found: lines that stay, and the present state."""
         self._screen.erase()
         for line in news:
             self.say(line)
@@ -232,7 +232,7 @@ class Screen:
 
 
 def _folded(line: str, width: int) -> list[str]:
-    """A line as rows of no more than so many letters, broken where its parts are two spaces apart."""
+    """A line as rows of no more than ``width`` letters, broken where its parts are two spaces apart."""
     rows: list[str] = []
     for part in re.split(r"(?<=\S)  (?=\S)", line):
         if rows and len(rows[-1]) + 2 + len(part) <= width:
@@ -262,7 +262,7 @@ def look_at(path: str) -> Look:
 
 
 def file_system(path: str) -> str:
-    """The type of the file system that a path lies on, such as ext4 or nfs4; "" where it cannot be told."""
+    """The type of the file system that a path lies on, such as ext4 or nfs4; "" where it is unknown."""
     try:
         with open("/proc/mounts", encoding="utf-8") as file:
             mounts = [line.split()[1:3] for line in file]

@@ -34,7 +34,7 @@ class Lock:
     def take(cls, log: str, take_over: bool = False, attempts: int = ATTEMPTS) -> Lock:
         """The lock of ``log``; LogError where a living process holds it, or where the file system refuses locks.
 
-        take_over    go on where locks are refused: the user vouches that no other process writes this log
+        take_over    continue where locks are refused: the user vouches that no other process writes this log
         attempts     how often to try while it is held, WAIT_SECONDS apart
         """
         path = log + SUFFIX
@@ -148,5 +148,5 @@ def _refused(log: str, path: str, refusal: int) -> str:
     owner = _read(path)
     last = f" {path} was last signed by {describe(owner)}." if owner else ""
     return (f"{log}: this file system refuses locks ({errno.errorcode.get(refusal, refusal)}), so another process "
-            f"that writes the same log would go unseen.{last} If none does, go on with --take-over "
+            f"that writes the same log would go unseen.{last} If none does, add --take-over "
             "(hvdscale-train: --set take_over=true)")

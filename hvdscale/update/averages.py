@@ -28,7 +28,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int, examples: int) -> None:
-        """Take in the weights after the update that followed ``step`` steps, of so many examples."""
+        """Take in the weights after the update that followed ``step`` steps, of ``examples`` examples."""
         if self.kind == "ema":
             share = 1 - 2.0 ** (-examples / self.half_life)
         elif step < self.start:

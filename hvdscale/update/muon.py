@@ -14,7 +14,7 @@ from torch import Tensor
 from .fused import AdamW
 
 COEFFICIENTS, ITERATIONS, SMALLEST = (3.4445, -4.7750, 2.0315), 5, 1e-7     # Jordan et al. 2024
-# the factor of an update of a matrix of so many rows and columns
+# the factor of an update of a matrix, by its rows and columns
 SCALES = {"match_rms_adamw": lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
           "original": lambda rows, columns: math.sqrt(max(1.0, rows / columns))}
 

@@ -20,7 +20,7 @@ from ..system.cores import usable_cores
 
 MOST_PER_CORE = 16      # workers that one machine is asked to start: each loads torch, in seconds of a core
 LAUNCHERS = ("horovodrun", "horovodrun-gloo", "mpirun", "srun", "torchrun")
-# the variable in which each launcher gives the number of processes it started; torchrun's stand beside the others'
+# the variable in which each launcher gives the number of processes it started; torchrun sets its own beside the others'
 LAUNCHED = {"ROLE_WORLD_SIZE": "torchrun", "HOROVOD_SIZE": "horovodrun", "OMPI_COMM_WORLD_SIZE": "mpirun",
             "SLURM_STEP_NUM_TASKS": "srun", "PMI_SIZE": "mpirun"}
 TASKS_OF_NODES = "SLURM_STEP_TASKS_PER_NODE"        # of all nodes of the step, this one the SLURM_NODEID-th
@@ -198,7 +198,7 @@ def _told(launcher: str, size: int, name: str) -> int:
     said = os.environ.get(name, "")
     with contextlib.suppress(ValueError, IndexError):
         return _tasks_of_nodes(said)[int(os.environ["SLURM_NODEID"])] if name == TASKS_OF_NODES else int(said)
-    raise WorkersError(f"{launcher} started {size} processes, but does not tell this one its rank: {name} "
+    raise WorkersError(f"{launcher} started {size} processes, but does not give this one its rank: {name} "
                        f"is {said!r}, not a number. Start them with mpirun, srun, horovodrun or torchrun")
 
 

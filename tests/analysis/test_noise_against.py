@@ -42,7 +42,7 @@ def test_the_ratio_has_the_intervals_of_both():
 def test_the_sentence_has_both_figures_their_ratio_and_how_far_to_trust_them():
     [said] = noise_said(against((256, noise(900, 800, 1000))))
     assert said == ("The noise scale, 900 (800-1,000) examples at batch 256, is 2.93 (1.96-4.56) times the critical "
-                    "batch that the steps to val/error<0.01 tell, 310 (200-450): surely too large a guess. As "
+                    "batch that the steps to val/error<0.01 give, 310 (200-450): surely too large a guess. As "
                     "published, it may be 8 times too large or far too small; the steps are the measurement.")
     notes = " ".join(noise_against_table(against((256, noise(900, 800, 1000)))).notes)
     assert "McCandlish et al. 2018" in notes and "Merrill et al. 2025" in notes
@@ -94,7 +94,7 @@ def reported(tmp_path, *arguments):
 def test_the_report_of_runs_at_several_batches_says_it_too(tmp_path):
     said = reported(tmp_path)
     assert re.search(r"The noise scale, \d+ \([^)]*\) examples at batch 1,024, is \d.\d+ \([^)]*\) times the critical "
-                     r"batch that the steps to val/error<0.2 tell", said)
+                     r"batch that the steps to val/error<0.2 give", said)
     critical = re.search(r"Critical batch \(E_min / S_min\): (\d+ \([^)]*\));", said)[1]
     assert critical in said.partition("The noise scale")[2]
     assert "--budget" not in said and "--budget is ignored here" in reported(tmp_path, "--budget", "5 seconds")

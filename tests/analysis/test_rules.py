@@ -122,7 +122,7 @@ def test_one_sentence_has_a_clause_for_each_rule_and_the_exponent(found):
     assert f"The best learning rate grows as batch^{found.exponent.value:.2f} (" in said
     assert "effective" not in said and "nan" not in said
     notes = " ".join(rules_table(found).notes)
-    assert "b4.h5:" in notes and "would tell more" in notes
+    assert "b4.h5:" in notes and "would show more" in notes
 
 
 @pytest.mark.parametrize("lost, said", [
@@ -356,7 +356,7 @@ def test_the_trial_that_is_missing_is_named_with_its_values_and_its_command():
     assert "--base-batch 4" in command and "'val/error<0.2'" in command
     assert "checkpoint" not in command and "--seed" not in command
     assert command in as_csv(missing_table(found))
-    assert "1 run would tell more" in " ".join(rules_table(found).notes)
+    assert "1 run would show more" in " ".join(rules_table(found).notes)
 
 
 def test_the_steps_of_a_schedule_are_scaled_with_the_budget():

@@ -183,7 +183,7 @@ def attribute(name, value):
 
 
 BROKEN = {      # how it is broken: (what is changed in its file, what is said of it)
-    "an id twice": (put("trials", "id", 1, 1), "trial 1 stands in trials twice, at rows 0 and 1"),
+    "an id twice": (put("trials", "id", 1, 1), "trial 1 is in trials twice, at rows 0 and 1"),
     "a status that there is not": (put("trials", "status", 0, 9), "trial 1: status is 9; there are 0 RUNNING"),
     "a step twice": (put("evaluations", "step", 2, 5), "trial 1: evaluations/step is 5 twice"),
     "a negative step": (put("evaluations", "step", 1, -5), "evaluations/step is -5 at row 1, and must not be negative"),
@@ -287,7 +287,7 @@ def test_an_entry_of_a_plan_that_is_not_what_it_should_be_is_named(where):
 def test_a_sweep_that_is_told_of_in_part_is_named(name):
     whole = a_plan()
     del whole["sweep"][name]
-    with pytest.raises(LogError, match=f"tells of a sweep, but not its '{name}'"):
+    with pytest.raises(LogError, match=f"has a sweep without its '{name}'"):
         read_plan(json.dumps(whole))
 
 
@@ -328,4 +328,4 @@ def test_a_metric_that_no_log_has_is_misuse_that_names_those_there_are(plain):
 def test_a_log_that_contradicts_itself_is_skipped_where_that_is_asked(tmp_path, plain):
     bad = changed(shutil.copy(plain, tmp_path / "bad.h5"), put("trials", "id", 1, 1))
     done = invoke(report.main, plain, bad, "--skip-broken")
-    assert done.exit_code == 0 and "skipped: " in done.output and "stands in trials twice" in done.output
+    assert done.exit_code == 0 and "skipped: " in done.output and "is in trials twice" in done.output

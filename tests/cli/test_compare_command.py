@@ -198,7 +198,7 @@ def test_searches_without_common_draws_are_compared_by_best_of_n():
     assert together.value == pytest.approx(2.2) and (together.low, together.high) == pytest.approx((2.1, 2.2 / 0.9))
     text = as_text(comparison_table(far))
     assert "The best of either search, its interval" in text and "12/20, 12/20" in text
-    assert "Where no interval stands, either side has one run." in " ".join(text.split())
+    assert "Where there is no interval, either side has one run." in " ".join(text.split())
     assert "spacing of evaluations alone" not in text and max(map(len, text.splitlines())) <= 100
 
 
@@ -243,7 +243,7 @@ def test_how_runs_are_paired_is_said_once_or_for_each_cell_where_it_differs():
 
 def test_it_is_said_why_a_ratio_has_no_interval():
     one, other, several = cell([400]), cell([410]), cell([400, 300], 2, 64)
-    why = "Where no interval stands, "
+    why = "Where there is no interval, "
     assert f"{why}either side has one run." in notes_of(one, other) and "spacing of evaluations alone" in notes_of(
         one, other)
     assert f"{why}all runs give this ratio to the last digit." in notes_of(several, several)
@@ -318,7 +318,7 @@ def test_the_command_ends_with_0_or_with_4_and_says_why_in_its_last_words(logs):
 
 def test_an_interval_is_written_so_that_its_ends_differ_or_not_at_all(logs, tmp_path):
     same = invoke(logs[0], logs[0]).output
-    assert "1.00-1.00" not in same and "Where no interval stands, all runs give this ratio" in same
+    assert "1.00-1.00" not in same and "Where there is no interval, all runs give this ratio" in same
     pair = [save(log(*cell(steps, budget=90_000)), tmp_path / name) for name, steps in (
         ("d.h5", [40_000, 30_000, 50_000]), ("e.h5", [40_005, 30_005, 50_005]))]
     assert {"0.9999-", "1.0003"} <= set(invoke(*pair).output.split())

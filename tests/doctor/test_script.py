@@ -15,7 +15,7 @@ CHECKS = ["examples", "epochs", "gradient", "parameters", "batch-norm", "learnin
 MARKED = ("--batch", "16", "--", "--batch", "{local}")
 FAULTS = {
     "no_sampler": ("examples", "all ranks took the same examples: 40 of 80 count", "RandomSampler, so every rank"),
-    "no_set_epoch": ("epochs", r"the second epoch has the order of the first on 2 ranks \(0 and 1\)", "nothing tells"),
+    "no_set_epoch": ("epochs", r"the second epoch has the order of the first on 2 ranks \(0 and 1\)", "nothing sets"),
     "undivided": ("gradient", "the gradient is 2.00 times the mean over its 16 targets", "sums 2 passes"),
     "scaled_loss": ("gradient", "2.00 times the mean .* on 2 workers, and 1.000? times on one", "multiplied"),
     "clipping_first": ("gradient", r"the ranks clipped their local gradients by 0.\d+ and 0.\d+", "before the reduct"),
@@ -158,7 +158,7 @@ def test_without_a_marked_batch_only_what_holds_at_any_is_checked(examined):
 
 
 @pytest.mark.parametrize("words, said", [
-    (["--batch", "16"], "mark where the local batch stands"), (["--", "--batch", "{local}"], "give that by --batch"),
+    (["--batch", "16"], "mark where the local batch is"), (["--", "--batch", "{local}"], "give that by --batch"),
     (["--batch", "15", "--", "--batch", "{local}"], "--batch 15 does not divide by 2 workers")])
 def test_a_batch_and_its_place_are_given_together(examined, words, said):
     code, out, err, _ = examined("honest", *words)

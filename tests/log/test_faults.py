@@ -147,7 +147,7 @@ FAULTS = {      # what is done to a log of trials 0 and 1 with 50 steps and 6 ev
                "trial 0: steps/step is 0 at row 0, and must be at least 1"),
     "no batch": (lambda p: change(p, "trials", "workers", 1, 0),
                  "trial 1: 0 workers x local batch 16 x accumulation 1"),
-    "id twice": (lambda p: change(p, "trials", "id", 1, 0), "trial 0 stands in trials twice, at rows 0 and 1"),
+    "id twice": (lambda p: change(p, "trials", "id", 1, 0), "trial 0 is in trials twice, at rows 0 and 1"),
     "unknown trial": (lambda p: change(p, "evaluations", "trial", 11, 8),
                       "trial 8 has a row in evaluations .row 11., but none in trials"),
     "no restart": (lambda p: change(p, "restarts", "trial", 1, 0), "trial 1 has no row in restarts"),

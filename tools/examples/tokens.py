@@ -1,6 +1,6 @@
 """A token job: sentences of different lengths, padded batch by batch, with a loss that is a mean over tokens.
 
-A small tagger learns which words stand for odd numbers. The padding counts neither in the loss nor in the metrics, as
+A small tagger learns which words are odd numbers. The padding counts neither in the loss nor in the metrics, as
 both give the number of real tokens. Its dropout draws random numbers, and a collate function may pad, so the model runs
 one ghost group at a time: any number of workers makes the same updates.
 

@@ -22,7 +22,7 @@ from .record import FAILED, RUNNING, Record, load
 
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 15.0            # that the other ranks have once one has ended
-LOCAL = "{local}"               # where the local batch stands in the script's arguments
+LOCAL = "{local}"               # where the local batch is in the script's arguments
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def _times(explored: Explored) -> dict[str, object] | None:
 
 
 def _plans(explored: Explored) -> dict[str, object] | None:
-    """By stop: what is recommended in words, the options, and which of them stand out; None where no plan has two."""
+    """By stop: what is recommended in words, the options, and which of them are marked; None where no plan has two."""
     known = [plan for plan in explored.plans if plan is not None and len(plan.eligible) > 1]
     if not known:
         return None
@@ -200,9 +200,9 @@ def _live_times(explored: Explored, confidence: float) -> Live:
 def _live_costs(explored: Explored) -> Live:
     return Live(
         "live-costs", "Cost and time",
-        "What each worker count costs, in worker-hours, for its time to the target of the slider, at the batch with "
-        "the least time of those run with so many. A number is the worker "
-        "count; named are the fastest, the cheapest, and the knee, which has the least cost times time. Worker counts "
+        "What each worker count costs, in worker-hours, for its time to the target of the slider, at the batch where "
+        "it is fastest. A number is the worker count; named are the fastest, the cheapest, and the knee, which has the "
+        "least cost times time. Worker counts "
         f"that crowded a host are left out, or marked {CROWDED} where too few others were timed.",
         f"cost = W T, T = S t: steps to target times seconds a step; knee: least cost x time, {EAGER}", POLLUX,
         tuple(dict.fromkeys(key for plan in explored.plans if plan is not None for option in plan.options
@@ -216,7 +216,7 @@ def _live_scatter(explored: Explored, shown: int) -> Live:
         "live-scatter", "Where the trials lie",
         "Each trial at its metaparameters. Filled: it met the target of the slider within its budget; open: it did "
         "not; a cross: it diverged (INFEASIBLE); an open square: its search stopped it before; a star: the fewest "
-        f"steps of its batch. Named below are the trials that a star stands for.{part}",
+        f"steps of its batch. Named below are the trials that are starred.{part}",
         "met: the best value of the metric at any evaluation of the trial meets the target", SHALLUE,
         _leading(explored))
 

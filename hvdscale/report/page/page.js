@@ -1,7 +1,7 @@
 /* What a report does beyond being read: tables that sort, and figures that follow a slider over the target.
 
    Everything is in the page: nothing is loaded. Each .explorer holds its data as JSON, see interactive.py; without this
-   script it stays hidden and the still figures tell the same at the page's own target. */
+   script it stays hidden and the still figures show the same at the page's own target. */
 "use strict";
 (() => {
   const MINUS = "\u2212", HAIR = "\u2009";
@@ -103,7 +103,7 @@
     return values.concat(estimates.flatMap(ends => [ends[1], ends[2]]).filter(end => end > low && end < high));
   }
 
-  /* Batches or workers that were run, as far as they stand apart. */
+  /* Batches or workers that were run, as far as there is room between them. */
   function apart(values, most = 9) {
     const sorted = [...new Set(values)].sort((a, b) => a - b);
     const gap = (sorted[sorted.length - 1] / sorted[0]) ** (1 / most);
@@ -155,7 +155,7 @@
     ];
   }
 
-  /* Where the labels of points stand: towards the middle of the axes, above or below where the one before is near. */
+  /* Where the labels of points go: towards the middle of the axes, above or below where the one before is near. */
   function beside(x, y) {
     const share = values => {
       const logs = values.map(Math.log), low = Math.min(...logs), wide = Math.max(...logs) - low;
@@ -324,7 +324,7 @@
       return all.metaparameters[axis.name].map(value => known(value) && axis.complement ? 1 - value : value);
     }
 
-    /* Which colour is which batch: a bar beside the axes, which stands for no point. */
+    /* Which colour is which batch: a bar beside the axes, which is no point. */
     legend(shades) {
       const last = shades.length - 1, each = Math.ceil(shades.length / 12);
       const named = shades.map((_, at) => at).filter(at => at % each === 0);

@@ -19,7 +19,7 @@ from ..table import TrialKeys
 from .words import CROWDED, ROLES
 
 LOOKS = {"fastest": (ORANGE, ">"), "knee": (GREEN, "*"), "cheapest": (PURPLE, "s")}
-Place = Callable[[Option, float], tuple[float, float]]      # where an option lies, if its time is so many seconds
+Place = Callable[[Option, float], tuple[float, float]]      # where an option lies, if its time is that many seconds
 EAGER = "Eager, Zahorjan and Lazowska 1989"
 
 

@@ -122,7 +122,7 @@ def steps_of(section: Section, studies: Sequence[Study]) -> tuple[tuple[StepsPoi
 
 
 def on_screen(page: PlanPage) -> Iterator[str]:
-    """A plan as pieces of plain text: the recommendation, the tables, what it stands on, and how to read them."""
+    """A plan as pieces of plain text: the recommendation, the tables, what it is based on, and how to read them."""
     first = advice(page.plan)
     tables = [table for table in page.tables if table.rows and (table.name == "plan" or page.plan.uses_model)]
     yield titled(f"{page.plan.workload}: {page.title[0].lower()}{page.title[1:]}") + "".join(
@@ -169,7 +169,7 @@ def slug(plan: WorkerPlan) -> str:
 
 
 def plan_values(plan: WorkerPlan) -> dict[str, object]:
-    """A plan for JSON: every option with its interval, what to take, and what it stands on."""
+    """A plan for JSON: every option with its interval, what to take, and what it is based on."""
     request, workload = plan.request, plan.workload
     return {
         "workload": workload and {name: getattr(workload, name) for name in (

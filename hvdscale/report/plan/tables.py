@@ -158,18 +158,18 @@ def _roles(plan: WorkerPlan, option: Option) -> list[str]:
 
 
 def model_table(plan: WorkerPlan) -> Table:
-    """The step-time model's parameters, and which of them the logs tell."""
+    """The step-time model's parameters, and which of them the logs determine."""
     model = plan.times.model
     columns = (Column("parameter", "parameter"), Column("symbol", "symbol"), Column("value", "value", "milliseconds"),
-               Column("told", "told by the logs"))
+               Column("told", "determined by the logs"))
     rows = [_parameter_row(model, name, plan.request.confidence) for name in model.names]
     return Table("step-model", "The step-time model", columns, tuple(rows), (
         "A pass c = a + b e of e examples a worker, k passes, and an allreduce s = f(g) + f(m) over the g workers of "
         "a node and m nodes take (k - 1) c + (c^p + s^p)^(1/p); p = 1: no overlap, a large p: nearly full. Ring: "
         "f(n) = 2 (n - 1) (h + v / n); tree: f(n) = 2 log2(n) h + 2 v (n - 1) / n; linear latency: f(n) = (n - 1) h. "
         "In milliseconds, except p.",
-        f"Told: over all laws that fit, the interval spans less than a factor {DETERMINED}, of p {OVERLAP_DETERMINED}. "
-        "What is not told is drawn from wide priors; the plan's intervals hold what hangs on it."))
+        f"Determined: over all laws that fit, the interval spans less than a factor {DETERMINED}, of p "
+        f"{OVERLAP_DETERMINED}. What they leave open is drawn from wide priors, and the plan's intervals include it."))
 
 
 def _parameter_row(model: StepModel, name: str, confidence: float) -> Row:

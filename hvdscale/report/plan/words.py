@@ -1,4 +1,4 @@
-"""A plan of workers in sentences: what to take first, then what it stands on."""
+"""A plan of workers in sentences: what to take first, then what it is based on."""
 from __future__ import annotations
 
 import math
@@ -17,7 +17,7 @@ BEYOND = "~"            # marks steps at a batch beyond those that met the targe
 CROWDED = "#"           # marks times of hosts with fewer cores than workers
 ROLES = ("fastest", "cheapest", "knee")
 MOST_NAMED = 4          # worker counts that are named one by one
-TOO_LOW = 100           # a B_crit so many times smaller than the smallest batch is none
+TOO_LOW = 100           # a B_crit this many times smaller than the smallest batch is none
 ASSUMED = {
     ONE_RUN: "the steps of a batch are those of one run",
     PREDICTED: "the steps are a prediction by the gradient noise scale"}
@@ -42,7 +42,7 @@ def price_said(request: Request) -> str:
 
 
 def summary(plan: WorkerPlan) -> tuple[str, ...]:
-    """What to take, then what it stands on."""
+    """What to take, then what it is based on."""
     if not plan.options:
         return (*advice(plan), *_left_out_said(plan))
     return (*advice(plan), *_open_said(plan), *_efficiency_said(plan), *_reach_said(plan),
@@ -134,7 +134,7 @@ def _assumed_said(plan: WorkerPlan) -> list[str]:
 
 
 def chance(plan: WorkerPlan, share: float) -> str:
-    """A share of draws as a chance: ``60%``, ``over 95%``; none beyond what the draws can tell."""
+    """A share of draws as a chance: ``60%``, ``over 95%``; none beyond what the draws can resolve."""
     most = plan.surest
     if share > most:
         return f"over {_floor(most)}"
@@ -183,7 +183,7 @@ def _opened(plan: WorkerPlan) -> list[Option]:
 
 
 def _open_said(plan: WorkerPlan) -> list[str]:
-    """That batches beyond those run are no choice, what is known of steps there, and which run would tell more."""
+    """That batches beyond those run are no choice, what is known of steps there, and which run would show more."""
     curve, last = plan.curve, plan.curve.met[-1].global_batch if plan.curve.met else 0
     following = min(4 * last, getattr(plan.workload, "train_examples", 0) or 4 * last)
     held_back = curve.open_above and not plan.request.global_batch and not plan.request.local_batch and any(

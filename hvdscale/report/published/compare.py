@@ -237,7 +237,7 @@ def _yes(told: bool | None) -> Cell:
 
 
 def keys_of_point(point: CurvePoint | BatchPoint) -> TrialKeys:
-    """The trial that a point of a curve stands on, or those of its cell."""
+    """The trial behind a point of a curve, or those of its cell."""
     if isinstance(point, CurvePoint):
         return () if point.best is None else (point.study.key(point.best),)
     return keys_of(point.cell)

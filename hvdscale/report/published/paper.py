@@ -1,4 +1,4 @@
-"""All figures of a paper that logs can bear, and all kinds of figures of any workload.
+"""All figures of a paper that logs have the data for, and all kinds of figures of any workload.
 
     view = figures(studies, paper="shallue2019")        # its findings: what of the paper the logs do not have
     workload_figures(curves)                            # of one workload, to one target each, the main one first
@@ -42,12 +42,12 @@ ATTRIBUTES = {"model": "Models", "optimizer": "Optimizers", "dataset": "Data set
               "train_examples": "Sizes of the data set"}
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 Shown = Sequence[tuple[Panel, Sequence[tuple[Line, Curve]]]]        # panels that have curves, and whose these are
-EARLIER = (64, 16, 4, 1)        # the largest budget of steps and of epochs that every batch bears, over these
+EARLIER = (64, 16, 4, 1)        # the largest budget of steps and of epochs that every batch has, over these
 
 
 def workload_figures(curves: Sequence[Curve], options: Options = Options(), shared: bool = True,
                      budgets: Sequence[Budget] = ()) -> tuple[Figure, ...]:
-    """Every kind of figure that the curves of one workload bear: one curve a target, the main one first.
+    """Every kind of figure that the curves of one workload have the data for: one curve a target, the main one first.
 
     shared    also those that are the same whichever target of its metric is the main one
     budgets   that were asked for; without any in steps, and any in epochs, round ones that every batch bears
@@ -129,8 +129,10 @@ def _all_but(curve: Curve, attribute: str) -> tuple[Workload, Target | None]:
 
 def figures(studies: Sequence[Study], paper: str = "shallue2019", options: Options = Options(),
             tell: Tell = quiet) -> View:
-    """Every figure of a paper that these studies bear, in its order, and what they do not have. Raises UsageError for a
-    paper that is not known."""
+    """Every figure of a paper that these studies have the data for, in its order, and those that they lack.
+
+    Raises UsageError for a paper that is not known.
+    """
     if paper not in PAPERS:
         raise UsageError(f"there is no paper {paper!r}; choose one of {', '.join(PAPERS)}")
     found, figures = _Found(studies, PAPERS[paper], options, tell), []
@@ -142,7 +144,7 @@ def figures(studies: Sequence[Study], paper: str = "shallue2019", options: Optio
 
 
 class _Found:
-    """The curves of a paper that studies bear, by line, and the names of those that they lack."""
+    """The curves of a paper that studies have, by line, and the names of those that they lack."""
 
     def __init__(self, studies: Sequence[Study], paper: ModuleType, options: Options, tell: Tell) -> None:
         self.paper, self.options, self.tell = paper, options, tell
@@ -251,7 +253,7 @@ class _Found:
         for name, (n, wanted) in sorted(self.short.items()):
             yield f"{name}: every batch is compared at {counted(n, 'trial')}, where the paper takes {wanted:,}."
         for number in self.empty:
-            yield (f"Figure {number}: the trials of its workloads do not bear it: too few batches met its goal, or no "
+            yield (f"Figure {number}: its workloads have too little data for it: too few batches met its goal, or no "
                    "log says how many training examples an epoch has.")
 
 

@@ -61,7 +61,7 @@ def findings(found: Branched, measured: Measured) -> Iterator[Finding]:
                       f"the intervals allow 1 at {_count(ratios, 1.0)} of {counted(len(ratios), 'checkpoint')}.")
     for target, b_crit in measured:
         if is_bounded(b_crit):
-            yield Finding(f"The steps to {target} tell a critical batch of {_with_ends(b_crit)}; the interval of the "
+            yield Finding(f"The steps to {target} give a critical batch of {_with_ends(b_crit)}; the interval of the "
                           f"local one reaches into it at {_overlaps(found, b_crit)} of "
                           f"{counted(len(found.points), 'checkpoint')}, that of the noise scale at "
                           f"{_overlaps(found, b_crit, noise=True)}.")

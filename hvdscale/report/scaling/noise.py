@@ -35,7 +35,7 @@ def noise_said(found: NoiseAgainst | None) -> tuple[str, ...]:
         verdict = f": {_verdict(found.ratio)}" if found.ratio.low == found.ratio.low else ""
         return (f"{scale} is a guess at the critical batch, which {steps} only show to be {one_ended(found.b_crit)}"
                 f"{verdict}. {CAUTION}",)
-    return (f"{scale} is {_with_ends(found.ratio, ratio)} times the critical batch that {steps} tell, "
+    return (f"{scale} is {_with_ends(found.ratio, ratio)} times the critical batch that {steps} give, "
             f"{as_fitted(found.b_crit)}: {_verdict(found.ratio)}. {CAUTION}",)
 
 

@@ -197,6 +197,6 @@ def _left_out_said(fit: CriticalBatchFit | None) -> tuple[str, ...]:
 
 
 def as_fitted(estimate: Estimate) -> str:
-    """A value with its interval, to as many digits as that bears."""
+    """A value with its interval, to as many digits as that justifies."""
     digits = 2 if estimate.high >= 1.5 * estimate.low else 3
     return f"{number(estimate.value, digits)} ({span(estimate.low, estimate.high, whole)})"

@@ -25,7 +25,7 @@ from ..findings import Finding, sentences_of
 from ..search import words as search_words
 from .regimes import regimes_found, trials_said
 
-ONE_RUN = "*"       # marks a point that stands on one run
+ONE_RUN = "*"       # marks a point with one run
 CROWDED = "#"       # marks a worker count at which a host had fewer cores than workers
 
 PRUNING = ("The fewest steps are as without pruning. What pruned trials cannot give: the best metric within the "
@@ -314,7 +314,7 @@ def _tuned(section: Section, cells: Sequence[Cell]) -> dict[int, list[Search]]:
 
 
 def _interval_notes(section: Section, cells: Sequence[Cell], times: bool) -> list[str]:
-    """What intervals claim and stand on."""
+    """What intervals claim and are based on."""
     repeats = {len(cell.samples.seeds) for cell in cells} - {0, 1}
     freedom = degrees_of_freedom(section, times)
     if not repeats or not freedom:

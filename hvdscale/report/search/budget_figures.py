@@ -51,7 +51,7 @@ def best_under_figure(*records: BestUnder | None, title: str = "") -> Figure | N
             f"{found[0].confidence:.0%} intervals of the median best of searches of as many trials."]
     if short:
         ends = ends_said(best_ends([point for one in found for row in one.rows for point in row]))
-        said.append(f"An open mark stands where the best trial ended before the budget was spent, {ends}: it might "
+        said.append(f"An open mark means that the best trial ended before the budget was spent, {ends}: it might "
                     "have bettered that.")
     keys = dict.fromkeys(key for one in found for row in one.rows for point in row for key in point.keys)
     return Figure("best-under-budgets", title, " ".join(said), "best of the evaluations within the budget, over trials",
@@ -130,7 +130,7 @@ class _Scale:
         self.by_ratio = min(self.best, self.worst) > 0 and max(self.best, self.worst) > 4 * min(self.best, self.worst)
 
     def share(self, value: float) -> float:
-        """0: the best, 1: as bad as the scale tells."""
+        """0: the best, 1: as bad as the scale shows."""
         best, at, worst = map(math.log, (self.best, value, self.worst)) if self.by_ratio and value > 0 else (
             self.best, value, self.worst)
         return min(max((at - best) / (worst - best), 0.0), 1.0) if worst != best else 0.0

@@ -45,9 +45,9 @@ def trials_table(found: BestUnder | None) -> Table | None:
         Column("budget", "budget"), BATCH, Column("best", "best", "1", "of the trial named", SHALLUE),
         Column("step", "at step", "steps", "of the first evaluation with it"), Column("trial", "trial"),
         Column("short", "ended before", "1", "feasible trials that ended before the budget was spent"),
-        *(Column(f"best_of_{part}", title, "1", "the median over all subsets of so many of the feasible trials of the "
-                 "best in each; below: how many") for part, title in (("quarter", "best of a quarter"),
-                                                                      ("half", "best of half"))))
+        *(Column(f"best_of_{part}", f"best of {words}", "1", "the median over all subsets of this size of the feasible "
+                 "trials of the best in each; below: how many")
+          for part, words in (("quarter", "a quarter"), ("half", "half"))))
     rows = tuple(Row((
         Cell(heading(budget).removeprefix("within ")), count_cell(point.global_batch), number_cell(point.value),
         Cell("n/a" if point.trial is None else f"{point.step:,.0f}", point.step), Cell(_trial(point)),
@@ -103,7 +103,7 @@ def at_batches(batches: Sequence[int], points: Sequence[Point]) -> str:
 
 def notes(found: BestUnder) -> tuple[str, ...]:
     """How to read the tables."""
-    return (f"Intervals: {found.confidence:.0%}, of the median best of so many trials: what another search of the same "
+    return (f"Intervals: {found.confidence:.0%}, of the median best of n trials: what another search of the same "
             "size would find.",)
 
 

@@ -52,7 +52,7 @@ PerfectLine = tuple[str, Sequence[float], Sequence[float]]  # colour, batches, v
 class CurvePanel:
     """Curves in one pair of axes.
 
-    labels   one a curve; None: what tells them apart
+    labels   one a curve; None: what distinguishes them
     ordered  whether the curves have an order, which shades of one scale then show
     """
 
@@ -95,7 +95,7 @@ def targets_figure(curves: Sequence[Curve]) -> Figure | None:
 
 
 def labels_of(curves: Sequence[Curve]) -> list[str]:
-    """For each curve what tells it apart from the others: of data set, model, optimizer, examples and target."""
+    """For each curve what distinguishes it from the others: of data set, model, optimizer, examples and target."""
     parts = [_parts(curve) for curve in curves]
     differ = [at for at in range(len(parts[0])) if len({part[at] for part in parts}) > 1] if parts else []
     return [plain(" ".join(filter(None, (part[at] for at in differ))) or str(curve.target))
@@ -110,7 +110,7 @@ def _parts(curve: Curve) -> tuple[str, ...]:
 
 
 def plain(text: object, longest: int = LONGEST) -> str:
-    """A name as a figure can bear it: printable, no longer than that many letters, and in a legend whatever it is."""
+    """A name as a figure can show it: printable, no longer than that many letters, and in a legend whatever it is."""
     text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(text))
     if len(text) > longest:
         text = f"{text[:longest // 2]}\N{HORIZONTAL ELLIPSIS}{text[-longest // 2 + 1:]}"
@@ -118,7 +118,7 @@ def plain(text: object, longest: int = LONGEST) -> str:
 
 
 def heading(text: object) -> str:
-    """A name as a line of a title can bear it."""
+    """A name as a line of a title can show it."""
     return plain(text, LONGEST_TITLE)
 
 
@@ -164,9 +164,9 @@ def _figure(panels: Sequence[CurvePanel], empty: Sequence[str], kind: str, title
         said.append(f"Bars are {curves[0].confidence:.0%} intervals of the median best of searches of as many trials"
                     + (", not of what they are divided by." if kind != STEPS else "."))
     if not crowded and any(one.low == 0 or one.met and math.isinf(one.high) for one in estimates):
-        said.append("An arrow stands where an interval has no end.")
+        said.append("An arrow means that the interval has no end there.")
     if unmet and not crowded:
-        said.append("An open triangle stands where the target was not met, at the steps that it must be above.")
+        said.append("An open triangle means that the target was not met: the steps are above it.")
     if not several and kind == STEPS:
         said.append("Vertical lines are the end of perfect scaling and the maximum useful batch, their bands the "
                     "intervals.")
@@ -183,7 +183,7 @@ def _figure(panels: Sequence[CurvePanel], empty: Sequence[str], kind: str, title
 
 
 def _keys(point: CurvePoint) -> list[tuple[str, int]]:
-    """The trials that a point stands on: those that ended, its best first."""
+    """The trials behind a point: those that ended, its best first."""
     study = point.study
     rows = [row for row in (study.feasible & ~study.repeat).nonzero()[0].tolist() if row != point.best]
     return [study.key(row) for row in ([] if point.best is None else [point.best]) + rows]

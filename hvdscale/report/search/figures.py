@@ -32,7 +32,7 @@ AXES = {LEARNING_RATE: "learning rate \N{GREEK SMALL LETTER ETA}",
 FORMULAS = {EFFECTIVE: "\N{GREEK SMALL LETTER ETA} / (1 - momentum)"}
 MOST_PANELS = 9
 BUDGET_BATCHES = 3          # panels in a row of budgets_figure
-SPARE = 2                   # the budgets are so many times what the middle batch's best trial needed
+SPARE = 2                   # the budgets are this many times what the middle batch's best trial needed
 LEAST = 3                   # trials in a panel
 Values = TypeVar("Values", float, np.ndarray)
 
@@ -152,7 +152,7 @@ def _placed(study: Study, names: Sequence[str]) -> int:
 
 
 def _spread(curve: Curve, y: str | None, most: int) -> list[CurvePoint]:
-    """At most so many points with trials to show, evenly spread, the first and the last among them."""
+    """At most that many points with trials to show, evenly spread, the first and the last among them."""
     names = [LEARNING_RATE] if y is None else [LEARNING_RATE, y]
     points = [point for point in curve.searched if _placed(point.study, names) >= LEAST]
     if len(points) <= most:
@@ -269,7 +269,7 @@ def best_of_figure(found: Sequence[BestOfTrials]) -> Figure | None:
         "The median, over all subsets of n of a study's feasible trials, of the "
         f"{'fewest ' * (objective == 'steps')}{what} among them, against n; one colour a global batch. A line that "
         "still gets better at its right end calls for more trials. Where most subsets met nothing there is no point; "
-        f"where pruned trials leave the median open, an open triangle stands at what it must be above.{bars}",
+        f"where pruned trials leave the median open, an open triangle marks what it must be above.{bars}",
         "median of min over the C(N, n) subsets of n of N feasible trials", "",
         tuple(key for trials in found for key in trials.keys), draw)
 

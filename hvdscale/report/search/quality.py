@@ -17,7 +17,7 @@ BY_CHANCE = "Of sweeps without any penalty, 5 in 100 would seem to have one"
 
 
 def quality_said(found: Quality | None) -> tuple[str, ...]:
-    """The verdict, what it stands on, and what the sweep could have found; () for None."""
+    """The verdict, what it is based on, and what the sweep could have found; () for None."""
     if found is None:
         return ()
     said = [_verdict(found)]
@@ -62,7 +62,7 @@ def _why(found: Quality) -> str:
         cures = ["a search with keep_going and prune_keep off, or for the metric itself,"] * bool(ends - {own_budget})
         cures += ["a search with a larger budget"] * (own_budget in ends)
         return (f"{at_batches(found.short, found.points)} the best trial, or most of them, ended before the budget "
-                f"was spent, {ends_said(ends, 'their')}. {capital(listed(cures, 'or'))} would tell.")
+                f"was spent, {ends_said(ends, 'their')}. {capital(listed(cures, 'or'))} would decide it.")
     if found.why == BATCHES:
         return (f"the test needs {LEAST_BATCHES} batch sizes with {LEAST_TRIALS} feasible trials or more, and "
                 f"{len(found.batches) or 'none'} {'has' if len(found.batches) < 2 else 'have'} them.")

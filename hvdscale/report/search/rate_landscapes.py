@@ -198,7 +198,7 @@ def _landscapes_figure(found: RateLandscapes, batches: Sequence[RateLandscape]) 
             _draw_landscape(panel, found, one, f"B = {one.global_batch:,}" if len(batches) > 1 else "")
     return Figure(
         "lr-landscape", f"Steps to {found.target} against the {rate_said(found)}\n{heading(found.workload)}",
-        "One mark a trial: discs met the target, triangles did not within the steps where they stand, crosses "
+        "One mark a trial: discs met the target, triangles did not within the steps shown, crosses "
         "diverged. The curve has the steps at the best other metaparameters, the pale band its "
         f"{found.confidence:.0%} interval, the amber one that of the best rate.",
         "steps of the tuned optimum times the fitted loss", f"{SHALLUE}, section 4.7", _keys(batches), draw,

@@ -173,7 +173,7 @@ def points_table(found: RuleCosts) -> Table:
 
 
 def missing_table(found: RuleCosts) -> Table | None:
-    """The runs that would tell; None where none is missing."""
+    """The runs that would decide; None where none is missing."""
     runs = [run for cost in found.costs for run in cost.missing]
     if not runs:
         return None
@@ -185,7 +185,7 @@ def missing_table(found: RuleCosts) -> Table | None:
                       *(number_cell(run.values[name]) if name in run.values else Cell("n/a") for name in names),
                       Cell(command_of(run) or "n/a")),
                      (found.base.key(found.base_trial),), ()) for run in runs)
-    return Table("lr-rule-missing", f"Runs that would tell where a rule first loses: {found.target}", columns, rows, ())
+    return Table("lr-rule-missing", f"Runs that would show where a rule first loses: {found.target}", columns, rows, ())
 
 
 def notes(found: RuleCosts) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ def notes(found: RuleCosts) -> tuple[str, ...]:
     if RUNS in hows:
         said.append("Runs: made with the rule, over their seeds, against the tuned point over its own.")
     said.append(f"{MARKS[LOST]} surely more than {percent(found.tolerance)}; {MARKS[UNKNOWN]} the "
-                f"{found.confidence:.0%} interval under it does not tell; >: so many steps are more than any trial "
+                f"{found.confidence:.0%} interval under it leaves that open; >: more steps than any trial "
                 "there was to run, and all that is known; outside: the rate lies outside what was tried, where it "
                 "loses no less than at the end of that; n/a: nothing is known.")
     if hows & {UNTRIED, BEYOND}:
@@ -209,7 +209,7 @@ def notes(found: RuleCosts) -> tuple[str, ...]:
     said += _perfect_said(found)
     missing = sum(len(cost.missing) for cost in found.costs)
     if missing:
-        said.append(f"{counted(missing, 'run')} would tell more: the table lr-rule-missing, among the files of --out, "
+        said.append(f"{counted(missing, 'run')} would show more: the table lr-rule-missing, among the files of --out, "
                     "has the commands; run each with three seeds.")
     return tuple(said)
 
@@ -234,7 +234,7 @@ def _from_fitted_said(found: RuleCosts) -> tuple[str, ...]:
 
 
 def _perfect_said(found: RuleCosts) -> list[str]:
-    """How the best rate grows as far as scaling is perfect, where that tells linear scaling from a constant rate."""
+    """How the best rate grows as far as scaling is perfect, where that rules linear scaling in or out."""
     perfect = found.exponent_perfect
     if perfect is None or not perfect.high - perfect.low < 1 or perfect.batches == found.exponent.batches:
         return []

@@ -117,7 +117,7 @@ def _more_said(search: Search) -> list[str]:
         return [f"{whole_study} {word} the median best by {least}{amount}: more trials would still improve it."]
     if not half.known:
         return [f"{whole_study} {word} the median best by an amount that pruning leaves unknown: prune_keep = "
-                f"{search.prune_keep} is too small to tell."]
+                f"{search.prune_keep} is too small to say."]
     if search.lowered > IMPROVED:
         return [f"{whole_study} {word} the median best by {amount}, no more than the steps between two evaluations: "
                 "it is unclear whether more trials would improve it."]
@@ -136,11 +136,11 @@ def notes(searches: Sequence[Search]) -> tuple[str, ...]:
             f"{' and than the steps between two evaluations' * steps}: more trials would still improve it."]
     if steps:
         said.append("Not by: the evaluation before, which did not meet the target. It bounds this one trial; the "
-                    "interval of what other draws would have found stands under the steps by batch.")
+                    "interval of what other draws would have found is under the steps by batch.")
     if any(search.of_kind(DrawEnd.PRUNED) for search in searches):
         said.append("Pruned: stopped once they could not be among the "
                     f"{listed(sorted({search.prune_keep for search in searches}), 'or')} with the fewest steps. Steps "
-                    "saved: at most, as if each had gone on to the end of its budget.")
+                    "saved: at most, as if each had run to the end of its budget.")
     return tuple(said)
 
 
@@ -203,7 +203,7 @@ def _improved_said(search: Search) -> str:
 
 
 def tuned_at_each(searches: Sequence[Search], confidence: float) -> str:
-    """What stands behind the rows of these studies in a table by batch or by workers."""
+    """What the rows of these studies are based on in a table by batch or by workers."""
     names = dict.fromkeys(one.name for search in searches for one in search.space)
     return (f"Tuned at each batch: {listed(names)}, {spread([len(search.feasible) for search in searches])} feasible "
             f"trials; met: how many of them did. Steps are the median best of as many trials as every batch has; the "
@@ -216,7 +216,7 @@ def best_of_each(confidence: float) -> str:
 
 
 def best_of_interval(confidence: float) -> str:
-    """What stands under a value that is the best of a search."""
+    """What goes under a value that is the best of a search."""
     return (f"the {confidence:.0%} interval of that median, since other draws of the same space would have found "
             "another best.")
 

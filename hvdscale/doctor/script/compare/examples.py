@@ -22,8 +22,8 @@ def examples(pair: Pair) -> Finding:
             EXAMPLES, Verdict.NOT_APPLICABLE, "the script takes no training examples from a DataLoader")
     keys = [keys_of(pair.many, number) for number in range(pair.updates)]
     if not all(keys):
-        return Finding(EXAMPLES, Verdict.NOT_APPLICABLE, "the examples cannot be told apart: the data set is iterable, "
-                       "or each rank has one of its own")
+        return Finding(EXAMPLES, Verdict.NOT_APPLICABLE, "the examples cannot be distinguished: the data set is "
+                       "iterable, or each rank has one of its own")
     taken = sum(len(each) for ranks in keys for each in ranks)
     looked_at = f"{counted(taken, 'example')} of {counted(pair.updates, 'update')} on {pair.workers} workers"
     return (_shared(pair, keys, taken, looked_at) or _whole(pair, looked_at) or _other_batch(pair, looked_at)
@@ -98,8 +98,8 @@ def _other_batch(pair: Pair, looked_at: str) -> Finding | None:
     return Finding(EXAMPLES, Verdict.WARNED, looked_at,
                    f"an update takes {one} examples on one worker and {many} on {pair.workers}, and not the "
                    f"{pair.batch} of --batch",
-                   cause=cause, remedy="have one global batch in both runs: put {local} where a worker's share stands, "
-                   "or leave it out if the script divides, and compare again")
+                   cause=cause, remedy="have one global batch in both runs: put {local} where the script takes a "
+                   "worker's share, or leave it out if the script divides, and compare again")
 
 
 def _against_one(pair: Pair) -> str:
@@ -129,7 +129,7 @@ def epochs(pair: Pair) -> Finding:
     return Finding(EPOCHS, Verdict.FAILED, looked_at,
                    f"the second epoch has the order of the first on {counted(len(repeated), 'rank')} "
                    f"({listed(repeated)}): the same examples meet in every batch",
-                   cause="DistributedSampler shuffles by (seed, epoch), and nothing tells it the epoch",
+                   cause="DistributedSampler shuffles by (seed, epoch), and nothing sets its epoch",
                    remedy="sampler.set_epoch(epoch) before each epoch")
 
 

@@ -49,7 +49,7 @@ class Pair:
 
     @property
     def same_examples(self) -> bool:
-        """Whether the first update of both took the same examples; False where they cannot be told."""
+        """Whether the first update of both took the same examples; False where they are unknown."""
         one, many = keys_of([self.one], 0), keys_of(self.many, 0)
         return bool(one) and Counter(one[0]) == Counter(key for keys in many for key in keys)
 

@@ -42,7 +42,7 @@ def unseen(pair: Pair) -> list[str]:
     passes = [one for record in pair.many for update in record.updates for one in update.passes]
     if pair.batch is None:
         found.append("whether both runs make the same updates: that needs one global batch, --batch 32 and {local} "
-                     "where the local batch stands in the script's arguments")
+                     "where the local batch is in the script's arguments")
     elif not comparable(pair):
         found.append(f"whether the first update is the same on one worker: {_incomparable(pair)}")
     if any(one.iterable for record in pair.many for one in record.iterations):
