@@ -45,8 +45,8 @@ class Asked:
                    "the work")
 @click.option("--dry-run", "mode", flag_value="dry-run", help="print trials, steps, examples, and the time from a few "
               "measured steps, and stop")
-@click.option("--status", "mode", flag_value="status", help="collect and say what there is by now, and stop")
-@click.option("--retry", "mode", flag_value="retry", help="take back the trials that failed or were lost, so that the "
+@click.option("--status", "mode", flag_value="status", help="collect the results so far, print the state, and stop")
+@click.option("--retry", "mode", flag_value="retry", help="reset the trials that failed or were lost, so that the "
               "next run starts them again, and stop")
 @click.option("--only", multiple=True, metavar="batch=N|optimizer=NAME", help="these studies; may be given several "
               "times")

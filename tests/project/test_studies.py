@@ -14,6 +14,7 @@ from tests.conftest import DATA, ROOT, command_environment
 
 STUDIES = ROOT / "tools/studies"
 FILES = sorted(STUDIES.glob("*.toml"))
+SMALLEST = "mnist_fc_256_sgd"
 SMALL = """
 workload = "mnist/simple_cnn"
 batch_sizes = [8]
@@ -110,12 +111,13 @@ def test_the_smallest_study_is_repeated_to_the_bit(tmp_path):
     """On a processor whose kernels add in the same order as those of the machine that made the log."""
     if not (DATA / "mnist").is_dir():
         pytest.skip("needs MNIST")
-    subprocess.run(["hvdscale-tune", STUDIES / "mnist_fc_64_sgd.toml", "--only", "batch=512", "--data-dir",
-                    DATA / "mnist", "--out", tmp_path / "out"], check=True)
-    kept, repeated = (columns_of(folder / "sgd-b512.h5") for folder in (STUDIES / "mnist_fc_64_sgd", tmp_path / "out"))
-    assert kept.keys() == repeated.keys()
-    for name, values in kept.items():
-        np.testing.assert_array_equal(values, repeated[name], err_msg=name)
+    subprocess.run([STUDIES / "run", DATA, tmp_path, SMALLEST], check=True,
+                   env={**command_environment(), "HVDSCALE_NP": "2"})
+    for log in logs_of(STUDIES / f"{SMALLEST}.toml").values():
+        kept, repeated = columns_of(log), columns_of(tmp_path / SMALLEST / log.name)
+        assert kept.keys() == repeated.keys()
+        for name, values in kept.items():
+            np.testing.assert_array_equal(values, repeated[name], err_msg=f"{log.name}: {name}")
 
 
 def columns_of(path):
