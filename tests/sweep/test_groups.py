@@ -85,7 +85,7 @@ def test_the_tasks_on_a_node_of_slurm_are_counted_node_by_node(environment, node
 def test_a_launcher_without_ranks_is_named_unless_it_started_one_process(environment, told, lacking):
     told = {name: value for name, value in told.items() if name != lacking}
     environment(**told)
-    with pytest.raises(WorkersError, match=f"started . processes, but does not tell .*: {lacking} is ''"):
+    with pytest.raises(WorkersError, match=f"started . processes, but does not give .*: {lacking} is ''"):
         place()
     environment(**{**told, next(iter(told)): "1"})
     assert (place().rank, place().local_rank, place().local_size) == (0, 0, 1)
