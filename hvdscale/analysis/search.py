@@ -167,6 +167,11 @@ class Search:
         return len(self.feasible) >= self.wanted or len(self.draws) >= self.max_draws
 
     @property
+    def varies(self) -> bool:
+        """Whether its draws differ by more than their seeds."""
+        return any(one.low != one.high and len(one.values) != 1 for one in self.space)
+
+    @property
     def met_untrained(self) -> bool:
         """Whether its target is met before the first step, so that all points are equal."""
         return self.objective == STEPS_TO_TARGET and self.best is not None and self.best.value == 0

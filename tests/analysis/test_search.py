@@ -20,6 +20,7 @@ from hvdscale.report.scaling.tables import tables_of
 from hvdscale.report.scaling.words import left_out, summary
 from hvdscale.report.search.tables import tables_of_searches
 from hvdscale.report.search.words import lines
+from hvdscale.report.search.words import summary as asked_next
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
 from tests.factories.logs import log, trial
@@ -97,6 +98,15 @@ def test_a_best_that_half_of_the_trials_find_does_not_call_for_more():
     assert found.lowered == 0 and not found.improving
     assert lines(found)[-1] == ("  Going from 2 to 4 trials lowered the median best by 0%: more trials would hardly "
                                 "improve it.")
+
+
+def test_trials_that_differ_by_their_seeds_alone_ask_for_nothing():
+    one = [discrete("lr", (0.1,)), Parameter("momentum", "double", "linear", 0.9, 0.9)]
+    point = {"lr": 0.1, "momentum": 0.9}
+    seeds, searched = (search(*(drawn(k, met, point=point, space=space) for k, met in enumerate((500, 500, 900))))
+                       for space in (one, SPACE))
+    assert not seeds.varies and searched.varies
+    assert asked_next([seeds]) == () and asked_next([searched])
 
 
 def test_what_pruning_leaves_unknown_of_the_improvement_is_not_claimed():

@@ -162,7 +162,7 @@ def summary(searches: Sequence[Search]) -> tuple[str, ...]:
     """What the searches should be asked next, and at which batches; that there is nothing to ask where there is not."""
     cut: dict[str, list[str]] = {}
     improving = []
-    searches = [search for search in searches if not search.met_untrained]
+    searches = [search for search in searches if search.varies and not search.met_untrained]
     for search in searches:
         batch = f"{search.global_batch:,}"
         for bound in search.bounds if search.best else ():
