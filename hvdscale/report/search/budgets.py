@@ -146,7 +146,7 @@ def _trial(point: Point) -> str:
 
 def heading(budget: Budget | None) -> str:
     """``within 10 epochs``."""
-    return "as long as it ran" if budget is None else f"within {budget}"
+    return "over the whole run" if budget is None else f"within {budget}"
 
 
 def _key(budget: Budget | None) -> str:

@@ -82,7 +82,7 @@ def _steps(row: StepsToResult) -> Cell:
 
 def _best_column(budget: Budget | None) -> Column:
     if budget is None:
-        return Column("best", "best value", "1", BEST.format("as long as it ran"), SHALLUE)
+        return Column("best", "best value", "1", BEST.format("over the whole run"), SHALLUE)
     key = f"best_within_{budget}".replace(" ", "_").replace(",", "")
     return Column(key, f"within {budget}", "1", BEST.format(f"within {budget}"), SHALLUE)
 
