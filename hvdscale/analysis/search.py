@@ -167,14 +167,10 @@ class Search:
         return len(self.feasible) >= self.wanted or len(self.draws) >= self.max_draws
 
     @property
-    def varies(self) -> bool:
-        """Whether its draws differ by more than their seeds."""
-        return any(one.low != one.high and len(one.values) != 1 for one in self.space)
-
-    @property
-    def met_untrained(self) -> bool:
-        """Whether its target is met before the first step, so that all points are equal."""
-        return self.objective == STEPS_TO_TARGET and self.best is not None and self.best.value == 0
+    def points_are_equal(self) -> bool:
+        """Whether trials differ by their seeds alone, or the target is met before the first step."""
+        untrained = self.objective == STEPS_TO_TARGET and self.best is not None and self.best.value == 0
+        return untrained or all(one.is_fixed for one in self.space)
 
     @property
     def diverged_share(self) -> float:

@@ -56,6 +56,11 @@ class Parameter:
     high: float
     values: tuple = ()
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether there is but one value."""
+        return len(self.values) == 1 if self.type == "discrete" else self.low == self.high
+
     def at(self, u: float) -> float | str:
         """The value below which the share u of the scale lies, u in [0, 1): the inverse of its distribution.
 
@@ -76,9 +81,9 @@ class Parameter:
         value beyond the bounds. Raises ValueError for one that is none of the discrete values.
         """
         if self.type == "discrete":
-            place, last = self.values.index(value), len(self.values) - 1
-            return place / last if last else 0.5
-        if self.low == self.high:
+            place = self.values.index(value)
+            return 0.5 if self.is_fixed else place / (len(self.values) - 1)
+        if self.is_fixed:
             return 0.5
         inside = min(max(float(value), self.low), self.high)
         low, at, high = (_in_scale(self.scale, v) for v in (self.low, inside, self.high))

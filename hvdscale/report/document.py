@@ -166,7 +166,7 @@ def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped:
 def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = (), logs: Sequence[LogFacts] = (),
                         skipped: Sequence[str] = (), options: Options = Options(), asked: Asked = Asked(),
                         tell: Tell = quiet) -> Document:
-    """The report of logs with too many evaluations for objects: only columns of them are looked at."""
+    """The report of logs so large that only columns of their evaluations are looked at."""
     taken: set[str] = set()
     abouts: list[About] = []
     pages, ruled = [], sum(map(len, studies)) <= MOST_RULED

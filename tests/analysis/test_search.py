@@ -19,7 +19,7 @@ from hvdscale.report.scaling.figures import figures_of
 from hvdscale.report.scaling.tables import tables_of
 from hvdscale.report.scaling.words import left_out, summary
 from hvdscale.report.search.tables import tables_of_searches
-from hvdscale.report.search.words import lines
+from hvdscale.report.search.words import hygiene, lines
 from hvdscale.report.search.words import summary as asked_next
 from hvdscale.report.table import as_csv, as_text
 from hvdscale.target import Target
@@ -105,8 +105,9 @@ def test_trials_that_differ_by_their_seeds_alone_ask_for_nothing():
     point = {"lr": 0.1, "momentum": 0.9}
     seeds, searched = (search(*(drawn(k, met, point=point, space=space) for k, met in enumerate((500, 500, 900))))
                        for space in (one, SPACE))
-    assert not seeds.varies and searched.varies
+    assert seeds.points_are_equal and not searched.points_are_equal
     assert asked_next([seeds]) == () and asked_next([searched])
+    assert hygiene(seeds) == () and hygiene(searched)
 
 
 def test_what_pruning_leaves_unknown_of_the_improvement_is_not_claimed():

@@ -169,7 +169,7 @@ def model_table(plan: WorkerPlan) -> Table:
         "f(n) = 2 (n - 1) (h + v / n); tree: f(n) = 2 log2(n) h + 2 v (n - 1) / n; linear latency: f(n) = (n - 1) h. "
         "In milliseconds, except p.",
         f"Determined: over all laws that fit, the interval spans less than a factor {DETERMINED}, of p "
-        f"{OVERLAP_DETERMINED}. What they leave open is drawn from wide priors, and the plan's intervals include it."))
+        f"{OVERLAP_DETERMINED}. What the logs leave open is drawn from wide priors; the plan's intervals include it."))
 
 
 def _parameter_row(model: StepModel, name: str, confidence: float) -> Row:

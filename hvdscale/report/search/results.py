@@ -13,6 +13,7 @@ from ...analysis.results import BestMeasurement, Results, StepsToResult
 from ...formatting.numbers import counted, listed, number
 from ..columns import BATCH, SHALLUE
 from ..table import Cell, Column, Row, Table, TrialKeys, count_cell, number_cell
+from .budgets import heading
 from .words import not_by
 
 FEWEST = Column("fewest_steps", "steps to target", "steps", "steps done at the earliest evaluation of any of the "
@@ -81,10 +82,11 @@ def _steps(row: StepsToResult) -> Cell:
 
 
 def _best_column(budget: Budget | None) -> Column:
+    within = heading(budget)
     if budget is None:
-        return Column("best", "best value", "1", BEST.format("over the whole run"), SHALLUE)
-    key = f"best_within_{budget}".replace(" ", "_").replace(",", "")
-    return Column(key, f"within {budget}", "1", BEST.format(f"within {budget}"), SHALLUE)
+        return Column("best", "best value", "1", BEST.format(within), SHALLUE)
+    key = f"best_{within}".replace(" ", "_").replace(",", "")
+    return Column(key, within, "1", BEST.format(within), SHALLUE)
 
 
 def _best(one: BestMeasurement) -> Cell:

@@ -73,7 +73,7 @@ def value_said(parameter: Parameter, value: object) -> str:
 def hygiene(search: Search) -> tuple[str, ...]:
     """Where the space may have cut the best point off, how far others lie from its ends, and whether more trials
     promise a better best."""
-    if search.best is None or search.met_untrained:
+    if search.best is None or search.points_are_equal:
         return ()
     cut = [_cut_said(bound) for bound in search.bounds if bound.near]
     inside = [f"{bound.parameter.name} {percent(bound.distance)} ({end_name(bound)})" for bound in search.bounds
@@ -162,7 +162,7 @@ def summary(searches: Sequence[Search]) -> tuple[str, ...]:
     """What the searches should be asked next, and at which batches; that there is nothing to ask where there is not."""
     cut: dict[str, list[str]] = {}
     improving = []
-    searches = [search for search in searches if search.varies and not search.met_untrained]
+    searches = [search for search in searches if not search.points_are_equal]
     for search in searches:
         batch = f"{search.global_batch:,}"
         for bound in search.bounds if search.best else ():
