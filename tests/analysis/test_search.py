@@ -108,6 +108,8 @@ def test_trials_that_differ_by_their_seeds_alone_ask_for_nothing():
     assert seeds.points_are_equal and not searched.points_are_equal
     assert asked_next([seeds]) == () and asked_next([searched])
     assert hygiene(seeds) == () and hygiene(searched)
+    headings = [[column.title for column in tables_of_searches([one])[0].columns] for one in (seeds, searched)]
+    assert headings[1] == [*headings[0], "nearest bound", "still improving"]
 
 
 def test_what_pruning_leaves_unknown_of_the_improvement_is_not_claimed():

@@ -44,10 +44,12 @@ def tables_of_searches(searches: Sequence[Search]) -> tuple[Table, ...]:
 
 
 def _search_table(searches: Sequence[Search]) -> Table:
+    differ = words.points_differ(searches)
     columns = (BATCH, DRAWS, FEASIBLE, LOST, STOPPED, BEST_TRIAL,
-               FEWEST if searches[0].objective == STEPS_TO_TARGET else BEST_VALUE, NEAREST, IMPROVING)
-    rows = tuple(_row((count_cell(search.global_batch), *_draws(search), *_best(search), _nearest(search),
-                       _improving(search)), search) for search in searches)
+               FEWEST if searches[0].objective == STEPS_TO_TARGET else BEST_VALUE,
+               *((NEAREST, IMPROVING) if differ else ()))
+    rows = tuple(_row((count_cell(search.global_batch), *_draws(search), *_best(search),
+                       *((_nearest(search), _improving(search)) if differ else ())), search) for search in searches)
     return Table(_name("search", searches), f"Search: {_goal(searches)}", columns, rows, words.notes(searches),
                  warnings=words.warnings(searches))
 

@@ -124,16 +124,23 @@ def _more_said(search: Search) -> list[str]:
     return [f"{whole_study} {word} the median best by {amount}: more trials would hardly improve it."]
 
 
+def points_differ(searches: Sequence[Search]) -> bool:
+    """Whether any of them searched a space; else their trials differ by seeds alone."""
+    return not all(search.points_are_equal for search in searches)
+
+
 def notes(searches: Sequence[Search]) -> tuple[str, ...]:
     """How to read the table of studies."""
     steps = searches[0].objective == STEPS_TO_TARGET
-    said = ["Feasible: finite up to its stop. A draw that diverged or failed was replaced by the next one.",
-            f"Nearest bound: of the best point to an end of its space, as a share of the space in the scale of the "
-            f"search. {FLAG} within {NEAR:.0%}, or the last of the values tried where those nearer to it did better "
-            "than by chance: it may have been cut off.",
-            f"Still improving: by how much the best of all feasible trials is {'below' if steps else 'better than'} "
-            f"the median best of half of them. {FLAG} by more than {IMPROVED:.0%}"
-            f"{' and than the steps between two evaluations' * steps}: more trials would still improve it."]
+    said = ["Feasible: finite up to its stop. A draw that diverged or failed was replaced by the next one."]
+    if points_differ(searches):
+        said += ["Nearest bound: of the best point to an end of its space, as a share of the space in the scale of the "
+                 f"search. {FLAG} within {NEAR:.0%}, or the last of the values tried where those nearer to it did "
+                 "better than by chance: it may have been cut off.",
+                 "Still improving: by how much the best of all feasible trials is "
+                 f"{'below' if steps else 'better than'} the median best of half of them. {FLAG} by more than "
+                 f"{IMPROVED:.0%}{' and than the steps between two evaluations' * steps}: more trials would still "
+                 "improve it."]
     if steps:
         said.append("Not by: the evaluation before, which did not meet the target. It bounds this one trial; the "
                     "interval of what other draws would have found is under the steps by batch.")
