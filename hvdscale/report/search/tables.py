@@ -44,12 +44,11 @@ def tables_of_searches(searches: Sequence[Search]) -> tuple[Table, ...]:
 
 
 def _search_table(searches: Sequence[Search]) -> Table:
-    differ = words.points_differ(searches)
+    of_space = ((NEAREST, _nearest), (IMPROVING, _improving)) if words.points_differ(searches) else ()
     columns = (BATCH, DRAWS, FEASIBLE, LOST, STOPPED, BEST_TRIAL,
-               FEWEST if searches[0].objective == STEPS_TO_TARGET else BEST_VALUE,
-               *((NEAREST, IMPROVING) if differ else ()))
+               FEWEST if searches[0].objective == STEPS_TO_TARGET else BEST_VALUE, *(column for column, _ in of_space))
     rows = tuple(_row((count_cell(search.global_batch), *_draws(search), *_best(search),
-                       *((_nearest(search), _improving(search)) if differ else ())), search) for search in searches)
+                       *(cell(search) for _, cell in of_space)), search) for search in searches)
     return Table(_name("search", searches), f"Search: {_goal(searches)}", columns, rows, words.notes(searches),
                  warnings=words.warnings(searches))
 
