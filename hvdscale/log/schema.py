@@ -15,6 +15,7 @@ from enum import IntEnum
 FORMAT = "hvdscale-log"
 VERSION = 1
 TABLES = ("trials", "restarts", "evaluations", "steps")
+UNKNOWN_SEED = -1           # of a run from elsewhere that names none: no other run has the same seed
 PRUNED = "pruned"           # how the reason of a trial that its search has stopped begins
 
 
@@ -66,7 +67,7 @@ TRIALS = (
     Column("accumulation", "int", "1", "k: passes through the model that one worker adds up for one step"),
     Column("ghost_batch", "int", "examples", "examples that share batch statistics and dropout streams"),
     Column("workers", "int", "1", "W: workers at the trial's start"),
-    Column("seed", "int", "1", "seed of every random stream of the trial"),
+    Column("seed", "int", "1", "seed of every random stream of the trial; -1: unknown"),
     Column("budget_steps", "int", "steps", "steps allowed; 0: the budget is in seconds"),
     Column("plan", "text", "1", "JSON: all that was asked for and derived before the first step"),
 )
