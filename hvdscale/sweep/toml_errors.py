@@ -14,66 +14,40 @@ from ..errors import UsageError
 from ..plan.settings import read_toml, tomllib
 from ..plan.values import WORDS, check_value, did_you_mean
 
-_BLANK = re.compile(r"(?:\s|#[^\n]*)*")
-_TEXT = re.compile("|".join((r'"""(?:\\.|[^\\])*?"""(?:"{0,2})', r"'''.*?'''(?:'{0,2})",
-                            r'"(?:\\.|[^"\\])*"', r"'[^']*'")), re.DOTALL)
-_BARE = re.compile(r"[\w-]+")
-_PLAIN = re.compile(r"[^,\]}\n#]*")       # a number, a date or a boolean
+_LINE = re.compile(r"\s*(?:\[+(?P<table>[^\]\n]+)\]|(?P<key>[^=#\n]+)=)")
 
 REQUIRED = object()
 
 
 def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line, from 1, of each key's first occurrence, by path: ("space", "lr", "min").
+    """The line, from 1, of each key that begins a line, and of each table, by path: ("space", "lr", "min").
 
-    The text must be valid TOML. Keys in a list have the line of the list.
+    The text must be valid TOML. Keys inside a value have none, such as those of an inline table.
     """
-    lines: dict = {}
-    at, table = _BLANK.match(text).end(), ()
-    while at < len(text):
-        if text[at] == "[":
-            brackets = 2 if text.startswith("[[", at) else 1
-            table, at = _key(text, at + brackets, (), lines)
-            at += brackets
+    lines: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        found = _LINE.match(line)
+        if found and found["table"]:
+            path = table = _path(found["table"])
         else:
-            at = _entry(text, at, table, lines)
-        at = _BLANK.match(text, at).end()
+            path = (*table, *_path(found["key"])) if found else ()
+        for end in range(1, len(path) + 1):
+            lines.setdefault(path[:end], number)
     return lines
 
 
-def _key(text: str, at: int, table: tuple, lines: dict) -> tuple[tuple, int]:
-    """The path of the key that starts here, and the position after it and trailing blanks."""
-    path = table
-    while True:
-        at = _BLANK.match(text, at).end()
-        found = _TEXT.match(text, at) or _BARE.match(text, at)
-        quoted = found[0][0] in "\"'"
-        path += (tomllib.loads(f"key = {found[0]}")["key"] if quoted else found[0],)
-        lines.setdefault(path, text.count("\n", 0, at) + 1)
-        at = _BLANK.match(text, found.end()).end()
-        if text[at] != ".":
-            return path, at
-        at += 1
-
-
-def _entry(text: str, at: int, table: tuple, lines: dict) -> int:
-    """Note the lines of the entry ``key = value`` that starts here; returns the position after it."""
-    path, at = _key(text, at, table, lines)
-    return _value(text, _BLANK.match(text, at + 1).end(), path, lines)
-
-
-def _value(text: str, at: int, path: tuple, lines: dict) -> int:
-    """Note the lines of the keys in the value that starts here; returns the position after it."""
-    if text[at] not in "[{":
-        return (_TEXT.match(text, at) or _PLAIN.match(text, at)).end()
-    closing = "]" if text[at] == "[" else "}"
-    at = _BLANK.match(text, at + 1).end()
-    while text[at] != closing:
-        at = _value(text, at, path, {}) if closing == "]" else _entry(text, at, path, lines)
-        at = _BLANK.match(text, at).end()
-        if text[at] == ",":
-            at = _BLANK.match(text, at + 1).end()
-    return at + 1
+def _path(key: str) -> tuple[str, ...]:
+    """The names in a dotted key; none where it is no key, as a line of a text may seem to have one."""
+    try:
+        value: object = tomllib.loads(f"{key} = 0")
+    except tomllib.TOMLDecodeError:
+        return ()
+    path: tuple[str, ...] = ()
+    while isinstance(value, dict):
+        [(name, value)] = value.items()
+        path += (name,)
+    return path
 
 
 class Table(Mapping):
