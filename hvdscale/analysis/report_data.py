@@ -95,15 +95,6 @@ class Section:
         return tuple(trial for trial in self.with_status(Status.INCOMPLETE) if trial.pruned)
 
     @property
-    def strictest(self) -> Target | None:
-        """The strictest target of this metric at which some trial stops; stricter ones cannot be judged. None: no trial
-        has one."""
-        own = [Target.parse(trial.target) for trial in self.trials if trial.target
-               and not trial.measurement.get("keep_going")]
-        found = [one for one in own if self.target and one.column == self.target.column]
-        return min(found, key=lambda one: one.value if one.minimizes else -one.value, default=None)
-
-    @property
     def not_covered(self) -> tuple[Trial, ...]:
         """Trials of studies that stop at an easier target of their own, so that they cannot be judged by this one."""
         return tuple(trial for trial in self.trials

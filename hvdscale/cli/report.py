@@ -35,6 +35,8 @@ class Report(Command):
               help="Write report.html, report.json, tables/ and figures/ there.")
 @click.option("--format", "formats", metavar="LIST", default=",".join(FORMATS), show_default=True,
               help="What to write, of these.")
+@click.option("--figures", type=click.Choice(["main", "all"]), default="main", show_default=True,
+              help="Which to draw: the main ones of each workload and those of --compare and --paper, or every one.")
 @click.option("--budget", "budgets", multiple=True, metavar="LIST",
               help="Show the best of each metric under budgets, such as '5000 steps, 10 epochs'; in steps, epochs, "
                    "examples or seconds; may be given several times.")
@@ -67,8 +69,8 @@ class Report(Command):
 @click.option("--every", type=float, default=WATCH_SECONDS, show_default=True, metavar="SECONDS",
               help="Time between two looks.")
 @version_option
-def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, useful_within, rules, rule_within,
-         branch_tolerance, trials, confidence, skip_broken, watch, every):
+def main(logs, targets, out, formats, figures, budgets, compare, paper, perfect_within, useful_within, rules,
+         rule_within, branch_tolerance, trials, confidence, skip_broken, watch, every):
     """Steps, time and speedup to a target, from LOGS: log files, or directories of them.
 
     \b
@@ -89,7 +91,8 @@ def main(logs, targets, out, formats, budgets, compare, paper, perfect_within, u
         branch_tolerance=branch_tolerance,
         spell=lambda name: f"--{name.replace('_', '-')}")
     make(logs, targets_of(targets), out, options=options, formats=formats_of(formats, FORMATS),
-         skip_broken=skip_broken, asked=asked, echo=echo, tell=Progress(partial(echo, err=True)))
+         skip_broken=skip_broken, every_figure=figures == "all", asked=asked, echo=echo,
+         tell=Progress(partial(echo, err=True)))
 
 
 def _seconds(name, value):

@@ -1,25 +1,21 @@
 """A report as one record: what report.html, report.json and the screen are written from."""
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .. import __version__
 from ..analysis.branched import Branched
-from ..analysis.curves import curve_of
-from ..analysis.intervals import OWN_FROM, Estimate
-from ..analysis.regimes import batches_of
-from ..analysis.report_data import Group, Options, Section, cells_of
+from ..analysis.intervals import OWN_FROM
+from ..analysis.report_data import Group, Options, Section
 from ..analysis.search import Search
 from ..analysis.step_time import StepTimes, timings_of
-from ..analysis.steps import Cell
 from ..analysis.steps_curve import points_of, steps_curve
 from ..analysis.studies import Study
-from ..analysis.target_slider import explore
 from ..analysis.trials import Workload
 from ..analysis.worker_plan import Request, WorkerPlan, plan_of
 from ..formatting.numbers import counted, finite
@@ -29,7 +25,6 @@ from ..target import Target
 from .drawing import Figure
 from .file_names import section_name, slug, unique
 from .findings import VERDICT, Finding, sentences_of
-from .page.interactive import Explorer, explorer_of
 from .plan.words import cautions, crowded_said, verdict
 from .scaling import words
 from .scaling.branched import title_of, view_of_branches
@@ -46,6 +41,7 @@ from .view import View, present
 PLANNED = ("Costs are in worker-hours. The gain ends at the knee, the worker count with the least cost x time. How "
            "sure: the share of draws from the intervals in which it is so. hvdscale-plan compares other worker counts, "
            "batches and prices.")
+MAIN = 2                            # figures of a workload that are drawn unless all are asked for
 MOST_RULED = 20_000                 # trials, beyond which what learning-rate rules cost is left out
 BEST = "Best measured"
 NO_BUDGETS = "--budget is ignored here: it is for searches, and these are repeats of one setting."
@@ -79,18 +75,12 @@ class Page(Chapter):
     section: Section | None = None  # None: of more evaluations than trials are made of one by one
     verdict: tuple[str, ...]        # at most VERDICT sentences
     left_out: tuple[str, ...] = ()  # warnings: what is in no estimate, and what speaks against the verdict
-    explore: Callable[[], Explorer | None] = lambda: None       # makes the slider, while the logs are open
     notes: tuple[str, ...] = ()     # how to read the verdict, and what was run
 
     @property
     def summary(self) -> tuple[str, ...]:
         """The whole in sentences."""
         return (*self.verdict, *sentences_of(self.findings), *self.notes)
-
-    @cached_property
-    def explorer(self) -> Explorer | None:
-        """Its slider over the target, worked out when it is asked for."""
-        return self.explore()
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +98,13 @@ class Document:
     def shown(self) -> list[Chapter]:
         """Every page and chapter."""
         return [*(page for _, pages in self.pages for page in pages), *self.chapters]
+
+    def with_main_figures(self) -> Document:
+        """The same with the first MAIN figures of each workload alone, beside those of chapters."""
+        def cut(page: Page, most: int) -> Page:
+            return replace(page, find=lambda: page.figures[:most])
+        return replace(self, pages=tuple(
+            (group, tuple(cut(page, 0 if at else MAIN) for at, page in enumerate(own))) for group, own in self.pages))
 
     @property
     def how_to_read(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -149,8 +146,7 @@ def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped:
 
     logs      LogFacts of each; skipped: messages about those that could not be read
     branched  runs with branches, whose trials are in no group
-    studies   the same trials as studies.studies_of gives them; without them there is no slider over the target, and
-              nothing of what makes them studies
+    studies   the same trials as studies.studies_of gives them; without them there is nothing of what makes them studies
     """
     taken: set[str] = set()
     abouts: list[About] = []
@@ -239,11 +235,7 @@ def _chapters_of_branches(branched: Sequence[Branched], abouts: Sequence[About],
 def _page_of_studies(about: About, taken: set[str], tell: Tell) -> Page:
     workload = about.studies[0].workload
     tell(_about(workload, about.target))
-
-    def explorer() -> Explorer | None:
-        return explorer_of(explore(about.studies, about.target), are_searched(about.studies), about.options.confidence)
-    page = _page(view_of(about), workload, about.target, str(about.target), taken)
-    return replace(page, explore=explorer) if about.first else page         # one slider serves all targets of a metric
+    return _page(view_of(about), workload, about.target, str(about.target), taken)
 
 
 def _page(view: View, workload: Workload, target: Target | None, title: str, taken: set[str],
@@ -270,59 +262,25 @@ def _pages(group: Group, studies: Sequence[Study], asked: Asked, taken: set[str]
             about = About(tuple(studies), target, section.options, asked, section.searches, noise,
                           _others(target, held), first=_is_first(target, held), known=known)
             abouts.append(about)
-        page = _page_of_section(section, about, studies, asked, taken)
-        if studies and target and _is_first(target, held):      # one slider serves all targets of a metric
-            page = replace(page, explore=partial(_explorer, section, target, studies))
-        yield page
+        yield _page_of_section(section, about, studies, asked, taken)
 
 
 def _about(workload: Workload, target: Target | None) -> str:
     return f"{workload}{f': {target}' if target else ''}"
 
 
-def _explorer(section: Section, target: Target, studies: Sequence[Study]) -> Explorer | None:
-    searched, options = are_searched(studies), section.options
-
-    def steps_at(target: Target) -> dict[int, Estimate]:
-        held = curve_of(studies, target, options) if searched else held_against(target).batches
-        return {point.global_batch: point.steps for point in held.points} if held else {}
-
-    def cells_at(target: Target) -> list[Cell]:
-        return cells_of(section.trials, target, options)[0]
-
-    def held_against(target: Target) -> Section:
-        cells, by_batch, _ = cells_of(section.trials, target, options)
-        return replace(section, target=target, series=(), alone=tuple(cells),
-                       batches=batches_of(by_batch, confidence=options.confidence))
-    several = len({trial.workers for trial in section.trials}) > 1
-    explored = explore(studies, target, steps_at, cells_at if several else None, _planner(section, held_against),
-                       section.strictest)
-    return explorer_of(explored, searched, options.confidence)
-
-
 def _plan(section: Section) -> WorkerPlan | None:
     """How many workers to take of the counts that were run; None where there is no choice."""
-    plan_at = _planner(section, lambda target: section) if section.target else None
-    plan = plan_at(section.target) if plan_at and section.target else None
-    return plan if plan and len(plan.eligible) > 1 else None
-
-
-def _planner(section: Section, held: Callable[[Target], Section]) -> Callable[[Target], WorkerPlan | None] | None:
-    """What makes the plan of any target, from the worker counts that were run; None where there is only one."""
     timings = timings_of(section.trials)
     counts = tuple(sorted({one.workers for one in timings.found}))
-    if len(counts) < 2:
-        return None
+    points, fit = points_of(section) if section.target and len(counts) > 1 else ((), None)
+    if not section.target or not any(point.steps.met for point in points) or not all(
+            point.steps.value for point in points):
+        return None                         # no target, none met it, or some before the first step
     times, request = StepTimes.of(timings), Request(counts, confidence=section.options.confidence)
-
-    def plan_at(target: Target) -> WorkerPlan | None:
-        found = held(target)
-        points, fit = points_of(found)
-        if not any(point.steps.met for point in points) or not all(point.steps.value for point in points):
-            return None                     # none met, or some before the first step
-        return plan_of(steps_curve(points, fit, confidence=request.confidence), times.of_cells(found.cells),
-                       request, section.workload, target)
-    return plan_at
+    plan = plan_of(steps_curve(points, fit, confidence=request.confidence), times.of_cells(section.cells), request,
+                   section.workload, section.target)
+    return plan if len(plan.eligible) > 1 else None
 
 
 def as_json(document: Document, figures: bool = True) -> dict[str, object]:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..analysis.intervals import Estimate
-from ..formatting.numbers import exact
+from ..formatting.numbers import exact, in_brackets, number
 from .table import TrialKeys
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ LETTERS = 6.5
 CROWDED_LABEL = "more workers than cores"       # on a host
 LONG = 34               # letters from which on entries of a legend take twice the room
 ARROW, ARROW_SHARE = 20, 0.16   # points that an arrow is long, and the share of the height of axes that it is given
+HOVER = "hover: "       # begins the gid of what an SVG shows a title of
 ROOM, ENTRY = 4, 0.17   # rows of a legend that a figure has room for, and the height of one more in inches
 
 Axes: TypeAlias = "matplotlib.axes.Axes"
@@ -63,8 +65,8 @@ STYLE: dict[Any, Any] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Captioned:
-    """What a figure shows in words, its formula and source, and the trials behind it."""
+class Figure:
+    """A figure: what it shows in words, its formula and source, the trials behind it, and how it is drawn."""
 
     name: str                   # for file names and anchors
     title: str                  # a line or two
@@ -72,19 +74,13 @@ class Captioned:
     formula: str
     source: str
     trials: TrialKeys
+    draw: Callable[..., None]   # takes the matplotlib Axes of each panel
+    panels: int = 1
 
     @property
     def alt(self) -> str:
         """A text for those who do not see it."""
         return f"{', '.join(self.title.splitlines())}. {self.caption}"
-
-
-@dataclass(frozen=True, eq=False)
-class Figure(Captioned):
-    """A figure and how it is drawn."""
-
-    draw: Callable[..., None]   # takes the matplotlib Axes of each panel
-    panels: int = 1
 
 
 @lru_cache(maxsize=MOST_KEPT)
@@ -100,8 +96,9 @@ def render(figure: Figure, format: str) -> bytes:
             FigureCanvasAgg(canvas).print_png(out)
             return out.getvalue()
         FigureCanvasSVG(canvas).print_svg(out, metadata={"Date": None})
+    titled = re.sub(rb'<g id="' + HOVER.encode() + rb'([^"]*)">', rb"<g><title>\1</title>", out.getvalue())
     # text stays text, in a font that every machine has
-    return out.getvalue().replace(b"'DejaVu Sans'", b"'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif")
+    return titled.replace(b"'DejaVu Sans'", b"'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif")
 
 
 @lru_cache(maxsize=1)
@@ -173,9 +170,14 @@ def is_named(at: int, count: int) -> bool:
 
 
 def mark_estimate(axes: Axes, x: float, estimate: Estimate, color: str, marker: str, label: str | None,
-                  crowded: bool = False) -> None:
-    """One point with its interval, hollow where its runs crowded their host; see the module's text for the marks."""
+                  crowded: bool = False, aside: float = 1.0) -> None:
+    """One point with its interval, which an SVG names when hovered over; hollow where its runs crowded their host; see
+    the module's text for the marks.
+
+    aside  x times this is where it is drawn, so that points of several lines do not cover each other
+    """
     value, low, high = estimate.value, estimate.low, estimate.high
+    named, x = f"{HOVER}{exact(x)}: {number(value)}{in_brackets(low, high)}", x * aside
     if is_known(estimate):
         if low == low and high == high and high > low:
             top = high if math.isfinite(high) else value
@@ -188,7 +190,7 @@ def mark_estimate(axes: Axes, x: float, estimate: Estimate, color: str, marker: 
         one = estimate.runs < 2
         hollow = {"markerfacecolor": "white", "markeredgewidth": 1.4} if crowded else {"markeredgewidth": 0}
         axes.plot([x], [value], linestyle="", marker="D" if one else marker, color=color,
-                  markersize=5 if one else 5.5, zorder=3, **hollow)
+                  markersize=5 if one else 5.5, zorder=3, gid=named, **hollow)
         if label:
             axes.plot([], [], linestyle="", marker=marker, color=color, markersize=5.5, markeredgewidth=0, label=label)
         if one:

@@ -23,12 +23,14 @@ from .studies import Asked
 
 def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None = None, *,
          options: Options = Options(), formats: Sequence[str] = FORMATS, skip_broken: bool = False,
-         asked: Asked = Asked(), echo: Callable[[str], object] = print, tell: Tell = quiet) -> Document:
+         every_figure: bool = False, asked: Asked = Asked(), echo: Callable[[str], object] = print,
+         tell: Tell = quiet) -> Document:
     """Print the report of these logs, and write its files under the directory ``out`` where one is given.
 
     paths        logs, or directories of logs
     targets      to hold the trials against; none: each against its own
     skip_broken  leave out the logs that cannot be read, and say so; else the first raises its LogError
+    every_figure draw every figure, rather than the main ones of each workload
     asked        what is to be shown of studies, beside the targets
     echo         takes each piece of text for the screen as soon as it is known
     tell         is told what is being done, see progress.Progress
@@ -41,8 +43,9 @@ def make(paths: Iterable[Path], targets: Sequence[Target] = (), out: Path | None
         for text in on_screen(document):
             echo(text)
         if out is not None:
-            written = list(write(document, out, formats, tell))
+            written = list(write(document if every_figure else document.with_main_figures(), out, formats, tell))
             echo(f"wrote {counted(len(written), 'file')}: {written[-1]}"
-                 + (f", and more beside it ({', '.join(formats)})" if len(written) > 1 else ""))
+                 + (f", and more beside it ({', '.join(formats)})" if len(written) > 1 else "")
+                 + ("" if every_figure else "; --figures all draws every figure"))
     gc.unfreeze()
     return document

@@ -17,7 +17,6 @@ ELSEWHERE = {
     "hvdscale-data fetch cifar_10 --data-dir cifar":
         "test_a_data_set_comes_whole_and_the_command_says_what_to_type_next",
     "tools/quickstart": "test_the_quickstart_ends_with_a_report",
-    ".venv/bin/hvdscale-report runs/quickstart": "test_the_quickstart_ends_with_a_report",
     "pip install .": "test_the_offline_commands_run_on_the_base_install",
     "pip install '.[torch]'": "test_torch_alone_trains_under_torchrun",
     "sbatch -N2 --ntasks-per-node=2 slurm/train.sbatch digits/fc --steps 40":

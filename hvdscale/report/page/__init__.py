@@ -1,1 +1,1 @@
-"""The report as one HTML page, with a slider over the target."""
+"""The report as one HTML page."""

@@ -1,6 +1,6 @@
 """The report as one HTML file that needs no network and no second file, by the template page.html.
 
-All is said in words, tables and still figures; a script makes tables sort and figures follow a slider over the target.
+All is said in words, tables and figures; a script makes the tables sort.
 """
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from markupsafe import Markup, escape
 from ...analysis.intervals import OWN_FROM
 from ...formatting.numbers import RANGE, counted, listed
 from ...formatting.progress import Tell, quiet
-from ..document import Document
-from ..drawing import BLUE, GREEN, ORANGE, Figure, colors_on_dark, render
+from ..document import MAIN, Document
+from ..drawing import Figure, colors_on_dark, render
 from ..findings import MOST
 from ..table import TrialKeys
 
@@ -26,34 +26,29 @@ SHORTER = (                 # what a tag of an SVG on a page can do without
     (r'^<g id="[^"]*"', "<g"), (r"font-family: [^;\"]*;? ?", ""), (r"(\d\.\d\d)\d+", r"\1"), (r"([;:]) ", r"\1"),
     (r"\s*\n\s*", " "))
 INTERVAL = re.compile(r"\([\d.,kMG]+-[\d.,kMG]+\)")
-LIVE_COLORS = (BLUE, ORANGE, GREEN)
 
 
 def as_html(document: Document, tell: Tell = quiet, drawn: Mapping[Figure, bytes] = {}) -> str:
     """The page of a report.document.Document; figures of which there is no SVG in ``drawn`` are drawn."""
-    pages, explorers = [page for _, found in document.pages for page in found], []
-    for page in pages:
-        tell(f"working out the slider of {page.slug}")
-        explorers += [page.explorer] if page.explorer else []
+    pages = [page for _, found in document.pages for page in found]
     tell("writing the page")
     svgs = {anchor: _inline(figure, drawn.get(figure) or render(figure, "svg"), anchor)
             for shown in document.shown for figure in shown.figures
             for anchor in [f"{shown.slug}-{figure.name}"]}
     contents = [*((page.slug, f"{group.workload}: {page.title}") for group, own in document.pages for page in own),
                 *((chapter.slug, chapter.title) for chapter in document.chapters)]
-    style = _packaged("page.css") + _palette(svgs.values(), *(one.colors for one in explorers))
+    style = _packaged("page.css") + _palette(svgs.values())
     return environment().get_template("page.html").render(
         document=document, contents=contents, svgs=svgs, style=Markup(style),
-        scripts=_scripts(bool(explorers)),
+        script=Markup(_packaged("page.js")),
         searched=any(page.section and page.section.searches for page in pages),
-        confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST)
+        confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST, lead=MAIN)
 
 
 @lru_cache(maxsize=1)
 def environment() -> Environment:
     """Where templates are found; every text in them is escaped unless it is Markup."""
     environment = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined)
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.globals |= {"by_log": _by_log, "counted": counted, "first_sentence": _first_sentence, "listed": listed,
                             "sorted_by": _sorted_by, "unbroken": _unbroken, "unsaid": _unsaid,
                             "with_dash": partial(RANGE.sub, "\N{EN DASH}")}
@@ -62,15 +57,6 @@ def environment() -> Environment:
 
 def _packaged(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
-
-
-def _scripts(plots: bool) -> list[Markup]:
-    """Our script, and before it the library that draws, where there is something to draw."""
-    found = []
-    if plots:
-        from plotly.offline import get_plotlyjs
-        found.append(get_plotlyjs())
-    return [Markup(text) for text in (*found, _packaged("page.js"))]
 
 
 def _by_log(keys: TrialKeys) -> list[tuple[str, list[int]]]:
@@ -128,10 +114,9 @@ def _shorter(tag: re.Match[str]) -> str:
     return text
 
 
-def _palette(svgs: Iterable[str], *lists: Iterable[str]) -> str:
+def _palette(svgs: Iterable[str]) -> str:
     """CSS variables for the colours that the figures use, on light and on dark pages."""
-    named = {color.removeprefix("#") for colors in (*lists, LIVE_COLORS if lists else ()) for color in colors}
-    used = sorted(named | set(re.findall(r"var\(--c([0-9a-f]{6})\)", "".join(svgs))))
+    used = sorted(set(re.findall(r"var\(--c([0-9a-f]{6})\)", "".join(svgs))))
     if not used:
         return ""
     on_dark = colors_on_dark()

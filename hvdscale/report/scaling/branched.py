@@ -205,7 +205,7 @@ def critical_figure(found: Branched, measured: Measured = ()) -> Figure:
                              alpha=0.15, linewidth=0)
                 axes.axhline(b_crit.value, color=GREEN, linewidth=1.2, label=f"B_crit of {target}")
         for point, scale in noise:
-            mark_estimate(axes, ASIDE * point.examples, scale, ORANGE, "s", "noise scale")
+            mark_estimate(axes, point.examples, scale, ORANGE, "s", "noise scale", aside=ASIDE)
         for point in found.points:
             mark_estimate(axes, point.examples, point.critical, BLUE, "o", "local critical batch")
         axes.set_xlabel("examples seen by the run")

@@ -169,8 +169,8 @@ def _plot_ratio(axes: Axes, points: Sequence[Point], name: str, color: str, mark
     known = [(point.workers * aside, ratio.value) for point, ratio in found if is_known(ratio)]
     axes.plot([x for x, _ in known], [y for _, y in known], color=color, linewidth=1)
     for point, ratio in found:
-        mark_estimate(axes, point.workers * aside, ratio, color, marker, label,
-                      name != "statistical_efficiency" and point.cell.oversubscribed)
+        mark_estimate(axes, point.workers, ratio, color, marker, label,
+                      name != "statistical_efficiency" and point.cell.oversubscribed, aside)
 
 
 def crowded_said(cells: Iterable[Cell]) -> str:

@@ -280,7 +280,7 @@ def _draw_curve(axes: Axes, points: Sequence[ScaledPoint], aside: float, color: 
     _draw_line(axes, points, aside, color)
     top = axes.get_ylim()[1]
     for point, one in points:
-        mark_estimate(axes, point.global_batch * aside, one, color, marker, label)
+        mark_estimate(axes, point.global_batch, one, color, marker, label, aside=aside)
         if not point.trials and point.infeasible:
             look: Look = {"linestyle": "", "marker": "x", "markersize": 6}
             axes.plot([point.global_batch * aside], [top], color=color, clip_on=False, **look)
