@@ -7,6 +7,7 @@ from .intervals import CONFIDENCE, geometric_mean
 from .noise import LEAST_STEPS, Noise, NoiseSteps, noise_scale
 from .step_breakdown import NAMES, StepParts
 from .steps import Cell
+from .trials import SeedKey
 
 QUARTERS = 4                # of a run's measured steps
 
@@ -22,10 +23,10 @@ def parts_of(cell: Cell) -> StepParts | None:
 
 def noise_of(cell: Cell, confidence: float = CONFIDENCE) -> Noise | None:
     """The noise scale of a cell's runs, one per seed; None where no step was measured."""
-    by_seed: dict[int, NoiseSteps] = {}
+    by_seed: dict[SeedKey, NoiseSteps] = {}
     for run in cell.runs:
         if run.trial.noise is not None:
-            by_seed.setdefault(run.trial.seed, run.trial.noise)
+            by_seed.setdefault(run.trial.seed_key, run.trial.noise)
     runs = list(by_seed.values())
     if not runs:
         return None

@@ -30,7 +30,7 @@ from ..log.schema import Status
 from ..target import Target
 from .intervals import (CONFIDENCE, NONE, Estimate, geometric_mean, hull, mean_interval, mean_ratio,
                         paired_ratio_interval, pooled, pooled_paired, quotient, ratio_interval)
-from .pooled_variance import SPEED
+from .pooled_variance import SPEED, updates
 from .steps import Cell, Run, cells_by_workers, run_of
 from .trials import Trial, Workload, by_workload
 
@@ -183,10 +183,10 @@ class _Samples:
         self.baseline, self.candidate, self.target = baseline, candidate, target
         self.pairs = _same_draws(baseline, candidate, target) if target else []
         self.pairing = "draw" if self.pairs else ""
-        if not self.pairs and np.array_equal(baseline.samples.seeds, candidate.samples.seeds):
+        if not self.pairs and baseline.samples.seeds == candidate.samples.seeds:
             self.pairing = "seed"
             self.pairs = [(ours, theirs) for ours in baseline.runs for theirs in candidate.runs
-                          if ours.trial.seed == theirs.trial.seed]
+                          if ours.trial.seed_key == theirs.trial.seed_key]
         if self.pairing != "draw" and (baseline.searched or candidate.searched) and not self.same:
             self.pairing, self.pairs = "search", []
 
@@ -223,13 +223,12 @@ class _Samples:
 
     def place(self, measure: str) -> Hashable:
         """Equal for cells with the same information: the same updates at several worker counts, except for speeds."""
-        updates = tuple((cell.setting, tuple(cell.samples.seeds)) for cell in (self.baseline, self.candidate))
-        return updates, self.baseline.workers if measure == SPEED else None
+        return (updates(self.baseline), updates(self.candidate)), self.baseline.workers if measure == SPEED else None
 
 
 def _same_draws(baseline: Cell, candidate: Cell, target: Target) -> list[tuple[Run, Run]]:
     """Pairs of runs of the draws that both studies made and that met in both; [] for fewer than two."""
-    ours, theirs = ({(trial.setting, trial.seed): run_of(trial, target) for trial in cell.considered
+    ours, theirs = ({(trial.setting, trial.seed_key): run_of(trial, target) for trial in cell.considered
                      if trial.sweep and not trial.sweep.get("repeat")} for cell in (baseline, candidate))
     found = [(ours[key], theirs[key]) for key in ours if key in theirs and ours[key].met and theirs[key].met]
     return found if len(found) > 1 else []
@@ -391,7 +390,7 @@ def _best_test(samples: _Samples, target: Target, tolerances: Tolerances) -> tup
     if not all(runs):
         return 0, None
     horizon = min(run.last_step for run in (*runs[0], *runs[1]))
-    by_seed = [{run.trial.seed: _find_best(run.trial, target, horizon) for run in own} for own in runs]
+    by_seed = [{run.trial.seed_key: _find_best(run.trial, target, horizon) for run in own} for own in runs]
     a, b = (np.array([own[seed] for seed in sorted(own)]) for own in by_seed)
     paired = samples.pairing == "seed"
     change = _difference(a, b, paired, tolerances.confidence)

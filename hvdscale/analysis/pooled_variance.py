@@ -14,6 +14,7 @@ import scipy
 from .grouping import group_by
 from .intervals import OWN_FROM, Pools, Spread, joined, pooled, pooled_paired
 from .steps import Cell
+from .trials import SeedKey
 
 STEPS = ("steps", "steps_before")
 SECONDS = ("seconds", "seconds_before")
@@ -46,9 +47,9 @@ def stand_out(cells: Sequence[Cell], name: str, level: float = 0.01) -> list[Cel
     return found
 
 
-def updates(cell: Cell) -> tuple[str, tuple[int, ...]]:
+def updates(cell: Cell) -> tuple[str, tuple[SeedKey, ...]]:
     """Equal for cells with the same sequences of updates: one setting under the same seeds."""
-    return cell.setting, tuple(cell.samples.seeds)
+    return cell.setting, cell.samples.seeds
 
 
 def _pool_settings(cells: Sequence[Cell], name: str) -> Spread:

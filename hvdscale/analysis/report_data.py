@@ -90,6 +90,13 @@ class Section:
                      if not run.met and _stopped_at_target(run.trial))
 
     @property
+    def split_seeds(self) -> tuple[list[Run], ...]:
+        """The runs of each seed of a setting of which some met the target and some did not."""
+        runs = [run for cell in self.cells if self.target for run in cell.runs]
+        of_seed = group_by(runs, lambda run: (run.trial.setting, run.trial.seed_key))
+        return tuple(own for own in of_seed.values() if len({run.met for run in own}) > 1)
+
+    @property
     def pruned(self) -> tuple[Trial, ...]:
         """Trials that their search stopped."""
         return tuple(trial for trial in self.with_status(Status.INCOMPLETE) if trial.pruned)

@@ -408,7 +408,8 @@ class _Batch:
 
     def _estimate_steps(self, trials: Sequence[int]) -> Estimate:
         """Steps over the seeds of one setting, one trial each; without an interval for one seed."""
-        rows = np.array(trials)[np.unique(self.study.seed[trials], return_index=True)[1]]
+        of_seed = {self.study.seed_key(trial): trial for trial in reversed(trials)}
+        rows = np.array([of_seed[seed] for seed in sorted(of_seed)])
         met = np.isfinite(self.reached.steps[rows])
         found = estimate(self.reached.steps[rows], self.reached.before[rows], self.reached.last_step[rows][~met],
                          confidence=self.confidence)

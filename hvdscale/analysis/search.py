@@ -399,6 +399,6 @@ def _classify(trial: Trial) -> DrawEnd:
 
 def _find_repeats(trials: Sequence[Trial], best: Draw | None) -> tuple[Trial, ...]:
     """The trials of the best draw's setting under other seeds, by seed, without failed ones."""
-    found = {trial.seed: trial for trial in trials if best and best.trial and trial.sweep["repeat"]
+    found = {trial.seed_key: trial for trial in trials if best and best.trial and trial.sweep["repeat"]
              and trial.setting == best.trial.setting and trial.status in (Status.COMPLETE, Status.INFEASIBLE)}
     return tuple(found[seed] for seed in sorted(found))

@@ -21,7 +21,7 @@ from .best_of_n import best_of
 from .grouping import group_by
 from .intervals import (CONFIDENCE, UNKNOWN, Estimate, Pools, Spread, geometric_mean, geometric_median, mean_interval,
                         quotient)
-from .trials import Trial
+from .trials import SeedKey, Trial
 
 
 def first_met(measured: ArrayLike, target: Target) -> int:
@@ -91,11 +91,11 @@ def _tokens_per_example(trial: Trial, at: int) -> float:
 class Samples:
     """The measurements of a setting's repeats: arrays of shape (seeds,), in order of seed.
 
-    Runs of one seed are the same updates and count once: each entry is their geometric mean. Seconds and speeds are
-    averaged over the runs that were timed; NaN where none was.
+    Runs of one seed are the same updates and count once: each entry is their geometric mean, or a run of unknown seed.
+    Seconds and speeds are averaged over the runs that were timed; NaN where none was.
     """
 
-    seeds: np.ndarray
+    seeds: tuple[SeedKey, ...]
     steps: np.ndarray
     steps_before: np.ndarray
     seconds: np.ndarray
@@ -105,13 +105,12 @@ class Samples:
 
 def samples_of(runs: Sequence[Run]) -> Samples:
     """The samples of runs of one setting."""
-    seeds, at = np.unique([run.trial.seed for run in runs], return_inverse=True)
+    by_seed = group_by(runs, lambda run: run.trial.seed_key)
+    seeds = tuple(sorted(by_seed))
 
     def over_seeds(name: str) -> np.ndarray:
-        values = np.array([getattr(run, name) for run in runs], float)
-        if len(seeds) == len(runs):
-            return values[np.argsort(at)]
-        return np.array([_mean_of_known(values[at == seed]) for seed in range(len(seeds))])
+        values = [[getattr(run, name) for run in by_seed[seed]] for seed in seeds]
+        return np.array([own[0] if len(own) == 1 else _mean_of_known(own) for own in values], float)
     names = ("steps", "steps_before", "seconds", "seconds_before", "examples_per_second")
     return Samples(seeds, *map(over_seeds, names))
 

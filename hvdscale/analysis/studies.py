@@ -24,7 +24,7 @@ from ..log.plan_text import plan_at, read_plan
 from ..log.reader import Log, Table
 from ..log.schema import Status
 from ..target import Target
-from .trials import Workload, is_pruning, workload_of
+from .trials import SeedKey, Workload, is_pruning, seed_key, workload_of
 
 BLOCK_ROWS = 1 << 19        # of /evaluations, searched at a time for where trials begin
 GAP_ROWS = 1 << 16          # longest gap between two stretches of a study that is read through rather than skipped
@@ -79,6 +79,10 @@ class Study:
     def key(self, trial: int) -> tuple[str, int]:
         """The log and the id of a trial."""
         return self.logs[self.log[trial]], int(self.id[trial])
+
+    def seed_key(self, trial: int) -> SeedKey:
+        """Equal for trials of one seed, see trials.seed_key."""
+        return seed_key(int(self.seed[trial]), self.key(trial))
 
     def plan(self, trial: int) -> Mapping[str, Any]:
         """A trial's plan: all that was settled before its first step; empty where its log has none."""

@@ -5,9 +5,10 @@
 
 Runs whose batch changes are a workload of their own, so that a study over batch sizes never takes them in.
 
-A *setting* is everything but the seed that determines a trial's updates, plus the spacing of evaluations. Trials of one
-setting that differ only by seed are repeats. The worker count is not part of a setting: it does not change the updates.
-Where a trial changed its worker count partway, only its steps count; its times are treated as not measured.
+A *setting* is everything but the seed that determines a trial's updates, plus the spacing of evaluations. Trials of
+one setting that differ only by seed are repeats, as are those of unknown seed. The worker count is not part of a
+setting: it does not change the updates. Where a trial changed its worker count partway, only its steps count; its times
+are treated as not measured.
 """
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from ..log.check import refuse_unsound
 from ..log.nans import count_nans
 from ..log.plan_text import plan_at
 from ..log.reader import Log, Table
-from ..log.schema import PRUNED, Status
+from ..log.schema import PRUNED, UNKNOWN_SEED, Status
 from ..plan.batch_schedule import BatchSchedule
 from ..plan.scaling import TUNED
 from ..plan.shards import fewest_passes
@@ -35,6 +36,16 @@ from .step_breakdown import StepParts, read_parts
 OF_BATCH_SCHEDULE = ("batch_schedule", "batch_lr_factors", "batch_updates")
 _ENCODER = json.JSONEncoder(sort_keys=True)
 _READ = ("id", "status", "stop_reason", "dataset", "model", "optimizer", "global_batch", "workers", "seed", "plan")
+
+SeedKey = tuple[int, str, int]
+
+
+def seed_key(seed: int, trial: tuple[str, int]) -> SeedKey:
+    """What runs are grouped and paired by: equal for those of one seed, and for no others where it is unknown.
+
+    trial   log and id
+    """
+    return (seed, *trial) if seed == UNKNOWN_SEED else (seed, "", 0)
 
 
 @dataclass(frozen=True, order=True)
@@ -74,7 +85,7 @@ class Trial:
     global_batch: int
     workers: int                # at its start
     worker_counts: tuple[int, ...]  # of all its process starts
-    seed: int
+    seed: int                   # UNKNOWN_SEED: see seed_key
     plan: Mapping[str, Any]
     setting: str                # JSON; equal for repeats
     step: np.ndarray            # steps done
@@ -90,6 +101,11 @@ class Trial:
     def key(self) -> tuple[str, int]:
         """The log and the id, by which trials are ordered."""
         return self.log, self.id
+
+    @property
+    def seed_key(self) -> SeedKey:
+        """Equal for trials of one seed, see the function."""
+        return seed_key(self.seed, self.key)
 
     @property
     def target(self) -> str | None:

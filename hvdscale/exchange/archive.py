@@ -9,8 +9,7 @@
 DATASET may be two folders (solution_quality/mnist). Folder names identify a study, as several studies share a data set
 name in study.json. In the log, trials of a study and their evaluations are consecutive, ordered by the archive's ids,
 which ``source_trial`` keeps. A trial's plan is the study's (``archive.path``, ``archive.study`` and ``archive.text``,
-the original study.json). The archive has no seeds; a trial's seed is its archive id, so that no two trials count as the
-same. Exporting an import restores the files byte for byte.
+the original study.json). The archive has no seeds. Exporting an import restores the files byte for byte.
 """
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from ..errors import LogError, UsageError
-from ..log.schema import Status
+from ..log.schema import UNKNOWN_SEED, Status
 from ..system.cores import usable_cores
 from .archive_files import (LARGEST, LARGEST_INT, Batch, TrialFiles, WrongFile, file_bytes, json_object, read_trials,
                             refuse_deep, refuse_large, whole_number)
@@ -268,7 +267,8 @@ def _add(log: ImportedLog, study: Study, plan: dict, batch: Batch, seen: Seen):
     ids = log.trials({
         "status": status, "stop_reason": [f"the archive says {Status(s).name}" for s in batch.status],
         "dataset": "/".join(dataset), "model": model, "optimizer": optimizer, "global_batch": size,
-        "seed": np.array(batch.ids, np.int64), "budget_steps": plan["measurement"]["budget_steps"],
+        "seed": UNKNOWN_SEED, "source_trial": np.array(batch.ids, np.int64),
+        "budget_steps": plan["measurement"]["budget_steps"],
         "plan": [json.dumps(plan, ensure_ascii=False)] * count,
         "source": json.dumps({"path": plan["archive"]["path"], "imported": "archive"}, ensure_ascii=False),
         "metadata": batch.metadata, "layout": batch.layouts}, batch.points)

@@ -20,7 +20,7 @@ import numpy as np
 from ..log.check import refuse_unsound_trials
 from ..log.plan_text import plan_at
 from ..log.reader import Log, read_log
-from ..log.schema import Status
+from ..log.schema import UNKNOWN_SEED, Status
 from ..target import Target
 from .archive_export import new_folder
 from .mllog import OWN, PARAMETERS, TOKEN
@@ -70,7 +70,8 @@ def _settings(log: Log, row: int, plan: Mapping[str, Any], target: str | None) -
     size = (plan.get("problem") or {}).get("train_examples")
     own = {"id": one["id"], "dataset": one["dataset"], "model": one["model"], "workers": one["workers"],
            "target": target, "status": Status(one["status"]).name, "stop_reason": one["stop_reason"]}
-    found = {"submission_benchmark": benchmark, OWN: own, "seed": one["seed"],
+    found = {"submission_benchmark": benchmark, OWN: own,
+             **({"seed": one["seed"]} if one["seed"] != UNKNOWN_SEED else {}),
              "global_batch_size": one["global_batch"], "gradient_accumulation_steps": one["accumulation"],
              "opt_name": one["optimizer"], **({"train_samples": size} if size else {}),
              **({"max_steps": one["budget_steps"]} if one["budget_steps"] else {})}

@@ -3,21 +3,21 @@
     export_parquet("w8.h5", "w8")       the folder w8: trials.parquet, restarts.parquet, evaluations.parquet and
                                         steps.parquet
 
-Columns keep their names, order and types; a status is its name. The metadata of a field has the column's unit and
-meaning, those of a file the log's root attributes, as JSON under ``hvdscale``.
+Columns keep their names, order and types; a status is its name, an unknown seed null. The metadata of a field has the
+column's unit and meaning, those of a file the log's root attributes, as JSON under ``hvdscale``.
 """
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..log.check import refuse_unsound_trials
 from ..log.reader import Log, Table, read_log
-from ..log.schema import Column, Status
+from ..log.schema import UNKNOWN_SEED, Column, Status
 from ..system.extras import import_extra
 from .archive_export import new_folder
 
@@ -55,10 +55,14 @@ def _about(spec: Column) -> dict[str, str]:
 
 
 def _rows(arrow: Any, schema: Any, table: Table, first: int, stop: int):
-    arrays = [arrow.array(_values(table.read_rows(name, first, stop), spec.type), field.type)
+    arrays = [arrow.array(_values(table.read_rows(name, first, stop), spec), field.type)
               for (name, spec), field in zip(table.specs.items(), schema)]
     return arrow.Table.from_arrays(arrays, schema=schema)
 
 
-def _values(values: np.ndarray, kind: str) -> np.ndarray:
-    return np.array([Status(value).name for value in values.tolist()], object) if kind == "status" else values
+def _values(values: np.ndarray, spec: Column) -> Sequence[Any] | np.ndarray:
+    if spec.type == "status":
+        return [Status(value).name for value in values.tolist()]
+    if spec.name == "seed":
+        return [None if seed == UNKNOWN_SEED else seed for seed in values.tolist()]
+    return values

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..log.check import refuse_unsound_trials
 from ..log.reader import Log, Table, read_log
-from ..log.schema import Status
+from ..log.schema import UNKNOWN_SEED, Status
 from ..system.extras import import_extra
 from .archive_export import new_folder
 from .trial_start import start_seconds
@@ -118,6 +118,8 @@ class _Writer:
 
 def _hparams(log: Log, row: int) -> dict[str, Any]:
     found = {name: log.trials[name][row] for name in ABOUT}
+    if found["seed"] == UNKNOWN_SEED:
+        del found["seed"]
     for name in log.trials:
         if name.startswith(METAPARAMETERS) and not np.isnan(log.trials[name][row]):
             found[name.removeprefix(METAPARAMETERS)] = log.trials[name][row]

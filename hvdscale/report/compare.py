@@ -18,6 +18,7 @@ from ..analysis.intervals import Estimate
 from ..analysis.pooled_variance import SPEED
 from ..analysis.steps import Cell as RunCell
 from ..formatting.numbers import NARROWEST, counted, finite, listed, number, percent, ratio, span, whole
+from ..log.schema import UNKNOWN_SEED
 from ..target import Target
 from .columns import BATCH
 from .differences import how_they_differ
@@ -33,6 +34,7 @@ PAIRINGS = {            # what is said of it, and why it is so
     "search": ("The best of either search", ", its interval that of the median best-of-n of its trials"),
     "mixed": ("The best of a search against repeats of one setting", ", which luck has not chosen: the search may look "
               "better than it is"),
+    "unknown": ("Independent samples", ", as seeds are unknown"),
     "": ("Independent samples", ", as the seeds are not the same"),
 }
 
@@ -253,7 +255,10 @@ def _pairing(cells: Sequence[ComparedCell]) -> list[str]:
     found: dict[str, list[str]] = {}
     for cell in cells:
         mixed = cell.pairing == "search" and not (cell.baseline.searched and cell.candidate.searched)
-        found.setdefault("mixed" if mixed else cell.pairing, []).append(_place((cell.workers, cell.global_batch)))
+        unknown = not cell.pairing and any(seed == UNKNOWN_SEED for side in (cell.baseline, cell.candidate)
+                                           for seed, *_ in side.samples.seeds)
+        how = "mixed" if mixed else "unknown" if unknown else cell.pairing
+        found.setdefault(how, []).append(_place((cell.workers, cell.global_batch)))
     return [f"{said}{f' at {_some(where)}' if len(found) > 1 else ''}{why}."
             for name, where in found.items() for said, why in [PAIRINGS[name]]]
 

@@ -11,6 +11,7 @@ from hvdscale.analysis.report_data import analyse
 from hvdscale.analysis.trials import read_trials
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
+from hvdscale.log.schema import UNKNOWN_SEED
 from hvdscale.log.writer import LogWriter
 from hvdscale.report.drawing import render
 from hvdscale.report.scaling.figures import figures_of
@@ -125,8 +126,9 @@ def test_steps_under_several_worker_counts_are_one_estimate():
     assert scale.cov_trace == pytest.approx(8, rel=0.1) and scale.grad_sqnorm == pytest.approx(4, rel=0.1)
 
 
-def test_seeds_of_one_setting_are_pooled_and_narrow_the_interval():
-    seeds = [with_noise(drawn(40, seed=seed), id=seed, seed=seed) for seed in range(4)]
+@pytest.mark.parametrize("known", [True, False])
+def test_seeds_of_one_setting_are_pooled_and_narrow_the_interval(known):
+    seeds = [with_noise(drawn(40, seed=seed), id=seed, seed=seed if known else UNKNOWN_SEED) for seed in range(4)]
     one, four = (noise_of(section_of(*trials).cells[0]).whole for trials in (seeds[:1], seeds))
     assert (one.steps, four.steps) == (40, 160)
     assert math.log(four.high / four.low) < 0.7 * math.log(one.high / one.low)

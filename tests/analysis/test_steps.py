@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from hvdscale.analysis.cell_steps import parts_of
+from hvdscale.analysis.pooled_variance import updates
 from hvdscale.analysis.steps import cell_of, first_met, run_of
 from hvdscale.analysis.trials import by_workload, read_trials
-from hvdscale.log.schema import Status
+from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.target import Target
 from tests.factories.logs import log, trial
 
@@ -114,6 +115,20 @@ def test_runs_of_one_seed_count_once_whatever_their_worker_count():
     found = cell(trial(id=1, workers=1, seed=7, seconds=(0, 1, 8)), trial(id=2, workers=2, seed=7, seconds=(0, 1, 2)))
     assert (found.steps.runs, found.workers) == (1, (1, 2))
     assert found.seconds.value == pytest.approx(4.0)
+
+
+def test_a_run_of_unknown_seed_never_merges_with_another_and_known_ones_do():
+    steps = {2: 100, 3: 300, 4: 200, 5: 400}
+    seeds = {2: UNKNOWN_SEED, 3: UNKNOWN_SEED, 4: 7, 5: 7}
+    found = cell(*(trial(id=at, seed=seeds[at], steps=(0, steps[at]), error=(1, 0.1)) for at in steps))
+    assert (found.met, found.steps.runs) == (3, 3)
+    assert sorted(found.samples.steps) == pytest.approx([100, (200 * 400) ** 0.5, 300])
+    assert len({updates(found), updates(cell(trial(seed=UNKNOWN_SEED))), updates(cell(trial(seed=7)))}) == 3
+
+
+def test_runs_of_unknown_seed_that_met_and_did_not_are_two_runs():
+    found = cell(trial(id=1, seed=UNKNOWN_SEED), trial(id=2, seed=UNKNOWN_SEED, error=(1, 1, 1)))
+    assert (found.met, len(found.samples.seeds)) == (1, 2)
 
 
 def test_infeasible_trials_take_no_part_and_are_counted_with_their_setting():

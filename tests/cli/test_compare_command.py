@@ -12,7 +12,7 @@ from hvdscale.analysis.intervals import quotient
 from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.compare import main
 from hvdscale.errors import ExitCode, UsageError
-from hvdscale.log.schema import Status
+from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.report.compare import comparison_table, detail_table, verdict_line
 from hvdscale.report.table import as_text
 from hvdscale.target import Target
@@ -239,6 +239,12 @@ def test_how_runs_are_paired_is_said_once_or_for_each_cell_where_it_differs():
     both = notes_of(one + other, one + moved)
     assert "Paired by seed at W = 1, B = 32." in both
     assert "Independent samples at W = 2, B = 64, as the seeds are not the same." in both
+
+
+def test_runs_of_unknown_seed_are_not_paired_and_it_is_said_why():
+    def unknown(steps):
+        return [trial(id=at, seed=UNKNOWN_SEED, steps=(0, step), error=(1, 0.1)) for at, step in enumerate(steps)]
+    assert "Independent samples, as seeds are unknown." in notes_of(unknown((400, 300)), unknown((400, 300)))
 
 
 def test_it_is_said_why_a_ratio_has_no_interval():

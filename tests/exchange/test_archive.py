@@ -28,7 +28,7 @@ from hvdscale.exchange.bulk_log import BulkLog
 from hvdscale.log.check import check
 from hvdscale.log.merge import merge
 from hvdscale.log.reader import read_log
-from hvdscale.log.schema import Status
+from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.target import ALIASES
 from tests.conftest import command_environment, heed_ctrl_c
 from tests.factories.archives import made_studies, published_json, write_archive, write_text
@@ -123,7 +123,7 @@ def test_evaluations_of_a_study_lie_together_in_the_published_order(tmp_path):
         assert log.trials["global_batch"].tolist() == [32] * 3 + [8] * 3 + [32] * 4
         assert log.trials["id"].tolist() == list(range(10)) == np.unique(log.evaluations["trial"]).tolist()
         assert log.evaluations["trial"].tolist() == np.repeat(range(10), 3).tolist()
-        assert log.trials["seed"].tolist() == log.trials["source_trial"].tolist()
+        assert log.trials["seed"].tolist() == [UNKNOWN_SEED] * 10
 
 
 def test_names_are_this_projects(tmp_path):

@@ -19,13 +19,13 @@ from hvdscale.cli.plan import main as plan
 from hvdscale.cli.report import main
 from hvdscale.errors import LogError
 from hvdscale.formatting.numbers import RANGE, number, percent, ratio, span, whole
-from hvdscale.log.schema import Status
+from hvdscale.log.schema import UNKNOWN_SEED, Status
 from hvdscale.plan.schedule import Schedule
 from hvdscale.report.document import as_json, document_of
 from hvdscale.report.make import make
 from hvdscale.report.runs import read
 from hvdscale.report.scaling.tables import tables_of
-from hvdscale.report.scaling.words import left_out, summary
+from hvdscale.report.scaling.words import findings, left_out, summary
 from hvdscale.report.table import as_csv, as_text, interval_of
 from hvdscale.target import Target
 from tests.conftest import ROOT
@@ -130,6 +130,16 @@ def test_a_cell_that_most_seeds_did_not_meet_counts_those_that_did():
     assert "every trial diverged at W = 4." in summary(section)[1]
     low = section.series[0].points[1].cell.steps.low
     assert (low, section.series[0].points[1].step_speedup.high) == (pytest.approx(100), pytest.approx(2))
+
+
+def test_a_seed_whose_runs_met_and_did_not_is_a_finding():
+    made = [trial(id=at, workers=at, seed=3, error=(1, 1, 0.1 if at == 1 else 1)) for at in (1, 2)]
+    [section] = sections(log(*made))
+    [found] = [one for one in findings(section) if one.said.startswith("Seed 3 at batch 32")]
+    assert "in 1 of 2 runs" in found.said and "Not met by made.h5:2." in found.more[0]
+    [section] = sections(log(*(trial(**{**given, "seed": UNKNOWN_SEED}) for given in (
+        dict(id=at, workers=at, error=(1, 1, 0.1 if at == 1 else 1)) for at in (1, 2)))))
+    assert not any(one.said.startswith("Seed") for one in findings(section))
 
 
 def test_one_run_is_marked():

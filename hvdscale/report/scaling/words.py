@@ -139,9 +139,21 @@ def findings(section: Section, planned: bool = False) -> tuple[Finding, ...]:
     for series in section.series:
         found += _series_found(section, series, planned) if section.target else _throughput_found(section, series)
     found += [Finding(_alone_said(section, cell)) for cell in section.alone] if len(section.alone) <= 3 else []
-    return (*found, *_growing_found(section), *_batches_found(section),
+    return (*found, *_split_seeds_found(section), *_growing_found(section), *_batches_found(section),
             *map(Finding, search_words.summary(section.searches)), *map(Finding, _other_targets_said(section)),
             *_parts_found(section), *_noise_found(section))
+
+
+def _split_seeds_found(section: Section) -> list[Finding]:
+    """Seeds whose runs, the same updates by their settings, met the target and did not."""
+    found = []
+    for runs in section.split_seeds:
+        first, missed = runs[0].trial, [run.trial for run in runs if not run.met]
+        found.append(Finding(f"Seed {first.seed} at batch {first.global_batch:,} met {section.target} in "
+                             f"{len(runs) - len(missed)} of {len(runs)} runs and counts as not met.",
+                             (f"Not met by {_named(missed)}. Runs of one setting and seed should be the same updates: "
+                              "compare their budgets, data and code.",)))
+    return found
 
 
 def _growing_found(section: Section) -> list[Finding]:
@@ -294,7 +306,8 @@ def cell_warnings(section: Section, cells: Sequence[Cell], times: bool = True) -
     if times:
         warnings += crowded_warnings(cells)
         passes = _untimed_passes(cells)
-        warnings += ["No warm-up passes were left out of the times."] * (bool(passes) and not max(passes))
+        timed = any(cell.examples_per_second.runs for cell in cells)
+        warnings += ["No warm-up passes were left out of the times."] * (bool(passes) and not max(passes) and timed)
     return tuple(warnings)
 
 
