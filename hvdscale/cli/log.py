@@ -17,7 +17,7 @@ from ..log.nans import count_nans
 from ..log.plan_text import read_plan
 from ..log.reader import Log, read_log
 from ..log.repair import repair as repair_log
-from ..log.schema import Status
+from ..log.schema import UNKNOWN_SEED, Status
 from ..log.segments import find_logs
 from ..target import Target
 from . import completion, exchange
@@ -270,7 +270,7 @@ def _trial(log: Log, row: int) -> list[str]:
              f"  batch      {value['global_batch']}{_shares(value)}",
              f"  optimizer  {value['optimizer']}: {', '.join(settings)}",
              f"  budget     {_budget(value['budget_steps'], plan)}, target {_target(log, row) or 'none'}, "
-             f"seed {value['seed']}"]
+             f"seed {'unknown' if value['seed'] == UNKNOWN_SEED else value['seed']}"]
     lines += _plan_error(log, row)
     evaluated = log.evaluations["trial"] == value["id"]
     nans = count_nans({name: log.evaluations[name][evaluated] for name in log.evaluations if "/" in name},
@@ -302,8 +302,8 @@ def _shares(value) -> str:
 
 
 def _has_workers(source) -> bool:
-    """Whether a trial's number of workers is known; archives and reference points do not record it."""
-    return not any(f'"imported": "{kind}"' in str(source) for kind in ("archive", "rcp"))
+    """Whether a trial's number of workers is known; archives, reference points and some tables do not record it."""
+    return not any(mark in str(source) for mark in ('"imported": "archive"', '"imported": "rcp"', '"workers": null'))
 
 
 def _source(text: str) -> str:

@@ -18,7 +18,7 @@ from ..errors import LogError
 from .check import IN_PLAN, ORDERED, UnsoundRows, check_rows, contradictions, disordered, parse_plan
 from .files import TYPES
 from .reader import Log, Table, absent
-from .schema import Column, Status
+from .schema import UNKNOWN_SEED, Column, Status
 
 LOST = np.iinfo(np.int64).min           # an integer that could not be read; no column has a use for it
 LOST_TEXTS = {"plan": "{}"}             # of a column of texts; else an empty one
@@ -76,9 +76,8 @@ def mend(log: Log) -> Mended:
     mended = Mended(log)
     for restore in (_plans, _endings, _restarts):
         restore(mended)
-    unknown = mended.trials["seed"] == LOST
-    if unknown.any():
-        mended.drop("trials", unknown, "their seeds are lost, and their plans")
+    seeds = mended.trials["seed"]
+    seeds[seeds == LOST] = UNKNOWN_SEED
     for name, column, strict in ORDERED:
         _drop_disordered(mended, name, column, strict)
     while True:
