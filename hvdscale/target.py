@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import operator
 import re
+import unicodedata
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from .errors import UsageError
@@ -17,7 +19,28 @@ COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": oper
 # the published archive's names (Shallue et al. 2019) for the metrics that hvdscale logs
 ALIASES = {"classification_error": "error", "cross_entropy_error": "cross_entropy"}
 
-_WRITTEN = re.compile(r"\s*(\w+)/([\w.-]+)\s*(<=|>=|<|>)\s*(\S+)\s*")
+# the metric ends before the last comparison with a number, so that its name may hold anything
+_WRITTEN = re.compile(r"\s*(\w+)/(.*\S)\s*(<=|>=|<|>)\s*([^\s<>=]+)\s*")
+
+
+def logged_name(name: str) -> str:
+    """The name under which a metric is logged and a target finds it; accents in one spelling (NFC)."""
+    name = unicodedata.normalize("NFC", name)
+    return ALIASES.get(name, name)
+
+
+def metric_faults(names: Collection[str]) -> list[str]:
+    """Why metrics cannot have these names: a log holds each as a path, and a target must be able to name it."""
+    found = [f"the metric {name!r} is logged as {logged_name(name)!r}; name it so" for name in names
+             if name != logged_name(name)]
+    found += [f"no target can name the metric {name!r}: a name has no line break, no empty part between slashes and no "
+              "space at the ends of a part" for name in names if not _is_path(name)]
+    return found + [f"the metrics {above!r} and {name!r} exclude each other: a log holds names with slashes as paths"
+                    for name in names for above in names if name.startswith(f"{above}/")]
+
+
+def _is_path(name: str) -> bool:
+    return name.isprintable() and all(part.strip(".") and part == part.strip() for part in name.split("/"))
 
 
 @dataclass(frozen=True)
@@ -43,7 +66,7 @@ class Target:
             raise UsageError(f"target {text!r}: there is no split {split!r}; choose one of {', '.join(SPLITS)}")
         if value != value:
             raise UsageError(f"target {text!r}: NaN can never be met; give a number")
-        return cls(split, ALIASES.get(metric, metric), comparison, value)
+        return cls(split, logged_name(metric), comparison, value)
 
     @property
     def column(self) -> str:

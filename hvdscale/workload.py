@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -23,6 +22,7 @@ from torch.nn import functional
 
 from .data.splits import Batch, Data, Draws, MapSplit, Split, tensors_of, to_device
 from .errors import DataError, HvdscaleError, PlanError, UsageError, WorkloadError
+from .target import metric_faults
 
 __all__ = ["Batch", "Card", "Classification", "Data", "Draws", "MapSplit", "Split", "Workload", "bound_loss",
            "build_model", "load_data", "mean_metrics", "measured", "problems", "smoothed_cross_entropy", "summarized",
@@ -48,7 +48,8 @@ class Workload:
     """A job: a subclass sets dataset, model and metrics, and defines load, build, loss and measure.
 
     dataset, model  names, as shown in logs and reports
-    metrics         name -> "min" or "max": which way is better. All that ``measure`` gives, known before the log exists
+    metrics         name -> "min" or "max": which way is better. All that ``measure`` gives, known before the log
+                    exists. A name may hold spaces, signs and slashes: "Top-1 acc (%)", "c4/loss"
     defaults        keys of hvdscale.plan.settings, under which the job reaches its target
     summarized      those of the metrics that are no mean over a split: ``summarize`` gives them
     parts           what ``measure`` gives for them: name -> the length of a vector that adds up over batches
@@ -126,6 +127,8 @@ def problems(workload) -> list[str]:
     if not isinstance(metrics, Mapping) or not metrics or not all(_is_metric(*pair) for pair in metrics.items()):
         found.append("metrics must map names to the better direction, such as metrics = {'error': 'min'}; it is "
                      f"{_describe_attribute(workload, 'metrics')}")
+    elif metric_faults(metrics):
+        found += metric_faults(metrics)
     elif set(workload.summarized) - set(metrics):
         found.append(f"summarized names {', '.join(sorted(set(workload.summarized) - set(metrics)))}, which metrics "
                      "does not declare")
@@ -142,7 +145,7 @@ def problems(workload) -> list[str]:
 
 
 def _is_metric(name, direction) -> bool:
-    return isinstance(name, str) and bool(re.fullmatch(r"[\w.-]+", name)) and direction in ("min", "max")
+    return isinstance(name, str) and bool(name) and direction in ("min", "max")
 
 
 def _are_parts(parts, metrics: Mapping[str, str]) -> bool:

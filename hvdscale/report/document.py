@@ -190,9 +190,9 @@ def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = ()
 
 
 def _imported_said(logs: Sequence[LogFacts]) -> tuple[str, ...]:
-    """Which imported logs were taken for searches, and how that is known."""
-    found = [(facts.path, facts.attributes.get("imported", {}).get("search")) for facts in logs]
-    return tuple(f"{path}: a search, {said}." for path, said in found if said)
+    """What was guessed, assumed and left out when logs were imported."""
+    return tuple(f"{facts.path}: {said}." for facts in logs for name in ("search", "workers", "overlap")
+                 if (said := facts.attributes.get("imported", {}).get(name)))
 
 
 def _of_workload(studies: Sequence[Study], workload: Workload) -> tuple[Study, ...]:

@@ -42,7 +42,13 @@ def target_name(target: Target) -> str:
     """``val-error-below-0.01``; ``at-most`` of ``<=``, ``minus-1`` of ``-1``."""
     value = str(target).removeprefix(f"{target.column}{target.comparison}")
     value = re.sub("^-", "minus-", value)
-    return cut(slug(f"{target.column}-{COMPARED[target.comparison]}-{value}"), LONGEST_TARGET)
+    return cut(slug(f"{column_name(target.column)}-{COMPARED[target.comparison]}-{value}"), LONGEST_TARGET)
+
+
+def column_name(column: str) -> str:
+    """``val-cross_entropy``; with a hash where the metric's name has more than a file name should."""
+    name = re.sub("[^A-Za-z0-9._-]+", "-", column).strip("-")
+    return name if name == column.replace("/", "-", 1) else f"{name}-{_hash(column)}"
 
 
 def unique(name: str, of: object, taken: set[str]) -> str:

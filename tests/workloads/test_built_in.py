@@ -125,12 +125,23 @@ def test_all_that_a_workload_of_ones_own_lacks_is_named_at_once():
         assert re.search(f"^  {line}", str(raised.value), re.M), line
 
 
-@pytest.mark.parametrize("metrics", [{}, {"error": "less"}, {"a/b": "min"}, {3: "min"}, None, "error"])
+@pytest.mark.parametrize("metrics", [{}, {"error": "less"}, {"": "min"}, {3: "min"}, None, "error"])
 def test_metrics_are_names_with_their_better_direction(metrics):
     job = Tokens()
     job.metrics = metrics
     assert any("metrics must map names" in line for line in problems(job))
     assert problems(Tokens()) == []
+
+
+@pytest.mark.parametrize("metrics, said", [
+    (["classification_error"], "'classification_error' is logged as 'error'"), (["a", "a/b"], "exclude each other"),
+    (["a//b"], "no target can name the metric 'a//b'"), ([" a"], "no target can name the metric ' a'")])
+def test_a_metric_that_no_target_could_name_is_a_problem_of_the_workload(metrics, said):
+    job = Tokens()
+    job.metrics = dict.fromkeys(metrics, "min")
+    assert any(said in line for line in problems(job))
+    job.metrics = {"nats": "min", "Top-1 acc (%)": "max", "c4/odd": "min"}
+    assert problems(job) == []
 
 
 def test_every_listed_name_is_found():

@@ -12,6 +12,7 @@ from ...analysis.base_rates import BaseRates
 from ...analysis.budgets import BestUnder, Budget, EarlyEnd, Point, TrialKind
 from ...formatting.numbers import capital, in_brackets, listed, number, span
 from ..columns import BATCH, SHALLUE, metric_name
+from ..file_names import column_name
 from ..table import Cell, Column, Row, Table, count_cell, number_cell
 
 MARK = "+"              # marks a best value of a trial that ended before the budget was spent
@@ -33,7 +34,7 @@ def budgets_table(found: BestUnder | None) -> Table | None:
         rows.append(Row((count_cell(points[0].global_batch), count_cell(feasible, f"{lost} div." if lost else ""),
                          *map(best_cell, points)), keys, ()))
     title = f"Best {metric_name(found.column)} under a budget"
-    return Table(f"budgets-{found.column.replace('/', '-')}", title, columns,
+    return Table(f"budgets-{column_name(found.column)}", title, columns,
                  tuple(rows), notes(found), warnings=warnings(found))
 
 
@@ -53,7 +54,7 @@ def trials_table(found: BestUnder | None) -> Table | None:
         Cell("n/a" if point.trial is None else f"{point.step:,.0f}", point.step), Cell(_trial(point)),
         count_cell(point.short), _of_n(point, 4),
         _of_n(point, 2)), point.keys, ()) for budget, points in zip(found.budgets, found.rows) for point in points)
-    return Table(f"budget-trials-{found.column.replace('/', '-')}",
+    return Table(f"budget-trials-{column_name(found.column)}",
                  f"Trials behind the best {metric_name(found.column)} under a budget", columns, rows, notes(found),
                  warnings=warnings(found))
 
@@ -176,6 +177,6 @@ def base_rates_table(*found_maps: BaseRates | None) -> Table | None:
         rows.append(Row((count_cell(batch), *cells),
                         tuple(found.key(one) for found, one in zip(maps, at) if one is not None), ()))
     short = any(found.kind[at] == TrialKind.SHORT for found in maps for at in found.best)
-    return Table(f"base-rates-{maps[0].column.replace('/', '-')}",
+    return Table(f"base-rates-{column_name(maps[0].column)}",
                  f"Best learning rate per example by batch: {metric_name(maps[0].column)}", tuple(columns), tuple(rows),
                  (f"{MARK} of a trial that ended before the budget was spent.",) if short else ())

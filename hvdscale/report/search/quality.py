@@ -10,6 +10,7 @@ from ...analysis.budgets import EarlyEnd
 from ...analysis.quality import BATCHES, LEAST_BATCHES, LEAST_TRIALS, LEVEL, POWER, STOPPED, UNFINISHED, Quality
 from ...formatting.numbers import capital, in_brackets, listed, number, percent
 from ..columns import BATCH, SHALLUE, metric_name
+from ..file_names import column_name
 from ..table import Column, Row, Table, count_cell, number_cell
 from .budgets import MARK, at_batches, best_cell, ends_said, heading
 
@@ -118,6 +119,6 @@ def quality_table(found: Quality | None, apart: bool = False) -> Table | None:
     warnings = (f"{MARK} of a trial that ended before the budget was spent: it might have been better.",) * any(
         point.best_is_short for point in found.points)
     own = f"-{found.budget}".replace(" ", "-").replace(",", "") if apart else ""
-    return Table(f"quality-{found.column.replace('/', '-')}{own}", "Solution quality by batch: best "
+    return Table(f"quality-{column_name(found.column)}{own}", "Solution quality by batch: best "
                  f"{metric_name(found.column)}{_within(found)}", columns, rows,
                  (f"Intervals: {found.confidence:.0%}.",), warnings=warnings)

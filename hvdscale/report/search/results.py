@@ -12,6 +12,7 @@ from ...analysis.budgets import Budget
 from ...analysis.results import BestMeasurement, Results, StepsToResult
 from ...formatting.numbers import counted, listed, number
 from ..columns import BATCH, SHALLUE
+from ..file_names import column_name
 from ..table import Cell, Column, Row, Table, TrialKeys, count_cell, number_cell
 from .budgets import heading
 from .words import not_by
@@ -40,7 +41,7 @@ def steps_table(rows: tuple[StepsToResult, ...]) -> Table:
     columns = (BATCH, FEWEST, TRIAL, VALUE, MET, *[PRUNED] * pruned, LOST, BEFORE)
     warnings = ("Trials that met the target and diverged later do not count for the steps.",) * any(
         row.met_before_diverging for row in rows)
-    name = f"steps-to-result-{target.column.replace('/', '-')}-{target.value:g}"
+    name = f"steps-to-result-{column_name(target.column)}-{target.value:g}"
     return Table(name, f"{workload}: fewest steps to {target}",
                  columns, tuple(_steps_row(row, pruned) for row in rows), (_choice_note(pruned),), warnings=warnings)
 
@@ -55,7 +56,7 @@ def best_table(rows: tuple[tuple[BestMeasurement, ...], ...]) -> Table:
     if any(budgets):
         title += f" {listed('at all' if budget is None else f'within {budget}' for budget in budgets)}"
     notes = (_choice_note(any((one.among & one.study.pruned).any() for one, *_ in rows)),)
-    return Table(f"best-measurement-{first[0].column.replace('/', '-')}", title, columns, tuple(
+    return Table(f"best-measurement-{column_name(first[0].column)}", title, columns, tuple(
         Row((count_cell(row[0].global_batch), count_cell(row[0].trials), *map(_best, row)),
             tuple(dict.fromkeys(key for one in row for key in _keys(one))), ()) for row in rows), notes)
 
