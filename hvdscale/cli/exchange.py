@@ -10,7 +10,7 @@ import click
 from ..errors import UsageError
 from ..exchange.archive import Seen, import_archive
 from ..exchange.archive_export import export_archive
-from ..exchange.csv_tables import export_tables, import_tables, is_tables
+from ..exchange.csv_tables import OVERLAPS, export_tables, import_tables, is_tables
 from ..exchange.mllog import import_mllog, is_mllog
 from ..exchange.mllog_export import export_mllog
 from ..exchange.mlperf_rcp import TARGET, UNITS, import_rcp
@@ -45,24 +45,29 @@ def add_to(group: click.Group) -> None:
 @click.option("--kind", type=click.Choice(KINDS), help="what SOURCE is, where that is not plain")
 @click.option("--skip-broken", is_flag=True,
               help="archive, csv, mllog: leave out what is wrong or missing, and count it")
+@click.option("--overlap", type=click.Choice(OVERLAPS), help="csv: which rows stay where steps of a trial are "
+              "repeated, as of a resumed one: the first or the last")
 @click.option("--unit", type=click.Choice(UNITS), help="rcp: what 'Epochs to converge' counts")
 @click.option("--train-examples", type=click.IntRange(1, 2**53), help="rcp, mllog: examples in an epoch")
 @click.option("--workers", type=click.IntRange(1, 2**53), help="mllog: the workers of each run; without it, no times")
 @click.option("--overwrite", is_flag=True, help="replace LOG where it exists")
 @click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
-def import_log(source, out, kind, skip_broken, unit, train_examples, workers, overwrite, take_over):
+def import_log(source, out, kind, skip_broken, overlap, unit, train_examples, workers, overwrite, take_over):
     """Import SOURCE into the new log LOG, which is created only on success.
 
     SOURCE is an archive in the layout of Shallue et al. 2019 (a folder, or a .tar, .tar.gz, .tar.bz2 or .tar.xz, which
     is not unpacked), a folder with trials.csv and evaluations.csv, a JSON file of MLPerf's reference points, or
     MLPerf's training logs (a file with :::MLLOG lines, or a folder with result_*.txt).
 
-    trials.csv needs id, dataset, model, optimizer and global_batch. Its column search (yes or no) says whether a trial
-    is a draw of a metaparameter search; without it, trials of a batch whose metaparameters vary count as draws.
+    trials.csv needs id, dataset, model, optimizer and global_batch, evaluations.csv trial, step and metrics such as
+    val/error. Unless trials.csv has workers and seed, each trial had one worker and an unknown seed. Its column search
+    (yes or no) says whether a trial is a draw of a metaparameter search; without it, trials of a batch whose
+    metaparameters vary count as draws. hvdscale/exchange/README.rst has all columns.
     """
     kind = kind or _kind(source)
     how = dict(overwrite=overwrite, take_over=take_over)
-    _refuse_for_others(kind, skip_broken=(skip_broken, "archive, csv, mllog"), unit=(unit, "rcp"),
+    _refuse_for_others(kind, skip_broken=(skip_broken, "archive, csv, mllog"), overlap=(overlap, "csv"),
+                       unit=(unit, "rcp"),
                        train_examples=(train_examples, "rcp, mllog"), workers=(workers, "mllog"))
     progress = Progress("imported")
     if kind == "archive":
@@ -75,7 +80,7 @@ def import_log(source, out, kind, skip_broken, unit, train_examples, workers, ov
     elif kind == "csv":
         left_out: list[str] = []
         notes: list[str] = []
-        how["left_out"] = left_out if skip_broken else None
+        how |= dict(left_out=left_out if skip_broken else None, overlap=overlap)
         try:
             rows = import_tables(source, out, progress=progress.share, note=notes.append, **how)
         finally:

@@ -13,8 +13,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from ..log.check import Ends, Rows, faults_of_rows, faults_of_trials, unfinished, unstarted
+from ..log.check import Ends, Rows, disordered, faults_of_rows, faults_of_trials, unfinished, unstarted
 from .archive_files import WrongFile
+
+OVERLAP = "; --overlap first or last says which rows stay where steps are repeated"
 
 
 class LeftOut:
@@ -72,7 +74,8 @@ class TableRules:
         table = Rows(name, len(again) + len(lines), {
             column: np.concatenate([last[column][again], values]) for column, values in columns.items()})
         for fault in faults_of_rows(SimpleNamespace(trials=self.trials, evaluations=table), table):
-            self._leave_out(path, lines, fault, fault.rows[fault.rows >= len(again)], len(again))
+            hint = OVERLAP if np.array_equal(np.sort(disordered(table, "step", True)), fault.rows) else ""
+            self._leave_out(path, lines, fault, fault.rows[fault.rows >= len(again)], len(again), hint)
         if name == "evaluations":
             self._ends.add(columns["trial"], columns["step"])
         seen[places] = True
@@ -90,7 +93,7 @@ class TableRules:
         for fault in unstarted(self.trials, started) if has_restarts else ():
             self._leave_out(path, None, fault, fault.rows)
 
-    def _leave_out(self, path, lines, fault, rows, before=0):
+    def _leave_out(self, path, lines, fault, rows, before=0, hint=""):
         for row in rows.tolist():
             line = f":{lines[row - before]}" if lines is not None else ""
-            self._left_out.add(fault.trial(row), f"{path}{line}: trial {fault.trial(row)}{fault.say(row, '')}")
+            self._left_out.add(fault.trial(row), f"{path}{line}: trial {fault.trial(row)}{fault.say(row, '')}{hint}")

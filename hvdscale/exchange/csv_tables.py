@@ -3,45 +3,46 @@
     export_tables("w8.h5", "w8")        the folder w8: trials.csv, evaluations.csv, restarts.csv, steps.csv, log.json
     import_tables("w8", "again.h5")     the same log: every column, unit and root attribute
 
-Each CSV row is a row of the table. Numbers are written without loss, missing values as empty cells, a status by its
-name. log.json has the root attributes and describes the columns.
+Each CSV row is a row of the table. Numbers are written without loss, missing values and unknown seeds as empty cells,
+a status by its name. log.json has the root attributes and describes the columns.
 
-Tables from elsewhere need no log.json. trials.csv has id, dataset, model, optimizer, global_batch and optionally other
-columns of the schema and metaparameters/NAME; evaluations.csv has trial, step and split/metric. A column search (yes or
-no) says whether a trial is a draw of a metaparameter search rather than a repeat of one setting. Without it, trials of
-a workload and batch whose metaparameters vary count as a search.
+Tables from elsewhere need no log.json; README.rst has their columns. A column search (yes or no) of trials.csv says
+whether a trial is a draw of a metaparameter search rather than a repeat of one setting. Without it, trials of a
+workload and batch whose metaparameters vary count as a search. Without a column workers, a trial had one worker.
 """
 from __future__ import annotations
 
 import contextlib
 import csv
-import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from ..errors import LogError
-from ..formatting.escaping import as_cell, of_cell
+from ..formatting.escaping import as_cell
+from ..formatting.numbers import list_first, listed
 from ..log.check import refuse_unsound_trials
 from ..log.reader import SCHEMA, Log, Table, read_log
-from ..log.schema import SOURCE, TABLES, Column, Status, better, metaparameter_column, metric_column
+from ..log.schema import (SOURCE, TABLES, UNKNOWN_SEED, Column, Status, better, metaparameter_column,
+                          metric_column)
+from ..target import SPLITS, metric_faults, logged_name
 from .archive_export import new_folder
-from .archive_files import LARGEST_INT, WrongFile, cut_off_message, json_object
+from .archive_files import LARGEST_INT, WrongFile, json_object
 from .bulk_log import BulkLog
+from .csv_file import FLAGS, ROWS, CsvFile, select
 from .csv_rules import LeftOut, TableRules
-from .decimals import Block, CellsError, is_missing
 from .imported import UNSHARED, beyond_errors, skipped_note, widen
 
 FORMAT = "hvdscale-csv"
-ROWS = 1 << 15                  # converted at a time
-LINES = 4 << 20                 # bytes of lines read at a time
-LONGEST_CELL = 1 << 28          # characters; a plan can be long
 LONGEST_ATTRIBUTE = 1 << 15     # bytes; HDF5 has room for twice that
-NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "evaluations": ("trial", "step")}
-STATUSES = {status.name: status for status in Status}
-SEARCH, SEARCH_CELLS = "search", {"yes": True, "no": False}
+NEEDED = {"trials": ("id", "dataset", "model", "optimizer", "global_batch"), "restarts": ("trial", "workers"),
+          "evaluations": ("trial", "step"), "steps": ("trial", "step")}
+OVERLAPS = ("first", "last")
+SOURCE_OF_ROWS = {"path": "trials.csv", "imported": "csv"}
+SEARCH = "search"
+ASSUMED = "assumed: 1 worker a trial; a column workers in trials.csv says otherwise"
 WORKLOAD = ("dataset", "model", "optimizer", "global_batch")
 OF_FILE = ("format", "version", "segment", "segments")      # root attributes that belong to the file, not the log
 
@@ -77,29 +78,33 @@ def _write_table(table: Table, path: str) -> Iterator[int]:
         writer.writerow(map(as_cell, table.specs))
         for first in range(0, table.rows, ROWS):
             rows = min(ROWS, table.rows - first)
-            writer.writerows(zip(*(_format_cells(table.read_rows(name, first, first + rows), spec.type)
+            writer.writerows(zip(*(_format_cells(table.read_rows(name, first, first + rows), spec)
                                    for name, spec in table.specs.items())))
             yield rows
 
 
-def _format_cells(values: np.ndarray, kind: str) -> list[str]:
-    if kind == "float":
+def _format_cells(values: np.ndarray, spec: Column) -> list[str]:
+    if spec.type == "float":
         return [repr(value) if value == value else "" for value in values.tolist()]
-    if kind == "status":
+    if spec.type == "status":
         return [Status(value).name for value in values.tolist()]
-    return [as_cell(text) for text in values] if kind == "text" else values.tolist()
+    if spec.name == "seed":
+        return ["" if seed == UNKNOWN_SEED else seed for seed in values.tolist()]
+    return [as_cell(text) for text in values] if spec.type == "text" else values.tolist()
 
 
 def is_tables(path) -> bool:
     return os.path.isfile(os.path.join(path, "trials.csv"))
 
 
-def import_tables(source, out, *, left_out: list[str] | None = None, overwrite: bool = False, take_over: bool = False,
+def import_tables(source, out, *, left_out: list[str] | None = None, overlap: str | None = None,
+                  overwrite: bool = False, take_over: bool = False,
                   progress: Callable[[float], None] = lambda share: None,
                   note: Callable[[str], object] = lambda text: None) -> dict[str, int]:
     """Import the tables in the folder ``source`` into the new log ``out``; returns the number of rows of each.
 
     left_out  collects messages about trials that break a rule and are skipped; None: the first raises LogError
+    overlap   which rows stay where those of a trial go back over its steps, see csv_file.repeats; None: LogError
     note      receives remarks on suspicious values and guesses
 
     Raises LogError naming file and line for any other fault; then there is no ``out``.
@@ -109,18 +114,19 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overwrite: 
         while True:
             known = len(left.trials)
             with contextlib.suppress(_Again):
-                files = [_Csv(source, table, left) for table in TABLES]
+                files = [CsvFile(source, table, left) for table in TABLES]
                 attributes, specs = _read_description(source, files)
                 searches = _Searches(files[0], attributes)
-                if searches.guess:
-                    attributes["imported"]["search"] = searches.guess
+                said = _remarks(files, specs, searches, overlap)
+                if said:
+                    attributes.setdefault("imported", {}).update(said)
                 with BulkLog(out, specs, attributes, overwrite=overwrite, take_over=take_over) as log:
                     errors = _fill(log, files, specs, searches, left, progress)
                     if len(left.trials) > known:
                         raise _Again                            # the log has rows of them already
                     if left.messages:
                         _note(log, attributes, left.messages)
-                    for text in ([f"a search, {searches.guess}"] * bool(searches.guess) + [*beyond_errors(errors)]):
+                    for text in (*said.values(), *beyond_errors(errors)):
                         note(text)
                     return {table: max(log.rows(table, column.name) for column in specs[table]) for table in TABLES}
     except WrongFile as error:
@@ -129,6 +135,19 @@ def import_tables(source, out, *, left_out: list[str] | None = None, overwrite: 
         raise LogError(f"{source}: its tables are not CSV in UTF-8: {error}") from error
     except OSError as error:
         raise LogError(f"{error.filename or source}: cannot be read: {error.strerror or error}") from error
+
+
+def _remarks(files, specs, searches, overlap) -> dict[str, str]:
+    """What was guessed, assumed and left out, for the log's attribute ``imported``; leaves out repeated steps."""
+    said = {"search": searches.guess} if searches.guess else {}
+    if "workers" not in files[0].header:
+        said["workers"] = ASSUMED
+    rows = {file.table: file.keep_steps(overlap, {column.name: column.type for column in specs[file.table]})
+            for file in files if overlap and file.table in ("evaluations", "steps")}
+    if any(rows.values()):
+        counts = listed(f"{count:,} rows of {table}" for table, count in rows.items() if count)
+        said["overlap"] = f"left out: {counts} that repeat steps of their trial (--overlap {overlap})"
+    return said
 
 
 class _Again(Exception):
@@ -148,6 +167,9 @@ def _note(log, attributes, messages):
 def _read_description(source, files) -> tuple[dict, dict[str, tuple[Column, ...]]]:
     """Root attributes, and the columns of each table, from log.json or guessed."""
     path = os.path.join(source, "log.json")
+    for file in files:
+        if not file.exists and file.table in ("trials", "evaluations"):
+            raise WrongFile(f"{file.path}: is missing")
     if not os.path.exists(path):
         return {"imported": {"kind": "csv", "from": source}}, {file.table: _guess_columns(file) for file in files}
     with open(path, "rb") as file:
@@ -203,9 +225,12 @@ def _is_path(name) -> bool:
 def _guess_columns(file) -> tuple[Column, ...]:
     """The columns of a table from elsewhere, and those that every log has."""
     known = {column.name: column for column in SCHEMA[file.table]}
-    for name in NEEDED.get(file.table, ()):
+    for name in NEEDED[file.table] if file.exists else ():
         if name not in file.header:
-            raise WrongFile(f"{file.path}:1: there is no column {name}")
+            there = list_first(map(repr, file.header), 8) or "none"
+            raise WrongFile(f"{file.path}:1: there is no column {name}; there are {there}")
+    if file.table == "evaluations":
+        file.rename(map(_as_logged, file.header))
     found = [column for column in known.values() if not column.optional or column.name in file.header]
     for name in file.header:
         prefix, _, rest = name.partition("/")
@@ -213,7 +238,9 @@ def _guess_columns(file) -> tuple[Column, ...]:
             continue
         if file.table == "trials" and prefix == "metaparameters" and rest and _is_path(name):
             found.append(metaparameter_column(rest))
-        elif file.table == "evaluations" and prefix in ("train", "val", "test") and rest and _is_path(name):
+        elif file.table == "evaluations" and prefix in SPLITS and rest:
+            for fault in metric_faults([rest]):
+                raise WrongFile(f"{file.path}:1: {fault}")
             found.append(metric_column(name, better(name)))
         else:
             more = {"trials": f", {SEARCH}, metaparameters/NAME", "evaluations": ", split/metric"}.get(file.table, "")
@@ -221,6 +248,12 @@ def _guess_columns(file) -> tuple[Column, ...]:
                             f"{', '.join(known)}{more}")
     _refuse_clash(file.header, f"{file.path}:1")
     return (*found, *SOURCE) if file.table == "trials" else tuple(found)
+
+
+def _as_logged(name: str) -> str:
+    """The column of a metric with the metric's name in logs and targets; another column's name as it is."""
+    split, slash, metric = name.partition("/")
+    return f"{split}/{logged_name(metric)}" if slash else name
 
 
 class _Searches:
@@ -238,8 +271,8 @@ class _Searches:
             return
         self._varied = frozenset(() if SEARCH in file.header else self._find_varied())
         if self._varied:
-            self.guess = (f"guessed: metaparameters vary within {len(self._varied):,} of its batches, whose trials are "
-                          f"taken for a search; a column {SEARCH} (yes or no) in trials.csv says otherwise")
+            self.guess = (f"a search, guessed: metaparameters vary within {len(self._varied):,} of its batches, whose "
+                          f"trials are taken for a search; a column {SEARCH} (yes or no) in trials.csv says otherwise")
 
     def _find_varied(self):
         """The workloads and batches whose trials differ in a metaparameter."""
@@ -268,9 +301,9 @@ class _Searches:
         return [json.dumps({SEARCH: True} if one else {}) for one in drawn]
 
     def _cell(self, text, line):
-        if text.strip().lower() not in SEARCH_CELLS:
+        if text.strip().lower() not in FLAGS:
             raise WrongFile(f"{self._file.path}:{line}: {SEARCH} is {text[:40]!r}, not yes or no")
-        return SEARCH_CELLS[text.strip().lower()]
+        return FLAGS[text.strip().lower()]
 
 
 def _fill(log, files, specs, searches, left, progress) -> dict[str, tuple[float, float]]:
@@ -307,8 +340,9 @@ def _fill(log, files, specs, searches, left, progress) -> dict[str, tuple[float,
     restarts, ids = files[TABLES.index("restarts")], rules.trials["id"]
     rules.end(paths["evaluations"], restarts.exists)
     if not restarts.exists:
+        known = {"trial": ids, "workers": rules.trials["workers"]}
         for name in (column.name for column in specs["restarts"]):
-            log.add("restarts", name, ids if name == "trial" else
+            log.add("restarts", name, known[name] if name in known else
                     _default_values(restarts, name, {}, ids, rules.trials, left))
     return errors
 
@@ -323,20 +357,22 @@ def _drop_left_out(file, values, lines, trials, left):
             keep[row] = False
     if keep.all():
         return values, lines
-    return {name: [text for text, kept in zip(given, keep) if kept] if isinstance(given, list) else given[keep]
-            for name, given in values.items()}, lines[keep]
+    return select(values, keep), lines[keep]
 
 
 def _default_values(file, name, values, lines, trials, left):
     rows = len(lines)
     if name == "examples":
         return _examples(file, values, lines, trials, left)
-    copied = {"local_batch": "global_batch", "seed": "id", "source_trial": "id"}
+    copied = {"local_batch": "global_batch", "source_trial": "id"}
     if name in copied:
         return values[copied[name]]
-    texts = {"source": json.dumps({"path": "trials.csv", "imported": "csv"}), "stop_reason": "the tables say no more"}
+    texts = {"source": json.dumps(SOURCE_OF_ROWS if "workers" in file.header else {**SOURCE_OF_ROWS, "workers": None}),
+             "stop_reason": "the tables say no more"}
     if name in texts:
         return [texts[name]] * rows
+    if name == "seed":
+        return np.full(rows, UNKNOWN_SEED)
     if name in ("accumulation", "workers"):
         return np.ones(rows, np.int64)
     if name == "status":
@@ -353,167 +389,3 @@ def _examples(file, values, lines, trials, left):
         left.add(int(values["trial"][row]), f"{file.path}:{lines[row]}: step {values['step'][row]} is more than 64 "
                  "bits can count examples of")
     return values["step"] * batch
-
-
-class _Csv:
-    """One table's file; no rows if it does not exist."""
-
-    def __init__(self, source: str, table: str, left: LeftOut):
-        self._left, self._trial = left, None                # the trial of the last row read
-        self.table, self.path = table, os.path.join(source, f"{table}.csv")
-        self.exists = os.path.lexists(self.path)
-        self.size = os.path.getsize(self.path) if self.exists else 0
-        self.done, self.header = 0, ()
-        if not self.exists:
-            if table in NEEDED:
-                raise WrongFile(f"{self.path}: is missing")
-            return
-        if not os.path.isfile(self.path):
-            raise WrongFile(f"{self.path}: is not a regular file")
-        with self._open() as file:
-            self.header = tuple(map(of_cell, next(csv.reader(file, strict=True), ())))
-        twice = [name for at, name in enumerate(self.header) if name in self.header[:at]]
-        if twice:
-            raise WrongFile(f"{self.path}:1: two columns are named {twice[0]!r}")
-
-    def require(self, names):
-        """Raise WrongFile unless the file has exactly these columns."""
-        if self.exists and sorted(names) != sorted(self.header):
-            differ = sorted(set(names) ^ set(self.header))[0]
-            raise WrongFile(f"{self.path}:1: {differ!r} is not both a column here and in log.json")
-
-    def read(self, types: Mapping[str, str]) -> Iterator[tuple[dict, np.ndarray]]:
-        """Chunks of rows, {column: array, or list of str}, with the line number of each row."""
-        if not self.exists:
-            return
-        kinds = [types[name] for name in self.header]
-        plain = all(kind in ("int", "float") for kind in kinds) and not self._has_quotes()
-        yield from self._blocks(kinds) if plain and not self._left.is_allowed else self._rows(kinds)
-
-    def _open(self):
-        return open(self.path, encoding="utf-8", newline="", errors="strict")
-
-    def _has_quotes(self) -> bool:
-        with open(self.path, "rb") as file:
-            return any(b'"' in piece or b"\r" in piece for piece in iter(lambda: file.read(LINES), b""))
-
-    def _blocks(self, kinds):
-        """Read a table of numbers only, many lines at a time."""
-        with open(self.path, "rb") as file:
-            file.readline()
-            first = 2
-            while lines := file.read(LINES) + file.readline():
-                if not lines.endswith(b"\n"):
-                    last = lines.rpartition(b"\n")[2].decode("utf-8", "replace")
-                    self._left.add(None, cut_off_message(self.path, first + lines.count(b"\n"), last))
-                try:
-                    block = Block(lines, len(kinds))
-                except CellsError as error:
-                    raise WrongFile(f"{self.path}:{first + error.line}: {error}") from None
-                values = {name: self._column(block, at, kind, first)
-                          for at, (name, kind) in enumerate(zip(self.header, kinds))}
-                self.done = file.tell()
-                yield values, np.arange(first, first + block.rows)
-                first += block.rows
-
-    def _column(self, block, at, kind, first):
-        if kind == "float":
-            values, odd = block.floats(at), block.unusual(at)
-            for row, text in odd.items():
-                if values[row] != values[row] and not is_missing(text):
-                    raise self._wrong(first + row, at, text, "number")
-            return values
-        values, odd = block.counts(at)
-        for row, text in odd.items():
-            values[row] = self._integer(text, first + row, at)
-        return values
-
-    def _rows(self, kinds):
-        csv.field_size_limit(LONGEST_CELL)
-        with self._open() as file:
-            reader = csv.reader(self._lines(file), strict=True)
-            next(reader, None)
-            while rows := list(itertools.islice(self._valid_rows(reader, kinds), ROWS)):
-                yield {name: self._values(kind, at, rows) for at, (name, kind) in enumerate(zip(self.header, kinds))}, \
-                    np.array([line for line, _ in rows])
-
-    def _lines(self, file):
-        """The file's lines, tracking progress; a last line without line end is skipped or refused."""
-        for number, line in enumerate(file, 1):
-            self.done += len(line)
-            if line.endswith(("\n", "\r")):
-                yield line
-            else:
-                complete = next(csv.reader([line]), [])[:-1]        # the last cell may be truncated
-                self._left.add(self._trial_of(complete, self._trial), cut_off_message(self.path, number, line))
-
-    def _trial_of(self, row, otherwise=None) -> int | None:
-        try:
-            trial = int(row[self.header.index("id" if self.table == "trials" else "trial")])
-        except (IndexError, ValueError):
-            return otherwise
-        return trial if abs(trial) <= LARGEST_INT else None
-
-    def _valid_rows(self, reader, kinds):
-        """Rows with their line numbers; wrong ones are skipped or refused."""
-        while True:
-            row = ()
-            try:
-                row = next(reader, None)
-                if row is None:
-                    return
-                if len(row) != len(kinds):
-                    raise WrongFile(f"{self.path}:{reader.line_num}: has {len(row)} cells where the header has "
-                                    f"{len(kinds)}")
-                self._trial = self._trial_of(row)
-                if self._left.is_allowed:
-                    for at, kind in enumerate(kinds):
-                        self._values(kind, at, [(reader.line_num, row)])
-            except csv.Error as error:
-                self._left.add(None, f"{self.path}:{reader.line_num}: is not CSV: {error}")
-            except UnicodeDecodeError as error:
-                raise WrongFile(f"{self.path}:{reader.line_num}: is not CSV: {error}") from None
-            except WrongFile as error:
-                self._left.add(self._trial_of(row), str(error))
-            else:
-                yield reader.line_num, row
-
-    def _values(self, kind, at, rows):
-        if kind == "text":
-            return [of_cell(row[at]) for _, row in rows]
-        convert = {"int": self._integer, "float": self._float, "status": self._status}[kind]
-        values = [convert(row[at], line, at) for line, row in rows]
-        return np.array(values, {"int": np.int64, "float": np.float64, "status": np.int8}[kind])
-
-    def _integer(self, text, line, at) -> int:
-        try:
-            value = int(_refuse_underscores(text))
-        except ValueError:
-            raise self._wrong(line, at, text, "integer") from None
-        if not -LARGEST_INT - 1 <= value <= LARGEST_INT:
-            raise self._wrong(line, at, text, "integer of 64 bits")
-        return value
-
-    def _float(self, text, line, at) -> float:
-        if text.lower() == "nan" and self.header[at].startswith("metaparameters/"):
-            raise self._wrong(line, at, text, "number; a cell is empty where it is not known")
-        try:
-            return float(_refuse_underscores(text)) if text else np.nan
-        except ValueError:
-            raise self._wrong(line, at, text, "number") from None
-
-    def _status(self, text, line, at) -> int:
-        if text not in STATUSES:
-            raise self._wrong(line, at, text, f"status ({', '.join(STATUSES)})")
-        return int(STATUSES[text])
-
-    def _wrong(self, line, at, text, kind):
-        article = "an" if kind.startswith("integer") else "a"
-        return WrongFile(f"{self.path}:{line}: {self.header[at]} is {text[:40]!r}, not {article} {kind}")
-
-
-def _refuse_underscores(text: str) -> str:
-    """The text of a number; raises ValueError for underscores between digits, which Python accepts."""
-    if "_" in text:
-        raise ValueError
-    return text

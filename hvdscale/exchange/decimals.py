@@ -12,6 +12,9 @@ are passed to float(). float() on every cell makes an import about five times sl
 """
 from __future__ import annotations
 
+import math
+from decimal import Decimal
+
 import numpy as np
 
 from ..errors import LogError
@@ -204,19 +207,44 @@ def is_missing(text: str) -> bool:
     return text.strip().lower().lstrip("+-") in ("", "nan")
 
 
+def number_of(text: str) -> float:
+    """The number in a text; raises ValueError if there is none, OverflowError if it is beyond float64."""
+    number = float(_refuse_underscores(text))
+    if math.isinf(number) and "inf" not in text.lower():
+        raise OverflowError
+    return number
+
+
+def integer_of(text: str) -> int:
+    """The integer in a text, also of 1e3 or 100.0; raises ValueError if there is none."""
+    try:
+        return int(_refuse_underscores(text))
+    except ValueError:
+        if not abs(float(text)) < 2**64:
+            raise
+        whole = Decimal(_refuse_underscores(text))
+        if whole != int(whole):
+            raise
+        return int(whole)
+
+
+def _refuse_underscores(text: str) -> str:
+    """The text; raises ValueError for underscores between digits, which Python accepts."""
+    if "_" in text:
+        raise ValueError
+    return text
+
+
 def _number(text: str) -> float:
     try:
-        return float(text) if "_" not in text else np.nan
-    except ValueError:
+        return number_of(text)
+    except (ValueError, OverflowError):
         return np.nan
 
 
 def _integer(text: str) -> int:
-    """The integer in the text, also from 1e3 or 100.0; -1 if there is none or it does not fit."""
-    number = _number(text)
-    if not abs(number) < 2**63 or number != int(number):
-        return -1
+    """The integer in the text; -1 if there is none or it does not fit."""
     try:
-        return int(text)
+        return value if abs(value := integer_of(text)) < 2**63 else -1
     except ValueError:
-        return int(number)
+        return -1
