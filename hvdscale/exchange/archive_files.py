@@ -251,7 +251,7 @@ def column_names(header: tuple[str, ...]) -> list[str]:
         elif _NAME.fullmatch(name.replace("/", ".")):
             found.append(OTHER + name.replace("/", "."))
         else:
-            raise WrongFile(f"{name!r} is not a valid name for a column")
+            raise WrongFile(f"{name!r} is not a valid name for a column (letters, digits, . + - _)")
     for at, name in enumerate(found):
         if name in found[:at]:
             raise WrongFile(f"two columns are named {header[at]!r}")

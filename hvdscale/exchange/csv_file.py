@@ -26,6 +26,7 @@ LINES = 4 << 20                 # bytes of lines read at a time
 LONGEST_CELL = 1 << 28          # characters; a plan can be long
 SEPARATORS = (",", ";", "\t")
 STATUSES = {status.name: status for status in Status}
+GAPS = {"seed": UNKNOWN_SEED, "budget_steps": 0, "accumulation": 1, "ghost_batch": 0}   # what is not known counts as
 FLAGS = {"true": True, "yes": True, "false": False, "no": False}
 
 
@@ -182,8 +183,8 @@ class CsvFile:
         return np.array(values, {"int": np.int64, "float": np.float64, "status": np.int8}[kind])
 
     def _integer(self, text, line, at) -> int:
-        if self.header[at] == "seed" and is_missing(text):
-            return UNKNOWN_SEED
+        if self.header[at] in GAPS and is_missing(text):
+            return GAPS[self.header[at]]
         try:
             value = integer_of(text)
         except ValueError:

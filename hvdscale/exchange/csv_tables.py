@@ -31,7 +31,7 @@ from ..target import SPLITS, metric_faults, logged_name
 from .archive_export import new_folder
 from .archive_files import LARGEST_INT, WrongFile, json_object
 from .bulk_log import BulkLog
-from .csv_file import FLAGS, ROWS, CsvFile, select
+from .csv_file import FLAGS, GAPS, ROWS, CsvFile, select
 from .csv_rules import LeftOut, TableRules
 from .imported import UNSHARED, beyond_errors, skipped_note, widen
 
@@ -229,6 +229,8 @@ def _guess_columns(file) -> tuple[Column, ...]:
         if name not in file.header:
             there = list_first(map(repr, file.header), 8) or "none"
             raise WrongFile(f"{file.path}:1: there is no column {name}; there are {there}")
+    if "" in file.header:
+        raise WrongFile(f"{file.path}:1: a column has no name; pandas writes its index so, unless index=False")
     if file.table == "evaluations":
         file.rename(map(_as_logged, file.header))
     found = [column for column in known.values() if not column.optional or column.name in file.header]
@@ -243,9 +245,9 @@ def _guess_columns(file) -> tuple[Column, ...]:
                 raise WrongFile(f"{file.path}:1: {fault}")
             found.append(metric_column(name, better(name)))
         else:
-            more = {"trials": f", {SEARCH}, metaparameters/NAME", "evaluations": ", split/metric"}.get(file.table, "")
+            more = {"trials": f", {SEARCH}, metaparameters/NAME", "evaluations": ", SPLIT/METRIC such as val/error"}
             raise WrongFile(f"{file.path}:1: {file.table} have no column {name!r}; there are "
-                            f"{', '.join(known)}{more}")
+                            f"{', '.join(known)}{more.get(file.table, '')}")
     _refuse_clash(file.header, f"{file.path}:1")
     return (*found, *SOURCE) if file.table == "trials" else tuple(found)
 
@@ -371,10 +373,8 @@ def _default_values(file, name, values, lines, trials, left):
              "stop_reason": "the tables say no more"}
     if name in texts:
         return [texts[name]] * rows
-    if name == "seed":
-        return np.full(rows, UNKNOWN_SEED)
-    if name in ("accumulation", "workers"):
-        return np.ones(rows, np.int64)
+    if name in GAPS or name == "workers":
+        return np.full(rows, GAPS.get(name, 1))
     if name == "status":
         return np.full(rows, Status.COMPLETE, np.int8)
     kind = next(column.type for column in SCHEMA[file.table] if column.name == name)

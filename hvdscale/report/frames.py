@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import UnknownNameError
 from ..log.reader import Columns, Log, Table, absent, in_order
-from ..log.schema import Column, Status
+from ..log.schema import UNKNOWN_SEED, Column, Status
 from ..system.extras import import_extra
 
 if TYPE_CHECKING:
@@ -57,9 +57,13 @@ class Frame(Columns):
         return rows
 
     def to_pandas(self, columns: Iterable[str] | None = None) -> pandas.DataFrame:
-        """The columns, by default all, as a pandas DataFrame; UsageError where pandas is not installed."""
+        """The columns, by default all, as a pandas DataFrame, an unknown seed as NA; UsageError without pandas."""
         frames: Any = import_extra("pandas", "to_pandas()", WITHOUT_PANDAS)
-        return frames.DataFrame({name: self[name] for name in self._wanted(columns)})
+        found = frames.DataFrame({name: self[name] for name in self._wanted(columns)})
+        unknown = found.get("seed", np.empty(0)) == UNKNOWN_SEED
+        if unknown.any():
+            found["seed"] = found["seed"].astype("Int64").mask(unknown)
+        return found
 
     def _wanted(self, columns: Iterable[str] | None) -> tuple[str, ...]:
         return self.columns if columns is None else (columns,) if isinstance(columns, str) else tuple(columns)

@@ -130,7 +130,7 @@ class Loop:
         if self.average:
             with self.average.applied():
                 averaged = self.evaluator(self.model, splits)
-            found |= {column.replace("/", f"/{AVERAGED}"): value for column, value in averaged.items()}
+            found |= {column.replace("/", f"/{AVERAGED}", 1): value for column, value in averaged.items()}
         return found
 
     def _target_met(self, stop: Stop | None) -> Stop | None:

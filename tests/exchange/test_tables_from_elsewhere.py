@@ -1,5 +1,7 @@
 """Tables that another program wrote: how numbers, names and separators may be spelt, and what is unknown."""
 import json
+import re
+from textwrap import dedent
 
 import h5py
 import numpy as np
@@ -14,7 +16,9 @@ from hvdscale.exchange.csv_file import repeats
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import UNKNOWN_SEED
+from hvdscale.report.frames import Frame
 from hvdscale.target import Target
+from tests import guides
 
 TRIALS = "id,dataset,model,optimizer,global_batch\n0,d,m,sgd,32\n1,d,m,sgd,32\n"
 EVALUATIONS = "trial,step,val/error\n0,10,0.5\n0,20,0.05\n1,10,0.5\n1,60,0.05\n"
@@ -50,6 +54,23 @@ def refused(folder, **files):
     return said
 
 
+def test_the_guides_tables_give_the_guides_report(tmp_path):
+    text = guides.read("hvdscale/exchange/README.rst")
+    trials, evaluations = (re.search(rf"^    {head}.*\n(    .*\n)+", text, re.M)[0]
+                           for head in ("id,dataset", "trial,step"))
+    log, said = imported(tmp_path / "mine", trials=dedent(trials), evaluations=dedent(evaluations))
+    assert "assumed" not in said and log.trials["seed"].tolist() == [1, 2, 1, 2]
+    code, said = call(report, log.path, "--target", "val/error<0.02")
+    assert code == 0 and "1 64 2/2 400" in said and "2 128 2/2 200" in said
+
+
+def test_steps_and_restarts_of_ones_own_need_two_columns_each(tmp_path):
+    log, _ = imported(tmp_path / "mine", steps="trial,step,loss\n0,1,2.5\n0,2,\n1,1,2.5\n",
+                      restarts="trial,workers\n0,4\n1,2\n")
+    assert log.steps["loss"][0] == 2.5 and np.isnan(log.steps["step_seconds"]).all()
+    assert log.restarts["workers"].tolist() == [4, 2] and log.restarts["first_step"].tolist() == [0, 0]
+
+
 # seeds
 
 
@@ -72,6 +93,15 @@ def test_a_seed_may_be_known_of_some_runs_and_stays_so_in_csv(known, unknown, tm
     assert call(main, "import", tmp_path / "csv", tmp_path / "back.h5")[0] == 0
     with read_log(tmp_path / "back.h5") as back:
         assert back.trials["seed"].tolist() == [7, UNKNOWN_SEED]
+
+
+def test_a_seed_that_is_unknown_is_missing_in_pandas(tmp_path):
+    pytest.importorskip("pandas", reason="needs pandas")
+    trials = TRIALS.replace("batch", "batch,seed").replace("32\n1", "32,7\n1").replace("32\n", "32,\n")
+    log, _ = imported(tmp_path / "mine", trials=trials)
+    seeds = Frame("trials", [log]).to_pandas()["seed"]
+    assert seeds.isna().tolist() == [False, True] and seeds[0] == 7
+    assert Frame("trials", [log]).to_pandas(["id"]).columns.tolist() == ["id"]
 
 
 def test_exports_have_no_seed_where_it_is_unknown(tmp_path):
@@ -163,6 +193,14 @@ def test_integers_are_read_as_other_programs_write_them(text, plain, tmp_path):
     assert log.trials["global_batch"].tolist() == [32, 32] and log.evaluations["step"].tolist() == [10, 20, 10, 60]
 
 
+def test_a_gap_among_integers_counts_as_unknown_where_that_is_possible(tmp_path):
+    trials = TRIALS.replace("batch", "batch,budget_steps,accumulation,workers")
+    trials = trials.replace("32\n1", "32,20.0,1.0,1.0\n1").replace("32\n", "32,,,{}\n")
+    log, _ = imported(tmp_path / "mine", trials=trials.format("1.0"))
+    assert log.trials["budget_steps"].tolist() == [20, 0] and log.trials["accumulation"].tolist() == [1, 1]
+    assert "trials.csv:3: workers is '', not an integer" in refused(tmp_path / "other", trials=trials.format(""))
+
+
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "quoted"])
 @pytest.mark.parametrize("place, text, said", [
     (",20,", "20.5", "step is '20.5', not an integer"), (",20,", "nan", "step is 'nan', not an integer"),
@@ -207,6 +245,10 @@ def test_a_decimal_comma_is_named(tmp_path):
 def test_a_missing_column_is_named_with_those_that_there_are(tmp_path):
     assert "there is no column step; there are 'trial', 'Step', 'val/error'" in refused(
         tmp_path / "mine", evaluations=EVALUATIONS.replace("step", "Step"))
+
+
+def test_the_index_that_pandas_writes_is_named(tmp_path):
+    assert "index=False" in refused(tmp_path / "mine", trials=TRIALS.replace("id,", ",id,").replace("\n0,", "\n0,0,"))
 
 
 @pytest.mark.parametrize("table, header, missing", [("steps", "trial,loss", "step"), ("restarts", "trial", "workers"),

@@ -7,8 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from hvdscale.analysis.steps import run_of
+from hvdscale.analysis.trials import read_trials
 from hvdscale.errors import PlanError, UsageError
 from hvdscale.log.reader import read_log
+from hvdscale.target import Target
 from hvdscale.training.display import NoDisplay
 from hvdscale.training.loop import train
 from hvdscale.training.outputs import open_run_log
@@ -18,6 +21,7 @@ from hvdscale.update.model import make_model
 from hvdscale.update.optimizers import make_optimizer
 from hvdscale.update.step import DataParallelStep
 from hvdscale.workers.single import SingleWorker
+from hvdscale.workload import Classification
 from tests.factories.plans import settled
 from tests.factories.workers import on_each
 from tests.parallel import toy
@@ -154,10 +158,10 @@ class Averaging(torch.optim.SGD):
         return super().step(closure)
 
 
-def run(tmp_path, name, **keys):
+def run(tmp_path, name, workload="tests.parallel.toy:WORKLOAD", **keys):
     keys = {"optimizer": f"{__name__}:Averaging", "lr": 0.3, "steps": 20, "threads": 1, "target": "none",
             "noise_every": 0, "log": str(tmp_path / f"{name}.h5"), "save_model": str(tmp_path / f"{name}.pt"), **keys}
-    job = prepare("tests.parallel.toy:WORKLOAD", [keys], SingleWorker())
+    job = prepare(workload, [keys], SingleWorker())
     run_log = open_run_log(job, SingleWorker())
     outcome = train(job, run_log, NoDisplay(), SingleWorker())
     run_log.close()
@@ -192,6 +196,24 @@ def test_save_model_has_the_average_where_there_is_one(tmp_path):
         assert all(torch.equal(saved[name], values) for name, values in job.model.state_dict().items())
     assert not np.array_equal(log.evaluations["val/cross_entropy"], log.evaluations["val/averaged_cross_entropy"])
     assert log.evaluations["val/cross_entropy"][0] == log.evaluations["val/averaged_cross_entropy"][0]
+
+
+class Named(Classification):
+    metrics = {"c4/loss": "min", "Top-1 err (%)": "min"}
+
+    def measure(self, model, batch):
+        return dict(zip(self.metrics, super().measure(model, batch).values()))
+
+
+NAMED = Named(**vars(toy.WORKLOAD))
+
+
+def test_metrics_are_trained_to_and_averaged_whatever_their_names_hold(tmp_path):
+    _, log, _ = run(tmp_path, "named", workload=f"{__name__}:NAMED", optimizer="sgd", target="val/c4/loss<99",
+                    keep_going=True, **TAIL)
+    assert {"val/c4/loss", "val/averaged_c4/loss", "val/averaged_Top-1 err (%)"} < set(log.evaluations)
+    assert not np.array_equal(log.evaluations["val/c4/loss"], log.evaluations["val/averaged_c4/loss"])
+    assert run_of(read_trials(log)[0], Target.parse("val/averaged_c4/loss<99")).steps == 0
 
 
 def test_an_average_is_saved_and_restored():
