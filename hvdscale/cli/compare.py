@@ -75,8 +75,8 @@ def main(baseline, candidate, targets, tolerance, time_tolerance, metric_toleran
 
 def _read(path, skip_broken):
     with read(path, skip_broken=skip_broken) as runs:
-        for message in runs.skipped:
-            echo(f"skipped: {message}")
+        for message in (*(f"skipped: {message}" for message in runs.skipped), *runs.remarks):
+            echo(message)
         return [trial for log in runs.logs for trial in read_trials(log)]
 
 

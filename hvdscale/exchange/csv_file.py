@@ -45,7 +45,8 @@ class CsvFile:
         if not os.path.isfile(self.path):
             raise WrongFile(f"{self.path}: is not a regular file")
         with self._open() as file:
-            self._separator = next((mark for mark in SEPARATORS if mark in file.readline()), ",")
+            head = file.readline(LINES)
+            self._separator = next((mark for mark in SEPARATORS if mark in head), ",")
             file.seek(0)
             self.rename(map(of_cell, next(self._reader(file), ())))
 
@@ -146,7 +147,7 @@ class CsvFile:
 
     def _trial_of(self, row, otherwise=None) -> int | None:
         try:
-            trial = int(row[self.header.index("id" if self.table == "trials" else "trial")])
+            trial = integer_of(row[self.header.index("id" if self.table == "trials" else "trial")])
         except (IndexError, ValueError):
             return otherwise
         return trial if abs(trial) <= LARGEST_INT else None

@@ -27,7 +27,7 @@ from ..log.check import refuse_unsound_trials
 from ..log.reader import SCHEMA, Log, Table, read_log
 from ..log.schema import (SOURCE, TABLES, UNKNOWN_SEED, Column, Status, better, metaparameter_column,
                           metric_column)
-from ..target import SPLITS, metric_faults, logged_name
+from ..target import SPLITS, logged_name, metric_faults
 from .archive_export import new_folder
 from .archive_files import LARGEST_INT, WrongFile, json_object
 from .bulk_log import BulkLog
@@ -194,7 +194,7 @@ def _read_description(source, files) -> tuple[dict, dict[str, tuple[Column, ...]
         if missing:
             raise WrongFile(f"{file.path}:1: there is no column {missing[0]}")
     for name, value in attributes.items():
-        if not _is_attribute(name, value) or name == "versions" and not isinstance(value, dict):
+        if not _is_attribute(name, value) or name in ("versions", "imported") and not isinstance(value, dict):
             raise WrongFile(f"{path}: the attribute {name[:40]!r} is longer, larger or stranger than a log can hold")
     return {name: value for name, value in attributes.items() if name not in OF_FILE}, specs
 

@@ -156,7 +156,7 @@ def document_of(groups: Sequence[Group], logs: Sequence[LogFacts] = (), skipped:
     repeats = [section for group in groups for section in group.sections if section.workload not in known]
     chapters = [*_chapters(abouts, repeats, studies, asked, options, taken, tell),
                 *_chapters_of_branches(branched, abouts, repeats, taken)]
-    return Document(pages, tuple(logs), tuple(skipped), options.confidence, tuple(chapters), _imported_said(logs))
+    return Document(pages, tuple(logs), tuple(skipped), options.confidence, tuple(chapters), imported_said(logs))
 
 
 def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = (), logs: Sequence[LogFacts] = (),
@@ -186,10 +186,10 @@ def document_of_studies(studies: Sequence[Study], targets: Sequence[Target] = ()
             f"{'without --paper' if asked.paper else 'on fewer logs'} has them.")
     return Document(tuple(pages), tuple(logs), tuple(skipped), options.confidence,
                     _chapters(abouts, (), studies, asked, options, taken, tell),
-                    (note, *_imported_said(logs)))
+                    (note, *imported_said(logs)))
 
 
-def _imported_said(logs: Sequence[LogFacts]) -> tuple[str, ...]:
+def imported_said(logs: Iterable[LogFacts | Log]) -> tuple[str, ...]:
     """What was guessed, assumed and left out when logs were imported."""
     return tuple(f"{facts.path}: {said}." for facts in logs for name in ("search", "workers", "overlap")
                  if (said := facts.attributes.get("imported", {}).get(name)))

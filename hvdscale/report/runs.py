@@ -26,7 +26,7 @@ from ..log.plan_text import refuse_wrong_plans
 from ..log.reader import Log, read_log
 from ..log.segments import expand, find_logs
 from ..target import Target
-from .document import MOST_EVALUATIONS, Document, document_of, document_of_studies, facts_of
+from .document import MOST_EVALUATIONS, Document, document_of, document_of_studies, facts_of, imported_said
 from .file_names import Path
 from .frames import Frame
 from .request import request_of, targets_of
@@ -46,6 +46,11 @@ class Runs:
     def __init__(self, logs: Sequence[Log], skipped: Sequence[str], opened: ExitStack) -> None:
         self.logs, self.skipped = tuple(logs), tuple(skipped)
         self._opened = opened
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was guessed, assumed and left out when logs were imported."""
+        return imported_said(self.logs)
 
     @cached_property
     def trials(self) -> Frame:

@@ -195,12 +195,11 @@ def interval_cell(estimate: Estimate, write: Write = number) -> Cell:
 
 
 def steps_cell(estimate: Estimate, write: Write = number) -> Cell:
-    """An estimate that may be known from below alone: ``> 300``, not met; NaN: seconds of runs that were not timed."""
+    """An estimate that may be known from below alone: ``> 300``, not met."""
     if estimate.met:
         return Cell(write(estimate.value), estimate.value, estimate.low, estimate.high, interval_of(estimate, write))
     shown = f"> {write(estimate.beyond)}" if estimate.beyond == estimate.beyond else "n/a"
-    below = "not timed" if math.isnan(estimate.value) else "not met"
-    return Cell(shown, estimate.value, estimate.low, estimate.high, below)
+    return Cell(shown, estimate.value, estimate.low, estimate.high, "not met")
 
 
 def interval_of(estimate: Estimate, write: Write = number) -> str:

@@ -10,7 +10,9 @@ from click.testing import CliRunner
 
 from hvdscale.analysis.steps import cell_of, run_of
 from hvdscale.analysis.trials import read_trials
+from hvdscale.cli.compare import main as compare
 from hvdscale.cli.log import main
+from hvdscale.cli.plan import main as plan
 from hvdscale.cli.report import main as report
 from hvdscale.exchange.csv_file import repeats
 from hvdscale.log.check import check
@@ -236,6 +238,12 @@ def test_separators_and_byte_order_marks_are_read(mark, head, tmp_path):
     assert log.trials["model"].tolist() == ["m", "m"] and log.evaluations["val/error"].tolist() == [0.5, 0.05] * 2
 
 
+def test_a_semicolon_of_the_header_alone_is_the_separator(tmp_path):
+    code, said = call(main, "import", tables(tmp_path / "mine", trials="id;dataset;model;optimizer;global_batch\n"),
+                      tmp_path / "log.h5")
+    assert code == 1 and "trial 0 is not in trials.csv" in said
+
+
 def test_a_decimal_comma_is_named(tmp_path):
     said = refused(tmp_path / "mine", trials=TRIALS.replace(",", ";"),
                    evaluations=EVALUATIONS.replace(",", ";").replace("0.5", "0,5"))
@@ -261,6 +269,12 @@ def test_tables_beside_the_two_need_columns_as_well(table, header, missing, tmp_
 
 
 RESUMED = "trial,step,val/error\n0,10,0.5\n0,20,0.4\n0,30,0.3\n1,10,0.7\n0,15,0.45\n0,30,0.05\n0,40,0.04\n1,60,0.05\n"
+
+
+def test_a_faulty_row_of_a_trial_whose_id_is_a_decimal_leaves_out_the_trial(tmp_path):
+    evaluations = EVALUATIONS.replace("0,20,", "0.0,20,").replace("0,20,0.05", "0,20,low")
+    log, said = imported(tmp_path / "mine", "--skip-broken", evaluations=evaluations)
+    assert log.trials["id"].tolist() == [1] and "val/error is 'low'" in said
 
 
 @pytest.mark.parametrize("overlap, steps, errors", [
@@ -299,16 +313,24 @@ def test_one_worker_is_an_assumption_that_import_report_and_show_state(tmp_path)
     log, said = imported(tmp_path / "mine")
     assert "assumed: 1 worker" in said and "assumed: 1 worker" in call(report, log.path, "--target", TARGET)[1]
     assert "a number of workers that is not known" in call(main, "show", log.path, "--trial", 1)[1]
+    assert "assumed: 1 worker" in call(compare, log.path, log.path, "--target", TARGET)[1]
     counted = TRIALS.replace("batch", "batch,workers").replace("32\n", "32,4\n")
     log, said = imported(tmp_path / "more", trials=counted)
     assert "assumed" not in said and log.restarts["workers"].tolist() == [4, 4]
     assert "32 = 4 workers" in call(main, "show", log.path, "--trial", 1)[1]
 
 
-def test_seconds_that_were_not_measured_are_not_timed_rather_than_not_met(tmp_path):
+def test_a_plan_from_assumed_workers_states_the_assumption(tmp_path):
+    evaluations = "trial,step,train_seconds,val/error\n0,10,1,0.5\n0,20,2,0.05\n1,10,1,0.5\n1,60,6,0.05\n"
+    log, _ = imported(tmp_path / "mine", evaluations=evaluations)
+    code, said = call(plan, log.path, "--target", TARGET, "--workers", "1,2")
+    assert code == 0 and "assumed: 1 worker" in said
+
+
+def test_seconds_of_runs_that_met_are_not_measured_rather_than_not_met(tmp_path):
     log, _ = imported(tmp_path / "mine")
     said = call(report, log.path, "--target", TARGET)[1]
-    assert "n/a (not timed)" in said and "not met" not in said and "warm-up" not in said
+    assert "n/a (not measured)" in said and "not met" not in said and "warm-up" not in said
     assert cell_of([run_of(trial, Target.parse(TARGET)) for trial in read_trials(log)]).met == 2
 
 

@@ -90,7 +90,7 @@ def make_plan(paths: Iterable[Path], targets: Sequence[Target], request: Request
                          "--steps S@B gives them at one batch")
     pages = [plan_page(plan) for plan in plans]
     skipped = (f"skipped: {message}" for message in runs.skipped)
-    for message in (*skipped, *refused, *_unused(plans, given, noise_scale)):
+    for message in (*skipped, *runs.remarks, *refused, *_unused(plans, given, noise_scale)):
         echo(fill(message, WIDTH) + "\n")
     for page in pages:
         for text in on_screen(page):

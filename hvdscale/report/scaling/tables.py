@@ -271,6 +271,8 @@ def _lost(cell: RunCell) -> str:
 def _estimate(estimate: Estimate, cell: RunCell, write: Write = number) -> Cell:
     if not cell.runs:
         return Cell("diverged", math.nan, math.nan, math.nan)
+    if math.isnan(estimate.value):
+        return Cell("n/a", estimate.value, estimate.low, estimate.high, "not measured")
     found = steps_cell(estimate, write)
     some = math.isinf(estimate.value) and cell.met          # of the seeds
     return replace(found, below=span(estimate.low, estimate.high, write)) if some else found
