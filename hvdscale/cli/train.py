@@ -12,8 +12,8 @@ from importlib.resources import files
 
 import click
 
-from ..errors import (DataError, ExitCode, FaultError, HostsChangedError, HvdscaleError, LogError, StoppedError,
-                      UsageError, WorkerLostError, WorkersError)
+from ..errors import (CheckpointError, DataError, ExitCode, FaultError, HostsChangedError, HvdscaleError, LogError,
+                      StoppedError, UsageError, WorkerLostError, WorkersError)
 from ..plan.presets import read_config
 from ..plan.settings import KEYS, Settings, key_type, keys_by_heading, parse_assignments
 from .common import echo, exit_now, parse, say_error, slow_imports, stop_before_the_steps, version_option
@@ -301,11 +301,7 @@ def _train(job, start, folder, workers, memory) -> int:
     from ..training.loop import train
     from ..training.outputs import open_checkpoints, open_display, open_run_log
     if start.ended:
-        if folder is not None:
-            folder.note_outcome(start.ended, log=start.log)
-            echo(f"{start.checkpoint}: the run had already ended. {start.ended.status.name}: {start.ended.reason}\n"
-                 f"log: {start.log}")
-        return start.ended.exit_code
+        return _finish_ended(job, start, start.ended, folder, workers)
     run_log = open_run_log(job, workers, start, memory)
     try:
         if workers.elastic:
@@ -316,15 +312,39 @@ def _train(job, start, folder, workers, memory) -> int:
         run_log.close()
     finally:
         run_log.let_go()
-    checkpoints.end(outcome.stop if run_log.failure is None else outcome.stop._replace(exit_code=LogError.exit_code))
     display.say(f"{outcome.stop.status.name}: {outcome.stop.reason}")
     display.measured(outcome)
-    job.save_model(outcome, display, workers)
-    if run_log.failure is not None:
-        raise LogError(f"{run_log.failure}. To read the rows written so far: "
-                       f"hvdscale-log show {shlex.quote(run_log.path)}")
+    if saved := job.save_model(outcome.stop, workers):
+        display.say(saved)
+    failure = _failure(run_log, checkpoints, outcome)
+    checkpoints.end(outcome.stop._replace(exit_code=failure.exit_code) if failure else outcome.stop)
+    if failure:
+        raise failure
     display.say(f"log: {run_log.path}\nnext: {_next(job, outcome, run_log.path)}")
     return outcome.stop.exit_code
+
+
+def _failure(run_log, checkpoints, outcome) -> HvdscaleError | None:
+    """What of the run's end could not be written, if anything: its log or, of a run that is done, its weights."""
+    if run_log.failure is not None:
+        return LogError(f"{run_log.failure}. To read the rows written so far: "
+                        f"hvdscale-log show {shlex.quote(run_log.path)}")
+    if checkpoints.failure is not None and outcome.stop.exit_code == ExitCode.DONE:
+        return CheckpointError(f"{checkpoints.failure}. The run is done, but its last checkpoint is missing. Make room, "
+                               "and resume: the same command with --resume auto takes the last steps again")
+    return None
+
+
+def _finish_ended(job, start, stop, folder, workers) -> int:
+    """Write what a run that has ended still lacks: its model, and how it ended."""
+    if job.settings.save_model and stop.status == Status.COMPLETE:
+        job.restore_model(start.state)
+    saved = job.save_model(stop, workers)
+    if folder is not None:
+        folder.note_outcome(stop, log=start.log)
+        echo("\n".join(filter(None, (f"{start.checkpoint}: the run had already ended. {stop.status.name}: {stop.reason}",
+                                     saved, f"log: {start.log}"))))
+    return stop.exit_code
 
 
 def _next(job, outcome, log: str) -> str:

@@ -10,6 +10,7 @@ from ..system.files import sync_directory
 from . import segments
 from .check import LogTables
 from .compact_file import CompactFile
+from .files import superblock
 from .reader import Log, read_log
 
 PER_SEGMENT = ("id", "segment", "segments", "host", "changes")      # attributes that need not agree between segments
@@ -22,6 +23,11 @@ def write_log(path: str, log: LogTables, attributes: Mapping[str, Any]) -> None:
             for name, spec in table.specs.items():
                 out.add_column(table.name, spec)
                 out.add(table.name, name, table.read(name))
+
+
+def is_finished(path: str) -> bool:
+    """Whether a log is one closed file, with nothing left beside it of its segments."""
+    return not superblock(path).flags and not segments.beside(path)
 
 
 def finish_segments(path: str, temporary: str) -> None:

@@ -172,7 +172,12 @@ class Folder:
 
 
 class Checkpoints:
-    """The loop's interface to checkpoints; this base class, without a folder, writes none."""
+    """The loop's interface to checkpoints; this base class, without a folder, writes none.
+
+    failure  why the newest state could not be written; None: it was, or none was to be
+    """
+
+    failure: CheckpointError | None = None
 
     def __init__(self, start: Start):
         self._start = start
@@ -216,8 +221,10 @@ class FolderCheckpoints(Checkpoints):
         self.failures: list[str] = []
         self._kept_at = start.step if start.in_folder else None
         self._last = time.monotonic()
-        if folder is not None and not start.in_folder:
-            folder.remove([path for _, path in listed(folder.path)])
+        if folder is not None:
+            others = listed(folder.path) if not start.in_folder else self._beyond_kept(start.step)
+            if others:
+                folder.remove([path for _, path in others])
 
     def wishes(self):
         every = self.plan.checkpoint_seconds
@@ -239,7 +246,9 @@ class FolderCheckpoints(Checkpoints):
         else:
             try:
                 self._write(done, generators, model, optimizer, take_step)
+                self.failure = None
             except CheckpointError as error:
+                self.failure = error
                 self.failures.append(str(error))
                 self.display.say(f"Warning: {error}. Training continues; the newest checkpoint is "
                                  f"{self.folder.newest()}")
@@ -256,9 +265,12 @@ class FolderCheckpoints(Checkpoints):
                  "log": self.run_log.place()}
         write(self.folder.place(done.steps), state)
         # later ones are damaged, or belong to steps that are being retaken
-        there = listed(self.folder.path)
-        earlier = [path for step, path in there if step <= done.steps]
-        self.folder.remove([path for step, path in there if step > done.steps] + earlier[self.plan.keep_checkpoints:])
+        later = [found for found in listed(self.folder.path) if found[0] > done.steps]
+        self.folder.remove([path for _, path in later + self._beyond_kept(done.steps)])
+
+    def _beyond_kept(self, step: int) -> list[tuple[int, str]]:
+        """The checkpoints up to this step but for the newest ones, which are kept."""
+        return [found for found in listed(self.folder.path) if found[0] <= step][self.plan.keep_checkpoints:]
 
     def end(self, stop):
         if self.folder is not None:

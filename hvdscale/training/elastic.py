@@ -101,6 +101,10 @@ class ElasticCheckpoints(Checkpoints):
         self._kept, self._memory, self._plan, self._run_log, self._workers = kept, memory, plan, run_log, workers
         self._cost, self._last = 0.0, float("-inf")
 
+    @property
+    def failure(self):
+        return self._kept.failure
+
     def restore(self, model, optimizer, take_step):
         return self._kept.restore(model, optimizer, take_step)
 

@@ -11,8 +11,8 @@ from ..plan.settings import Settings
 from ..update.averages import WeightAverage, evaluation_weights
 from ..workers.group import Workers
 from ..workload import Data, Workload
-from .display import Display
-from .outcome import Outcome
+from .outcome import Stop
+from .snapshot import restore_model
 from .weights import save_weights
 
 
@@ -31,16 +31,24 @@ class Job:
     bound_to_passes: str    # why the model runs group by group, or would need to
     average: WeightAverage | None = None        # of its weights; None: the plan has none
 
-    def save_model(self, outcome: Outcome, display: Display, workers: Workers) -> None:
-        """Write the final model if save_model is set, or the averages of its weights; only of a COMPLETE run."""
+    def restore_model(self, state: dict) -> None:
+        """Restore what ``save_model`` writes from a checkpoint's state."""
+        restore_model(state, self.model, self.optimizer)
+        if self.average:
+            self.average.restore(state["step"]["average"])
+
+    def save_model(self, stop: Stop, workers: Workers) -> str | None:
+        """Write the final model if save_model is set, or the averages of its weights; only of a COMPLETE run.
+
+        Returns what became of it, in words; a collective.
+        """
         path = self.settings.save_model
         if path is None:
-            return
-        if outcome.stop.status != Status.COMPLETE:
-            display.say(f"model: not saved, as the run is {outcome.stop.status.name}")
-            return
+            return None
+        if stop.status != Status.COMPLETE:
+            return f"model: not saved, as the run is {stop.status.name}"
         with workers.together("the final model"):
             if workers.rank == 0:
                 with self.average.applied() if self.average else evaluation_weights(self.model, self.optimizer):
                     save_weights(self.model, path)
-        display.say(f"model: {path}{', the averaged weights' * bool(self.average)}")
+        return f"model: {path}{', the averaged weights' * bool(self.average)}"

@@ -85,7 +85,8 @@ class Loop:
         self.take_step.warm_up(plan.untimed_passes)
         self.done = checkpoints.restore(*self._state)
         self.clock = Clock(job.device, self.done)
-        self.wish, self.signals, self.agreed = wish, set(), ()
+        self.wish, self.signals = wish, set()
+        self.agreed = tuple(self._seconds_spent())          # the seconds that are restored are rank 0's on all ranks
 
     @property
     def _state(self):
@@ -101,24 +102,36 @@ class Loop:
         self.take_step.feed.close()
 
     def budget_spent(self) -> Stop | None:
-        """Whether all steps of the budget are taken."""
-        if self.done.steps == self.plan.budget_steps > 0:
-            return Stop(Status.COMPLETE, f"budget of {self.done.steps} steps spent", ExitCode.DONE)
+        """Whether all steps of the budget are taken, or all ranks have agreed that its seconds are spent."""
+        step, plan = self.done.steps, self.plan
+        if step == plan.budget_steps > 0:
+            return Stop(Status.COMPLETE, f"budget of {step} steps spent", ExitCode.DONE)
+        if "seconds" in self.agreed:
+            return Stop(Status.COMPLETE, f"budget of {plan.budget_seconds:g} s spent at step {step}", ExitCode.DONE)
         return None
+
+    def _seconds_spent(self) -> set[str]:
+        """The vote that the budget's seconds are spent, by this rank's clock."""
+        budget = self.plan.budget_seconds
+        return {"seconds"} if budget is not None and self.done.seconds >= budget else set()
 
     def evaluate(self, stop: Stop | None) -> Stop | None:
         """Evaluate at the steps of the plan, and at the end of a complete run; returns why to stop, if at all."""
         done, plan = self.done, self.plan
         due = plan.evaluates_at(done.steps) if stop is None else stop.status == Status.COMPLETE
-        if not due or done.evaluated == done.steps:
+        if not due:
             return stop
+        if done.evaluated == done.steps:        # by the process that wrote the checkpoint
+            return self._target_met(stop)
         if not self._is_finite():
             stop = Stop(Status.INFEASIBLE, f"diverged: parameters are not finite at step {done.steps}",
                         ExitCode.DIVERGED)
         if plan.eval_every:
             self.run_log.flush()
             done.evaluated, done.measured = done.steps, self._measure(SPLITS if stop else plan.eval_splits)
-            stop = self._target_met(stop)
+            before, stop = stop, self._target_met(stop)
+            if stop and before is None:         # the last evaluation has all splits
+                done.measured |= self._measure(tuple(split for split in SPLITS if split not in plan.eval_splits))
             self.run_log.evaluation(done.steps, self.stream.examples_before(done.steps), done.seconds, done.measured)
             self.display.evaluation(done.steps, done.measured)
         return stop
@@ -134,15 +147,12 @@ class Loop:
         return found
 
     def _target_met(self, stop: Stop | None) -> Stop | None:
-        """Stop if the evaluation met the target, after evaluating the other splits too."""
+        """Stop if the last evaluation met the target."""
         plan, done, target = self.plan, self.done, self.plan.stop_target
         if target is None or plan.keep_going or (stop and stop.status != Status.COMPLETE):
             return stop
         if not target.met_by(done.measured[target.column]):
             return stop
-        if stop is None:
-            rest = tuple(split for split in SPLITS if split not in plan.eval_splits)
-            done.measured |= self._measure(rest)
         return Stop(Status.COMPLETE, f"target {plan.target} met at step {done.steps}", ExitCode.DONE)
 
     def keep_state(self) -> None:
@@ -166,9 +176,8 @@ class Loop:
         wishes = self.signals | self.checkpoints.wishes()
         if self.run_log.failure is not None:
             wishes.add("log")
-        if self.plan.budget_seconds is not None and self.workers.rank == 0 and (
-                self.done.seconds >= self.plan.budget_seconds):
-            wishes.add("seconds")
+        if self.workers.rank == 0:
+            wishes |= self._seconds_spent()
         return wishes | self.wish(self.done) if self.wish else wishes
 
     def _stop_after(self, result: StepResult) -> Stop | None:
@@ -181,9 +190,6 @@ class Loop:
             return Stop(Status.INCOMPLETE, f"stopped by a signal after step {step}", ExitCode.PREEMPTED)
         if "prune" in votes:
             return Stop(Status.INCOMPLETE, f"{PRUNED} after step {step}", ExitCode.DONE)
-        if "seconds" in votes:
-            return Stop(Status.COMPLETE, f"budget of {self.plan.budget_seconds:g} s spent at step {step}",
-                        ExitCode.DONE)
         return None
 
     def _is_finite(self) -> bool:
@@ -193,10 +199,10 @@ class Loop:
         return self.workers.sum_(bad, "finite").item() == 0
 
     def end(self, stop: Stop) -> None:
-        """Record the outcome, and save the final state if checkpoints are kept."""
-        self.run_log.end(stop.status, stop.reason)
+        """Save the final state if checkpoints are kept, then record the outcome: no log says COMPLETE before."""
         if self.checkpoints.keeps_end(stop):
             self.checkpoints.save(self.done, *self._state)
+        self.run_log.end(stop.status, stop.reason)
 
 
 @contextlib.contextmanager

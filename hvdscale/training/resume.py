@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 
 from ..errors import CheckpointError, ExitCode, LogError, PlanError
+from ..log.closed_file import is_finished
 from ..log.reader import Log, read_log
 from ..log.repair import INTERRUPTED
 from ..log.schema import Status
@@ -205,7 +206,8 @@ def _with_log(start: Start, settings: Settings, plan: Plan) -> tuple[Start, int]
     try:
         with read_log(path) as log:
             if log.segments[0].log_id == known:
-                return _after(start, log, plan), int(log.steps["step"].max()) if log.steps.rows else 0
+                last = int(log.steps["step"].max()) if log.steps.rows else 0
+                return _after(start, log, plan, last), last
             wrong = f"{path} is not the log of {start.checkpoint}, but of another run"
     except LogError as error:
         wrong = f"{start.checkpoint} belongs to a log that cannot be read: {error}"
@@ -215,16 +217,21 @@ def _with_log(start: Start, settings: Settings, plan: Plan) -> tuple[Start, int]
     return replace(start, log=path, notes=(*start.notes, f"a new log starts at step {start.step}")), start.step
 
 
-def _after(start: Start, log: Log, plan: Plan) -> Start:
-    """The start, updated with how the run has ended so far according to its log."""
+def _after(start: Start, log: Log, plan: Plan, last: int) -> Start:
+    """The start, updated with how the run has ended so far according to its log, whose last step is ``last``.
+
+    A run has ended once its log is finished, and its last weights are in the checkpoint. Otherwise the end is redone.
+    """
     status, reason = Status(log.trials["status"][-1]), log.trials["stop_reason"][-1]
     old, new = json.loads(log.trials["plan"][-1])["measurement"], _record(plan)["measurement"]
     start = replace(start, log=log.path, log_continues=True, previous_end=reason or INTERRUPTED)
-    if status == Status.COMPLETE and all(old.get(name) == new[name] for name in ENDS):
-        return replace(start, ended=Stop(status, reason, ExitCode.DONE))
-    if status == Status.INFEASIBLE:
-        return replace(start, ended=Stop(status, reason, ExitCode.DIVERGED))
-    return start
+    complete = status == Status.COMPLETE and all(old.get(name) == new[name] for name in ENDS)
+    if complete and start.step < last:
+        return replace(start, notes=(*start.notes, f"the run had ended at step {last}, but without a checkpoint of "
+                                     f"its last weights; the steps after {start.step} are taken again"))
+    if not (complete or status == Status.INFEASIBLE) or not is_finished(log.path):
+        return start
+    return replace(start, ended=Stop(status, reason, ExitCode.DONE if complete else ExitCode.DIVERGED))
 
 
 def _without_checkpoint(settings: Settings, plan: Plan) -> Start:

@@ -49,12 +49,17 @@ def capture(done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer,
 
 def restore(state: dict, model: nn.Module, optimizer: torch.optim.Optimizer, take_step: DataParallelStep) -> Progress:
     """Restore a captured state without changing it; without ``random`` this rank's generators are left alone."""
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(mapped(state["optimizer"], torch.clone))      # torch would use these very tensors
+    restore_model(state, model, optimizer)
     take_step.restore(state["step"])
     if state.get("random") is not None:
         set_random_state(state["random"], _device(model))
     return Progress(**state["progress"])
+
+
+def restore_model(state: dict, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Restore the model and its optimizer from a captured state without changing it."""
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(mapped(state["optimizer"], torch.clone))      # torch would use these very tensors
 
 
 def share(state: dict | None, workers: Workers, root: int = 0) -> dict | None:

@@ -20,7 +20,7 @@ JOB = "tests.parallel.toy:WORKLOAD"
 def trained(**keys):
     job = prepare(JOB, [{"threads": 1, "eval_every": 0, "noise_every": 0, **keys}], SingleWorker())
     outcome = train(job, NoLog(), NoDisplay(), SingleWorker())
-    job.save_model(outcome, NoDisplay(), SingleWorker())
+    job.save_model(outcome.stop, SingleWorker())
     return job, outcome
 
 

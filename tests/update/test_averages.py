@@ -165,7 +165,7 @@ def run(tmp_path, name, workload="tests.parallel.toy:WORKLOAD", **keys):
     run_log = open_run_log(job, SingleWorker())
     outcome = train(job, run_log, NoDisplay(), SingleWorker())
     run_log.close()
-    job.save_model(outcome, NoDisplay(), SingleWorker())
+    job.save_model(outcome.stop, SingleWorker())
     with read_log(keys["log"]) as log:
         log.load()
     return job, log, torch.load(keys["save_model"], weights_only=True)
