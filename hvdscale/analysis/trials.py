@@ -33,7 +33,7 @@ from .noise import NoiseSteps, read_noise
 from .step_breakdown import StepParts, read_parts
 
 # entries of a plan's problem that are null at a constant batch, as are those of logs from before there were others
-OF_BATCH_SCHEDULE = ("batch_schedule", "batch_lr_factors", "batch_updates")
+LATER_FIELDS = ("batch_schedule", "batch_lr_factors", "batch_updates", "plateau")
 _ENCODER = json.JSONEncoder(sort_keys=True)
 _READ = ("id", "status", "stop_reason", "dataset", "model", "optimizer", "global_batch", "workers", "seed", "plan")
 
@@ -242,7 +242,7 @@ class _Rows:
             self.columns[name][row] for name in _READ)
         plan = plan_at(self.path, number, text)
         problem = {name: value for name, value in (plan.get("problem") or {}).items()
-                   if value is not None or name not in OF_BATCH_SCHEDULE}
+                   if value is not None or name not in LATER_FIELDS}
         workload = workload_of(dataset, model, optimizer, plan)
         workload = self.workloads.setdefault(workload, workload)
         problem.pop("seed", None)

@@ -330,20 +330,20 @@ def _failure(run_log, checkpoints, outcome) -> HvdscaleError | None:
         return LogError(f"{run_log.failure}. To read the rows written so far: "
                         f"hvdscale-log show {shlex.quote(run_log.path)}")
     if checkpoints.failure is not None and outcome.stop.exit_code == ExitCode.DONE:
-        return CheckpointError(f"{checkpoints.failure}. The run is done, but its last checkpoint is missing. Make room, "
-                               "and resume: the same command with --resume auto takes the last steps again")
+        return CheckpointError(f"{checkpoints.failure}. The run is done, but its last checkpoint is missing. Make "
+                               "room; then the same command with --resume auto takes the last steps again")
     return None
 
 
 def _finish_ended(job, start, stop, folder, workers) -> int:
     """Write what a run that has ended still lacks: its model, and how it ended."""
-    if job.settings.save_model and stop.status == Status.COMPLETE:
+    if stop.exit_code == ExitCode.DONE:
         job.restore_model(start.state)
     saved = job.save_model(stop, workers)
     if folder is not None:
         folder.note_outcome(stop, log=start.log)
-        echo("\n".join(filter(None, (f"{start.checkpoint}: the run had already ended. {stop.status.name}: {stop.reason}",
-                                     saved, f"log: {start.log}"))))
+        ended = f"{start.checkpoint}: the run had already ended. {stop.status.name}: {stop.reason}"
+        echo("\n".join(filter(None, (ended, saved, f"log: {start.log}"))))
     return stop.exit_code
 
 

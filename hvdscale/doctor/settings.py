@@ -8,7 +8,7 @@ import torch
 
 from ..formatting.numbers import list_first
 from ..plan.plan import Plan
-from ..plan.schedule import FALLING
+from ..plan.schedule import FALLING, PLATEAU
 from ..training.job import Job
 from ..update.optimizers import make_optimizer, norms_and_biases
 from .finding import Finding, Verdict
@@ -66,7 +66,8 @@ def learning_rate(job: Job) -> Finding:
     last = plan.budget_steps - 1 if plan.budget_steps else None
     rows = tuple((f"step {step:,}", f"{rate(step):.6g}", what) for step, what in _turns(plan, last))
     checked = range(0, last + 1 if last is not None else LOOKED_AT, max(1, (last or 0) // LOOKED_AT))
-    looked_at = f"a function of the step, the same on any number of workers at a global batch of {plan.batches}"
+    function = "of the step and the evaluations" if plan.decay == PLATEAU else "of the step"
+    looked_at = f"a function {function}, the same on any number of workers at a global batch of {plan.batches}"
     for step in checked:
         if not (math.isfinite(rate(step)) and rate(step) >= 0):
             return Finding("learning rate", Verdict.FAILED, looked_at, f"it is {rate(step)} at step {step}",

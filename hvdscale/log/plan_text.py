@@ -74,6 +74,7 @@ ENTRIES: dict[str, dict[str, Rule]] = {
         **dict.fromkeys(("global_batch", "ghost_batch"), _or_none(COUNT)),
         **dict.fromkeys(("base_lr", "lr_factor", "momentum", "weight_decay", "label_smoothing"), _or_none(NUMBER)),
         "batch_schedule": _or_none(BATCHES), "batch_lr_factors": _or_none(FACTORS), "batch_updates": _or_none(OBJECT),
+        "plateau": _or_none(OBJECT),
         **dict.fromkeys(("base_batch", "decay_start"), _or_none(COUNT)), "lr_rule": _or_none(TEXT)},
     "measurement": {
         "target": _or_none((lambda value: value == "" or _target(value), GOAL[1])), "keep_going": _or_none(FLAG),

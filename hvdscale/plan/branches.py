@@ -184,8 +184,8 @@ def layers_of(branch: Branch, origin: Origin, layers: Iterable[Mapping[str, Any]
 # fields of the problem in which a branch may differ from its base
 OF_BRANCH = {"global_batch", "batch_schedule", "batch_lr_factors", "batch_updates", "seed", "base_lr", "base_batch",
              "lr_rule", "lr_factor", "peak_lr", "start_lr", "warmup", "warmup_steps", "decay", "decay_steps",
-             "decay_at", "decay_factor", "end_lr_factor", "decay_start", "adamw_lr", "momentum", "beta1", "beta2",
-             "epsilon", "weight_decay"}
+             "decay_at", "decay_factor", "end_lr_factor", "decay_start", "plateau", "adamw_lr", "momentum", "beta1",
+             "beta2", "epsilon", "weight_decay"}
 
 
 def refuse_other_problem(branch: Mapping[str, Any], base: Mapping[str, Any]) -> None:

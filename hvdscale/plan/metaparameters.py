@@ -21,7 +21,8 @@ TUNABLE = frozenset({"optimizer", "lr", "momentum", "momentum_half_life", "lr_in
                      "weight_decay", "decay_timescale", "decay_norm_and_bias", "clip_norm", "label_smoothing", "warmup",
                      "warmup_steps", "warmup_epochs", "warmup_start_factor", "decay", "decay_steps", "decay_epochs",
                      "decay_start_steps", "decay_start_epochs",
-                     "decay_at_steps", "decay_at_epochs", "decay_factor", "end_lr_factor", "optimizer_args",
+                     "decay_at_steps", "decay_at_epochs", "decay_factor", "decay_metric", "decay_patience",
+                     "decay_threshold", "decay_cooldown", "end_lr_factor", "optimizer_args",
                      "model_args", "ghost_batch"})
 
 

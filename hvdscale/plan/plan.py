@@ -71,6 +71,7 @@ class Problem:
     decay_factor: float
     end_lr_factor: float
     decay_start: int | None     # None: the end of the warmup
+    plateau: dict | None        # what a plateau decay follows, see settle_plateau; None: another decay
     average: str | None         # ema or tail; it changes no update, but a checkpoint has its state
     average_half_life: float | None
     average_start: int | None
@@ -79,7 +80,7 @@ class Problem:
     def schedule(self) -> Schedule:
         return Schedule(self.peak_lr, self.start_lr, self.warmup, self.warmup_steps, self.decay, self.decay_steps,
                         self.decay_at, self.decay_factor, self.end_lr_factor, self.decay_start,
-                        self.batch_lr_factors or ())
+                        self.batch_lr_factors or (), self.plateau)
 
     @cached_property
     def batches(self) -> BatchSchedule:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from operator import itemgetter
+from typing import Any
 
 # decays from the peak to end_lr_factor of it: the share of the way that is behind after a share of the steps
 FALLING = {"linear": lambda done: done, "cosine": lambda done: (1 - math.cos(math.pi * done)) / 2, "1-sqrt": math.sqrt}
 INVERSE_SQRT = "inverse_sqrt"
 STARTED = (*FALLING, INVERSE_SQRT)          # those that have a start
-DECAYS = ("constant", "step", *STARTED)
+PLATEAU = "plateau"
+DECAYS = ("constant", "step", *STARTED, PLATEAU)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Schedule:
             from there (Shallue et al. 2019); cosine: half a cosine between the same two; 1-sqrt: the square root of
             the share of the steps is behind (Haegele et al. 2024, arXiv:2405.18392, section 3); inverse_sqrt:
             peak_lr * sqrt(decay_start / step) (Vaswani et al. 2017, arXiv:1706.03762, equation 3); step: times
-            decay_factor at each of decay_at; constant: none
+            decay_factor at each of decay_at; plateau: likewise at the evaluations that ``after`` finds, but no lower
+            than end_lr_factor * peak_lr; constant: none
     decay_start     None: the warmup's end. A later one holds peak_lr until then: warmup-stable-decay (Hu et al. 2024,
             arXiv:2404.06395, section 4)
     batch_lr_factors  (first step, factor) pairs: all of this times the factor, where the batch changes
@@ -45,12 +48,14 @@ class Schedule:
     end_lr_factor: float = 0.0
     decay_start: int | None = None
     batch_lr_factors: tuple[tuple[int, float], ...] = ()
+    plateau: Mapping[str, Any] | None = None        # see plateau.settle_plateau
 
     @classmethod
     def of(cls, problem: Mapping) -> Schedule | None:
         """The schedule of a plan as a log has it; None where the plan does not say."""
         factors = problem.get("batch_lr_factors") or ()
-        problem = {"decay_start": None, **problem, "batch_lr_factors": factors}     # plans of older logs have neither
+        older = {"decay_start": None, "plateau": None}          # what plans of older logs lack, as the factors
+        problem = {**older, **problem, "batch_lr_factors": factors}
         names = [field.name for field in fields(cls)]
         return cls(**{name: problem[name] for name in names}) if all(name in problem for name in names) else None
 
@@ -83,11 +88,19 @@ class Schedule:
             return f"x {self.decay_factor:g} at steps {', '.join(map(str, self.decay_at))}"
         if self.decay == "constant":
             return ""
+        if self.plateau:
+            least = f", but no lower than {format_lr(self.end_lr_factor * self.peak_lr)}" * (self.end_lr_factor > 0)
+            return (f"x {self.decay_factor:g} when {self.plateau['metric']} has not improved in more than "
+                    f"{self.plateau['patience']} evaluations{least}")
         stable = self.decay_start is not None and self.decay_start > (self.warmup != "none") * self.warmup_steps
         held = f"held to step {self.decay_start}, then " * stable
         if self.decay == INVERSE_SQRT:
             return f"{held}falling as 1/sqrt(step)"
         return f"{held}{self.decay} decay to {format_lr(self.end_lr_factor * self.peak_lr)} at step {self.decay_steps}"
+
+    def after(self, evaluations: Iterable[tuple[int, float]]) -> Schedule:
+        """The schedule given the evaluations so far, (step, value) each; another one only for a plateau decay."""
+        return self if self.plateau is None else replace(self, decay_at=reductions(self.plateau, evaluations))
 
     def lr_at(self, step: int) -> float:
         """The learning rate of the update that follows ``step`` done steps."""
@@ -106,10 +119,30 @@ class Schedule:
     def _decay_at(self, step: int) -> float:
         if self.decay == "constant":
             return 1.0
-        if self.decay == "step":
-            return self.decay_factor ** sum(step >= at for at in self.decay_at)
+        if self.decay in ("step", PLATEAU):
+            return max(self.end_lr_factor, self.decay_factor ** sum(step >= at for at in self.decay_at))
         start = self.falls_from
         if self.decay == INVERSE_SQRT:
             return math.sqrt(start / max(start, step))
         done = min(1.0, max(0, step - start) / max(1, self.decay_steps - start))
         return 1.0 + (self.end_lr_factor - 1.0) * FALLING[self.decay](done)
+
+
+def reductions(plateau: Mapping[str, Any], evaluations: Iterable[tuple[int, float]]) -> tuple[int, ...]:
+    """The steps at whose evaluation a plateau decay reduces the rate, as torch's ReduceLROnPlateau does.
+
+    evaluations  (step, value) each, in order; NaN is no improvement
+    """
+    sign = 1 if plateau["better"] == "min" else -1
+    best, bad, resting, found = sign * math.inf, 0, 0, []
+    for step, value in evaluations:
+        if sign * value < sign * best * (1 - sign * plateau["threshold"]):
+            best, bad = value, 0
+        else:
+            bad += 1
+        if resting:
+            resting, bad = resting - 1, 0
+        if bad > plateau["patience"]:
+            found.append(step)
+            resting, bad = plateau["cooldown"], 0
+    return tuple(found)

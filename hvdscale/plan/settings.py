@@ -16,7 +16,7 @@ from pathlib import Path
 from ..errors import UsageError
 from ..formatting.numbers import listed
 from .batch_schedule import RATES
-from .schedule import DECAYS, FALLING, STARTED
+from .schedule import DECAYS, FALLING, PLATEAU, STARTED
 from .values import LARGEST_INT, WORDS, check_value, did_you_mean
 
 if sys.version_info >= (3, 11):
@@ -105,9 +105,19 @@ class Settings:
     decay_at_epochs: list | None = _key(
         None, "epochs of step decay, such as [30, 60, 80]")
     decay_at_steps: list | None = _key(None, "the same in steps")
-    decay_factor: float = _key(0.1, "factor of each step decay", above=0)
+    decay_factor: float = _key(0.1, "factor of each step decay, and of each reduction on a plateau", above=0)
+    decay_metric: str | None = _key(
+        None, "metric that plateau decay follows, such as val/cross_entropy; default: the target's")
+    decay_patience: int = _key(
+        10, "evaluations without improvement that plateau decay allows; one more reduces the rate", least=0)
+    decay_threshold: float = _key(
+        1e-4, "improvement over the best value so far that counts on a plateau, as a fraction of it", least=0,
+        below=1)
+    decay_cooldown: int = _key(
+        0, "evaluations after a reduction on a plateau that are not counted as without improvement", least=0)
     end_lr_factor: float = _key(
-        0.0, f"learning rate at the end of {listed(FALLING, 'or')} decay, as a fraction of the peak", least=0)
+        0.0, f"learning rate at the end of {listed(FALLING, 'or')} decay, and the lowest of plateau decay, as a "
+        "fraction of the peak", least=0)
     # the optimizer and the loss
     optimizer: str = _key(
         "nesterov", "sgd, momentum, nesterov, adam, adamw, lars, lamb, muon, or a torch optimizer's module:Class", True)
@@ -295,9 +305,12 @@ ACTS_ONLY_WITH = {
     **{key: ("optimizer", tuple(name for name, keys in OPTIMIZERS.items() if decay in keys))
        for decay in OPTIMIZER_KEYS for key in (decay, *HALF_LIVES.get(decay, ()))},
     "decay_timescale": ("optimizer", DECOUPLED),
-    **dict.fromkeys(("decay_steps", "decay_epochs", "end_lr_factor"), ("decay", tuple(FALLING))),
+    **dict.fromkeys(("decay_steps", "decay_epochs"), ("decay", tuple(FALLING))),
+    "end_lr_factor": ("decay", (*FALLING, PLATEAU)),
     **dict.fromkeys(("decay_start_steps", "decay_start_epochs"), ("decay", STARTED)),
-    **dict.fromkeys(("decay_at_steps", "decay_at_epochs", "decay_factor"), ("decay", ("step",))),
+    **dict.fromkeys(("decay_at_steps", "decay_at_epochs"), ("decay", ("step",))),
+    "decay_factor": ("decay", ("step", PLATEAU)),
+    **dict.fromkeys(("decay_metric", "decay_patience", "decay_threshold", "decay_cooldown"), ("decay", (PLATEAU,))),
     **dict.fromkeys(("warmup_steps", "warmup_epochs", "warmup_start_factor"), ("warmup", ("gradual", "constant"))),
     "metaparameters": ("lr_rule", ("tuned",)),
     **dict.fromkeys(("average_half_life", "average_half_life_tokens"), ("average", ("ema",))),

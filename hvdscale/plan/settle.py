@@ -13,6 +13,7 @@ from .averaging import settle_average, with_averaged
 from .batch_schedule import FOLLOWS_RULE, SEESAW, BatchSchedule, rate_factors
 from .metaparameters import tuned_for
 from .plan import Plan
+from .plateau import settle_plateau
 from .scaling import SCALED_BETAS, TUNED, exponent, lr_factor, moments_ratio, scale_moments
 from .schedule import FALLING, INVERSE_SQRT
 from .settings import ACTS_ONLY_WITH, BATCH_SCHEDULES, DECAYS_PER_STEP, DECOUPLED, OPTIMIZER_KEYS, OPTIMIZERS, Settings
@@ -58,10 +59,12 @@ def settle(settings: Settings, workload: Named, train_examples: int, val_example
     ghost_batch = batches.largest if settings.ghost_batch == GLOBAL else int(settings.ghost_batch or GHOST_BATCH)
     accumulate = settle_accumulate(settings, batches.largest, ghost_batch, place.workers, accumulate)
     refuse_unused(settings)
-    target = settle_target(settings, with_averaged(workload.metrics, settings.average))
+    metrics = with_averaged(workload.metrics, settings.average)
+    target = settle_target(settings, metrics)
     stream = Stream(train_examples, batches, settings.seed, settings.last_batch)
     budget_steps = settle_budget(settings, stream)
-    schedule = settle_schedule(settings, stream, budget_steps)
+    schedule, evaluations = settle_schedule(settings, stream, budget_steps), settle_evaluations(settings, stream)
+    plateau = settle_plateau(settings, metrics, target, evaluations["eval_every"])
     as_set = {name: value for name, value in vars(settings).items() if name in PLANNED}
     return Plan(**as_set | dict(
         workload=workload.name, dataset=workload.dataset, model=workload.model, data=settings.data_args,
@@ -69,11 +72,11 @@ def settle(settings: Settings, workload: Named, train_examples: int, val_example
         train_examples=train_examples, train_tokens=train_tokens, global_batch=batches.largest,
         batch_schedule=None if batches.is_constant else batches.pairs, ghost_batch=ghost_batch,
         loss_scale=settle_loss_scale(settings), group_by_group=settings.group_by_group == "always",
-        **schedule, **settle_updates(settings, stream, schedule),
+        plateau=plateau, **schedule, **settle_updates(settings, stream, schedule),
         **settle_average(settings, _in_steps(stream)(settings.average_start_steps, settings.average_start_epochs),
                          budget_steps),
         budget_steps=budget_steps, budget_seconds=settings.seconds, target=target and str(target),
-        **settle_evaluations(settings, stream), eval_splits=settle_splits(settings, target),
+        **evaluations, eval_splits=settle_splits(settings, target, plateau),
         train_eval_examples=min(train_examples, settings.train_eval_examples or val_examples or train_examples),
         workers=place.workers, local_workers=place.local_workers, cores=place.cores, device=place.device,
         transport=place.transport,
@@ -409,12 +412,13 @@ def settle_target(settings: Settings, metrics: Mapping[str, str]) -> Target | No
     return target
 
 
-def settle_splits(settings: Settings, target: Target | None) -> tuple[str, ...]:
-    """The splits of each evaluation, the target's among them."""
+def settle_splits(settings: Settings, target: Target | None, plateau: Mapping | None) -> tuple[str, ...]:
+    """The splits of each evaluation, the target's and a plateau decay's among them."""
     wanted = {name.strip() for name in settings.eval_splits.split(",")}
     if wanted - set(SPLITS):
         raise PlanError(f"eval_splits = {settings.eval_splits!r} is not a list of {', '.join(SPLITS)}")
     wanted |= {target.split} if target else set()
+    wanted |= {plateau["metric"].partition("/")[0]} if plateau else set()
     return tuple(split for split in SPLITS if split in wanted)
 
 

@@ -13,7 +13,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import NamedTuple
 
 from ..analysis.branched import smoothed
@@ -148,6 +148,8 @@ class Branching:
                    checkpoint=self.places.checkpoints, keep_checkpoints=KEPT)
         if plan.decay in FALLING:
             own["decay_steps"] = plan.decay_steps
+        if plan.plateau:
+            own["decay_metric"] = plan.plateau["metric"]
         if self.overwrite:
             own |= {"overwrite": True, "resume": "none"}
         return [*self.layers, own]
@@ -337,7 +339,8 @@ def origin_of(path: str) -> Origin:
     state = read(path)
     problem = json.loads(state["plan"])["problem"]
     planned = Problem(**{field.name: _as_planned(problem.get(field.name)) for field in fields(Problem)})
-    return Origin(planned, state["log"]["id"], state["progress"]["steps"])
+    schedule = planned.schedule.after(state["progress"].get("followed", ()))
+    return Origin(replace(planned, decay_at=schedule.decay_at), state["log"]["id"], state["progress"]["steps"])
 
 
 def _as_planned(value):

@@ -16,6 +16,7 @@ import re
 import time
 import zipfile
 import zlib
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -259,7 +260,7 @@ class FolderCheckpoints(Checkpoints):
             return
         self.run_log.flush(sync=True)
         if self.run_log.failure is not None:
-            done = Progress(done.steps, done.seconds)       # its evaluation may not be in the log
+            done = replace(done, evaluated=-1, measured={})     # its evaluation may not be in the log
         state = {**capture(done, model, optimizer, take_step), "random": generators, "format": FORMAT,
                  "plan": json.dumps(self.plan.as_record({})),
                  "log": self.run_log.place()}

@@ -75,7 +75,7 @@ class Loop:
     def __init__(self, job: Job, run_log: RunLog, display: Display, workers: Workers, checkpoints: Checkpoints,
                  wish: Callable[[Progress], set[str]] | None):
         plan, data = job.plan, job.data
-        self.plan, self.schedule, self.stream = plan, plan.schedule, plan.stream
+        self.plan, self.stream = plan, plan.stream
         self.model, self.optimizer, self.average, self.workers = job.model, job.optimizer, job.average, workers
         self.run_log, self.display, self.checkpoints = run_log, display, checkpoints
         self.take_step = DataParallelStep(plan, job.workload, data.train, job.model, job.optimizer, workers, job.device,
@@ -84,6 +84,7 @@ class Loop:
                                    job.device, plan.precision, plan.loader_workers)
         self.take_step.warm_up(plan.untimed_passes)
         self.done = checkpoints.restore(*self._state)
+        self.schedule = plan.schedule.after(self.done.followed)
         self.clock = Clock(job.device, self.done)
         self.wish, self.signals = wish, set()
         self.agreed = tuple(self._seconds_spent())          # the seconds that are restored are rank 0's on all ranks
@@ -134,7 +135,24 @@ class Loop:
                 done.measured |= self._measure(tuple(split for split in SPLITS if split not in plan.eval_splits))
             self.run_log.evaluation(done.steps, self.stream.examples_before(done.steps), done.seconds, done.measured)
             self.display.evaluation(done.steps, done.measured)
+            self._follow_plateau()
         return stop
+
+    def _follow_plateau(self) -> None:
+        """Reduce the learning rate if the plan's plateau decay does so at this evaluation.
+
+        It follows those of the plan's grid from the end of the warmup, and none before the first step.
+        """
+        done, plan, followed = self.done, self.plan, self.done.followed
+        counts = done.steps >= max(1, plan.schedule.falls_from) and plan.evaluates_at(done.steps)
+        if plan.plateau is None or not counts or followed and followed[-1][0] == done.steps:
+            return
+        metric, before = plan.plateau["metric"], self.schedule.lr_at(done.steps)
+        done.followed = (*followed, (done.steps, done.measured[metric]))
+        self.schedule = plan.schedule.after(done.followed)
+        if (lr := self.schedule.lr_at(done.steps)) != before:
+            self.display.say(f"  step {done.steps}: {metric} is on a plateau; the learning rate falls from "
+                             f"{before:g} to {lr:g}")
 
     def _measure(self, splits: tuple[str, ...]) -> dict[str, float]:
         """``split/metric`` -> mean over the split, of the weights and of their average."""

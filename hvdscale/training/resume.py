@@ -21,6 +21,8 @@ from .snapshot import share
 
 # measurement fields that determine when the run ends
 ENDS = ("budget_steps", "budget_seconds", "target", "keep_going", "eval_every", "eval_every_examples")
+# those that determine the updates of a plateau decay, which follows the evaluations
+FOLLOWED = ("eval_every", "eval_every_examples", "train_eval_examples")
 
 
 def find_start(settings: Settings, plan: Plan, workers: Workers) -> Start:
@@ -170,6 +172,8 @@ def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
     """
     old, new, progress = json.loads(state["plan"]), _record(plan), state["progress"]
     differ = _changes(old["problem"], new["problem"])
+    if plan.plateau:
+        differ += _changes(*({name: each["measurement"][name] for name in FOLLOWED} for each in (old, new)))
     if differ:
         raise PlanError(f"{path} belongs to another plan: {'; '.join(differ)}. {_suggest(old, new)}")
     if 0 < plan.budget_steps < progress["steps"]:

@@ -28,12 +28,13 @@ PLAIN = (bool, int, float, str)
 @dataclass
 class Progress:
     """The progress of a run: steps, the seconds spent in them, and the last evaluation, with its step (-1: none yet)
-    and values."""
+    and values; all evaluations that a plateau decay has followed, (step, value) each."""
 
     steps: int = 0
     seconds: float = 0.0
     evaluated: int = -1
     measured: dict[str, float] = field(default_factory=dict)
+    followed: tuple[tuple[int, float], ...] = ()
 
 
 def capture(done: Progress, model: nn.Module, optimizer: torch.optim.Optimizer,

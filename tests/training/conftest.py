@@ -1,0 +1,32 @@
+from functools import partial
+from io import StringIO
+
+import pytest
+import torch
+
+from hvdscale.cli.train import _run
+from hvdscale.training.display import Display
+from hvdscale.training.elastic import Memory
+from hvdscale.workers.single import SingleWorker
+from tests.factories.runs import KEYS, WORKLOAD, Signalled
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Train the toy workload in tmp_path under these keys, with a signal at a step; gives the exit code. What the last
+    run displayed is ``train.said()``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hvdscale.training.loop.DataParallelStep", Signalled)
+    threads = torch.get_num_threads()
+
+    def train(signal_at=-1, workload=WORKLOAD, dry_run=False, **keys):
+        monkeypatch.setattr("hvdscale.training.prepare.find", lambda name: workload)
+        monkeypatch.setattr(Signalled, "at", signal_at)
+        said = StringIO()
+        monkeypatch.setattr("hvdscale.training.outputs.Display", partial(Display, out=said))
+        train.said = said.getvalue
+        keys = {**KEYS, "checkpoint": "ck", "log": "w.h5", "resume": "auto", **keys}
+        keys = {name: value for name, value in keys.items() if value is not None}
+        return _run("toy/net", [{}, keys], dry_run, SingleWorker(), Memory())
+    yield train
+    torch.set_num_threads(threads)
