@@ -191,8 +191,10 @@ class Plan(Execution, Measurement, Problem):
 
     def evaluates_at(self, step: int) -> bool:
         """Whether the model is evaluated after this many steps: on the grid, and at the end of the budget."""
-        if not self.eval_every or step == self.budget_steps:
-            return self.eval_every > 0
+        return self.eval_every > 0 and (step == self.budget_steps or self.on_grid(step))
+
+    def on_grid(self, step: int) -> bool:
+        """Whether the step is on the grid of evaluations, where there is one."""
         if self.eval_every_examples is None:
             return step % self.eval_every == 0
         seen, before = (self.stream.examples_before(at) // self.eval_every_examples for at in (step, step - 1))

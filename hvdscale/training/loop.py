@@ -144,7 +144,7 @@ class Loop:
         It follows those of the plan's grid from the end of the warmup, and none before the first step.
         """
         done, plan, followed = self.done, self.plan, self.done.followed
-        counts = done.steps >= max(1, plan.schedule.falls_from) and plan.evaluates_at(done.steps)
+        counts = done.steps >= max(1, plan.schedule.falls_from) and plan.on_grid(done.steps)
         if plan.plateau is None or not counts or followed and followed[-1][0] == done.steps:
             return
         metric, before = plan.plateau["metric"], self.schedule.lr_at(done.steps)

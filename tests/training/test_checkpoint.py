@@ -22,7 +22,7 @@ from hvdscale.training.checkpoint import Folder, listed, read, write
 from hvdscale.training.snapshot import Progress, capture, mapped, restore
 from tests.conftest import small_disk
 from tests.parallel import toy
-from tests.factories.runs import (KEYS, WORKLOAD, Signalled, assert_same_columns, assert_same_state, columns_of,
+from tests.factories.runs import (WORKLOAD, Signalled, assert_same_columns, assert_same_state, columns_of,
                                   state_of)
 
 
