@@ -78,6 +78,8 @@ def tuned_keys(search: Search) -> dict:
         keys |= {name: problem[name] for name in (*SCALED_BETAS[problem["lr_rule"]], "epsilon")}
     if problem["decay"] in FALLING and not {"decay_steps", "decay_epochs"} & set(asked):
         keys["decay_steps"] = problem["decay_steps"]    # derived from the budget, which may change
+    if problem.get("plateau"):
+        keys["decay_metric"] = problem["plateau"]["metric"]     # by default the target's, which may change
     first = [name for name in ("optimizer", "lr") if name in keys]
     return {name: keys[name] for name in dict.fromkeys((*first, *keys))}
 

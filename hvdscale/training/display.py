@@ -42,6 +42,10 @@ class Display:
         if step == 0 or step == self._plan.budget_steps:
             self._show(step)
 
+    def plateau(self, step: int, metric: str, before: float, lr: float) -> None:
+        """Say that the metric was found on a plateau after ``step`` steps, and what became of the learning rate."""
+        self.say(f"  step {step}: {metric} is on a plateau; the learning rate falls from {before:g} to {lr:g}")
+
     def step(self, step: int, examples: int, seconds: float, loss: float) -> None:
         """Show progress if due: steps and examples done in these seconds, and the last loss."""
         self._newest = step, examples, seconds, loss
@@ -103,6 +107,9 @@ class NoDisplay(Display):
         pass
 
     def evaluation(self, step, measured):
+        pass
+
+    def plateau(self, step, metric, before, lr):
         pass
 
     def step(self, step, examples, seconds, loss):

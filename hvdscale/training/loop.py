@@ -151,8 +151,7 @@ class Loop:
         done.followed = (*followed, (done.steps, done.measured[metric]))
         self.schedule = plan.schedule.after(done.followed)
         if (lr := self.schedule.lr_at(done.steps)) != before:
-            self.display.say(f"  step {done.steps}: {metric} is on a plateau; the learning rate falls from "
-                             f"{before:g} to {lr:g}")
+            self.display.plateau(done.steps, metric, before, lr)
 
     def _measure(self, splits: tuple[str, ...]) -> dict[str, float]:
         """``split/metric`` -> mean over the split, of the weights and of their average."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from ..errors import HvdscaleError, LogError, UsageError
 from ..log.reader import read_log
 from ..log.schema import Status
+from ..plan.schedule import PLATEAU
 from ..plan.settings import Settings
 from ..workers.launch import killed_process, launch_command, launch_environment
 
@@ -48,7 +49,8 @@ def runs_of(counts: list[int], repeats: int, probe: bool, keys: dict, out: str) 
     """The runs of a series, smallest worker count first; repeat r has seed + r - 1."""
     seed = keys.get("seed", 0)
     if probe:
-        keys = Settings.build({}, keys, PROBE).asked()
+        constant = {"decay": "constant"} if keys.get("decay") == PLATEAU else {}    # without evaluations
+        keys = Settings.build({}, keys, {**PROBE, **constant}).asked()
         return [Run(w, os.path.join(out, f"w{w}-probe.h5"), keys) for w in sorted(set(counts))]
     return [Run(w, os.path.join(out, f"w{w}-r{r}.h5"), {**keys, "seed": seed + r - 1})
             for w in sorted(set(counts)) for r in range(1, repeats + 1)]

@@ -102,7 +102,7 @@ def test_a_last_checkpoint_that_cannot_be_written_is_an_error(train, monkeypatch
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_log_that_says_complete_without_the_last_weights_is_gone_on_with(train, lost):
-    """As versions before 0.6 left it, which wrote COMPLETE before the last checkpoint."""
+    """As a killed run of an earlier version left it."""
     train(checkpoint="whole", log="whole.h5", keep_checkpoints=9)
     train(keep_checkpoints=9)
     for _, path in listed("ck")[:lost]:
