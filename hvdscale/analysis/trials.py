@@ -32,7 +32,7 @@ from .grouping import group_by
 from .noise import NoiseSteps, read_noise
 from .step_breakdown import StepParts, read_parts
 
-# entries of a plan's problem that are null at a constant batch, as are those of logs from before there were others
+# entries of a plan's problem that older logs lack, and that are null where they do not apply
 LATER_FIELDS = ("batch_schedule", "batch_lr_factors", "batch_updates", "plateau")
 _ENCODER = json.JSONEncoder(sort_keys=True)
 _READ = ("id", "status", "stop_reason", "dataset", "model", "optimizer", "global_batch", "workers", "seed", "plan")

@@ -107,15 +107,16 @@ def with_data(plan: Plan, model_args: Mapping, record: Mapping) -> Plan:
 
 
 def refuse_empty_splits(plan: Plan, settings: Settings, data: Data) -> None:
-    """Raise PlanError if the target or an evaluation needs a split without examples.
+    """Raise PlanError if the target, a plateau decay or an evaluation needs a split without examples.
 
-    The test split may be empty unless the target or eval_splits names it.
+    The test split may be empty unless one of them names it.
     """
-    target = plan.stop_target.split if plan.stop_target else None
+    needed = {plan.plateau["metric"].partition("/")[0]: f"decay_metric {plan.plateau['metric']}"} if plan.plateau else {}
+    needed |= {plan.stop_target.split: f"the target {plan.target}"} if plan.stop_target else {}
     optional = {"test"} if settings.eval_splits == KEYS["eval_splits"].default else set()
     for split in plan.eval_splits if plan.eval_every else ():
-        if len(getattr(data, split)) == 0 and (split == target or split not in optional):
-            why = (f"the target {plan.target} is measured on it" if split == target else
+        if len(getattr(data, split)) == 0 and (split in needed or split not in optional):
+            why = (f"{needed[split]} is measured on it" if split in needed else
                    f"eval_splits = {settings.eval_splits!r} names it")
             raise PlanError(f"the {split} split has no examples, but {why}, so every value would be NaN; provide "
                             f"examples, or name other splits ({', '.join(SPLITS)})")

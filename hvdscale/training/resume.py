@@ -173,7 +173,7 @@ def _compare_plans(path: str, state: dict, plan: Plan) -> tuple[str, ...]:
     old, new, progress = json.loads(state["plan"]), _record(plan), state["progress"]
     differ = _changes(old["problem"], new["problem"])
     if plan.plateau:
-        differ += _changes(*({name: each["measurement"][name] for name in FOLLOWED} for each in (old, new)))
+        differ += _changes(*({name: each["measurement"].get(name) for name in FOLLOWED} for each in (old, new)))
     if differ:
         raise PlanError(f"{path} belongs to another plan: {'; '.join(differ)}. {_suggest(old, new)}")
     if 0 < plan.budget_steps < progress["steps"]:

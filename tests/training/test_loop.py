@@ -483,7 +483,9 @@ def test_a_split_without_examples_is_no_metric_that_is_nan(command, run):
     ("NO_VAL", [], "the val split has no examples, but the target val/accuracy>0.99 is measured on it"),
     ("NO_VAL", ["--target", "none"], "the val split has no examples, but eval_splits = 'train,val,test' names it"),
     ("NO_TEST", ["--set", "eval_splits=val,test"], "the test split has no examples, but eval_splits = 'val,test'"),
-    ("NO_TEST", ["--target", "test/accuracy>0.5"], "the test split has no examples, but the target test/accuracy>0.5")])
+    ("NO_TEST", ["--target", "test/accuracy>0.5"], "the test split has no examples, but the target test/accuracy>0.5"),
+    ("NO_TEST", ["--set", "decay=plateau", "--set", "decay_metric=test/accuracy"],
+     "the test split has no examples, but decay_metric test/accuracy is measured on it")])
 def test_an_empty_split_that_is_to_be_measured_is_an_error_before_the_log(command, tmp_path, job, arguments, said):
     output, code = command(job, *arguments)
     assert code == 2 and said in output and not (tmp_path / "w.h5").exists()
