@@ -2,14 +2,13 @@
 from __future__ import annotations
 
 import os
-import signal
 
 import click
 
 from ..errors import UsageError
 from ..plan.branches import Asked
 from ..plan.settings import Settings
-from .common import stop_before_the_steps, version_option, whole_numbers
+from .common import begin_run, version_option, whole_numbers
 from .completion import paths, workloads
 from .train import Grouped, asked, carry_out_together, key_options
 from .tune import parse_shard
@@ -92,8 +91,7 @@ def _ascending(option: str, text: str) -> tuple[int, ...]:
 
 def main() -> None:
     """Run the command on all ranks of the launch."""
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, stop_before_the_steps)            # during training a signal is a vote
+    begin_run()
     carry_out_together(command, _run)
 
 

@@ -18,6 +18,7 @@ import click
 from ..errors import ExitCode, HvdscaleError, StoppedError, UsageError
 from ..formatting.escaping import printable
 from ..formatting.numbers import counted
+from ..system.hangup import heed, outlive_readers
 from ..system.version import version_line
 
 
@@ -119,6 +120,12 @@ def say_error(error: HvdscaleError) -> None:
 def echo(text: str = "", err: bool = False) -> None:
     """Print text on stdout or stderr; escapes control sequences in names and messages from others' files."""
     click.echo(printable(text), err=err)
+
+
+def begin_run() -> None:
+    """At the start of a training command: signals and the end of its terminal stop it, and lose nothing."""
+    heed(stop_before_the_steps, but_for=(signal.SIGINT,))
+    outlive_readers()
 
 
 def stop_before_the_steps(*_: object) -> None:

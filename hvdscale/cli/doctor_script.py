@@ -48,7 +48,9 @@ def command(script, arguments, batch, workers, updates, seconds):
         from ..doctor.script.runs import Asked, ScriptError
         from ..training.display import on_terminal
         from ..workers.launch import place
+        from ..workers.orphans import stop_without_launcher
     process = place()
+    stop_without_launcher(seconds)
     workers = process.size if process.size > 1 else workers
     _check(arguments, batch, workers)
     started, screen = time.monotonic(), Screen(sys.stderr, on_terminal(sys.stderr) and process.rank == 0, (0.0, 0.0))

@@ -16,7 +16,8 @@ from ..errors import (CheckpointError, DataError, ExitCode, FaultError, HostsCha
                       StoppedError, UsageError, WorkerLostError, WorkersError)
 from ..plan.presets import read_config
 from ..plan.settings import KEYS, Settings, key_type, keys_by_heading, parse_assignments
-from .common import echo, exit_now, parse, say_error, slow_imports, stop_before_the_steps, version_option
+from ..system.hangup import heed
+from .common import begin_run, echo, exit_now, parse, say_error, slow_imports, version_option
 from .completion import paths, presets_or_paths, words, workloads
 
 # horovodrun and torchrun take --log anywhere for an ambiguous abbreviation of its own options
@@ -164,8 +165,7 @@ def command(workload, dry_run, list_workloads, **given):
 
 
 def main() -> None:
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, stop_before_the_steps)            # during training a signal is a vote
+    begin_run()
     carry_out_together(command, _run_and_regroup)
 
 
@@ -238,8 +238,7 @@ def _joining(parsed) -> tuple[float, str]:
 
 def _leave(workers, code: int) -> None:
     """End all ranks together. A launcher ends the others when one fails, so only rank 0 returns the code."""
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)           # the work is done
+    heed(signal.SIG_IGN)            # the work is done
     with contextlib.suppress(WorkerLostError):
         workers.leave()
     exit_now(code if workers.rank == 0 else 0)

@@ -16,10 +16,11 @@ from ..sweep.file import Sweep, read_sweep
 from ..sweep.ledger import Ledger
 from ..sweep.respawn import guard
 from ..sweep.settings import FREE_SETTINGS
+from ..system.hangup import heed
 from ..system.lock import this_process
 from ..training.display import on_terminal
 from ..workers.launch import cores_of_launch, place
-from .common import echo, exit_now, parse, say_error, slow_imports, stop_before_the_steps, version_option
+from .common import begin_run, echo, exit_now, parse, say_error, slow_imports, version_option
 from .completion import paths
 
 
@@ -100,8 +101,7 @@ def parse_shard(text: str | None) -> tuple[int, int]:
 
 def main() -> None:
     """Run the command; one of the started processes prints and returns the exit code."""
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, stop_before_the_steps)
+    begin_run()
     asked, error = parse(command)
     if isinstance(asked, int):
         sys.exit(asked)
@@ -130,8 +130,6 @@ def main() -> None:
         _fail(here, run, raised)
     except KeyboardInterrupt:
         exit_now(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        os._exit(ExitCode.BROKEN_PIPE)
 
 
 def note_killed(asked: Asked, pid: int) -> bool:
@@ -151,8 +149,7 @@ class Signals:
         return self._came
 
     def watch(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-            signal.signal(number, self._note)
+        heed(self._note)
 
     def _note(self, number: int, frame: object) -> None:
         if self._came and number == signal.SIGINT:

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import DataError, HvdscaleError, describe_raised
 from ..plan.shards import Pass, Stream, Visits
+from ..system.hangup import STOPPING
 from ..system.parent import end_with_parent
 from .splits import MapSplit, Split, to_device
 
@@ -210,12 +211,11 @@ def _context():
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    blocked = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     sys.warnoptions.append("ignore:resource_tracker")       # no warning beside the error that ends a run
     try:
         resource_tracker.ensure_running()                   # which unblocks signals
-        signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         forkserver.ensure_running()
     finally:
         sys.warnoptions.remove("ignore:resource_tracker")

@@ -20,6 +20,7 @@ import time
 from dataclasses import dataclass, replace
 
 from ..errors import HvdscaleError
+from ..system.parent import ending_with_this_process
 from ..workers.launch import find_launcher, launch_command, launch_environment
 from .finding import Finding, Verdict
 from .played import bare, environment, on_host, play
@@ -38,7 +39,8 @@ class Child:
     def __init__(self, command: list[str], environment: dict[str, str], given: str = ""):
         self._output = tempfile.TemporaryFile("w+", encoding="utf-8")
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._output, stderr=subprocess.STDOUT,
-                                         text=True, env=environment, start_new_session=True)
+                                         text=True, env=environment, start_new_session=True,
+                                         preexec_fn=ending_with_this_process(signal.SIGTERM))
         self._started = time.monotonic()
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(given)

@@ -25,6 +25,7 @@ from ..errors import UsageError, WorkerLostError, WorkersError
 from ..workers.group import JoinedWorkers, Workers, starting
 from ..workers.horovod import HorovodWorkers, check_joined, load_horovod
 from ..workers.launch import Process, place
+from ..workers.orphans import refuse_launcher_in_torchrun, stop_without_launcher
 from ..workers.torch_distributed import TorchWorkers, find_store, forget_address
 from ..workers.transport import choose
 
@@ -126,12 +127,15 @@ class TorchGroup(Several, TorchWorkers):
 
 def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[int],
                transport: str = "auto") -> tuple[Single | Group | TorchGroup, int]:
-    """This process's group of consecutive ranks, and the group's number in the launch.
+    """This process's group of consecutive ranks, and the group's number in the launch. From now on the process stops
+    when its launcher has ended.
 
     cores  of this host that the launch may use: see cores_of_launch
 
     Raises UsageError if the processes do not divide into such groups, WorkersError if Horovod's MPI is missing.
     """
+    refuse_launcher_in_torchrun()
+    stop_without_launcher(stall_seconds)
     process = place()
     if process.size % workers_per_trial:
         raise UsageError(_explain_uneven(process, workers_per_trial))

@@ -8,18 +8,18 @@ processes of a launch when one is killed; it sees only the waiting parent.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 
+from ..errors import ExitCode
+from ..system.hangup import STOPPING, heed
+from ..system.parent import ending_with_this_process
 from ..workers.launch import Process
 
-PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 MOST = 20                   # killed children
-PR_SET_PDEATHSIG = 1        # sys/prctl.h
 
 
 def guard(process: Process, note: Callable[[int], bool] = lambda pid: False) -> int:
@@ -31,15 +31,16 @@ def guard(process: Process, note: Callable[[int], bool] = lambda pid: False) -> 
     """
     if not hasattr(os, "fork"):
         return 0
-    if process.launcher == "torchrun":          # a killed agent leaves its workers alive
-        _signal_at_death_of_parent(signal.SIGTERM)
+    parent = os.getppid()
     for before in range(MOST):
-        child = _Child()
-        parent = os.getpid()
+        child, die_with_this = _Child(), ending_with_this_process()
         if child.fork():
-            _die_with(parent)
+            os.setpgid(0, 0)            # leaves the terminal's signals to the parent
+            die_with_this()
             return before
         status = child.wait()
+        if os.getppid() != parent:      # the launcher has ended
+            os._exit(ExitCode.FAILED)
         if not note(child.pid) and os.WIFEXITED(status):        # the launch's exit code is rank 0's
             os._exit(os.WEXITSTATUS(status) if process.rank == 0 else 0)
         sys.stderr.write(f"rank {process.rank}: process {child.pid} {_describe_end(status)}; another takes its place\n")
@@ -62,14 +63,14 @@ class _Child:
 
     def fork(self) -> bool:
         """Whether this is the child. Signals are blocked until both processes have set their handlers."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
         try:
             self.pid = os.fork()
             if self.pid:
-                self._before = {number: signal.signal(number, self._pass_on) for number in PASSED_ON}
+                self._before = heed(self._pass_on)
             return not self.pid
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
     def wait(self) -> int:
         """Wait for the end; returns the status."""
@@ -81,19 +82,3 @@ class _Child:
     def _pass_on(self, number: int, frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
-
-
-def _die_with(parent: int) -> None:
-    """Die with the parent, and leave the terminal's signals to it."""
-    os.setpgid(0, 0)
-    if _signal_at_death_of_parent(signal.SIGKILL) and os.getppid() != parent:
-        os._exit(1)
-
-
-def _signal_at_death_of_parent(number: int) -> bool:
-    """Have the kernel send this process the signal then; False where it is not Linux."""
-    try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-    except (OSError, AttributeError):
-        return False
-    return True

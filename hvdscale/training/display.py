@@ -22,9 +22,9 @@ class Display:
     empty  splits without examples, whose metrics are NaN and are not shown
     """
 
-    def __init__(self, plan: Plan, metrics: Iterable[str], empty: Collection[str] = (), out=sys.stdout,
+    def __init__(self, plan: Plan, metrics: Iterable[str], empty: Collection[str] = (), out=None,
                  clock=time.monotonic):
-        self._plan, self._clock, self._empty = plan, clock, empty
+        self._plan, self._clock, self._empty, out = plan, clock, empty, out or sys.stdout
         self._screen = Screen(out, on_terminal(out), (BAR_SECONDS, LINE_SECONDS))
         self._first, self._seen, self._nans = None, Counter(), Counter()       # evaluations by metric
         target = plan.stop_target

@@ -15,6 +15,7 @@ import torch
 from ..errors import ExitCode, HvdscaleError
 from ..log.schema import PRUNED, Status
 from ..plan.averaging import AVERAGED
+from ..system.hangup import has_readers, heed
 from ..target import SPLITS
 from ..update.averages import evaluation_weights
 from ..update.step import DataParallelStep, StepResult
@@ -191,6 +192,8 @@ class Loop:
     def _wishes(self) -> set[str]:
         """This rank's votes at this step."""
         wishes = self.signals | self.checkpoints.wishes()
+        if not has_readers():
+            wishes.add("signal")
         if self.run_log.failure is not None:
             wishes.add("log")
         if self.workers.rank == 0:
@@ -224,9 +227,8 @@ class Loop:
 
 @contextlib.contextmanager
 def votes_by_signal(votes: set[str]) -> Iterator[None]:
-    """A context in which SIGTERM, SIGINT and SIGUSR1 add ``signal`` to the votes and do not end the process."""
-    previous = {number: signal.signal(number, lambda *_: votes.add("signal"))
-                for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    """A context in which the signals of STOPPING add ``signal`` to the votes and do not end the process."""
+    previous = heed(lambda *_: votes.add("signal"))
     try:
         yield
     finally:

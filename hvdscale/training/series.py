@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from ..log.reader import read_log
 from ..log.schema import Status
 from ..plan.schedule import PLATEAU
 from ..plan.settings import Settings
+from ..system.parent import ending_with_this_process
 from ..workers.launch import killed_process, launch_command, launch_environment
 
 PROBE_STEPS = 50
@@ -91,7 +93,8 @@ def carry_out(run: Run, workload: str, launcher: str | None, hosts: str | None, 
     with _writing(run.output), output:
         output.write(shlex.join(command) + "\n")
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   text=True, errors="replace", env=launch_environment())
+                                   text=True, errors="replace", env=launch_environment(),
+                                   preexec_fn=ending_with_this_process(signal.SIGTERM))
         try:
             for line in process.stdout:
                 line = _MARK.sub("", line)

@@ -12,10 +12,10 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..errors import UsageError, WorkersError
 from ..formatting.numbers import counted
+from ..system.ancestors import environment_of, find_process
 from ..system.cores import usable_cores
 
 MOST_PER_CORE = 16      # workers that one machine is asked to start: each loads torch, in seconds of a core
@@ -240,17 +240,11 @@ def _cores_by_rank(process: Process) -> dict[int, frozenset[int]]:
     """Of each rank of the launch on this host that the system shows, the cores that it may use."""
     found: dict[int, frozenset[int]] = {}
     counted = _counted()
-    for place in Path("/proc").glob("[0-9]*") if counted else ():
+    for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if counted else ():
         with contextlib.suppress(OSError, ValueError):          # it has ended, or belongs to somebody else
-            variables = (entry.partition("=") for entry in os.fsdecode((place / "environ").read_bytes()).split("\0"))
-            environment = {name: value for name, _, value in variables}
+            environment, other = environment_of(pid), find_process(pid)
             rank = int(environment.get(TOLD[counted][0], ""))
-            if _job(counted, environment, _parent(place)) == process.job:
-                cores = frozenset(os.sched_getaffinity(int(place.name)))
+            if other is not None and _job(counted, environment, other.parent) == process.job:
+                cores = frozenset(os.sched_getaffinity(pid))
                 found[rank] = min(found.get(rank, cores), cores, key=len)       # a script around it may be free to roam
     return found
-
-
-def _parent(place: Path) -> int:
-    """The parent of the process of that folder of /proc."""
-    return int((place / "stat").read_text().rpartition(")")[2].split()[1])

@@ -11,7 +11,6 @@ import hashlib
 import importlib.util
 import os
 import re
-import signal
 import socket
 import time
 import uuid
@@ -39,8 +38,7 @@ class TorchWorkers(JoinedWorkers):
 
     store  through which they find each other;  place  this one's rank, size, local rank and local size
 
-    A worker whose launcher has ended stops as at SIGTERM, or else ends after the stall time: alone, nothing would end
-    it. A worker that is stopped for longer than that is killed by a kernel timer, as not every launcher does it.
+    A worker that is stopped for longer than the stall time is killed by a kernel timer, as not every launcher does it.
     """
 
     transport = "torch"
@@ -48,8 +46,7 @@ class TorchWorkers(JoinedWorkers):
     def __init__(self, store: dist.Store, place: Process, stall_seconds: float):
         self.rank, self.size, self.local_rank, self.local_size = (
             place.rank, place.size, place.local_rank, place.local_size)
-        self._store, self._stall_seconds = store, stall_seconds
-        self._launcher, self._orphaned, self._deadline = os.getppid(), 0.0, Deadline()
+        self._store, self._stall_seconds, self._deadline = store, stall_seconds, Deadline()
         self._begin()
         self.watch(lambda reason: None)
 
@@ -109,13 +106,6 @@ class TorchWorkers(JoinedWorkers):
 
     def _tend(self) -> None:
         self._deadline.put_off(KILLED_AFTER * self._stall_seconds)
-        if os.getppid() == self._launcher:
-            return
-        if not self._orphaned:
-            self._orphaned = time.monotonic()
-            os.kill(os.getpid(), signal.SIGTERM)
-        elif time.monotonic() - self._orphaned > self._stall_seconds:
-            self._give_up(f"rank {self.rank} of {self.size}: the process that started it has ended")
 
 
 def join(stall_seconds: float) -> TorchWorkers:

@@ -9,14 +9,20 @@ import importlib.util
 from ..errors import WorkersError
 from .group import Workers
 from .launch import launched
+from .orphans import refuse_launcher_in_torchrun, stop_without_launcher
 from .single import SingleWorker
 
 
 def form(stall_seconds: float, transport: str = "auto") -> Workers:
-    """The worker group of this process; raises WorkersError where the processes of a launch cannot be joined."""
+    """The worker group of this process, which from now on stops when its launcher has ended.
+
+    Raises WorkersError where the processes of a launch cannot be joined.
+    """
     started = launched()
     if started is None:
         return SingleWorker()
+    refuse_launcher_in_torchrun()
+    stop_without_launcher(stall_seconds)
     launcher, processes = started
     if choose(transport, launcher) == "horovod":
         from . import horovod

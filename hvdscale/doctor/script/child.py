@@ -1,7 +1,6 @@
 """One rank's process of the examined script: it is forked from the doctor's, runs the script and ends with a record."""
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import random
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 import torch._dynamo  # as the first optimizer of each child would, for a second
 
+from ...system.parent import ending_with_this_process
 from .record import ENDED, FAILED, STOPPED, Record
 from .watch import files, modules, process_group
 from .watch.loaders import Loaders
@@ -25,7 +25,6 @@ from .watch.losses import Losses
 from .watch.updates import Updates
 from .watch.watcher import Watcher
 
-PR_SET_PDEATHSIG = 1                # prctl.h
 TOGETHER_SECONDS = 10.0             # that a rank which stops waits for the others
 OURS = (os.path.join(os.path.dirname(__file__), ""), runpy.__file__, "<frozen runpy>")
 
@@ -51,13 +50,14 @@ def fork(task: Task, rank: int, workers: int, local_workers: int, environment: d
     """Start the process of a rank; returns its process id. It leads a process group of its own."""
     sys.stdout.flush()
     sys.stderr.flush()
-    parent = os.getpid()
+    die_with_doctor = ending_with_this_process()
     child = os.fork()
     if child:
         return child
     code = 1
     try:
-        _detach(task, rank, parent)
+        die_with_doctor()
+        _detach(task, rank)
         os.environ.clear()
         os.environ.update(environment)
         code = _watch(task, rank, workers, local_workers)
@@ -75,12 +75,9 @@ def output_of(records: Path, rank: int) -> str:
         return ""
 
 
-def _detach(task: Task, rank: int, parent: int) -> None:
-    """Take the process out of the doctor's group, signals and streams; it dies with the doctor."""
+def _detach(task: Task, rank: int) -> None:
+    """Take the process out of the doctor's group, signals and streams."""
     os.setsid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     for descriptor, name in enumerate((os.devnull, task.records / f"rank{rank}.stdout",

@@ -1,0 +1,61 @@
+"""The processes above this one, as /proc shows them."""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, recognized by the moment of its start, as another may get its number.
+
+    started  in clock ticks since boot; "" where /proc hides it
+    """
+
+    pid: int
+    parent: int
+    started: str
+
+    def runs(self) -> bool:
+        """Whether it has not ended; a zombie has."""
+        found = find_process(self.pid)
+        return found is not None and found.started == self.started or not self.started and os.getppid() == self.pid
+
+
+def find_process(pid: int) -> Process | None:
+    """The process of that number; None where none runs, or /proc hides it."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            state, parent, *rest = file.read().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if state in "ZX" else Process(pid, int(parent), rest[17])
+
+
+def ancestors() -> Iterator[Process]:
+    """This process's parent, its parent, and so on, without the first process of the system or container."""
+    pid = os.getppid()
+    while pid > 1:
+        found = find_process(pid) or Process(pid, 0, "")
+        yield found
+        pid = found.parent
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """What a process's environment was at its start; empty where it belongs to somebody else."""
+    entries = (entry.partition("=") for entry in _words(pid, "environ"))
+    return {name: value for name, _, value in entries}
+
+
+def command_of(pid: int) -> list[str]:
+    """A process's command line; empty where /proc hides it."""
+    return _words(pid, "cmdline")
+
+
+def _words(pid: int, name: str) -> list[str]:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return os.fsdecode(file.read()).split("\0")[:-1]
+    except OSError:
+        return []

@@ -1,0 +1,65 @@
+"""Signals that ask a run to stop, and the end of whoever reads its output: a closed terminal is both.
+
+    before = heed(handler)              at each of the signals; nohup's choice stays
+    outlive_readers()                   print loses what nobody reads, and raises nothing
+    if not has_readers(): ...           then a run stops as at a signal
+"""
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+
+
+def heed(handler: Callable | int, but_for: tuple[int, ...] = ()) -> dict[int, Any]:
+    """Have these signals handled; returns the handlers before. SIGHUP stays ignored where it is, as under nohup."""
+    return {number: signal.signal(number, handler) for number in STOPPING
+            if number not in but_for and not (number == signal.SIGHUP and _ignores_hangups())}
+
+
+def _ignores_hangups() -> bool:
+    return signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def outlive_readers() -> None:
+    """Let this process's output be lost once nobody reads it."""
+    sys.stdout, sys.stderr = _outliving(sys.stdout), _outliving(sys.stderr)
+
+
+def has_readers() -> bool:
+    """Whether all output has been taken so far; always under nohup."""
+    return not _Outliving.lost or _ignores_hangups()
+
+
+def _outliving(stream):
+    try:
+        raw = _Outliving(stream.fileno(), "w", closefd=False)
+    except (AttributeError, io.UnsupportedOperation):       # closed, or a test's
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(raw if stream.write_through else io.BufferedWriter(raw), stream.encoding, stream.errors,
+                            line_buffering=stream.line_buffering, write_through=stream.write_through)
+
+
+class _Outliving(io.FileIO):
+    """A file that becomes /dev/null once its pipe or terminal has no other end."""
+
+    lost = False
+
+    def write(self, data):
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+        _Outliving.lost = True
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.fileno())
+        os.close(null)
+        return super().write(data)

@@ -1,0 +1,75 @@
+"""A worker stops when its launcher has ended: a launcher that is killed, or whose terminal is closed, may leave it.
+
+    stop_without_launcher(stall_seconds)        a thread watches from now on
+
+A launcher is the nearest process above a worker without the variables that it gave the worker: mpirun or its daemon on
+this host, torchrun's agent, slurmstepd. Scripts and shells between are not. A launcher may have been started by
+another, such as torchrun by srun; then all are watched.
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+
+from ..errors import WorkersError
+from ..system.ancestors import Process, ancestors, command_of, environment_of
+from .launch import LAUNCHED
+
+POLL_SECONDS = 0.2
+OF_HOROVODRUN = ("mpirun --allow-run-as-root --tag-output -np ", "mpirun -l -np ")      # Open MPI's, and MPICH's
+
+
+def find_launchers() -> list[tuple[str, tuple[Process, ...]]]:
+    """The launchers above this process, the nearest first: name, and the processes that must run.
+
+    Empty without a launcher, or where it is the first process of a container, whose end is that of all others.
+    """
+    above = list(ancestors())
+    given = [environment_of(process.pid) for process in above]
+    found = {}
+    for variable, name in LAUNCHED.items():
+        at = next((at for at, environment in enumerate(given) if variable not in environment), None)
+        if os.environ.get(variable, "").isdecimal() and at is not None:
+            found.setdefault(at, (name, (above[at], *_of_horovodrun(variable, *above[at:at + 2]))))
+    return [found[at] for at in sorted(found)]
+
+
+def _of_horovodrun(variable: str, process: Process, parent: Process | None = None) -> tuple[Process, ...]:
+    """The parent, if it is horovodrun's: that runs each worker by a shell, or becomes a shell that runs mpirun."""
+    if parent is None:
+        return ()
+    runs_worker = variable == "HOROVOD_SIZE" and command_of(process.pid)[1:2] == ["-c"]
+    option, command = (*command_of(parent.pid), "", "", "")[1:3]
+    return (parent,) if runs_worker or option == "-c" and command.startswith(OF_HOROVODRUN) else ()
+
+
+LAUNCHERS = find_launchers()        # now: later they may have ended
+
+
+def refuse_launcher_in_torchrun() -> None:
+    """Raise WorkersError where torchrun started another launcher: its workers would have the places of torchrun's."""
+    names = [name for name, _ in LAUNCHERS]
+    if "torchrun" in names[1:]:
+        raise WorkersError(f"torchrun started {names[0]}, which started this process, and each of them gives it a "
+                           f"rank: start hvdscale's commands by torchrun or by {names[0]} alone")
+
+
+def stop_without_launcher(stall_seconds: float) -> None:
+    """Once the launcher has ended, send this process SIGTERM, and end it if it still runs after the stall time."""
+    watched = [process for _, processes in LAUNCHERS for process in processes]
+    if watched:
+        threading.Thread(target=_watch, args=(watched, stall_seconds), daemon=True).start()
+
+
+def _watch(watched: list[Process], stall_seconds: float) -> None:
+    while all(process.runs() for process in watched):
+        time.sleep(POLL_SECONDS)
+    with contextlib.suppress(OSError):
+        print("Note: the launcher has ended, so this worker stops", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(stall_seconds)
+    os._exit(1)
