@@ -18,7 +18,7 @@ import click
 from ..errors import ExitCode, HvdscaleError, StoppedError, UsageError
 from ..formatting.escaping import printable
 from ..formatting.numbers import counted
-from ..system.hangup import heed, outlive_readers
+from ..system.hangup import has_stopped, heed, outlive_readers
 from ..system.version import version_line
 
 
@@ -130,6 +130,8 @@ def begin_run() -> None:
 
 def stop_before_the_steps(*_: object) -> None:
     """The handler of signals to a training command; during the steps they are votes."""
+    if has_stopped():
+        return
     raise StoppedError("stopped by a signal before training began, or after it ended")
 
 

@@ -3,6 +3,7 @@
     before = heed(handler)              at each of the signals; nohup's choice stays
     outlive_readers()                   print loses what nobody reads, and raises nothing
     if not has_readers(): ...           then a run stops as at a signal
+    note_stop(); has_stopped()          whether all ranks have agreed to: a further signal has nothing to say
 """
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+_stopped: list[bool] = []
 
 
 def heed(handler: Callable | int, but_for: tuple[int, ...] = ()) -> dict[int, Any]:
@@ -25,6 +27,15 @@ def heed(handler: Callable | int, but_for: tuple[int, ...] = ()) -> dict[int, An
 
 def _ignores_hangups() -> bool:
     return signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def note_stop() -> None:
+    """From now on this process ends, as a signal to one of the ranks asked for."""
+    _stopped.append(True)
+
+
+def has_stopped() -> bool:
+    return bool(_stopped)
 
 
 def outlive_readers() -> None:

@@ -15,7 +15,7 @@ import torch
 from ..errors import ExitCode, HvdscaleError
 from ..log.schema import PRUNED, Status
 from ..plan.averaging import AVERAGED
-from ..system.hangup import has_readers, heed
+from ..system.hangup import has_readers, heed, note_stop
 from ..target import SPLITS
 from ..update.averages import evaluation_weights
 from ..update.step import DataParallelStep, StepResult
@@ -67,6 +67,8 @@ def run(loop: Loop) -> Outcome:
             stop = loop.step() or loop.budget_spent()
             stop = loop.evaluate(stop)
         loop.end(stop)
+        if stop.exit_code == ExitCode.PREEMPTED:
+            note_stop()             # other ranks' signals may come later
     return Outcome(stop, loop.done.steps, loop.done.measured, loop.done.evaluated)
 
 

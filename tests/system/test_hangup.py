@@ -1,0 +1,60 @@
+"""Signals that ask a run to stop, and output that nobody reads any more."""
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import command_environment
+
+HEEDING = """
+import os, signal, sys
+from hvdscale.system.hangup import heed
+before = heed(lambda number, _: print("heard"))
+os.kill(os.getpid(), signal.SIGHUP)
+print("lives")
+"""
+SPEAKING = """
+import sys
+from hvdscale.system.hangup import has_readers, outlive_readers
+outlive_readers()
+report = open(sys.argv[1], "w")
+print("first", flush=True)
+sys.stdin.read()
+for file in (sys.stdout, sys.stdout, sys.stderr):
+    print("a line that is lost", file=file, flush=True)
+report.write(str(has_readers()))
+"""
+NOHUP = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]            # nohup itself would take a terminal's output away
+
+
+@pytest.mark.parametrize("before, said", [([], "heard\nlives\n"), (["nohup"], "lives\n"), (NOHUP, "lives\n")])
+def test_a_hangup_is_heard_but_under_nohup(run, before, said):
+    assert run(*before, sys.executable, "-c", HEEDING).stdout == said
+
+
+@pytest.mark.parametrize("make", [os.pipe, pty.openpty])
+@pytest.mark.parametrize("before, readers", [([], "False"), (NOHUP, "True")])
+@pytest.mark.parametrize("options", [[], ["-u"]])
+def test_output_without_a_reader_is_lost_and_nothing_else(tmp_path, make, before, readers, options):
+    reading, writing = make()
+    process = subprocess.Popen([*before, sys.executable, *options, "-c", SPEAKING, str(tmp_path / "report")],
+                               stdin=subprocess.PIPE, stdout=writing, stderr=writing, env=command_environment())
+    try:
+        os.close(writing)
+        said = b""
+        while b"first" not in said:
+            said += os.read(reading, 1000)
+        os.close(reading)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0 and (tmp_path / "report").read_text() == readers
+
+
+def test_a_full_disk_is_no_lost_reader(run):
+    done = run("sh", "-c", f'"{sys.executable}" -c "from hvdscale.system.hangup import outlive_readers as go; go(); '
+               'print(1, flush=True)" > /dev/full', check=False)
+    assert "No space left on device" in done.stderr
