@@ -46,18 +46,22 @@ workload = replace(find("digits/fc"), load=load)
 class Job:
     """hvdscale-train under a launcher, in a folder of its own; its processes have NOTES in their environment.
 
+    launcher    None: alone;  before  words that come before the command, such as nohup
+
     noted()     what rank 0's run_log took, and when
     alive()     ids of the processes that are left; of_rank(r) the id of one
     said()      all that was printed
     """
 
-    def __init__(self, folder, *options, launcher="mpirun", np=2, module="tests.parallel.noted_command", **environment):
+    def __init__(self, folder, *options, launcher="mpirun", np=2, module="tests.parallel.noted_command", before=(),
+                 **environment):
         self.folder, self.notes = folder, folder / "notes"
         folder.mkdir(parents=True, exist_ok=True)
         environment = {**command_environment(), "NOTES": str(self.notes), "TMPDIR": str(folder),
                        "OMPI_MCA_btl_vader_backing_directory": str(folder),     # what a killed mpirun leaves behind
                        **environment}
-        command = [*launcher_command(launcher, np), sys.executable, "-m", module, *map(str, options)]
+        launched = launcher_command(launcher, np) if launcher else []
+        command = [*before, *launched, sys.executable, "-m", module, *map(str, options)]
         with open(folder / "output", "ab") as output:
             self.process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
                                             stdout=output, stderr=output)

@@ -1,0 +1,157 @@
+"""Real jobs whose terminal is closed, or whose launcher is signalled or killed: they keep a checkpoint and end."""
+import json
+import os
+import re
+import signal
+import sys
+
+import pytest
+
+from hvdscale.log.check import check
+from tests.parallel.launched_job import Job, held
+from tests.parallel.sweeps import sweep_file
+
+STALL, STARTED, GONE = 30, 180, 60
+ENDLESS = ["digits/fc", "--steps", 10**6, "--eval-every", 10**6, "--target", "none", "--log-file", "w.h5",
+           "--set", f"stall_seconds={STALL}"]
+ON_TERMINAL = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"]
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Start a job and wait until it is ``ready``, by default until it takes steps; none of its processes is left."""
+    jobs = []
+
+    def started(*options, ready=Job.noted, **given):
+        jobs.append(Job(tmp_path / "job", *(options or (*ENDLESS, "--checkpoint", "ck")), **given))
+        jobs[0].wait(lambda: ready(jobs[0]), STARTED)
+        return jobs[0]
+    yield started
+    for job in jobs:
+        job.end()
+
+
+def assert_stopped(job):
+    """No process is left, and the job can resume where it stopped."""
+    job.wait_for_its_end(GONE)
+    outcome = json.loads((job.folder / "ck/outcome").read_text())
+    assert outcome["exit_code"] == 75 and "stopped by a signal" in outcome["reason"], job.said()
+    held(job.folder / "ck")
+    assert f"step-{job.logged_steps()}.pt" in os.listdir(job.folder / "ck")
+
+
+@pytest.mark.parametrize("launcher", [None, *(pytest.param(each, marks=SLOW) for each in (
+    "mpirun", "horovodrun", "gloo", "torchrun"))])
+def test_a_job_whose_terminal_is_closed_keeps_a_checkpoint_and_ends(started, launcher):
+    job = started(launcher=launcher, before=ON_TERMINAL)
+    job.process.kill()
+    assert_stopped(job)
+
+
+@pytest.mark.parametrize("launcher, number", [
+    ("horovodrun", signal.SIGHUP), *(pytest.param(*each, marks=SLOW) for each in (
+        (None, signal.SIGHUP), ("mpirun", signal.SIGHUP), ("gloo", signal.SIGHUP), ("torchrun", signal.SIGHUP),
+        ("horovodrun", signal.SIGKILL), ("horovodrun", signal.SIGTERM), ("gloo", signal.SIGKILL)))])
+def test_a_job_whose_launcher_is_signalled_keeps_a_checkpoint_and_ends(started, launcher, number):
+    job = started(launcher=launcher)
+    os.kill(job.process.pid, number)
+    assert_stopped(job)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--set", "transport=torch"]])
+def test_a_job_whose_mpirun_is_killed_ends_with_a_log_that_can_be_read(started, options):
+    job = started(*ENDLESS, *options, launcher="mpirun")
+    job.process.kill()
+    job.wait_for_its_end(GONE)
+    assert check(job.folder / "w.h5").steps.rows
+
+
+@pytest.mark.slow
+def test_a_job_under_nohup_goes_on_when_its_terminal_is_closed(started):
+    job = started(launcher=None, before=["nohup"])
+    steps = len(job.noted())
+    os.kill(job.process.pid, signal.SIGHUP)
+    job.wait(lambda: len(job.noted()) > steps + 5, STARTED)
+    assert job.process.poll() is None
+
+
+@pytest.mark.slow
+def test_a_job_whose_output_is_read_no_more_keeps_a_checkpoint_and_ends(started):
+    """As where ssh without a terminal is cut off."""
+    job = started(launcher=None, before=["sh", "-c", '"$@" | head -n 1', "sh"])
+    assert_stopped(job)
+
+
+@pytest.mark.parametrize("launcher, number", [
+    ("mpirun", signal.SIGKILL), *(pytest.param(*each, marks=SLOW) for each in (
+        ("horovodrun", signal.SIGKILL), ("gloo", signal.SIGKILL), ("torchrun", signal.SIGKILL),
+        ("horovodrun", signal.SIGHUP), ("mpirun", signal.SIGHUP), (None, signal.SIGHUP)))])
+def test_a_sweep_whose_launcher_is_killed_ends(started, tmp_path, launcher, number):
+    sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.05}", high="0.4")
+    job = started(sweep, "--out", "out", launcher=launcher, module="hvdscale.cli.tune",
+                  ready=lambda job: list(job.folder.glob("out/trials/*/*.claim-1")))
+    os.kill(job.process.pid, number)
+    job.wait_for_its_end(GONE)
+    assert not list(job.folder.glob("out/*.h5"))            # it was cut short
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_a_sweep_of_groups_whose_launcher_is_killed_ends(started, tmp_path, launcher):
+    sweep = sweep_file(tmp_path, settings="model_args = {slow = 0.05}", high="0.4", workers_per_trial=2)
+    job = started(sweep, "--out", "out", launcher=launcher, module="hvdscale.cli.tune",
+                  ready=lambda job: list(job.folder.glob("out/trials/*/*.claim-1")))
+    job.process.kill()
+    job.wait_for_its_end(GONE)
+
+
+@pytest.mark.parametrize("launcher", [
+    "mpirun", *(pytest.param(each, marks=SLOW) for each in ("horovodrun", "horovodrun-gloo", "torchrun"))])
+def test_the_workers_of_a_series_end_with_it(started, launcher):
+    job = started("digits/fc", "--steps", 10**6, "--eval-every", 10**6, "--target", "none", "--workers", 2,
+                  "--launcher", launcher, "--out", "out", launcher=None, module="hvdscale.cli.scale",
+                  ready=lambda job: re.search("^  step", job.said(), re.M))
+    job.process.kill()
+    job.wait_for_its_end(GONE)
+
+
+@pytest.mark.slow
+def test_the_processes_of_a_doctor_end_with_it(started, tmp_path):
+    """Those that simulate other ranks, here in a load that takes forever."""
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/endless.py").write_text(
+        "import os, time\n"
+        "from tests.factories.jobs import Tokens\n\n\n"
+        "class Endless(Tokens):\n"
+        "    def load(self, data_dir):\n"
+        "        if 'OMPI_COMM_WORLD_RANK' in os.environ:\n"
+        "            open(f'loads-{os.getpid()}', 'w').close()\n"
+        "            time.sleep(1000)\n"
+        "        return super().load(data_dir)\n\n\n"
+        "workload = Endless()\n")
+    job = started("endless:workload", launcher=None, module="hvdscale.cli.doctor",
+                  ready=lambda job: len(list(job.folder.glob("loads-*"))) == 2)
+    job.process.kill()
+    job.wait_for_its_end(GONE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun", "gloo", "torchrun"])
+def test_the_processes_of_a_doctor_of_a_script_end_with_its_launcher(started, tmp_path, launcher):
+    (tmp_path / "endless.py").write_text("import time\ntime.sleep(1000)\n")
+    job = started("script", tmp_path / "endless.py", launcher=launcher, module="hvdscale.cli.doctor",
+                  ready=lambda job: len([pid for pid in job.alive() if os.getsid(pid) == pid]) >= 2)
+    job.process.kill()
+    job.wait_for_its_end(GONE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["horovodrun", "gloo"])
+def test_a_launcher_inside_torchrun_is_refused_in_a_line(started, launcher):
+    torchrun = ["torchrun", "--standalone", "--nproc-per-node", "2", "--no-python"]
+    job = started(*ENDLESS, launcher=launcher, before=torchrun, ready=lambda job: job.process.poll() is not None)
+    assert job.process.returncode == 1 and not (job.folder / "w.h5").exists()
+    assert re.search("Error: torchrun started (mpirun|horovodrun), which started this process", job.said())
+    assert "hvdscale" not in "".join(re.findall('File ".*', job.said()))
