@@ -20,6 +20,7 @@ from ..formatting.escaping import printable
 from ..formatting.numbers import counted
 from ..system.hangup import has_stopped, heed, outlive_readers
 from ..system.version import version_line
+from ..workers.launch import launched
 
 
 class _Ending:
@@ -124,6 +125,8 @@ def echo(text: str = "", err: bool = False) -> None:
 
 def begin_run() -> None:
     """At the start of a training command: signals and the end of its terminal stop it, and lose nothing."""
+    if launched() is not None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)        # torchrun's, as it ends, also under nohup
     heed(stop_before_the_steps, but_for=(signal.SIGINT,))
     outlive_readers()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Process:
+class SystemProcess:
     """A process, recognized by the moment of its start, as another may get its number.
 
     started  in clock ticks since boot; "" where /proc hides it
@@ -23,21 +23,21 @@ class Process:
         return found is not None and found.started == self.started or not self.started and os.getppid() == self.pid
 
 
-def find_process(pid: int) -> Process | None:
+def find_process(pid: int) -> SystemProcess | None:
     """The process of that number; None where none runs, or /proc hides it."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             state, parent, *rest = file.read().rpartition(")")[2].split()
     except (OSError, ValueError):
         return None
-    return None if state in "ZX" else Process(pid, int(parent), rest[17])
+    return None if state in "ZX" else SystemProcess(pid, int(parent), rest[17])
 
 
-def ancestors() -> Iterator[Process]:
+def ancestors() -> Iterator[SystemProcess]:
     """This process's parent, its parent, and so on, without the first process of the system or container."""
     pid = os.getppid()
     while pid > 1:
-        found = find_process(pid) or Process(pid, 0, "")
+        found = find_process(pid) or SystemProcess(pid, 0, "")
         yield found
         pid = found.parent
 

@@ -16,14 +16,14 @@ import threading
 import time
 
 from ..errors import WorkersError
-from ..system.ancestors import Process, ancestors, command_of, environment_of
+from ..system.ancestors import SystemProcess, ancestors, command_of, environment_of
 from .launch import LAUNCHED
 
 POLL_SECONDS = 0.2
 OF_HOROVODRUN = ("mpirun --allow-run-as-root --tag-output -np ", "mpirun -l -np ")      # Open MPI's, and MPICH's
 
 
-def find_launchers() -> list[tuple[str, tuple[Process, ...]]]:
+def find_launchers() -> list[tuple[str, tuple[SystemProcess, ...]]]:
     """The launchers above this process, the nearest first: name, and the processes that must run.
 
     Empty without a launcher, or where it is the first process of a container, whose end is that of all others.
@@ -38,7 +38,8 @@ def find_launchers() -> list[tuple[str, tuple[Process, ...]]]:
     return [found[at] for at in sorted(found)]
 
 
-def _of_horovodrun(variable: str, process: Process, parent: Process | None = None) -> tuple[Process, ...]:
+def _of_horovodrun(variable: str, process: SystemProcess,
+                   parent: SystemProcess | None = None) -> tuple[SystemProcess, ...]:
     """The parent, if it is horovodrun's: that runs each worker by a shell, or becomes a shell that runs mpirun."""
     if parent is None:
         return ()
@@ -65,7 +66,7 @@ def stop_without_launcher(stall_seconds: float) -> None:
         threading.Thread(target=_watch, args=(watched, stall_seconds), daemon=True).start()
 
 
-def _watch(watched: list[Process], stall_seconds: float) -> None:
+def _watch(watched: list[SystemProcess], stall_seconds: float) -> None:
     while all(process.runs() for process in watched):
         time.sleep(POLL_SECONDS)
     with contextlib.suppress(OSError):

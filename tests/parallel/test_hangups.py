@@ -11,7 +11,7 @@ from hvdscale.log.check import check
 from tests.parallel.launched_job import Job, held
 from tests.parallel.sweeps import sweep_file
 
-STALL, STARTED, GONE = 30, 180, 60
+STALL, STARTED, GONE = 30, 180, 120
 ENDLESS = ["digits/fc", "--steps", 10**6, "--eval-every", 10**6, "--target", "none", "--log-file", "w.h5",
            "--set", f"stall_seconds={STALL}"]
 ON_TERMINAL = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"]
@@ -19,8 +19,12 @@ SLOW = pytest.mark.slow
 
 
 @pytest.fixture
-def started(tmp_path):
-    """Start a job and wait until it is ``ready``, by default until it takes steps; none of its processes is left."""
+def started(tmp_path, monkeypatch):
+    """Start a job and wait until it is ``ready``, by default until it takes steps; none of its processes is left.
+
+    Where mpirun leaves time for a checkpoint, that is enough on a busy machine.
+    """
+    monkeypatch.setenv("OMPI_MCA_odls_base_sigkill_timeout", "20")
     jobs = []
 
     def started(*options, ready=Job.noted, **given):

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import signal
 import sys
 
 import pytest
@@ -10,8 +11,9 @@ from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from tests import guides
 from tests.conftest import launcher_command
-from tests.parallel.launched_job import slow_workload
+from tests.parallel.launched_job import Job, slow_workload
 from tests.parallel.sweeps import until
+from tests.parallel.test_hangups import ENDLESS, GONE, STARTED
 
 AWKWARD = """it's "so" $(touch shot) `touch shot` ; touch shot.toml"""
 
@@ -85,6 +87,22 @@ def test_a_rank_of_srun_gets_no_message_before_it_can_take_one(submit, checkout,
     job, output = submit(["-N2", "--ntasks-per-node=1"], tmp_path / "rank 1 joins", launcher="srun")
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), output
     assert (tmp_path / "rank 1 joins").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("pmix")
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_the_workers_of_srun_end_with_it(cluster, tmp_path, number):
+    job = Job(tmp_path / "job", *ENDLESS, launcher=None, before=["srun", "--mpi=pmix", "-n2", "--overcommit"],
+              **{**cluster.environment, "TMPDIR": "/tmp"})
+    try:
+        job.wait(job.noted, STARTED)
+        os.kill(job.process.pid, number)
+        job.wait_for_its_end(GONE)
+        assert job.logged_steps()
+    finally:
+        job.end()
+        cluster.repair()
 
 
 def test_ranks_that_srun_does_not_join_are_an_error_not_lone_runs(cluster, checkout, tmp_path):
