@@ -138,8 +138,8 @@ class _Command(Grouped):
         formatter.write_text("A workload's defaults override values in brackets; --dry-run prints the settled plan.")
         formatter.write_paragraph()
         formatter.write_text("Exit codes: 0 done, 1 error, 2 misuse, 3 diverged (the log says INFEASIBLE), 75 stopped "
-                             "by a signal or a closed terminal; horovodrun --gloo and torchrun return 1 instead of 3 and "
-                             "75.")
+                             "by a signal or a closed terminal; horovodrun --gloo and torchrun return 1 instead of "
+                             "3 and 75.")
 
 
 @click.command(cls=_Command, context_settings=dict(help_option_names=["-h", "--help"], max_content_width=110))

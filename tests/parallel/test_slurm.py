@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import time
 
 import pytest
 
@@ -97,9 +98,10 @@ def test_the_workers_of_srun_end_with_it(cluster, tmp_path, number):
               **{**cluster.environment, "TMPDIR": "/tmp"})
     try:
         job.wait(job.noted, STARTED)
+        moment = time.monotonic()
         os.kill(job.process.pid, number)
         job.wait_for_its_end(GONE)
-        assert job.logged_steps()
+        assert job.logged_steps() >= job.promised_steps(moment)
     finally:
         job.end()
         cluster.repair()
