@@ -124,7 +124,7 @@ def _read(found, readers, seen, skip_broken) -> Iterator[tuple[Study, dict, Batc
             _report_wrong([str(error)] * max(1, len(study.trials)), seen, skip_broken)
             continue
         seen.studies += 1
-        # a COMPLETE trial took all steps, unless it may have stopped at a target
+        # a COMPLETE trial took all steps, unless it may have stopped at a target: then those of its metadata.json
         steps = 0 if plan["archive"]["study"].get("early_stopping") else plan["measurement"]["budget_steps"]
         for trials in _split_into_tasks(study.trials):
             waiting.append((study, plan, readers.submit(trials, steps)))

@@ -4,6 +4,7 @@
 
 Imported archives are restored as they were. Other trials belong to the study of their data set, model (with model
 arguments that the sweep does not search), optimizer and global batch, and keep their ids. RUNNING becomes INCOMPLETE.
+A study has ``early_stopping`` where a COMPLETE trial ended before ``train_steps``, as at its target.
 Times, steps, restarts and plans have no place in the layout; the log and its CSV tables have them.
 """
 from __future__ import annotations
@@ -72,13 +73,14 @@ def _export(log: Log, root: str, progress) -> Exported:
     done, trials = Exported(), _Trials(log)
     taken: dict[str, str] = {}
     for rows in trials.by_study():
-        folder, text = trials.study(rows)
+        columns = _Evaluations(log, trials.ids[rows])
+        last = [columns.last_step(trials.ids[row]) for row in rows]
+        folder, text = trials.study(rows, last)
         if taken.setdefault(folder, text) != text:
             raise LogError(f"{log.path}: two studies of the log belong in {folder}; export them one by one")
         os.makedirs(os.path.join(root, folder), exist_ok=True)
         _write(os.path.join(root, folder, "study.json"), text)
-        columns = _Evaluations(log, trials.ids[rows])
-        for row in rows:
+        for row, end in zip(rows, last):
             place = os.path.join(root, folder, str(trials.folder(row)))
             try:
                 os.mkdir(place)
@@ -86,7 +88,7 @@ def _export(log: Log, root: str, progress) -> Exported:
                 raise LogError(f"{log.path}: {folder} has two trials {trials.folder(row)}; export them one by "
                                "one") from None
             step, values = columns.of(trials.ids[row])
-            _write(os.path.join(place, "metadata.json"), trials.metadata(row, int(step[-1]) if len(step) else 0))
+            _write(os.path.join(place, "metadata.json"), trials.metadata(row, end))
             _write(os.path.join(place, "measurements.csv"), trials.measurements(row, step, values, columns.measured))
             done.trials += 1
             done.own += not trials.published(row)
@@ -119,8 +121,8 @@ class _Trials:
             found.setdefault(self._key(row), []).append(row)
         return list(found.values())
 
-    def study(self, rows) -> tuple[str, str]:
-        """A study's folder and the text of its study.json."""
+    def study(self, rows, last) -> tuple[str, str]:
+        """A study's folder and the text of its study.json; last: the step of each trial's last evaluation."""
         plan = self._plan(rows[0])
         published = plan.get("archive")
         if isinstance(published, Mapping) and {"path", "text"} <= published.keys():
@@ -129,10 +131,12 @@ class _Trials:
         names = [str(self._columns[name][rows[0]]) for name in ("dataset", "model", "optimizer")]
         names[1] += "".join(f",{name}={value}" for name, value in self._model_args(rows[0]).items())
         sweep = plan.get("sweep") or {}
+        steps = max(int(self._columns["budget_steps"][row]) for row in rows)
+        early = any(end < steps and self._columns["status"][row] == Status.COMPLETE for row, end in zip(rows, last))
         study = {
-            "batch_size": batch, "dataset": names[0], "early_stopping": bool(sweep.get("prune_keep")),
+            "batch_size": batch, "dataset": names[0], "early_stopping": early or bool(sweep.get("prune_keep")),
             "model": names[1], "optimizer": names[2], "parameter_configs": dict(map(_config, sweep.get("space", ()))),
-            "train_steps": max(int(self._columns["budget_steps"][row]) for row in rows)}
+            "train_steps": steps}
         return self._check_folder("/".join([*names, str(batch)])), json.dumps(study, indent=2, sort_keys=True) + "\n"
 
     def folder(self, row) -> int:
@@ -212,6 +216,11 @@ class _Evaluations:
                         if "/" in name and table.specs[name].type == "float"}
         names = [name for name in self._values if not name.startswith(OTHER)]
         self.measured = [name for name in names if not np.isnan(self._values[name]).all()] or names
+
+    def last_step(self, trial: int) -> int:
+        """Of a trial's last evaluation; 0: there is none."""
+        step, _ = self.of(trial)
+        return int(step[-1]) if len(step) else 0
 
     def of(self, trial: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         rows = slice(*np.searchsorted(self._trial, [trial, trial + 1]))

@@ -88,7 +88,7 @@ class WrongFile(LogError):
 def read_trials(trials: Sequence[TrialFiles], budget_steps: int = 0) -> Batch:
     """The trials with valid files, in order, and messages about the others.
 
-    budget_steps  steps of a COMPLETE trial; 0: unknown
+    budget_steps  steps of a COMPLETE trial; 0: those that its metadata.json has
     """
     batch, tables = Batch(), []
     for trial in trials:
@@ -201,6 +201,8 @@ class _Metadata:
         if not isinstance(data.get("status"), str) or data["status"] not in STATUSES:
             raise WrongFile(f"{name}: status is {_short(data.get('status'))}, not one of {', '.join(STATUSES)}")
         self.status = STATUSES[data["status"]]
+        steps = data.get("steps")
+        self.steps = steps if type(steps) is int and 0 <= steps <= MOST else None
         parameters = data.get("parameters", {})
         if not isinstance(parameters, dict):
             raise WrongFile(f"{name}: parameters is {_short(parameters)}, not an object")
@@ -404,13 +406,15 @@ def _parse(tables: list[_Table]):
 
 def _apply_rules(found: list[tuple[_Table, _Metadata]], budget_steps: int):
     """Mark files whose evaluations break the rules of a log, and COMPLETE trials that were not evaluated to their end.
+
+    A trial of 0 steps was only timed: an archive has no evaluations of it.
     """
     ids = np.arange(len(found))
     rows = np.array([table.rows for table, _ in found], int)
     first = np.cumsum(rows) - rows
     trials = Rows("trials", len(ids), {
         "id": ids, "status": np.array([metadata.status for _, metadata in found], int), "plan": ["{}"] * len(ids),
-        "budget_steps": np.full(len(ids), budget_steps)})
+        "budget_steps": np.array([budget_steps or metadata.steps or 0 for _, metadata in found], np.int64)})
     evaluations = Rows("evaluations", int(rows.sum()), {
         "trial": np.repeat(ids, rows), "step": np.concatenate([np.empty(0, int), *(table.step for table, _ in found)])})
     for fault in faults_of_rows(SimpleNamespace(trials=trials, evaluations=evaluations), evaluations):
@@ -419,7 +423,9 @@ def _apply_rules(found: list[tuple[_Table, _Metadata]], budget_steps: int):
             table.wrong = table.wrong or f"{table.name}:{row - first[fault.trial(row)] + 2}{fault.say(row, '')}"
     ends = Ends(ids)
     ends.add(evaluations["trial"], evaluations["step"])
-    for fault in unfinished(trials, ends, np.zeros(len(ids), bool), lambda row, column: np.nan):
+    timed = np.array([metadata.steps == 0 for _, metadata in found], bool)
+    said = "its budget is" if budget_steps else "its metadata.json says"
+    for fault in unfinished(trials, ends, timed, lambda row, column: np.nan, said):
         for row in fault.rows.tolist():
             table, metadata = found[row]
             table.wrong = table.wrong or f"{table.name}: trial {metadata.id}{fault.say(row, '')}"

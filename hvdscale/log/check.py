@@ -15,15 +15,14 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
-import h5py
 import numpy as np
 
 from ..errors import LogError
 from ..target import Target
-from .files import first_line, open_file, read_attribute, reading
+from .files import first_line
 from .plan_text import read_plan
-from .reader import SCHEMA, Log, Table, column_type, read_log
-from .schema import STEP_PARTS, TABLES, Status, known_column
+from .reader import Log, Part, Table, read_log
+from .schema import STEP_PARTS, Status
 
 MOST = 2 ** 53              # steps, examples, workers: beyond, a float64 does not hold them
 NOT_NEGATIVE = {
@@ -130,10 +129,13 @@ class Rows(dict[str, np.ndarray]):
 def check(path: str | os.PathLike[str]) -> Log:
     """Raises LogError at the first invariant that the log breaks; the log, read, if it keeps them all."""
     log = read_log(path)
-    for segment in log.segments:
-        with open_file(segment.path) as file, reading(segment.path):
-            _check_file(segment.path, file)
-    check_rows(log)
+    try:
+        for part in log.parts:
+            _check_columns(part)
+        check_rows(log)
+    except BaseException:
+        log.close()
+        raise
     return log
 
 
@@ -146,45 +148,14 @@ def check_rows(log: LogTables) -> None:
         *(_order(table) for table in others), _examples(log), _plans(trials), *map(_ranges, log.tables)))
 
 
-def _check_file(path: str, file: h5py.File) -> None:
-    """Columns, their types and units, and that what was committed is there."""
-    for table in TABLES:
-        group = file[table]
-        rows = int(group["committed_rows"][0])
-        for column in SCHEMA[table]:
-            if column.name not in group and not column.optional:
-                raise LogError(f"{path}: {table} has no column {column.name}")
-        for name in _columns(group):
-            _check_column(path, table, name, group[name], rows)
-
-
-def _columns(group: h5py.Group) -> list[str]:
-    names = []
-    group.visititems(lambda name, item: names.append(name) if hasattr(item, "shape") else None)
-    return [name for name in names if name != "committed_rows"]
-
-
-def _check_column(path: str, table: str, name: str, dataset: h5py.Dataset, rows: int) -> None:
-    spec = known_column(table, name)
-    kind, unit = column_type(dataset), read_attribute(dataset.attrs.get("unit"))
-    if spec and kind != spec.type:
-        raise LogError(f"{path}: {table}/{name} holds {kind} entries ({dataset.dtype}) where {spec.type} belongs")
-    if unit is None or not dataset.attrs.get("meaning"):
-        raise LogError(f"{path}: {table}/{name} says no unit or no meaning")
-    if spec and unit != spec.unit:
-        raise LogError(f"{path}: {table}/{name} is in {unit} where {spec.unit} belongs")
-    if len(dataset) < rows:
-        raise LogError(f"{path}: {table}/{name} has {len(dataset)} rows where {rows} were committed")
-    if kind == "text":
-        _check_spans(path, f"{table}/{name}", dataset[:rows], len(dataset.file["text"]))
-
-
-def _check_spans(path: str, what: str, spans: np.ndarray, size: int) -> None:
-    bad = (spans < 0).any(axis=1) | (spans.sum(axis=1) > size)
-    if bad.any():
-        row = int(bad.argmax())
-        raise LogError(f"{path}: {what}: the text of row {row} is at bytes {spans[row, 0]} to {spans[row].sum()}, "
-                       f"outside /text with its {size} bytes")
+def _check_columns(part: Part) -> None:
+    """What ``read_log`` does not look at: that each column says what it is, and that its texts are there."""
+    for table, found in part.columns.items():
+        for name, spec in found.items():
+            if not spec.unit or not spec.meaning:
+                raise LogError(f"{part.path}: {table}/{name} says no unit or no meaning")
+            if spec.type == "text" and part.file:               # else it was read
+                part.read(table, name)
 
 
 def refuse_unsound(log: LogTables) -> None:
@@ -248,13 +219,14 @@ class Ends:
         return place[first], order[last]
 
 
-def unfinished(trials: Columns, ends: Ends, stepped: np.ndarray, value_at: Callable[[int, str], float]
-               ) -> Iterator[Fault]:
+def unfinished(trials: Columns, ends: Ends, stepped: np.ndarray, value_at: Callable[[int, str], float],
+               said: str = "its budget is") -> Iterator[Fault]:
     """COMPLETE trials whose evaluations are missing, or end more than one spacing before the budget with the target at
     which the trial stops not met.
 
     stepped     bool, of each trial: whether it has rows in /steps; one that was only timed needs no evaluation
     value_at    what a trial's last evaluation measured, by row of /trials and metric; NaN: nothing
+    said        where budget_steps are from, for the message
     """
     complete, budget = trials["status"] == Status.COMPLETE, trials["budget_steps"]
     yield from _fault(trials, complete & (ends.last < 0) & ~stepped,
@@ -262,7 +234,7 @@ def unfinished(trials: Columns, ends: Ends, stepped: np.ndarray, value_at: Calla
     early = complete & (ends.last >= 0) & (ends.last + ends.spacing < budget)
     for row in np.flatnonzero(early).tolist():
         early[row] = not _ended_before(trials["plan"][row], partial(value_at, row))
-    yield from _fault(trials, early, lambda row, at: f" is COMPLETE and its budget is {budget[row]} steps, but its "
+    yield from _fault(trials, early, lambda row, at: f" is COMPLETE and {said} {budget[row]} steps, but its "
                       f"evaluations end at step {ends.last[row]}; if it was stopped, its status is INCOMPLETE")
 
 

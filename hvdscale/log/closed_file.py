@@ -40,7 +40,7 @@ def finish_segments(path: str, temporary: str) -> None:
 
 def merged_attributes(log: Log) -> dict[str, Any]:
     """Root attributes of all segments as one: the first's, with ``changes`` where a later one has another commit."""
-    first, *rest = log.part_attributes
+    first, *rest = (part.attributes for part in log.parts)
     changes = dict(first.get("changes", {}))
     before = first
     for attributes in rest:

@@ -11,6 +11,7 @@ import contextlib
 import io
 import itertools
 import json
+import math
 import os
 import platform
 import struct
@@ -33,6 +34,9 @@ TYPES = {"int": np.dtype("<i8"), "float": np.dtype("<f8"), "text": np.dtype("<i8
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # signature, version, sizes, flags, base, extension, end of file, root group, checksum (HDF5 file format III, II.A)
 SUPERBLOCK = struct.Struct("<8sBBBBQQQQI")
+MOST_ATTRIBUTE, MOST_ATTRIBUTES = 1 << 20, 4 << 20      # bytes of one, and of all of a file; a log has a few thousand
+MOST_CHUNK = 1 << 26                     # bytes of a piece of a column
+NUMBERS = (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.ENUM)
 _memory_files = itertools.count()
 
 
@@ -112,6 +116,36 @@ def read_attribute(value: Any) -> Any:
         with contextlib.suppress(ValueError):
             return json.loads(value)
     return value
+
+
+def attribute_of(where: h5py.HLObject, name: str) -> Any:
+    """``read_attribute`` of the attribute of this name; None where there is none, or one that no log has: of another
+    type, or of more than MOST_ATTRIBUTE bytes."""
+    try:
+        found = h5py.h5a.open(where.id, name.encode("utf-8", "surrogateescape"))
+    except KeyError:
+        return None
+    kind, entries = found.get_type(), found.get_space().get_simple_extent_npoints()
+    text = kind.get_class() == h5py.h5t.STRING
+    if entries * kind.get_size() > MOST_ATTRIBUTE or not (text and entries == 1 or kind.get_class() in NUMBERS):
+        return None
+    if text and not kind.is_variable_str():             # as they are written: read past h5py's slower way
+        value = np.empty((), f"S{kind.get_size()}")
+        found.read(value, mtype=kind)
+        return read_attribute(value.item())
+    value = where.attrs[name]
+    return None if text and len(value) > MOST_ATTRIBUTE else read_attribute(value)
+
+
+def root_attributes(path: str, file: h5py.File) -> dict[str, Any]:
+    """All attributes of a log's file; LogError where they are more than a log has."""
+    found, size = {}, 0
+    for name in file.attrs:
+        found[name] = attribute_of(file, name)
+        size += len(str(found[name]))
+        if size > MOST_ATTRIBUTES:
+            raise LogError(f"{path}: its attributes have over {MOST_ATTRIBUTES >> 20} MiB, as no log's have")
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def create_column(group: h5py.Group, column: Column, rows: int, **layout: Any) -> h5py.Dataset:
@@ -279,9 +313,9 @@ def lookup3(data: bytes) -> int:
 
 def _verify(path: str, file: h5py.File, parts: Iterable[str]) -> None:
     """Raises LogError unless the file is a log of a schema version known here, with these parts."""
-    if read_attribute(file.attrs.get("format")) != FORMAT:
+    if attribute_of(file, "format") != FORMAT:
         raise LogError(f"{path}: is an HDF5 file, but not an hvdscale log (it has no attribute format = {FORMAT!r})")
-    version = file.attrs.get("version")
+    version = attribute_of(file, "version")
     if version is None or int(version) < 1:
         raise LogError(f"{path}: names no schema version of a log; its attribute version is {version}")
     if int(version) > VERSION:
@@ -289,7 +323,7 @@ def _verify(path: str, file: h5py.File, parts: Iterable[str]) -> None:
                        f"up to version {VERSION}; install a newer hvdscale")
     for name in parts:                  # none is opened: of a live log the rows that count are read before all else
         try:
-            _refuse_link(path, file, name)
+            _refuse_link(path, file.id, "", name)
         except KeyError:
             raise LogError(f"{path}: is a damaged log: it has no /{name}") from None
 
@@ -299,26 +333,44 @@ def part_of(path: str, file: h5py.File, name: str) -> Any:
 
     Raises LogError where it lies in another file: a log from elsewhere must not show, or copy, what this machine has.
     """
-    found = file
+    found, above = file.id, ""
     for step in name.split("/"):
-        _refuse_link(path, found, step)
-        found = found[step]
-    if isinstance(found, h5py.Dataset):
-        refuse_elsewhere(path, found)
+        _refuse_link(path, found, above, step)
+        found, above = h5py.h5o.open(found, step.encode("utf-8", "surrogateescape")), f"{above}/{step}"
+    if not isinstance(found, h5py.h5d.DatasetID):
+        return h5py.Group(found)
+    refuse_odd_storage(path, dataset := h5py.Dataset(found))
+    return dataset
+
+
+def _refuse_link(path: str, group: Any, above: str, name: str) -> None:
+    if group.links.get_info(name.encode("utf-8", "surrogateescape")).type != h5py.h5l.TYPE_HARD:
+        raise LogError(f"{path}: {above}/{name} is a link, as nothing in a log is; it is not followed")
+
+
+def datasets_in(group: h5py.Group) -> list[str]:
+    """Names of all datasets in a group and the groups within it; links are not followed, and none is opened."""
+    found: list[str] = []
+
+    def visit(name: bytes, what: Any) -> None:
+        if what.type == h5py.h5o.TYPE_DATASET:
+            found.append(name.decode("utf-8", "surrogateescape"))
+
+    h5py.h5o.visit(group.id, visit, info=True)
     return found
 
 
-def _refuse_link(path: str, group: h5py.Group, name: str) -> None:
-    if group.id.links.get_info(name.encode("utf-8", "surrogateescape")).type != h5py.h5l.TYPE_HARD:
-        raise LogError(f"{path}: {group.name.rstrip('/')}/{name} is a link, as nothing in a log is; it is not followed")
-
-
-def refuse_elsewhere(path: str, dataset: h5py.Dataset) -> None:
-    """LogError where the values of a dataset would be read from another file than the log's own."""
+def refuse_odd_storage(path: str, dataset: h5py.Dataset) -> None:
+    """LogError where the values of a dataset would be read from another file than the log's own, or lie in pieces so
+    large that one, unpacked as a whole, may take all memory."""
     how = dataset.id.get_create_plist()
     if how.get_external_count() or how.get_layout() == h5py.h5d.VIRTUAL:
         raise LogError(f"{path}: {dataset.name} has its values in another file, as no part of a log has; it is not "
                        "read")
+    if how.get_layout() == h5py.h5d.CHUNKED:
+        size = math.prod(how.get_chunk()) * dataset.dtype.itemsize
+        if size > MOST_CHUNK:
+            raise LogError(f"{path}: {dataset.name} is in pieces of {size:,} bytes, as no column of a log is")
 
 
 def rows_within(dataset: h5py.Dataset, rows: int, size: int) -> int:

@@ -1,43 +1,52 @@
-"""Whether a log file's columns are laid out as the schema says, so that what is read is what was meant.
+"""Whether a log file's columns are laid out as the schema says, so that what is read is what was meant, and whether they
+claim no more than the file can hold.
 
-    refuse_wrong_layout(path, "steps", group, specs, rows)
+    refuse_missing(path, "steps", names)
+    refuse_wrong_layout(path, "steps", spec, dataset, rows)         for each column that is read
 """
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import math
+from collections.abc import Container, Mapping
 from typing import Any
 
 import h5py
 import numpy as np
 
 from ..errors import LogError
-from .files import refuse_elsewhere
+from .files import refuse_odd_storage
 from .schema import Column, columns, known_column
 
+REQUIRED = columns()
 KINDS = {"int": "iu", "float": "f", "status": "iu", "text": "iu"}
 DENSEST = 1100              # bytes that one byte of gzip may expand to (1,032), and some more
 SMALL_BYTES = 1 << 20       # columns up to this size are not held against their file's
+SMALL_ROWS, ROW_BYTES = 1 << 20, 2      # a row takes at least so many bytes of the file, in a table of more rows
+HELD_BYTES, DENSE = 1 << 27, 64         # a file's columns have this many bytes, or this many times as many as the file
 
 
-def refuse_wrong_layout(path: str, table: str, group: h5py.Group, specs: Mapping[str, Column], rows: int) -> None:
-    """LogError where a column of the schema is missing, where one holds what does not belong there or says another unit
-    than the schema's, and where there is less in the file than the rows it claims."""
-    for column in columns()[table]:
-        if column.name not in specs:
+def refuse_missing(path: str, table: str, names: Container[str]) -> None:
+    """LogError where a column of the schema is not among a table's."""
+    for column in REQUIRED[table]:
+        if column.name not in names:
             raise LogError(f"{path}: {table} has no column {column.name}; is it a log of another program?")
-    for name, found in specs.items():
-        dataset = group[name]
-        refuse_elsewhere(path, dataset)
-        refuse_wrong_type(path, f"{table}/{name}", dataset, found.type)
-        wanted = known_column(table, name)
-        if wanted and found.type != wanted.type:
-            raise LogError(f"{path}: {table}/{name} holds {found.type} entries ({dataset.dtype}) where {wanted.type} "
-                           "belongs")
-        if wanted and found.unit and found.unit != wanted.unit:
-            raise LogError(f"{path}: {table}/{name} is in {found.unit} where {wanted.unit} belongs; units are not "
-                           "converted, as nothing says that the rest of the log is in them")
-        refuse_hollow(path, f"{table}/{name}", dataset, rows)
+
+
+def refuse_wrong_layout(path: str, table: str, found: Column, dataset: h5py.Dataset, rows: int, there: int) -> None:
+    """LogError where a column holds what does not belong there or says another unit than the schema's, and where there
+    is less in the file, of ``there`` bytes, than the rows it claims."""
+    what, wanted = f"{table}/{found.name}", known_column(table, found.name)
+    refuse_odd_storage(path, dataset)
+    refuse_wrong_type(path, what, dataset, found.type)
+    if wanted and found.type != wanted.type:
+        raise LogError(f"{path}: {what} holds {found.type} entries ({dataset.dtype}) where {wanted.type} belongs")
+    if wanted and found.unit and found.unit != wanted.unit:
+        raise LogError(f"{path}: {what} is in {found.unit} where {wanted.unit} belongs; units are not converted, as "
+                       "nothing says that the rest of the log is in them")
+    if len(dataset) < rows:
+        raise LogError(f"{path}: {what} has {len(dataset)} rows where {rows} were committed; "
+                       f"'hvdscale-log repair {path}' saves what is left")
+    refuse_hollow(path, what, dataset, rows, there)
 
 
 def refuse_wrong_type(path: str, what: str, dataset: h5py.Dataset, kind: str) -> None:
@@ -48,15 +57,33 @@ def refuse_wrong_type(path: str, what: str, dataset: h5py.Dataset, kind: str) ->
                        "log does")
 
 
-def refuse_hollow(path: str, what: str, dataset: h5py.Dataset, rows: int) -> None:
-    """LogError where a column claims more rows than its bytes in the file can expand to."""
-    size = min(rows, len(dataset)) * dataset.dtype.itemsize * (dataset.shape[1] if dataset.ndim > 1 else 1)
-    if size <= SMALL_BYTES:
+def refuse_hollow(path: str, what: str, dataset: h5py.Dataset, rows: int, there: int) -> None:
+    """LogError where a column claims more rows than its bytes in the file can expand to, or, but for the texts, than a
+    file of this size has: reading it would take memory out of all proportion.
+
+    there   bytes of the file
+    """
+    rows, width = min(rows, len(dataset)), row_bytes(dataset)
+    if rows * width <= SMALL_BYTES:
         return
-    stored = min(dataset.id.get_storage_size(), os.path.getsize(path))
-    if size > DENSEST * stored:
+    if rows > SMALL_ROWS and rows * ROW_BYTES > there and what != "text":
+        raise LogError(f"{path}: {what} claims {rows:,} rows, but the file has {there:,} bytes; a row takes "
+                       f"{ROW_BYTES} or more")
+    stored = min(dataset.id.get_storage_size(), there)
+    if rows * width > DENSEST * stored:
         raise LogError(f"{path}: {what} claims {rows:,} rows, but has {stored:,} bytes in the file; "
                        f"'hvdscale-log repair {path}' saves what there is")
+
+
+def row_bytes(dataset: h5py.Dataset) -> int:
+    """Bytes of an entry of a column, or of a pair of them."""
+    return int(dataset.dtype.itemsize * math.prod(dataset.shape[1:]))
+
+
+def refuse_inflated(path: str, size: int, there: int) -> None:
+    """LogError where the columns of a file, of ``there`` bytes, together unpack to more than a log of its size has."""
+    if size > HELD_BYTES + DENSE * there:
+        raise LogError(f"{path}: its columns claim over {size:,} bytes, but the file has {there:,}; no log is so dense")
 
 
 def known_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Reading a log, whatever state it is in: closed, being written, or left by a process that was killed.
 
     log = read_log("runs/w8.h5")                       the whole set of segments is one log
+    log = open_log("runs/w8.h5")                       the same, of which only the columns asked for are looked at
     log.evaluations["val/error"]                       float array, one entry a row
     log.trials["plan"]                                 object array of str
     log.steps.rows, log.steps.columns                  how many rows; the columns' names
@@ -11,8 +12,8 @@ steps of that trial; of a trial's rows in /trials the latest segment's counts.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import h5py
@@ -22,60 +23,110 @@ from ..errors import LogError
 from ..system import lock
 from ..target import SPLITS
 from . import segments
-from .files import open_file, part_of, read_attribute, reading, rows_within, superblock
-from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_layout
+from .files import (attribute_of, datasets_in, open_file, part_of, reading, root_attributes, rows_within, superblock)
+from .layout import (as_column, known_attributes, refuse_hollow, refuse_inflated, refuse_missing, refuse_wrong_layout,
+                     refuse_wrong_type, row_bytes)
 from .schema import SOURCE, STEPS, TABLES, Column, Status, columns
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
+SMALL_HEAP = 1 << 20        # bytes of /text that are kept, as every column of texts asks for some
 ATTEMPTS = 5        # a log that is merged while it is read is read again
 SCHEMA = columns(optional_steps=[c.name for c in STEPS])
 PLACES = {table: {c.name: place for place, c in enumerate(spec)} for table, spec in SCHEMA.items()}
 OPTIONAL = {"trials": SOURCE, "restarts": (), "evaluations": (), "steps": tuple(c for c in STEPS if c.optional)}
 
 
+class FileColumns(Mapping[str, Column]):
+    """The columns of a table in a file, in order, with the unit and meaning they carry there.
+
+    Each is looked at when it is first asked for: LogError where it is none of a log.
+    """
+
+    def __init__(self, names: Iterable[str], look: Callable[[str], Column]) -> None:
+        self._found: dict[str, Column | None] = dict.fromkeys(names)
+        self._look = look
+
+    def __getitem__(self, name: str) -> Column:
+        found = self._found[name]
+        if found is None:
+            found = self._found[name] = self._look(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._found
+
+
 class Part:
     """One file of a log, open for reading, with the number of rows that are whole in each table."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path, self.size = path, superblock(path).size
         self.file = open_file(path)
         self._datasets: dict[tuple[str, str], h5py.Dataset] = {}    # open, since HDF5 keeps chunks only of such
+        self._claimed = 0           # bytes of the columns that were looked at, unpacked
         with reading(path):
             self.segment = segments.of_file(path, self.file)
-            self.attributes = known_attributes(
-                {name: read_attribute(value) for name, value in self.file.attrs.items()})
-            self.rows = {table: int(part_of(path, self.file, f"{table}/committed_rows")[0]) for table in TABLES}
-            self.columns = {table: column_specs(self.file[table]) for table in TABLES}
-            for table, rows in self.rows.items():
-                if rows < 0:
-                    raise LogError(f"{path}: {table}/committed_rows is {rows}")
-                refuse_wrong_layout(path, table, self.file[table], self.columns[table], rows)
-            text = part_of(path, self.file, "text")
-            refuse_hollow(path, "text", text, len(text))
+            self.rows = {table: committed_rows(path, self.file, table) for table in TABLES}
+            self.columns: dict[str, Mapping[str, Column]] = {}
+            for table in TABLES:
+                names = in_order(table, set(datasets_in(part_of(path, self.file, table))) - {"committed_rows"})
+                refuse_missing(path, table, names)
+                self.columns[table] = FileColumns(names, partial(self._look, table))
             self._refuse_lost_rows()
             self.rows["trials"] = begun_trials(self)
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """The root attributes."""
+        with reading(self.path):
+            return known_attributes(root_attributes(self.path, self.file))
 
     def read(self, table: str, name: str, first: int = 0, stop: int | None = None) -> np.ndarray:
         """Whole rows of a column, all or those of first:stop: int64, float64, int8 (status) or an object array of str
         (text)."""
+        kind, rows = self.columns[table][name].type, self.rows[table]
         with reading(self.path):
-            rows = self.rows[table]
-            if (table, name) not in self._datasets:
-                self._datasets[table, name] = self.file[table][name]
-            dataset = self._datasets[table, name]
-            if len(dataset) < rows:
-                raise LogError(f"{self.path}: {table}/{name} has {len(dataset)} rows where {rows} were committed; "
-                               f"'hvdscale-log repair {self.path}' saves what is left")
-            values = dataset[first:rows if stop is None else min(stop, rows)]
-            kind = self.columns[table][name].type
+            values = self._datasets[table, name][first:rows if stop is None else min(stop, rows)]
             if kind == "text":
-                return decode(self.file["text"], values)
+                return decode(self.path, self._heap, values)
             return as_column(kind, values)
 
     def close(self) -> None:
         """Lets the file go; what was read stays."""
         self._datasets.clear()
+        self.__dict__.pop("_heap", None)
         self.file.close()
+
+    def claim(self, size: int) -> None:
+        """Counts bytes that are about to be read; LogError where they are more than the file of a log holds."""
+        self._claimed += size
+        refuse_inflated(self.path, self._claimed, self.size)
+
+    def _look(self, table: str, name: str) -> Column:
+        """A column of the file, its dataset open from now on."""
+        with reading(self.path):
+            dataset = h5py.Dataset(h5py.h5d.open(self.file.id, f"{table}/{name}".encode("utf-8", "surrogateescape")))
+            found = column_spec(name, dataset)
+            rows = self.rows[table]
+            refuse_wrong_layout(self.path, table, found, dataset, rows, self.size)
+            self.claim(rows * row_bytes(dataset) + len(found.unit) + len(found.meaning))
+            self._datasets[table, name] = dataset
+            return found
+
+    @cached_property
+    def _heap(self) -> Any:
+        """The texts: an h5py.Dataset, or the bytes of a small one."""
+        heap = part_of(self.path, self.file, "text")
+        refuse_wrong_type(self.path, "text", heap, "int")
+        refuse_hollow(self.path, "text", heap, len(heap), self.size)
+        self.claim(heap.nbytes)
+        return heap[:] if len(heap) <= SMALL_HEAP else heap
 
     def _refuse_lost_rows(self) -> None:
         """A live file that was cut off reads as zeros there, so where it is short, each column is looked at."""
@@ -83,8 +134,8 @@ class Part:
         if state.size >= state.end:
             return
         for table, rows in self.rows.items():
-            for name in self.columns[table]:
-                whole = rows_within(self.file[table][name], rows, state.size)
+            for name in self.columns[table].keys():
+                whole = rows_within(part_of(self.path, self.file, f"{table}/{name}"), rows, state.size)
                 if whole < rows:
                     raise LogError(f"{self.path}: is truncated: {state.size} of {state.end} bytes are there, with "
                                    f"{whole} of {rows} rows of {table}/{name}; "
@@ -102,58 +153,64 @@ def begun_trials(part: Part) -> int:
     return int(begun.nonzero()[0].max(initial=-1)) + 1
 
 
-def column_specs(group: h5py.Group) -> dict[str, Column]:
-    """The columns of a table's group, by name, with the unit and meaning they carry in the file."""
-    found = {}
-
-    def visit(name: str, item: h5py.HLObject) -> None:
-        if isinstance(item, h5py.Dataset) and name != "committed_rows":
-            found[name] = column_spec(name, item)
-
-    group.visititems(visit)
-    table = group.name.strip("/")
-    return in_order(table, found)
+def committed_rows(path: str, file: h5py.File, table: str) -> int:
+    """How many rows of a table are whole; LogError where the file does not say."""
+    dataset = part_of(path, file, f"{table}/committed_rows")
+    if dataset.shape != (1,) or dataset.dtype.kind not in "iu":
+        raise LogError(f"{path}: {table}/committed_rows holds {dataset.dtype} entries in the shape {dataset.shape}, "
+                       "not one number of rows")
+    rows = int(dataset[0])
+    if rows < 0:
+        raise LogError(f"{path}: {table}/committed_rows is {rows}")
+    return rows
 
 
 def column_spec(name: str, dataset: h5py.Dataset) -> Column:
     """A column as its dataset says it is."""
-    unit, meaning, better = (str(read_attribute(dataset.attrs.get(key, ""))) for key in ("unit", "meaning", "better"))
+    unit, meaning, better = (str(attribute_of(dataset, key) or "") for key in ("unit", "meaning", "better"))
     return Column(name, column_type(dataset), unit, meaning, better=better)
 
 
-def in_order(table: str, specs: dict[str, Column]) -> dict[str, Column]:
-    """A table's columns sorted: the schema's order, then metrics by split, then whatever else there is."""
+def in_order(table: str, names: Iterable[str]) -> list[str]:
+    """The names of a table's columns sorted: the schema's order, then metrics by split, then whatever else there is."""
     def place(name: str) -> tuple[int, int, str]:
         known, split = PLACES[table], name.partition("/")[0]
         return known.get(name, len(known)), SPLITS.index(split) if split in SPLITS else len(SPLITS), name
-    return {name: specs[name] for name in sorted(specs, key=place)}
+    return sorted(names, key=place)
 
 
 def column_type(dataset: h5py.Dataset) -> str:
     """int, float, text or status, from the dataset's own type and shape."""
     if dataset.ndim == 2:
         return "text"
-    if h5py.check_enum_dtype(dataset.dtype) is not None or dataset.dtype == np.int8:
+    kind = dataset.dtype
+    if kind == np.int8 or h5py.check_enum_dtype(kind) is not None:
         return "status"
-    return "int" if dataset.dtype.kind in "iu" else "float"
+    return "int" if kind.kind in "iu" else "float"
 
 
-def decode(heap: h5py.Dataset, spans: np.ndarray) -> np.ndarray:
-    """The texts at ``spans`` (int64, shape (rows, 2): first byte, bytes) of the heap, as an object array of str."""
+def decode(path: str, heap: Any, spans: np.ndarray) -> np.ndarray:
+    """The texts at ``spans`` (int64, shape (rows, 2): first byte, bytes) of the heap, as an object array of str.
+
+    heap    uint8, shape (bytes,): an array, or an h5py.Dataset
+    Raises LogError for a text outside the heap, and for texts that share bytes, which could take any memory.
+    """
     if len(spans) == 0:
         return np.empty(0, dtype=object)
     starts, lengths = spans[:, 0], spans[:, 1]
     bad = (starts < 0) | (lengths < 0) | (starts + lengths > len(heap))
     if bad.any():
         row = int(bad.argmax())
-        raise LogError(f"{heap.file.filename}: a text of {lengths[row]} bytes at byte {starts[row]} (row {row}) lies "
-                       f"outside /text, which has {len(heap)} bytes")
+        raise LogError(f"{path}: a text of {lengths[row]} bytes at byte {starts[row]} (row {row}) lies outside /text, "
+                       f"which has {len(heap)} bytes")
     first = int(starts.min())
     data = memoryview(heap[first:int((starts + lengths).max())])
     order = np.lexsort((lengths, starts))
     starts, lengths = starts[order] - first, lengths[order]
     new = np.ones(len(order), bool)                   # the first of each run of equal spans
     new[1:] = (np.diff(starts) != 0) | (np.diff(lengths) != 0)
+    if (several := int(lengths[new].sum())) > len(data):
+        raise LogError(f"{path}: texts of {several:,} bytes lie in {len(data):,} bytes of /text, as no log's do")
     texts = np.array([str(data[start:start + length], "utf-8", "replace")
                       for start, length in zip(starts[new].tolist(), lengths[new].tolist())], dtype=object)
     out = np.empty(len(order), dtype=object)
@@ -203,8 +260,7 @@ class Table(Columns):
     def __init__(self, name: str, parts: Sequence[Part], keep: np.ndarray | None = None) -> None:
         """keep    row numbers to keep of the parts' rows, laid end to end, in the order wanted; None: all."""
         self.name = name
-        super().__init__(in_order(name, {c: spec for part in reversed(parts)
-                                         for c, spec in part.columns[name].items()}))
+        super().__init__(_joined_columns(name, [part.columns[name] for part in parts]))
         self.rows = sum(part.rows[name] for part in parts) if keep is None else len(keep)
         self._parts, self._keep = parts, keep
 
@@ -244,6 +300,14 @@ class Table(Columns):
         return order, trials[order]
 
 
+def _joined_columns(table: str, found: Sequence[Mapping[str, Column]]) -> Mapping[str, Column]:
+    """The columns of all files; of one that several have, as the first says it is."""
+    if len(found) == 1:
+        return found[0]
+    specs = {name: spec for part in reversed(found) for name, spec in part.items()}
+    return {name: specs[name] for name in in_order(table, specs)}
+
+
 def absent(kind: str, rows: int) -> np.ndarray:
     """What a column reads as where a segment lacks it: NaN, or an empty text."""
     if kind == "text":
@@ -252,19 +316,22 @@ def absent(kind: str, rows: int) -> np.ndarray:
 
 
 class Log:
-    """A whole log: its root attributes and its four tables. ``read_log`` makes it."""
+    """A whole log: its root attributes and its four tables. ``read_log`` or ``open_log`` makes it."""
 
     def __init__(self, path: str, parts: Sequence[Part]) -> None:
         self.path = path
-        self.attributes = parts[0].attributes
         self.segments = [part.segment for part in parts]
-        self.part_attributes = [part.attributes for part in parts]
-        self._parts = parts
+        self.parts = parts
         tables = {}
         for name in TABLES:
             tables[name] = Table(name, parts, _rows_that_count(name, parts))
         self.trials, self.restarts = tables["trials"], tables["restarts"]
         self.evaluations, self.steps = tables["evaluations"], tables["steps"]
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The root attributes of its first file."""
+        return self.parts[0].attributes
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -274,11 +341,18 @@ class Log:
     @property
     def size(self) -> int:
         """Bytes of all its files."""
-        return sum(os.path.getsize(segment.path) for segment in self.segments)
+        return sum(part.size for part in self.parts)
 
     def writer(self) -> dict[str, Any] | None:
         """The living process that writes it (host, pid, job), or None: then RUNNING trials were interrupted."""
         return lock.holder(self.path)
+
+    def look(self) -> None:
+        """Looks at all columns, so that none is found to be wrong later."""
+        for part in self.parts:
+            part.attributes
+            for found in part.columns.values():
+                dict(found)
 
     def load(self) -> None:
         """Reads all columns and closes the files."""
@@ -289,7 +363,7 @@ class Log:
 
     def close(self) -> None:
         """Closes the files; columns that were read stay."""
-        for part in self._parts:
+        for part in self.parts:
             part.close()
 
     def __enter__(self) -> Log:
@@ -305,19 +379,30 @@ def read_log(path: str | os.PathLike[str]) -> Log:
     Raises LogError, naming the file, where one is missing, empty, not a log, of a newer schema, truncated or damaged. A
     log of up to 4 MiB is read at once; of a larger one the files stay open until ``close``.
     """
+    log = open_log(path)
+    try:
+        log.look()
+        if log.size <= SMALL:
+            with reading(log.path):
+                log.load()
+    except BaseException:
+        log.close()
+        raise
+    return log
+
+
+def open_log(path: str | os.PathLike[str]) -> Log:
+    """As ``read_log``, but its columns are neither read nor looked at until they are asked for, for who needs few."""
     path = os.fspath(path)
     for attempt in range(ATTEMPTS):
         parts: list[Part] = []
         try:
-            for segment in segments.find(path):
+            named = segments.candidates(path)       # before the first is opened: they go after it is replaced
+            parts.append(Part(path))
+            for segment in segments.rest(parts[0].segment, named):
                 parts.append(Part(segment.path))
-            if parts[-1].segment.number < parts[0].segment.stands_for and len(parts) > 1:
-                raise FileNotFoundError(path)        # merged between the listing and the opening
             with reading(path):
-                log = Log(path, parts)
-                if sum(superblock(part.path).size for part in parts) <= SMALL:
-                    log.load()
-                return log
+                return Log(path, parts)
         except FileNotFoundError as error:           # a segment that was listed is gone: the log was just merged
             missing = error
         except BaseException:

@@ -23,8 +23,8 @@ from ..system.lock import Lock
 from . import segments
 from .check import check
 from .closed_file import merged_attributes, show, write_log
-from .files import open_file, part_of, read_attribute, reading, rows_within, superblock
-from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type
+from .files import open_file, part_of, reading, root_attributes, rows_within, superblock
+from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type, row_bytes
 from .mend import LOST, LOST_TEXTS, Mended, lost_entries, mend
 from .reader import SCHEMA, Log, Part, absent, begun_trials, column_spec, decode
 from .schema import SOURCE, TABLES, Column, Status, known_column
@@ -165,11 +165,10 @@ class SalvagedPart(Part):
         self.path = path
         self.lost: list[str] = []
         self.file = open_file(path, tolerant=True)
-        self._size = superblock(path).size
+        self.size, self._claimed = superblock(path).size, 0
         with reading(path):
             self.segment = segments.of_file(path, self.file)
-            self.attributes = known_attributes(
-                {name: read_attribute(value) for name, value in self.file.attrs.items()})
+            self.attributes = known_attributes(root_attributes(path, self.file))
         self.rows, self.columns = {}, {}
         self._values: dict[tuple[str, str], np.ndarray] = {}
         for table in TABLES:
@@ -243,7 +242,7 @@ class SalvagedPart(Part):
         """Rows that were whole when written; of a closed file, whose columns have no more, also from their lengths."""
         with self._noting(f"{table}/committed_rows"):
             dataset = part_of(self.path, self.file, f"{table}/committed_rows")
-            if rows_within(dataset, 1, self._size):
+            if rows_within(dataset, 1, self.size):
                 return int(dataset[0])
         if superblock(self.path).flags:
             return 0
@@ -258,8 +257,9 @@ class SalvagedPart(Part):
         with self._noting(f"{table}/{spec.name}"):
             dataset = part_of(self.path, self.file, f"{table}/{spec.name}")
             refuse_wrong_type(self.path, f"{table}/{spec.name}", dataset, spec.type)
-            rows = rows_within(dataset, min(committed, len(dataset)), self._size)
-            refuse_hollow(self.path, f"{table}/{spec.name}", dataset, rows)
+            rows = rows_within(dataset, min(committed, len(dataset)), self.size)
+            refuse_hollow(self.path, f"{table}/{spec.name}", dataset, rows, self.size)
+            self.claim(rows * row_bytes(dataset))
             values = _read_up_to(dataset, rows)
             if spec.type == "text":
                 return self._texts(values, LOST_TEXTS.get(spec.name, ""))
@@ -271,10 +271,11 @@ class SalvagedPart(Part):
         out = np.full(len(spans), lost_text, dtype=object)
         with self._noting("text"):
             heap = part_of(self.path, self.file, "text")
-            size = rows_within(heap, len(heap), self._size)
-            refuse_hollow(self.path, "text", heap, size)
+            size = rows_within(heap, len(heap), self.size)
+            refuse_hollow(self.path, "text", heap, size, self.size)
+            self.claim(size)
             whole = (spans >= 0).all(axis=1) & (spans <= size).all(axis=1) & (spans.sum(axis=1) <= size)
-            out[whole] = decode(heap, spans[whole])
+            out[whole] = decode(self.path, heap, spans[whole])
             if not whole.all():
                 self.lost.append(f"{self.path}: {(~whole).sum()} texts")
         return out

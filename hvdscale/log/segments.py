@@ -7,6 +7,7 @@ A file that is named like a segment but has another id is another log.
 """
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -16,7 +17,9 @@ from dataclasses import dataclass
 import h5py
 
 from ..errors import LogError
-from .files import open_file, read_attribute, reading
+from .files import attribute_of, open_file, reading
+
+_NUMBERED = re.compile(r"\.([1-9]\d*)((?:\.[^.]*)?)")         # what follows the stem in a later segment's name
 
 
 @dataclass(frozen=True)
@@ -37,18 +40,19 @@ def describe(path: str) -> Segment:
 
 def of_file(path: str, file: h5py.File) -> Segment:
     """``describe`` for a file that is open."""
-    log_id, number, stands_for = (read_attribute(file.attrs.get(name)) for name in ("id", "segment", "segments"))
+    log_id, number, stands_for = (attribute_of(file, name) for name in ("id", "segment", "segments"))
     return Segment(path, str(log_id), int(number or 0), int(stands_for or 1))
 
 
 def candidates(path: str) -> list[tuple[int, str]]:
     """Files named like later segments of ``path``: (number in the name, path), in order."""
-    stem, extension = os.path.splitext(path)
-    found = []
-    for name in glob.glob(f"{glob.escape(stem)}.*{glob.escape(extension)}"):
-        number = re.fullmatch(r"\.([1-9]\d*)", name[len(stem):len(name) - len(extension)])
-        if number:
-            found.append((int(number[1]), name))
+    folder, name = os.path.split(path)
+    stem, extension = os.path.splitext(name)
+    found: list[tuple[int, str]] = []
+    with contextlib.suppress(OSError):
+        for other in os.listdir(folder or "."):
+            if other.startswith(f"{stem}.") and (number := _NUMBERED.fullmatch(other[len(stem):])):
+                found += [(int(number[1]), os.path.join(folder, other))] * (number[2] == extension)
     return sorted(found)
 
 
@@ -59,10 +63,13 @@ def free_name(path: str) -> str:
     return f"{stem}.{taken[-1][0] + 1 if taken else 1}{extension}"
 
 
-def later(first: Segment) -> list[Segment]:
-    """The segments after the first file's own, in order, leftovers of its merge included; other logs are left out."""
+def later(first: Segment, named: Iterable[tuple[int, str]] | None = None) -> list[Segment]:
+    """The segments after the first file's own, in order, leftovers of its merge included; other logs are left out.
+
+    named   the ``candidates`` for them; None: those there are now
+    """
     found = []
-    for _, name in candidates(first.path):
+    for _, name in candidates(first.path) if named is None else named:
         try:
             found.append(describe(name))
         except LogError as error:
@@ -78,14 +85,17 @@ def beside(path: str) -> list[str]:
         return []
 
 
-def find(path: str) -> list[Segment]:
-    """All files that hold the log's rows, in order; LogError if one is missing, FileNotFoundError if the first is."""
-    first = describe(path)
+def rest(first: Segment, named: Iterable[tuple[int, str]]) -> list[Segment]:
+    """The files that hold the log's rows beside the first, in order; LogError if one is missing.
+
+    named   the ``candidates`` for them as they were before the first was opened
+    """
+    path = first.path
     if first.number:
         raise LogError(f"{path}: is segment {first.number} of a log, not its first file; "
                        "name the first one, the rest is found beside it")
-    segments = [first] + [s for s in later(first) if s.number >= first.stands_for]
-    for expected, segment in enumerate(segments[1:], start=first.stands_for):
+    segments = [s for s in later(first, named) if s.number >= first.stands_for]
+    for expected, segment in enumerate(segments, start=first.stands_for):
         if segment.number != expected:
             raise LogError(f"{path}: segment {expected} is missing: {segment.path} is segment {segment.number}; "
                            f"put it back beside {path}, or let 'hvdscale-log repair {path}' leave it out")
@@ -121,12 +131,12 @@ def expand(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
 
 def first_of(path: str) -> str:
     """The first file of the log that ``path`` belongs to, where it lies beside it; else ``path`` itself."""
-    try:
-        segment = describe(path)
-        stem, extension = os.path.splitext(path)
-        first = os.path.splitext(stem)[0] + extension
-        if segment.number and describe(first).log_id == segment.log_id:
-            return first
-    except (LogError, FileNotFoundError):
-        pass
+    stem, extension = os.path.splitext(path)
+    stem, number = os.path.splitext(stem)
+    first = stem + extension
+    if _NUMBERED.fullmatch(number + extension) and os.path.exists(first):
+        with contextlib.suppress(LogError, FileNotFoundError):
+            segment = describe(path)
+            if segment.number and describe(first).log_id == segment.log_id:
+                return first
     return path
