@@ -1,24 +1,28 @@
 """hvdscale-log: list, show, check, merge and repair logs; import and export results."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
+from functools import partial
 
 import click
 import numpy as np
 
+from ..analysis.metric_direction import better
 from ..errors import HvdscaleError, LogError
 from ..formatting.numbers import byte_size, counted
-from ..formatting.text_table import aligned
+from ..formatting.text_table import GrowingTable, aligned
 from ..log.check import check as check_log
 from ..log.merge import merge as merge_logs
 from ..log.nans import count_nans
 from ..log.plan_text import read_plan
-from ..log.reader import Log, read_log
+from ..log.reader import Log, open_log, read_log
 from ..log.repair import repair as repair_log
-from ..log.schema import UNKNOWN_SEED, Status
+from ..log.schema import SMALLER, UNKNOWN_SEED, Status
 from ..log.segments import find_logs
+from ..system.forked import map_on_cores
 from ..target import Target
 from . import completion, exchange
 from .common import Group, echo, format_counts, version_option
@@ -46,16 +50,11 @@ def list_logs(logs, everything):
     paths = find_logs(logs or (["runs"] if os.path.isdir("runs") else ["."]))
     if not paths:
         raise LogError(f"{' '.join(logs) or 'here'}: there is no log")
-    rows, bad = [HEADINGS], []
-    for path in paths:
-        try:
-            with read_log(path) as log:
-                rows += _lines(log, everything)
-        except HvdscaleError as error:
-            bad.append(error)
-    if len(rows) > 1:
-        echo(_align(rows))
-    _raise_all(bad)
+    table = GrowingTable(HEADINGS, echo)
+    with contextlib.ExitStack() as at_the_end:
+        at_the_end.callback(table.flush)
+        for lines in _of_each(partial(_lines_of, everything), paths):
+            table.add(lines)
 
 
 @main.command()
@@ -92,14 +91,8 @@ def show(path, trial, plan, evaluations, steps):
 @click.argument("logs", nargs=-1, required=True, shell_complete=completion.paths)
 def check(logs):
     """Verify that logs keep every rule, and name the first one broken. Exit code 1 if any log breaks one."""
-    bad = []
-    for path in find_logs(logs):
-        try:
-            with check_log(path) as log:
-                echo(f"{path}: ok: {format_counts({table.name: table.rows for table in log.tables})}")
-        except HvdscaleError as error:
-            bad.append(error)
-    _raise_all(bad)
+    for said in _of_each(_checked, find_logs(logs)):
+        echo(said)
 
 
 @main.command()
@@ -144,6 +137,39 @@ exchange.add_to(main)
 
 HEADINGS = ("log", "trial", "status", "workload", "batch", "workers", "steps", "metric", "last", "best", "size",
             "study")
+UNKNOWN_WAY = "up or down?"         # of a metric of which nothing says whether small or large values are good
+
+
+def _of_each(function, paths):
+    """The function of each log, in order, as they come. Those that fail are named at the end, in the error."""
+    bad = []
+    for result, error in map_on_cores(partial(_try, function), paths):
+        if error:
+            bad.append(error)
+        else:
+            yield result
+    for error in bad[:-1]:
+        echo(f"Error: {error}", err=True)
+    if bad:
+        raise LogError(bad[-1])
+
+
+def _try(function, path):
+    """(result, ""), or (None, what went wrong)."""
+    try:
+        return function(path), ""
+    except HvdscaleError as error:
+        return None, str(error)
+
+
+def _checked(path) -> str:
+    with check_log(path) as log:
+        return f"{path}: ok: {format_counts({table.name: table.rows for table in log.tables})}"
+
+
+def _lines_of(everything: bool, path) -> list[tuple]:
+    with open_log(path) as log:
+        return _lines(log, everything)
 
 
 def _lines(log: Log, everything: bool) -> list[tuple]:
@@ -167,11 +193,11 @@ def _line(log: Log, row: int) -> tuple:
     trials, metric = log.trials, _metric(log, row)
     values = log.evaluations.of_trial(metric, trials["id"][row]) if metric else np.empty(0)
     measured = values[~np.isnan(values)]
-    best = "-" if not len(measured) else _number(measured.min() if _minimizes(log, row) else measured.max())
     return (str(trials["id"][row]), _state(log, row), f"{trials['dataset'][row]}/{trials['model'][row]}",
             str(trials["global_batch"][row]),
             str(trials["workers"][row]) if _has_workers(trials["source"][row]) else "-", str(_steps_done(log, row)),
-            metric or "-", _number(values[-1]) if len(values) else "-", best)
+            metric or "-", _number(values[-1]) if len(values) else "-",
+            _best(log, row, metric, measured) if len(measured) else "-")
 
 
 def _draw(log: Log, row: int) -> str:
@@ -237,9 +263,13 @@ def _metric(log: Log, row: int) -> str | None:
     return next((name for name in wanted if name in metrics), None)
 
 
-def _minimizes(log: Log, row: int) -> bool:
+def _best(log: Log, row: int, metric: str, measured) -> str:
+    """The best value: as the trial's target has it, else as the log declares the metric, else by the metric's name."""
     target = _target(log, row)
-    return target is None or target.minimizes
+    if target and target.column == metric:
+        return _number(measured.min() if target.minimizes else measured.max())
+    way = better(metric, [log])
+    return _number(measured.min() if way == SMALLER else measured.max()) if way else UNKNOWN_WAY
 
 
 def _heading(log: Log) -> list[str]:
@@ -371,14 +401,6 @@ def _number(value) -> str:
 
 def _list_ids(ids) -> str:
     return ", ".join(map(str, ids)) if len(ids) <= MOST_ROWS else f"{len(ids)}, from {ids.min()} to {ids.max()}"
-
-
-def _raise_all(errors):
-    """Print all errors but the last, and raise that."""
-    for error in errors[:-1]:
-        echo(f"Error: {error}", err=True)
-    if errors:
-        raise errors[-1]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,10 @@
 
     print("\\n".join(aligned([("study", "trials"), ("mnist-64", "100")], left=(0,))))
 
+    table = GrowingTable(("log", "best"), print)          shown block by block, while rows come
+    table.add([("a.h5", "0.1"), ...])
+    table.flush()
+
     table = TextTable([Heading("examples per second", short="ex./s")], [["1,130\\n1,090-1,160"]])
     table.narrow(100)
     print("\\n".join(table.lines()))
@@ -9,13 +13,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from .numbers import RANGE
 
 GAP = "  "
 HEADING_WIDTH = 11
+BLOCK_SECONDS = 0.5             # between two blocks of a table that grows
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,41 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[s
     cells = [[entry.split("\n") for entry in row] for row in rows]
     widths = [_width(column) for column in zip(*cells)]
     return [line for row in cells for line in _lines(row, widths, left)]
+
+
+class GrowingTable:
+    """Rows shown as they come, some together, under headings and in columns that never become narrower.
+
+    headings    one a column; the last column is left out until a row has an entry there
+    show        takes a block of lines
+    clock       seconds, monotonic
+    """
+
+    def __init__(self, headings: Sequence[str], show: Callable[[str], None],
+                 clock: Callable[[], float] = time.monotonic):
+        self._headings, self._show, self._clock = headings, show, clock
+        self._rows: list[Sequence[str]] = []
+        self._widths = [0] * (len(headings) - 1)
+        self._headed, self._shown_at = 0, clock()
+
+    def add(self, rows: Iterable[Sequence[str]]) -> None:
+        """Takes more rows, and shows all that wait where the last block was long enough ago."""
+        self._rows += rows
+        if self._clock() - self._shown_at >= BLOCK_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Shows the rows that wait."""
+        if not self._rows:
+            return
+        if any(row[-1] for row in self._rows):
+            self._widths += [0] * (len(self._headings) - len(self._widths))
+        columns = len(self._widths)
+        rows = [self._headings] * (self._headed < columns) + self._rows
+        self._widths = [max(wide, *map(len, column)) for wide, column in zip(self._widths, zip(*rows))]
+        self._show("\n".join(line for row in rows for line in
+                             _lines([[entry] for entry in row[:columns]], self._widths, range(columns))))
+        self._rows, self._headed, self._shown_at = [], columns, self._clock()
 
 
 class TextTable:

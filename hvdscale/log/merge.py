@@ -91,7 +91,7 @@ def joined(table: str, logs: Iterable[Iterable[Column]]) -> list[Column]:
     for spec in itertools.chain.from_iterable(logs):
         if spec.name not in _SOURCE:
             every.setdefault(spec.name, spec)
-    return [every[name] for name in in_order(table, every)]
+    return list(in_order(table, every).values())
 
 
 def _values(log: Log, table: Table, spec: Column, new: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
@@ -33,6 +33,7 @@ SMALL_HEAP = 1 << 20        # bytes of /text that are kept, as every column of t
 ATTEMPTS = 5        # a log that is merged while it is read is read again
 SCHEMA = columns(optional_steps=[c.name for c in STEPS])
 PLACES = {table: {c.name: place for place, c in enumerate(spec)} for table, spec in SCHEMA.items()}
+Value = TypeVar("Value")
 OPTIONAL = {"trials": SOURCE, "restarts": (), "evaluations": (), "steps": tuple(c for c in STEPS if c.optional)}
 
 
@@ -75,9 +76,10 @@ class Part:
             self.rows = {table: committed_rows(path, self.file, table) for table in TABLES}
             self.columns: dict[str, Mapping[str, Column]] = {}
             for table in TABLES:
-                names = in_order(table, set(datasets_in(part_of(path, self.file, table))) - {"committed_rows"})
+                names = dict.fromkeys(datasets_in(part_of(path, self.file, table)))
+                names.pop("committed_rows", None)
                 refuse_missing(path, table, names)
-                self.columns[table] = FileColumns(names, partial(self._look, table))
+                self.columns[table] = FileColumns(in_order(table, names), partial(self._look, table))
             self._refuse_lost_rows()
             self.rows["trials"] = begun_trials(self)
 
@@ -171,12 +173,12 @@ def column_spec(name: str, dataset: h5py.Dataset) -> Column:
     return Column(name, column_type(dataset), unit, meaning, better=better)
 
 
-def in_order(table: str, names: Iterable[str]) -> list[str]:
-    """The names of a table's columns sorted: the schema's order, then metrics by split, then whatever else there is."""
+def in_order(table: str, columns: Mapping[str, Value]) -> dict[str, Value]:
+    """A table's columns sorted: the schema's order, then metrics by split, then whatever else there is."""
     def place(name: str) -> tuple[int, int, str]:
         known, split = PLACES[table], name.partition("/")[0]
         return known.get(name, len(known)), SPLITS.index(split) if split in SPLITS else len(SPLITS), name
-    return sorted(names, key=place)
+    return {name: columns[name] for name in sorted(columns, key=place)}
 
 
 def column_type(dataset: h5py.Dataset) -> str:
@@ -304,8 +306,7 @@ def _joined_columns(table: str, found: Sequence[Mapping[str, Column]]) -> Mappin
     """The columns of all files; of one that several have, as the first says it is."""
     if len(found) == 1:
         return found[0]
-    specs = {name: spec for part in reversed(found) for name, spec in part.items()}
-    return {name: specs[name] for name in in_order(table, specs)}
+    return in_order(table, {name: spec for part in reversed(found) for name, spec in part.items()})
 
 
 def absent(kind: str, rows: int) -> np.ndarray:
