@@ -36,7 +36,8 @@ def export_parquet(path, out, progress: Callable[[float], None] = lambda share: 
         total, done = max(1, sum(table.rows for table in log.tables)), 0
         for table in log.tables:
             schema = _schema(arrow, log, table)
-            with parquet.ParquetWriter(os.path.join(folder, f"{table.name}.parquet"), schema) as writer:
+            with (open(os.path.join(folder, f"{table.name}.parquet"), "wb") as file,      # arrow's names are UTF-8
+                  parquet.ParquetWriter(file, schema) as writer):
                 for first in range(0, table.rows, ROWS):
                     writer.write_table(_rows(arrow, schema, table, first, min(first + ROWS, table.rows)))
                     done += min(ROWS, table.rows - first)
@@ -47,7 +48,7 @@ def export_parquet(path, out, progress: Callable[[float], None] = lambda share: 
 def _schema(arrow: Any, log: Log, table: Table):
     types = {"int": arrow.int64(), "float": arrow.float64(), "text": arrow.string(), "status": arrow.string()}
     fields = [arrow.field(name, types[spec.type], metadata=_about(spec)) for name, spec in table.specs.items()]
-    return arrow.schema(fields, metadata={"hvdscale": json.dumps(log.attributes, ensure_ascii=False)})
+    return arrow.schema(fields, metadata={"hvdscale": json.dumps(log.attributes)})
 
 
 def _about(spec: Column) -> dict[str, str]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UsageError
 from ..log.check import refuse_unsound_trials
 from ..log.reader import Log, Table, read_log
 from ..log.schema import UNKNOWN_SEED, Status
@@ -45,9 +46,11 @@ class Written:
 def export_events(path, out, progress: Callable[[float], None] = lambda share: None) -> Written:
     """Write a run for each trial of the log into the new folder ``out``, created only on success.
 
-    Raises UsageError without tensorboard; LogError if ``out`` exists or cannot be written, and for invalid /trials.
+    Raises UsageError without tensorboard, and for a name that it cannot write to; LogError if ``out`` exists or cannot
+    be written, and for invalid /trials.
     """
     writer = _Writer()
+    _refuse_other_name(os.fspath(out))
     with read_log(path) as log, new_folder(os.fspath(out)) as folder, _silent_threads():
         refuse_unsound_trials(log)
         ids, scalars = log.trials["id"], 0
@@ -55,6 +58,13 @@ def export_events(path, out, progress: Callable[[float], None] = lambda share: N
             scalars += writer.write(os.path.join(folder, _run_name(log, row)), log, row)
             progress((row + 1) / len(ids))
         return Written(len(ids), scalars)
+
+
+def _refuse_other_name(out: str) -> None:
+    try:
+        out.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{out}: TensorBoard writes to no folder whose name is not UTF-8; choose another") from None
 
 
 @contextmanager

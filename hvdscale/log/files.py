@@ -47,6 +47,13 @@ class Superblock(NamedTuple):
     end: int
     size: int
 
+    @property
+    def cut(self) -> str:
+        """In words, where a closed file was cut off; "" where it was not."""
+        if self.flags or self.size >= self.end:
+            return ""
+        return f"is cut off at byte {self.size:,} of {self.end:,}; copy it again"
+
 
 def create(attributes: Mapping[str, Any]) -> h5py.File:
     """A new file in memory with the root attributes of every log; ``attributes`` are added to them or replace them.
@@ -125,12 +132,12 @@ def attribute_of(where: h5py.HLObject, name: str) -> Any:
         found = h5py.h5a.open(where.id, name.encode("utf-8", "surrogateescape"))
     except KeyError:
         return None
-    kind, entries = found.get_type(), found.get_space().get_simple_extent_npoints()
-    text = kind.get_class() == h5py.h5t.STRING
-    if entries * kind.get_size() > MOST_ATTRIBUTE or not (text and entries == 1 or kind.get_class() in NUMBERS):
+    kind, size = found.get_type(), found.get_storage_size()
+    text = isinstance(kind, h5py.h5t.TypeStringID)
+    if size > MOST_ATTRIBUTE or not (size == kind.get_size() if text else kind.get_class() in NUMBERS):
         return None
     if text and not kind.is_variable_str():             # as they are written: read past h5py's slower way
-        value = np.empty((), f"S{kind.get_size()}")
+        value = np.empty((), f"S{size}")
         found.read(value, mtype=kind)
         return read_attribute(value.item())
     value = where.attrs[name]
@@ -214,9 +221,8 @@ def open_file(path: str, tolerant: bool = False) -> h5py.File:
     with reading(path):
         if state.flags or tolerant:
             file = h5py.File(Unclosed(path), "r")
-        elif state.size < state.end:
-            raise LogError(f"{path}: is truncated: {state.size} of {state.end} bytes are there; "
-                           f"'hvdscale-log repair {path}' saves what is left")
+        elif state.cut:
+            raise LogError(f"{path}: {state.cut}; 'hvdscale-log repair {path}' saves what it can")
         else:
             file = h5py.File(path, "r", locking=False)
         try:
@@ -224,7 +230,7 @@ def open_file(path: str, tolerant: bool = False) -> h5py.File:
         except BaseException as error:
             file.close()
             if state.size < state.end:
-                raise LogError(f"{path}: is truncated to {state.size} of {state.end} bytes; "
+                raise LogError(f"{path}: is truncated to {state.size:,} of {state.end:,} bytes; "
                                "nothing is left of the log") from error
             raise
     return file

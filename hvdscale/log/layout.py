@@ -32,9 +32,9 @@ def refuse_missing(path: str, table: str, names: Container[str]) -> None:
             raise LogError(f"{path}: {table} has no column {column.name}; is it a log of another program?")
 
 
-def refuse_wrong_layout(path: str, table: str, found: Column, dataset: h5py.Dataset, rows: int, there: int) -> None:
+def refuse_wrong_layout(path: str, table: str, found: Column, dataset: h5py.Dataset, rows: int, there: int) -> int:
     """LogError where a column holds what does not belong there or says another unit than the schema's, and where there
-    is less in the file, of ``there`` bytes, than the rows it claims."""
+    is less in the file, of ``there`` bytes, than the rows it claims; else the bytes of the rows."""
     what, wanted = f"{table}/{found.name}", known_column(table, found.name)
     refuse_odd_storage(path, dataset)
     refuse_wrong_type(path, what, dataset, found.type)
@@ -43,41 +43,39 @@ def refuse_wrong_layout(path: str, table: str, found: Column, dataset: h5py.Data
     if wanted and found.unit and found.unit != wanted.unit:
         raise LogError(f"{path}: {what} is in {found.unit} where {wanted.unit} belongs; units are not converted, as "
                        "nothing says that the rest of the log is in them")
-    if len(dataset) < rows:
+    size = refuse_hollow(path, what, dataset, rows, there)
+    if size < rows * dataset.dtype.itemsize * (1 + (found.type == "text")):
         raise LogError(f"{path}: {what} has {len(dataset)} rows where {rows} were committed; "
                        f"'hvdscale-log repair {path}' saves what is left")
-    refuse_hollow(path, what, dataset, rows, there)
+    return size
 
 
 def refuse_wrong_type(path: str, what: str, dataset: h5py.Dataset, kind: str) -> None:
     """LogError where a dataset cannot be a column of this type."""
-    shape = (len(dataset), 2) if kind == "text" and dataset.ndim else (dataset.size,)
-    if dataset.dtype.kind not in KINDS[kind] or dataset.shape != shape:
-        raise LogError(f"{path}: {what} holds {dataset.dtype} entries in the shape {dataset.shape}, as no column of a "
-                       "log does")
+    shape = dataset.shape
+    if dataset.dtype.kind not in KINDS[kind] or shape is None or shape[1:] != (2,) * (kind == "text") or not shape:
+        raise LogError(f"{path}: {what} holds {dataset.dtype} entries in the shape {shape}, as no column of a log does")
 
 
-def refuse_hollow(path: str, what: str, dataset: h5py.Dataset, rows: int, there: int) -> None:
+def refuse_hollow(path: str, what: str, dataset: h5py.Dataset, rows: int, there: int) -> int:
     """LogError where a column claims more rows than its bytes in the file can expand to, or, but for the texts, than a
-    file of this size has: reading it would take memory out of all proportion.
+    file of this size has: reading it would take memory out of all proportion. Else the bytes of the rows that it has.
 
     there   bytes of the file
     """
-    rows, width = min(rows, len(dataset)), row_bytes(dataset)
-    if rows * width <= SMALL_BYTES:
-        return
+    shape = dataset.shape
+    rows = min(rows, shape[0])
+    size = rows * dataset.dtype.itemsize * math.prod(shape[1:])
+    if size <= SMALL_BYTES:
+        return size
     if rows > SMALL_ROWS and rows * ROW_BYTES > there and what != "text":
         raise LogError(f"{path}: {what} claims {rows:,} rows, but the file has {there:,} bytes; a row takes "
                        f"{ROW_BYTES} or more")
     stored = min(dataset.id.get_storage_size(), there)
-    if rows * width > DENSEST * stored:
+    if size > DENSEST * stored:
         raise LogError(f"{path}: {what} claims {rows:,} rows, but has {stored:,} bytes in the file; "
                        f"'hvdscale-log repair {path}' saves what there is")
-
-
-def row_bytes(dataset: h5py.Dataset) -> int:
-    """Bytes of an entry of a column, or of a pair of them."""
-    return int(dataset.dtype.itemsize * math.prod(dataset.shape[1:]))
+    return size
 
 
 def refuse_inflated(path: str, size: int, there: int) -> None:

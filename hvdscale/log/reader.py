@@ -25,7 +25,7 @@ from ..target import SPLITS
 from . import segments
 from .files import (attribute_of, datasets_in, open_file, part_of, reading, root_attributes, rows_within, superblock)
 from .layout import (as_column, known_attributes, refuse_hollow, refuse_inflated, refuse_missing, refuse_wrong_layout,
-                     refuse_wrong_type, row_bytes)
+                     refuse_wrong_type)
 from .schema import SOURCE, STEPS, TABLES, Column, Status, columns
 
 SMALL = 4 << 20     # bytes: logs up to this size are read whole and closed, so that a thousand of them can be read
@@ -115,9 +115,8 @@ class Part:
         with reading(self.path):
             dataset = h5py.Dataset(h5py.h5d.open(self.file.id, f"{table}/{name}".encode("utf-8", "surrogateescape")))
             found = column_spec(name, dataset)
-            rows = self.rows[table]
-            refuse_wrong_layout(self.path, table, found, dataset, rows, self.size)
-            self.claim(rows * row_bytes(dataset) + len(found.unit) + len(found.meaning))
+            size = refuse_wrong_layout(self.path, table, found, dataset, self.rows[table], self.size)
+            self.claim(size + len(found.unit) + len(found.meaning))
             self._datasets[table, name] = dataset
             return found
 
@@ -126,8 +125,7 @@ class Part:
         """The texts: an h5py.Dataset, or the bytes of a small one."""
         heap = part_of(self.path, self.file, "text")
         refuse_wrong_type(self.path, "text", heap, "int")
-        refuse_hollow(self.path, "text", heap, len(heap), self.size)
-        self.claim(heap.nbytes)
+        self.claim(refuse_hollow(self.path, "text", heap, len(heap), self.size))
         return heap[:] if len(heap) <= SMALL_HEAP else heap
 
     def _refuse_lost_rows(self) -> None:
@@ -168,9 +166,10 @@ def committed_rows(path: str, file: h5py.File, table: str) -> int:
 
 
 def column_spec(name: str, dataset: h5py.Dataset) -> Column:
-    """A column as its dataset says it is."""
-    unit, meaning, better = (str(attribute_of(dataset, key) or "") for key in ("unit", "meaning", "better"))
-    return Column(name, column_type(dataset), unit, meaning, better=better)
+    """A column as its dataset says it is; only a metric says which way it gets better."""
+    keys = ("unit", "meaning", "better") if "/" in name else ("unit", "meaning")
+    unit, meaning, *better = (str(attribute_of(dataset, key) or "") for key in keys)
+    return Column(name, column_type(dataset), unit, meaning, better="".join(better))
 
 
 def in_order(table: str, columns: Mapping[str, Value]) -> dict[str, Value]:

@@ -10,7 +10,7 @@ import itertools
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from . import segments
 from .check import check
 from .closed_file import merged_attributes, show, write_log
 from .files import open_file, part_of, reading, root_attributes, rows_within, superblock
-from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type, row_bytes
+from .layout import as_column, known_attributes, refuse_hollow, refuse_wrong_type
 from .mend import LOST, LOST_TEXTS, Mended, lost_entries, mend
 from .reader import SCHEMA, Log, Part, absent, begun_trials, column_spec, decode
 from .schema import SOURCE, TABLES, Column, Status, known_column
@@ -147,8 +147,14 @@ def _salvage(names: list[str], lost: list[str]) -> list[SalvagedPart]:
     return parts
 
 
-def _nothing_saved(path: str, lost: Iterable[str]) -> str:
-    return f"{path}: nothing can be saved: {'; '.join(line.removeprefix(f'{path}: ') for line in lost)}"
+def _nothing_saved(path: str, lost: Sequence[str]) -> str:
+    """In one line: where the file was cut off, or what was wrong first."""
+    first, *others = lost
+    cut = ""
+    with contextlib.suppress(LogError, FileNotFoundError):
+        cut = superblock(path).cut
+    more = f" ({len(others)} more)" if others else ""
+    return f"{path}: nothing can be saved: " + (cut or first.removeprefix(f"{path}: ") + more)
 
 
 MAY_MISS = ("metaparameters/", "layer_groups/")     # columns of these, too, a row need not have
@@ -258,8 +264,7 @@ class SalvagedPart(Part):
             dataset = part_of(self.path, self.file, f"{table}/{spec.name}")
             refuse_wrong_type(self.path, f"{table}/{spec.name}", dataset, spec.type)
             rows = rows_within(dataset, min(committed, len(dataset)), self.size)
-            refuse_hollow(self.path, f"{table}/{spec.name}", dataset, rows, self.size)
-            self.claim(rows * row_bytes(dataset))
+            self.claim(refuse_hollow(self.path, f"{table}/{spec.name}", dataset, rows, self.size))
             values = _read_up_to(dataset, rows)
             if spec.type == "text":
                 return self._texts(values, LOST_TEXTS.get(spec.name, ""))
@@ -272,8 +277,7 @@ class SalvagedPart(Part):
         with self._noting("text"):
             heap = part_of(self.path, self.file, "text")
             size = rows_within(heap, len(heap), self.size)
-            refuse_hollow(self.path, "text", heap, size, self.size)
-            self.claim(size)
+            self.claim(refuse_hollow(self.path, "text", heap, size, self.size))
             whole = (spans >= 0).all(axis=1) & (spans <= size).all(axis=1) & (spans.sum(axis=1) <= size)
             out[whole] = decode(self.path, heap, spans[whole])
             if not whole.all():

@@ -67,9 +67,12 @@ def whole_file(path: str | os.PathLike, temporary: str | os.PathLike | None = No
 
 
 def write_whole(path: str | os.PathLike, content: str | bytes, sync: bool = True) -> None:
-    """Put a file in the place of what is there, whole or not at all; raises OSError where it cannot be written."""
+    r"""Put a file in the place of what is there, whole or not at all; raises OSError where it cannot be written.
+
+    Text is UTF-8; bytes of a file's name in it that are not are written as in Python, \udcff.
+    """
     with whole_file(path, sync=sync) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
 
 
 def temporary_name(path: str | os.PathLike) -> str:
