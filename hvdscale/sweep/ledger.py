@@ -68,6 +68,15 @@ class Owner:
             return cls(name, facts["host"], facts["pid"], facts["job"] if job is None else job,
                        Lock.take(path, take_over))
 
+    def refuse_moved(self, out: str) -> None:
+        """LogError where ``out`` is not the folder any more that this process began to work in."""
+        now = self.lock.moved_to()
+        if now is not None:
+            where = f" It is now {os.path.dirname(os.path.dirname(now))}." if now else ""
+            raise LogError(f"{out}: was moved or replaced while the sweep ran: {self.lock.path} is not there any more."
+                           f"{where} Move the folder back, or name its new place; the same command then resumes, and "
+                           "nothing in it has to be removed")
+
     def release(self):
         """Release the lock; claims neither recorded nor released count as dead from now on."""
         self.lock.release()
@@ -131,11 +140,13 @@ class Result:
 class Ledger:
     """The files of a sweep's draws in ``out``; every call lists the folder again, except in ``one_look``.
 
+    owner   whose folder it is: none other is read or written, should the folder be moved; None: any
+
     All methods raise LogError naming a file that cannot be read or written or is invalid.
     """
 
-    def __init__(self, out: str):
-        self.out = out
+    def __init__(self, out: str, owner: Owner | None = None):
+        self.out, self._owner = out, owner
         self._results: dict[str, dict[int, Result]] = {}
         self._listings: dict[str, Listing] = {}     # by study
         self._looked: set[str] | None = None        # studies listed in one_look; None: not in it
@@ -258,15 +269,20 @@ class Ledger:
 
     def _path(self, study: str, name: str) -> str:
         """Of a draw's file, such as 7.json."""
-        return os.path.join(self.out, "trials", study, folder_of(int(name.partition(".")[0])), name)
+        return os.path.join(self._folder(study), folder_of(int(name.partition(".")[0])), name)
+
+    def _folder(self, study: str) -> str:
+        if self._owner is not None:
+            self._owner.refuse_moved(self.out)
+        return os.path.join(self.out, "trials", study)
 
     def _listing(self, study: str, number: int | None = None) -> Listing:
         """The study's draws, or one of them as listed now; in ``one_look`` all as they were then."""
+        folder = self._folder(study)
         if number is None and self._looked is not None:
             if study in self._looked:
                 return self._listings[study]
             self._looked.add(study)
-        folder = os.path.join(self.out, "trials", study)
         listing = self._listings.setdefault(study, Listing(folder))
         if not listing.refresh(number):                     # taken back
             listing = self._listings[study] = Listing(folder)
@@ -398,5 +414,8 @@ def read_record(path: str) -> dict:
             return dict(json.load(file))
     except FileNotFoundError:
         return {}
-    except (OSError, RecursionError, TypeError, ValueError) as error:
-        raise LogError(f"{path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise LogError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (RecursionError, TypeError, ValueError) as error:
+        raise LogError(f"{path}: is empty, cut off or no JSON object ({first_line(error)}); remove it, and the same "
+                       "command with the same sweep file writes it again") from error

@@ -62,7 +62,7 @@ class SweepRun:
         """Run the open trials; False if a signal stopped it."""
         trials = Trials(out, self.sweep.workload, data, self.group, self._owner.name if self._owner else "",
                         self.signals, studies)
-        states = SweepState(studies, Ledger(out))
+        states = SweepState(studies, Ledger(out, self._owner))
         display = Progress(states, self.asked.terminal) if self.speaks else NoDisplay()
         finisher = Finisher(out, self.sweep, states, display.say)
         if self.speaks and not self.again:

@@ -63,6 +63,15 @@ class Lock:
             self.release()
             raise LogError(f"{log}: cannot be written: {error.strerror}; nothing of it was left") from error
 
+    def moved_to(self) -> str | None:
+        """None while the lock file is where it was made; else where it is now, "" where nothing says."""
+        if self.descriptor < 0 or _is_file(self.descriptor, self.path):
+            return None
+        with contextlib.suppress(OSError):          # Linux
+            now = os.readlink(f"/proc/self/fd/{self.descriptor}")
+            return now if _is_file(self.descriptor, now) else ""
+        return ""
+
     def release(self):
         """Removes the lock file and lets go; safe to call twice."""
         if self.descriptor < 0:
