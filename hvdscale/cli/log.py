@@ -1,7 +1,6 @@
 """hvdscale-log: list, show, check, merge and repair logs; import and export results."""
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -50,11 +49,11 @@ def list_logs(logs, everything):
     paths = find_logs(logs or (["runs"] if os.path.isdir("runs") else ["."]))
     if not paths:
         raise LogError(f"{' '.join(logs) or 'here'}: there is no log")
-    table = GrowingTable(HEADINGS, echo)
-    with contextlib.ExitStack() as at_the_end:
-        at_the_end.callback(table.flush)
-        for lines in _of_each(partial(_lines_of, everything), paths):
-            table.add(lines)
+    table, bad = GrowingTable(HEADINGS, echo), []
+    for lines in _of_each(partial(_lines_of, everything), paths, bad):
+        table.add(lines)
+    table.flush()
+    _raise_all(bad)
 
 
 @main.command()
@@ -91,8 +90,10 @@ def show(path, trial, plan, evaluations, steps):
 @click.argument("logs", nargs=-1, required=True, shell_complete=completion.paths)
 def check(logs):
     """Verify that logs keep every rule, and name the first one broken. Exit code 1 if any log breaks one."""
-    for said in _of_each(_checked, find_logs(logs)):
+    bad = []
+    for said in _of_each(_checked, find_logs(logs), bad):
         echo(said)
+    _raise_all(bad)
 
 
 @main.command()
@@ -140,18 +141,21 @@ HEADINGS = ("log", "trial", "status", "workload", "batch", "workers", "steps", "
 UNKNOWN_WAY = "up or down?"         # of a metric of which nothing says whether small or large values are good
 
 
-def _of_each(function, paths):
-    """The function of each log, in order, as they come. Those that fail are named at the end, in the error."""
-    bad = []
+def _of_each(function, paths, bad: list[str]):
+    """The function of each log, in order, as they come; what is wrong with others is added to ``bad``."""
     for result, error in map_on_cores(partial(_try, function), paths):
         if error:
             bad.append(error)
         else:
             yield result
-    for error in bad[:-1]:
+
+
+def _raise_all(errors: list[str]):
+    """Print all errors but the last, and raise that."""
+    for error in errors[:-1]:
         echo(f"Error: {error}", err=True)
-    if bad:
-        raise LogError(bad[-1])
+    if errors:
+        raise LogError(errors[-1])
 
 
 def _try(function, path):

@@ -133,15 +133,16 @@ def attribute_of(where: h5py.HLObject, name: str) -> Any:
     except KeyError:
         return None
     kind, size = found.get_type(), found.get_storage_size()
-    text = isinstance(kind, h5py.h5t.TypeStringID)
-    if size > MOST_ATTRIBUTE or not (size == kind.get_size() if text else kind.get_class() in NUMBERS):
+    if size > MOST_ATTRIBUTE:
         return None
-    if text and not kind.is_variable_str():             # as they are written: read past h5py's slower way
+    if not isinstance(kind, h5py.h5t.TypeStringID):
+        return read_attribute(where.attrs[name]) if kind.get_class() in NUMBERS else None
+    if not kind.is_variable_str() and size == kind.get_size():      # as they are written: past h5py's slower way
         value = np.empty((), f"S{size}")
         found.read(value, mtype=kind)
         return read_attribute(value.item())
-    value = where.attrs[name]
-    return None if text and len(value) > MOST_ATTRIBUTE else read_attribute(value)
+    value = where.attrs[name] if found.get_space().get_simple_extent_npoints() == 1 else ""
+    return read_attribute(value) if isinstance(value, (str, bytes)) and 0 < len(value) <= MOST_ATTRIBUTE else None
 
 
 def root_attributes(path: str, file: h5py.File) -> dict[str, Any]:

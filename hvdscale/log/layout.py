@@ -68,13 +68,13 @@ def refuse_hollow(path: str, what: str, dataset: h5py.Dataset, rows: int, there:
     size = rows * dataset.dtype.itemsize * math.prod(shape[1:])
     if size <= SMALL_BYTES:
         return size
-    if rows > SMALL_ROWS and rows * ROW_BYTES > there and what != "text":
-        raise LogError(f"{path}: {what} claims {rows:,} rows, but the file has {there:,} bytes; a row takes "
-                       f"{ROW_BYTES} or more")
     stored = min(dataset.id.get_storage_size(), there)
     if size > DENSEST * stored:
         raise LogError(f"{path}: {what} claims {rows:,} rows, but has {stored:,} bytes in the file; "
                        f"'hvdscale-log repair {path}' saves what there is")
+    if rows > SMALL_ROWS and rows * ROW_BYTES > there and what != "text":
+        raise LogError(f"{path}: {what} claims {rows:,} rows, but the file has {there:,} bytes; a row takes "
+                       f"{ROW_BYTES} or more")
     return size
 
 

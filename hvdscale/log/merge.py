@@ -17,6 +17,7 @@ from ..errors import LogError
 from ..system.files import TEMPORARY, writing
 from ..system.lock import Lock
 from . import segments
+from .check import check
 from .closed_file import show
 from .compact_file import CompactFile
 from .reader import Log, Table, absent, in_order, read_log
@@ -29,11 +30,14 @@ def merge(paths: Iterable[str | os.PathLike[str]], out: str, overwrite: bool = F
 
     Columns are those of all logs together, NaN where one lacks them. A trial whose id is taken by an earlier log gets
     the next free one; ``source`` and ``source_trial`` keep where it came from. Raises LogError where ``out`` exists and
-    is not to be overwritten, where one log is given twice, or where one cannot be read.
+    is not to be overwritten, where one log is given twice, or where one does not pass ``check``.
     """
+    paths = list(paths)
     with Lock.take(out, take_over), writing(out):
         if os.path.lexists(out) and not overwrite:
             raise LogError(f"{out}: exists already; choose another name, or --overwrite it")
+        for path in paths:
+            check(path).close()
         with contextlib.ExitStack() as opened:
             logs = [opened.enter_context(read_log(path)) for path in paths]
             _refuse_copies(logs)

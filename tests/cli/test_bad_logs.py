@@ -234,7 +234,7 @@ def test_a_status_that_there_is_not_ends_an_export(tmp_path, plain, kind):
 
 @pytest.mark.parametrize("data, said", [
     (b"", "is an empty file, not a log"), (b"step,error\n1,2\n", "is not an HDF5 file"),
-    (None, "is truncated"), (b"\x89HDF\r\n\x1a\n", "is truncated to 8 bytes")])
+    (None, "is cut off at byte "), (b"\x89HDF\r\n\x1a\n", "is truncated to 8 bytes")])
 def test_a_file_that_is_no_log_or_half_of_one_is_named(tmp_path, plain, data, said):
     path = tmp_path / "bad.h5"
     with open(plain, "rb") as file:

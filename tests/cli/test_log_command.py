@@ -1,9 +1,11 @@
 """hvdscale-log: what it says of logs in every state, and what merge and repair leave behind."""
 import json
 import os
+import shutil
 import subprocess
 import sys
 
+import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -14,6 +16,7 @@ from hvdscale.log.check import check
 from hvdscale.log.merge import renumbered
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
+from hvdscale.system import forked
 from tests.factories.log_files import begin, finished, interrupted, open_log, resumed, write
 
 
@@ -249,3 +252,99 @@ def test_a_reader_of_stdout_that_leaves_is_no_traceback(tmp_path):
     done = subprocess.run(["bash", "-c", f'"{sys.executable}" -m hvdscale.cli.log show {path} --steps | head -1; '
                            'exit "${PIPESTATUS[0]}"'], capture_output=True, text=True)
     assert done.returncode == 141 and done.stderr == "" and path in done.stdout
+
+
+def made(path, metrics, values=(0.2, 0.8, 0.5)):
+    """The log of a trial that was evaluated at these values of its first metric; gives its path as text."""
+    log = open_log(path, metrics=metrics)
+    begin(log)
+    for number, value in enumerate(values):
+        log.append("evaluations", trial=0, step=number, examples=number, train_seconds=0.0,
+                   **{next(iter(metrics)): value})
+    log.set_status(0, Status.COMPLETE, "budget reached")
+    log.finish()
+    return str(path)
+
+
+@pytest.mark.parametrize("metrics, best", [
+    (["val/accuracy"], "0.8"), (["val/error"], "0.2"), ({"val/own": "larger"}, "0.8"), ({"val/own": "smaller"}, "0.2"),
+    ({"val/accuracy": "smaller"}, "0.2"), (["val/own"], "up or down?")])
+def test_the_best_value_is_the_best_as_declared_or_by_name_and_never_a_guess(tmp_path, metrics, best):
+    path = made(tmp_path / "w.h5", metrics)             # its plan's target is of val/error
+    said = call("ls", path).splitlines()
+    at = said[0].index("best")
+    assert said[1][at:at + len(best)] == best
+    both = merged(tmp_path, path, made(tmp_path / "v.h5", metrics))
+    assert best in call("show", both).splitlines()[-4]
+
+
+def merged(folder, *paths):
+    call("merge", *paths, "--out", folder / "both.h5")
+    return folder / "both.h5"
+
+
+def test_many_logs_are_listed_and_checked_in_order_and_broken_ones_at_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(forked, "usable_cores", lambda: {0, 1, 2})
+    names = [tmp_path / f"w{number:02}.h5" for number in range(16)]
+    finished(names[0], steps=10)
+    for name in names[1:]:
+        shutil.copyfile(names[0], name)
+    names[3].write_bytes(b"")
+    names[12].write_bytes(names[0].read_bytes()[:5000])
+    good = [str(name) for name in names if name not in (names[3], names[12])]
+    listed, checked = (call(command, tmp_path, code=1).splitlines() for command in ("ls", "check"))
+    assert [words_of(line)[0] for line in listed[1:15]] == good
+    assert [line.partition(": ok: ")[0] for line in checked[:14]] == good
+    for said in (listed[15:], checked[14:]):
+        assert said[0] == f"Error: {names[3]}: is an empty file, not a log"
+        assert said[1].startswith(f"Error: {names[12]}: is cut off at byte 5,000 of ") and len(said) == 2
+
+
+def test_ls_looks_only_at_what_it_shows(tmp_path):
+    path = finished(tmp_path / "w.h5")
+    with h5py.File(path, "r+") as file:
+        del file["steps/loss"].attrs["unit"], file["steps/lr"]
+        file["steps/lr"] = np.zeros((3, 3))
+    assert "COMPLETE" in call("ls", path)
+    assert "steps/lr holds float64 entries in the shape (3, 3)" in call("check", path, code=1)
+
+
+def test_a_log_cut_off_says_where_and_repair_says_it_in_a_line(tmp_path):
+    finished(tmp_path / "whole.h5", steps=3000)
+    data = (tmp_path / "whole.h5").read_bytes()
+    for share in (0.05, 0.5, 0.97):
+        path, size = tmp_path / "w.h5", int(share * len(data))
+        path.write_bytes(data[:size])
+        said = f"{path}: is cut off at byte {size:,} of {len(data):,}; copy it again"
+        assert f"Error: {said}; 'hvdscale-log repair" in call("check", path, code=1)
+        repaired = call("repair", path, code=1)
+        assert len(repaired.splitlines()) == 1 and len(repaired) < 300 and "nothing can be saved" in repaired
+        assert "copy it again" in repaired or "is truncated" in repaired
+
+
+def test_merge_refuses_what_check_refuses(tmp_path):
+    path = finished(tmp_path / "w.h5")
+    with h5py.File(path, "r+") as file:
+        file["steps/step"][5] = 2
+    said = call("check", path, code=1)
+    assert call("merge", path, "--out", tmp_path / "all.h5", code=1) == said
+    assert not (tmp_path / "all.h5").exists()
+
+
+OTHER_NAME = os.fsdecode(b"bad\xff\xe9")              # bytes that are not UTF-8
+
+
+@pytest.mark.parametrize("kind", ["csv", "archive", "mllog", "parquet", "tensorboard"])
+def test_names_that_are_no_utf8_are_written_or_refused_in_a_line(tmp_path, kind):
+    path, out = finished(tmp_path / f"{OTHER_NAME}.h5"), tmp_path / f"{OTHER_NAME}-{kind}"
+    if kind in ("parquet", "tensorboard"):
+        pytest.importorskip({"parquet": "pyarrow"}.get(kind, kind))
+    for words in (["ls", path], ["show", path], ["check", path], ["repair", path], ["ls", tmp_path]):
+        assert "bad\\udcff\\udce9.h5" in call(*words)
+    both = merged(tmp_path, path, finished(tmp_path / "v.h5"))
+    if kind == "tensorboard":
+        assert "TensorBoard writes to no folder whose name is not UTF-8" in call("export", path, out, "--as", kind, code=2)
+        return
+    assert str(out).encode("unicode_escape").decode() in call("export", both, out, "--as", kind)
+    if kind != "parquet":
+        assert "2 trials" in call("import", out, tmp_path / f"{OTHER_NAME}-back.h5")

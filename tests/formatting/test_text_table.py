@@ -1,7 +1,7 @@
 """Text tables: columns in line, and no wider than asked as far as it takes."""
 import pytest
 
-from hvdscale.formatting.text_table import Heading, TextTable, aligned, on_one_line
+from hvdscale.formatting.text_table import GrowingTable, Heading, TextTable, aligned, on_one_line
 
 ROWS = [["1,130\n1,090-1,160", "1.00", "1.00"], ["1,810\n1,760-1,870", "1.83\n0.66-1.25", "1.47\n1.06-2.01"]]
 FULL = """\
@@ -64,3 +64,20 @@ def test_intervals_follow_values_if_there_is_room_else_columns_go():
     assert on_one_line(headings, ROWS, 52) == ONE_LINE.splitlines()
     assert on_one_line(headings, ROWS, 40) == WITHOUT_SPARE.splitlines()
     assert on_one_line(headings, ROWS, 20) is None
+
+
+def test_a_growing_table_shows_blocks_in_time_and_its_columns_never_become_narrower():
+    now, shown = [0.0], []
+    table = GrowingTable(("log", "best", "study"), shown.append, lambda: now[0])
+    table.add([("a", "0.1", "")])
+    assert shown == []
+    now[0] = 1.0
+    table.add([("longer", "0.2", "")])
+    table.add([("b", "0.3", "")])
+    assert shown == ["log     best\na       0.1\nlonger  0.2"]
+    table.flush()
+    assert shown[1:] == ["b       0.3"]
+    table.add([("c", "0.4", "draw 1")])
+    table.flush()
+    table.flush()
+    assert shown[2:] == ["log     best  study\nc       0.4   draw 1"]

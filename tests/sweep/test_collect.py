@@ -171,7 +171,7 @@ def test_logs_that_are_lost_are_named_with_their_trials(tmp_path):
                   whole(4, ("c.h5", 0)), whole(6, ("d.h5", 0)), whole(7, ("d.h5", 9)))
     said = str(caught.value).splitlines()
     assert "b.h5: there is no such log; with it sgd-b32 loses trial 3, 5" in said[0]
-    assert "c.h5: is truncated" in said[1] and said[1].endswith("with it sgd-b32 loses trial 4")
+    assert "c.h5: is cut off at byte 2,000 of " in said[1] and said[1].endswith("with it sgd-b32 loses trial 4")
     assert said[2].endswith("d.h5: has no trial 9, which sgd-b32 needs as 7")
     assert f"files of these trials in {tmp_path / 'trials' / STUDY}" in said[3]
     assert read_log(path).trials["id"].tolist() == [0]                       # as it was
