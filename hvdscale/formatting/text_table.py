@@ -21,7 +21,7 @@ from .numbers import RANGE
 
 GAP = "  "
 HEADING_WIDTH = 11
-BLOCK_SECONDS = 0.5             # between two blocks of a table that grows
+BLOCK_SECONDS = 0.25            # between two blocks of a table that grows
 
 
 @dataclass(frozen=True)

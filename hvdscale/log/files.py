@@ -138,9 +138,9 @@ def attribute_of(where: h5py.HLObject, name: str) -> Any:
     if not isinstance(kind, h5py.h5t.TypeStringID):
         return read_attribute(where.attrs[name]) if kind.get_class() in NUMBERS else None
     if not kind.is_variable_str() and size == kind.get_size():      # as they are written: past h5py's slower way
-        value = np.empty((), f"S{size}")
-        found.read(value, mtype=kind)
-        return read_attribute(value.item())
+        written = np.empty((), f"S{size}")
+        found.read(written, mtype=kind)
+        return read_attribute(written.item())
     value = where.attrs[name] if found.get_space().get_simple_extent_npoints() == 1 else ""
     return read_attribute(value) if isinstance(value, (str, bytes)) and 0 < len(value) <= MOST_ATTRIBUTE else None
 

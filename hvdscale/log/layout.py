@@ -1,5 +1,5 @@
-"""Whether a log file's columns are laid out as the schema says, so that what is read is what was meant, and whether they
-claim no more than the file can hold.
+"""Whether a log file's columns are laid out as the schema says, so that what is read is what was meant, and claim no
+more than the file can hold.
 
     refuse_missing(path, "steps", names)
     refuse_wrong_layout(path, "steps", spec, dataset, rows)         for each column that is read

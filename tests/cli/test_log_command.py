@@ -343,7 +343,8 @@ def test_names_that_are_no_utf8_are_written_or_refused_in_a_line(tmp_path, kind)
         assert "bad\\udcff\\udce9.h5" in call(*words)
     both = merged(tmp_path, path, finished(tmp_path / "v.h5"))
     if kind == "tensorboard":
-        assert "TensorBoard writes to no folder whose name is not UTF-8" in call("export", path, out, "--as", kind, code=2)
+        said = call("export", path, out, "--as", kind, code=2)
+        assert "TensorBoard writes to no folder whose name is not UTF-8" in said
         return
     assert str(out).encode("unicode_escape").decode() in call("export", both, out, "--as", kind)
     if kind != "parquet":

@@ -33,7 +33,8 @@ from hvdscale.target import ALIASES
 from tests.conftest import command_environment, heed_ctrl_c
 from tests.factories.archives import made_studies, published_json, write_archive, write_text
 from tests.factories.logs import log as made_log
-from tests.factories.logs import save, trial
+from tests.factories.logs import save
+from tests.factories.logs import trial as made_trial
 
 PLACE = "mnist/simple_cnn_base/sgd/32"
 STUDY = {"batch_size": 32, "dataset": "mnist", "model": "simple_cnn_base", "optimizer": "sgd", "early_stopping": False,
@@ -654,12 +655,12 @@ def test_a_made_archive_has_what_it_was_asked_for():
     assert len({study.path for study in found}) == 454
 
 
-STOPPED = {"stopped at its target": (trial(1, (0, 100, 200), (0.9, 0.5, 0.1), budget=1000),
-                                     trial(2, (0, 100), (0.9, 0.15), budget=1000)),
-           "at other budgets": (trial(1, (0, 100, 200), (0.9, 0.5, 0.3), target=""),
-                                trial(2, (0, 100, 1000), (0.9, 0.5, 0.3), target="")),
-           "before its first step": (trial(1, (0,), (0.1,)),),
-           "only timed": (trial(1, (), (), step_seconds=(0.1, 0.1)),)}
+STOPPED = {"stopped at its target": (made_trial(1, (0, 100, 200), (0.9, 0.5, 0.1), budget=1000),
+                                     made_trial(2, (0, 100), (0.9, 0.15), budget=1000)),
+           "at other budgets": (made_trial(1, (0, 100, 200), (0.9, 0.5, 0.3), target=""),
+                                made_trial(2, (0, 100, 1000), (0.9, 0.5, 0.3), target="")),
+           "before its first step": (made_trial(1, (0,), (0.1,)),),
+           "only timed": (made_trial(1, (), (), step_seconds=(0.1, 0.1)),)}
 
 
 @pytest.mark.parametrize("trials", STOPPED.values(), ids=STOPPED)
@@ -676,7 +677,7 @@ def test_an_export_reads_back_wherever_a_complete_trial_ended(trials, tmp_path):
 
 
 def test_a_file_cut_off_is_noticed_where_trials_may_stop_early(tmp_path):
-    path = save(made_log(trial(1, range(0, 201, 50), (0.9, 0.8, 0.7, 0.5, 0.1), budget=1000)), tmp_path / "log.h5")
+    path = save(made_log(made_trial(1, range(0, 201, 50), (0.9, 0.8, 0.7, 0.5, 0.1), budget=1000)), tmp_path / "log.h5")
     export_archive(path, tmp_path / "archive")
     measured = tmp_path / "archive" / "made/net/nesterov/32/1/measurements.csv"
     write_text(measured, "".join(measured.read_text().splitlines(keepends=True)[:-2]))
