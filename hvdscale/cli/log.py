@@ -138,7 +138,7 @@ exchange.add_to(main)
 
 HEADINGS = ("log", "trial", "status", "workload", "batch", "workers", "steps", "metric", "last", "best", "size",
             "study")
-UNKNOWN_WAY = "up or down?"         # of a metric of which nothing says whether small or large values are good
+UNKNOWN_WAY = "direction unknown"       # of a metric of which nothing says whether small or large values are good
 
 
 def _of_each(function, paths, bad: list[str]):

@@ -219,8 +219,8 @@ class _Evaluations:
 
     def last_step(self, trial: int) -> int:
         """Of a trial's last evaluation; 0: there is none."""
-        step, _ = self.of(trial)
-        return int(step[-1]) if len(step) else 0
+        first, stop = np.searchsorted(self._trial, [trial, trial + 1])
+        return int(self._step[stop - 1]) if stop > first else 0
 
     def of(self, trial: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         rows = slice(*np.searchsorted(self._trial, [trial, trial + 1]))

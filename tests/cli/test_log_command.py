@@ -268,7 +268,7 @@ def made(path, metrics, values=(0.2, 0.8, 0.5)):
 
 @pytest.mark.parametrize("metrics, best", [
     (["val/accuracy"], "0.8"), (["val/error"], "0.2"), ({"val/own": "larger"}, "0.8"), ({"val/own": "smaller"}, "0.2"),
-    ({"val/accuracy": "smaller"}, "0.2"), (["val/own"], "up or down?")])
+    ({"val/accuracy": "smaller"}, "0.2"), (["val/own"], "direction unknown")])
 def test_the_best_value_is_the_best_as_declared_or_by_name_and_never_a_guess(tmp_path, metrics, best):
     path = made(tmp_path / "w.h5", metrics)             # its plan's target is of val/error
     said = call("ls", path).splitlines()
