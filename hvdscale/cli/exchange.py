@@ -1,6 +1,7 @@
 """hvdscale-log import and export: other formats to a log, and a log to other formats."""
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -10,10 +11,11 @@ import click
 from ..errors import UsageError
 from ..exchange.archive import Seen, import_archive
 from ..exchange.archive_export import export_archive
+from ..exchange.benchmarks.mllog import Wanted, import_mllog, is_mllog
+from ..exchange.benchmarks.mllog_export import export_mllog
+from ..exchange.benchmarks.mlperf_rcp import TARGET, import_rcp
+from ..exchange.benchmarks.table import UNITS
 from ..exchange.csv_tables import OVERLAPS, export_tables, import_tables, is_tables
-from ..exchange.mllog import import_mllog, is_mllog
-from ..exchange.mllog_export import export_mllog
-from ..exchange.mlperf_rcp import TARGET, UNITS, import_rcp
 from ..exchange.parquet_tables import export_parquet
 from ..exchange.tensorboard_events import export_events
 from ..exchange.unpacking import COMPRESSED
@@ -26,6 +28,7 @@ from .completion import paths
 KINDS = ("archive", "csv", "rcp", "mllog")
 EXPORTS = ("csv", "parquet", "tensorboard", "mllog", "archive")
 EVERY_SECONDS = 0.2, 5.0            # between updates of a terminal; between lines
+MOST_WORKERS = 2**31
 MOST_LINES = 10                     # about what was left out
 LOST = ("left out: worker counts, times, targets, seeds, steps and restarts, for which an archive has no place; "
         "--as csv keeps all")
@@ -39,6 +42,21 @@ def add_to(group: click.Group) -> None:
     group.add_command(export_log)
 
 
+class WorkerCount(click.ParamType):
+    """N workers, or M nodes of N workers each, as (workers, workers on a node or None)."""
+
+    name = "N|MxN"
+
+    def convert(self, value, param, ctx):
+        if isinstance(value, tuple):
+            return value
+        counts = value.lower().split("x")
+        if not (len(counts) <= 2 and all(count.isdecimal() and 0 < int(count) <= MOST_WORKERS for count in counts)):
+            self.fail(f"{value!r} is neither a number of workers, such as 8, nor nodes x workers, such as 16x8", param,
+                      ctx)
+        return math.prod(map(int, counts)), int(counts[1]) if len(counts) == 2 else None
+
+
 @click.command("import")
 @click.argument("source", shell_complete=paths)
 @click.argument("out", metavar="LOG", shell_complete=paths)
@@ -47,12 +65,18 @@ def add_to(group: click.Group) -> None:
               help="archive, csv, mllog: leave out what is wrong or missing, and count it")
 @click.option("--overlap", type=click.Choice(OVERLAPS), help="csv: which rows stay where steps of a trial are "
               "repeated, as of a resumed one: the first or the last")
-@click.option("--unit", type=click.Choice(UNITS), help="rcp: what 'Epochs to converge' counts")
-@click.option("--train-examples", type=click.IntRange(1, 2**53), help="rcp, mllog: examples in an epoch")
-@click.option("--workers", type=click.IntRange(1, 2**53), help="mllog: the workers of each run; without it, no times")
+@click.option("--unit", type=click.Choice(UNITS), help="rcp, mllog: what 'Epochs to converge' or epoch_num counts")
+@click.option("--set-size", "--train-examples", "train_examples", metavar="N", type=click.IntRange(1, 2**53),
+              help="rcp, mllog: examples in the training set, and so in an epoch")
+@click.option("--dataset", help="rcp, mllog: the name of the data set, to join runs whose files name it otherwise")
+@click.option("--model", help="rcp, mllog: the name of the model, likewise")
+@click.option("--optimizer", help="rcp, mllog: the name of the optimizer, likewise")
+@click.option("--workers", type=WorkerCount(),
+              help="mllog: the workers of each run, such as 8, or nodes x workers on each, such as 16x8; without it, "
+                   "no times")
 @click.option("--overwrite", is_flag=True, help="replace LOG where it exists")
 @click.option("--take-over", is_flag=True, help="write even where the file system refuses locks")
-def import_log(source, out, kind, skip_broken, overlap, unit, train_examples, workers, overwrite, take_over):
+def import_log(source, out, kind, skip_broken, overlap, unit, train_examples, workers, overwrite, take_over, **names):
     """Import SOURCE into the new log LOG, which is created only on success.
 
     SOURCE is an archive in the layout of Shallue et al. 2019 (a folder, or a .tar, .tar.gz, .tar.bz2 or .tar.xz, which
@@ -63,12 +87,18 @@ def import_log(source, out, kind, skip_broken, overlap, unit, train_examples, wo
     val/error. Unless trials.csv has workers and seed, each trial had one worker and an unknown seed. Its column search
     (yes or no) says whether a trial is a draw of a metaparameter search; without it, trials of a batch whose
     metaparameters vary count as draws. hvdscale/exchange/README.rst has all columns.
+
+    For MLPerf's benchmarks, the size of the training set, the unit of a counter and which keys are settings are known.
+    Runs and reference points are reported on together where data set, model, optimizer and size are the same;
+    --dataset, --model, --optimizer and --set-size make them so.
     """
     kind = kind or _kind(source)
     how = dict(overwrite=overwrite, take_over=take_over)
+    names = {name: value for name, value in names.items() if value}
     _refuse_for_others(kind, skip_broken=(skip_broken, "archive, csv, mllog"), overlap=(overlap, "csv"),
-                       unit=(unit, "rcp"),
-                       train_examples=(train_examples, "rcp, mllog"), workers=(workers, "mllog"))
+                       workers=(workers, "mllog"),
+                       **{name: (value, "rcp, mllog") for name, value in {
+                           "unit": unit, "set_size": train_examples, **names}.items()})
     progress = Progress("imported")
     if kind == "archive":
         try:
@@ -89,15 +119,16 @@ def import_log(source, out, kind, skip_broken, overlap, unit, train_examples, wo
         wrong = f"; {len(left_out):,} trials or lines were wrong" if left_out else ""
         echo(f"{out}: {format_counts(rows)}, {byte_size(os.path.getsize(out))}{wrong}")
     elif kind == "mllog":
-        done = import_mllog(source, out, workers=workers, train_examples=train_examples, skip_broken=skip_broken,
-                            **how)
-        _report_left_out(done.wrong, ())
+        done = import_mllog(source, out, Wanted(*(workers or (None, None)), unit, train_examples, names),
+                            skip_broken=skip_broken, **how)
+        _report_left_out(done.wrong, done.notes)
         wrong = f"; {counted(len(done.wrong), 'file')} left out" if done.wrong else ""
         echo(f"{out}: {counted(done.trials, 'trial')}, {byte_size(os.path.getsize(out))}{wrong}")
         if done.assumed:
             echo(UNTIMED, err=True)
     else:
-        trials = import_rcp(source, out, unit=unit, train_examples=train_examples, **how)
+        trials, notes = import_rcp(source, out, unit=unit, train_examples=train_examples, names=names, **how)
+        _report_left_out((), notes)
         echo(f"{out}: {counted(trials, 'trial')} under the target {TARGET}")
         echo(ASSUMED.format("a reference point"), err=True)
 

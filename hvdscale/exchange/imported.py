@@ -26,13 +26,17 @@ MOST_MESSAGES, MOST_BYTES = 100, 30_000     # of messages in an attribute; HDF5 
 
 
 class ImportedLog(BulkLog):
-    """A BulkLog of other programs' trials; ``imported`` becomes a root attribute."""
+    """A BulkLog of other programs' trials; ``imported`` becomes a root attribute.
 
-    def __init__(self, path, imported: Mapping, metrics: Sequence[str] = (), **how):
+    names   columns of /trials that replace those given, such as {"model": "bert_large"}
+    """
+
+    def __init__(self, path, imported: Mapping, metrics: Sequence[str] = (), names: Mapping[str, str] = {}, **how):
         spec = columns(metrics={name: better(name) for name in metrics})
         spec["trials"] += SOURCE + PUBLISHED
         super().__init__(path, spec, {"imported": dict(imported)}, **how)
-        self.count = 0
+        self.count, self.names = 0, dict(names)
+        self.better: dict[str, str] = {}    # of metrics whose names do not say which way they get better
         self.errors: dict[str, tuple[float, float]] = {}        # see widen
         self._points: dict[str, None] = {}
         self._metrics = dict.fromkeys(metrics)
@@ -50,7 +54,7 @@ class ImportedLog(BulkLog):
         ids = self.count + np.arange(size)
         rest = {"local_batch": given["global_batch"], "accumulation": 1, "ghost_batch": 0, "workers": 1,
                 "source": "", "source_trial": given["seed"], "metadata": "", "layout": ""}
-        for name, values in {"id": ids, **rest, **given}.items():
+        for name, values in {"id": ids, **rest, **given, **self.names}.items():
             self.add("trials", name, _repeat(values, size), shared=name not in UNSHARED)
         for name in dict.fromkeys(name for point in points for name in point):
             if name not in self._points:
@@ -76,7 +80,7 @@ class ImportedLog(BulkLog):
         self.add("evaluations", "train_seconds", np.full(len(step), np.nan) if train_seconds is None else train_seconds)
         for name in values:
             if name not in self._metrics:
-                self.add_column("evaluations", metric_column(name, better(name)), before)
+                self.add_column("evaluations", metric_column(name, self.better.get(name) or better(name)), before)
                 self._metrics[name] = None
         for name in self._metrics:
             self.add("evaluations", name, values[name] if name in values else np.full(len(step), np.nan))

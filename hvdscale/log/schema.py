@@ -31,7 +31,7 @@ class Status(IntEnum):
 SMALLER, LARGER = "smaller", "larger"
 # which way metrics of these names get better, where a log does not say
 BETTER = {**dict.fromkeys(("error", "cross_entropy", "loss", "perplexity", "top5_error"), SMALLER),
-          **dict.fromkeys(("accuracy", "average_precision", "bleu", "top5_accuracy"), LARGER)}
+          **dict.fromkeys(("accuracy", "average_precision", "bleu", "converged", "top5_accuracy"), LARGER)}
 
 
 def better(column: str) -> str:

@@ -1,4 +1,4 @@
-"""hvdscale-log import and export: what a source is, CSV tables both ways, MLPerf's reference points in."""
+"""hvdscale-log import and export: what a source is, and CSV tables both ways."""
 import json
 import os
 from io import StringIO
@@ -14,10 +14,9 @@ from hvdscale.analysis.trials import read_trials
 from hvdscale.cli.exchange import Progress
 from hvdscale.cli.log import main
 from hvdscale.cli.report import main as report
-from hvdscale.errors import LogError, UsageError
+from hvdscale.errors import LogError
 from hvdscale.exchange.archive import Seen
 from hvdscale.exchange.csv_tables import export_tables, import_tables
-from hvdscale.exchange.mlperf_rcp import TARGET, import_rcp, read_points
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
@@ -304,96 +303,6 @@ def test_a_wrong_log_json_is_named(change, message, tmp_path):
     assert not (tmp_path / "back.h5").exists()
 
 
-def point(batch, values, benchmark="resnet", key="Epochs to converge", **hyperparameters):
-    return {"Benchmark": benchmark, "BS": batch, "Creator": "someone", "Hyperparams": {
-        "opt_base_learning_rate": 0.5, "optimizer": "lars", **hyperparameters}, key: values}
-
-
-def rcp(path, **points):
-    path.write_text(json.dumps(points))
-    return path
-
-
-def test_reference_points_become_trials_that_meet_their_target(tmp_path):
-    rcp(tmp_path / "rcp.json", a=point(1000, [40, 41, 41], opt_momentum=0.9), b=point(64, [30, 30]))
-    done = invoke("import", tmp_path / "rcp.json", tmp_path / "log.h5")
-    assert (done.exit_code, done.stdout) == (0, f"{tmp_path}/log.h5: 5 trials under the target val/converged>=1\n")
-    assert done.stderr == "assumed: 1 worker, as a reference point does not say how many there were\n"
-    check(str(tmp_path / "log.h5"))
-    with read_log(tmp_path / "log.h5") as log:
-        runs = [run_of(trial, Target.parse(TARGET)) for trial in read_trials(log)]
-        epoch = 1281167
-        steps = {1000: [40, 41, 41], 64: [30, 30]}
-        assert [run.steps for run in runs] == [-(-epochs * epoch // batch) for batch in (64, 1000)
-                                               for epochs in steps[batch]]
-        for run in runs:        # between the evaluation one epoch before and the one that meets
-            batch = run.trial.global_batch
-            assert run.steps - run.steps_before == -(-epoch // batch)
-            assert run.trial.status == Status.COMPLETE and run.trial.target == TARGET
-        assert log.trials["metaparameters/momentum"][2] == 0.9 and set(log.trials["optimizer"]) == {"lars"}
-        assert {trial.setting for trial in read_trials(log)[:2]} == {read_trials(log)[0].setting}
-
-
-@pytest.mark.parametrize("points, unit, batch, steps, before", [
-    (dict(a=point(256, [25600, 51200], "bert")), "examples", 256, [100, 200], [0, 100]),
-    (dict(a=point(256, [2560, 5120], "flux", "samples to converge")), "examples", 256, [10, 20], [0, 10]),
-    (dict(a=point(2, [1000, 1250], "sd")), "steps", 2, [1000, 1250], [750, 1000]),
-    (dict(a=point(100, [2048000, 2457600], "gpt3")), "tokens", 100, [10, 12], [8, 10]),
-    (dict(a=point(1281167, [0.85, 0.9, 0.95])), "epochs", 1281167, [1, 1, 1], [0, 0, 0]),
-    (dict(a=point(32, [96000] * 3, "bert")), "examples", 32, [3000] * 3, [0] * 3),       # nothing tells the spacing
-    (dict(a=point(32, [96000] * 3, "bert"), b=point(64, [128000, 134400], "bert")), "examples", 32, [3000] * 3,
-     [2800] * 3),
-    (dict(a=point(4, [800 * k for k in range(101, 120)] + [96003], "bert")), "examples", 4,
-     [200 * k for k in range(101, 120)] + [24001], [200 * k for k in range(100, 119)] + [23801]),      # one slip
-])
-def test_units_and_spacings_of_reference_points(points, unit, batch, steps, before, tmp_path):
-    rcp(tmp_path / "rcp.json", **points)
-    assert {found.unit for found in read_points(str(tmp_path / "rcp.json"))} == {unit}
-    import_rcp(tmp_path / "rcp.json", tmp_path / "log.h5")
-    with read_log(tmp_path / "log.h5") as log:
-        runs = [run_of(trial, Target.parse(TARGET)) for trial in read_trials(log) if trial.global_batch == batch]
-        assert [run.steps for run in runs] == steps and [run.steps_before for run in runs] == before
-
-
-def test_epochs_of_unknown_length_must_be_told(tmp_path):
-    rcp(tmp_path / "rcp.json", a=point(64, [3, 4], "rnnt"))
-    code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5")
-    assert code == 2 and "rnnt counts epochs" in said and "--train-examples" in said
-    assert os.listdir(tmp_path) == ["rcp.json"]
-    assert call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--train-examples", "640")[0] == 0
-    with read_log(tmp_path / "log.h5") as log:
-        assert log.evaluations["step"].tolist() == [20, 30, 30, 40]
-    assert call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--unit", "steps", "--overwrite")[0] == 0
-
-
-@pytest.mark.parametrize("text, message", [
-    ("{}", "no table of reference convergence points"), ('{"a": 1}', "no table of reference"), ("{", "is not JSON"),
-    (json.dumps({"a": point(0, [1])}), "BS is 0, not an integer from 1"),
-    (json.dumps({"a": point("8", [1])}), 'BS is "8"'), (json.dumps({"a": point(8, [])}), "not a list of numbers"),
-    (json.dumps({"a": point(8, "12")}), "not a list of numbers"), (json.dumps({"a": point(8, [1, -1])}), "has -1"),
-    (json.dumps({"a": point(8, [float("nan")])}), "has nan"), (json.dumps({"a": point(8, [True])}), "has True"),
-    (json.dumps({"a": point(8, [1], benchmark=["x"])}), "Benchmark is"),
-    (json.dumps({"a": point(8, [10**30], "bert")}), "not a positive number"),
-    (json.dumps({"a": point(8, [9 * 10**15])}), "more than 64 bits"),
-    ('{"a":' + "[" * 200_000, "nested too deep")])
-def test_wrong_reference_points_are_named(text, message, tmp_path):
-    (tmp_path / "rcp.json").write_text(text)
-    code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--unit", "epochs")
-    assert code == 1 and "rcp.json: " in said and message in said and os.listdir(tmp_path) == ["rcp.json"]
-
-
-@pytest.mark.parametrize("points, words, message", [
-    (dict(a=point(256, [25600, 51200], "bert"), b=point(256, [0.5], "bert")), (), "b: has 0.5 examples to converge"),
-    (dict(a=point(64, [3, 250000], "rnnt")), (), "a: has 3 examples to converge, less than one step of 64 examples"),
-    (dict(a=point(64, [0.5])), ("--unit", "steps"), "a: has 0.5 steps to converge"),
-    (dict(a=point(64, [4, 2048000])), ("--unit", "tokens"), "a: has 4 tokens to converge")])
-def test_reference_points_of_mixed_units_are_named(points, words, message, tmp_path):
-    rcp(tmp_path / "rcp.json", **points)
-    code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5", *words)
-    assert code == 1 and message in said and "all values must be of one unit" in said
-    assert os.listdir(tmp_path) == ["rcp.json"]
-
-
 @pytest.mark.parametrize("error, named", [
     ("5", "from 0.5 to 5"), ("-0.05", "from -0.05 to 0.5"), ("1", ""), ("nan", "")])
 def test_errors_that_are_no_share_are_named(error, named, tmp_path):
@@ -527,10 +436,3 @@ def test_progress_is_a_line_that_is_drawn_anew_or_plain_lines():
     progress.share(0.5)
     progress.end()
     assert drawn.getvalue() == "\r\x1b[Kexported 50%, 0:01 left\r\x1b[K"
-
-
-def test_reference_points_with_a_usage_error_leave_nothing(tmp_path):
-    rcp(tmp_path / "rcp.json", a=point(64, [3, 4], "rnnt"))
-    with pytest.raises(UsageError, match="rnnt counts epochs"):
-        import_rcp(tmp_path / "rcp.json", tmp_path / "log.h5")
-    assert os.listdir(tmp_path) == ["rcp.json"]

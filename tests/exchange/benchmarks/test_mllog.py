@@ -8,14 +8,15 @@ import pytest
 
 from hvdscale.analysis.steps import run_of
 from hvdscale.analysis.trials import read_trials
-from hvdscale.exchange.mllog import read_run
-from hvdscale.exchange.mlperf_rcp import TARGET
+from hvdscale.exchange.benchmarks.mllog_lines import read_run
+from hvdscale.exchange.benchmarks.mlperf_rcp import TARGET
 from hvdscale.log.check import check
 from hvdscale.log.reader import read_log
 from hvdscale.log.schema import Status
 from hvdscale.target import Target
 from tests.conftest import ROOT
-from tests.exchange.test_tables_and_rcp import call, invoke, point, rcp
+from tests.exchange.benchmarks.test_mlperf_rcp import point, rcp
+from tests.exchange.test_tables_and_rcp import call, invoke
 from tests.factories.log_files import finished, interrupted, open_log
 from tests.factories.logs import log, save, trial
 
@@ -73,7 +74,7 @@ def test_a_folder_of_results_becomes_a_trial_each(tmp_path):
         assert np.isnan(read.evaluations["train_seconds"]).all()
         runs = [run_of(one, Target.parse(TARGET)) for one in read_trials(read)]
         assert [run.steps for run in runs] == [20, 30]
-        assert len({one.setting for one in read_trials(read)}) == 1 and runs[0].trial.workload.train_examples == 25600
+        assert len({one.setting for one in read_trials(read)}) == 1
 
 
 def test_workers_that_are_given_give_the_times_without_evaluations(tmp_path):
@@ -134,9 +135,11 @@ def test_a_metric_that_the_metadata_name_is_a_column_of_its_own(tmp_path):
     (submission(values=(0.1, "high")), "eval_accuracy is 'high', not a number"),
     (submission(batch="big"), 'global_batch_size is "big"'), (submission(batch=0), "global_batch_size is 0"),
     (submission(where="minutes"), "does not say how far the run was"), (submission(at=(1, -2)), "-2, which is below 0"),
-    (submission(where="epoch_num", at=(1, 2)).replace("train_samples", "samples"), "give --train-examples N"),
+    (submission(where="epoch_num", at=(1, 2), benchmark="other").replace("train_samples", "samples"),
+     "give --set-size N"),
     (submission(at=(250, 251)), "two evaluations lie within one step"),
-    (submission(at=(1, 9999), where="epoch_num").replace("25600", str(2**52)), "more steps or examples"),
+    (submission(at=(1, 9999), where="epoch_num", benchmark="other").replace("25600", str(2**52)),
+     "more steps or examples"),
     (submission().replace("eval_accuracy", "eval"), "ended with success, but has no line eval_accuracy"),
     (submission().replace("run_start", "start"), "no run of MLPerf"), (":::MLLOG " + "[" * 100_000, "is not JSON")])
 def test_wrong_lines_are_named_and_leave_nothing_or_are_left_out(tmp_path, text, message):
@@ -150,9 +153,6 @@ def test_wrong_lines_are_named_and_leave_nothing_or_are_left_out(tmp_path, text,
 
 
 def test_options_of_other_kinds_are_refused(tmp_path):
-    write(tmp_path / "runs", submission())
-    code, said = call("import", tmp_path / "runs", tmp_path / "log.h5", "--unit", "steps")
-    assert code == 2 and "--unit is for --kind rcp; the source is of kind mllog" in said
     rcp(tmp_path / "rcp.json", a=point(64, [3]))
     code, said = call("import", tmp_path / "rcp.json", tmp_path / "log.h5", "--workers", "2")
     assert code == 2 and "--workers is for --kind mllog" in said

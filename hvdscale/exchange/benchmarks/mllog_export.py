@@ -17,14 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from ..log.check import refuse_unsound_trials
-from ..log.plan_text import plan_at
-from ..log.reader import Log, read_log
-from ..log.schema import UNKNOWN_SEED, Status
-from ..target import Target
-from .archive_export import new_folder
-from .mllog import OWN, PARAMETERS, TOKEN
-from .trial_start import start_seconds
+from ...log.check import refuse_unsound_trials
+from ...log.plan_text import plan_at
+from ...log.reader import Log, read_log
+from ...log.schema import UNKNOWN_SEED, Status
+from ...target import Target
+from ..archive_export import new_folder
+from .mllog_lines import OWN, TOKEN
+from .mllog_measured import PARAMETERS
+from ..trial_start import start_seconds
 
 POINT, START, END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
 METAPARAMETERS = "metaparameters/"

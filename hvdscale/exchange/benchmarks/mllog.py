@@ -1,0 +1,144 @@
+"""Import of MLPerf training logs: files with ``:::MLLOG {...}`` lines, as mlcommons/logging writes them.
+
+    import_mllog("results/h100/bert", "bert.h5")        result_*.txt there, or one file: a trial each
+
+A trial is a file with a ``run_start``. Its evaluations are the lines ``eval_accuracy`` (or ``eval_error``). Their
+metadata say how far the run was: ``samples_count``, else ``step_num``, else ``epoch_num``. The table of benchmarks
+(mlperf.toml) has the unit of ``epoch_num`` and the size of the training set; ``train_samples`` of a file counts only
+where it agrees with the table, or where the table has no size. What had to be assumed is noted.
+
+Metaparameters are the keys that the table calls settings; the seed is UNKNOWN_SEED where no line has it. As for
+reference points, ``val/converged`` is 1 where a run that ended with success met the benchmark's targets (at its last
+evaluation in the open division, or where none meets them), and else 0. So both can be reported on together, with the
+target ``val/converged>=1``.
+
+Seconds are those since ``run_start`` when an evaluation began, without earlier evaluations. The lines do not say how
+many workers there were: without ``workers`` they count as 1, and seconds are left out. Files of export_mllog say more,
+in a line ``hvdscale_trial``: workers, metrics and targets come back as they were.
+"""
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import LogError
+from ...log.schema import UNKNOWN_SEED, Status
+from ..archive_files import WrongFile
+from ..imported import ImportedLog
+from .mllog_lines import LONGEST, OWN, TOKEN, Run, read_run
+from .mllog_measured import Measured, Wanted, as_whole
+from .mlperf_rcp import TARGET
+from .table import optimizer_of
+
+RESULT = re.compile(r"result_\d+\.txt")
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The number of trials, whether their workers were assumed, messages about files left out, and notes."""
+
+    trials: int
+    assumed: bool
+    wrong: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def is_mllog(path: str) -> bool:
+    """Whether a file has such lines near its start, or a directory holds files named like results."""
+    if os.path.isdir(path):
+        return any(RESULT.fullmatch(name) for _, _, names in os.walk(path) for name in names)
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return TOKEN in file.read(LONGEST)
+
+
+def import_mllog(source, out, wanted: Wanted = Wanted(), *, skip_broken: bool = False, overwrite: bool = False,
+                 take_over: bool = False) -> Imported:
+    """Import each run into the new log ``out``.
+
+    Raises LogError for a wrong file, unless it is skipped, and where there is no run.
+    """
+    source, wrong, trials, assumed = os.fspath(source), [], 0, False
+    notes: dict[str, list[str]] = {}
+    with ImportedLog(out, {"kind": "mllog", "from": source}, names=wanted.names, overwrite=overwrite,
+                     take_over=take_over) as log:
+        for path in _files(source):
+            try:
+                run = read_run(path)
+                if run:
+                    measured = Measured(run, wanted)
+                    assumed |= not measured.workers
+                    _add(log, measured)
+                    trials += 1
+                    for note in measured.notes:
+                        notes.setdefault(note, []).append(path)
+            except WrongFile as error:
+                if not skip_broken:
+                    raise LogError(str(error)) from None
+                wrong.append(str(error))
+        if not trials:
+            raise LogError(f"{source}: no run of MLPerf: " + (
+                "\n".join(["each file with one is wrong, such as", *wrong[:3]]) if wrong else
+                f"no file there has {TOKEN}lines with the key run_start"))
+    said = tuple(f"{_places(paths)}: {note}" for note, paths in notes.items())
+    return Imported(trials, assumed, tuple(wrong), said)
+
+
+def _files(source: str) -> list[str]:
+    if not os.path.isdir(source):
+        return [source]
+    return sorted((os.path.join(folder, name) for folder, _, names in os.walk(source) for name in names),
+                  key=lambda path: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)])
+
+
+def _places(paths: Sequence[str]) -> str:
+    return paths[0] + (f" and {len(paths) - 1:,} more" if len(paths) > 1 else "")
+
+
+def _add(log: ImportedLog, measured: Measured) -> None:
+    """Add the trial of a run."""
+    run, own, wanted, benchmark = measured.run, measured.own, measured.wanted, measured.benchmark
+    rows, workers = measured.rows, measured.workers
+    steps = [row.step for row in rows]
+    target = own.get("target", TARGET) if own else TARGET
+    status, reason = _end(run)
+    budget = as_whole(run.given.get("max_steps")) or max(steps, default=0)
+    size = (benchmark.examples or measured.said_size) if own else benchmark.examples
+    plan = {"problem": {"train_examples": size} if size else {},
+            "measurement": {"budget_steps": budget, **({"target": str(target)} if target else {})},
+            **({"execution": {"local_workers": wanted.per_node}} if wanted.per_node else {}),
+            "mllog": {key: value for key, value in run.given.items() if key != OWN and _is_plain(value)}}
+    seed = as_whole(run.given.get("seed"))
+    log.better |= benchmark.better
+    ids = log.trials({
+        "status": np.full(1, status, np.int8), "stop_reason": reason, "dataset": benchmark.name,
+        "model": str(own.get("model") or "reference"),
+        "optimizer": str(run.given["opt_name"]) if own else optimizer_of(run.given, benchmark),
+        "global_batch": measured.batch, "seed": UNKNOWN_SEED if seed is None else seed, "budget_steps": budget,
+        "workers": workers or 1, "accumulation": as_whole(run.given.get("gradient_accumulation_steps")) or 1,
+        "plan": json.dumps(plan, ensure_ascii=False),
+        "source": json.dumps({"path": run.path, "imported": "mllog"})}, [measured.parameters],
+        run.started / 1000 if workers and run.started else math.nan)
+    log.evaluations(ids, [len(rows)], np.array(steps, np.int64), np.array([row.examples for row in rows], np.int64),
+                    measured.columns, np.array([row.seconds for row in rows], float) if workers else None)
+
+
+def _end(run: Run) -> tuple[Status, str]:
+    """The status of the trial, and why it ended."""
+    if run.own:
+        found = {status.name: status for status in Status}.get(str(run.own.get("status")), Status.INCOMPLETE)
+        if found != Status.RUNNING:
+            return found, str(run.own.get("stop_reason") or f"run_stop: {run.ended}")
+    if run.ended == "success":
+        return Status.COMPLETE, "the target of the benchmark was met"
+    return Status.INCOMPLETE, f"run_stop: {run.ended or 'no status'}" if run.ended is not None else "no run_stop"
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (bool, int, str)) or isinstance(value, float) and math.isfinite(value)

@@ -1,0 +1,161 @@
+"""The run in a file of MLPerf's training logs, as its ``:::MLLOG {...}`` lines describe it.
+
+    run = read_run("bert/result_0.txt")             None where no line has the key run_start
+
+Where a file has several attempts at a run, because the job was restarted, the last that was evaluated or ended counts.
+"""
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...target import SPLITS
+from ..archive_files import WrongFile
+
+TOKEN = ":::MLLOG "
+OWN = "hvdscale_trial"              # the key of the line that only our own files have
+EVALUATED = ("eval_accuracy", "eval_error")
+COUNTERS = ("samples_count", "step_num", "epoch_num")
+METRIC = re.compile(rf"(?:{'|'.join(SPLITS)})/[\w.+-]+", re.ASCII)
+LONGEST = 1 << 20                   # characters of a line
+TRAINING = ("block_start", "block_stop", "epoch_start", "epoch_stop")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A line with a value: where it is for messages, its key, values by name ("": the key's own), metadata and time."""
+
+    where: str
+    key: str
+    values: Mapping[str, float]
+    about: Mapping[str, Any]
+    time: float                     # milliseconds, as all times here
+
+
+@dataclass
+class Run:
+    """One attempt at a run.
+
+    given       the value of each key, of several lines the first
+    pauses      from eval_start to eval_stop, or to a start of training in between
+    reached     when a value of a counter was first met, by counter and value
+    block       the first epoch of the first block of training, and the number of its epochs
+    attempts    that the file has, up to this one
+    """
+
+    path: str
+    started: float
+    given: dict[str, Any]
+    later: dict[str, Any] = field(default_factory=dict)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    pauses: list[tuple[float, float]] = field(default_factory=list)
+    reached: dict[tuple[str, float], float] = field(default_factory=dict)
+    block: tuple[float, float] | None = None
+    pause: float | None = None
+    trained: bool = False           # whether it got past run_start
+    stopped: float | None = None
+    ended: str | None = None        # the status of run_stop
+    attempts: int = 1
+
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """What our own files say beside the keys of MLPerf."""
+        return self.given.get(OWN) or {}
+
+    def train_seconds(self, time: float) -> float:
+        """Since run_start, without pauses; NaN after run_stop, as nothing was trained then."""
+        if self.stopped is not None and time > self.stopped + 1000:
+            return math.nan
+        paused = sum(max(min(end, time) - max(start, self.started), 0) for start, end in self.pauses)
+        return (time - self.started - paused) / 1000
+
+
+def read_run(path: str) -> Run | None:
+    """The run of a file, None where it has none; raises WrongFile for lines that contradict the format."""
+    attempts: list[Run] = []
+    before: dict[str, Any] = {}
+    for where, line in _lines(path):
+        key, time = line["key"], line["time_ms"]
+        if key == "run_start" and (not attempts or attempts[-1].trained):
+            before = {**before, **(attempts[-1].later if attempts else {})}
+            attempts.append(Run(path, time, before, attempts=len(attempts) + 1))
+        elif attempts:
+            _take(attempts[-1], where, line)
+        elif key != "run_start":
+            before.setdefault(key, line.get("value"))
+    if not attempts:
+        return None
+    run = next((one for one in reversed(attempts) if one.evaluations or one.ended is not None), attempts[-1])
+    run.given = {**run.later, **run.given}
+    return run
+
+
+def _take(run: Run, where: str, line: Mapping[str, Any]) -> None:
+    """Take in a line after run_start."""
+    key, value, about, time = line["key"], line.get("value"), line["metadata"], line["time_ms"]
+    if key in (*EVALUATED, "eval_start", "epoch_stop"):
+        for name in COUNTERS:
+            if is_number(about.get(name)):
+                run.reached[name, about[name]] = min(time, run.reached.get((name, about[name]), math.inf))
+    run.trained = run.trained or key in (*EVALUATED, *TRAINING, "eval_start", "run_stop")
+    if key in ("eval_start", "eval_stop", *TRAINING) and run.pause is not None:
+        if key not in ("block_stop", "epoch_stop"):     # at these, training went on beside the evaluation
+            run.pauses.append((run.pause, time))
+        run.pause = None
+    if key == "eval_start":
+        run.pause = time
+    elif key == "block_start":
+        run.block = run.block or _block(about)
+    elif key == "run_stop":
+        run.stopped, run.ended = time, str(about.get("status", ""))
+    elif key in EVALUATED or METRIC.fullmatch(key):
+        run.evaluations.append(Evaluation(where, key, _values(where, key, value, about), about, time))
+    else:
+        run.later.setdefault(key, value)
+
+
+def _block(about: Mapping[str, Any]) -> tuple[float, float] | None:
+    first, count = about.get("first_epoch_num"), about.get("epoch_count")
+    return (first, count) if is_number(first) and is_number(count) else None
+
+
+def _values(where: str, key: str, value: Any, about: Mapping[str, Any]) -> dict[str, float]:
+    """The values of a line by the name of their metric; "" where it has none but the key."""
+    given = value if isinstance(value, dict) else {str(about.get("metric") or ""): value}
+    wrong = [one for one in given.values() if one is not None and not isinstance(one, (int, float))]
+    if wrong or not given:
+        raise WrongFile(f"{where}: {key} is {str((wrong or [value])[0])[:40]!r}, not a number")
+    return {name: math.nan if one is None else float(one) for name, one in given.items()}
+
+
+def _lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(file and line for messages, the object) of each line, whatever precedes it."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for number, text in enumerate(iter(lambda: file.readline(LONGEST), ""), 1):
+                if TOKEN in text:
+                    yield f"{path}:{number}", _object(f"{path}:{number}", text.partition(TOKEN)[2])
+    except OSError as error:
+        raise WrongFile(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _object(where: str, text: str) -> dict[str, Any]:
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        raise WrongFile(f"{where}: what follows {TOKEN}is not JSON: {text.strip()[:40]!r}; correct the line, or leave "
+                        "the file out with --skip-broken") from None
+    if not isinstance(line, dict) or not isinstance(line.get("key"), str) or not is_number(line.get("time_ms")):
+        raise WrongFile(f"{where}: a line has an object with key, a text, and time_ms, a number, not "
+                        f"{text.strip()[:40]!r}")
+    line["metadata"] = line.get("metadata") if isinstance(line.get("metadata"), dict) else {}
+    return line
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, neither a flag nor beyond the integers that a float holds exactly."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2**53

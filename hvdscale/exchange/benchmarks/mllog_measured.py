@@ -1,0 +1,243 @@
+"""What the run of a log is under the table of benchmarks: its evaluations by steps and examples, in columns.
+
+    measured = Measured(read_run(path), Wanted(workers=8))
+    measured.rows, measured.notes           its evaluations in order, and what had to be assumed
+"""
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ...log.plan_text import MOST
+from ..archive_files import LARGEST_INT, WrongFile, parameter_name, whole_number
+from .mllog_lines import COUNTERS, EVALUATED, METRIC, OWN, Evaluation, Run, is_number
+from .table import RENAMED, Benchmark, are_alike, find_benchmark
+
+CONVERGED = "val/converged"
+PARAMETERS = {**RENAMED, "opt_learning_rate_decay_steps": "decay_steps"}
+# keys of our own files whose values are no metaparameters
+OTHERS = ("seed", "global_batch_size", "gradient_accumulation_steps", "train_samples", "eval_samples", "max_steps", OWN)
+SAME = 1e-4                         # relative difference of values that are one measurement, written twice
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user says of the runs: their workers, how many of them a node holds, and what a file may not say well.
+
+    unit            of epoch_num;  train_examples  in an epoch
+    names           columns of /trials that replace those of the files: dataset, model, optimizer
+    """
+
+    workers: int | None = None
+    per_node: int | None = None
+    unit: str | None = None
+    train_examples: int | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Row:
+    """An evaluation: steps and examples before it, seconds of training, and values by column."""
+
+    step: int
+    examples: int
+    seconds: float
+    values: dict[str, float]
+
+
+class Measured:
+    """A run with its evaluations in columns; raises WrongFile where it contradicts the table or itself.
+
+    workers     None: not known
+    benchmark   the table's entry;  counting: the same for this file's counter
+    """
+
+    def __init__(self, run: Run, wanted: Wanted) -> None:
+        self.run, self.wanted, self.own = run, wanted, run.own
+        self.notes: list[str] = []
+        if run.attempts > 1:
+            self.notes.append(f"has {run.attempts} lines run_start, as after a restart; only the last attempt that was "
+                              "evaluated or ended counts")
+        self.batch = whole_number(run.given.get("global_batch_size"), 1, run.path, "global_batch_size")
+        self.workers = wanted.workers or as_whole(self.own.get("workers"))
+        self.said_size = _size(run.given.get("train_samples"))
+        self.epochs = [one.about["epoch_num"] for one in run.evaluations if _counter(one)[0] == "epoch_num"]
+        self.benchmark = self._find_benchmark()
+        self.counting = self._find_counting()
+        self.rows = self._find_rows()
+        if not self.rows and run.ended == "success":
+            raise WrongFile(f"{run.path}: ended with success, but has no line {EVALUATED[0]}")
+        self.columns = {name: np.array([row.values.get(name, math.nan) for row in self.rows])
+                        for name in sorted({name for row in self.rows for name in row.values})}
+        if not self.own:
+            self.columns[CONVERGED] = self._find_converged()
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """Its metaparameters: of one of our own files every number, else those that the table takes for settings."""
+        keys = [key for key in self.run.given if key not in OTHERS] if self.own else sorted(
+            filter(self.benchmark.is_setting, self.run.given), key=lambda key: key not in PARAMETERS)
+        found: dict[str, float] = {}
+        for key in keys:
+            if is_number(self.run.given[key]):
+                found.setdefault(PARAMETERS.get(key) or parameter_name(key, self.run.path), float(self.run.given[key]))
+        return found
+
+    def _find_benchmark(self) -> Benchmark:
+        name = str(self.own.get("dataset") or self.run.given.get("submission_benchmark") or "mlperf")
+        if self.own:
+            return Benchmark(name, known=False, examples=self.wanted.train_examples)
+        sizes = (self.said_size, self.said_size * self.batch) if self.said_size else ()
+        found = find_benchmark(name, max(self.epochs, default=0), sizes, unit=self.wanted.unit,
+                               examples=self.wanted.train_examples)
+        if found.largest_batch and self.batch >= found.largest_batch and not self.wanted.train_examples:
+            raise WrongFile(f"{self.run.path}: global_batch_size {self.batch:,} of {found.name} counts tokens, and how "
+                            "many an epoch has is not known: give --set-size N in tokens")
+        return found
+
+    def _find_counting(self) -> Benchmark:
+        size = self.benchmark.examples
+        if not self.wanted.train_examples and (size is None or are_alike(self.said_size or 0, size)):
+            size = self.said_size
+        found = replace(self.benchmark, examples=size)
+        self._note_other_size(found)
+        if not self.epochs or self.wanted.unit:
+            return found
+        last = max(self.epochs)
+        if found.unit == "examples" and last < self.batch:
+            return self._read_otherwise(found, last)
+        if found.unit == "epochs" and found.most_epochs < last - found.first:
+            raise WrongFile(f"{self.run.path}: epoch_num ends at {last:g}, and {found.name} takes at most "
+                            f"{found.most_epochs + found.first:g} epochs; --unit says what it counts, --skip-broken "
+                            "leaves the file out")
+        if not found.known and not self.own:
+            self.notes.append(f"{found.name} is not in the table of benchmarks; assumed: epoch_num counts " + (
+                f"epochs of {size:,} examples" if size else "examples"))
+        if found.first == 0 and self.run.block == (0, self.epochs[0] + 1):
+            self.notes.append("its first epoch has the number 0, so that it counts one epoch more than epoch_num")
+            return replace(found, first=-1)
+        return found
+
+    def _note_other_size(self, found: Benchmark) -> None:
+        """Note where train_samples is neither the size of the training set nor its steps."""
+        said = self.said_size
+        if self.epochs and found.unit == "epochs" and said and found.examples and not (
+                are_alike(said, found.examples) or are_alike(said * self.batch, found.examples)):
+            self.notes.append(f"train_samples is {said:,}; assumed: a training set of {found.examples:,} examples, as "
+                              "elsewhere; --set-size N says otherwise")
+
+    def _read_otherwise(self, found: Benchmark, last: float) -> Benchmark:
+        """Of bert: the counter may stay at 1, for the one epoch that the run is, or count steps."""
+        said = self.said_size or 0
+        if last == 1 and said >= self.batch:
+            self.notes.append("epoch_num stays at 1; assumed: the last evaluation came after train_samples examples. "
+                              "The others are left out, as nothing says where they were")
+            self.run.evaluations, self.run.reached = self.run.evaluations[-1:], {}
+            return replace(found, unit="epochs", examples=said)
+        if said / 4 <= last * self.batch <= 1.01 * said:
+            self.notes.append(f"epoch_num ends at {last:g}, less than a batch; assumed: it counts steps")
+            return replace(found, unit="steps")
+        raise WrongFile(f"{self.run.path}: epoch_num ends at {last:g}, less than a batch of {self.batch:,}, though "
+                        f"{found.name} counts examples; --unit says what it counts, --skip-broken leaves the file out")
+
+    def _find_rows(self) -> list[Row]:
+        rows: dict[int, Row] = {}
+        repeated = 0
+        keys = {one.key for one in self.run.evaluations}
+        for one in self.run.evaluations:
+            name, value = _counter(one)
+            examples = self._examples_at(one, name, value)
+            values = {self._column(one.key, metric, keys): number for metric, number in one.values.items()}
+            row, time = rows.get(examples), self.run.reached.get((name, value), one.time)
+            if row and any(not _are_same(number, row.values.get(metric, number)) for metric, number in values.items()):
+                repeated, row, time = repeated + 1, None, one.time
+            seconds = row.seconds if row else self.run.train_seconds(time)
+            before = row.values if row else {}
+            rows[examples] = Row(self._step_at(one, examples), examples, seconds, {**before, **values})
+        if repeated:
+            self.notes.append(f"{repeated:,} evaluations follow another at the same place; the last one there counts")
+        return self._check(sorted(rows.values(), key=lambda row: (row.step, row.examples)))
+
+    def _examples_at(self, one: Evaluation, name: str, value: float) -> int:
+        """The examples seen at an evaluation."""
+        if not name:
+            raise WrongFile(f"{one.where}: {one.key} does not say how far the run was: its metadata need "
+                            "samples_count, epoch_num or step_num")
+        if value < 0:
+            raise WrongFile(f"{one.where}: {name} is {value:g}, which is below 0")
+        if name != "epoch_num":
+            return round(value) if name == "samples_count" else round(value * self.batch)
+        found = self.counting.examples_at(value, self.batch)
+        if found is None:
+            raise WrongFile(f"{one.where}: {one.key} counts epochs, and how many examples one has is not known: give "
+                            "--set-size N")
+        return max(round(found), 0)
+
+    def _step_at(self, one: Evaluation, examples: int) -> int:
+        step = one.about.get("step_num")
+        return step if isinstance(step, int) and 0 <= step <= MOST else -(-examples // self.batch)
+
+    def _column(self, key: str, metric: str, keys: set[str]) -> str:
+        """The column of a value: by the name that its line gives it, else by the table or the key."""
+        if metric:
+            return metric if METRIC.fullmatch(metric) else f"val/{re.sub(r'[^A-Za-z0-9_.+-]', '_', metric)}"
+        if key not in EVALUATED:
+            return key
+        return f"val/{key}" if key != max(keys.intersection(EVALUATED)) else self.benchmark.metric
+
+    def _check(self, rows: list[Row]) -> list[Row]:
+        if any(row.step == before.step for before, row in zip(rows, rows[1:])):
+            raise WrongFile(f"{self.run.path}: two evaluations lie within one step of {self.batch} examples")
+        if any(row.step > MOST or row.examples > LARGEST_INT for row in rows):
+            raise WrongFile(f"{self.run.path}: has more steps or examples than 64 bits can count")
+        least = math.inf
+        for row in reversed(rows):
+            if row.seconds > least:     # evaluated once training was over, as others were that came later in it
+                row.seconds = math.nan
+            least = min(least, row.seconds) if row.seconds == row.seconds else least
+        late = sum(row.seconds != row.seconds for row in rows)
+        if late:
+            self.notes.append(f"{late:,} evaluations ran once training was over; how long it had trained before is not "
+                              "known")
+        return rows
+
+    def _find_converged(self) -> np.ndarray:
+        """1 at the evaluations that met the targets, if the run ended with success; else 0."""
+        converged = np.zeros(len(self.rows))
+        if self.run.ended != "success" or not self.rows:
+            return converged
+        goals = [] if self.run.given.get("submission_division") == "open" else self.benchmark.goals
+        met = [all(goal.met_by(row.values.get(goal.column, math.nan)) for goal in goals) and bool(goals)
+               for row in self.rows]
+        if any(met):
+            return np.array(met, float)
+        if goals:
+            self.notes.append(f"ended with success, though no evaluation meets {' and '.join(self.benchmark.targets)}; "
+                              "its last one counts")
+        converged[-1] = 1.0
+        return converged
+
+
+def _counter(one: Evaluation) -> tuple[str, float]:
+    """The counter of an evaluation and its value; ("", 0) where there is none."""
+    return next(((name, one.about[name]) for name in COUNTERS if is_number(one.about.get(name))), ("", 0))
+
+
+def _size(value: Any) -> int | None:
+    """A number of examples from 1 on, which some write as a list of one; else None."""
+    value = value[0] if isinstance(value, list) and len(value) == 1 else value
+    return int(value) if is_number(value) and value >= 1 else None
+
+
+def as_whole(value: Any) -> int | None:
+    """An integer from 0 on, else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_INT else None
+
+
+def _are_same(one: float, other: float) -> bool:
+    return one != one and other != other or abs(one - other) <= SAME * abs(other)

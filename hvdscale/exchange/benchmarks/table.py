@@ -1,0 +1,123 @@
+"""What MLPerf's numbers mean, by benchmark: the table mlperf.toml.
+
+    benchmark = find_benchmark("gnn")               -> the entry of rgat, which gnn was later called
+    benchmark.examples_at(0.75, 16384)              the examples behind 0.75 of an epoch
+    benchmark.is_setting("opt_weight_decay")        -> True; of throughput or train_loss: False
+
+A benchmark that the table does not have gets an entry whose ``known`` is False.
+"""
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from ...plan.settings import read_toml
+from ...target import Target
+
+UNITS = ("epochs", "examples", "steps", "tokens")
+EXAMPLES_FROM = 20_000              # epochs from here on are examples: bert's, and unet3d's from round 3.1
+TOKENS = 2048                       # of a sequence of gpt3
+SHORT_EPOCHS = 30                   # see successor in the table
+ALIKE = 0.01                        # relative difference between two counts of one training set
+# names of metaparameters -> ours
+RENAMED = {**{f"{prefix}opt_{theirs}": ours for prefix in ("", "lars_", "sgd_") for theirs, ours in {
+    "base_learning_rate": "learning_rate", "momentum": "momentum", "weight_decay": "weight_decay",
+    "learning_rate_warmup_epochs": "warmup_epochs", "learning_rate_warmup_steps": "warmup_steps"}.items()},
+    "opt_lr": "learning_rate"}
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A row of the table; see mlperf.toml for its entries."""
+
+    name: str
+    known: bool = True
+    unit: str = "epochs"
+    examples: int | None = None
+    source: str = ""
+    first: int = 0
+    most_epochs: float = math.inf
+    examples_from: float = EXAMPLES_FROM
+    largest_batch: int | None = None
+    successor: str = ""
+    names: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    optimizer: str = "reference"
+    settings: tuple[str, ...] = ()
+
+    @cached_property
+    def goals(self) -> tuple[Target, ...]:
+        """The targets, each on a column of its own."""
+        return tuple(map(Target.parse, self.targets))
+
+    @property
+    def metric(self) -> str:
+        """The column of an evaluation that names no metric."""
+        return self.goals[0].column if len(self.goals) == 1 else "val/eval_accuracy"
+
+    @cached_property
+    def better(self) -> dict[str, str]:
+        """The way in which each metric of the targets gets better: see Column."""
+        return {goal.column: "smaller" if goal.minimizes else "larger" for goal in self.goals}
+
+    def is_setting(self, key: str) -> bool:
+        """Whether a key of a log is a setting of its run."""
+        return any(re.fullmatch(pattern, key) for pattern in (*_table()["common"]["settings"], *self.settings))
+
+    def examples_at(self, value: float | Fraction, batch: int) -> Fraction | None:
+        """The examples behind a value of the counter; None for epochs of unknown size."""
+        if self.unit != "epochs":
+            return Fraction(value) * {"examples": 1, "steps": batch, "tokens": Fraction(1, TOKENS)}[self.unit]
+        if value >= self.examples_from:
+            return Fraction(value)
+        return (Fraction(value) - self.first) * self.examples if self.examples else None
+
+
+def find_benchmark(name: str, largest: float = 0, sizes: Iterable[float] = (), *, unit: str | None = None,
+                   examples: int | None = None) -> Benchmark:
+    """The benchmark that a file calls by this name.
+
+    largest          value of its counter, and
+    sizes            of its training set that the file allows for: both tell the two ssd apart
+    unit, examples   what a user says instead of the table
+    """
+    found = _by_name().get(name) or Benchmark(name, known=False)
+    later = _by_name().get(found.successor)
+    if later and not any(are_alike(size, found.examples) for size in sizes) and (
+            largest < SHORT_EPOCHS or any(are_alike(size, later.examples) for size in sizes)):
+        found = later
+    if unit:
+        found = replace(found, unit=unit, first=found.first if unit == found.unit else 0, most_epochs=math.inf,
+                        examples_from=math.inf)
+    return replace(found, examples=examples) if examples else found
+
+
+def optimizer_of(given: Mapping[str, Any], benchmark: Benchmark) -> str:
+    """The optimizer that a file names, in lower case, as files differ in that; else the benchmark's."""
+    return str(given.get("optimizer") or given.get("opt_name") or benchmark.optimizer).lower()
+
+
+def are_alike(size: float, other: float | None) -> bool:
+    """Whether two numbers can count the examples of one training set, perhaps less an incomplete batch."""
+    return bool(other) and abs(size / other - 1) <= ALIKE
+
+
+@lru_cache(1)
+def _table() -> dict:
+    return read_toml(Path(__file__).with_name("mlperf.toml"))
+
+
+@lru_cache(1)
+def _by_name() -> dict[str, Benchmark]:
+    found = {}
+    for name, entry in _table()["benchmarks"].items():
+        lists = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}
+        one = Benchmark(name, **{**entry, **lists})
+        found |= dict.fromkeys((name, *one.names), one)
+    return found
